@@ -1,0 +1,118 @@
+"""The exceptions quantdrift raises, one tree.
+
+QuantDriftError
+├── SpecError            the spec string does not parse
+├── UnknownNameError     a model, quantizer, metric or task of that name is not known
+├── UnsupportedError     understood, but this model, scheme or task cannot be paired
+├── MissingExtraError    a package is not installed; names the extra that brings it
+├── DataError            the corpus, queries or relevance labels cannot be used
+├── ScoreError           embeddings or scores are not finite
+└── RunError             a run folder cannot be written or read
+
+Every message says what was expected, what came, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "DataError",
+    "MissingExtraError",
+    "QuantDriftError",
+    "RunError",
+    "ScoreError",
+    "SpecError",
+    "UnknownNameError",
+    "UnsupportedError",
+    "nearest",
+]
+
+
+class QuantDriftError(Exception):
+    """Base class of every error quantdrift raises on purpose."""
+
+
+class SpecError(QuantDriftError):
+    """The spec string does not parse.
+
+    Attributes:
+        text: the whole string that was parsed.
+        start: position of the first offending character in `text`.
+        end: position after the last offending character.
+    """
+
+    def __init__(self, message: str, *, text: str, start: int, end: int) -> None:
+        super().__init__(message)
+        self.text = text
+        self.start = start
+        self.end = end
+
+    def caret(self) -> str:
+        """Two lines: the string, and carets under the characters at fault."""
+        return f"{self.text}\n{' ' * self.start}{'^' * max(1, self.end - self.start)}"
+
+
+class UnknownNameError(QuantDriftError):
+    """A name was looked up and is not known; carries the nearest known ones.
+
+    Attributes:
+        kind: what was looked for, e.g. "model".
+        name: the name that is not known.
+        suggestions: known names, nearest first.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str = "") -> None:
+        self.kind = kind
+        self.name = name
+        self.suggestions = nearest(name, known)
+        meant = f"; did you mean {' or '.join(self.suggestions)}?" if self.suggestions else ""
+        super().__init__(f"unknown {kind} {name!r}{meant}{' ' + hint if hint else ''}")
+
+
+class UnsupportedError(QuantDriftError):
+    """Understood, but it cannot be done for this model, scheme or task; says why."""
+
+
+class MissingExtraError(QuantDriftError):
+    """A package that this needs is not installed.
+
+    Attributes:
+        package: the package that could not be imported.
+        extra: the quantdrift extra that brings it.
+    """
+
+    def __init__(self, package: str, extra: str, *, needed_for: str) -> None:
+        self.package = package
+        self.extra = extra
+        super().__init__(
+            f"{needed_for} needs the package {package!r}, which is not installed; "
+            f'install it with: pip install "quantdrift[{extra}]"'
+        )
+
+
+class DataError(QuantDriftError):
+    """The corpus, queries or relevance labels cannot be used; names file and line."""
+
+
+class ScoreError(QuantDriftError):
+    """Embeddings or scores are not finite, or their shapes do not fit."""
+
+
+class RunError(QuantDriftError):
+    """A run folder cannot be written or read."""
+
+
+def nearest(name: str, known: Iterable[str], *, n: int = 3) -> list[str]:
+    """The known names closest to `name`, best first; matching ignores case and the organization.
+
+    >>> nearest("gtpq", ["rtn", "gptq", "awq"])
+    ['gptq']
+    """
+    by_key: dict[str, str] = {}
+    for candidate in known:
+        by_key.setdefault(candidate.lower(), candidate)
+        by_key.setdefault(candidate.lower().rsplit("/", 1)[-1], candidate)
+    matches = difflib.get_close_matches(name.lower(), by_key, n=2 * n, cutoff=0.6)
+    return list(dict.fromkeys(by_key[match] for match in matches))[:n]
