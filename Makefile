@@ -1,0 +1,55 @@
+# Everything runs in .venv, which `make setup` makes; the other targets call it first.
+# Another Python than python3: make setup PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+MAKEFLAGS += --no-builtin-rules
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(INSTALLED) ## Make .venv and install quantdrift with everything for development
+	@:
+
+demo: setup ## Score a quantized model in mteb and explain the drift table
+	@$(BIN)/quantdrift demo
+
+test: setup ## Run the tests
+	@$(BIN)/python -m pytest
+
+check: setup ## Lint, formatting, types and import boundaries
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: setup ## Measure time and memory against the bare products and mteb's own search
+	@$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-sort=name \
+		--benchmark-columns=min,median,max,rounds
+
+clean: ## Remove caches and build results; .venv stays
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	find quantdrift plugins tasks tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An install copies the start-up files, so a change in them asks for a new one as well.
+$(INSTALLED): pyproject.toml constraints.txt $(wildcard plugins/startup/*) | $(BIN)/python
+	@echo "Installing quantdrift and what it needs into $(VENV) (the first time takes minutes) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+# A half-made .venv would look finished the next time, hence the rm.
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "$(PYTHON) was not found: install Python 3.11 or newer," \
+			"or name it with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "quantdrift needs Python 3.11 or newer, and $(PYTHON) is" \
+			"$$($(PYTHON) --version 2>&1): name another with make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

@@ -1,0 +1,165 @@
+"""Evaluate both arms of a pair on a task, and write the drift into mteb's own result."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from mteb.timing import TimingStack
+
+from quantdrift.assembly import with_qrels
+from quantdrift.job import describe_run
+from quantdrift.runs import write_run
+from quantdrift_mteb.keys import drift_keys
+from quantdrift_mteb.pairs import MtebPair
+from quantdrift_mteb.search import Found
+
+__all__ = ["both_arms"]
+
+
+@contextmanager
+def both_arms(pair: MtebPair, task: Any, cache: Any, meta: Any) -> Iterator[None]:
+    """Inside, `task.evaluate(pair, ...)` runs the reference, then the candidate.
+
+    The scores it returns are the candidate's, as mteb computes them, with the drift keys beside.
+
+    Args:
+        pair: the model.
+        task: an mteb task.
+        cache: mteb's result cache, beside whose files the evidence goes; None keeps no evidence.
+        meta: the pair's metadata.
+    """
+    if "evaluate" in vars(task):  # mteb calls itself when it tracks emissions: once is enough
+        yield
+        return
+    place = None
+    if cache is not None:
+        result = Path(cache.get_task_result_path(task.metadata.name, meta))
+        place = result.parent / "drift" / task.metadata.name
+    original = task.evaluate
+
+    def evaluate(model: Any, split: str = "test", **kwargs: Any) -> Any:
+        if model is not pair:
+            return original(model, split, **kwargs)
+        return _evaluate(pair, task, original, place, split=split, kwargs=kwargs)
+
+    task.evaluate = evaluate
+    try:
+        yield
+    finally:
+        del task.evaluate
+
+
+def _evaluate(
+    pair: MtebPair,
+    task: Any,
+    original: Any,
+    place: Path | None,
+    *,
+    split: str,
+    kwargs: dict[str, Any],
+) -> Mapping[str, dict[str, Any]]:
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    before = _random_state(task)
+    with pair.as_arm("reference", task):
+        # predictions and timings in mteb's files are the candidate's
+        quiet = {**kwargs, "prediction_folder": None, "timer": TimingStack()}
+        reference = original(pair, split, **quiet)
+    _set_random_state(task, before)
+    with pair.as_arm("candidate", task):
+        scores: Mapping[str, dict[str, Any]] = original(pair, split, **kwargs)
+    found = pair.take_found()
+    for subset, subset_scores in scores.items():
+        measured = found.get((task.metadata.name, split, subset))
+        keys: dict[str, Any] = {
+            "drift_spec": str(pair.spec),
+            "drift_reference_main_score": _number(reference[subset].get("main_score")),
+        }
+        if measured is not None:
+            evidence = with_qrels(measured.measured.evidence, _qrels(task, split, subset))
+            measured.measured.evidence = evidence
+            keys |= drift_keys(evidence)
+            if place is not None:
+                folder = place / f"{split}-{subset}"
+                _write(pair, task, measured, folder, split=split, subset=subset, started=started)
+                keys["drift_evidence"] = f"drift/{task.metadata.name}/{folder.name}"
+        subset_scores.update(keys)
+    return scores
+
+
+def _write(
+    pair: MtebPair,
+    task: Any,
+    found: Found,
+    folder: Path,
+    *,
+    split: str,
+    subset: str,
+    started: str,
+) -> None:
+    measured = found.measured
+    record = describe_run(
+        pair.spec,
+        pair.pair,
+        measured,
+        found.settings,
+        model={
+            "canonical": pair.source.canonical,
+            "kind": pair.source.kind,
+            "revision": pair.mteb_model_meta.revision,
+        },
+        data={
+            "name": task.metadata.name,
+            "split": split,
+            "subset": subset,
+            "harness": "mteb",
+            "revision": task.metadata.dataset.get("revision"),
+            "n_queries": measured.evidence.n_inputs,
+            "n_documents": found.n_documents,
+            "warnings": [],
+        },
+        similarity=found.similarity,
+        started=started,
+    )
+    write_run(folder, evidence=measured.evidence, record=record)
+
+
+def _qrels(task: Any, split: str, subset: str) -> Mapping[str, Mapping[str, int]]:
+    dataset = task.dataset
+    data = dataset[subset][split] if subset in dataset else dataset[split]
+    qrels: Mapping[str, Mapping[str, int]] = data["relevant_docs"]
+    return qrels
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _random_state(task: Any) -> dict[str, Any]:
+    """Everything random that a task may draw from: the arms must see the same draws."""
+    own = {
+        name: copy.deepcopy(getattr(task, name))
+        for name in ("rng_state", "np_rng")
+        if hasattr(task, name)
+    }
+    return {
+        "own": own,
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }
+
+
+def _set_random_state(task: Any, state: dict[str, Any]) -> None:
+    for name, value in state["own"].items():
+        setattr(task, name, value)
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])

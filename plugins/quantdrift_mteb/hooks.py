@@ -1,0 +1,127 @@
+"""What is changed in mteb when it is imported: three names, each wrapped.
+
+Stock models and stock tasks go through untouched. Every function here checks that mteb looks as
+expected and raises if it does not; the caller turns that into one warning and leaves mteb alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from types import ModuleType, TracebackType
+from typing import Any
+
+from quantdrift.errors import QuantDriftError
+
+__all__ = ["PREFIX", "on_evaluate_imported", "on_models_imported", "on_tasks_imported"]
+
+PREFIX = "quantdrift:"
+_MARK = "__quantdrift_wrapped__"
+
+
+def on_models_imported(module: ModuleType) -> None:
+    """Let `get_model_meta` know names that begin with `quantdrift:`.
+
+    Args:
+        module: mteb.models.get_model_meta.
+
+    Raises:
+        TypeError: it is not the function this was written for.
+    """
+    original = _expected(module, "get_model_meta", "model_name", "revision", "fetch_from_hf")
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def get_model_meta(model_name: str, *args: Any, **kwargs: Any) -> Any:
+        if not (isinstance(model_name, str) and model_name.startswith(PREFIX)):
+            return original(model_name, *args, **kwargs)
+        from quantdrift_mteb.meta import pair_meta  # noqa: PLC0415 -- a stock run must not load it
+
+        _errors_in_one_line()
+        revision = args[0] if args else kwargs.get("revision")
+        return pair_meta(model_name.removeprefix(PREFIX), revision, original)
+
+    _replace(module, "get_model_meta", get_model_meta)
+
+
+def on_evaluate_imported(module: ModuleType) -> None:
+    """Let the evaluation of a pair run both arms and write its drift into the result.
+
+    Args:
+        module: mteb.evaluate.
+
+    Raises:
+        TypeError: it is not the function this was written for.
+    """
+    original = _expected(module, "_evaluate_task", "model", "task", "cache", "model_meta")
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def _evaluate_task(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(original).bind(*args, **kwargs).arguments
+        if not getattr(given["model"], "is_quantdrift_pair", False):
+            return original(*args, **kwargs)
+        from quantdrift_mteb.evaluation import both_arms  # noqa: PLC0415 -- as above
+
+        meta = given.get("model_meta") or given["model"].mteb_model_meta
+        with both_arms(given["model"], given["task"], given.get("cache"), meta):
+            return original(*args, **kwargs)
+
+    _replace(module, "_evaluate_task", _evaluate_task)
+
+
+def on_tasks_imported(module: ModuleType) -> None:
+    """Add our tasks to mteb's list.
+
+    Args:
+        module: mteb.get_tasks.
+
+    Raises:
+        TypeError: the lists are not what this was written for.
+    """
+    registry, listed = getattr(module, "_TASKS_REGISTRY", None), getattr(module, "TASK_LIST", None)
+    if not isinstance(registry, dict) or not isinstance(listed, tuple):
+        raise TypeError("mteb.get_tasks has no _TASKS_REGISTRY dict and TASK_LIST tuple")
+    from quantdrift_tasks.mteb_tasks import TASKS  # noqa: PLC0415 -- it imports mteb
+
+    new = tuple(task for task in TASKS if task.metadata.name not in registry)
+    registry.update({task.metadata.name: task for task in new})
+    module.TASK_LIST = (*listed, *new)  # type: ignore[attr-defined]  # a module's attribute
+
+
+def _expected(module: ModuleType, name: str, *parameters: str) -> Any:
+    """The function to wrap; None if it is wrapped already (a reload keeps wrapped functions)."""
+    function = getattr(module, name, None)
+    if function is None or not callable(function):
+        raise TypeError(f"{module.__name__} has no function {name}")
+    if hasattr(function, _MARK):
+        return None
+    missing = set(parameters) - set(inspect.signature(function).parameters)
+    if missing:
+        raise TypeError(f"{module.__name__}.{name} has no parameter {', '.join(sorted(missing))}")
+    return function
+
+
+def _replace(module: ModuleType, name: str, wrapper: Any) -> None:
+    setattr(wrapper, _MARK, True)
+    setattr(module, name, wrapper)
+
+
+def _errors_in_one_line() -> None:
+    """Let an error of ours that nobody catches end the program in one line, not a traceback."""
+    previous = sys.excepthook
+    if hasattr(previous, _MARK):
+        return
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, QuantDriftError) and not os.environ.get("QUANTDRIFT_DEBUG"):
+            print(f"quantdrift: {error}", file=sys.stderr)
+        else:
+            previous(kind, error, trace)
+
+    setattr(show, _MARK, True)
+    sys.excepthook = show

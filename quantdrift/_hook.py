@@ -1,0 +1,127 @@
+"""The start-up hook: quantdrift hears when a harness module has been imported.
+
+Harnesses such as mteb have no plugin mechanism, so `quantdrift.pth` (from Python 3.15 on
+`quantdrift.start`, PEP 829) calls `install` whenever Python starts. `install` puts one finder in
+front of `sys.meta_path`; right after a module of `WATCHED` has run, its function is called with it.
+`QUANTDRIFT_HOOK=0` switches all of this off, and `quantdrift doctor` says what is active.
+
+Every start of Python pays for this file, so it holds only what a start needs: a finder that says
+"not mine". What happens when a watched module does come along stands in `_hook_notify`.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+
+TYPE_CHECKING = False  # typing's own would import typing, which costs more than this whole file
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+    from quantdrift._hook_notify import HookStatus
+
+__all__ = ["OFF_SWITCH", "WATCHED", "HookFinder", "install", "is_active", "start", "status"]
+
+OFF_SWITCH = "QUANTDRIFT_HOOK"
+
+#: Harness module -> "package.module:function" of ours, called with the module after it has run.
+WATCHED: dict[str, str] = {
+    "mteb.models.get_model_meta": "quantdrift_mteb.hooks:on_models_imported",
+    "mteb.evaluate": "quantdrift_mteb.hooks:on_evaluate_imported",
+    "mteb.get_tasks": "quantdrift_mteb.hooks:on_tasks_imported",
+}
+
+_installing = _thread.allocate_lock()
+
+
+class HookFinder:
+    """Steps in for the watched modules; every other name costs one dict lookup.
+
+    What the hook has done is kept here and not in the module, so that it outlasts a reload.
+
+    Attributes:
+        started_by: "pth", "start" or "manual".
+        patched: the watched modules whose function has run, in that order.
+        errors: watched module -> the error its function ended in.
+        warned: the harnesses about which a warning was given.
+        searching: (thread, module) pairs for which the other finders are being asked.
+    """
+
+    is_quantdrift_hook = True
+
+    def __init__(self, started_by: str) -> None:
+        self.started_by = started_by
+        self.patched: list[str] = []
+        self.errors: dict[str, str] = {}
+        self.warned: set[str] = set()
+        self.searching: set[tuple[int, str]] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec the other finders give, its loader wrapped; None for names not watched."""
+        if fullname not in WATCHED or switched_off():
+            return None
+        from quantdrift import _hook_notify  # noqa: PLC0415 - a plain start must not pay for it
+
+        return _hook_notify.find_spec(self, fullname, path, target)
+
+
+def install(started_by: str = "manual") -> bool:
+    """Put the finder in place, once; harness modules imported earlier are seen to at once.
+
+    Args:
+        started_by: who calls: "pth", "start" or "manual".
+
+    Returns:
+        Whether the hook is active now: False only when `QUANTDRIFT_HOOK` switches it off.
+    """
+    if switched_off():
+        return False
+    with _installing:
+        finder = _installed_finder()
+        if finder is None:
+            finder = HookFinder(started_by)
+            sys.meta_path.insert(0, finder)
+    for name in WATCHED:
+        if name in sys.modules and name not in finder.patched and name not in finder.errors:
+            from quantdrift import _hook_notify  # noqa: PLC0415 - as above
+
+            _hook_notify.notify(finder, name, sys.modules[name])
+    return True
+
+
+def start() -> None:
+    """What `quantdrift.start` names; Python 3.15 may call it more than once at one start."""
+    install("start")
+
+
+def switched_off() -> bool:
+    """Whether the environment variable `QUANTDRIFT_HOOK` says off."""
+    return os.environ.get(OFF_SWITCH, "").strip().lower() in ("0", "off", "false", "no")
+
+
+def is_active() -> bool:
+    """Whether the finder is in place and not switched off."""
+    return _installed_finder() is not None and not switched_off()
+
+
+def status() -> HookStatus:
+    """What the hook has done so far in this process."""
+    from quantdrift import _hook_notify  # noqa: PLC0415 - as above
+
+    return _hook_notify.status(_installed_finder())
+
+
+def _installed_finder() -> HookFinder | None:
+    # By mark and not by class: after a reload of this module the class is another one.
+    finders: list[Any] = list(sys.meta_path)
+    for finder in finders:
+        if getattr(finder, "is_quantdrift_hook", False):
+            ours: HookFinder = finder
+            return ours
+    return None

@@ -1,0 +1,104 @@
+"""From a score state to evidence: positions become ids, labels and noise join."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.evidence import Evidence, Judgements, Noise, Top
+from quantdrift.scoring import ScoreState
+
+__all__ = ["assemble", "with_qrels"]
+
+Qrels = Mapping[str, Mapping[str, int]]
+
+
+def assemble(
+    state: ScoreState,
+    *,
+    input_ids: Sequence[str],
+    item_ids: Sequence[str],
+    qrels: Qrels | None = None,
+    noise: Noise | None = None,
+    depth: int | None = None,
+) -> Evidence:
+    """Make evidence of a state.
+
+    Args:
+        state: scores of every input against every item.
+        input_ids: names of the state's rows.
+        item_ids: names of all items, by position.
+        qrels: input id to item id to grade; inputs without an entry have no judgement. Judged items
+            outside the corpus are kept: they count in the ideal ranking.
+        noise: the noise floor, where it was measured.
+        depth: how many ranks to keep, all of the state's if not given.
+
+    Returns:
+        The evidence, holding only the names of items that occur in it.
+    """
+    reference, candidate = state.reference_top(), state.candidate_top()
+    n_ranks = min(depth or reference[0].shape[1], int(state.n_items.max()))
+    tops = [tuple(part[:, :n_ranks] for part in top) for top in (reference, candidate)]
+    occurring = np.unique(np.concatenate([top[0].ravel() for top in tops]))
+    occurring = occurring[occurring >= 0]
+    names = [item_ids[position] for position in occurring.tolist()]
+    judgements = None
+    if qrels:
+        judgements = _judgements(qrels, input_ids, names)
+    made = [
+        Top(
+            items=np.where(positions >= 0, np.searchsorted(occurring, positions), -1),
+            reference_scores=reference_scores,
+            candidate_scores=candidate_scores,
+        )
+        for positions, reference_scores, candidate_scores in tops
+    ]
+    return Evidence(
+        input_ids=np.array(list(input_ids), dtype=object),
+        item_ids=np.array(names, dtype=object),
+        reference_top=made[0],
+        candidate_top=made[1],
+        delta_min=state.delta_min.cpu().numpy(),
+        delta_max=state.delta_max.cpu().numpy(),
+        n_items=state.n_items.cpu().numpy(),
+        judgements=judgements,
+        noise=noise,
+    )
+
+
+def with_qrels(evidence: Evidence, qrels: Qrels) -> Evidence:
+    """The same evidence with relevance labels.
+
+    Args:
+        evidence: with or without labels.
+        qrels: input id to item id to grade.
+    """
+    names = [str(name) for name in evidence.item_ids]
+    judgements = _judgements(qrels, [str(name) for name in evidence.input_ids], names)
+    return replace(evidence, item_ids=np.array(names, dtype=object), judgements=judgements)
+
+
+def _judgements(qrels: Qrels, input_ids: Sequence[str], names: list[str]) -> Judgements:
+    """The labels of the inputs; names of judged items that are new are added to `names`."""
+    index = {name: number for number, name in enumerate(names)}
+    items: list[int] = []
+    grades: list[int] = []
+    counts: list[int] = []
+    for input_id in input_ids:
+        labels = qrels.get(input_id, {})
+        for item_id, grade in labels.items():
+            if item_id not in index:
+                index[item_id] = len(names)
+                names.append(item_id)
+            items.append(index[item_id])
+            grades.append(int(grade))
+        counts.append(len(labels))
+    offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return Judgements(
+        offsets=offsets,
+        items=np.array(items, dtype=np.int64),
+        grades=np.array(grades, dtype=np.int64),
+    )

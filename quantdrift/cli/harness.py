@@ -1,0 +1,36 @@
+"""`quantdrift mteb ...`: a harness's own command line, with quantdrift in it, without any hook."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+from quantdrift.errors import MissingExtraError
+
+__all__ = ["harness_command"]
+
+GROUP = "quantdrift.harnesses"
+
+
+def harness_command(name: str, arguments: Sequence[str]) -> None:
+    """Hand over to a harness.
+
+    Args:
+        name: of the harness.
+        arguments: its own command-line arguments.
+
+    Raises:
+        MissingExtraError: the harness is not installed.
+    """
+    entry = next(iter(entry_points(group=GROUP, name=name)), None)
+    if entry is None:
+        raise MissingExtraError(name, name, needed_for=f"quantdrift {name}")
+    sys.argv = [name, *arguments]
+    try:
+        run = entry.load()
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.split(".")[0] == name:
+            raise MissingExtraError(name, name, needed_for=f"quantdrift {name}") from error
+        raise
+    run()

@@ -1,0 +1,89 @@
+"""`quantdrift run`."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantdrift.cli.tables import print_run
+from quantdrift.data import RetrievalDataset, read_beir_folder
+from quantdrift.embeddings import EmbeddingStore, default_store
+from quantdrift.errors import QuantDriftError
+from quantdrift.job import run_spec
+from quantdrift.progress import Silent, Terminal
+from quantdrift.retrieval import Settings
+from quantdrift.spec import parse
+from quantdrift.tasks import load_task
+
+__all__ = ["RunOptions", "run_command"]
+
+RUNS = Path("quantdrift-runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """The options of `quantdrift run`, as typed by the user."""
+
+    spec: str
+    data: Path | None
+    task: str | None
+    split: str
+    out: Path | None
+    k: int
+    batch_size: int
+    noise_floor: bool
+    device: str | None
+    revision: str | None
+    seed: int
+    cache: bool
+    json_output: bool
+    quiet: bool
+
+
+def run_command(options: RunOptions) -> None:
+    """Measure, write the run folder, print the table or the record.
+
+    Raises:
+        QuantDriftError: anything wrong with spec, data, model or disk.
+    """
+    spec = parse(options.spec)
+    dataset = _dataset(options)
+    out = options.out or RUNS / f"{_slug(str(spec))}_on_{_slug(dataset.name)}"
+    run = run_spec(
+        spec,
+        dataset,
+        out=out,
+        settings=Settings(
+            k=options.k,
+            batch_size=options.batch_size,
+            noise_floor=options.noise_floor,
+            seed=options.seed,
+        ),
+        store=default_store() if options.cache else EmbeddingStore(None),
+        progress=Silent() if options.quiet else Terminal(),
+        device=options.device,
+        revision=options.revision,
+    )
+    if options.json_output:
+        print(json.dumps({**run.record, "path": str(run.path)}, indent=2, ensure_ascii=False))
+    else:
+        print_run(run)
+
+
+def _dataset(options: RunOptions) -> RetrievalDataset:
+    if (options.data is None) == (options.task is None):
+        raise QuantDriftError(
+            "expected either --data FOLDER (BEIR layout) or --task NAME (quantdrift list tasks); "
+            + ("got both" if options.data else "got neither")
+        )
+    if options.data is not None:
+        return read_beir_folder(options.data, options.split)
+    assert options.task is not None  # one of the two is given
+    return load_task(options.task)
+
+
+def _slug(text: str) -> str:
+    """The text as a file name that every file system takes."""
+    return re.sub(r"[^A-Za-z0-9.@+=_-]+", "_", text).strip("._") or "run"

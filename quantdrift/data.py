@@ -1,0 +1,221 @@
+"""Retrieval data: the texts that are embedded and, where there are any, their relevance labels.
+
+Whatever would make a figure wrong is an error; whatever only deserves a word is in `warnings`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+from quantdrift.beir_files import (
+    LAYOUT,
+    check_string,
+    find_file,
+    find_qrels,
+    read_qrels,
+    read_texts,
+    some,
+)
+from quantdrift.errors import DataError
+
+__all__ = ["RetrievalDataset", "read_beir_folder"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalDataset:
+    """The queries, documents and relevance labels of one split, checked when it is made.
+
+    Args:
+        name: what reports call it.
+        query_ids: one unique id a query.
+        queries: their texts, in the same order.
+        document_ids: one unique id a document.
+        documents: their texts, in the same order; ties in a ranking break by this order.
+        qrels: query id to document id to grade, relevant if above 0; empty if there are no labels.
+            Copied, so that changing the argument later does not change the dataset.
+        split: the split that the labels belong to, such as "test".
+        notes: what was tolerated or left out in reading; `warnings` begins with it.
+
+    Raises:
+        DataError: as `validate` says.
+    """
+
+    name: str
+    query_ids: tuple[str, ...]
+    queries: tuple[str, ...]
+    document_ids: tuple[str, ...]
+    documents: tuple[str, ...]
+    qrels: Mapping[str, Mapping[str, int]] = field(hash=False)
+    split: str
+    notes: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            qrels = {
+                query: {document: operator.index(grade) for document, grade in grades.items()}
+                for query, grades in self.qrels.items()
+            }
+        except TypeError as error:
+            message = f"dataset {self.name!r}: every grade in qrels must be an integer; {error}"
+            raise DataError(message) from error
+        object.__setattr__(self, "qrels", qrels)
+        self.validate()
+
+    def validate(self) -> None:
+        """Check that the parts fit together; runs by itself when a dataset is made.
+
+        Raises:
+            DataError: there are no queries or no documents, ids and texts differ in number, an id
+                occurs twice, a text is not a string or not writable as UTF-8, or there are
+                judgements but none names a query and a document that are both there.
+        """
+        where = f"dataset {self.name!r}"
+        _check_texts(self.query_ids, self.queries, where, "query", "queries")
+        _check_texts(self.document_ids, self.documents, where, "document", "documents")
+        _check_match(self.qrels, self.query_ids, self.document_ids, where)
+
+    @property
+    def fingerprint(self) -> str:
+        """A stable hex digest of ids, texts and judgements, whatever order the qrels came in.
+
+        Name, split and notes are not part of it: they change no score.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        judgements = sorted((query, doc, str(grade)) for query, doc, grade in _flat(self.qrels))
+        texts = (self.query_ids, self.queries, self.document_ids, self.documents)
+        for part in (*texts, tuple(chain.from_iterable(judgements))):
+            digest.update(len(part).to_bytes(8, "little"))
+            for text in part:
+                raw = text.encode()
+                # The length in front keeps ("ab", "c") and ("a", "bc") apart.
+                digest.update(len(raw).to_bytes(8, "little") + raw)
+        return digest.hexdigest()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is tolerated but worth telling, one sentence each."""
+        queries = dict(zip(self.query_ids, self.queries, strict=True))
+        documents = dict(zip(self.document_ids, self.documents, strict=True))
+        found = [
+            ("query is", "queries are", "empty", _blank(queries)),
+            ("document is", "documents are", "empty", _blank(documents)),
+        ]
+        judgements = _flat(self.qrels)
+        if judgements:
+            strays = [query for query, _, _ in judgements if query not in queries]
+            lost = [document for _, document, _ in judgements if document not in documents]
+            bare = [query for query in queries if not self.qrels.get(query)]
+            found += [
+                ("judgement names", "judgements name", "queries that are not there", strays),
+                ("judgement names", "judgements name", "documents not in the corpus", lost),
+                ("query has", "queries have", "no judgement", bare),
+            ]
+        told = [_counted(ids, one, many, what) for one, many, what, ids in found if ids]
+        if not judgements:
+            told.append("no relevance labels: drift is measured, relevance metrics are not")
+        return (*self.notes, *told)
+
+
+def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
+    """Read a folder in BEIR layout: corpus.jsonl, queries.jsonl and qrels/<split>.tsv.
+
+    The text of a document is its title, a space and its text, stripped, as in mteb and beir. With
+    labels, only queries that have a judgement above 0 are kept, because relevance is undefined for
+    the others; mteb leaves out those without any judgement, and scores 0 for those that have only
+    judgements of 0 or below. Without labels of any split, every query is kept.
+
+    Args:
+        path: the folder; each of its files may be plain or gzipped.
+        split: which labels to read.
+
+    Returns:
+        The dataset, named after the folder; `warnings` tells what was left out or tolerated.
+
+    Raises:
+        DataError: a file is missing or unreadable, or a line of it is broken; names file and line.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        problem = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise DataError(f"{folder} {problem}; expected a folder that holds {LAYOUT}")
+    documents = read_texts(find_file(folder, "corpus.jsonl"), titled=True)
+    queries = read_texts(find_file(folder, "queries.jsonl"), titled=False)
+    qrels: dict[str, dict[str, int]] = {}
+    notes: list[str] = []
+    if file := find_qrels(folder / "qrels", split):
+        qrels, conflicting = read_qrels(file)
+        _check_match(qrels, queries, documents, str(file))
+        left_out = [q for q in queries if not any(grade > 0 for grade in qrels.get(q, {}).values())]
+        if len(left_out) == len(queries):
+            raise DataError(f"{file}: no query has a judgement above 0, which is what relevant is")
+        if left_out:
+            of, what = f"of {len(queries)} queries", "left out: no judgement above 0"
+            notes.append(_counted(left_out, f"{of} is", f"{of} are", f"{what} in {file.name}"))
+        if conflicting:
+            one, many = "judgement contradicts", "judgements contradict"
+            what = "an earlier one of the same document, and the last counts, for query"
+            notes.append(_counted(conflicting, one, many, what))
+        for query in left_out:
+            del queries[query]
+            qrels.pop(query, None)
+    return RetrievalDataset(
+        name=folder.resolve().name,
+        query_ids=tuple(queries),
+        queries=tuple(queries.values()),
+        document_ids=tuple(documents),
+        documents=tuple(documents.values()),
+        qrels=qrels,
+        split=split,
+        notes=tuple(notes),
+    )
+
+
+def _check_texts(ids: Sequence[str], texts: Sequence[str], where: str, one: str, many: str) -> None:
+    if len(ids) != len(texts):
+        got = f"{len(ids)} ids and {len(texts)} texts"
+        raise DataError(f"{where}: expected one text for every {one} id; got {got}")
+    if not ids:
+        raise DataError(f"{where}: there are no {many}; at least one is needed")
+    seen: set[str] = set()
+    for identifier, text in zip(ids, texts, strict=True):
+        check_string(identifier, f"{where}: a {one} id")
+        check_string(text, f"{where}: the text of {one} {identifier!r}")
+        if identifier in seen:
+            problem = f"{identifier!r} occurs twice; rename or remove one"
+            raise DataError(f"{where}: every {one} id must be unique; {problem}")
+        seen.add(identifier)
+
+
+def _check_match(
+    qrels: Mapping[str, Mapping[str, int]],
+    queries: Collection[str],
+    documents: Collection[str],
+    where: str,
+) -> None:
+    """Labels of which none applies belong to other data, or their columns are swapped."""
+    judgements = _flat(qrels)
+    known_queries, known_documents = set(queries), set(documents)
+    if judgements and not any(
+        q in known_queries and d in known_documents for q, d, _ in judgements
+    ):
+        first = f"the first one names query {judgements[0][0]!r}, document {judgements[0][1]!r}"
+        there = f"queries are {some(queries)}, documents {some(documents)}"
+        problem = "no judgement names a query and a document that are both there"
+        raise DataError(f"{where}: {problem}; {first}; {there}; use the ids of the texts")
+
+
+def _flat(qrels: Mapping[str, Mapping[str, int]]) -> list[tuple[str, str, int]]:
+    return [(query, doc, grade) for query, of in qrels.items() for doc, grade in of.items()]
+
+
+def _blank(texts: Mapping[str, str]) -> list[str]:
+    return [identifier for identifier, text in texts.items() if not text.strip()]
+
+
+def _counted(ids: Sequence[str], one: str, many: str, what: str) -> str:
+    return f"{len(ids)} {one if len(ids) == 1 else many} {what}: {some(ids)}"

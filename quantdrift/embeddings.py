@@ -1,0 +1,191 @@
+"""Embeddings on disk, keyed by everything that decides them.
+
+They are computed in chunks and each finished chunk is recorded, so a run that was killed goes on
+where it stopped, every scheme shares the reference's, and a corpus larger than memory is read back
+through a memory map.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.errors import MissingExtraError, RunError, ScoreError
+from quantdrift.paths import CACHE_VARIABLE, cache_dir
+
+__all__ = ["EmbeddingStore", "default_store", "key_of"]
+
+CHUNK = 1024
+"""Inputs per chunk: what is lost at most when a run is killed."""
+
+Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+
+
+def key_of(**parts: object) -> str:
+    """A digest of named parts, 40 hex digits; any change of a part changes it.
+
+    Args:
+        parts: JSON values.
+    """
+    text = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+class EmbeddingStore:
+    """Where embeddings are kept between runs.
+
+    Args:
+        root: folder to keep them in; None keeps nothing and holds them in memory.
+    """
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+
+    def get(
+        self,
+        key: str,
+        *,
+        order: NDArray[np.int64],
+        encode: Encode,
+        progress: Callable[[int], None] | None = None,
+    ) -> NDArray[np.float32]:
+        """The embeddings of a key, computed as far as they are not there yet.
+
+        Args:
+            key: from `key_of`.
+            order: int64 [n], the order in which inputs are encoded (a permutation); inputs of
+                similar length beside each other waste less padding.
+            encode: embeds the inputs of the given numbers, float32 [len, dim].
+            progress: called with the number of inputs done since its last call.
+
+        Returns:
+            float32 [n, dim], row i the embedding of input i; a read-only memory map when kept.
+
+        Raises:
+            RunError: no space on disk, or the folder cannot be written.
+            ScoreError: the encoder returned something that is not one vector per input.
+        """
+        tell = progress or (lambda _: None)
+        chunks = [order[at : at + CHUNK] for at in range(0, len(order), CHUNK)]
+        if self.root is None:
+            return _in_memory(len(order), chunks, encode, tell)
+        folder = self.root / "embeddings" / key[:2]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with _lock(folder / f"{key}.lock"):
+                return _on_disk(folder / key, len(order), chunks, encode, tell)
+        except OSError as error:
+            raise _complaint(error, self.root) from error
+
+
+def default_store() -> EmbeddingStore:
+    """Where embeddings are kept unless told otherwise: the cache folder, or nowhere.
+
+    `QUANTDRIFT_CACHE=off` keeps nothing.
+    """
+    off = os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off"
+    return EmbeddingStore(None if off else cache_dir())
+
+
+def _in_memory(
+    n: int, chunks: Sequence[NDArray[np.int64]], encode: Encode, tell: Callable[[int], None]
+) -> NDArray[np.float32]:
+    embeddings: NDArray[np.float32] | None = None
+    for chunk in chunks:
+        part = _encoded(encode, chunk)
+        if embeddings is None:
+            embeddings = np.empty((n, part.shape[1]), dtype=np.float32)
+        embeddings[chunk] = part
+        tell(len(chunk))
+    assert embeddings is not None  # there is at least one chunk: datasets are not empty
+    return embeddings
+
+
+def _on_disk(
+    stem: Path,
+    n: int,
+    chunks: Sequence[NDArray[np.int64]],
+    encode: Encode,
+    tell: Callable[[int], None],
+) -> NDArray[np.float32]:
+    finished, partial, done_file = (
+        stem.with_suffix(suffix) for suffix in (".npy", ".partial.npy", ".done")
+    )
+    if finished.is_file():
+        tell(n)
+        return _mapped(finished)
+    done = _chunks_done(done_file, partial)
+    target = np.lib.format.open_memmap(partial, mode="r+") if done else None
+    tell(sum(len(chunk) for chunk in chunks[:done]))
+    for number, chunk in enumerate(chunks[done:], start=done):
+        part = _encoded(encode, chunk)
+        if target is None:
+            target = _allocated(partial, (n, part.shape[1]))
+        target[chunk] = part
+        target.flush()
+        done_file.write_text(str(number + 1))
+        tell(len(chunk))
+    del target  # closes the file, which Windows needs before renaming it
+    os.replace(partial, finished)
+    done_file.unlink(missing_ok=True)
+    return _mapped(finished)
+
+
+def _mapped(path: Path) -> NDArray[np.float32]:
+    embeddings: NDArray[np.float32] = np.load(path, mmap_mode="r")
+    return embeddings
+
+
+def _encoded(encode: Encode, chunk: NDArray[np.int64]) -> NDArray[np.float32]:
+    part = np.asarray(encode(chunk), dtype=np.float32)
+    if part.ndim != 2 or len(part) != len(chunk):  # noqa: PLR2004 -- one vector per input
+        raise ScoreError(
+            f"expected the model to return one vector per input, shape ({len(chunk)}, dim); got "
+            f"shape {part.shape}. Models with one vector per token cannot be paired this way."
+        )
+    return part
+
+
+def _allocated(path: Path, shape: tuple[int, int]) -> Any:
+    """An array file whose space is really there: writing into a hole crashes when disk runs out."""
+    target = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return target
+
+
+def _chunks_done(done_file: Path, partial: Path) -> int:
+    try:
+        return int(done_file.read_text()) if partial.is_file() else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def _lock(path: Path) -> Any:
+    """So that two runs that want the same embeddings compute them once."""
+    try:
+        from filelock import FileLock  # noqa: PLC0415 -- only needed when something is encoded
+    except ImportError as error:
+        raise MissingExtraError("filelock", "models", needed_for="keeping embeddings") from error
+    return FileLock(path)
+
+
+def _complaint(error: OSError, root: Path) -> RunError:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return RunError(
+            f"no space left for embeddings in {root}. Free some space (quantdrift cache --clear "
+            "empties it), set QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
+        )
+    return RunError(
+        f"embeddings cannot be kept in {root}: {error}. Set QUANTDRIFT_CACHE to a folder that can "
+        "be written, or use --no-cache"
+    )

@@ -1,0 +1,120 @@
+"""The per-input record that every metric is computed from, and its Parquet file.
+
+One row is one input (a query). It holds the top of either ranking with both arms' scores, the
+extremes of delta over all items, and what is needed to judge it later: relevance labels and the
+noise floor. Reading it needs no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.errors import RunError
+
+__all__ = ["Evidence", "Judgements", "Noise", "Top"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Top:
+    """The first k items of one arm's ranking, best first, with both arms' scores.
+
+    Attributes:
+        items: int64 [n_inputs, k], indices into `Evidence.item_ids`; -1 where there are fewer.
+        reference_scores: float32 [n_inputs, k], NaN where there are fewer.
+        candidate_scores: float32 [n_inputs, k], likewise.
+    """
+
+    items: NDArray[np.int64]
+    reference_scores: NDArray[np.float32]
+    candidate_scores: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Judgements:
+    """Relevance labels of the inputs, row i at offsets[i]:offsets[i + 1].
+
+    Attributes:
+        offsets: int64 [n_inputs + 1].
+        items: int64, indices into `Evidence.item_ids`.
+        grades: int64, relevant if greater than 0.
+    """
+
+    offsets: NDArray[np.int64]
+    items: NDArray[np.int64]
+    grades: NDArray[np.int64]
+
+    def of(self, row: int) -> dict[int, int]:
+        """The labels of one input, item index to grade."""
+        part = slice(self.offsets[row], self.offsets[row + 1])
+        return dict(zip(self.items[part].tolist(), self.grades[part].tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Noise:
+    """The reference against itself, run again with another batch size and order.
+
+    Attributes:
+        flips: bool [n_inputs], whether the top-1 differed.
+        epsilon: float32 [n_inputs], largest absolute score difference over the items compared.
+    """
+
+    flips: NDArray[np.bool_]
+    epsilon: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evidence:
+    """What one run knows of every input.
+
+    Attributes:
+        input_ids: str [n_inputs].
+        item_ids: str, the items that occur in a top list or a judgement.
+        reference_top: the reference's ranking.
+        candidate_top: the candidate's ranking.
+        delta_min: float32 [n_inputs], least candidate-minus-reference score over all items.
+        delta_max: float32 [n_inputs], greatest one.
+        n_items: int64 [n_inputs], how many items were scored.
+        judgements: relevance labels, where there are any.
+        noise: the noise floor, where it was measured.
+    """
+
+    input_ids: NDArray[Any]
+    item_ids: NDArray[Any]
+    reference_top: Top
+    candidate_top: Top
+    delta_min: NDArray[np.float32]
+    delta_max: NDArray[np.float32]
+    n_items: NDArray[np.int64]
+    judgements: Judgements | None = None
+    noise: Noise | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.input_ids)
+        lengths = {
+            "reference_top": len(self.reference_top.items),
+            "candidate_top": len(self.candidate_top.items),
+            "delta_min": len(self.delta_min),
+            "delta_max": len(self.delta_max),
+            "n_items": len(self.n_items),
+        }
+        if self.judgements is not None:
+            lengths["judgements"] = len(self.judgements.offsets) - 1
+        if self.noise is not None:
+            lengths["noise"] = len(self.noise.flips)
+        wrong = {name: length for name, length in lengths.items() if length != n}
+        if wrong:
+            raise RunError(f"evidence needs one row per input ({n}); got {wrong}")
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs."""
+        return len(self.input_ids)
+
+    @property
+    def depth(self) -> int:
+        """How many ranks are stored, k."""
+        return int(self.reference_top.items.shape[1])

@@ -1,0 +1,178 @@
+"""Run a spec on a dataset, from loading the model to the finished run folder."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantdrift.data import RetrievalDataset
+from quantdrift.embeddings import EmbeddingStore, key_of
+from quantdrift.metrics import measure
+from quantdrift.models.resolve import resolve
+from quantdrift.models.sentence_encoder import Role, SentenceEncoder, load_encoder, pick_device
+from quantdrift.pair import QuantizedPair
+from quantdrift.progress import Progress
+from quantdrift.quantizers import layer_quantizer
+from quantdrift.retrieval import Inputs, Measured, Settings, measure_retrieval
+from quantdrift.runs import Run, check_place, write_run
+from quantdrift.spec import Spec
+
+__all__ = ["describe_run", "run_spec"]
+
+_PACKAGES = (
+    "quantdrift",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "numpy",
+    "mteb",
+)
+
+
+def run_spec(
+    spec: Spec,
+    dataset: RetrievalDataset,
+    *,
+    out: Path,
+    settings: Settings,
+    store: EmbeddingStore,
+    progress: Progress,
+    device: str | None = None,
+    revision: str | None = None,
+) -> Run:
+    """Measure a pair on a dataset and write the run.
+
+    Args:
+        spec: model and scheme.
+        dataset: queries, documents and, where there are any, relevance labels.
+        out: folder of the run.
+        settings: how to measure.
+        store: where embeddings are kept.
+        progress: where progress is shown.
+        device: where the model runs; the best there is if not given.
+        revision: of a hub model.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        QuantDriftError: anything that keeps the run from being made; nothing is left behind.
+    """
+    # Everything that can be refused is refused before a model is loaded.
+    layer_quantizer(spec.scheme)
+    check_place(out.absolute())
+    source = resolve(spec.model)
+    started = _now()
+    encoder = load_encoder(source, device=pick_device(device), revision=revision)
+    pair = QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model))
+    measured = measure_retrieval(
+        pair,
+        _inputs(encoder, "query", dataset.query_ids, dataset.queries),
+        _inputs(encoder, "document", dataset.document_ids, dataset.documents),
+        similarity=encoder.similarity,
+        settings=settings,
+        store=store,
+        progress=progress,
+        qrels=dataset.qrels or None,
+    )
+    record = describe_run(
+        spec,
+        pair,
+        measured,
+        settings,
+        model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
+        data={
+            "name": dataset.name,
+            "split": dataset.split,
+            "fingerprint": dataset.fingerprint,
+            "n_queries": len(dataset.query_ids),
+            "n_documents": len(dataset.document_ids),
+            "warnings": list(dataset.warnings),
+        },
+        similarity=str(encoder.similarity),
+        started=started,
+    )
+    return write_run(out, evidence=measured.evidence, record=record)
+
+
+def describe_run(
+    spec: Spec,
+    pair: QuantizedPair,
+    measured: Measured,
+    settings: Settings,
+    *,
+    model: Mapping[str, Any],
+    data: Mapping[str, Any],
+    similarity: str,
+    started: str,
+) -> dict[str, Any]:
+    """The record of a run: everything that run.json holds.
+
+    Args:
+        spec: model and scheme.
+        pair: the pair that was measured.
+        measured: what came out.
+        settings: how it was measured.
+        model: what is known of where the model came from.
+        data: what is known of the data.
+        similarity: how embeddings were compared.
+        started: when, ISO 8601.
+    """
+    estimates = measure(measured.evidence)
+    return {
+        "spec": str(spec),
+        "model": {
+            "name": spec.model,
+            **model,
+            "fingerprint": measured.fingerprint,
+            "layers_quantized": len(pair.layers),
+            "layers_never_reached": pair.never_reached,
+        },
+        "bits_per_weight": pair.bits().to_json(),
+        "data": dict(data),
+        "settings": {
+            "k": settings.k,
+            "batch_size": settings.batch_size,
+            "noise_floor": settings.noise_floor,
+            "seed": settings.seed,
+            "similarity": similarity,
+            **pair.runtime,
+        },
+        "versions": _versions(),
+        "times": {"started": started, "finished": _now(), "seconds": measured.seconds},
+        "metrics": {name: estimate.to_json() for name, estimate in estimates.items()},
+    }
+
+
+def _inputs(
+    encoder: SentenceEncoder, role: Role, ids: tuple[str, ...], texts: tuple[str, ...]
+) -> Inputs:
+    return Inputs(
+        role=role,
+        ids=ids,
+        encode=lambda rows, batch_size: encoder.encode(
+            [texts[row] for row in rows.tolist()], role, batch_size
+        ),
+        key={"texts": key_of(texts=texts), "encoder": encoder.describe(role)},
+        lengths=np.array([len(text) for text in texts], dtype=np.int64),
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,107 @@
+"""From the model part of a spec to where that model lies."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Literal
+
+from quantdrift.errors import UnknownNameError, UnsupportedError
+from quantdrift.models.aliases import ALIASES, EMBEDDED
+
+__all__ = ["ModelSource", "resolve"]
+
+NAMES_GROUP = "quantdrift.model_names"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Where a model lies.
+
+    Attributes:
+        name: as the user wrote it.
+        canonical: hub id, or the folder's name for a local one.
+        kind: how it is had.
+        location: what a loader takes: a path, or the hub id.
+    """
+
+    name: str
+    canonical: str
+    kind: Literal["embedded", "local", "hub"]
+    location: str
+
+
+def resolve(name: str) -> ModelSource:
+    """Find the model a name means: an alias, a local folder, a hub id or a harness's short name.
+
+    An alias that comes as an installed package is taken from there, so no hub is asked; the full
+    hub id always means the hub.
+
+    Args:
+        name: the model part of a spec.
+
+    Raises:
+        UnknownNameError: nothing of that name; carries the nearest names.
+        UnsupportedError: a folder that holds no model.
+    """
+    for alias, hub_id in ALIASES.items():
+        if name.lower() == alias.lower():
+            folder = _embedded(alias)
+            if folder is not None:
+                return ModelSource(
+                    name=name, canonical=hub_id, kind="embedded", location=str(folder)
+                )
+            return ModelSource(name=name, canonical=hub_id, kind="hub", location=hub_id)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _local(name, path)
+    if path.is_absolute() or name.startswith((".", "~")):
+        raise UnsupportedError(f"no folder {path} (expected a model folder with a config.json)")
+    if name.count("/") == 1:
+        return ModelSource(name=name, canonical=name, kind="hub", location=name)
+    known = _harness_names()
+    matches = [full for full in known if full.lower().rsplit("/", 1)[-1] == name.lower()]
+    if matches:
+        return ModelSource(name=name, canonical=matches[0], kind="hub", location=matches[0])
+    raise UnknownNameError(
+        "model",
+        name,
+        [*ALIASES, *known],
+        hint="(expected a short name, a hub id like org/name, or a folder)",
+    )
+
+
+def _local(name: str, path: Path) -> ModelSource:
+    if not any((path / file).is_file() for file in ("config.json", "modules.json")):
+        found = sorted(entry.name for entry in path.iterdir())[:8]
+        raise UnsupportedError(
+            f"{path} is not a model folder: expected a config.json or modules.json in it, found "
+            f"{', '.join(found) or 'nothing'}. Save a model there with model.save_pretrained(...)"
+        )
+    return ModelSource(
+        name=name, canonical=path.resolve().name, kind="local", location=str(path.resolve())
+    )
+
+
+def _embedded(alias: str) -> Path | None:
+    if alias not in EMBEDDED:
+        return None
+    package, folder = EMBEDDED[alias]
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(next(iter(spec.submodule_search_locations))) / folder
+    return path if path.is_dir() else None
+
+
+def _harness_names() -> list[str]:
+    """Full names that installed harnesses know; slow, so asked only when nothing else matched."""
+    names: list[str] = []
+    for entry in entry_points(group=NAMES_GROUP):
+        try:
+            names.extend(entry.load()())
+        except ImportError:  # that harness is not installed
+            continue
+    return names

@@ -1,0 +1,113 @@
+"""Sentence-transformers models, from a path, a package or the hub."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.models.resolve import ModelSource
+from quantdrift.scoring import Similarity
+
+__all__ = ["Role", "SentenceEncoder", "load_encoder", "pick_device"]
+
+Role = Literal["query", "document"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SentenceEncoder:
+    """A sentence-transformers model; prompts and pooling are left to it.
+
+    Attributes:
+        model: the SentenceTransformer.
+        source: where it came from.
+        similarity: how its embeddings are compared.
+    """
+
+    model: Any
+    source: ModelSource
+    similarity: Similarity
+
+    @property
+    def module(self) -> nn.Module:
+        """The torch module (a SentenceTransformer is one)."""
+        module: nn.Module = self.model
+        return module
+
+    def encode(self, texts: Sequence[str], role: Role, batch_size: int) -> NDArray[np.float32]:
+        """Embed texts in the role they have, float32 [n, dim]."""
+        encode = self.model.encode_query if role == "query" else self.model.encode_document
+        embeddings = encode(
+            list(texts), batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True
+        )
+        return np.asarray(embeddings.float().cpu().numpy())
+
+    def describe(self, role: Role) -> str:
+        """Everything but the weights that decides an embedding: prompt, length limit, pooling."""
+        name = role if role in self.model.prompts else self.model.default_prompt_name
+        modules = [repr(module) for module in list(self.model.children())[1:]]
+        parts = [self.model.prompts.get(name, ""), str(self.model.max_seq_length), *modules]
+        return "\n".join(str(part) for part in parts)
+
+
+def pick_device(wanted: str | None = None) -> torch.device:
+    """The device asked for, else the best there is: cuda, then mps, then cpu."""
+    if wanted is not None:
+        try:
+            return torch.device(wanted)
+        except RuntimeError as error:
+            raise UnsupportedError(
+                f"unknown device {wanted!r}; expected cpu, cuda, cuda:0, mps"
+            ) from error
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def load_encoder(
+    source: ModelSource, *, device: torch.device, revision: str | None = None
+) -> SentenceEncoder:
+    """Load a sentence-transformers model.
+
+    Args:
+        source: where it lies.
+        device: where it runs.
+        revision: of a hub model.
+
+    Raises:
+        MissingExtraError: sentence-transformers is not installed.
+        UnsupportedError: the hub cannot be reached, has no such model, or the folder cannot be
+            loaded as an embedding model.
+    """
+    try:
+        from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import
+        from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 -- as below
+    except ImportError as error:
+        raise MissingExtraError(
+            "sentence-transformers", "models", needed_for="running a model"
+        ) from error
+    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
+    disable_progress_bar()  # ours are shown instead
+    try:
+        model = SentenceTransformer(source.location, device=str(device), revision=revision)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        where = "from the hub" if source.kind == "hub" else f"from {source.location}"
+        raise UnsupportedError(
+            f"the model {source.name!r} ({source.canonical}) cannot be loaded {where}: {first}"
+        ) from error
+    model.eval()
+    name = str(model.similarity_fn_name or "cosine")
+    if name not in set(Similarity):
+        raise UnsupportedError(
+            f"{source.name!r} compares embeddings by {name!r}; expected one of "
+            f"{', '.join(Similarity)}"
+        )
+    return SentenceEncoder(model=model, source=source, similarity=Similarity(name))

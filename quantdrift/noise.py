@@ -1,0 +1,81 @@
+"""The noise floor: the reference against itself, run again with another batch size and order.
+
+Batching alone changes embeddings in their last digits, and a flip rate below this floor says
+nothing about quantization.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.evidence import Noise
+from quantdrift.scoring import Similarity
+
+__all__ = ["compare_rankings", "other_batch_size"]
+
+Vectors = NDArray[np.float32]
+_BLOCK = 512
+
+
+def other_batch_size(batch_size: int) -> int:
+    """A batch size that pads and blocks differently: about half, and odd.
+
+    >>> other_batch_size(32), other_batch_size(1)
+    (17, 3)
+    """
+    return batch_size // 2 + 1 if batch_size > 1 and batch_size % 4 == 0 else batch_size + 2
+
+
+def compare_rankings(
+    first: tuple[Vectors, Vectors],
+    second: tuple[Vectors, Vectors],
+    contenders: NDArray[np.int64],
+    similarity: Similarity,
+) -> Noise:
+    """Whether the best of the contenders is the same in two runs of one model.
+
+    Scores are taken in float64: what is compared is the model's noise, not that of scoring.
+
+    Args:
+        first: query embeddings [n_queries, dim] and document embeddings [n_docs, dim].
+        second: the same inputs, embedded again.
+        contenders: int64 [n_queries, depth], rows of the document embeddings in order of rank, -1
+            where there are fewer.
+        similarity: how embeddings are compared.
+
+    Returns:
+        The noise floor of every query.
+    """
+    n_queries = len(contenders)
+    flips = np.zeros(n_queries, dtype=np.bool_)
+    epsilon = np.zeros(n_queries, dtype=np.float32)
+    for at in range(0, n_queries, _BLOCK):
+        rows = slice(at, at + _BLOCK)
+        ranks = contenders[rows]
+        missing = ranks < 0
+        runs = []
+        for queries, documents in (first, second):
+            scores = _scores(queries[rows], documents[ranks.clip(min=0)], similarity)
+            runs.append(np.where(missing, -np.inf, scores))
+        # of equal scores the lower position wins, as in the ranking itself
+        flips[rows] = _best(runs[0], ranks) != _best(runs[1], ranks)
+        difference = np.where(missing, 0, np.abs(np.nan_to_num(runs[1] - runs[0])))
+        epsilon[rows] = difference.max(axis=1)
+    return Noise(flips=flips, epsilon=epsilon)
+
+
+def _best(scores: NDArray[np.float64], ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+    top = scores == scores.max(axis=1, keepdims=True)
+    return np.asarray(np.where(top, ranks, np.iinfo(np.int64).max).min(axis=1))
+
+
+def _scores(queries: Vectors, documents: Vectors, similarity: Similarity) -> NDArray[np.float64]:
+    """float64 [n, depth] of queries [n, dim] and their own documents [n, depth, dim]."""
+    left, right = queries.astype(np.float64), documents.astype(np.float64)
+    if similarity is Similarity.EUCLIDEAN:
+        return np.asarray(-np.linalg.norm(left[:, None, :] - right, axis=2))
+    if similarity is Similarity.COSINE:
+        left = left / np.maximum(np.linalg.norm(left, axis=1, keepdims=True), 1e-30)
+        right = right / np.maximum(np.linalg.norm(right, axis=2, keepdims=True), 1e-30)
+    return np.asarray(np.einsum("nd,nkd->nk", left, right))

@@ -1,0 +1,120 @@
+"""Gap, epsilon, separation ratio, contenders and S, per input, from evidence.
+
+The score differences of float32 scores are exact in float64, so no inequality between these
+quantities is lost to rounding. Source: paper, section 3.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.evidence import Evidence, Top
+
+__all__ = [
+    "at_risk",
+    "candidate_gap",
+    "contender_count",
+    "epsilon",
+    "flips",
+    "gap",
+    "perturbation_s",
+    "separation_ratio",
+    "tied_top",
+]
+
+Floats = NDArray[np.float64]
+
+
+def epsilon(evidence: Evidence) -> Floats:
+    """Largest absolute change of any item's score, max_i |delta_i|; measured, not assumed.
+
+    Returns:
+        float64 [n_inputs], in score units, at least 0.
+    """
+    low = np.abs(evidence.delta_min.astype(np.float64))
+    return np.maximum(low, np.abs(evidence.delta_max.astype(np.float64)))
+
+
+def gap(evidence: Evidence) -> Floats:
+    """Reference score of rank 1 minus that of rank 2.
+
+    Returns:
+        float64 [n_inputs], at least 0; NaN where there is only one item.
+    """
+    return _first_gap(evidence.reference_top.reference_scores)
+
+
+def candidate_gap(evidence: Evidence) -> Floats:
+    """Candidate score of its rank 1 minus that of its rank 2: all that deployment can see.
+
+    Returns:
+        float64 [n_inputs], at least 0; NaN where there is only one item.
+    """
+    return _first_gap(evidence.candidate_top.candidate_scores)
+
+
+def _first_gap(scores: NDArray[np.float32]) -> Floats:
+    if scores.shape[1] < 2:  # noqa: PLR2004 -- a gap needs two ranks
+        return np.full(len(scores), np.nan)
+    top = scores[:, :2].astype(np.float64)
+    return np.asarray(top[:, 0] - top[:, 1])
+
+
+def separation_ratio(evidence: Evidence) -> Floats:
+    """gap / (2 epsilon): at least 1 means that the top-1 cannot change.
+
+    Returns:
+        float64 [n_inputs], at least 0; +inf where epsilon is 0 (an exact copy is stable, ties
+        included); NaN where there is only one item.
+    """
+    gaps, epsilons = gap(evidence), epsilon(evidence)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = gaps / (2 * epsilons)
+    return np.where(epsilons == 0, np.where(np.isnan(gaps), np.nan, np.inf), ratio)
+
+
+def at_risk(evidence: Evidence) -> Floats:
+    """Whether the contender set is not empty (separation ratio below 1), as 1.0 or 0.0.
+
+    Returns:
+        float64 [n_inputs]; NaN where there is only one item.
+    """
+    ratio = separation_ratio(evidence)
+    return np.where(np.isnan(ratio), np.nan, (ratio < 1).astype(np.float64))
+
+
+def contender_count(evidence: Evidence) -> NDArray[np.int64]:
+    """How many of the stored ranks k >= 2 have gap_k < 2 epsilon.
+
+    Returns:
+        int64 [n_inputs], from 0 to depth - 1 (a count that reaches depth - 1 is a lower bound).
+    """
+    scores = evidence.reference_top.reference_scores.astype(np.float64)
+    gaps = scores[:, :1] - scores[:, 1:]
+    return np.asarray((gaps < 2 * epsilon(evidence)[:, None]).sum(axis=1), dtype=np.int64)
+
+
+def perturbation_s(evidence: Evidence) -> Floats:
+    """S = max_j (delta[candidate's top-1] - delta[j]); what the stability check calibrates.
+
+    Returns:
+        float64 [n_inputs], in score units, from 0 to 2 epsilon. A flip implies that the candidate
+        gap is below S (Corollary 1).
+    """
+    top = evidence.candidate_top
+    # delta was rounded to float32 when its extremes were taken; do the same here, or S could leave
+    # [0, 2 epsilon] by a rounding error.
+    delta = (top.candidate_scores[:, 0] - top.reference_scores[:, 0]).astype(np.float64)
+    return np.asarray(delta - evidence.delta_min.astype(np.float64))
+
+
+def flips(evidence: Evidence) -> NDArray[np.bool_]:
+    """Whether the top-1 item differs between reference and candidate, bool [n_inputs]."""
+    return np.asarray(evidence.reference_top.items[:, 0] != evidence.candidate_top.items[:, 0])
+
+
+def tied_top(top: Top, *, reference: bool = True) -> NDArray[np.bool_]:
+    """Whether ranks 1 and 2 have exactly the same score, so that position decided; bool [n]."""
+    scores = top.reference_scores if reference else top.candidate_scores
+    return np.asarray(_first_gap(scores) == 0)

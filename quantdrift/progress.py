@@ -1,0 +1,60 @@
+"""Progress of long work, shown on standard error so that standard output stays the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+__all__ = ["Progress", "Silent", "Terminal"]
+
+
+class Progress(Protocol):
+    """Shows how far a stage is."""
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """Show one stage of `total` steps; the block calls what it is given with steps done."""
+        ...
+
+
+class Silent:
+    """Shows nothing."""
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A stage that nobody sees."""
+        yield lambda _steps: None
+
+
+class Terminal:
+    """A bar per stage, with rate and time left; plain lines where there is no terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console  # noqa: PLC0415 -- only when something is shown
+
+        self._console = Console(stderr=True)
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        """A bar that stays when it is full."""
+        from rich.progress import (  # noqa: PLC0415 -- only when something is shown
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        columns = (
+            TextColumn("{task.description:<32}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self._console) as bars:
+            task = bars.add_task(name, total=total)
+            yield lambda steps: bars.advance(task, steps)

@@ -1,0 +1,167 @@
+"""A run folder: `evidence.parquet` and `run.json`, both there or neither.
+
+A run is written into a folder beside its final place and moved there in one step when it is
+complete. What was interrupted never looks finished.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantdrift.errors import RunError
+from quantdrift.evidence import Evidence
+from quantdrift.evidence_file import read_evidence, write_evidence
+
+__all__ = ["Run", "read_run", "write_run"]
+
+FORMAT = "quantdrift-run"
+FORMAT_VERSION = 1
+RECORD = "run.json"
+EVIDENCE = "evidence.parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        path: its folder.
+        record: the content of run.json.
+    """
+
+    path: Path
+    record: Mapping[str, Any]
+
+    def evidence(self) -> Evidence:
+        """The evidence, read from the folder.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        return read_evidence(self.path / EVIDENCE)
+
+
+def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any]) -> Run:
+    """Write a run folder, replacing an earlier run at that place.
+
+    Args:
+        path: folder to write; may hold an earlier run, nothing else.
+        evidence: per-input record.
+        record: everything else, as JSON values; `format` and `format_version` are added.
+
+    Returns:
+        The run as it now lies on disk.
+
+    Raises:
+        RunError: the place holds something that is not a run, or it cannot be written (no space, no
+            permission). Nothing is left behind.
+    """
+    path = path.absolute()
+    check_place(path)
+    full = {"format": FORMAT, "format_version": FORMAT_VERSION, **record}
+    with _complaints(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
+        try:
+            write_evidence(evidence, partial / EVIDENCE)
+            text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+            (partial / RECORD).write_text(text, encoding="utf-8")
+            # mkdtemp makes folders private; a run is as readable as anything else made here
+            partial.chmod(0o777 & ~_umask())
+            _move(partial, path)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return Run(path=path, record=full)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place that holds something other than a run, before hours go into one.
+
+    Raises:
+        RunError: it is a file, or a folder with other content.
+    """
+    if path.is_dir() and (not any(path.iterdir()) or (path / RECORD).is_file()):
+        return
+    if path.exists():
+        raise RunError(
+            f"{path} exists and is not a run folder (no {RECORD} in it); expected a new folder or "
+            "an earlier run to replace. Choose another with --out."
+        )
+
+
+def read_run(path: Path) -> Run:
+    """The run that lies in a folder.
+
+    Args:
+        path: the folder, or the run.json in it.
+
+    Raises:
+        RunError: it is not a run folder, or one that this version cannot read.
+    """
+    folder = path.parent if path.name == RECORD else path
+    record_path = folder / RECORD
+    if not record_path.is_file():
+        what = "has no run.json" if folder.is_dir() else "does not exist"
+        raise RunError(
+            f"expected a run folder (with {RECORD} and {EVIDENCE}); {folder} {what}. "
+            "Runs are written by: quantdrift run SPEC --data FOLDER"
+        )
+    try:
+        record = json.loads(record_path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{record_path} is damaged: {error}") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise RunError(f"{record_path} is not the record of a quantdrift run")
+    if record.get("format_version") != FORMAT_VERSION:
+        raise RunError(
+            f"{record_path} is of format version {record.get('format_version')}; this quantdrift "
+            f"reads version {FORMAT_VERSION}"
+        )
+    return Run(path=folder, record=record)
+
+
+def _move(partial: Path, path: Path) -> None:
+    """Put `partial` in place of `path`; an earlier run there stays whole until the last step."""
+    if path.is_dir() and any(path.iterdir()):
+        earlier = Path(tempfile.mkdtemp(prefix=f".{path.name}.earlier-", dir=path.parent))
+        os.replace(path, earlier / path.name)
+        try:
+            os.replace(partial, path)
+        except OSError:
+            os.replace(earlier / path.name, path)
+            raise
+        finally:
+            shutil.rmtree(earlier, ignore_errors=True)
+        return
+    if path.is_dir():
+        path.rmdir()
+    os.replace(partial, path)
+
+
+def _umask() -> int:
+    current = os.umask(0o022)
+    os.umask(current)
+    return current
+
+
+@contextmanager
+def _complaints(path: Path) -> Iterator[None]:
+    """Turn what the disk says into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise RunError(
+                f"no space left to write the run to {path}; nothing was left behind. Free some "
+                "space or choose another disk with --out."
+            ) from error
+        raise RunError(f"the run cannot be written to {path}: {error}") from error

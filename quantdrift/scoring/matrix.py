@@ -1,0 +1,96 @@
+"""Scores that are already there (a shortlist, logits) to a state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quantdrift.errors import ScoreError
+from quantdrift.scoring.state import FIELDS, Block, ScoreState
+from quantdrift.scoring.topk import EMPTY, pack, unpack
+
+__all__ = ["score_matrix", "score_ragged"]
+
+
+def score_matrix(
+    reference_scores: np.ndarray,
+    candidate_scores: np.ndarray,
+    *,
+    k: int = 200,
+    positions: np.ndarray | None = None,
+) -> ScoreState:
+    """The state of scores that are already there (a shortlist, logits): one row per query.
+
+    Args:
+        reference_scores: float [n_queries, n_items].
+        candidate_scores: float [n_queries, n_items], of the same items.
+        k: how many items of either ranking to keep.
+        positions: int64 [n_items], increasing, the items' positions; 0..n_items-1 if not given.
+
+    Returns:
+        The same state as `score_embeddings` would give for these scores.
+
+    Raises:
+        ScoreError: shapes differ or a score is not finite.
+    """
+    if reference_scores.shape != candidate_scores.shape or reference_scores.ndim != 2:  # noqa: PLR2004 -- a matrix
+        raise ScoreError(
+            "expected two score matrices of the same shape [n_queries, n_items]; got "
+            f"{reference_scores.shape} and {candidate_scores.shape}"
+        )
+    reference = torch.from_numpy(np.array(reference_scores, dtype=np.float32))
+    candidate = torch.from_numpy(np.array(candidate_scores, dtype=np.float32))
+    if not (torch.isfinite(reference).all() and torch.isfinite(candidate).all()):
+        raise ScoreError("expected finite scores; at least one is NaN or infinite")
+    n_queries, n_items = reference.shape
+    block = Block(n_queries, k, reference.device)
+    block.add(reference, candidate, torch.empty_like(reference), 0, None)
+    state = block.finish()
+    if positions is None:
+        return state
+    index = torch.from_numpy(np.asarray(positions, dtype=np.int64))
+    if len(index) != n_items or bool((index.diff() <= 0).any()):
+        raise ScoreError(
+            "positions must be one increasing integer per item, so that ties keep order"
+        )
+    return ScoreState(
+        reference_keys=_moved(state.reference_keys, index),
+        reference_paired=state.reference_paired,
+        candidate_keys=_moved(state.candidate_keys, index),
+        candidate_paired=state.candidate_paired,
+        delta_min=state.delta_min,
+        delta_max=state.delta_max,
+        n_items=state.n_items,
+    )
+
+
+def score_ragged(
+    rows: Sequence[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]], *, k: int
+) -> ScoreState:
+    """The state of queries that each have items of their own (shortlists).
+
+    Args:
+        rows: per query its items' positions, increasing, and their reference and candidate scores,
+            all of one length.
+        k: how many items of either ranking to keep.
+
+    Raises:
+        ScoreError: as `score_matrix`.
+    """
+    states = [
+        score_matrix(reference[None, :], candidate[None, :], k=k, positions=positions)
+        for positions, reference, candidate in rows
+    ]
+    return ScoreState(
+        **{name: torch.cat([getattr(state, name) for state in states]) for name in FIELDS}
+    )
+
+
+def _moved(keys: Tensor, index: Tensor) -> Tensor:
+    scores, local = unpack(keys)
+    moved = pack(scores, index[local.clamp(0, len(index) - 1)])
+    return torch.where(keys == EMPTY, keys, moved)

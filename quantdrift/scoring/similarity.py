@@ -1,0 +1,87 @@
+"""From embeddings to scores, a tile at a time."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quantdrift.errors import ScoreError
+
+__all__ = ["Similarity", "check_embeddings", "prepare", "scores_from_products"]
+
+
+class Similarity(StrEnum):
+    """How two embeddings become a score; larger is nearer."""
+
+    COSINE = "cosine"
+    DOT = "dot"
+    EUCLIDEAN = "euclidean"  # the score is minus the distance
+
+
+def prepare(embeddings: Any, similarity: Similarity, device: torch.device) -> Tensor:
+    """The embeddings as a float32 tensor on `device`, normalized if the similarity is cosine.
+
+    An all-zero vector stays zero: its cosine with everything is 0.
+
+    Args:
+        embeddings: [n, dim] array, memory map or tensor.
+        similarity: how they will be compared.
+        device: where to.
+
+    Returns:
+        float32 [n, dim], contiguous.
+    """
+    if not isinstance(embeddings, Tensor):
+        embeddings = torch.from_numpy(np.array(embeddings, dtype=np.float32, order="C"))
+    tensor: Tensor = embeddings.to(device=device, dtype=torch.float32)
+    if similarity is Similarity.COSINE:
+        # 1e-30 instead of the usual 1e-12: a tiny vector still has a direction.
+        tensor = torch.nn.functional.normalize(tensor, dim=1, eps=1e-30)
+    return tensor.contiguous()
+
+
+def scores_from_products(
+    queries: Tensor, documents: Tensor, similarity: Similarity, *, out: Tensor
+) -> None:
+    """Write the scores of every query against every document of a tile into `out`.
+
+    Args:
+        queries: float32 [n_queries, dim], prepared.
+        documents: float32 [n_docs, dim], prepared.
+        similarity: cosine and dot are the products themselves; euclidean is
+            -sqrt(|q|^2 + |d|^2 - 2 q.d).
+        out: float32 [n_queries, n_docs], overwritten.
+    """
+    torch.mm(queries, documents.t(), out=out)
+    if similarity is Similarity.EUCLIDEAN:
+        squares = documents.square().sum(1)[None, :] + queries.square().sum(1)[:, None]
+        torch.sub(squares, out, alpha=2, out=out)
+        out.clamp_(min=0).sqrt_().neg_()
+
+
+def check_embeddings(embeddings: Any, *, arm: str, what: str, ids: Any = None) -> None:
+    """Refuse embeddings that cannot be ranked.
+
+    Args:
+        embeddings: [n, dim] array or memory map.
+        arm: "reference" or "candidate", for the message.
+        what: "query" or "document", for the message.
+        ids: names of the rows, for the message.
+
+    Raises:
+        ScoreError: a value is NaN or infinite; names the first row.
+    """
+    for at in range(0, len(embeddings), 65536):
+        chunk = np.asarray(embeddings[at : at + 65536])
+        bad = ~np.isfinite(chunk).all(axis=1)
+        if bad.any():
+            row = at + int(bad.argmax())
+            name = f" {ids[row]!r}" if ids is not None else f" at row {row}"
+            raise ScoreError(
+                f"the {arm} model's embedding of {what}{name} holds NaN or infinity; expected "
+                "finite numbers. Check that input, or run the model in float32 or bfloat16."
+            )

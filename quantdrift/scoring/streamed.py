@@ -1,0 +1,229 @@
+"""Embeddings of both arms to a state, a tile of documents at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quantdrift.errors import ScoreError
+from quantdrift.scoring.similarity import Similarity, prepare, scores_from_products
+from quantdrift.scoring.state import FIELDS, Block, ScoreState
+from quantdrift.scoring.topk import EMPTY
+
+__all__ = ["QUERY_BLOCK", "TILE", "score_embeddings"]
+
+# 1,024 documents x 384 dimensions and the 1,024 x 1,024 scores they give stay in a core's L2 cache;
+# wider tiles measured slower. The width is part of the result's definition (see `_tiles`).
+TILE = 1024
+QUERY_BLOCK = 1024
+# In a long pass most work is items that enter the top-K only because it is still filling; a sample
+# tells beforehand about how good the K-th best will be.
+_PRIME_SAMPLE = 4096
+_PRIME_FROM = 200  # documents per kept item from which the sample pays for itself
+
+
+def score_embeddings(
+    reference_queries: Any,
+    candidate_queries: Any,
+    reference_documents: Any,
+    candidate_documents: Any,
+    *,
+    similarity: Similarity = Similarity.COSINE,
+    k: int = 200,
+    excluded: np.ndarray | None = None,
+    offset: int = 0,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int], None] | None = None,
+) -> ScoreState:
+    """Score every query against every document in both arms, streamed over the documents.
+
+    delta = candidate score - reference score, in float32, for every (query, document).
+
+    Args:
+        reference_queries: [n_queries, dim] float array, memory map or tensor.
+        candidate_queries: [n_queries, dim_c] likewise; dim_c may differ from dim.
+        reference_documents: [n_docs, dim]; read a tile at a time, so a memory map stays on disk.
+        candidate_documents: [n_docs, dim_c]; the same object as `reference_documents` when only the
+            query side is quantized.
+        similarity: how embeddings become scores.
+        k: how many items of either ranking to keep.
+        excluded: int64 [n_queries], per query one document position that does not count (a
+            self-match), or -1.
+        offset: position of the first document, when this call sees a part of a larger corpus.
+        device: where the products are computed.
+        progress: called with the number of documents done since its last call.
+
+    Returns:
+        The state of all queries. Memory beyond the inputs grows with n_queries * k, not n_docs.
+
+    Raises:
+        ScoreError: shapes do not fit, or a score is not finite.
+    """
+    n_docs = _check_shapes(
+        reference_queries, candidate_queries, reference_documents, candidate_documents, k
+    )
+    device = torch.device(device)
+    queries = (
+        prepare(reference_queries, similarity, device),
+        prepare(candidate_queries, similarity, device),
+    )
+    documents = (reference_documents, candidate_documents)
+    skips = _skips(excluded, len(queries[0]), device)
+    plan = _Pass(queries, documents, similarity, k, skips, offset, device)
+    bars = plan.bars() if n_docs >= _PRIME_FROM * k else None
+    state = plan.run(bars, progress)
+    if bars is not None:
+        short = (state.reference_keys[:, -1] == EMPTY) | (state.candidate_keys[:, -1] == EMPTY)
+        if bool(short.any()):  # a bar was too high for these queries: score them again without
+            state = _replaced(state, short, plan.rows(short).run(None, None))
+    return _checked(state)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One pass over the documents for some queries."""
+
+    queries: tuple[Tensor, Tensor]
+    documents: tuple[Any, Any]
+    similarity: Similarity
+    k: int
+    skips: Tensor | None
+    offset: int
+    device: torch.device
+
+    def rows(self, mask: Tensor) -> _Pass:
+        """The same pass for some of the queries."""
+        queries = (self.queries[0][mask], self.queries[1][mask])
+        return replace(
+            self, queries=queries, skips=None if self.skips is None else self.skips[mask]
+        )
+
+    def bars(self) -> tuple[Tensor, Tensor]:
+        """Scores that the k-th best will beat almost surely, from an even sample of the documents.
+
+        Of m sampled documents, k * m / n_docs are expected among the k best; the bar is the
+        sample's score at that rank plus five standard deviations.
+        """
+        n_docs = len(self.documents[0])
+        at = np.linspace(0, n_docs - 1, _PRIME_SAMPLE).astype(np.int64)
+        expected = self.k * _PRIME_SAMPLE / n_docs
+        rank = min(_PRIME_SAMPLE, int(expected + 5 * expected**0.5 + 2))
+        tiles = [
+            prepare(documents[at], self.similarity, self.device) for documents in self.documents
+        ]
+        bars = torch.empty((2, len(self.queries[0])), device=self.device)
+        for arm in (0, 1):
+            for start in range(0, len(bars[arm]), QUERY_BLOCK):
+                rows = slice(start, start + QUERY_BLOCK)
+                scores = torch.empty((len(bars[arm, rows]), _PRIME_SAMPLE), device=self.device)
+                scores_from_products(
+                    self.queries[arm][rows], tiles[arm], self.similarity, out=scores
+                )
+                bars[arm, rows] = scores.topk(rank, dim=1, sorted=False).values.amin(1)
+        return bars[0], bars[1]
+
+    def run(
+        self, bars: tuple[Tensor, Tensor] | None, progress: Callable[[int], None] | None
+    ) -> ScoreState:
+        """Stream all documents past all queries."""
+        n_queries = len(self.queries[0])
+        slices = [slice(at, at + QUERY_BLOCK) for at in range(0, n_queries, QUERY_BLOCK)]
+        blocks = []
+        for rows in slices:
+            here = None if bars is None else (bars[0][rows], bars[1][rows])
+            blocks.append(Block(len(self.queries[0][rows]), self.k, self.device, here))
+        buffers = torch.empty((3, min(QUERY_BLOCK, n_queries), TILE), device=self.device)
+        shared = self.documents[0] is self.documents[1]
+        n_docs = len(self.documents[0])
+        for at in range(0, n_docs, TILE):
+            width = min(TILE, n_docs - at)
+            tile_r = _tile(self.documents[0], at, width, self.similarity, self.device)
+            tile_c = tile_r
+            if not shared:
+                tile_c = _tile(self.documents[1], at, width, self.similarity, self.device)
+            for rows, block in zip(slices, blocks, strict=True):
+                sr, sc, delta = buffers[:, : len(block.n_items)]
+                scores_from_products(self.queries[0][rows], tile_r, self.similarity, out=sr)
+                scores_from_products(self.queries[1][rows], tile_c, self.similarity, out=sc)
+                skip = None if self.skips is None else _inside(self.skips[rows] - at, width)
+                block.add(sr[:, :width], sc[:, :width], delta[:, :width], self.offset + at, skip)
+            if progress is not None:
+                progress(width)
+        states = [block.finish() for block in blocks]
+        return ScoreState(
+            **{name: torch.cat([getattr(state, name) for state in states]) for name in FIELDS}
+        )
+
+
+def _inside(columns: Tensor, width: int) -> Tensor:
+    """The (row, column) pairs whose column lies in this tile."""
+    hit = ((columns >= 0) & (columns < width)).nonzero()[:, 0]
+    return torch.stack([hit, columns[hit]], 1)
+
+
+def _replaced(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
+    whole = {name: getattr(state, name).clone() for name in FIELDS}
+    for name, values in whole.items():
+        values[mask] = getattr(rows, name)
+    return ScoreState(**whole)
+
+
+def _checked(joined: ScoreState) -> ScoreState:
+    counted = joined.n_items > 0
+    finite = torch.isfinite(joined.delta_min) & torch.isfinite(joined.delta_max)
+    if bool((counted & ~finite).any()):
+        row = int((counted & ~finite).nonzero()[0, 0])
+        raise ScoreError(
+            f"the scores of query {row} are not all finite: embeddings this large overflow float32 "
+            "under this similarity; expected finite scores. Normalize the embeddings or use cosine."
+        )
+    return joined
+
+
+def _tile(
+    documents: Any, at: int, width: int, similarity: Similarity, device: torch.device
+) -> Tensor:
+    """Documents at..at+width, padded with zero rows to the full tile.
+
+    The padding keeps the shape of every product the same, so that a matrix library takes the same
+    path for every document: equal vectors get bitwise equal scores wherever they stand.
+    """
+    tile = prepare(documents[at : at + width], similarity, device)
+    if width < TILE:
+        tile = torch.nn.functional.pad(tile, (0, 0, 0, TILE - width))
+    return tile
+
+
+def _skips(excluded: np.ndarray | None, n_queries: int, device: torch.device) -> Tensor | None:
+    if excluded is None:
+        return None
+    positions = np.asarray(excluded, dtype=np.int64)
+    if positions.shape != (n_queries,):
+        raise ScoreError(
+            f"expected one excluded position per query, shape ({n_queries},); got {positions.shape}"
+        )
+    return torch.from_numpy(positions).to(device) if (positions >= 0).any() else None
+
+
+def _check_shapes(rq: Any, cq: Any, rd: Any, cd: Any, k: int) -> int:
+    if k < 1:
+        raise ScoreError(f"expected k of at least 1; got {k}")
+    for name, queries, documents in (("reference", rq, rd), ("candidate", cq, cd)):
+        if len(queries.shape) != 2 or queries.shape[1:] != documents.shape[1:]:  # noqa: PLR2004 -- matrices
+            raise ScoreError(
+                f"expected {name} queries [n_queries, dim] and documents [n_docs, dim] of one dim; "
+                f"got {tuple(queries.shape)} and {tuple(documents.shape)}"
+            )
+    if len(rq) != len(cq) or len(rd) != len(cd):
+        raise ScoreError(
+            f"both arms must embed the same inputs; got {len(rq)} and {len(cq)} queries, "
+            f"{len(rd)} and {len(cd)} documents"
+        )
+    if len(rq) == 0 or len(rd) == 0:
+        raise ScoreError(f"nothing to score: {len(rq)} queries and {len(rd)} documents")
+    return len(rd)

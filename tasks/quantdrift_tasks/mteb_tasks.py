@@ -1,0 +1,93 @@
+"""The tasks of this package in the form mteb runs; importing this module generates no data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from datasets import Dataset  # type: ignore[import-untyped]  # it ships no types
+from mteb.abstasks.retrieval import AbsTaskRetrieval
+from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.timing import TimingStack
+
+from quantdrift_tasks import python_docs
+
+__all__ = ["TASKS", "PythonDocsRetrieval"]
+
+
+class PythonDocsRetrieval(AbsTaskRetrieval):
+    """Find the rest of a docstring from its first paragraph, in Python's standard library.
+
+    The data come from the running Python, so nothing is downloaded. The dataset's revision names
+    that Python: mteb reuses a stored result only if the revision is the same.
+    """
+
+    metadata = TaskMetadata(
+        name=python_docs.NAME,
+        description=(
+            "Given the first paragraph of a docstring of the Python standard library, find the "
+            "rest of that docstring. Generated from the sources of the running Python."
+        ),
+        # No such repository is on the hub: `load_data` never looks there.
+        dataset={"path": "quantdrift/PythonDocsRetrieval", "revision": python_docs.REVISION},
+        reference="https://docs.python.org/3/library/index.html",
+        type="Retrieval",
+        category="t2t",
+        modalities=["text"],
+        eval_splits=["test"],
+        eval_langs=["eng-Latn"],
+        main_score="ndcg_at_10",
+        # From Python's first release to that of the oldest Python this package runs on.
+        date=("1991-02-20", "2022-10-24"),
+        domains=["Programming", "Written"],
+        task_subtypes=["Code retrieval"],
+        # mteb's list of licences has no entry for the PSF's; it takes an address instead.
+        license="https://docs.python.org/3/license.html",
+        annotations_creators="derived",
+        dialect=[],
+        sample_creation="found",
+        bibtex_citation="",
+        # mteb builds the type of this dictionary at run time, where mypy cannot follow.
+        prompt={  # type: ignore[arg-type]
+            "query": "Given the summary of a Python docstring, retrieve the rest of the docstring"
+        },
+    )
+
+    def load_data(
+        self, num_proc: int | None = None, *, timer: TimingStack | None = None, **kwargs: Any
+    ) -> None:
+        """Generate the data; does nothing if they are there already.
+
+        Args:
+            num_proc: taken because mteb passes it; one process is enough here.
+            timer: where mteb wants the time of loading noted.
+            **kwargs: taken because mteb may pass more.
+
+        Raises:
+            DataError: the running Python has no sources of its standard library.
+        """
+        if self.data_loaded:
+            return
+        timer = timer or TimingStack()
+        with timer("Data loading", log_message=f"Generating {self.metadata.name}..."):
+            data = python_docs.load()
+            self.dataset = {
+                "default": {
+                    data.split: {
+                        "corpus": _as_dataset(data.document_ids, data.documents),
+                        "queries": _as_dataset(data.query_ids, data.queries),
+                        "relevant_docs": {q: dict(grades) for q, grades in data.qrels.items()},
+                        "top_ranked": None,
+                    }
+                }
+            }
+        with timer("Dataset transform"):
+            self.dataset_transform(num_proc=num_proc)
+        self.data_loaded = True
+
+
+TASKS: tuple[type[AbsTaskRetrieval], ...] = (PythonDocsRetrieval,)
+"""Every task of this package."""
+
+
+def _as_dataset(ids: tuple[str, ...], texts: tuple[str, ...]) -> Dataset:
+    return Dataset.from_dict({"id": list(ids), "text": list(texts)})

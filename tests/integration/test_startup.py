@@ -1,0 +1,95 @@
+"""The start-up hook in the environment as it is installed, in Pythons that have just started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+try:
+    metadata.distribution("quantdrift")
+except metadata.PackageNotFoundError:
+    pytest.skip(
+        "quantdrift is not installed as a distribution here, so nothing starts its hook",
+        allow_module_level=True,
+    )
+
+REPORT = """
+import json, sys
+hook = sys.modules.get("quantdrift._hook")
+modules = sorted(sys.modules)
+status = hook.status() if hook else None
+print(json.dumps({
+    "active": hook is not None and hook.is_active(),
+    "started_by": status and status.started_by,
+    "first": type(sys.meta_path[0]).__name__,
+    "ours": sum(getattr(f, "is_quantdrift_hook", False) for f in sys.meta_path),
+    "modules": modules,
+}))
+"""
+
+
+def start_python(*options: str, cwd: Path, code: str = REPORT, switch: str | None = None) -> Any:
+    """What a new Python prints as JSON; it must print nothing else."""
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("QUANTDRIFT_HOOK", "PYTHONPATH")
+    }
+    if switch is not None:
+        environment["QUANTDRIFT_HOOK"] = switch
+    command = [sys.executable, *options, "-c", code]
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("options", [[], ["-I"], ["-W", "error"]])
+def test_every_new_python_starts_with_the_hook_in_front(options: list[str], tmp_path: Path) -> None:
+    report = start_python(*options, cwd=tmp_path)
+    assert report["active"]
+    assert report["started_by"] == ("start" if sys.version_info >= (3, 15) else "pth")
+    assert (report["first"], report["ours"]) == ("HookFinder", 1)
+
+
+def test_a_python_started_by_a_python_has_it_too(tmp_path: Path) -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, REPORT],
+        cwd=tmp_path,
+        env={k: v for k, v in os.environ.items() if k != "QUANTDRIFT_HOOK"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout)["active"]
+
+
+@pytest.mark.parametrize("value", ["0", "off", "False"])
+def test_switched_off_the_import_system_is_left_alone(value: str, tmp_path: Path) -> None:
+    report = start_python(cwd=tmp_path, switch=value)
+    assert (report["active"], report["ours"]) == (False, 0)
+    if sys.version_info < (3, 15):  # a .start file has no place for a condition
+        assert not any(name.startswith("quantdrift") for name in report["modules"])
+
+
+def test_the_start_loads_only_the_hook_itself(tmp_path: Path) -> None:
+    with_hook = set(start_python("-I", cwd=tmp_path)["modules"])
+    without = set(start_python("-I", cwd=tmp_path, switch="0")["modules"])
+    assert with_hook - without == {"__future__", "quantdrift", "quantdrift._hook"}
+
+
+def test_importing_quantdrift_loads_neither_torch_nor_numpy(tmp_path: Path) -> None:
+    code = "import json, sys, quantdrift; print(json.dumps(sorted(sys.modules)))"
+    assert not {"torch", "numpy"} & set(start_python(cwd=tmp_path, code=code))
+
+
+def test_uninstalling_would_remove_the_startup_files() -> None:
+    recorded = {str(file) for file in metadata.files("quantdrift") or ()}
+    assert {"quantdrift.pth", "quantdrift.start"} <= recorded

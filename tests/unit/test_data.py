@@ -1,0 +1,364 @@
+"""Reading a folder in BEIR layout: a good one by hand, then the ways in which one is broken."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quantdrift.data import RetrievalDataset, read_beir_folder
+from quantdrift.errors import DataError
+
+CORPUS = """\
+{"_id": "d1", "title": "Cats", "text": "They purr."}
+{"_id": "d2", "title": "", "text": " Dogs bark. "}
+{"_id": 3, "text": "Fish swim."}
+"""
+QUERIES = """\
+{"_id": "q1", "text": " who purrs? "}
+{"_id": "q2", "text": "who barks?"}
+{"_id": "q3", "text": "who flies?"}
+"""
+QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\nq2\td2\t1\nq3\td1\t-1\n"
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a folder; an argument of None leaves the file out."""
+
+    def write_folder(
+        corpus: str | bytes | None = CORPUS,
+        queries: str | bytes | None = QUERIES,
+        qrels: str | bytes | None = QRELS,
+    ) -> Path:
+        folder = tmp_path / "animals"
+        (folder / "qrels").mkdir(parents=True)
+        for name, content in (
+            ("corpus.jsonl", corpus),
+            ("queries.jsonl", queries),
+            ("qrels/test.tsv", qrels),
+        ):
+            if content is not None:
+                raw = content if isinstance(content, bytes) else content.encode()
+                (folder / name).write_bytes(raw)
+        return folder
+
+    return write_folder
+
+
+def dataset(**changes: object) -> RetrievalDataset:
+    parts: dict[str, object] = {
+        "name": "two",
+        "query_ids": ("q1", "q2"),
+        "queries": ("a", "b"),
+        "document_ids": ("d1", "d2"),
+        "documents": ("c", "d"),
+        "qrels": {"q1": {"d1": 1}, "q2": {"d2": 1}},
+        "split": "test",
+    }
+    return RetrievalDataset(**(parts | changes))  # type: ignore[arg-type]  # wrong ones on purpose
+
+
+# --- a good folder ---------------------------------------------------------------------------
+
+
+def test_texts_ids_and_labels_are_read_in_file_order(write: Write) -> None:
+    data = read_beir_folder(write())
+    assert data.name == "animals"
+    assert data.split == "test"
+    assert data.document_ids == ("d1", "d2", "3")
+    assert data.documents == ("Cats They purr.", "Dogs bark.", "Fish swim.")
+    # mteb strips documents and leaves queries as they are.
+    assert dict(zip(data.query_ids, data.queries, strict=True)) == {
+        "q1": " who purrs? ",
+        "q2": "who barks?",
+    }
+    assert data.qrels == {"q1": {"d1": 2, "d2": 0}, "q2": {"d2": 1}}
+
+
+def test_queries_without_a_relevant_document_are_left_out_and_told(write: Write) -> None:
+    data = read_beir_folder(write())
+    assert data.warnings == ("1 of 3 queries is left out: no judgement above 0 in test.tsv: q3",)
+
+
+def test_without_labels_every_query_is_kept(write: Write) -> None:
+    data = read_beir_folder(write(qrels=None))
+    assert data.query_ids == ("q1", "q2", "q3")
+    assert data.qrels == {}
+    assert data.warnings == ("no relevance labels: drift is measured, relevance metrics are not",)
+
+
+def test_header_blank_lines_crlf_byte_order_mark_and_float_scores_do_not_matter(
+    write: Write,
+) -> None:
+    qrels = "\ufeff\r\nq1\td1\t2.0\r\n\r\nq1\td2\t0\r\nq2\td2\t1.\r\nq3\td1\t-1"
+    folder = write(
+        corpus="\ufeff" + CORPUS.replace("\n", "\r\n\r\n"), queries="\n" + QUERIES, qrels=qrels
+    )
+    data = read_beir_folder(folder)
+    assert data.qrels == {"q1": {"d1": 2, "d2": 0}, "q2": {"d2": 1}}
+    assert data.documents == ("Cats They purr.", "Dogs bark.", "Fish swim.")
+
+
+def test_gzipped_files_read_the_same(write: Write) -> None:
+    folder = write()
+    plain = read_beir_folder(folder)
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+        (folder / f"{name}.gz").write_bytes(gzip.compress((folder / name).read_bytes()))
+        (folder / name).unlink()
+    assert read_beir_folder(folder) == plain
+
+
+def test_a_line_separator_inside_a_text_does_not_end_the_line(write: Write) -> None:
+    corpus = '{"_id": "d1", "text": "one\u2028two\x85three"}\n{"_id": "d2", "text": "x"}\n'
+    assert read_beir_folder(write(corpus=corpus)).documents[0] == "one\u2028two\x85three"
+
+
+def test_one_document_is_enough(write: Write) -> None:
+    data = read_beir_folder(write(corpus='{"_id": "d1", "text": "x"}', qrels="q1\td1\t1"))
+    assert data.documents == ("x",)
+
+
+def test_what_is_tolerated_is_told(write: Write) -> None:
+    corpus = CORPUS + '{"_id": "d4", "title": null, "text": " "}\n'
+    qrels = QRELS + "q1\td9\t1\nq2\td17\t1\nq8\td1\t1\nq1\td1\t3\nq1\td1\t3\n"
+    data = read_beir_folder(write(corpus=corpus, qrels=qrels))
+    assert data.documents[3] == ""
+    assert data.qrels["q1"]["d1"] == 3
+    assert data.warnings == (
+        "1 of 3 queries is left out: no judgement above 0 in test.tsv: q3",
+        "1 judgement contradicts an earlier one of the same document, and the last counts, "
+        "for query: q1",
+        "1 document is empty: d4",
+        "1 judgement names queries that are not there: q8",
+        "2 judgements name documents not in the corpus: d9, d17",
+    )
+
+
+def test_long_lists_in_warnings_are_cut() -> None:
+    ids = tuple(f"d{i}" for i in range(9))
+    blank = dataset(document_ids=ids, documents=("",) * 9).warnings
+    assert blank == ("9 documents are empty: d0, d1, d2, d3, d4, ...",)
+
+
+# --- a folder that is not one ----------------------------------------------------------------
+
+
+def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere does not exist; .*corpus\.jsonl.*queries\.jsonl"):
+        read_beir_folder(tmp_path / "nowhere")
+
+
+def test_a_path_to_a_file(write: Write) -> None:
+    with pytest.raises(DataError, match=r"corpus\.jsonl is a file, not a folder; expected"):
+        read_beir_folder(str(write() / "corpus.jsonl"))
+
+
+@pytest.mark.parametrize("missing", ["corpus", "queries"])
+def test_a_missing_file_tells_what_is_there(write: Write, missing: str) -> None:
+    there = {"corpus": "qrels, queries.jsonl", "queries": "corpus.jsonl, qrels"}[missing]
+    with pytest.raises(DataError, match=rf"has no {missing}\.jsonl; it holds {there}\. Expected"):
+        read_beir_folder(write(**{missing: None}))
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no corpus\.jsonl; it holds nothing"):
+        read_beir_folder(tmp_path)
+
+
+def test_an_unknown_split_names_the_splits(write: Write) -> None:
+    folder = write()
+    (folder / "qrels" / "train.tsv.gz").write_bytes(gzip.compress(QRELS.encode()))
+    with pytest.raises(DataError, match=r"qrels has no split 'dev'; it has test, train"):
+        read_beir_folder(folder, split="dev")
+    assert read_beir_folder(folder, split="train").split == "train"
+
+
+def test_a_file_that_may_not_be_read(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    folder = write()
+    monkeypatch.setattr(Path, "open", refuse)
+    message = r"corpus\.jsonl cannot be read beyond line 0: .*Permission denied"
+    with pytest.raises(DataError, match=message):
+        read_beir_folder(folder)
+
+
+# --- broken lines of corpus and queries, always the second or third line ------------------------
+
+GOOD = '{"_id": "d1", "text": "x"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"_id": "d2", "text": "x"', r"line 3, column 26: .*at the end of the line"),
+        ('{"_id": "d2", text: "x"}', r"line 3, column 15: .*double quotes at 'text: "),
+        ('{"_id": "d2", "text": "x"} {}', r"line 3, column 28: .*Extra data at '{}'"),
+        ('["d2", "x"]', r"line 3: expected a JSON object; got '\[\"d2\", \"x\"\]'"),
+        ("[" * 100_000, r"line 3.*: expected a JSON object"),
+        ('{"_id": ' + "1" * 5000 + "}", r"line 3: expected a JSON object"),
+        ('{"id": "d2", "text": "x"}', r'line 3: "_id" is missing; the keys are id, text\. '),
+        ('{"_id": "d2", "body": "x"}', r'line 3: "text" is missing; the keys are _id, body\. '),
+        ("{}", r'line 3: "_id" is missing; the keys are none'),
+        ('{"_id": "", "text": "x"}', r'line 3: "_id" is empty'),
+        ('{"_id": true, "text": "x"}', r'line 3: "_id" must be a string; got bool True'),
+        ('{"_id": 1.5, "text": "x"}', r'line 3: "_id" must be a string; got float 1\.5'),
+        ('{"_id": "d2", "text": 7}', r'line 3: "text" must be a string; got int 7'),
+        ('{"_id": "d2", "text": null}', r'line 3: "text" must be a string; got NoneType'),
+        (
+            '{"_id": "d2", "text": "a\\ud83d"}',
+            r'line 3: "text" holds half .*\\ud83d at character 2',
+        ),
+        ('{"_id": "d1", "text": "y"}', r"line 3: .*unique; 'd1' is already on line 1"),
+    ],
+)
+@pytest.mark.parametrize("name", ["corpus", "queries"])
+def test_a_broken_line_is_named(write: Write, name: str, line: str, message: str) -> None:
+    # The blank line counts, as it does in an editor.
+    folder = write(**{name: GOOD + "\n" + line + "\n"})
+    with pytest.raises(DataError, match=rf"{name}\.jsonl, {message}"):
+        read_beir_folder(folder)
+
+
+def test_ids_that_become_equal_as_strings_are_duplicates(write: Write) -> None:
+    corpus = '{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n'
+    with pytest.raises(DataError, match=r"line 2: .*'1' is already on line 1; rename or remove"):
+        read_beir_folder(write(corpus=corpus))
+
+
+TITLED = '{"_id": "d1", "title": 5, "text": "x"}\n'
+
+
+def test_a_title_that_is_no_string(write: Write) -> None:
+    with pytest.raises(DataError, match=r'line 1: "title" must be a string; got int 5'):
+        read_beir_folder(write(corpus=TITLED))
+
+
+def test_the_title_of_a_query_is_not_looked_at(write: Write) -> None:
+    assert read_beir_folder(write(queries=TITLED, qrels=None)).queries == ("x",)
+
+
+def test_bytes_that_are_not_utf8(write: Write) -> None:
+    corpus = GOOD.encode() + '{"_id": "d2", "text": "caf\xe9"}\n'.encode("latin-1")
+    with pytest.raises(DataError, match=r"corpus\.jsonl, line 2: expected UTF-8; 0xe9, byte 27"):
+        read_beir_folder(write(corpus=corpus))
+
+
+@pytest.mark.parametrize("name", ["corpus", "queries"])
+def test_an_empty_file(write: Write, name: str) -> None:
+    with pytest.raises(DataError, match=rf"{name}\.jsonl is empty; at least one line"):
+        read_beir_folder(write(**{name: "\n \n"}))
+
+
+@pytest.mark.parametrize("damage", ["cut", "not gzip"])
+def test_a_damaged_gzip_file(write: Write, damage: str) -> None:
+    packed = gzip.compress(CORPUS.encode())
+    folder = write(corpus=None)
+    broken = packed[:-12] if damage == "cut" else CORPUS.encode()
+    (folder / "corpus.jsonl.gz").write_bytes(broken)
+    with pytest.raises(DataError, match=r"corpus\.jsonl\.gz cannot be read beyond line \d"):
+        read_beir_folder(folder)
+
+
+# --- broken qrels ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q2\td2", r"line 3: expected 3 tab-separated columns .*; got 2 in 'q2\\td2'"),
+        ("q2 0 d2 1", r"line 3: expected 3 tab-separated columns .*; got 1 in 'q2 0 d2 1'"),
+        ("q2\td2\thigh", r"line 3: the score, column 3, must be a whole number; got 'high'"),
+        ("q2\td2\t0.5", r"line 3: .*whole number; got '0\.5'"),
+        ("q2\td2\t", r"line 3: .*whole number; got ''"),
+        ("q2\td2\t1_0", r"line 3: .*whole number"),
+        ("q2\td2\t99999999999", r"line 3: .*whole number"),
+    ],
+)
+def test_a_broken_judgement_is_named(write: Write, line: str, message: str) -> None:
+    folder = write(qrels=f"query-id\tcorpus-id\tscore\nq1\td1\t1\n{line}\n")
+    with pytest.raises(DataError, match=rf"test\.tsv, {message}"):
+        read_beir_folder(folder)
+
+
+def test_a_broken_first_line_is_not_taken_for_a_header(write: Write) -> None:
+    with pytest.raises(DataError, match=r"test\.tsv, line 1: .*whole number; got 'd1'"):
+        read_beir_folder(write(qrels="q1\t1\td1\nq2\td2\t1\n"))
+
+
+def test_qrels_without_a_judgement(write: Write) -> None:
+    with pytest.raises(DataError, match=r"test\.tsv holds no judgement; remove it"):
+        read_beir_folder(write(qrels="query-id\tcorpus-id\tscore\n"))
+
+
+def test_qrels_of_other_data(write: Write) -> None:
+    message = (
+        r"test\.tsv: no judgement .* both there; .*query 'd1', document 'q1'; queries are q1, "
+    )
+    with pytest.raises(DataError, match=message):
+        read_beir_folder(write(qrels="d1\tq1\t1\nd2\tq2\t1\n"))
+
+
+def test_qrels_in_which_nothing_is_relevant(write: Write) -> None:
+    with pytest.raises(DataError, match=r"test\.tsv: no query has a judgement above 0"):
+        read_beir_folder(write(qrels="q1\td1\t0\nq2\td2\t-1\n"))
+
+
+# --- a dataset made without files ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"queries": ("a",)},
+            r"dataset 'two': expected one text for every query id; got 2 ids and",
+        ),
+        ({"query_ids": (), "queries": ()}, r"there are no queries; at least one"),
+        ({"document_ids": (), "documents": ()}, r"there are no documents; at least one"),
+        ({"document_ids": ("d1", "d1")}, r"every document id must be unique; 'd1' occurs twice"),
+        ({"documents": ("c", None)}, r"the text of document 'd2' must be a string; got NoneType"),
+        ({"query_ids": ("q1", 2)}, r"a query id must be a string; got int 2"),
+        ({"queries": ("a", "\ud83d")}, r"the text of query 'q2' holds half of a surrogate pair"),
+        ({"qrels": {"q1": {"d1": 0.5}}}, r"every grade in qrels must be an integer"),
+        ({"qrels": {"x": {"y": 1}}}, r"no judgement names a query and a document"),
+    ],
+)
+def test_parts_that_do_not_fit(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        dataset(**changes)
+
+
+def test_a_query_without_judgement_is_told() -> None:
+    assert dataset(qrels={"q1": {"d1": 1}, "q2": {}}).warnings == ("1 query has no judgement: q2",)
+
+
+def test_the_qrels_are_copied() -> None:
+    qrels = {"q1": {"d1": 1}}
+    data = dataset(qrels=qrels)
+    before = data.fingerprint
+    qrels["q1"]["d1"] = 0
+    assert data.fingerprint == before
+
+
+def test_the_fingerprint_is_stable_across_releases() -> None:
+    # Stored runs hold it: a change here makes every stored run look like one on other data.
+    assert dataset().fingerprint == "e792c90515d23b00058a02d637988c53"
+
+
+def test_name_split_and_notes_do_not_change_the_fingerprint() -> None:
+    other = dataset(name="other", split="dev", notes=("read on a Monday",))
+    assert other.fingerprint == dataset().fingerprint
+
+
+def test_a_dataset_can_be_sent_to_another_process_and_be_a_key() -> None:
+    data = dataset()
+    assert pickle.loads(pickle.dumps(data)) == data
+    assert {data: 1}[dataset()] == 1

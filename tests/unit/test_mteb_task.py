@@ -1,0 +1,92 @@
+"""The task as mteb sees it: its metadata, the structure it fills, and no network."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+pytest.importorskip("mteb")
+
+from mteb.abstasks.retrieval import AbsTaskRetrieval
+from mteb.results import TaskResult
+from mteb.timing import TimingStack
+
+from quantdrift_tasks import python_docs
+from quantdrift_tasks.mteb_tasks import TASKS, PythonDocsRetrieval
+
+
+@pytest.fixture(scope="module")
+def loaded() -> PythonDocsRetrieval:
+    task = PythonDocsRetrieval()
+    with pytest.MonkeyPatch.context() as patch:
+
+        def refuse(*_: object) -> None:
+            raise AssertionError("loading the data opened a connection")
+
+        patch.setattr(socket.socket, "connect", refuse)
+        patch.setattr(socket, "getaddrinfo", refuse)
+        task.load_data(num_proc=1)
+    return task
+
+
+def test_every_task_is_listed_once() -> None:
+    assert list(TASKS) == [PythonDocsRetrieval]
+    assert all(issubclass(task, AbsTaskRetrieval) for task in TASKS)
+
+
+def test_the_metadata_is_complete_and_valid() -> None:
+    metadata = PythonDocsRetrieval.metadata
+    metadata._validate_metadata()
+    assert metadata.is_filled()
+    assert metadata.name == PythonDocsRetrieval.__name__
+    assert metadata.main_score == "ndcg_at_10"
+    assert metadata.eval_splits == ["test"]
+    assert not metadata.is_multilingual
+
+
+def test_making_a_task_generates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_docs, "load", lambda: pytest.fail("generated too early"))
+    assert not PythonDocsRetrieval().data_loaded
+
+
+def test_the_data_have_the_form_that_mteb_evaluates(loaded: PythonDocsRetrieval) -> None:
+    assert loaded.data_loaded
+    assert list(loaded.dataset) == ["default"]
+    assert list(loaded.dataset["default"]) == ["test"]
+    split = loaded.dataset["default"]["test"]
+    data = python_docs.load()
+    assert split["corpus"].to_dict() == {
+        "id": list(data.document_ids),
+        "text": list(data.documents),
+    }
+    assert split["queries"].to_dict() == {"id": list(data.query_ids), "text": list(data.queries)}
+    assert split["relevant_docs"] == data.qrels
+    assert split["top_ranked"] is None
+
+
+def test_loading_twice_keeps_the_data_and_unloading_drops_them(loaded: PythonDocsRetrieval) -> None:
+    task = PythonDocsRetrieval()
+    task.dataset, task.data_loaded = loaded.dataset, True
+    task.load_data()
+    assert task.dataset is loaded.dataset
+    task.unload_data()
+    assert not task.data_loaded
+
+
+def test_the_time_of_loading_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = python_docs.load()
+    monkeypatch.setattr(python_docs, "load", lambda: small)
+    timer = TimingStack()
+    PythonDocsRetrieval().load_data(timer=timer)
+    assert [phase["name"] for phase in timer.phases] == ["Data loading", "Dataset transform"]
+
+
+def test_results_of_another_python_are_not_reused() -> None:
+    task = PythonDocsRetrieval()
+    scores = {"test": {"default": {"main_score": 0.5, "hf_subset": "default"}}}
+    result = TaskResult.from_task_results(task, scores, evaluation_time=1.0)
+    assert result.dataset_revision == python_docs.REVISION
+    assert result.is_mergeable(task)
+    other = result.model_copy(update={"dataset_revision": "cpython-3.9.0-rules1"})
+    assert not other.is_mergeable(task)
