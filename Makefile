@@ -30,8 +30,7 @@ check: setup ## Lint, formatting, types and import boundaries
 	$(BIN)/lint-imports --no-logo
 
 bench: setup ## Measure time and memory against the bare products and mteb's own search
-	@$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-sort=name \
-		--benchmark-columns=min,median,max,rounds
+	@$(BIN)/python -m pytest tests/benchmarks -s -p no:cacheprovider
 
 clean: ## Remove caches and build results; .venv stays
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks

@@ -1,8 +1,42 @@
-"""Quantdrift: which answers did quantization change, and which can still be trusted.
+"""See which answers quantization changed, and which can still be trusted.
 
-Nothing heavy is imported here: `import quantdrift` loads neither torch nor numpy.
+Nothing heavy is imported here (the start-up hook loads this file whenever Python starts); the names
+below load their modules when they are first used.
 """
 
 from __future__ import annotations
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Evidence": "evidence",
+    "QuantDriftError": "errors",
+    "QuantizedPair": "pair",
+    "RetrievalDataset": "data",
+    "Run": "runs",
+    "Scheme": "spec",
+    "Settings": "retrieval",
+    "Spec": "spec",
+    "measure": "metrics",
+    "parse_metric": "metrics",
+    "parse_spec": "spec",
+    "read_beir_folder": "data",
+    "read_run": "runs",
+    "run_spec": "job",
+    "score_embeddings": "scoring",
+}
+
+__all__ = [*_MODULES]  # noqa: PLE0604 -- names of the table above
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'quantdrift' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 -- a plain start must not pay for it
+
+    module = import_module(f"quantdrift.{_MODULES[name]}")
+    return getattr(module, "parse" if name == "parse_spec" else name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

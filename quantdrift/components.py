@@ -13,7 +13,10 @@ from typing import Literal
 
 import quantdrift
 
-__all__ = ["Component", "Kind", "components"]
+__all__ = ["AVAILABLE_QUANTIZERS", "Component", "Kind", "components"]
+
+AVAILABLE_QUANTIZERS = ("rtn",)
+"""Names of the quantizers that this version can run."""
 
 Kind = Literal["harness", "library", "model", "quantizer"]
 
@@ -90,13 +93,13 @@ def components() -> tuple[Component, ...]:
         )
     return (
         *(c for c in found if c.kind != "quantizer"),
-        _built_in("rtn", available=True),
-        _built_in("adaround", available=False),
+        *(_built_in(name) for name in ("rtn", "adaround")),
         *(c for c in found if c.kind == "quantizer"),
     )
 
 
-def _built_in(name: str, *, available: bool) -> Component:
+def _built_in(name: str) -> Component:
+    available = name in AVAILABLE_QUANTIZERS
     return Component(
         name=name,
         kind="quantizer",

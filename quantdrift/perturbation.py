@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.evidence import Evidence, Top
+from quantdrift.evidence import Evidence
 
 __all__ = [
     "at_risk",
@@ -114,7 +114,6 @@ def flips(evidence: Evidence) -> NDArray[np.bool_]:
     return np.asarray(evidence.reference_top.items[:, 0] != evidence.candidate_top.items[:, 0])
 
 
-def tied_top(top: Top, *, reference: bool = True) -> NDArray[np.bool_]:
-    """Whether ranks 1 and 2 have exactly the same score, so that position decided; bool [n]."""
-    scores = top.reference_scores if reference else top.candidate_scores
-    return np.asarray(_first_gap(scores) == 0)
+def tied_top(evidence: Evidence) -> NDArray[np.bool_]:
+    """Whether the reference's ranks 1 and 2 score exactly the same, so that position decided."""
+    return np.asarray(gap(evidence) == 0)

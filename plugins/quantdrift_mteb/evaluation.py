@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import datetime
 import random
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,7 +92,23 @@ def _evaluate(
                 _write(pair, task, measured, folder, split=split, subset=subset, started=started)
                 keys["drift_evidence"] = f"drift/{task.metadata.name}/{folder.name}"
         subset_scores.update(keys)
+        if kwargs["encode_kwargs"].get("show_progress_bar", True):
+            print(_summary(pair, f"{task.metadata.name} {split}/{subset}", keys), file=sys.stderr)
     return scores
+
+
+def _summary(pair: MtebPair, where: str, keys: Mapping[str, Any]) -> str:
+    """One line for the terminal; the rest is in the result."""
+    text = f"quantdrift: {pair.spec} on {where}:"
+    flip, floor = keys.get("drift_flip_at_1"), keys.get("drift_noise_floor")
+    if flip is None:
+        return f"{text} reference main score {keys['drift_reference_main_score']}"
+    text += f" another first answer for {100 * flip:.1f} % of {keys['drift_n_inputs']:,} inputs"
+    if floor is not None:
+        text += f" (noise floor {100 * floor:.1f} %)"
+    if keys.get("drift_gold_lost_at_1") is not None:
+        text += f", relevant first answers lost {100 * keys['drift_gold_lost_at_1']:.1f} %"
+    return text
 
 
 def _write(

@@ -13,6 +13,7 @@ import torch
 from mteb._create_dataloaders import create_dataloader
 from mteb.types import PromptType
 from numpy.typing import NDArray
+from torch.utils.data import DataLoader
 
 from quantdrift.embeddings import default_store
 from quantdrift.pair import Arm, QuantizedPair
@@ -152,16 +153,24 @@ def _inputs(model: Any, call: SearchCall, role: str, dataset: Any) -> Inputs:
         if name not in {"batch_size", "show_progress_bar"}
     }
 
+    # Prepared once: selecting rows of the prepared data costs nothing, preparing each chunk does.
+    loader: Any = create_dataloader(
+        dataset,
+        task_metadata=call.task_metadata,
+        prompt_type=prompt_type,
+        batch_size=call.batch_size,
+        num_proc=call.num_proc,
+    )
+
     def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
-        loader = create_dataloader(
-            dataset.select(rows.tolist()),
-            task_metadata=call.task_metadata,
-            prompt_type=prompt_type,
+        chunk: DataLoader[Any] = DataLoader(
+            loader.dataset.select(rows.tolist()),
             batch_size=batch_size,
-            num_proc=call.num_proc,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
         )
         vectors = model.encode(
-            loader,
+            chunk,
             task_metadata=call.task_metadata,
             hf_split=call.hf_split,
             hf_subset=call.hf_subset,

@@ -16,6 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: it pipes, greps and fits narrow terminals
     context_settings={"help_option_names": ["-h", "--help"]},
     help="See which answers quantization changed, and which can still be trusted.\n\n"
     "Inside mteb:  mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval\n\n"
@@ -48,18 +49,29 @@ def _main(
 
 @app.command(no_args_is_help=True)
 def run(  # noqa: PLR0917 -- typer makes options of the parameters
-    spec: Annotated[str, typer.Argument(help=SPEC_HELP)],
+    spec: Annotated[str, typer.Argument(help=SPEC_HELP, metavar="SPEC")],
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv."),
+        typer.Option(
+            help="Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.",
+            metavar="FOLDER",
+        ),
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="A task that comes along instead: quantdrift list tasks.")
+        str | None,
+        typer.Option(
+            help="A task that comes along instead: quantdrift list tasks.", metavar="NAME"
+        ),
     ] = None,
-    split: Annotated[str, typer.Option(help="Which qrels/SPLIT.tsv of the folder.")] = "test",
+    split: Annotated[
+        str, typer.Option(help="Which qrels/SPLIT.tsv of the folder.", metavar="NAME")
+    ] = "test",
     out: Annotated[
         Path | None,
-        typer.Option(help="Run folder to write. [default: quantdrift-runs/SPEC_on_DATA]"),
+        typer.Option(
+            help="Run folder to write; quantdrift-runs/SPEC_on_DATA if not given.",
+            metavar="FOLDER",
+        ),
     ] = None,
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="Ranks kept of either arm.")] = 200,
     batch_size: Annotated[int, typer.Option(min=1, help="Inputs per forward pass.")] = 32,
@@ -67,9 +79,14 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
         bool, typer.Option(help="Run the reference a second time, to know what noise alone flips.")
     ] = True,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, mps. [default: the best there is]")
+        str | None,
+        typer.Option(
+            help="cpu, cuda, cuda:1 or mps; the best there is if not given.", metavar="NAME"
+        ),
     ] = None,
-    revision: Annotated[str | None, typer.Option(help="Revision of a hub model.")] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Revision of a hub model.", metavar="NAME")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the order in which the noise floor is run.")] = 0,
     cache: Annotated[
         bool, typer.Option(help="Keep embeddings, so that the next scheme needs half the work.")
@@ -112,7 +129,9 @@ def metrics(
     run: Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")],
     metric: Annotated[
         list[str] | None,
-        typer.Option("-m", "--metric", help="Which, e.g. gold_lost@3; may be repeated."),
+        typer.Option(
+            "-m", "--metric", help="Which, e.g. gold_lost@3; may be repeated.", metavar="NAME"
+        ),
     ] = None,
     per_input: Annotated[
         bool, typer.Option(help="One row per input instead of the mean or median.")
@@ -127,7 +146,9 @@ def metrics(
 
 @app.command("list", no_args_is_help=True)
 def list_(
-    what: Annotated[str, typer.Argument(help="metrics, models, quantizers or tasks.")],
+    what: Annotated[
+        str, typer.Argument(help="metrics, models, quantizers or tasks.", metavar="WHAT")
+    ],
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
 ) -> None:
     """List the metrics, model short names, quantizers or tasks there are."""
@@ -166,7 +187,7 @@ def mteb(context: typer.Context) -> None:
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where mteb puts its results.")] = Path("results"),
-    spec: Annotated[str, typer.Option(help=SPEC_HELP)] = "minilm@W4-rtn",
+    spec: Annotated[str, typer.Option(help=SPEC_HELP, metavar="SPEC")] = "minilm@W4-rtn",
 ) -> None:
     """Run the stock mteb command on an embedded model and corpus, and explain what it prints."""
     from quantdrift.cli.demo import demo_command  # noqa: PLC0415

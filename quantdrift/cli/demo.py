@@ -66,9 +66,9 @@ def demo_command(spec: str, out: Path) -> None:
     say.print(
         "\nflip@1 counts the queries whose first answer is another one than at full precision.\n"
         "gold_lost@k counts those that had a relevant document in their top k and lost one.\n"
-        "separation is how far the first answer led, in units of what would overturn it: at 1 or\n"
-        "more it is safe. noise_floor is what the unquantized model changes by itself when only the\n"
-        "batch size differs; a flip rate means something as far as it exceeds that.\n\n"
+        "separation is how far the first answer led, in units of what would overturn it: at 1\n"
+        "or more it is safe. noise_floor is what the unquantized model changes by itself when\n"
+        "only the batch size differs; a flip rate means something as far as it exceeds that.\n\n"
         "Next:  quantdrift run minilm@W8-rtn --task PythonDocsRetrieval   (a gentler scheme)\n"
         "       quantdrift run minilm@W4-rtn --data FOLDER                (your own corpus)\n"
         f"       quantdrift metrics {newest.parent} --per-input -m flip@1",

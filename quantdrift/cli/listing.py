@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from quantdrift.cli.tables import console
+from quantdrift.components import AVAILABLE_QUANTIZERS
 from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES
 from quantdrift.models.aliases import ALIASES, EMBEDDED
@@ -15,8 +16,6 @@ from quantdrift.spec import QUANTIZERS
 from quantdrift.tasks import task_names
 
 __all__ = ["list_command"]
-
-AVAILABLE_QUANTIZERS = ("rtn",)
 
 
 def list_command(what: str, *, json_output: bool) -> None:

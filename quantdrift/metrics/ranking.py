@@ -23,8 +23,7 @@ def _noise_floor(evidence: Evidence, cutoff: int, arm: Arm) -> NDArray[np.float6
 
 
 def _tied(evidence: Evidence, cutoff: int, arm: Arm) -> NDArray[np.float64]:
-    top = evidence.reference_top if arm == "reference" else evidence.candidate_top
-    return perturbation.tied_top(top, reference=arm == "reference").astype(np.float64)
+    return perturbation.tied_top(evidence).astype(np.float64)
 
 
 FAMILIES = (
@@ -53,7 +52,7 @@ FAMILIES = (
     ),
     Family(
         name="tied",
-        summary="share of inputs whose ranks 1 and 2 have exactly the same score",
+        summary="share of inputs whose reference ranks 1 and 2 have exactly the same score",
         direction="none",
         low=0,
         high=1,
@@ -61,6 +60,5 @@ FAMILIES = (
         uncertainty="wilson",
         per_input=_tied,
         undefined_when="there are no inputs",
-        arms=True,
     ),
 )

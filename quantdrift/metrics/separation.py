@@ -28,8 +28,11 @@ def _epsilon(evidence: Evidence, cutoff: int, arm: Arm) -> NDArray[np.float64]:
 
 
 def _gap(evidence: Evidence, cutoff: int, arm: Arm) -> NDArray[np.float64]:
-    gap = perturbation.gap if arm == "reference" else perturbation.candidate_gap
-    return gap(evidence)
+    return perturbation.gap(evidence)
+
+
+def _candidate_gap(evidence: Evidence, cutoff: int, arm: Arm) -> NDArray[np.float64]:
+    return perturbation.candidate_gap(evidence)
 
 
 def _s(evidence: Evidence, cutoff: int, arm: Arm) -> NDArray[np.float64]:
@@ -72,7 +75,7 @@ FAMILIES = (
     ),
     Family(
         name="gap",
-        summary="median score difference between rank 1 and rank 2 of one arm",
+        summary="median score difference between ranks 1 and 2 of the reference",
         direction="higher",
         low=0,
         high=float("inf"),
@@ -80,7 +83,17 @@ FAMILIES = (
         uncertainty="order statistics",
         per_input=_gap,
         undefined_when=_ONE_ITEM,
-        arms=True,
+    ),
+    Family(
+        name="candidate_gap",
+        summary="the same in the candidate's own scores: all that deployment can see",
+        direction="higher",
+        low=0,
+        high=float("inf"),
+        unit="score",
+        uncertainty="order statistics",
+        per_input=_candidate_gap,
+        undefined_when=_ONE_ITEM,
     ),
     Family(
         name="S",

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from quantdrift.components import AVAILABLE_QUANTIZERS
 from quantdrift.errors import UnsupportedError
 from quantdrift.quantizers.base import LayerQuantizer, QuantizedWeight
 from quantdrift.quantizers.rtn import quantize_rtn
 from quantdrift.spec import Scheme
 
-__all__ = ["LayerQuantizer", "QuantizedWeight", "available", "layer_quantizer"]
-
-_AVAILABLE = ("rtn",)
-
-
-def available() -> tuple[str, ...]:
-    """Names of the quantizers that this version can run."""
-    return _AVAILABLE
+__all__ = ["LayerQuantizer", "QuantizedWeight", "layer_quantizer"]
 
 
 def layer_quantizer(scheme: Scheme) -> LayerQuantizer:
@@ -25,10 +19,10 @@ def layer_quantizer(scheme: Scheme) -> LayerQuantizer:
     Raises:
         UnsupportedError: the scheme is understood, but this version cannot make it; says why.
     """
-    if scheme.quantizer not in _AVAILABLE:
+    if scheme.quantizer not in AVAILABLE_QUANTIZERS:
         raise UnsupportedError(
             f"the quantizer {scheme.quantizer!r} is not available in this version of quantdrift; "
-            f"available: {', '.join(_AVAILABLE)}"
+            f"available: {', '.join(AVAILABLE_QUANTIZERS)}"
         )
     if scheme.activation_bits is not None:
         raise UnsupportedError(
