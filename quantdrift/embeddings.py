@@ -11,17 +11,18 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.disk import reserve
 from quantdrift.errors import MissingExtraError, RunError, ScoreError
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
 
-__all__ = ["EmbeddingStore", "default_store", "key_of"]
+__all__ = ["EmbeddingStore", "default_store", "digest_of", "key_of"]
 
 CHUNK = 1024
 """Inputs per chunk: what is lost at most when a run is killed."""
@@ -37,6 +38,19 @@ def key_of(**parts: object) -> str:
     """
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+def digest_of(parts: Iterable[str] | NDArray[np.int64]) -> str:
+    """A digest of many strings or numbers in their order, 40 hex digits; nothing large is built."""
+    digest = hashlib.blake2b(digest_size=20)
+    if isinstance(parts, np.ndarray):
+        digest.update(np.ascontiguousarray(parts, dtype="<i8").data)
+    else:
+        for part in parts:
+            encoded = part.encode()
+            digest.update(len(encoded).to_bytes(8, "little"))
+            digest.update(encoded)
+    return digest.hexdigest()
 
 
 class EmbeddingStore:
@@ -155,11 +169,9 @@ def _encoded(encode: Encode, chunk: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def _allocated(path: Path, shape: tuple[int, int]) -> Any:
-    """An array file whose space is really there: writing into a hole crashes when disk runs out."""
+    """An array file whose space is really there."""
     target = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
-    if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    reserve(path, path.stat().st_size)
     return target
 
 

@@ -51,7 +51,8 @@ class SpecError(QuantDriftError):
 
     def caret(self) -> str:
         """Two lines: the string, and carets under the characters at fault."""
-        return f"{self.text}\n{' ' * self.start}{'^' * max(1, self.end - self.start)}"
+        line = "".join(c if c.isprintable() else " " for c in self.text)  # one column a character
+        return f"{line}\n{' ' * self.start}{'^' * max(1, self.end - self.start)}"
 
 
 class UnknownNameError(QuantDriftError):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from quantdrift.data import RetrievalDataset
-from quantdrift.embeddings import EmbeddingStore, key_of
+from quantdrift.embeddings import EmbeddingStore, digest_of
 from quantdrift.metrics import measure
 from quantdrift.models.resolve import resolve
 from quantdrift.models.sentence_encoder import Role, SentenceEncoder, load_encoder, pick_device
@@ -159,7 +159,7 @@ def _inputs(
         encode=lambda rows, batch_size: encoder.encode(
             [texts[row] for row in rows.tolist()], role, batch_size
         ),
-        key={"texts": key_of(texts=texts), "encoder": encoder.describe(role)},
+        key={"texts": digest_of(texts), "encoder": encoder.describe(role)},
         lengths=np.array([len(text) for text in texts], dtype=np.int64),
     )
 

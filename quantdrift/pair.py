@@ -6,9 +6,10 @@ take their place, and on leaving they come back bit for bit. So a pair fits wher
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.bits import BitsReport, count_bits
-from quantdrift.errors import UnsupportedError
+from quantdrift.disk import reserve
+from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.models.layers import LinearLayer, WeightUse, find_linears, weights_fingerprint
 from quantdrift.quantizers import layer_quantizer
 from quantdrift.spec import Scheme
@@ -158,14 +160,27 @@ def _put_aside(layers: Sequence[LinearLayer]) -> Iterator[list[Tensor]]:
     if all(layer.weight.device.type != "cpu" for layer in layers):
         yield [layer.weight.detach().cpu() for layer in layers]
         return
-    with tempfile.TemporaryDirectory(prefix="quantdrift-weights-") as folder:
-        copies = []
-        for number, layer in enumerate(layers):
-            weight = layer.weight.detach()
-            path = Path(folder) / f"{number}"
-            mapped = torch.from_file(
-                str(path), shared=True, size=weight.numel(), dtype=weight.dtype
-            )
-            copies.append(mapped.view(weight.shape).copy_(weight))
-        yield copies
-        del copies, mapped  # Windows cannot delete a file that is still mapped
+    copies: list[Tensor] = []
+    for layer in layers:
+        copies.append(_mapped_copy(layer.weight.detach()))
+    yield copies
+
+
+def _mapped_copy(weight: Tensor) -> Tensor:
+    """A copy in a temporary file that is gone when the copy is, also after a kill."""
+    handle, name = tempfile.mkstemp(prefix="quantdrift-weights-")
+    os.close(handle)
+    path = Path(name)
+    try:
+        try:
+            reserve(path, weight.numel() * weight.element_size())
+        except OSError as error:
+            raise RunError(
+                f"no room in {path.parent} to put {weight.numel():,} weights aside: {error}. "
+                "Set TMPDIR to a folder on a disk with as much room as the model takes"
+            ) from error
+        mapped = torch.from_file(name, shared=True, size=weight.numel(), dtype=weight.dtype)
+        return mapped.view(weight.shape).copy_(weight)
+    finally:
+        with suppress(PermissionError):  # Windows keeps a mapped file until it is closed
+            path.unlink()

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.assembly import Qrels, assemble
-from quantdrift.embeddings import EmbeddingStore, key_of
+from quantdrift.embeddings import EmbeddingStore, digest_of, key_of
 from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.noise import compare_rankings, other_batch_size
@@ -156,7 +156,7 @@ def measure_retrieval(
             similarity=similarity,
             k=settings.k,
             excluded=excluded,
-            device=pair.device,
+            device=pair.device if pair.device.type == "cuda" else "cpu",
             progress=tell,
         )
     noise = None
@@ -238,7 +238,7 @@ class _Job:
             inputs=side.key,
             role=side.role,
             batch_size=batch_size,
-            order=key_of(order=order.tolist()),
+            order=digest_of(order),
             runtime=self.pair.runtime,
         )
         return store.get(
@@ -252,7 +252,7 @@ NOISE_DEPTH = 10
 
 def _part(side: Inputs, rows: NDArray[np.int64]) -> Inputs:
     """Some of a side's inputs as a side of their own."""
-    key = None if side.key is None else {**side.key, "rows": key_of(rows=rows.tolist())}
+    key = None if side.key is None else {**side.key, "rows": digest_of(rows)}
     return Inputs(
         role=side.role,
         ids=[side.ids[row] for row in rows.tolist()],

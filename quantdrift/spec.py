@@ -13,13 +13,22 @@ KEY         := one of OPTION_KEYS
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import overload
 
-from quantdrift.errors import SpecError, UnknownNameError, nearest
+from quantdrift.errors import SpecError, UnknownNameError
+from quantdrift.grammar import (
+    CRITERIA,
+    DEFAULT_GROUP_SIZE,
+    DEFAULT_QUANTIZER,
+    OPTION_KEYS,
+    QUANTIZERS,
+    error_at,
+    read_scheme,
+    split_spec,
+    stripped,
+)
 
 __all__ = [
     "CRITERIA",
@@ -32,33 +41,6 @@ __all__ = [
     "parse",
     "parse_scheme",
 ]
-
-QUANTIZERS = ("rtn", "gptq", "gptq_ao", "awq", "hqq", "adaround")
-_ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
-CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
-OPTION_KEYS = ("backend", "calib", "grid", "seed")
-DEFAULT_GROUP_SIZE = 128
-DEFAULT_QUANTIZER = "rtn"
-
-_WORDS: dict[str, tuple[str, Any]] = {
-    "-channel": ("granularity", None),
-    **{f"-{name}": ("quantizer", name) for name in QUANTIZERS},
-    "+query": ("query", True),
-    **{f"+{name}": ("criterion", name) for name in CRITERIA},
-}
-"""Sign and word to what it sets, and to what value."""
-_NAMES = {word[1:]: word for word in _WORDS} | {key: f"+{key}=" for key in OPTION_KEYS}
-_MIN_BITS, _MAX_BITS, _FULL_BITS = 2, 8, 16
-_NUMBER = r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
-# Good bits but for case or a missing W, to suggest nothing that is an error in turn.
-_BITS_LIKE = re.compile(r"[wW]?(8|[2-7](?:\.[0-9]+)?|16(?=[aA]))(?:[aA]([4-8]))?")
-_CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"  # line ends, and what UTF-8 cannot hold
-_NOT_IN_MODEL = re.compile(rf"[{_CONTROL}]+|^\s+|(?<!\s)\s+\Z")
-_NOT_IN_SCHEME = re.compile(rf"[\s{_CONTROL}]+|@")
-_LIKE_THIS = "MODEL@SCHEME, e.g. minilm@W4-rtn"
-_PART = f"a granularity (channel, g128, ...) or a quantizer ({', '.join(QUANTIZERS)})"
-_KEY = f"KEY=VALUE with KEY one of {', '.join(OPTION_KEYS)}"
-_OPTION = f"query, a criterion ({', '.join(CRITERIA)}) or {_KEY}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +83,10 @@ class Scheme:
         except (TypeError, ValueError) as error:  # not pairs, or an int too long to be written
             message = f"expected a value for each attribute of Scheme: {error}"
             raise SpecError(message, text="", start=0, end=0) from error
-        for name, value in _read_scheme(text, 0, len(text)).items():
+        for name, value in read_scheme(text, 0, len(text)).items():
             if (given := getattr(self, name)) != value:
                 problem, expected = f"{name} given as {given!r} in", f"{value!r}, as this reads"
-                raise _error(text, 0, len(text), problem, expected)
+                raise error_at(text, 0, len(text), problem, expected)
             object.__setattr__(self, name, value)  # bits given as an int become a float
 
     def __str__(self) -> str:
@@ -165,7 +147,7 @@ class Spec:
         if not (isinstance(self.model, str) and isinstance(self.scheme, Scheme)):
             got = f"{type(self.model).__name__} and {type(self.scheme).__name__}"
             raise SpecError(f"expected str and Scheme, got {got}", text="", start=0, end=0)
-        _split(str(self), 0, len(str(self)))
+        split_spec(str(self), 0, len(str(self)))
 
     def __str__(self) -> str:
         return f"{self.model}@{self.scheme}"
@@ -183,9 +165,9 @@ def parse(text: str) -> Spec:
     Raises:
         SpecError: it is none; its start and end are positions in `text`.
     """
-    start, end = _stripped(text)
-    at = _split(text, start, end)
-    return Spec(model=text[start:at], scheme=Scheme(**_read_scheme(text, at + 1, end)))
+    start, end = stripped(text)
+    at = split_spec(text, start, end)
+    return Spec(model=text[start:at], scheme=Scheme(**read_scheme(text, at + 1, end)))
 
 
 def parse_scheme(text: str) -> Scheme:
@@ -194,130 +176,4 @@ def parse_scheme(text: str) -> Scheme:
     >>> str(parse_scheme("W3.5-gptq-channel+seed=3+gap+query"))
     'W3.5-channel-gptq+query+gap+seed=3'
     """
-    return Scheme(**_read_scheme(text, *_stripped(text)))
-
-
-def _error(
-    text: str, start: int, end: int, problem: str, expected: str, *, meant: Collection[str] = ()
-) -> SpecError:
-    """The error about text[start:end]; where that is empty, something is missing there."""
-    found = text[start:end]
-    problem = f"{problem} {found!r}" if found else f"missing {problem.partition(' ')[2]}"
-    shown = text if text.strip() and text.isprintable() else repr(text)  # a message has one line
-    hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
-    message = f"{shown}: {problem} at character {start + 1}: expected {expected}{hint}"
-    return SpecError(message, text=text, start=start, end=end)
-
-
-def _stripped(text: str) -> tuple[int, int]:
-    end = len(text.rstrip())
-    return min(len(text) - len(text.lstrip()), end), end
-
-
-def _split(text: str, start: int, end: int) -> int:
-    """Where the "@" is."""
-    at = text.rfind("@", start, end)
-    if at < 0:
-        raise _error(text, end, end, "unknown '@'", _LIKE_THIS)
-    if at == start:
-        raise _error(text, at, at, "unknown model", _LIKE_THIS)
-    if bad := _NOT_IN_MODEL.search(text, start, at):
-        expected = "a model on one line, without spaces at its ends"
-        raise _error(text, *bad.span(), "unexpected", expected)
-    return at
-
-
-def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
-    """The fields of the Scheme that text[start:end] spells."""
-    if start == end:
-        raise _error(text, start, end, "unknown scheme", _LIKE_THIS)
-    if text.endswith(".json", start, end) and "=" not in text[start:end]:  # not +calib=a.json
-        expected = "a scheme such as W3.5+gap: this version has no stored allocations as a scheme"
-        raise _error(text, start, end, "stored allocation", expected)
-    if bad := _NOT_IN_SCHEME.search(text, start, end):
-        expected = "a scheme without spaces, control characters and '@'"
-        raise _error(text, *bad.span(), "unexpected", expected)
-    head, *options = text[start:end].split("+")  # first, as a value may hold "-"
-    bits, *parts = head.split("-")
-    weight_bits, activation_bits = _read_bits(text, start, bits)
-    at = start + len(bits)
-    values: dict[str, Any] = {}
-    for sign, word in [*(("-", part) for part in parts), *(("+", option) for option in options)]:
-        at += 1
-        what, value = _read_word(text, at, sign, word)
-        if what in values:
-            raise _error(text, at, at + len(word), f"second {what}", f"at most one {what}")
-        values[what] = value
-        at += len(word)
-    if not weight_bits.is_integer() and "criterion" not in values:
-        width = bits.partition("A")[0]
-        whole = int(weight_bits)
-        expected = f"a criterion that says which layers get {whole} and which {whole + 1} bits"
-        expected += f", e.g. {width}+gap"
-        raise _error(text, start, start + len(width), "no criterion for the width", expected)
-    return {
-        "weight_bits": weight_bits,
-        "activation_bits": activation_bits,
-        "group_size": values.get("granularity", DEFAULT_GROUP_SIZE),
-        "quantizer": values.get("quantizer", DEFAULT_QUANTIZER),
-        "query_only": values.get("query", False),
-        "criterion": values.get("criterion"),
-        "options": tuple((key, values[key]) for key in sorted(OPTION_KEYS) if key in values),
-    }
-
-
-def _read_bits(text: str, at: int, bits: str) -> tuple[float, int | None]:
-    """Weight and activation bits that `bits`, found at `at`, spells."""
-    end = at + len(bits)
-    like = _BITS_LIKE.fullmatch(bits)
-    meant = [f"W{like[1]}" + (f"A{like[2]}" if like[2] else "")] if like else []
-    if like and (lower := re.search("[wa]", bits)):
-        a = at + lower.start()
-        raise _error(text, a, a + 1, "lower-case", "W and A in upper case", meant=meant)
-    if not bits.startswith("W"):
-        expected = "W and a number of bits first, e.g. W4, W3.5 or W4A8"
-        raise _error(text, at, end, "unknown bits", expected, meant=meant)
-    weight, mark, activation = bits[1:].partition("A")
-    a = at + 1 + len(weight)
-    weight_bits = float(weight) if re.fullmatch(_NUMBER, weight) else math.nan
-    if not (_MIN_BITS <= weight_bits <= _MAX_BITS or weight_bits == _FULL_BITS):
-        problem = f"{'malformed' if math.isnan(weight_bits) else 'out-of-range'} weight bits"
-        expected = "a plain number from 2 to 8, e.g. 4 or 3.5, or 16 with activation bits (W16A8)"
-        raise _error(text, at + 1, a, problem, expected)
-    if mark and not re.fullmatch("[4-8]", activation):
-        raise _error(text, a + 1, end, "unsupported activation bits", "a whole number from 4 to 8")
-    if weight_bits == _FULL_BITS and not mark:
-        expected = "2 to 8 weight bits, or activation bits too (W16A8)"
-        raise _error(text, at, end, "nothing would be quantized by", expected)
-    return weight_bits, int(activation) if mark else None
-
-
-def _read_word(text: str, at: int, sign: str, word: str) -> tuple[str, Any]:
-    """What the part ("-") or option ("+") `word`, found at `at`, sets, and to what."""
-    end = at + len(word)
-    key, equals, value = word.partition("=")
-    if sign + word in _WORDS:
-        return _WORDS[sign + word]
-    if sign == "+" and key in OPTION_KEYS:
-        if not value:
-            raise _error(text, end, end, f"unknown value of {key}", f"{key}=VALUE")
-        return key, value
-    if sign == "-" and re.fullmatch("g(?![a-zA-Z_]).*", word):  # a group size, good or bad
-        if not re.fullmatch("[1-9][0-9]{0,8}", word[1:]):  # int() does not take any length
-            expected = "a whole number from 1 to 999999999 without leading zeros"
-            raise _error(text, at + 1, end, "malformed group size", expected)
-        return "granularity", int(word[1:])
-    name, _, part = word.partition("-")
-    if sign == "+" and part and not equals and f"+{name}" in _WORDS:
-        expected = "parts to stand before the first '+'"
-        raise _error(text, at + len(name), end, "misplaced part", expected)
-    if sign == "-" and (size := re.fullmatch("G?([1-9][0-9]{0,8})", word)):
-        meant = [f"g{size[1]}"]
-    else:
-        names = [key.lower()] if key.lower() in _NAMES else nearest(key, _NAMES)
-        meant = [name if _NAMES[name][0] == sign else _NAMES[name] for name in names]
-    if sign == "-":
-        raise _error(text, at, end, "unknown part", _PART, meant=meant)
-    if equals and f"+{key}" not in _WORDS:
-        raise _error(text, at, at + len(key), "unknown key", _KEY, meant=meant)
-    raise _error(text, at, end, "unknown option", _OPTION, meant=meant)
+    return Scheme(**read_scheme(text, *stripped(text)))

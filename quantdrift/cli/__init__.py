@@ -30,7 +30,11 @@ def main() -> None:
         print(f"quantdrift: {error}", file=sys.stderr)
         sys.exit(USAGE)
     except KeyboardInterrupt:
-        print("quantdrift: interrupted; nothing half-written was left behind", file=sys.stderr)
+        print(
+            "quantdrift: interrupted; no run was written. Embeddings made so far are kept, and the "
+            "same command goes on from there",
+            file=sys.stderr,
+        )
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # the reader (head, less) has gone; leave quietly, as other tools do

@@ -116,7 +116,7 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
         return result
 
     def _of(self, tensor: Tensor) -> frozenset[str]:
-        known: frozenset[str] | None = self._sources.get(tensor)
+        known: frozenset[str] | None = self._sources.get(tensor)  # type: ignore[no-untyped-call]  # untyped in torch
         if known is not None:
             return known
         try:

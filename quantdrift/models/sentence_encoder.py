@@ -94,7 +94,7 @@ def load_encoder(
             "sentence-transformers", "models", needed_for="running a model"
         ) from error
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
-    disable_progress_bar()  # ours are shown instead
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there; ours are shown instead
     try:
         model = SentenceTransformer(source.location, device=str(device), revision=revision)
     except (OSError, ValueError, KeyError, RuntimeError) as error:

@@ -53,7 +53,7 @@ def score_embeddings(
         similarity: how embeddings become scores.
         k: how many items of either ranking to keep.
         excluded: int64 [n_queries], per query one document position that does not count (a
-            self-match), or -1.
+            self-match), or -1. Positions count from `offset`, as in the result.
         offset: position of the first document, when this call sees a part of a larger corpus.
         device: where the products are computed.
         progress: called with the number of documents done since its last call.
@@ -150,7 +150,9 @@ class _Pass:
                 sr, sc, delta = buffers[:, : len(block.n_items)]
                 scores_from_products(self.queries[0][rows], tile_r, self.similarity, out=sr)
                 scores_from_products(self.queries[1][rows], tile_c, self.similarity, out=sc)
-                skip = None if self.skips is None else _inside(self.skips[rows] - at, width)
+                skip = None
+                if self.skips is not None:
+                    skip = _inside(self.skips[rows] - self.offset - at, width)
                 block.add(sr[:, :width], sc[:, :width], delta[:, :width], self.offset + at, skip)
             if progress is not None:
                 progress(width)

@@ -1,0 +1,218 @@
+"""Laws of spec strings: the round trip, the fixed point, and no surprise on any text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from quantdrift.errors import SpecError
+from quantdrift.spec import CRITERIA, OPTION_KEYS, QUANTIZERS, Scheme, Spec, parse, parse_scheme
+
+Made = TypeVar("Made")
+
+# An option's value: no "+" and "@", and nothing that is not shown.
+VALUES = st.one_of(
+    st.text("abcXYZ0123456789-./=_:", min_size=1, max_size=8),
+    st.text(
+        st.characters(exclude_categories=["C", "Z"], exclude_characters="+@"),
+        min_size=1,
+        max_size=4,
+    ),
+)
+MODELS = st.one_of(
+    st.sampled_from(["minilm", "BAAI/bge-m3", "org/m@v2", "C:\\m", "./a b", "a+gap-rtn@W4", "@"]),
+    st.text(
+        st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=10
+    ).filter(lambda text: text == text.strip()),
+)
+# Texts near the grammar find more than texts from all of Unicode.
+SHARDS = st.sampled_from(
+    [
+        *(
+            "@",
+            "-",
+            "+",
+            "=",
+            "W",
+            "A",
+            "w",
+            "a",
+            "g",
+            "4",
+            "16",
+            "3.5",
+            "W4",
+            "A8",
+            "0",
+            ".",
+            "e1",
+        ),
+        *(
+            "g64",
+            "channel",
+            "query",
+            "x",
+            " ",
+            "\n",
+            "\x85",
+            "\u2028",
+            "\x00",
+            "\ud800",
+            "٤",
+            ".json",
+        ),
+        *QUANTIZERS,
+        *CRITERIA,
+        *OPTION_KEYS,
+    ]
+)
+NEAR_SPECS = st.lists(SHARDS, max_size=9).map("".join)
+
+
+@st.composite
+def written_specs(draw: st.DrawFn) -> tuple[str, Spec]:
+    """A spec as a user may write it, and the object that it means."""
+    criterion = draw(st.none() | st.sampled_from(CRITERIA))
+    fractional = criterion is not None and draw(st.booleans())
+    activation_bits = draw(st.none() | st.integers(4, 8))
+    weight_bits: float
+    if fractional:
+        weight_bits = draw(st.floats(2, 8))
+    else:
+        weight_bits = draw(st.sampled_from([*range(2, 9), *([16] if activation_bits else [])]))
+    number = draw(st.sampled_from([str(weight_bits), str(float(weight_bits))]))
+    group_size = draw(st.none() | st.just(128) | st.integers(1, 999_999_999))
+    quantizer = draw(st.sampled_from(QUANTIZERS))
+    query_only = draw(st.booleans())
+    pairs = draw(st.dictionaries(st.sampled_from(OPTION_KEYS), VALUES))
+
+    # A default may be left out; the rest stands in any order.
+    parts = []
+    if group_size != 128 or draw(st.booleans()):
+        parts.append("channel" if group_size is None else f"g{group_size}")
+    if quantizer != "rtn" or draw(st.booleans()):
+        parts.append(quantizer)
+    options = [*(["query"] if query_only else []), *([criterion] if criterion else [])]
+    options += [f"{key}={value}" for key, value in pairs.items()]
+    bits = f"W{number}" + ("" if activation_bits is None else f"A{activation_bits}")
+    scheme = "-".join([bits, *draw(st.permutations(parts))])
+    scheme = "+".join([scheme, *draw(st.permutations(options))])
+    model = draw(MODELS)
+    spec = Spec(
+        model=model,
+        scheme=Scheme(
+            weight_bits=weight_bits,
+            activation_bits=activation_bits,
+            group_size=group_size,
+            quantizer=quantizer,
+            query_only=query_only,
+            criterion=criterion,
+            options=tuple(sorted(pairs.items())),
+        ),
+    )
+    return f"{model}@{scheme}", spec
+
+
+@given(written_specs(), st.sampled_from(["", " ", "\t", "\n"]))
+def test_parts_and_options_in_any_order_mean_the_same(
+    written: tuple[str, Spec], space: str
+) -> None:
+    text, spec = written
+    assert parse(space + text + space) == spec
+
+
+@given(written_specs())
+def test_the_canonical_form_parses_back_and_is_a_fixed_point(written: tuple[str, Spec]) -> None:
+    spec = parse(written[0])
+    assert parse(str(spec)) == spec
+    assert str(parse(str(spec))) == str(spec)
+    assert parse_scheme(str(spec.scheme)) == spec.scheme
+    assert str(spec) == f"{spec.model}@{spec.scheme}"
+
+
+def attempt(make: Callable[[], Made]) -> Made | SpecError:
+    """What is made, or the SpecError; any other exception goes through, and fails the test."""
+    try:
+        return make()
+    except SpecError as error:
+        return error
+
+
+def assert_points_into_its_text(error: SpecError) -> None:
+    assert 0 <= error.start <= error.end <= len(error.text)
+    assert len(str(error).splitlines()) == 1
+    str(error).encode()  # can be printed and stored
+
+
+def assert_no_surprise(text: str) -> None:
+    """Text parses to an object with a round trip, or the error points into the text."""
+    for read in (parse, parse_scheme):
+        made = attempt(partial(read, text))
+        if isinstance(made, SpecError):
+            assert_points_into_its_text(made)
+            assert made.text == text
+            assert f" at character {made.start + 1}: expected " in str(made)
+        else:
+            assert read(str(made)) == made
+            assert str(read(str(made))) == str(made)
+
+
+@given(st.text(max_size=40))
+@example("m@W" + "4" * 5000)
+@example("m@W4-g" + "4" * 5000)
+def test_any_text_parses_or_is_a_spec_error(text: str) -> None:
+    assert_no_surprise(text)
+
+
+@given(NEAR_SPECS, st.sampled_from(["", "m@", "m@W4", "m@W4-", "m@W4+", "m@W3.5+gap"]))
+def test_text_near_the_grammar_parses_or_is_a_spec_error(text: str, before: str) -> None:
+    assert_no_surprise(before + text)
+
+
+@given(written_specs(), SHARDS | st.characters() | st.just(""), st.data())
+def test_a_mutated_spec_parses_or_is_a_spec_error(
+    written: tuple[str, Spec], shard: str, data: st.DataObject
+) -> None:
+    text, _ = written
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(len(text), start + 3)))
+    assert_no_surprise(text[:start] + shard + text[end:])
+
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 20),
+    st.floats(),
+    SHARDS,
+    st.text(max_size=5),
+    st.lists(st.tuples(st.sampled_from(OPTION_KEYS), VALUES), max_size=3).map(tuple),
+    st.dictionaries(st.sampled_from(OPTION_KEYS), VALUES),
+    st.lists(st.tuples(SHARDS, SHARDS), max_size=2),
+)
+FIELDS = st.fixed_dictionaries(
+    {"weight_bits": st.sampled_from([2, 4.0, 3.5, 16]) | ANYTHING},
+    optional={
+        "activation_bits": st.none() | st.integers(4, 8) | ANYTHING,
+        "group_size": st.none() | st.integers(1, 256) | ANYTHING,
+        "quantizer": st.sampled_from(QUANTIZERS) | ANYTHING,
+        "query_only": st.booleans() | ANYTHING,
+        "criterion": st.sampled_from(CRITERIA) | ANYTHING,
+        "options": ANYTHING,
+    },
+)
+
+
+@given(FIELDS, st.text(max_size=5) | MODELS)
+def test_every_object_that_can_be_made_has_a_round_trip(fields: dict[str, Any], model: str) -> None:
+    spec = attempt(lambda: Spec(model=model, scheme=Scheme(**fields)))
+    if isinstance(spec, SpecError):
+        assert_points_into_its_text(spec)
+    else:
+        assert parse(str(spec)) == spec
+        assert hash(parse(str(spec))) == hash(spec)
+        assert type(spec.scheme.weight_bits) is float
