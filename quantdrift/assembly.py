@@ -40,7 +40,8 @@ def assemble(
         The evidence, holding only the names of items that occur in it.
     """
     reference, candidate = state.reference_top(), state.candidate_top()
-    n_ranks = min(depth or reference[0].shape[1], int(state.n_items.max()))
+    # at least one, empty where nothing was scored (a lone document that is the query itself)
+    n_ranks = max(1, min(depth or reference[0].shape[1], int(state.n_items.max())))
     tops = [tuple(part[:, :n_ranks] for part in top) for top in (reference, candidate)]
     occurring = np.unique(np.concatenate([top[0].ravel() for top in tops]))
     occurring = occurring[occurring >= 0]

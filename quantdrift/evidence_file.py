@@ -38,9 +38,9 @@ def write_evidence(evidence: Evidence, path: Path) -> None:
         "flip": pa.array(perturbation.flips(evidence)),
         "gap": _nullable(perturbation.gap(evidence)),
         "candidate_gap": _nullable(perturbation.candidate_gap(evidence)),
-        "epsilon": pa.array(perturbation.epsilon(evidence)),
+        "epsilon": _nullable(perturbation.epsilon(evidence)),
         "separation": _nullable(perturbation.separation_ratio(evidence)),
-        "S": pa.array(perturbation.perturbation_s(evidence)),
+        "S": _nullable(perturbation.perturbation_s(evidence)),
         "n_items": pa.array(evidence.n_items),
         "delta_min": pa.array(evidence.delta_min),
         "delta_max": pa.array(evidence.delta_max),
@@ -154,7 +154,7 @@ class _Vocabulary:
 def _read_top(table: pa.Table, arm: str, vocabulary: _Vocabulary) -> Top:
     lists = table[f"{arm}_items"].combine_chunks()
     lengths = np.diff(_offsets(lists))
-    shape = (len(lengths), int(lengths.max(initial=0)))
+    shape = (len(lengths), int(lengths.max(initial=1)))
     kept = np.arange(shape[1])[None, :] < lengths[:, None]
     items = np.full(shape, -1, dtype=np.int64)
     items[kept] = vocabulary.indices(lists.flatten())

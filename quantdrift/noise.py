@@ -54,18 +54,18 @@ def compare_rankings(
         rows = slice(at, at + _BLOCK)
         ranks = contenders[rows]
         missing = ranks < 0
-        runs = []
-        for queries, documents in (first, second):
-            scores = _scores(queries[rows], documents[ranks.clip(min=0)], similarity)
-            runs.append(np.where(missing, -np.inf, scores))
-        # of equal scores the lower position wins, as in the ranking itself
-        flips[rows] = _best(runs[0], ranks) != _best(runs[1], ranks)
-        difference = np.where(missing, 0, np.abs(np.nan_to_num(runs[1] - runs[0])))
-        epsilon[rows] = difference.max(axis=1)
+        once, again = (
+            _scores(queries[rows], documents[ranks.clip(min=0)], similarity)
+            for queries, documents in (first, second)
+        )
+        best = [_best(np.where(missing, -np.inf, scores), ranks) for scores in (once, again)]
+        flips[rows] = best[0] != best[1]
+        epsilon[rows] = np.where(missing, 0, np.abs(again - once)).max(axis=1)
     return Noise(flips=flips, epsilon=epsilon)
 
 
 def _best(scores: NDArray[np.float64], ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of equal scores the lower position wins, as in the ranking itself."""
     top = scores == scores.max(axis=1, keepdims=True)
     return np.asarray(np.where(top, ranks, np.iinfo(np.int64).max).min(axis=1))
 

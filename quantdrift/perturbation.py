@@ -30,10 +30,11 @@ def epsilon(evidence: Evidence) -> Floats:
     """Largest absolute change of any item's score, max_i |delta_i|; measured, not assumed.
 
     Returns:
-        float64 [n_inputs], in score units, at least 0.
+        float64 [n_inputs], in score units, at least 0; NaN where no item was scored.
     """
     low = np.abs(evidence.delta_min.astype(np.float64))
-    return np.maximum(low, np.abs(evidence.delta_max.astype(np.float64)))
+    largest = np.maximum(low, np.abs(evidence.delta_max.astype(np.float64)))
+    return np.where(evidence.n_items > 0, largest, np.nan)
 
 
 def gap(evidence: Evidence) -> Floats:
@@ -99,8 +100,8 @@ def perturbation_s(evidence: Evidence) -> Floats:
     """S = max_j (delta[candidate's top-1] - delta[j]); what the stability check calibrates.
 
     Returns:
-        float64 [n_inputs], in score units, from 0 to 2 epsilon. A flip implies that the candidate
-        gap is below S (Corollary 1).
+        float64 [n_inputs], in score units, from 0 to 2 epsilon; NaN where no item was scored.
+        A flip implies that the candidate gap is at most S (Corollary 1; equal only in a tie).
     """
     top = evidence.candidate_top
     # delta was rounded to float32 when its extremes were taken; do the same here, or S could leave

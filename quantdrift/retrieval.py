@@ -6,10 +6,9 @@ It knows neither files nor harnesses: what is encoded comes as `Inputs`, what co
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from quantdrift.assembly import Qrels, assemble
 from quantdrift.embeddings import EmbeddingStore, digest_of, key_of
 from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence, Noise
+from quantdrift.inputs import Inputs, Vectors
 from quantdrift.noise import compare_rankings, other_batch_size
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
@@ -25,38 +25,8 @@ from quantdrift.scoring import ScoreState, Similarity, check_embeddings, score_e
 
 __all__ = ["Inputs", "Measured", "Settings", "measure_retrieval"]
 
-Vectors = NDArray[np.float32]
-
 PROBE = 2
 """Inputs that are run once with an eye on which layers they reach."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """One side of a retrieval task: the queries, or the documents.
-
-    Attributes:
-        role: "query" or "document".
-        ids: names, in order of position.
-        encode: embeds the inputs of the given numbers with a batch size, float32 [len, dim], by the
-            model in whatever arm it is in.
-        key: JSON values that decide the embeddings beside the weights (texts, prompt, length
-            limit); None if they cannot be told, then nothing of this side is kept between runs.
-        lengths: int64 [n], rough length of each input, to encode similar ones together; None
-            keeps the given order.
-    """
-
-    role: str
-    ids: Sequence[str]
-    encode: Callable[[NDArray[np.int64], int], Vectors]
-    key: Mapping[str, Any] | None
-    lengths: NDArray[np.int64] | None = None
-
-    def order(self) -> NDArray[np.int64]:
-        """Longest first: similar lengths share a batch, and too long a batch fails at once."""
-        if self.lengths is None:
-            return np.arange(len(self.ids), dtype=np.int64)
-        return np.argsort(-self.lengths, kind="stable").astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +183,7 @@ class _Job:
             self.progress.stage("noise floor: reference again", total) as tell,
         ):
             for side, rows in rerun:
-                part = _part(side, rows)
+                part = side.part(rows)
                 again.append(self._get(part, rng.permutation(len(rows)), weights, size, tell))
             if len(again) == 1:
                 again.append(reference[1][needed])
@@ -248,17 +218,6 @@ class _Job:
 
 NOISE_DEPTH = 10
 """Ranks of the reference that are embedded again: numeric noise swaps neighbours, not strangers."""
-
-
-def _part(side: Inputs, rows: NDArray[np.int64]) -> Inputs:
-    """Some of a side's inputs as a side of their own."""
-    key = None if side.key is None else {**side.key, "rows": digest_of(rows)}
-    return Inputs(
-        role=side.role,
-        ids=[side.ids[row] for row in rows.tolist()],
-        encode=lambda chosen, batch_size: side.encode(rows[chosen], batch_size),
-        key=key,
-    )
 
 
 @contextmanager

@@ -89,12 +89,15 @@ def check_place(path: Path) -> None:
     Raises:
         RunError: it is a file, or a folder with other content.
     """
-    if path.is_dir() and (not any(path.iterdir()) or (path / RECORD).is_file()):
+    if not path.exists():
         return
-    if path.exists():
+    others = sorted({entry.name for entry in path.iterdir()}) if path.is_dir() else [path.name]
+    if RECORD in others and _is_ours(path / RECORD):
+        others = [name for name in others if name not in {RECORD, EVIDENCE}]
+    if others:
         raise RunError(
-            f"{path} exists and is not a run folder (no {RECORD} in it); expected a new folder or "
-            "an earlier run to replace. Choose another with --out."
+            f"{path} holds something that is not a run: {', '.join(others[:4])}; expected a new "
+            "folder or an earlier run to replace. Choose another with --out."
         )
 
 
@@ -129,15 +132,24 @@ def read_run(path: Path) -> Run:
     return Run(path=folder, record=record)
 
 
+def _is_ours(record: Path) -> bool:
+    try:
+        content = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("format") == FORMAT
+
+
 def _move(partial: Path, path: Path) -> None:
     """Put `partial` in place of `path`; an earlier run there stays whole until the last step."""
     if path.is_dir() and any(path.iterdir()):
         earlier = Path(tempfile.mkdtemp(prefix=f".{path.name}.earlier-", dir=path.parent))
-        os.replace(path, earlier / path.name)
         try:
+            os.replace(path, earlier / path.name)
             os.replace(partial, path)
-        except OSError:
-            os.replace(earlier / path.name, path)
+        except BaseException:  # Ctrl-C too
+            if not path.exists():
+                os.replace(earlier / path.name, path)
             raise
         finally:
             shutil.rmtree(earlier, ignore_errors=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import datetime
+import math
 import random
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,13 +15,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
 from quantdrift.assembly import with_qrels
+from quantdrift.errors import UnsupportedError
 from quantdrift.job import describe_run
 from quantdrift.runs import write_run
 from quantdrift_mteb.keys import drift_keys
-from quantdrift_mteb.pairs import MtebPair
+from quantdrift_mteb.pairs import Comparison, MtebPair
 from quantdrift_mteb.search import Found
 
 __all__ = ["both_arms"]
@@ -67,47 +71,55 @@ def _evaluate(
     split: str,
     kwargs: dict[str, Any],
 ) -> Mapping[str, dict[str, Any]]:
+    if pair.pair.scheme.query_only and not isinstance(task, AbsTaskRetrieval):
+        raise UnsupportedError(
+            f"+query keeps the index at full precision, but {task.metadata.name} "
+            f"({task.metadata.type}) has none: it is no retrieval task. Leave +query out"
+        )
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    comparison = Comparison(task=task)
     before = _random_state(task)
-    with pair.as_arm("reference", task):
+    with pair.as_arm("reference", comparison):
         # predictions and timings in mteb's files are the candidate's
         quiet = {**kwargs, "prediction_folder": None, "timer": TimingStack()}
         reference = original(pair, split, **quiet)
     _set_random_state(task, before)
-    with pair.as_arm("candidate", task):
+    with pair.as_arm("candidate", comparison):
         scores: Mapping[str, dict[str, Any]] = original(pair, split, **kwargs)
-    found = pair.take_found()
     for subset, subset_scores in scores.items():
-        measured = found.get((task.metadata.name, split, subset))
+        found = comparison.found.get((split, subset))
         keys: dict[str, Any] = {
             "drift_spec": str(pair.spec),
             "drift_reference_main_score": _number(reference[subset].get("main_score")),
         }
-        if measured is not None:
-            evidence = with_qrels(measured.measured.evidence, _qrels(task, split, subset))
-            measured.measured.evidence = evidence
-            keys |= drift_keys(evidence)
+        if found is not None:
+            found.measured.evidence = with_qrels(
+                found.measured.evidence, _qrels(task, split, subset)
+            )
+            keys |= drift_keys(found.measured.evidence)
             if place is not None:
-                folder = place / f"{split}-{subset}"
-                _write(pair, task, measured, folder, split=split, subset=subset, started=started)
+                folder = place / re.sub(r"[^\w.-]", "_", f"{split}-{subset}")
+                _write(pair, task, found, folder, split=split, subset=subset, started=started)
                 keys["drift_evidence"] = f"drift/{task.metadata.name}/{folder.name}"
         subset_scores.update(keys)
         if kwargs["encode_kwargs"].get("show_progress_bar", True):
-            print(_summary(pair, f"{task.metadata.name} {split}/{subset}", keys), file=sys.stderr)
+            where = f"{task.metadata.name} {split}/{subset}"
+            print(f"quantdrift: {pair.spec} on {where}: {_summary(subset_scores)}", file=sys.stderr)
     return scores
 
 
-def _summary(pair: MtebPair, where: str, keys: Mapping[str, Any]) -> str:
+def _summary(scores: Mapping[str, Any]) -> str:
     """One line for the terminal; the rest is in the result."""
-    text = f"quantdrift: {pair.spec} on {where}:"
-    flip, floor = keys.get("drift_flip_at_1"), keys.get("drift_noise_floor")
+    flip, floor = scores.get("drift_flip_at_1"), scores.get("drift_noise_floor")
     if flip is None:
-        return f"{text} reference main score {keys['drift_reference_main_score']}"
-    text += f" another first answer for {100 * flip:.1f} % of {keys['drift_n_inputs']:,} inputs"
+        arms = (scores["drift_reference_main_score"], _number(scores.get("main_score")))
+        shown = ["undefined" if score is None else f"{score:.4f}" for score in arms]
+        return f"main score {shown[1]}, at full precision {shown[0]}"
+    text = f"another first answer for {100 * flip:.1f} % of {scores['drift_n_inputs']:,} inputs"
     if floor is not None:
         text += f" (noise floor {100 * floor:.1f} %)"
-    if keys.get("drift_gold_lost_at_1") is not None:
-        text += f", relevant first answers lost {100 * keys['drift_gold_lost_at_1']:.1f} %"
+    if scores.get("drift_gold_lost_at_1") is not None:
+        text += f", relevant first answers lost {100 * scores['drift_gold_lost_at_1']:.1f} %"
     return text
 
 
@@ -156,7 +168,8 @@ def _qrels(task: Any, split: str, subset: str) -> Mapping[str, Mapping[str, int]
 
 
 def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+    """As JSON has it: it knows no NaN."""
+    return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _random_state(task: Any) -> dict[str, Any]:
@@ -171,6 +184,7 @@ def _random_state(task: Any) -> dict[str, Any]:
         "python": random.getstate(),
         "numpy": np.random.get_state(),
         "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
     }
 
 
@@ -180,3 +194,5 @@ def _set_random_state(task: Any, state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])

@@ -10,6 +10,7 @@ import functools
 import inspect
 import os
 import sys
+import warnings
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -41,8 +42,13 @@ def on_models_imported(module: ModuleType) -> None:
         from quantdrift_mteb.meta import pair_meta  # noqa: PLC0415 -- a stock run must not load it
 
         _errors_in_one_line()
-        revision = args[0] if args else kwargs.get("revision")
-        return pair_meta(model_name.removeprefix(PREFIX), revision, original)
+        given = inspect.signature(original).bind(model_name, *args, **kwargs).arguments
+        return pair_meta(
+            model_name.removeprefix(PREFIX),
+            given.get("revision"),
+            original,
+            experiment_kwargs=given.get("experiment_kwargs"),
+        )
 
     _replace(module, "get_model_meta", get_model_meta)
 
@@ -63,7 +69,8 @@ def on_evaluate_imported(module: ModuleType) -> None:
     @functools.wraps(original)
     def _evaluate_task(*args: Any, **kwargs: Any) -> Any:
         given = inspect.signature(original).bind(*args, **kwargs).arguments
-        if not getattr(given["model"], "is_quantdrift_pair", False):
+        if not _is_pair(given["model"]):
+            _warn_of_wrapped(given["model"])
             return original(*args, **kwargs)
         from quantdrift_mteb.evaluation import both_arms  # noqa: PLC0415 -- as above
 
@@ -109,6 +116,20 @@ def _expected(module: ModuleType, name: str, *parameters: str) -> Any:
 def _replace(module: ModuleType, name: str, wrapper: Any) -> None:
     setattr(wrapper, _MARK, True)
     setattr(module, name, wrapper)
+
+
+def _is_pair(model: Any) -> bool:
+    return getattr(model, "is_quantdrift_pair", False) is True
+
+
+def _warn_of_wrapped(model: Any) -> None:
+    """A wrapper of mteb's hides the pair: then only the candidate is evaluated."""
+    if any(_is_pair(value) for value in getattr(model, "__dict__", {}).values()):
+        warnings.warn(
+            f"quantdrift: the pair is inside a {type(model).__name__}, so only its candidate is "
+            "evaluated and no drift is measured",
+            stacklevel=3,
+        )
 
 
 def _errors_in_one_line() -> None:

@@ -2,37 +2,49 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
 from mteb.models.model_meta import ModelMeta
-from mteb.models.sentence_transformer_wrapper import (
-    CrossEncoderWrapper,
-    SentenceTransformerEncoderWrapper,
-)
-from quantdrift.spec import Spec, parse
 
-from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift.errors import QuantDriftError, UnsupportedError, nearest
 from quantdrift.models.aliases import EMBEDDED
 from quantdrift.models.resolve import ModelSource, resolve
 from quantdrift.quantizers import layer_quantizer
+from quantdrift.spec import Spec, parse
+from quantdrift_mteb.local_models import local_meta
+from quantdrift_mteb.names import known_names
 from quantdrift_mteb.pairs import make_pair
 
-__all__ = ["pair_meta"]
+__all__ = ["PairMeta", "pair_meta"]
 
 GetModelMeta = Callable[..., ModelMeta]
 
 
-def pair_meta(text: str, revision: str | None, get_model_meta: GetModelMeta) -> ModelMeta:
+class PairMeta(ModelMeta):
+    """Metadata of a pair; what the model needs installed is checked when the model is loaded."""
+
+    def _check_requirements(self) -> None:
+        # mteb's check names the pair and ends in a traceback; the base model's own is what counts
+        return
+
+
+def pair_meta(
+    text: str,
+    revision: str | None,
+    get_model_meta: GetModelMeta,
+    *,
+    experiment_kwargs: Mapping[str, Any] | None = None,
+) -> ModelMeta:
     """The metadata of a pair: the base model's, under a name of its own.
 
     Args:
         text: a spec.
         revision: of a hub model; None for the registry's or the newest.
         get_model_meta: mteb's own function.
+        experiment_kwargs: mteb's, passed on when the model is loaded.
 
     Returns:
         Metadata whose name is `quantdrift/ORG__MODEL@SCHEME`, so that results of every scheme have
@@ -45,68 +57,79 @@ def pair_meta(text: str, revision: str | None, get_model_meta: GetModelMeta) -> 
     layer_quantizer(spec.scheme)
     source = resolve(spec.model)
     base = _base_meta(source, revision, get_model_meta)
-    if "API" in base.framework:
-        raise UnsupportedError(
-            f"{base.name} is served by an API: its weights are not here to be quantized"
-        )
+    _refuse_without_weights(base)
     name = str(base.name)
-    return base.model_copy(
-        update={
-            "name": f"quantdrift/{name.replace('/', '__')}@{spec.scheme}",
-            "adapted_from": name,
-            "loader": _loader(spec, source, base),
-            "loader_kwargs": {},
-            "superseded_by": None,
-        }
-    )
+    experiment = base.experiment_kwargs if experiment_kwargs is None else experiment_kwargs
+    fields = {
+        **dict(base),
+        "name": f"quantdrift/{name.replace('/', '__')}@{spec.scheme}",
+        "adapted_from": name,
+        "loader": _loader(spec, source, base),
+        "loader_kwargs": {},
+        "superseded_by": None,
+        "experiment_kwargs": experiment,
+    }
+    return PairMeta.model_construct(**fields)
 
 
 def _base_meta(
     source: ModelSource, revision: str | None, get_model_meta: GetModelMeta
 ) -> ModelMeta:
     if source.kind == "hub":
-        try:
-            return get_model_meta(source.canonical, revision, fetch_from_hf=True)
-        except QuantDriftError:
-            raise
-        except Exception as error:  # the hub client has many ways to say no
-            raise UnsupportedError(
-                f"mteb knows no model {source.canonical!r}, and the hub gave none: "
-                f"{_first_line(error)}"
-            ) from error
-    if source.kind == "embedded":
-        package = EMBEDDED[source.name.lower()][0]
-        distribution = packages_distributions()[package][0]
-        known = get_model_meta(source.canonical)
-        revision = f"{distribution}-{version(distribution)}"
-        return known.model_copy(update={"revision": revision})
-    return ModelMeta.create_empty(
-        {
-            "name": f"local/{source.canonical}",
-            "revision": f"local-{_folder_digest(Path(source.location))}",
-            "loader": _local_loader(Path(source.location)),
-            "framework": ["Sentence Transformers", "PyTorch"],
-        }
-    )
+        return _hub_meta(source, revision, get_model_meta)
+    if revision is not None:
+        raise UnsupportedError(
+            f"{source.name} comes from {source.location}, which has no revisions; got "
+            f"{revision!r}. Leave it out, or name the model by its hub id"
+        )
+    if source.kind == "local":
+        return local_meta(Path(source.location), f"local/{source.canonical}")
+    package = EMBEDDED[source.name.lower()][0]
+    distribution = packages_distributions()[package][0]
+    revision = f"{distribution}-{version(distribution)}"
+    return get_model_meta(source.canonical).model_copy(update={"revision": revision})
 
 
-def _local_loader(folder: Path) -> Any:
-    """A cross-encoder says so in its configuration; everything else is an embedder."""
-    if (folder / "modules.json").is_file():
-        return SentenceTransformerEncoderWrapper
-    config = (folder / "config.json").read_text(encoding="utf-8")
-    is_classifier = "ForSequenceClassification" in config
-    return CrossEncoderWrapper if is_classifier else SentenceTransformerEncoderWrapper
+def _hub_meta(source: ModelSource, revision: str | None, get_model_meta: GetModelMeta) -> ModelMeta:
+    try:
+        meta = get_model_meta(source.canonical, revision, fetch_from_hf=True)
+    except QuantDriftError:
+        raise
+    except Exception as error:  # the hub client has many ways to say no
+        if source.canonical in known_names():  # then it is the revision that is wrong
+            raise UnsupportedError(f"{source.canonical}: {_first_line(error)}") from error
+        raise UnsupportedError(
+            f"mteb knows no model {source.canonical!r}{_meant(source.canonical)}, and the hub gave "
+            f"none: {_first_line(error)}"
+        ) from error
+    if meta.loader is None:
+        raise UnsupportedError(
+            f"neither mteb nor the hub has a model {source.canonical!r} that can be loaded"
+            f"{_meant(source.canonical)}"
+        )
+    return meta
 
 
-def _folder_digest(folder: Path) -> str:
-    """Changes when a file of the folder does, so that results of other weights are not reused."""
-    digest = hashlib.blake2b(digest_size=6)
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            stat = path.stat()
-            digest.update(f"{path.relative_to(folder)}:{stat.st_size}:{stat.st_mtime_ns};".encode())
-    return digest.hexdigest()
+def _meant(name: str) -> str:
+    names = [known for known in nearest(name, known_names()) if known != name]
+    return f" (did you mean {' or '.join(names)}?)" if names else ""
+
+
+def _refuse_without_weights(base: ModelMeta) -> None:
+    """Refuse what needs no loading to be refused.
+
+    Raises:
+        UnsupportedError: the model runs elsewhere, or has no weights.
+    """
+    if "API" in base.framework or base.open_weights is False:
+        raise UnsupportedError(
+            f"{base.name} is served by an API: its weights are not here to be quantized"
+        )
+    if str(base.name).startswith("mteb/baseline-"):
+        raise UnsupportedError(
+            f"{base.name} is a baseline without a neural network (bm25, random vectors, ...), so "
+            "there is nothing to quantize"
+        )
 
 
 def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., Any]:
@@ -123,8 +146,8 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
                 arguments["device"] = device
             loader: Any = base.loader
             model = _loaded(base, lambda: loader(source.location, revision=None, **arguments))
-            if source.kind == "embedded":
-                model.mteb_model_meta = base
+            # as load_model does; what it was loaded with tells its embeddings apart
+            model.mteb_model_meta = base.model_copy(update={"loader_kwargs": arguments})
         return make_pair(model, spec, source)
 
     return load_quantdrift_pair
@@ -133,10 +156,14 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
 def _loaded(base: ModelMeta, load: Callable[[], Any]) -> Any:
     try:
         return load()
-    except (OSError, ValueError, ImportError, NotImplementedError) as error:
+    except QuantDriftError:
+        raise
+    except Exception as error:  # loading runs hub clients, model code and readers of many formats
         raise UnsupportedError(f"mteb could not load {base.name}: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
+    if lines and isinstance(error, KeyError):  # its text is only the key
+        return f"{type(error).__name__}: {lines[0]}"
     return lines[0] if lines else type(error).__name__

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from quantdrift.assembly import assemble
 from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.evidence import Noise
+from quantdrift.noise import other_batch_size
 from quantdrift.pair import QuantizedPair
 from quantdrift.retrieval import Measured, Settings
 from quantdrift.scoring import ScoreState, score_ragged
@@ -18,64 +22,63 @@ __all__ = ["search_by_model"]
 MOST_SCORES = 20_000_000
 """Scores that a search by the model's own index may return, all of them being needed at once."""
 
+PROBE = 2
+"""Queries, and documents of each, that are run with an eye on which layers they reach."""
+
+NOISE_DEPTH = 10
+"""Ranks of the reference that are scored again for the noise floor."""
+
 
 def search_by_model(pair: QuantizedPair, searcher: Any, call: SearchCall) -> Found:
     """Run the model's own search once per arm, asking for every score there is.
 
     Args:
-        pair: the model's weights.
+        pair: the model's weights, the reference's in place.
         searcher: an mteb search model.
         call: what mteb asked for.
 
     Raises:
         UnsupportedError: there are too many scores to ask for, or the arms scored other documents.
+        DataError: no query has a document to rank.
     """
     if pair.scheme.query_only:
         raise UnsupportedError(
             "+query needs a model that embeds queries and documents apart, searched in full; "
             f"{call.task_metadata.name} reranks, or this model has its own index. Leave it out."
         )
-    document_ids = list(call.corpus["id"])
-    depth = len(document_ids)
-    if call.top_ranked is None and depth * len(call.queries) > MOST_SCORES:
+    query_ids, document_ids = list(call.queries["id"]), list(call.corpus["id"])
+    if call.top_ranked is None and len(document_ids) * len(query_ids) > MOST_SCORES:
         raise UnsupportedError(
             f"this model searches with its own index, which would have to return all "
-            f"{depth * len(call.queries):,} scores of {call.task_metadata.name} for epsilon to be "
-            f"measured (at most {MOST_SCORES:,}). Choose a smaller task"
+            f"{len(document_ids) * len(query_ids):,} scores of {call.task_metadata.name} for "
+            f"epsilon to be measured (at most {MOST_SCORES:,}). Choose a smaller task"
         )
+    probe = _probe(call)
+    if not probe:
+        raise DataError(f"no query of {call.task_metadata.name} has a document to rank")
+    clock = [time.perf_counter()]
     fingerprint = pair.fingerprint
     with pair.observed():
-        reference = _own_search(searcher, call, depth)
+        _part(call, probe).run(searcher)
+    reference = call.run(searcher, top_k=len(document_ids))
+    clock.append(time.perf_counter())
     with pair.candidate():
-        candidate = _own_search(searcher, call, depth)
-    state, query_ids = _state(reference, candidate, document_ids, call)
-    evidence = assemble(state, input_ids=query_ids, item_ids=document_ids, depth=DEPTH)
-    settings = Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size, noise_floor=False)
+        candidate = call.run(searcher, top_k=len(document_ids))
+    clock.append(time.perf_counter())
+    state, input_ids = _state(reference, candidate, document_ids, call)
+    noise = _noise(searcher, call, reference, input_ids, document_ids)
+    clock.append(time.perf_counter())
+    evidence = assemble(state, input_ids=input_ids, item_ids=document_ids, depth=DEPTH, noise=noise)
+    stages = ("reference: search", "candidate: search", "noise floor")
+    seconds = dict(zip(stages, np.diff(clock).round(3).tolist(), strict=True))
     return Found(
-        measured=Measured(evidence=evidence, state=state, fingerprint=fingerprint),
-        results={
-            "reference": _cut(reference, call.top_k),
-            "candidate": _cut(candidate, call.top_k),
-        },
-        settings=settings,
+        measured=Measured(evidence=evidence, state=state, fingerprint=fingerprint, seconds=seconds),
+        results=lambda arm: _cut(reference if arm == "reference" else candidate, call.top_k),
+        query_ids=query_ids,
+        settings=Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size),
         similarity="the model's own search",
-        n_documents=depth,
+        n_documents=len(document_ids),
     )
-
-
-def _own_search(searcher: Any, call: SearchCall, depth: int) -> Results:
-    context = {
-        "task_metadata": call.task_metadata,
-        "hf_split": call.hf_split,
-        "hf_subset": call.hf_subset,
-        "encode_kwargs": call.encode_kwargs,
-        "num_proc": call.num_proc,
-    }
-    searcher.index(call.corpus, **context)
-    results: Results = searcher.search(
-        call.queries, top_k=depth, top_ranked=call.top_ranked, **context
-    )
-    return results
 
 
 def _cut(results: Results, top_k: int) -> Results:
@@ -90,7 +93,7 @@ def _state(
 ) -> tuple[ScoreState, list[str]]:
     position = {name: number for number, name in enumerate(document_ids)}
     rows = []
-    query_ids = []
+    input_ids = []
     for query, scores in reference.items():
         others = candidate.get(query, {})
         if scores.keys() != others.keys():
@@ -98,12 +101,9 @@ def _state(
                 f"the two arms scored other documents for query {query!r} of "
                 f"{call.task_metadata.name}; a pair needs a search that scores the same ones"
             )
-        names = sorted(
-            (name for name in scores if not (call.skip_identical and name == query)),
-            key=position.__getitem__,
-        )
+        names = sorted(_counted(query, scores, call), key=position.__getitem__)
         if names:
-            query_ids.append(query)
+            input_ids.append(query)
             rows.append(
                 (
                     np.array([position[name] for name in names]),
@@ -113,4 +113,68 @@ def _state(
             )
     if not rows:
         raise DataError(f"no query of {call.task_metadata.name} has a document to rank")
-    return score_ragged(rows, k=max(DEPTH, call.top_k)), query_ids
+    return score_ragged(rows, k=max(DEPTH, call.top_k)), input_ids
+
+
+def _counted(query: str, scores: dict[str, float], call: SearchCall) -> list[str]:
+    """The documents that count for a query: not itself, where mteb leaves that out."""
+    return [name for name in scores if not (call.skip_identical and name == query)]
+
+
+def _probe(call: SearchCall) -> dict[str, list[str]]:
+    """A few queries and documents of theirs; empty if there are none."""
+    if call.top_ranked is None:
+        documents = list(call.corpus["id"][:PROBE])
+        return dict.fromkeys(call.queries["id"][:PROBE], documents) if documents else {}
+    known = set(call.queries["id"])
+    ranked = [query for query, names in call.top_ranked.items() if query in known and len(names)]
+    return {query: list(call.top_ranked[query])[:PROBE] for query in ranked[:PROBE]}
+
+
+def _noise(
+    searcher: Any,
+    call: SearchCall,
+    reference: Results,
+    input_ids: list[str],
+    document_ids: list[str],
+) -> Noise:
+    """Score again, in another order and batch size, what could be first; compare."""
+    position = {name: number for number, name in enumerate(document_ids)}
+
+    def rank(query: str, scores: dict[str, float]) -> list[str]:
+        # of equal scores the lower position wins, as in the ranking itself
+        names = _counted(query, scores, call)
+        return sorted(names, key=lambda name: (-np.float32(scores[name]), position[name]))
+
+    contenders = {query: rank(query, reference[query])[:NOISE_DEPTH] for query in input_ids}
+    size = other_batch_size(call.batch_size)
+    part = _part(call, contenders, batch_size=size)
+    again = part.run(searcher, top_k=len(part.corpus))
+    flips, epsilon = [], []
+    for query, names in contenders.items():
+        scores = {name: again[query][name] for name in names}
+        flips.append(rank(query, scores)[0] != names[0])
+        epsilon.append(max(abs(scores[name] - reference[query][name]) for name in names))
+    return Noise(flips=np.array(flips), epsilon=np.array(epsilon, dtype=np.float32))
+
+
+def _part(
+    call: SearchCall, wanted: dict[str, list[str]], *, batch_size: int | None = None
+) -> SearchCall:
+    """The call for some queries and documents only, each in the opposite order."""
+    documents = {name for names in wanted.values() for name in names}
+    sides = []
+    for dataset, names in ((call.queries, wanted), (call.corpus, documents)):
+        rows = [row for row, name in enumerate(dataset["id"]) if name in names]
+        sides.append(dataset.select(rows[::-1]))
+    return replace(
+        call,
+        queries=sides[0],
+        corpus=sides[1],
+        top_ranked=None if call.top_ranked is None else wanted,
+        encode_kwargs={
+            **call.encode_kwargs,
+            "batch_size": batch_size or call.batch_size,
+            "show_progress_bar": False,
+        },
+    )

@@ -19,16 +19,17 @@ from mteb.models import (
     SearchEncoderWrapper,
     SearchProtocol,
 )
-from quantdrift.spec import Spec
+from mteb.types import PromptType
 
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.layers import modules_of
 from quantdrift.models.resolve import ModelSource
 from quantdrift.pair import Arm, QuantizedPair
+from quantdrift.spec import Spec
 from quantdrift_mteb.own_search import search_by_model
 from quantdrift_mteb.search import Found, SearchCall, search_by_embedding
 
-__all__ = ["MtebPair", "PairedEncoder", "PairedSearcher", "make_pair"]
+__all__ = ["Comparison", "MtebPair", "PairedEncoder", "PairedSearcher", "make_pair"]
 
 
 def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
@@ -53,91 +54,81 @@ def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
             f"+query keeps the index at full precision, but {spec.model} has none: it reads query "
             "and document together. Leave +query out."
         )
+    if not isinstance(model, EncoderProtocol | CrossEncoderProtocol | SearchProtocol):
+        raise UnsupportedError(f"mteb can neither encode nor search with {spec.model}")
     core = QuantizedPair(modules, spec.scheme, name=spec.model)
-    state = _State(model=model, pair=core, spec=spec, source=source)
-    if isinstance(model, EncoderProtocol) and not isinstance(model, SearchProtocol):
-        return PairedEncoder(state)
-    if isinstance(model, CrossEncoderProtocol | SearchProtocol):
-        return PairedSearcher(state)
-    raise UnsupportedError(f"mteb can neither encode nor search with {spec.model}")
+    kind = PairedEncoder if isinstance(model, EncoderProtocol) else PairedSearcher
+    return kind(model, core, spec=spec, source=source)
 
 
 @dataclass(slots=True, kw_only=True)
-class _State:
-    """What a pair object holds; one attribute, so that nothing is mistaken for a model's own."""
+class Comparison:
+    """The evaluation of both arms on one task: what its searches have found so far.
 
-    model: Any
-    pair: QuantizedPair
-    spec: Spec
-    source: ModelSource
-    arm: Arm = "candidate"
-    task: Any = None
-    found: dict[tuple[str, str, str], Found] = field(default_factory=dict)
-    quantized: ExitStack | None = None
+    Attributes:
+        task: the mteb task.
+        found: by split and subset.
+    """
+
+    task: Any
+    found: dict[tuple[str, str], Found] = field(default_factory=dict)
 
 
 class MtebPair:
     """What both kinds of pair share.
 
     Used by mteb as an ordinary model it is the candidate; while `as_arm` says so, the reference.
+
+    Attributes:
+        base: mteb's own model object, in whatever arm is in place.
+        pair: its reference and candidate weights.
+        spec: what was asked for.
+        source: where the model came from.
+        mteb_model_meta: mteb's metadata of the pair.
     """
 
     is_quantdrift_pair = True
 
-    def __init__(self, state: _State) -> None:
-        self._state = state
+    def __init__(self, base: Any, pair: QuantizedPair, *, spec: Spec, source: ModelSource) -> None:
+        self.base, self.pair = base, pair
+        self.spec, self.source = spec, source
+        self.mteb_model_meta = base.mteb_model_meta
+        self._arm: Arm = "candidate"
+        self._comparison: Comparison | None = None
+        self._quantized: ExitStack | None = None
         self._corpus: Any = None
-        self.mteb_model_meta = state.model.mteb_model_meta
-
-    @property
-    def spec(self) -> Spec:
-        """What was asked for."""
-        return self._state.spec
-
-    @property
-    def source(self) -> ModelSource:
-        """Where the model came from."""
-        return self._state.source
-
-    @property
-    def pair(self) -> QuantizedPair:
-        """Reference and candidate weights."""
-        return self._state.pair
-
-    @property
-    def base(self) -> Any:
-        """mteb's own model object, in whatever arm is in place."""
-        return self._state.model
 
     @contextmanager
-    def as_arm(self, arm: Arm, task: Any) -> Iterator[None]:
-        """Inside, answer as one arm of a task."""
-        previous = self._state.arm, self._state.task
-        self._state.arm, self._state.task = arm, task
+    def as_arm(self, arm: Arm, comparison: Comparison) -> Iterator[None]:
+        """Inside, answer as one arm of a comparison; afterwards the reference's weights are back.
+
+        The reference comes first: its searches measure both arms, the candidate's then take what
+        was found.
+        """
+        previous = self._arm, self._comparison
+        self._arm, self._comparison = arm, comparison
         try:
             yield
         finally:
-            self._state.arm, self._state.task = previous
-            self._restore()
+            self._arm, self._comparison = previous
+            self._corpus = None
+            self.restore()
 
-    def take_found(self) -> dict[tuple[str, str, str], Found]:
-        """What searches have measured since the last call, by (task, split, subset)."""
-        found, self._state.found = self._state.found, {}
-        return found
+    def restore(self) -> None:
+        """Put the reference's weights back, where a call outside of an evaluation left others."""
+        if self._quantized is not None:
+            self._quantized.close()
+            self._quantized = None
 
-    def _in_place(self) -> None:
-        """Put the weights of the present arm in place."""
-        if self._state.arm == "reference":
-            self._restore()
-        elif self._state.quantized is None:
+    def _in_place(self, prompt_type: Any = None) -> None:
+        """Put in place the weights that the present arm has for this kind of input."""
+        indexed = self.pair.scheme.query_only and prompt_type == PromptType.document
+        if self._arm == "reference" or indexed:
+            self.restore()
+        elif self._quantized is None:
             with ExitStack() as stack:
-                stack.enter_context(self._state.pair.candidate())
-                self._state.quantized = stack.pop_all()
-
-    def _restore(self) -> None:
-        if self._state.quantized is not None:
-            self._state.quantized.close()
-            self._state.quantized = None
+                stack.enter_context(self.pair.candidate())
+                self._quantized = stack.pop_all()
 
     def index(self, corpus: Any, **kwargs: Any) -> None:
         """Keep the corpus for the search that follows (mteb's SearchProtocol)."""
@@ -158,36 +149,51 @@ class MtebPair:
     ) -> dict[str, dict[str, float]]:
         """Rank the corpus for every query (mteb's SearchProtocol).
 
-        Both arms are measured the first time; the other arm's results come from memory.
+        In an evaluation the reference's search measures both arms. Outside of one it is the
+        candidate's search, and nothing is measured.
 
         Returns:
             query id to document id to score, of the present arm.
         """
-        key = (task_metadata.name, hf_split, hf_subset)
-        if key not in self._state.found:
-            call = SearchCall(
-                queries=queries,
-                corpus=self._corpus,
-                task_metadata=task_metadata,
-                hf_split=hf_split,
-                hf_subset=hf_subset,
-                top_k=top_k,
-                encode_kwargs=dict(encode_kwargs),
-                top_ranked=top_ranked,
-                num_proc=num_proc,
-                skip_identical=bool(getattr(self._state.task, "ignore_identical_ids", False)),
-            )
-            self._restore()
-            self._state.found[key] = self._measure(call)
-        found = self._state.found[key]
-        results = found.results[self._state.arm]
-        if self._state.task is None:  # outside an evaluation nobody will ask for the other arm
-            self._state.found.pop(key)
-        # mteb removes identical ids from what it gets, in place
-        return {query: dict(scores) for query, scores in results.items()}
+        if self._corpus is None:
+            raise ValueError("Corpus must be indexed before searching.")
+        comparison = self._comparison
+        call = SearchCall(
+            queries=queries,
+            corpus=self._corpus,
+            task_metadata=task_metadata,
+            hf_split=hf_split,
+            hf_subset=hf_subset,
+            top_k=top_k,
+            encode_kwargs=dict(encode_kwargs),
+            top_ranked=top_ranked,
+            num_proc=num_proc,
+            skip_identical=bool(comparison and getattr(comparison.task, "ignore_identical_ids", 0)),
+        )
+        self._corpus = None
+        if comparison is None:
+            return self._search_alone(call)
+        where = (hf_split, hf_subset)
+        found = comparison.found.get(where)
+        if self._arm == "reference" or found is None or not found.answers(call):
+            self.restore()
+            found = comparison.found[where] = self._measure(call)
+        return found.results(self._arm)
 
     def _measure(self, call: SearchCall) -> Found:
-        raise NotImplementedError
+        return search_by_model(self.pair, self._searcher(), call)
+
+    def _search_alone(self, call: SearchCall) -> dict[str, dict[str, float]]:
+        self._in_place()
+        return call.run(self._searcher())
+
+    def _searcher(self) -> Any:
+        """What mteb itself would search with."""
+        if isinstance(self.base, CrossEncoderProtocol):
+            return SearchCrossEncoderWrapper(self.base)
+        if isinstance(self.base, SearchProtocol):
+            return self.base
+        return SearchEncoderWrapper(self.base)
 
 
 class PairedEncoder(MtebPair):
@@ -195,7 +201,7 @@ class PairedEncoder(MtebPair):
 
     def encode(self, inputs: Any, **kwargs: Any) -> Any:
         """Embed with the present arm (mteb's EncoderProtocol)."""
-        self._in_place()
+        self._in_place(kwargs.get("prompt_type"))
         return self.base.encode(inputs, **kwargs)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
@@ -207,22 +213,25 @@ class PairedEncoder(MtebPair):
         return self.base.similarity_pairwise(embeddings1, embeddings2)
 
     def _measure(self, call: SearchCall) -> Found:
-        similarity = call.streamed_similarity(self.base)
-        if similarity is not None:
-            return search_by_embedding(self.pair, self.base, call, similarity)
-        return search_by_model(self.pair, SearchEncoderWrapper(self.base), call)
+        if not isinstance(self.base, SearchProtocol):
+            similarity = call.streamed_similarity(self.base)
+            if similarity is not None:
+                return search_by_embedding(self.pair, self.base, call, similarity)
+        return super()._measure(call)
+
+    def _search_alone(self, call: SearchCall) -> dict[str, dict[str, float]]:
+        if isinstance(self.base, SearchProtocol):
+            return super()._search_alone(call)
+        return call.run(SearchEncoderWrapper(self))
 
 
 class PairedSearcher(MtebPair):
     """A pair of models that mteb searches with: cross-encoders, late interaction, sparse."""
 
     def _measure(self, call: SearchCall) -> Found:
-        searcher = self.base
-        if isinstance(searcher, CrossEncoderProtocol):
-            if call.top_ranked is None:
-                raise UnsupportedError(
-                    f"{self.spec.model} is a cross-encoder: it reranks a given shortlist. "
-                    f"{call.task_metadata.name} has none; choose a reranking task"
-                )
-            searcher = SearchCrossEncoderWrapper(searcher)
-        return search_by_model(self.pair, searcher, call)
+        if isinstance(self.base, CrossEncoderProtocol) and call.top_ranked is None:
+            raise UnsupportedError(
+                f"{self.spec.model} is a cross-encoder: it reranks a given shortlist. "
+                f"{call.task_metadata.name} has none; choose a reranking task"
+            )
+        return super()._measure(call)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import torch
-from mteb._create_dataloaders import create_dataloader
-from mteb.types import PromptType
 from numpy.typing import NDArray
-from torch.utils.data import DataLoader
 
 from quantdrift.embeddings import default_store
 from quantdrift.pair import Arm, QuantizedPair
 from quantdrift.progress import Progress, Silent, Terminal
-from quantdrift.retrieval import Inputs, Measured, Settings, measure_retrieval
+from quantdrift.retrieval import Measured, Settings, measure_retrieval
 from quantdrift.scoring import Similarity
+from quantdrift.scoring.similarity import prepare, scores_from_products
+from quantdrift_mteb.encoding import inputs_of
 
 __all__ = ["DEPTH", "Found", "Results", "SearchCall", "search_by_embedding"]
 
@@ -54,15 +51,35 @@ class SearchCall:
         """Inputs per forward pass."""
         return int(self.encode_kwargs.get("batch_size", 32))
 
+    def run(self, searcher: Any, *, top_k: int | None = None) -> Results:
+        """Ask a search model of mteb's.
+
+        Args:
+            searcher: the model.
+            top_k: documents per query, as many as mteb asked for if not given.
+        """
+        context = {
+            "task_metadata": self.task_metadata,
+            "hf_split": self.hf_split,
+            "hf_subset": self.hf_subset,
+            "encode_kwargs": self.encode_kwargs,
+            "num_proc": self.num_proc,
+        }
+        searcher.index(self.corpus, **context)
+        results: Results = searcher.search(
+            self.queries, top_k=top_k or self.top_k, top_ranked=self.top_ranked, **context
+        )
+        return results
+
     def streamed_similarity(self, model: Any) -> Similarity | None:
         """The similarity, if this search is one that both arms can be streamed through."""
         if self.top_ranked is not None:
             return None
-        meta_name = model.mteb_model_meta.similarity_fn_name
-        name = getattr(meta_name, "value", meta_name)
-        if name is None:
-            name = getattr(getattr(model, "model", None), "similarity_fn_name", None) or "cosine"
-        return Similarity(str(name)) if str(name) in set(Similarity) else None
+        if self.encode_kwargs.get("precision") not in {None, "float32"}:
+            return None  # quantized embeddings depend on what else is in their batch
+        if "sparse" in model.mteb_model_meta.model_type:
+            return None  # as dense vectors they would be as long as the vocabulary
+        return _similarity_of(model)
 
     def excluded(self) -> NDArray[np.int64] | None:
         """Per query the position of the document of the same id, where that does not count."""
@@ -79,17 +96,25 @@ class Found:
 
     Attributes:
         measured: evidence and what else the run record needs.
-        results: per arm, query id to document id to score, as deep as mteb asked.
+        results: of an arm, query id to document id to score, as deep as mteb asked; made anew for
+            each call, as mteb changes what it gets.
+        query_ids: what was searched for.
         settings: how it was measured.
         similarity: how scores were made.
         n_documents: size of the corpus.
     """
 
     measured: Measured
-    results: dict[Arm, Results]
+    results: Callable[[Arm], Results]
+    query_ids: list[str]
     settings: Settings
     similarity: str
     n_documents: int
+
+    def answers(self, call: SearchCall) -> bool:
+        """Whether this is what the call would find."""
+        same_size = self.n_documents == len(call.corpus)
+        return same_size and self.query_ids == list(call.queries["id"])
 
 
 def search_by_embedding(
@@ -104,8 +129,8 @@ def search_by_embedding(
         similarity: how embeddings are compared.
     """
     settings = Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size)
-    queries = _inputs(model, call, "query", call.queries)
-    documents = _inputs(model, call, "document", call.corpus)
+    queries = inputs_of(model, call, "query", call.queries)
+    documents = inputs_of(model, call, "document", call.corpus)
     measured = measure_retrieval(
         pair,
         queries,
@@ -117,98 +142,51 @@ def search_by_embedding(
         excluded=call.excluded(),
         depth=DEPTH,
     )
-    state = measured.state
+
+    def results(arm: Arm) -> Results:
+        state = measured.state
+        top = state.reference_top()[:2] if arm == "reference" else state.candidate_top()[::2]
+        return _results(top, queries.ids, documents.ids, call.top_k)
+
     return Found(
         measured=measured,
-        results={
-            "reference": _results(state.reference_top()[:2], queries.ids, documents.ids, call),
-            "candidate": _results(state.candidate_top()[::2], queries.ids, documents.ids, call),
-        },
+        results=results,
+        query_ids=list(queries.ids),
         settings=settings,
         similarity=str(similarity),
         n_documents=len(documents.ids),
     )
 
 
+def _similarity_of(model: Any) -> Similarity | None:
+    """The similarity that a model's own is, found by asking it; what it is called can mislead."""
+    rng = np.random.default_rng(0)
+    left, right = (torch.from_numpy(rng.normal(size=(n, 8)).astype(np.float32)) for n in (3, 5))
+    try:
+        own = torch.as_tensor(model.similarity(left, right)).detach().float().cpu()
+    except Exception:  # it takes embeddings of its own form only
+        return None
+    for similarity in Similarity:
+        ours = torch.empty(3, 5)
+        cpu = torch.device("cpu")
+        prepared = [prepare(part, similarity, cpu) for part in (left, right)]
+        scores_from_products(prepared[0], prepared[1], similarity, out=ours)
+        if own.shape == ours.shape and torch.allclose(own, ours, atol=1e-4):
+            return similarity
+    return None
+
+
 def _results(
-    top: tuple[NDArray[Any], ...], query_ids: Any, document_ids: Any, call: SearchCall
+    top: tuple[NDArray[Any], ...], query_ids: Any, document_ids: Any, top_k: int
 ) -> Results:
-    positions, scores = top
+    positions, scores = (part[:, :top_k] for part in top)
     results: Results = {}
-    for row, query_id in enumerate(query_ids):
-        ranked = zip(
-            positions[row, : call.top_k].tolist(), scores[row, : call.top_k].tolist(), strict=True
-        )
+    for query_id, row, row_scores in zip(query_ids, positions, scores, strict=True):
+        ranked = zip(row.tolist(), row_scores.tolist(), strict=True)
+        # from the last rank to the first: of documents that share an id the best one counts
         results[query_id] = {
-            document_ids[position]: score for position, score in ranked if position >= 0
+            document_ids[position]: score
+            for position, score in reversed(list(ranked))
+            if position >= 0
         }
     return results
-
-
-def _inputs(model: Any, call: SearchCall, role: str, dataset: Any) -> Inputs:
-    prompt_type = PromptType.query if role == "query" else PromptType.document
-    others = {
-        name: value
-        for name, value in call.encode_kwargs.items()
-        if name not in {"batch_size", "show_progress_bar"}
-    }
-
-    # Prepared once: selecting rows of the prepared data costs nothing, preparing each chunk does.
-    loader: Any = create_dataloader(
-        dataset,
-        task_metadata=call.task_metadata,
-        prompt_type=prompt_type,
-        batch_size=call.batch_size,
-        num_proc=call.num_proc,
-    )
-
-    def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
-        chunk: DataLoader[Any] = DataLoader(
-            loader.dataset.select(rows.tolist()),
-            batch_size=batch_size,
-            collate_fn=loader.collate_fn,
-            num_workers=loader.num_workers,
-        )
-        vectors = model.encode(
-            chunk,
-            task_metadata=call.task_metadata,
-            hf_split=call.hf_split,
-            hf_subset=call.hf_subset,
-            prompt_type=prompt_type,
-            batch_size=batch_size,
-            show_progress_bar=False,
-            **others,
-        )
-        if isinstance(vectors, torch.Tensor):
-            vectors = vectors.detach().float().cpu().numpy()
-        return np.asarray(vectors, dtype=np.float32)
-
-    texts = _text_digest(dataset)
-    key = None
-    if texts is not None:
-        key = {
-            "harness": "mteb",
-            "model": model.mteb_model_meta.name,
-            "loader": repr(model.mteb_model_meta.loader_kwargs),
-            "task": call.task_metadata.name,
-            "subset": call.hf_subset,
-            "texts": texts,
-            "encode": others,
-        }
-    lengths = None
-    if "text" in dataset.column_names and texts is not None:
-        lengths = np.array([len(str(text)) for text in dataset["text"]], dtype=np.int64)
-    return Inputs(role=role, ids=list(dataset["id"]), encode=encode, key=key, lengths=lengths)
-
-
-def _text_digest(dataset: Any) -> str | None:
-    """A digest of a dataset of text; None if it holds images, audio or video."""
-    if any(
-        type(feature).__name__ in {"Image", "Audio", "Video"}
-        for feature in dataset.features.values()
-    ):
-        return None
-    digest = blake2b(digest_size=16)
-    for batch in dataset.iter(batch_size=1024):
-        digest.update(json.dumps(batch, sort_keys=True, default=str).encode())
-    return digest.hexdigest()

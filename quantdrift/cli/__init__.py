@@ -10,10 +10,17 @@ import sys
 
 from quantdrift.errors import QuantDriftError, SpecError
 
-__all__ = ["main"]
+__all__ = ["Interrupted", "main"]
 
 USAGE = 2
 INTERRUPTED = 130
+
+
+class Interrupted(Exception):  # noqa: N818 -- not an error
+    """The user pressed Ctrl-C; says what is left and how to go on.
+
+    A KeyboardInterrupt itself does not come through: typer ends on it without a word.
+    """
 
 
 def main() -> None:
@@ -25,16 +32,12 @@ def main() -> None:
     except QuantDriftError as error:
         if os.environ.get("QUANTDRIFT_DEBUG"):
             raise
-        if isinstance(error, SpecError):
-            print(f"{error.caret()}", file=sys.stderr)
+        if isinstance(error, SpecError) and error.text:
+            print(error.caret(), file=sys.stderr)
         print(f"quantdrift: {error}", file=sys.stderr)
         sys.exit(USAGE)
-    except KeyboardInterrupt:
-        print(
-            "quantdrift: interrupted; no run was written. Embeddings made so far are kept, and the "
-            "same command goes on from there",
-            file=sys.stderr,
-        )
+    except Interrupted as reason:
+        print(f"quantdrift: interrupted; {reason}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
         # the reader (head, less) has gone; leave quietly, as other tools do

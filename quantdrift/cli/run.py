@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from quantdrift.cli import Interrupted
 from quantdrift.cli.tables import print_run
 from quantdrift.data import RetrievalDataset, read_beir_folder
 from quantdrift.embeddings import EmbeddingStore, default_store
@@ -51,21 +52,25 @@ def run_command(options: RunOptions) -> None:
     spec = parse(options.spec)
     dataset = _dataset(options)
     out = options.out or RUNS / f"{_slug(str(spec))}_on_{_slug(dataset.name)}"
-    run = run_spec(
-        spec,
-        dataset,
-        out=out,
-        settings=Settings(
-            k=options.k,
-            batch_size=options.batch_size,
-            noise_floor=options.noise_floor,
-            seed=options.seed,
-        ),
-        store=default_store() if options.cache else EmbeddingStore(None),
-        progress=Silent() if options.quiet else Terminal(),
-        device=options.device,
-        revision=options.revision,
-    )
+    try:
+        run = run_spec(
+            spec,
+            dataset,
+            out=out,
+            settings=Settings(
+                k=options.k,
+                batch_size=options.batch_size,
+                noise_floor=options.noise_floor,
+                seed=options.seed,
+            ),
+            store=default_store() if options.cache else EmbeddingStore(None),
+            progress=Silent() if options.quiet else Terminal(),
+            device=options.device,
+            revision=options.revision,
+        )
+    except KeyboardInterrupt:
+        kept = "; what was embedded is kept, and the same command goes on from there"
+        raise Interrupted("no run was written" + (kept if options.cache else "")) from None
     if options.json_output:
         print(json.dumps({**run.record, "path": str(run.path)}, indent=2, ensure_ascii=False))
     else:

@@ -60,6 +60,7 @@ class Family:
         undefined_when: why it can have no value at all, for the reason beside a null.
         needs_labels: whether relevance labels are needed.
         cutoffs: the cut-offs listed by default; empty if the metric has none.
+        other_cutoffs: whether others than these can be asked for.
         arms: whether it is about one arm (`reference.` in front of its name means that one).
         ties: tie policy.
     """
@@ -75,6 +76,7 @@ class Family:
     undefined_when: str
     needs_labels: bool = False
     cutoffs: tuple[int, ...] = ()
+    other_cutoffs: bool = True
     arms: bool = False
     ties: str = POSITION_TIES
 
@@ -93,7 +95,7 @@ class Metric:
     """One metric: a family, its cut-off (0 if it has none) and the arm it is about.
 
     Raises:
-        UnknownNameError: the family has no such cut-off or arm.
+        MetricError: the family has no such cut-off or arm.
     """
 
     family: Family
@@ -105,6 +107,9 @@ class Metric:
             example = f"{self.family.name}@{self.family.cutoffs[0]}" if self.family.cutoffs else ""
             wants = f"needs a cut-off, e.g. {example}" if example else "takes no cut-off"
             raise MetricError(f"the metric {self.family.name!r} {wants}; got @{self.cutoff}")
+        if not self.family.other_cutoffs and self.cutoff not in self.family.cutoffs:
+            only = " and ".join(f"{self.family.name}@{cutoff}" for cutoff in self.family.cutoffs)
+            raise MetricError(f"of {self.family.name!r} there is only {only}; got @{self.cutoff}")
         if self.arm == "reference" and not self.family.arms:
             raise MetricError(
                 f"{self.family.name!r} compares the two arms; it has no 'reference.' form"

@@ -13,17 +13,18 @@ __all__ = ["FAMILIES"]
 
 
 def _flip(evidence: Evidence, cutoff: int, arm: Arm) -> NDArray[np.float64]:
-    return perturbation.flips(evidence).astype(np.float64)
+    return np.where(evidence.n_items > 0, perturbation.flips(evidence).astype(np.float64), np.nan)
 
 
 def _noise_floor(evidence: Evidence, cutoff: int, arm: Arm) -> NDArray[np.float64]:
     if evidence.noise is None:
         return np.full(evidence.n_inputs, np.nan)
-    return evidence.noise.flips.astype(np.float64)
+    return np.where(evidence.n_items > 0, evidence.noise.flips.astype(np.float64), np.nan)
 
 
 def _tied(evidence: Evidence, cutoff: int, arm: Arm) -> NDArray[np.float64]:
-    return perturbation.tied_top(evidence).astype(np.float64)
+    tied = perturbation.tied_top(evidence).astype(np.float64)
+    return np.where(evidence.n_items > 1, tied, np.nan)
 
 
 FAMILIES = (
@@ -36,8 +37,9 @@ FAMILIES = (
         unit="rate",
         uncertainty="wilson",
         per_input=_flip,
-        undefined_when="there are no inputs",
+        undefined_when="no input has an item",
         cutoffs=(1,),
+        other_cutoffs=False,
     ),
     Family(
         name="noise_floor",
@@ -59,6 +61,6 @@ FAMILIES = (
         unit="rate",
         uncertainty="wilson",
         per_input=_tied,
-        undefined_when="there are no inputs",
+        undefined_when="no input has two items to compare",
     ),
 )

@@ -12,7 +12,7 @@ from quantdrift.metrics.base import Arm, Family
 __all__ = ["FAMILIES"]
 
 _ONE_ITEM = "no input has two items to compare"
-_NONE = "there are no inputs"
+_NONE = "no input has an item"
 
 
 def _separation(evidence: Evidence, cutoff: int, arm: Arm) -> NDArray[np.float64]:

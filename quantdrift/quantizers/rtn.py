@@ -23,12 +23,13 @@ def quantize_rtn(weight: Tensor, *, bits: int, group_size: int | None) -> Quanti
             last group of a row may be shorter.
 
     Returns:
-        The codes and scales. A group of zeros keeps scale 1 and codes 0.
+        The codes and scales. A group of zeros has scale 1 and codes 0.
     """
     levels = 2 ** (bits - 1) - 1
     exact = weight.detach().to(torch.float32)
     absmax = group_absmax(exact, group_size)
-    scale = torch.where(absmax > 0, absmax / levels, torch.ones_like(absmax))
+    scale = absmax / levels
+    scale = torch.where(scale == 0, torch.ones_like(scale), scale)  # also where it underflows
     codes = torch.round(exact / spread(scale, exact.shape[1], group_size))
     # absmax / levels can round down, which puts the largest weight a hair beyond the last level
     codes = codes.clamp_(-levels, levels)

@@ -35,16 +35,22 @@ def score_matrix(
         The same state as `score_embeddings` would give for these scores.
 
     Raises:
-        ScoreError: shapes differ or a score is not finite.
+        ScoreError: shapes differ, a score or a difference is not finite, k is below 1, there is
+            nothing to score, or the positions do not increase.
     """
     if reference_scores.shape != candidate_scores.shape or reference_scores.ndim != 2:  # noqa: PLR2004 -- a matrix
         raise ScoreError(
             "expected two score matrices of the same shape [n_queries, n_items]; got "
             f"{reference_scores.shape} and {candidate_scores.shape}"
         )
+    if k < 1:
+        raise ScoreError(f"expected k of at least 1; got {k}")
+    if 0 in reference_scores.shape:
+        raise ScoreError(f"nothing to score: n_queries x n_items is {reference_scores.shape}")
     reference = torch.from_numpy(np.array(reference_scores, dtype=np.float32))
     candidate = torch.from_numpy(np.array(candidate_scores, dtype=np.float32))
-    if not (torch.isfinite(reference).all() and torch.isfinite(candidate).all()):
+    # finite scores can still be further apart than float32 reaches
+    if not all(t.isfinite().all() for t in (reference, candidate, candidate - reference)):
         raise ScoreError("expected finite scores; at least one is NaN or infinite")
     n_queries, n_items = reference.shape
     block = Block(n_queries, k, reference.device)
@@ -53,9 +59,9 @@ def score_matrix(
     if positions is None:
         return state
     index = torch.from_numpy(np.asarray(positions, dtype=np.int64))
-    if len(index) != n_items or bool((index.diff() <= 0).any()):
+    if len(index) != n_items or int(index[0]) < 0 or bool((index.diff() <= 0).any()):
         raise ScoreError(
-            "positions must be one increasing integer per item, so that ties keep order"
+            "positions must be one increasing integer per item, from 0 up, so that ties keep order"
         )
     return ScoreState(
         reference_keys=_moved(state.reference_keys, index),
@@ -81,6 +87,8 @@ def score_ragged(
     Raises:
         ScoreError: as `score_matrix`.
     """
+    if not rows:
+        raise ScoreError("nothing to score: there are no queries")
     states = [
         score_matrix(reference[None, :], candidate[None, :], k=k, positions=positions)
         for positions, reference, candidate in rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,13 +14,14 @@ from torch import Tensor
 from quantdrift.errors import ScoreError
 from quantdrift.scoring.similarity import Similarity, prepare, scores_from_products
 from quantdrift.scoring.state import FIELDS, Block, ScoreState
-from quantdrift.scoring.topk import EMPTY
+from quantdrift.scoring.topk import EMPTY, unpack
 
 __all__ = ["QUERY_BLOCK", "TILE", "score_embeddings"]
 
 # 1,024 documents x 384 dimensions and the 1,024 x 1,024 scores they give stay in a core's L2 cache;
 # wider tiles measured slower. The width is part of the result's definition (see `_tiles`).
 TILE = 1024
+WIDE_TILE = 16384  # an accelerator needs more work per call than a core's cache holds
 QUERY_BLOCK = 1024
 # In a long pass most work is items that enter the top-K only because it is still filling; a sample
 # tells beforehand about how good the K-th best will be.
@@ -75,13 +77,25 @@ def score_embeddings(
     documents = (reference_documents, candidate_documents)
     skips = _skips(excluded, len(queries[0]), device)
     plan = _Pass(queries, documents, similarity, k, skips, offset, device)
-    bars = plan.bars() if n_docs >= _PRIME_FROM * k else None
-    state = plan.run(bars, progress)
-    if bars is not None:
-        short = (state.reference_keys[:, -1] == EMPTY) | (state.candidate_keys[:, -1] == EMPTY)
-        if bool(short.any()):  # a bar was too high for these queries: score them again without
-            state = _replaced(state, short, plan.rows(short).run(None, None))
+    with _full_precision():
+        bars = plan.bars() if n_docs >= _PRIME_FROM * k else None
+        state = plan.run(bars, progress)
+        if bars is not None:
+            short = _at_bar(state.reference_keys, bars[0]) | _at_bar(state.candidate_keys, bars[1])
+            if bool(short.any()):  # a bar was too high for these queries: score them without one
+                state = _replaced(state, short, plan.rows(short).run(None, None))
     return _checked(state)
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Products in float32, not in what a program may have allowed instead (TF32, bfloat16)."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,22 @@ class _Pass:
         return replace(
             self, queries=queries, skips=None if self.skips is None else self.skips[mask]
         )
+
+    @property
+    def tile(self) -> int:
+        """Documents per product."""
+        return TILE if self.device.type == "cpu" else WIDE_TILE
+
+    def documents_at(self, arm: int, at: int, width: int) -> Tensor:
+        """Documents at..at+width of one arm, padded with zero rows to the full tile.
+
+        The padding keeps the shape of every product the same, so that a matrix library takes the
+        same path for every document: equal vectors get equal scores wherever they stand.
+        """
+        tile = prepare(self.documents[arm][at : at + width], self.similarity, self.device)
+        if width < self.tile:
+            tile = torch.nn.functional.pad(tile, (0, 0, 0, self.tile - width))
+        return tile
 
     def bars(self) -> tuple[Tensor, Tensor]:
         """Scores that the k-th best will beat almost surely, from an even sample of the documents.
@@ -137,15 +167,15 @@ class _Pass:
         for rows in slices:
             here = None if bars is None else (bars[0][rows], bars[1][rows])
             blocks.append(Block(len(self.queries[0][rows]), self.k, self.device, here))
-        buffers = torch.empty((3, min(QUERY_BLOCK, n_queries), TILE), device=self.device)
+        buffers = torch.empty((3, min(QUERY_BLOCK, n_queries), self.tile), device=self.device)
         shared = self.documents[0] is self.documents[1]
         n_docs = len(self.documents[0])
-        for at in range(0, n_docs, TILE):
-            width = min(TILE, n_docs - at)
-            tile_r = _tile(self.documents[0], at, width, self.similarity, self.device)
+        for at in range(0, n_docs, self.tile):
+            width = min(self.tile, n_docs - at)
+            tile_r = self.documents_at(0, at, width)
             tile_c = tile_r
             if not shared:
-                tile_c = _tile(self.documents[1], at, width, self.similarity, self.device)
+                tile_c = self.documents_at(1, at, width)
             for rows, block in zip(slices, blocks, strict=True):
                 sr, sc, delta = buffers[:, : len(block.n_items)]
                 scores_from_products(self.queries[0][rows], tile_r, self.similarity, out=sr)
@@ -168,6 +198,12 @@ def _inside(columns: Tensor, width: int) -> Tensor:
     return torch.stack([hit, columns[hit]], 1)
 
 
+def _at_bar(keys: Tensor, bar: Tensor) -> Tensor:
+    """Whose k-th best does not beat the bar: the list is short, or filled by the other arm's."""
+    worst = keys[:, -1]
+    return (worst == EMPTY) | ~(unpack(worst)[0] > bar)
+
+
 def _replaced(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
     whole = {name: getattr(state, name).clone() for name in FIELDS}
     for name, values in whole.items():
@@ -185,20 +221,6 @@ def _checked(joined: ScoreState) -> ScoreState:
             "under this similarity; expected finite scores. Normalize the embeddings or use cosine."
         )
     return joined
-
-
-def _tile(
-    documents: Any, at: int, width: int, similarity: Similarity, device: torch.device
-) -> Tensor:
-    """Documents at..at+width, padded with zero rows to the full tile.
-
-    The padding keeps the shape of every product the same, so that a matrix library takes the same
-    path for every document: equal vectors get bitwise equal scores wherever they stand.
-    """
-    tile = prepare(documents[at : at + width], similarity, device)
-    if width < TILE:
-        tile = torch.nn.functional.pad(tile, (0, 0, 0, TILE - width))
-    return tile
 
 
 def _skips(excluded: np.ndarray | None, n_queries: int, device: torch.device) -> Tensor | None:

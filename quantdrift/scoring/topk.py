@@ -68,8 +68,9 @@ class PairedTopK:
     arm ranks high the other mostly does too, so winners of either arm go into one buffer, with both
     scores; when it is full it is merged into both lists.
 
-    `bars` (float32 [n_queries] each) are scores that items must beat from the start. A bar that was
-    set too high leaves `EMPTY` places in the lists: whoever sets bars looks for them afterwards.
+    `bars` (float32 [n_queries] each) are scores that items must beat from the start. Of a bar that
+    was set too high, the k-th best of the list tells: it does not beat the bar (an item that won in
+    the other arm stands there), or is `EMPTY`. Whoever sets bars looks for that afterwards.
     """
 
     def __init__(

@@ -1,0 +1,5 @@
+"""`python -m quantdrift`."""
+
+from quantdrift.cli import main
+
+main()

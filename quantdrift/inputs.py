@@ -1,0 +1,57 @@
+"""One side of a retrieval task, as something that can be embedded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.embeddings import digest_of
+
+__all__ = ["Inputs", "Vectors"]
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """One side of a retrieval task: the queries, or the documents.
+
+    Attributes:
+        role: "query" or "document".
+        ids: names, in order of position.
+        encode: embeds the inputs of the given numbers with a batch size, float32 [len, dim], by the
+            model in whatever arm it is in.
+        key: JSON values that decide the embeddings beside the weights (texts, prompt, length
+            limit); None if they cannot be told, then nothing of this side is kept between runs.
+        lengths: int64 [n], rough length of each input, to encode similar ones together; None
+            keeps the given order.
+    """
+
+    role: str
+    ids: Sequence[str]
+    encode: Callable[[NDArray[np.int64], int], Vectors]
+    key: Mapping[str, Any] | None
+    lengths: NDArray[np.int64] | None = None
+
+    def order(self) -> NDArray[np.int64]:
+        """Longest first: similar lengths share a batch, and too long a batch fails at once."""
+        if self.lengths is None:
+            return np.arange(len(self.ids), dtype=np.int64)
+        return np.argsort(-self.lengths, kind="stable").astype(np.int64)
+
+    def part(self, rows: NDArray[np.int64]) -> Inputs:
+        """Some of the inputs as a side of their own, in the order given.
+
+        Args:
+            rows: int64, positions.
+        """
+        return Inputs(
+            role=self.role,
+            ids=[self.ids[row] for row in rows.tolist()],
+            encode=lambda chosen, batch_size: self.encode(rows[chosen], batch_size),
+            key=None if self.key is None else {**self.key, "rows": digest_of(rows)},
+        )

