@@ -88,6 +88,13 @@ def read_evidence(path: Path) -> Evidence:
             f"{path} holds evidence of {found}; this quantdrift reads version {FORMAT_VERSION}. "
             "Read it with the quantdrift that wrote it, or make the run again."
         )
+    try:
+        return _evidence(table)
+    except (KeyError, ValueError, TypeError, AttributeError, pa.ArrowException) as error:
+        raise RunError(f"{path} does not hold evidence as its version has it: {error}") from error
+
+
+def _evidence(table: pa.Table) -> Evidence:
     vocabulary = _Vocabulary()
     tops = [_read_top(table, arm, vocabulary) for arm in _ARMS]
     judgements = None

@@ -78,9 +78,10 @@ def _base_meta(
     if source.kind == "hub":
         return _hub_meta(source, revision, get_model_meta)
     if revision is not None:
+        hint = f", or name the model {source.canonical}" if source.kind == "embedded" else ""
         raise UnsupportedError(
-            f"{source.name} comes from {source.location}, which has no revisions; got "
-            f"{revision!r}. Leave it out, or name the model by its hub id"
+            f"{source.name} is the folder {source.location}, which has no revision {revision!r}; "
+            f"leave the revision out{hint}"
         )
     if source.kind == "local":
         return local_meta(Path(source.location), f"local/{source.canonical}")

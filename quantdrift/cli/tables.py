@@ -73,8 +73,12 @@ def metric_table(title: str, estimates: Mapping[str, Estimate]) -> Table:
     table.add_column("95 % interval", justify="right", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True)
     table.add_column("what it says")
+    told = ""
     for name, estimate in estimates.items():
         family = parse_metric(name).family
+        # members of a family stand beside each other: one explanation for all of them
+        summary = family.summary if family.name != told else ""
+        told = family.name
         form = _percent if family.unit == "rate" else _number
         entry = estimate.to_json()
         if entry["value"] is None:
@@ -86,7 +90,7 @@ def metric_table(title: str, estimates: Mapping[str, Estimate]) -> Table:
             high = "∞" if entry["high"] is None else form(entry["high"])
             interval = f"{low} to {high}"
         table.add_row(
-            name, form(entry["value"]), interval, f"{estimate.n:,}", f"[dim]{family.summary}[/dim]"
+            name, form(entry["value"]), interval, f"{estimate.n:,}", f"[dim]{summary}[/dim]"
         )
     return table
 

@@ -86,7 +86,7 @@ FAMILIES = (
     ),
     Family(
         name="candidate_gap",
-        summary="the same in the candidate's own scores: all that deployment can see",
+        summary="median score difference between ranks 1 and 2 of the candidate: what one can see",
         direction="higher",
         low=0,
         high=float("inf"),

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.weak import WeakTensorKeyDictionary
 
 __all__ = ["LinearLayer", "WeightUse", "find_linears", "modules_of", "weights_fingerprint"]
 
@@ -93,7 +93,8 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
         self._weights = {
             layer.weight.untyped_storage().data_ptr(): frozenset([layer.name]) for layer in layers
         }
-        self._sources = WeakTensorKeyDictionary()
+        # By storage: what is written through one view is read through another.
+        self._sources: dict[StorageWeakRef, frozenset[str]] = {}
         self._last: frozenset[str] = frozenset()
 
     @property
@@ -107,23 +108,31 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
         for tensor in _tensors((args, kwargs or {})):
             sources |= self._of(tensor)
         for output in _tensors(result):
-            self._sources[output] = sources
-            base = output._base  # writing into a view writes into what it is a view of
-            if base is not None and func._schema.is_mutable:
-                self._sources[base] = self._of(base) | sources
+            storage = _storage(output)
+            if storage is not None:
+                key = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # untyped in torch
+                self._sources[key] = self._sources.get(key, frozenset()) | sources
             if output.is_floating_point():
                 self._last = sources
         return result
 
     def _of(self, tensor: Tensor) -> frozenset[str]:
-        known: frozenset[str] | None = self._sources.get(tensor)  # type: ignore[no-untyped-call]  # untyped in torch
-        if known is not None:
-            return known
-        try:
-            pointer = tensor.untyped_storage().data_ptr()
-        except (RuntimeError, NotImplementedError):  # sparse and fake tensors have no storage
+        storage = _storage(tensor)
+        if storage is None:
             return frozenset()
-        return self._weights.get(pointer, frozenset())
+        if storage.data_ptr() in self._weights:
+            return self._weights[storage.data_ptr()]
+        key = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # untyped in torch
+        return self._sources.get(key, frozenset())
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
+    try:
+        storage = tensor.untyped_storage()
+        storage.data_ptr()
+    except (RuntimeError, NotImplementedError):  # sparse and fake tensors have none
+        return None
+    return storage
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -54,7 +55,7 @@ def resolve(name: str) -> ModelSource:
                     name=name, canonical=hub_id, kind="embedded", location=str(folder)
                 )
             return ModelSource(name=name, canonical=hub_id, kind="hub", location=hub_id)
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))  # unlike Path's, never fails: ~nobody stays as it is
     if path.is_dir():
         return _local(name, path)
     if path.is_absolute() or name.startswith((".", "~")):

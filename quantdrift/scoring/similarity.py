@@ -14,6 +14,10 @@ from quantdrift.errors import ScoreError
 __all__ = ["Similarity", "check_embeddings", "prepare", "scores_from_products"]
 
 
+_LEAST_NORM = 1e-18
+"""Squares of what is shorter lose digits in float32."""
+
+
 class Similarity(StrEnum):
     """How two embeddings become a score; larger is nearer."""
 
@@ -39,9 +43,18 @@ def prepare(embeddings: Any, similarity: Similarity, device: torch.device) -> Te
         embeddings = torch.from_numpy(np.array(embeddings, dtype=np.float32, order="C"))
     tensor: Tensor = embeddings.to(device=device, dtype=torch.float32)
     if similarity is Similarity.COSINE:
-        # 1e-30 instead of the usual 1e-12: a tiny vector still has a direction.
-        tensor = torch.nn.functional.normalize(tensor, dim=1, eps=1e-30)
+        tensor = _normalized(tensor)
     return tensor.contiguous()
+
+
+def _normalized(vectors: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
+    unit = vectors / norms
+    odd = ~((norms > _LEAST_NORM) & (norms < float("inf"))).squeeze(1)
+    if bool(odd.any()):  # a tiny or huge vector still has a direction
+        exact = vectors[odd].to(torch.float64)
+        unit[odd] = (exact / exact.norm(dim=1, keepdim=True).clamp_min(1e-300)).to(torch.float32)
+    return unit
 
 
 def scores_from_products(

@@ -1,0 +1,208 @@
+"""Evidence on disk: nothing is lost, other tools read it as it is, damage is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from quantdrift import perturbation
+from quantdrift.assembly import assemble
+from quantdrift.errors import RunError
+from quantdrift.evidence import Evidence, Noise, Top
+from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.scoring import score_ragged
+
+QUERIES = ["q1", "what is it, Zoë?", "問い"]
+ITEMS = ["d1", "ähnlich", "🐍", "d 4", "unused"]
+
+
+def shortlist(positions: list[int], *scores: list[float]) -> Any:
+    return (np.array(positions), *(np.array(part, dtype=np.float32) for part in scores))
+
+
+def evidence(*, judged: bool = True, noisy: bool = True) -> Evidence:
+    """Three inputs with 3, 1 and 2 items of which two are kept."""
+    state = score_ragged(
+        [
+            shortlist([0, 1, 2], [0.1, 0.7, 0.5], [0.1, 0.4, 0.6]),
+            shortlist([3], [1], [1]),
+            shortlist([0, 2], [-2, -3], [-2, -3]),
+        ],
+        k=2,
+    )
+    qrels = {"q1": {"🐍": 2, "not in the corpus": 1}, "問い": {"d1": 0, "d 4": -1}}
+    noise = Noise(
+        flips=np.array([True, False, False]), epsilon=np.array([1e-7, 0, 2e-7], np.float32)
+    )
+    return assemble(
+        state,
+        input_ids=QUERIES,
+        item_ids=ITEMS,
+        qrels=qrels if judged else None,
+        noise=noise if noisy else None,
+    )
+
+
+def written(content: Evidence, tmp_path: Path) -> Path:
+    path = tmp_path / "evidence.parquet"
+    write_evidence(content, path)
+    return path
+
+
+def names(content: Evidence, top: Top) -> list[list[str | None]]:
+    return [[content.item_ids[i] if i >= 0 else None for i in row] for row in top.items.tolist()]
+
+
+@pytest.mark.parametrize("judged", [True, False])
+@pytest.mark.parametrize("noisy", [True, False])
+def test_what_is_written_is_read_back(tmp_path: Path, judged: bool, noisy: bool) -> None:
+    before = evidence(judged=judged, noisy=noisy)
+    after = read_evidence(written(before, tmp_path))
+    assert after.input_ids.tolist() == QUERIES
+    for one, other in (
+        (before.reference_top, after.reference_top),
+        (before.candidate_top, after.candidate_top),
+    ):
+        assert names(before, one) == names(after, other)
+        np.testing.assert_array_equal(one.reference_scores, other.reference_scores)
+        np.testing.assert_array_equal(one.candidate_scores, other.candidate_scores)
+    for field in ("delta_min", "delta_max", "n_items"):
+        values = getattr(after, field)
+        np.testing.assert_array_equal(values, getattr(before, field))
+        assert values.dtype == getattr(before, field).dtype
+    assert (after.judgements is not None) == judged
+    if before.judgements is not None and after.judgements is not None:
+        for row in range(3):
+            labels, again = (
+                {e.item_ids[item]: grade for item, grade in e.judgements.of(row).items()}
+                for e in (before, after)
+            )
+            assert again == labels
+    assert (after.noise is not None) == noisy
+    if before.noise is not None and after.noise is not None:
+        assert after.noise.flips.tolist() == before.noise.flips.tolist()
+        np.testing.assert_array_equal(after.noise.epsilon, before.noise.epsilon)
+
+
+def test_writing_again_what_was_read_changes_nothing(tmp_path: Path) -> None:
+    path = written(evidence(), tmp_path)
+    first = pq.read_table(path)
+    write_evidence(read_evidence(path), path)
+    assert pq.read_table(path).equals(first)
+
+
+def test_other_tools_read_names_and_figures(tmp_path: Path) -> None:
+    table = pq.read_table(written(evidence(), tmp_path)).to_pydict()
+    assert table["input_id"] == QUERIES
+    assert table["reference_items"] == [["ähnlich", "🐍"], ["d 4"], ["d1", "🐍"]]
+    assert table["candidate_items"] == [["🐍", "ähnlich"], ["d 4"], ["d1", "🐍"]]
+    for name, wanted in {
+        "reference_items_reference_scores": [[0.7, 0.5], [1], [-2, -3]],
+        "reference_items_candidate_scores": [[0.4, 0.6], [1], [-2, -3]],
+        "candidate_items_reference_scores": [[0.5, 0.7], [1], [-2, -3]],
+        "candidate_items_candidate_scores": [[0.6, 0.4], [1], [-2, -3]],
+    }.items():
+        assert table[name] == [pytest.approx(row) for row in wanted]
+    assert table["flip"] == [True, False, False]
+    assert table["n_items"] == [3, 1, 2]
+    assert table["gap"] == [pytest.approx(0.2), None, 1]  # one item has no gap
+    assert table["candidate_gap"] == [pytest.approx(0.2), None, 1]
+    assert table["epsilon"] == [pytest.approx(0.3), 0, 0]
+    assert table["separation"] == [pytest.approx(0.2 / 0.6), None, float("inf")]
+    assert table["S"] == [pytest.approx(0.1 + 0.3), 0, 0]
+    assert table["delta_min"] == [pytest.approx(-0.3), 0, 0]
+    assert table["judged_items"] == [["🐍", "not in the corpus"], [], ["d1", "d 4"]]
+    assert table["judged_grades"] == [[2, 1], [], [0, -1]]
+    assert table["noise_flip"] == [True, False, False]
+
+
+def test_optional_columns_are_left_out(tmp_path: Path) -> None:
+    columns = pq.read_schema(written(evidence(judged=False, noisy=False), tmp_path)).names
+    assert not [name for name in columns if name.startswith(("judged", "noise"))]
+
+
+def test_a_query_without_items_has_no_figures(tmp_path: Path) -> None:
+    empty = Top(
+        items=np.array([[-1]]),
+        reference_scores=np.array([[np.nan]], np.float32),
+        candidate_scores=np.array([[np.nan]], np.float32),
+    )
+    lone = Evidence(
+        input_ids=np.array(["q"], dtype=object),
+        item_ids=np.array([], dtype=object),
+        reference_top=empty,
+        candidate_top=empty,
+        delta_min=np.array([np.inf], np.float32),
+        delta_max=np.array([-np.inf], np.float32),
+        n_items=np.array([0]),
+    )
+    path = written(lone, tmp_path)
+    table = pq.read_table(path).to_pydict()
+    assert [table[name] for name in ("gap", "epsilon", "separation", "S")] == [[None]] * 4
+    assert np.isnan(perturbation.epsilon(read_evidence(path))).all()
+    assert perturbation.flips(read_evidence(path)).tolist() == [False]
+
+
+def test_one_row_per_input() -> None:
+    good = evidence()
+    with pytest.raises(RunError, match=r"one row per input \(2\); got .*'delta_min': 3"):
+        Evidence(
+            input_ids=np.array(["a", "b"], dtype=object),
+            item_ids=good.item_ids,
+            reference_top=good.reference_top,
+            candidate_top=good.candidate_top,
+            delta_min=good.delta_min,
+            delta_max=good.delta_max,
+            n_items=good.n_items,
+        )
+
+
+# --- files that cannot be read ---------------------------------------------------------------
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="there is no such file"):
+        read_evidence(tmp_path / "evidence.parquet")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 but not really", b"x" * 5000])
+def test_not_a_parquet_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "evidence.parquet"
+    path.write_bytes(content)
+    with pytest.raises(RunError, match="is not a readable Parquet file"):
+        read_evidence(path)
+
+
+def test_a_file_cut_short(tmp_path: Path) -> None:
+    path = written(evidence(), tmp_path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(RunError, match="is not a readable Parquet file"):
+        read_evidence(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [({b"quantdrift_evidence_version": b"99"}, "version 99"), ({}, "no version")],
+)
+def test_another_version(tmp_path: Path, metadata: dict[bytes, bytes], found: str) -> None:
+    path = written(evidence(), tmp_path)
+    pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), path)
+    with pytest.raises(RunError, match=f"evidence of {found}; this quantdrift reads version 1"):
+        read_evidence(path)
+
+
+def test_a_column_is_missing(tmp_path: Path) -> None:
+    path = written(evidence(), tmp_path)
+    table = pq.read_table(path)
+    pq.write_table(table.drop_columns(["candidate_items"]), path)
+    with pytest.raises(RunError, match="candidate_items"):
+        read_evidence(path)
+    values = pa.array(["x"] * 3)
+    pq.write_table(table.set_column(table.column_names.index("n_items"), "n_items", values), path)
+    with pytest.raises(RunError, match="does not hold evidence"):
+        read_evidence(path)

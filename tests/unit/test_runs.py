@@ -1,0 +1,238 @@
+"""A run folder is there in full or not at all, whatever goes wrong while it is written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift import runs
+from quantdrift.assembly import assemble
+from quantdrift.errors import RunError
+from quantdrift.evidence import Evidence
+from quantdrift.runs import check_place, read_run, write_run
+from quantdrift.scoring import score_matrix
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    scores = np.array([[1.0, 2.0]])
+    return assemble(score_matrix(scores, scores, k=2), input_ids=["q"], item_ids=["a", "b"])
+
+
+@pytest.fixture(params=[OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def failure(request: pytest.FixtureRequest) -> BaseException:
+    error: BaseException = request.param
+    return error
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {entry.name: entry.read_bytes() for entry in folder.iterdir()}
+
+
+def raising(error: BaseException) -> Any:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+# --- a good run ------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_back(tmp_path: Path, evidence: Evidence) -> None:
+    written = write_run(
+        tmp_path / "new" / "run", evidence=evidence, record={"spec": "modèle@W4", "metrics": {}}
+    )
+    assert sorted(content(written.path)) == ["evidence.parquet", "run.json"]
+    for path in (written.path, written.path / "run.json"):
+        run = read_run(path)
+        assert run.record == written.record
+        assert run.record["spec"] == "modèle@W4"
+        assert run.evidence().input_ids.tolist() == ["q"]
+    assert "modèle" in (written.path / "run.json").read_text(encoding="utf-8")
+
+
+def test_a_run_takes_the_place_of_an_earlier_one(tmp_path: Path, evidence: Evidence) -> None:
+    for spec in ("first", "second"):
+        write_run(tmp_path / "run", evidence=evidence, record={"spec": spec})
+    assert read_run(tmp_path / "run").record["spec"] == "second"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_empty_folder_is_a_place(tmp_path: Path, evidence: Evidence) -> None:
+    (tmp_path / "run").mkdir()
+    write_run(tmp_path / "run", evidence=evidence, record={})
+    assert read_run(tmp_path / "run").record["format"] == "quantdrift-run"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_run_is_as_readable_as_other_files(tmp_path: Path, evidence: Evidence, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        path = write_run(tmp_path / "run", evidence=evidence, record={}).path
+        assert os.umask(mask) == mask  # looking at it does not change it
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o777 & ~mask
+    for entry in path.iterdir():
+        assert stat.S_IMODE(entry.stat().st_mode) == 0o666 & ~mask
+
+
+def test_a_relative_path(
+    tmp_path: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert write_run(Path("run"), evidence=evidence, record={}).path == tmp_path / "run"
+
+
+# --- failures --------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["nothing", "earlier run"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, evidence: Evidence) -> Iterator[Path]:
+    """Where a run is to go; afterwards it must be as it was, and nothing may lie beside it."""
+    path = tmp_path / "run"
+    before = None
+    if request.param == "earlier run":
+        before = content(write_run(path, evidence=evidence, record={"spec": "earlier"}).path)
+    yield path
+    assert [entry.name for entry in tmp_path.iterdir()] == ([] if before is None else ["run"])
+    if before is not None:
+        assert content(path) == before
+
+
+def test_a_failure_before_the_evidence_is_complete(
+    place: Path, evidence: Evidence, failure: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(_: Evidence, path: Path) -> None:
+        path.write_bytes(b"PAR1 half")
+        raise failure
+
+    monkeypatch.setattr(runs, "write_evidence", half)
+    expect_failure(place, evidence, failure)
+
+
+@pytest.mark.parametrize(
+    ("place", "step"), [("nothing", 1), ("earlier run", 1), ("earlier run", 2)], indirect=["place"]
+)
+def test_a_failure_while_the_run_is_put_in_place(
+    place: Path,
+    evidence: Evidence,
+    failure: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+) -> None:
+    """With an earlier run, the first move puts it aside and the second brings the new one."""
+    replace, steps = os.replace, [0]
+
+    def fail_once(source: Path, target: Path) -> None:
+        steps[0] += 1
+        if steps[0] == step:
+            raise failure
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", fail_once)
+    expect_failure(place, evidence, failure)
+
+
+def expect_failure(place: Path, evidence: Evidence, failure: BaseException) -> None:
+    if isinstance(failure, OSError):
+        with pytest.raises(RunError, match=r"no space left .* nothing was left behind.*--out"):
+            write_run(place, evidence=evidence, record={})
+    else:
+        with pytest.raises(type(failure)):
+            write_run(place, evidence=evidence, record={})
+
+
+def test_other_complaints_of_the_disk(
+    place: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = PermissionError(errno.EACCES, "Permission denied")
+    monkeypatch.setattr(runs, "write_evidence", raising(error))
+    with pytest.raises(RunError, match=r"cannot be written to .*Permission denied"):
+        write_run(place, evidence=evidence, record={})
+
+
+def test_a_record_that_json_cannot_hold(place: Path, evidence: Evidence) -> None:
+    with pytest.raises(ValueError, match="Out of range float"):
+        write_run(place, evidence=evidence, record={"value": float("nan")})
+
+
+# --- places that hold something else ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"notes.txt": "mine"},
+        {"run.json": "{}"},  # of another program
+        {"run.json": "not JSON"},
+        {"run.json": '{"format": "quantdrift-run"}', "notes.txt": "mine"},
+        {"evidence.parquet": ""},
+    ],
+)
+def test_what_is_not_a_run_is_left_alone(
+    tmp_path: Path, evidence: Evidence, files: dict[str, str]
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    before = content(folder)
+    with pytest.raises(RunError, match=r"something that is not a run: .*--out"):
+        write_run(folder, evidence=evidence, record={})
+    assert content(folder) == before
+
+
+def test_a_file_is_no_place(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(RunError, match="something that is not a run: run"):
+        check_place(tmp_path / "run")
+
+
+def test_a_new_place_is_not_made_by_looking(tmp_path: Path) -> None:
+    check_place(tmp_path / "a" / "b")
+    assert not list(tmp_path.iterdir())
+
+
+# --- runs that cannot be read ----------------------------------------------------------------
+
+
+def test_no_run_there(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="nowhere does not exist"):
+        read_run(tmp_path / "nowhere")
+    with pytest.raises(RunError, match=r"has no run\.json\. Runs are written by: quantdrift run"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b'{"format": ', "is damaged"),
+        (b"\xff\xfe{}", "is damaged"),
+        (b"[1, 2]", "is not the record of a quantdrift run"),
+        (b'{"format": "other"}', "is not the record of a quantdrift run"),
+        (b'{"format": "quantdrift-run", "format_version": 7}', "version 7; .* reads version 1"),
+    ],
+)
+def test_records_that_cannot_be_read(tmp_path: Path, record: bytes, message: str) -> None:
+    (tmp_path / "run.json").write_bytes(record)
+    with pytest.raises(RunError, match=message):
+        read_run(tmp_path)
+
+
+def test_a_run_without_its_evidence(tmp_path: Path, evidence: Evidence) -> None:
+    run = write_run(tmp_path / "run", evidence=evidence, record={})
+    (run.path / "evidence.parquet").unlink()
+    with pytest.raises(RunError, match=r"expected evidence in .*no such file"):
+        read_run(run.path).evidence()
+    assert json.loads((run.path / "run.json").read_text())["format_version"] == 1
