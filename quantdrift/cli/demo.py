@@ -34,16 +34,8 @@ def demo_command(spec: str, out: Path) -> None:
     script = Path(sysconfig.get_path("scripts")) / ("mteb.exe" if os.name == "nt" else "mteb")
     if not script.is_file():
         raise MissingExtraError("mteb", "demo", needed_for="the demo")
-    shown = [
-        "mteb",
-        "run",
-        "--model",
-        f"quantdrift:{spec}",
-        "-t",
-        TASK,
-        "--output-folder",
-        str(out),
-    ]
+    shown = ["mteb", "run", "--model", f"quantdrift:{spec}", "-t", TASK]
+    shown += ["--output-folder", str(out), "--verbosity", "1"]
     say = console()
     say.print(f"$ {shlex.join(shown)}", style="bold", highlight=False, soft_wrap=True)
     command = [str(script), *shown[1:], "--overwrite-strategy", "always"]
