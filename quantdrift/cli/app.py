@@ -186,7 +186,7 @@ def mteb(context: typer.Context) -> None:
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Where mteb puts its results.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="Where mteb puts its results.")] = Path("demo-results"),
     spec: Annotated[str, typer.Option(help=SPEC_HELP, metavar="SPEC")] = "minilm@W4-rtn",
 ) -> None:
     """Run the stock mteb command on an embedded model and corpus, and explain what it prints."""
