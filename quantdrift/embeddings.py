@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,15 +133,17 @@ def _on_disk(
     finished, partial, done_file = (
         stem.with_suffix(suffix) for suffix in (".npy", ".partial.npy", ".done")
     )
-    if finished.is_file():
+    embeddings = _opened(finished, n, "r")
+    if embeddings is not None:
         tell(n)
-        return _mapped(finished)
-    done = _chunks_done(done_file, partial)
-    target = np.lib.format.open_memmap(partial, mode="r+") if done else None
+        return embeddings
+    target: Any = _opened(partial, n, "r+")
+    done = _chunks_done(done_file) if target is not None else 0
     tell(sum(len(chunk) for chunk in chunks[:done]))
     for number, chunk in enumerate(chunks[done:], start=done):
         part = _encoded(encode, chunk)
-        if target is None:
+        if number == 0:
+            done_file.unlink(missing_ok=True)  # of a partial file that is gone
             target = _allocated(partial, (n, part.shape[1]))
         target[chunk] = part
         target.flush()
@@ -149,13 +151,18 @@ def _on_disk(
         tell(len(chunk))
     del target  # closes the file, which Windows needs before renaming it
     os.replace(partial, finished)
+    kept: NDArray[np.float32] = np.load(finished, mmap_mode="r")
     done_file.unlink(missing_ok=True)
-    return _mapped(finished)
+    return kept
 
 
-def _mapped(path: Path) -> NDArray[np.float32]:
-    embeddings: NDArray[np.float32] = np.load(path, mmap_mode="r")
-    return embeddings
+def _opened(path: Path, n: int, mode: Literal["r", "r+"]) -> NDArray[np.float32] | None:
+    """The array in a file, or None where there is none, or a damaged one."""
+    try:
+        array: NDArray[np.float32] = np.load(path, mmap_mode=mode)
+    except (FileNotFoundError, ValueError, EOFError):
+        return None
+    return array if array.ndim == 2 and len(array) == n else None  # noqa: PLR2004 -- a matrix
 
 
 def _encoded(encode: Encode, chunk: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -175,9 +182,9 @@ def _allocated(path: Path, shape: tuple[int, int]) -> Any:
     return target
 
 
-def _chunks_done(done_file: Path, partial: Path) -> int:
+def _chunks_done(done_file: Path) -> int:
     try:
-        return int(done_file.read_text()) if partial.is_file() else 0
+        return int(done_file.read_text())
     except (OSError, ValueError):
         return 0
 

@@ -7,6 +7,7 @@ expected and raises if it does not; the caller turns that into one warning and l
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
 import sys
@@ -93,11 +94,31 @@ def on_tasks_imported(module: ModuleType) -> None:
     registry, listed = getattr(module, "_TASKS_REGISTRY", None), getattr(module, "TASK_LIST", None)
     if not isinstance(registry, dict) or not isinstance(listed, tuple):
         raise TypeError("mteb.get_tasks has no _TASKS_REGISTRY dict and TASK_LIST tuple")
-    from quantdrift_tasks.mteb_tasks import TASKS  # noqa: PLC0415 -- it imports mteb
+    tasks = importlib.import_module("quantdrift_tasks.mteb_tasks")  # it imports mteb
+    if hasattr(tasks, "TASKS"):
+        _add_tasks(module, tasks.TASKS)
+        return
+    # That module is being imported right now, and importing mteb is the first thing it does.
+    for name in ("get_task", "get_tasks"):
+        original = _expected(module, name)
+        if original is not None:
+            _replace(module, name, _after_adding(module, tasks, original))
 
-    new = tuple(task for task in TASKS if task.metadata.name not in registry)
+
+def _after_adding(module: ModuleType, tasks: ModuleType, original: Any) -> Any:
+    @functools.wraps(original)
+    def get(*args: Any, **kwargs: Any) -> Any:
+        _add_tasks(module, getattr(tasks, "TASKS", ()))
+        return original(*args, **kwargs)
+
+    return get
+
+
+def _add_tasks(module: Any, tasks: tuple[Any, ...]) -> None:
+    registry = module._TASKS_REGISTRY
+    new = tuple(task for task in tasks if task.metadata.name not in registry)
     registry.update({task.metadata.name: task for task in new})
-    module.TASK_LIST = (*listed, *new)  # type: ignore[attr-defined]  # a module's attribute
+    module.TASK_LIST = (*module.TASK_LIST, *new)
 
 
 def _expected(module: ModuleType, name: str, *parameters: str) -> Any:

@@ -1,0 +1,173 @@
+"""Small models and small tasks for the tests of the mteb plugin; nothing is downloaded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import mteb
+import pytest
+import torch
+from datasets import Dataset
+from mteb.abstasks import AbsTaskRetrieval
+from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    PreTrainedTokenizerFast,
+)
+
+from quantdrift.models.layers import modules_of
+from quantdrift.pair import QuantizedPair
+from quantdrift.spec import parse_scheme
+
+WORDS = tuple(f"{a}{b}" for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u", "ai", "ou"))
+QUIET = {"batch_size": 8, "show_progress_bar": False}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Where it is imported: threads only stand in each other's way in models this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def text(seed: int, n_words: int = 9) -> str:
+    """Words drawn from the vocabulary, the same ones for the same seed."""
+    return " ".join(random.Random(seed).choices(WORDS, k=n_words))
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+    vocabulary = {word: number for number, word in enumerate((*special, *WORDS))}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    core.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = ("pad_token", "unk_token", "cls_token", "sep_token")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=64
+    )
+
+
+def _backbone(kind: Any, folder: Path, seed: int) -> str:
+    torch.manual_seed(seed)
+    config = BertConfig(
+        vocab_size=len(WORDS) + 4,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        initializer_range=0.2,
+        num_labels=1,
+    )
+    kind(config).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def save_encoder(folder: Path, *, seed: int = 0, **options: Any) -> Path:
+    """A sentence-transformers model of a few thousand random weights; options are its own."""
+    backbone = _backbone(BertModel, folder / "backbone", seed)
+    model = SentenceTransformer(backbone, device="cpu", **options)
+    model.save_pretrained(str(folder / "encoder"))
+    return folder / "encoder"
+
+
+def save_cross_encoder(folder: Path, *, seed: int = 0) -> Path:
+    """A cross-encoder of the same size."""
+    backbone = _backbone(BertForSequenceClassification, folder / "backbone", seed)
+    CrossEncoder(backbone, device="cpu").save_pretrained(str(folder / "reranker"))
+    return folder / "reranker"
+
+
+def stock(folder: Path) -> Any:
+    """A model as mteb loads it without quantdrift."""
+    kind = CrossEncoderWrapper if folder.name == "reranker" else SentenceTransformerEncoderWrapper
+    return kind(str(folder), device="cpu")
+
+
+@contextmanager
+def quantized(model: Any, scheme: str) -> Iterator[Any]:
+    """A stock model, quantized in place by hand."""
+    with QuantizedPair(modules_of(model), parse_scheme(scheme)).candidate():
+        yield model
+
+
+def scores(model: Any, task: Any, **kwargs: Any) -> Mapping[str, list[dict[str, Any]]]:
+    """What mteb.evaluate finds on one task, by split; nothing is stored unless a cache is given."""
+    options = {"cache": None, "co2_tracker": False, "encode_kwargs": dict(QUIET), **kwargs}
+    result = mteb.evaluate(model, task, show_progress_bar=False, **options)
+    return result.task_results[0].scores
+
+
+def split_data(
+    n_queries: int, n_docs: int, *, seed: int = 0, shortlist: int | None = None, **columns: str
+) -> dict[str, Any]:
+    """Queries, corpus and labels; `title` and `instruction` add a column of that name.
+
+    A query is the beginning of its document, so that a random model finds some of them.
+    """
+    documents = [text(1000 * seed + number) for number in range(n_docs)]
+    queries = [" ".join(documents[number].split()[:6]) for number in range(n_queries)]
+    corpus = {"id": [f"d{number}" for number in range(n_docs)], "text": documents}
+    asked = {"id": [f"q{number}" for number in range(n_queries)], "text": queries}
+    if "title" in columns:
+        corpus["title"] = [f"{columns['title']} {text(number, 2)}" for number in range(n_docs)]
+    if "instruction" in columns:
+        asked["instruction"] = [columns["instruction"]] * n_queries
+    rng = random.Random(seed)
+    ranked = {
+        f"q{number}": [
+            f"d{number}",
+            *rng.sample([d for d in corpus["id"] if d != f"d{number}"], k=shortlist - 1),
+        ]
+        for number in range(n_queries if shortlist else 0)
+    }
+    return {
+        "corpus": Dataset.from_dict(corpus),
+        "queries": Dataset.from_dict(asked),
+        "relevant_docs": {f"q{number}": {f"d{number}": 1} for number in range(n_queries)},
+        "top_ranked": ranked or None,
+    }
+
+
+def retrieval_task(
+    name: str,
+    data: Mapping[str, Mapping[str, Any]],
+    *,
+    languages: Mapping[str, Sequence[str]] | None = None,
+    kind: str = "Retrieval",
+    **attributes: Any,
+) -> AbsTaskRetrieval:
+    """A task whose data are those given, subset to split to `split_data`."""
+    metadata = TaskMetadata(
+        name=name,
+        description="made for a test",
+        dataset={"path": "none", "revision": "1"},
+        type=kind,
+        category="t2t",
+        modalities=["text"],
+        eval_splits=sorted({split for splits in data.values() for split in splits}),
+        eval_langs=dict(languages) if languages else ["eng-Latn"],
+        main_score="ndcg_at_10",
+    )
+
+    def load_data(self: Any, *_: Any, **__: Any) -> None:
+        self.dataset = {
+            subset: {split: dict(content) for split, content in splits.items()}
+            for subset, splits in data.items()
+        }
+        self.data_loaded = True
+
+    body = {"metadata": metadata, "load_data": load_data, **attributes}
+    return type(name, (AbsTaskRetrieval,), body)()
