@@ -89,15 +89,18 @@ class EmbeddingStore:
         """
         tell = progress or (lambda _: None)
         chunks = [order[at : at + CHUNK] for at in range(0, len(order), CHUNK)]
-        if self.root is None:
-            return _in_memory(len(order), chunks, encode, tell)
-        folder = self.root / "embeddings" / key[:2]
+        root = self.root
         try:
+            if root is None:
+                return _in_memory(len(order), chunks, encode, tell)
+            folder = root / "embeddings" / key[:2]
             folder.mkdir(parents=True, exist_ok=True)
             with _lock(folder / f"{key}.lock"):
                 return _on_disk(folder / key, len(order), chunks, encode, tell)
+        except _EncodingError as error:  # the model's own trouble, not the disk's
+            raise error.cause from None
         except OSError as error:
-            raise _complaint(error, self.root) from error
+            raise _complaint(error, root or Path()) from error
 
 
 def default_store() -> EmbeddingStore:
@@ -166,13 +169,23 @@ def _opened(path: Path, n: int, mode: Literal["r", "r+"]) -> NDArray[np.float32]
 
 
 def _encoded(encode: Encode, chunk: NDArray[np.int64]) -> NDArray[np.float32]:
-    part = np.asarray(encode(chunk), dtype=np.float32)
+    try:
+        part = np.asarray(encode(chunk), dtype=np.float32)
+    except OSError as error:
+        raise _EncodingError(error) from error
     if part.ndim != 2 or len(part) != len(chunk):  # noqa: PLR2004 -- one vector per input
         raise ScoreError(
             f"expected the model to return one vector per input, shape ({len(chunk)}, dim); got "
             f"shape {part.shape}. Models with one vector per token cannot be paired this way."
         )
     return part
+
+
+class _EncodingError(Exception):
+    """Carries an OSError of the model past the handling of the disk's."""
+
+    def __init__(self, cause: OSError) -> None:
+        self.cause = cause
 
 
 def _allocated(path: Path, shape: tuple[int, int]) -> Any:

@@ -26,8 +26,7 @@ from quantdrift_mteb.keys import key_of_metric
 SCRIPTS = Path(sys.executable).parent
 TASK = "PythonDocsRetrieval"
 NAME = "quantdrift/sentence-transformers__all-MiniLM-L6-v2@W4-g128-rtn"
-SHORT = 240
-"""Seconds for what takes a few when the machine has nothing else to do."""
+SHORT = 240  # seconds, for what takes a few on a machine that has nothing else to do
 
 
 def start(folder: Path, script: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -118,9 +117,8 @@ def test_the_numbers_follow_from_the_stored_evidence(entry: Mapping[str, Any], r
     assert again["ndcg@10"].value == pytest.approx(entry["ndcg_at_10"], abs=1e-5)
     reference = pytest.approx(entry["drift_reference_main_score"], abs=1e-5)
     assert again["reference.ndcg@10"].value == reference
-    assert [name.rsplit(".", 2)[-2] for name in run.record["model"]["layers_never_reached"]] == [
-        "pooler"
-    ]
+    (layer,) = run.record["model"]["layers_never_reached"]
+    assert "pooler" in layer
     assert run.record["data"]["revision"].startswith("cpython-")
 
 
@@ -131,8 +129,7 @@ def test_mteb_reads_its_files_back(
     assert result.scores["test"][0]["drift_flip_at_1"] == entry["drift_flip_at_1"]
     assert result.get_score() == entry["ndcg_at_10"]
     cache = mteb.ResultCache(finished[0])
-    loaded = cache.load_results()
-    table = loaded.to_dataframe()
+    table = cache.load_results().to_dataframe()
     assert table[NAME].tolist() == [entry["main_score"]]
     assert table["task_name"].tolist() == [TASK]
     meta = mteb.get_model_meta("quantdrift:minilm@W4-rtn")
@@ -229,26 +226,19 @@ def test_the_fallback_needs_no_hook(tiny: Path, tmp_path: Path) -> None:
     assert path.parent.parent.name == "quantdrift__local__encoder@W3-g128-rtn+query"
 
 
-def test_the_task_is_listed_by_both_commands_unless_switched_off(tmp_path: Path) -> None:
+def test_the_task_is_listed_by_both_commands(tmp_path: Path) -> None:
     listing = ("available-tasks", "--tasks", TASK)
     started = {
         "stock": start(tmp_path, "mteb", *listing),
         "fallback": start(tmp_path, "quantdrift", "mteb", *listing, QUANTDRIFT_HOOK="0"),
-        "off": start(tmp_path, "mteb", *listing, QUANTDRIFT_HOOK="0"),
     }
-    ended = {name: finish(process) for name, process in started.items()}
-    assert {name: code for name, (code, *_) in ended.items()} == {
-        "stock": 0,
-        "fallback": 0,
-        "off": 1,
-    }
-    assert TASK in ended["stock"][1]
-    assert TASK in ended["fallback"][1]
+    for code, out, err in map(finish, started.values()):
+        assert code == 0, err
+        assert TASK in out
 
 
 def test_switched_off_the_stock_command_knows_no_pairs(tmp_path: Path) -> None:
     command = ("run", "--model", "quantdrift:minilm@W4", "-t", TASK, "--output-folder", "OUT")
     code, out, err = finish(start(tmp_path, "mteb", *command, QUANTDRIFT_HOOK="0"))
-    assert code == 1
-    assert "quantdrift: " not in out + err
+    assert (code, "quantdrift: " in out + err) == (1, False)
     assert not list(tmp_path.rglob("*.json"))

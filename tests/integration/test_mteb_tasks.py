@@ -13,12 +13,13 @@ import pytest
 pytest.importorskip("mteb")
 
 import mteb
-from datasets import Dataset, DatasetDict
-from mteb.mocks import mock_tasks
-from mteb.mocks.mock_tasks import clustering
+from datasets import Dataset
 from mteb_samples import (
+    MOCKS,
+    OTHERS,
     QUIET,
     one_thread,  # noqa: F401 -- used by being here
+    other_task,
     quantized,
     retrieval_task,
     save_cross_encoder,
@@ -26,7 +27,6 @@ from mteb_samples import (
     scores,
     split_data,
     stock,
-    text,
 )
 
 from quantdrift.errors import UnsupportedError
@@ -167,52 +167,6 @@ def test_a_document_of_the_querys_own_id_does_not_count(
         assert not itself.any() if ignored else itself.all()
         assert set(evidence.n_items.tolist()) == {39 if ignored else 40}
         assert (entry["drift_flip_at_1"] > 0) == ignored  # a copy of the query never loses
-
-
-def _pairs(number: int) -> dict[str, list[str]]:
-    ones = [text(seed) for seed in range(number)]
-    others = [" ".join([*one.split()[: n % 9], text(n + 500, 4)]) for n, one in enumerate(ones)]
-    return {"sentence1": ones, "sentence2": others}
-
-
-def _labelled(number: int, seed: int) -> dict[str, list[Any]]:
-    labels = [row % 3 for row in range(number)]
-    texts = [f"{text(7 + label, 4)} {text(seed + row, 5)}" for row, label in enumerate(labels)]
-    return {"text": texts, "label": labels}
-
-
-MOCKS = {**vars(mock_tasks), **vars(clustering)}
-SENTENCES = _labelled(60, 300)
-MULTILABEL = {
-    split: {**content, "label": [[label, 3] for label in content["label"]]}
-    for split, content in (("train", _labelled(45, 100)), ("test", _labelled(30, 200)))
-}
-OTHERS: dict[str, dict[str, dict[str, list[Any]]]] = {
-    "MockSTSTask": {"test": {**_pairs(30), "score": [n % 9 for n in range(30)]}},
-    "MockPairClassificationTask": {"test": {**_pairs(30), "labels": [n % 2 for n in range(30)]}},
-    "MockBitextMiningTask": {"test": _pairs(30)},
-    "MockMultilingualParallelBitextMiningTask": {
-        "test": dict(zip(("eng_Latn", "fra_Latn"), _pairs(20).values(), strict=True))
-    },
-    "MockClassificationTask": {"train": _labelled(45, 100), "test": _labelled(30, 200)},
-    "MockMultilabelClassification": MULTILABEL,
-    "LegacyMockClusteringFastTask": {
-        "test": {"sentences": SENTENCES["text"], "labels": SENTENCES["label"]}
-    },
-    "MockClusteringTask": {
-        "test": {"sentences": [SENTENCES["text"]], "labels": [SENTENCES["label"]]}
-    },
-}
-
-
-def other_task(name: str) -> Any:
-    """A mock task of mteb's with more data than its own."""
-
-    def load_data(self: Any, *_: Any, **__: Any) -> None:
-        splits = {split: Dataset.from_dict(content) for split, content in OTHERS[name].items()}
-        self.dataset, self.data_loaded = DatasetDict(splits), True
-
-    return type(name, (MOCKS[name],), {"load_data": load_data, "n_experiments": 2})()
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -201,3 +201,9 @@ def test_where_embeddings_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert default_store().root == tmp_path / "here"
     monkeypatch.setenv("QUANTDRIFT_CACHE", " OFF ")
     assert default_store().root is None
+
+
+def test_trouble_of_the_model_is_not_blamed_on_the_disk(store: EmbeddingStore) -> None:
+    encode = Encoder(fail_at=0, error=OSError("the model's server is gone"))
+    with pytest.raises(OSError, match="server is gone"):
+        store.get("ab12", order=ORDER, encode=encode)

@@ -39,6 +39,7 @@ class World:
         }
         self.full = self.layer.weight.detach().clone()
         self.pair = QuantizedPair([self.layer], parse_scheme(scheme))
+        self.fingerprint = "of the texts"
         self.calls: list[tuple[str, str, list[int], int]] = []
         self.after: Callable[[str, str, NDArray[np.float32]], None] = lambda *_: None
 
@@ -52,7 +53,11 @@ class World:
 
         ids = [f"{role[0]}{number}" for number in range(len(self.texts[role]))]
         return Inputs(
-            role=role, ids=ids, encode=encode, key={"texts": role} if key else None, lengths=lengths
+            role=role,
+            ids=ids,
+            encode=encode,
+            key={"texts": self.fingerprint} if key else None,
+            lengths=lengths,
         )
 
     def measure(self, *, key: bool = True, store: Path | None = None, **options: Any) -> Measured:
@@ -155,7 +160,10 @@ def test_other_weights_inputs_or_batches_are_encoded_anew(tmp_path: Path) -> Non
     changed.measure(store=tmp_path)
     batches = World()
     batches.measure(store=tmp_path, settings=Settings(k=5, batch_size=8))
-    for world in (changed, batches):
+    texts = World()
+    texts.fingerprint = "of other texts"
+    texts.measure(store=tmp_path)
+    for world in (changed, batches, texts):
         assert world.encoded("reference", "query") >= N_QUERIES
 
 
