@@ -25,7 +25,7 @@ WIDE_TILE = 16384  # an accelerator needs more work per call than a core's cache
 QUERY_BLOCK = 1024
 # In a long pass most work is items that enter the top-K only because it is still filling; a sample
 # tells beforehand about how good the K-th best will be.
-_PRIME_SAMPLE = 4096
+_PRIME_SAMPLE = 8192
 _PRIME_FROM = 200  # documents per kept item from which the sample pays for itself
 
 
