@@ -19,6 +19,7 @@ _MODULES = {
     "Spec": "spec",
     "measure": "metrics",
     "parse_metric": "metrics",
+    "parse_scheme": "spec",
     "parse_spec": "spec",
     "read_beir_folder": "data",
     "read_run": "runs",
