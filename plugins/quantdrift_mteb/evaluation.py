@@ -157,6 +157,13 @@ def _write(
         similarity=found.similarity,
         started=started,
     )
+    warnings = record["data"]["warnings"]
+    if getattr(task, "skip_first_result", False):
+        warnings.append("mteb leaves the first result of this task out; here it counts")
+    if len(record["model"]["layers_never_reached"]) == len(pair.pair.layers):
+        # something must have been: sparse results cannot be followed back to their weights
+        record["model"]["layers_never_reached"] = []
+        warnings.append("which layers a forward pass reaches could not be told")
     write_run(folder, evidence=measured.evidence, record=record)
 
 

@@ -123,9 +123,8 @@ def _refuse_without_weights(base: ModelMeta) -> None:
         UnsupportedError: the model runs elsewhere, or has no weights.
     """
     if "API" in base.framework or base.open_weights is False:
-        raise UnsupportedError(
-            f"{base.name} is served by an API: its weights are not here to be quantized"
-        )
+        how = "is served by an API" if "API" in base.framework else "has no open weights"
+        raise UnsupportedError(f"{base.name} {how}: its weights are not here to be quantized")
     if str(base.name).startswith("mteb/baseline-"):
         raise UnsupportedError(
             f"{base.name} is a baseline without a neural network (bm25, random vectors, ...), so "

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from mteb.models import SearchEncoderWrapper
 
 from quantdrift.assembly import assemble
 from quantdrift.errors import DataError, UnsupportedError
@@ -58,8 +60,7 @@ def search_by_model(pair: QuantizedPair, searcher: Any, call: SearchCall) -> Fou
         raise DataError(f"no query of {call.task_metadata.name} has a document to rank")
     clock = [time.perf_counter()]
     fingerprint = pair.fingerprint
-    with pair.observed():
-        _part(call, probe).run(searcher)
+    _watch(pair, searcher, _part(call, probe))
     reference = call.run(searcher, top_k=len(document_ids))
     clock.append(time.perf_counter())
     with pair.candidate():
@@ -79,6 +80,26 @@ def search_by_model(pair: QuantizedPair, searcher: Any, call: SearchCall) -> Fou
         similarity="the model's own search",
         n_documents=len(document_ids),
     )
+
+
+def _watch(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:
+    """Search with an eye on which layers are reached."""
+    if not isinstance(searcher, SearchEncoderWrapper):
+        with pair.observed():
+            call.run(searcher)
+        return
+    encode = searcher.model.encode
+
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        with pair.observed():  # scores are made of numpy arrays, whose origin cannot be told
+            return encode(*args, **kwargs)
+
+    encoder = SimpleNamespace(
+        encode=observed,
+        similarity=searcher.model.similarity,
+        mteb_model_meta=searcher.mteb_model_meta,
+    )
+    call.run(SearchEncoderWrapper(encoder))
 
 
 def _cut(results: Results, top_k: int) -> Results:

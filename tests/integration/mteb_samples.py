@@ -60,7 +60,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def _backbone(kind: Any, folder: Path, seed: int) -> str:
+def save_backbone(kind: Any, folder: Path, seed: int = 0) -> str:
+    """A BERT of a few thousand random weights, of a class of transformers."""
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=len(WORDS) + 4,
@@ -79,7 +80,7 @@ def _backbone(kind: Any, folder: Path, seed: int) -> str:
 
 def save_encoder(folder: Path, *, seed: int = 0, **options: Any) -> Path:
     """A sentence-transformers model of a few thousand random weights; options are its own."""
-    backbone = _backbone(BertModel, folder / "backbone", seed)
+    backbone = save_backbone(BertModel, folder / "backbone", seed)
     model = SentenceTransformer(backbone, device="cpu", **options)
     model.save_pretrained(str(folder / "encoder"))
     return folder / "encoder"
@@ -87,7 +88,7 @@ def save_encoder(folder: Path, *, seed: int = 0, **options: Any) -> Path:
 
 def save_cross_encoder(folder: Path, *, seed: int = 0) -> Path:
     """A cross-encoder of the same size."""
-    backbone = _backbone(BertForSequenceClassification, folder / "backbone", seed)
+    backbone = save_backbone(BertForSequenceClassification, folder / "backbone", seed)
     CrossEncoder(backbone, device="cpu").save_pretrained(str(folder / "reranker"))
     return folder / "reranker"
 

@@ -24,20 +24,17 @@ from mteb.models.model_meta import ModelMeta
 from mteb_samples import (
     WORDS,
     one_thread,  # noqa: F401 -- used by being here
-    quantized,
     retrieval_task,
     save_cross_encoder,
     save_encoder,
     scores,
     split_data,
-    stock,
     tokenizer,
 )
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from quantdrift.errors import QuantDriftError, UnknownNameError, UnsupportedError
-from quantdrift_mteb import pairs
 from quantdrift_mteb.local_models import local_meta
 from quantdrift_mteb.pairs import PairedEncoder, PairedSearcher
 
@@ -62,58 +59,6 @@ def task() -> Any:
 
 def figures(model: Any) -> dict[str, Any]:
     return scores(model, task())["test"][0]
-
-
-@pytest.fixture
-def streamed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The similarities that were streamed; a search of the model's own adds nothing."""
-    found: list[str] = []
-    original = pairs.search_by_embedding
-
-    def noted(*args: Any) -> Any:
-        found.append(str(args[-1]))
-        return original(*args)
-
-    monkeypatch.setattr(pairs, "search_by_embedding", noted)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("similarity", "expected"),
-    [("cosine", ["cosine"]), ("dot", ["dot"]), ("euclidean", ["euclidean"]), ("manhattan", [])],
-)
-def test_scores_are_made_by_the_similarity_that_the_model_has(
-    similarity: str, expected: list[str], tmp_path: Path, streamed: list[str]
-) -> None:
-    folder = save_encoder(tmp_path, similarity_fn_name=similarity)
-    found = figures(mteb.get_model(f"quantdrift:{folder}@W3"))
-    assert streamed == expected
-    plain = stock(folder)
-    assert found["drift_reference_main_score"] == figures(plain)["main_score"]
-    with quantized(plain, "W3"):
-        assert found["main_score"] == figures(plain)["main_score"]
-
-
-def test_a_similarity_of_the_models_own_is_left_to_the_model(
-    folder: Path, streamed: list[str]
-) -> None:
-    pair = mteb.get_model(f"quantdrift:{folder}@W3")
-    plain = stock(folder)
-    for model in (pair.base, plain):
-        own = model.similarity
-        model.similarity = lambda a, b, own=own: torch.sin(20 * torch.as_tensor(own(a, b)))
-    assert figures(pair)["drift_reference_main_score"] == figures(plain)["main_score"]
-    assert streamed == []
-
-
-def test_quantized_embeddings_are_left_to_the_model(tmp_path: Path, streamed: list[str]) -> None:
-    folder = save_encoder(tmp_path, similarity_fn_name="dot")
-    pair = mteb.get_model(f"quantdrift:{folder}@W3")
-    options = {"batch_size": 8, "show_progress_bar": False, "precision": "int8"}
-    found = scores(pair, task(), encode_kwargs=dict(options))["test"][0]
-    expected = scores(stock(folder), task(), encode_kwargs=dict(options))["test"][0]
-    assert found["drift_reference_main_score"] == expected["main_score"]
-    assert streamed == []
 
 
 def test_a_folder_is_named_after_itself_and_its_files(folder: Path, home: Path) -> None:

@@ -104,10 +104,15 @@ def test_tasks_of_one_name_with_other_data_do_not_meet(pair: Any, folder: Path) 
         assert found["drift_reference_main_score"] == expected
 
 
-@pytest.mark.parametrize("fatal", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize(
-    ("make", "call"),
-    [(small, 1), (small, 4), (small, 6), (small, 7), *((MockSTSTask, n) for n in (1, 3, 4))],
+    ("make", "call", "fatal"),
+    [
+        (small, 1, KeyboardInterrupt),
+        (small, 6, KeyboardInterrupt),
+        (small, 7, RuntimeError),
+        (MockSTSTask, 1, RuntimeError),
+        (MockSTSTask, 4, KeyboardInterrupt),
+    ],
 )
 def test_what_is_interrupted_leaves_weights_and_nothing_half_written(
     make: Any, call: int, fatal: type[BaseException], pair: Any, tmp_path: Path

@@ -132,6 +132,7 @@ def test_a_cross_encoder_reranks_in_both_arms(models: Mapping[str, Model], tmp_p
     assert set(run.evidence().n_items.tolist()) == {8}
     assert run.record["data"]["n_documents"] == 40
     assert run.record["settings"]["similarity"] == "the model's own search"
+    assert run.record["model"]["layers_never_reached"] == []
     assert "reference: search" in run.record["times"]["seconds"]
 
 
