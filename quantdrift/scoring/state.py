@@ -11,7 +11,7 @@ from torch import Tensor
 from quantdrift.errors import ScoreError
 from quantdrift.scoring.topk import EMPTY, PairedTopK, merge_top, unpack
 
-__all__ = ["FIELDS", "Block", "ScoreState", "merge"]
+__all__ = ["FIELDS", "Block", "ScoreState", "merge", "with_rows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +100,20 @@ def merge(left: ScoreState, right: ScoreState) -> ScoreState:
         delta_max=torch.maximum(left.delta_max, right.delta_max),
         n_items=left.n_items + right.n_items,
     )
+
+
+def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
+    """The same state with some queries' rows from another.
+
+    Args:
+        state: of all queries.
+        mask: bool [n_queries], which rows to take from `rows`.
+        rows: state of those queries, in order.
+    """
+    whole = {name: getattr(state, name).clone() for name in FIELDS}
+    for name, values in whole.items():
+        values[mask] = getattr(rows, name)
+    return ScoreState(**whole)
 
 
 class Block:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quantdrift.errors import ScoreError
 from quantdrift.scoring.similarity import Similarity, prepare, scores_from_products
-from quantdrift.scoring.state import FIELDS, Block, ScoreState
+from quantdrift.scoring.state import FIELDS, Block, ScoreState, with_rows
 from quantdrift.scoring.topk import EMPTY, unpack
 
 __all__ = ["QUERY_BLOCK", "TILE", "score_embeddings"]
@@ -83,7 +83,7 @@ def score_embeddings(
         if bars is not None:
             short = _at_bar(state.reference_keys, bars[0]) | _at_bar(state.candidate_keys, bars[1])
             if bool(short.any()):  # a bar was too high for these queries: score them without one
-                state = _replaced(state, short, plan.rows(short).run(None, None))
+                state = with_rows(state, short, plan.rows(short).run(None, None))
     return _checked(state)
 
 
@@ -202,13 +202,6 @@ def _at_bar(keys: Tensor, bar: Tensor) -> Tensor:
     """Whose k-th best does not beat the bar: the list is short, or filled by the other arm's."""
     worst = keys[:, -1]
     return (worst == EMPTY) | ~(unpack(worst)[0] > bar)
-
-
-def _replaced(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
-    whole = {name: getattr(state, name).clone() for name in FIELDS}
-    for name, values in whole.items():
-        values[mask] = getattr(rows, name)
-    return ScoreState(**whole)
 
 
 def _checked(joined: ScoreState) -> ScoreState:
