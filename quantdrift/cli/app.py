@@ -152,7 +152,7 @@ def list_(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
 ) -> None:
     """List the metrics, model short names, quantizers or tasks there are."""
-    from quantdrift.cli.listing import list_command  # noqa: PLC0415
+    from quantdrift.cli.listing import list_command  # noqa: PLC0415 -- each command loads its own
 
     list_command(what, json_output=json_output)
 
@@ -162,7 +162,7 @@ def doctor(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what is installed, whether the start-up hook is active, and what is missing."""
-    from quantdrift.cli.doctor import doctor as report  # noqa: PLC0415
+    from quantdrift.cli.doctor import doctor as report  # noqa: PLC0415 -- each command loads its own
 
     raise typer.Exit(report(json_output))
 
@@ -179,7 +179,7 @@ def mteb(context: typer.Context) -> None:
 
     quantdrift mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval
     """
-    from quantdrift.cli.harness import harness_command  # noqa: PLC0415
+    from quantdrift.cli.harness import harness_command  # noqa: PLC0415 -- each command loads its own
 
     harness_command("mteb", context.args)
 
@@ -190,7 +190,7 @@ def demo(
     spec: Annotated[str, typer.Option(help=SPEC_HELP, metavar="SPEC")] = "minilm@W4-rtn",
 ) -> None:
     """Run the stock mteb command on an embedded model and corpus, and explain what it prints."""
-    from quantdrift.cli.demo import demo_command  # noqa: PLC0415
+    from quantdrift.cli.demo import demo_command  # noqa: PLC0415 -- each command loads its own
 
     demo_command(spec, out)
 
@@ -200,6 +200,6 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Delete all kept embeddings.")] = False,
 ) -> None:
     """Show where embeddings are kept and how much room they take."""
-    from quantdrift.cli.cache import cache_command  # noqa: PLC0415
+    from quantdrift.cli.cache import cache_command  # noqa: PLC0415 -- each command loads its own
 
     cache_command(clear=clear)
