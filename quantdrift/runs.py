@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
 
-__all__ = ["Run", "read_run", "write_run"]
+__all__ = ["Run", "find_runs", "read_run", "write_run"]
 
 FORMAT = "quantdrift-run"
 FORMAT_VERSION = 1
@@ -130,6 +130,36 @@ def read_run(path: Path) -> Run:
             f"reads version {FORMAT_VERSION}"
         )
     return Run(path=folder, record=record)
+
+
+def find_runs(paths: Iterable[Path]) -> list[Run]:
+    """All runs at or below some folders, each once, in the order of the paths and then of names.
+
+    Args:
+        paths: run folders, or folders that hold some at any depth.
+
+    Raises:
+        RunError: below one of the paths there is no run, or one cannot be read.
+    """
+    found: dict[Path, Run] = {}
+    for path in paths:
+        records = [path] if path.is_file() else sorted(path.rglob(RECORD))
+        # other tools write files of that name too; a folder asked for by name must be a run
+        folders = [
+            record.parent
+            for record in records
+            if record.parent == path or (_is_ours(record) and not _is_partial(record, path))
+        ]
+        if not folders:
+            read_run(path)  # says what was expected
+        for folder in folders:
+            found.setdefault(folder.resolve(), read_run(folder))
+    return list(found.values())
+
+
+def _is_partial(record: Path, below: Path) -> bool:
+    """Whether it lies in a hidden folder, as runs do while they are written."""
+    return record != below and any(p.startswith(".") for p in record.relative_to(below).parts)
 
 
 def _is_ours(record: Path) -> bool:

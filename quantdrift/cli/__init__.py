@@ -25,6 +25,11 @@ class Interrupted(Exception):  # noqa: N818 -- not an error
 
 def main() -> None:
     """Entry point of the `quantdrift` command."""
+    from quantdrift.cli import (  # noqa: F401, PLC0415 -- they register; typer is slow to import
+        commands_models,
+        commands_runs,
+        commands_setup,
+    )
     from quantdrift.cli.app import app  # noqa: PLC0415 -- typer takes a while to import
 
     try:

@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.evidence import Evidence
-from quantdrift.statistics import Estimate, mean_estimate, median_estimate, rate_estimate, undefined
+from quantdrift.statistics import (
+    Estimate,
+    mean_estimate,
+    quantile_estimate,
+    rate_estimate,
+    undefined,
+)
 
 __all__ = ["Direction", "Family", "Metric", "MetricError", "Uncertainty"]
 
@@ -32,7 +38,7 @@ PerInput = Callable[[Evidence, int, Arm], NDArray[np.float64]]
 
 _ESTIMATORS: dict[Uncertainty, Callable[[NDArray[np.float64]], Estimate]] = {
     "wilson": rate_estimate,
-    "order statistics": median_estimate,
+    "order statistics": quantile_estimate,
     "bootstrap": mean_estimate,
 }
 

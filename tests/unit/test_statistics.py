@@ -11,7 +11,7 @@ import pytest
 from quantdrift.statistics import (
     Estimate,
     mean_estimate,
-    median_estimate,
+    quantile_estimate,
     rate_estimate,
     undefined,
 )
@@ -67,33 +67,33 @@ def order_statistics(n: int) -> tuple[int, int]:
 @pytest.mark.parametrize("n", [6, 7, 9, 20, 101, 225])
 def test_the_median_lies_between_two_order_statistics(n: int) -> None:
     values = np.random.default_rng(0).permutation(n).astype(np.float64)  # value = place
-    estimate = median_estimate(values)
+    estimate = quantile_estimate(values)
     assert estimate.value == np.median(values)
     assert interval(estimate) == order_statistics(n)
     assert estimate.n == n
 
 
 def test_the_middle_of_two() -> None:
-    assert median_estimate(np.array([4.0, 1, 2, 3])).value == 2.5
+    assert quantile_estimate(np.array([4.0, 1, 2, 3])).value == 2.5
 
 
 @pytest.mark.parametrize("n", [1, 5])
 def test_few_values_have_no_interval(n: int) -> None:
-    estimate = median_estimate(np.ones(n))
+    estimate = quantile_estimate(np.ones(n))
     assert (estimate.value, estimate.low, estimate.high) == (1, None, None)
     assert estimate.to_json() == {"value": 1, "low": None, "high": None, "n": n}
 
 
 def test_infinite_values_are_values() -> None:
     infinite = np.array([math.inf] * 3 + [1.0, 2, 3, 4, 5, 6, 7])
-    estimate = median_estimate(infinite)
+    estimate = quantile_estimate(infinite)
     assert estimate.value == 5.5
     assert estimate.high == math.inf
     assert estimate.to_json()["high"] is None
-    most = median_estimate(np.array([1.0, math.inf, math.inf]))
+    most = quantile_estimate(np.array([1.0, math.inf, math.inf]))
     assert most.value == math.inf
     assert most.to_json() == {"value": None, "reason": "+infinity: no finite value"}
-    half = median_estimate(np.array([1.0, math.inf]))
+    half = quantile_estimate(np.array([1.0, math.inf]))
     assert half.value == math.inf  # half of the way to infinity
 
 

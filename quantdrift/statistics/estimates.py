@@ -5,6 +5,7 @@ scipy does the statistics; what is ours is to say when a value is undefined, and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Estimate", "mean_estimate", "median_estimate", "rate_estimate", "undefined"]
+__all__ = [
+    "CONFIDENCE",
+    "RESAMPLES",
+    "Estimate",
+    "mean_estimate",
+    "quantile_estimate",
+    "rate_estimate",
+    "relative_change_estimate",
+    "undefined",
+]
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -76,21 +86,24 @@ def rate_estimate(outcomes: NDArray[np.float64]) -> Estimate:
     return Estimate(value=hits / n, low=float(interval.low), high=float(interval.high), n=n)
 
 
-def median_estimate(values: NDArray[np.float64]) -> Estimate:
-    """The median, with the distribution-free interval between two order statistics.
+def quantile_estimate(values: NDArray[np.float64], q: float = 0.5) -> Estimate:
+    """A quantile, with the distribution-free interval between two order statistics.
 
-    It makes no assumption on the distribution and copes with infinite values. Fewer than six values
-    give no 95 % interval.
+    It makes no assumption on the distribution and copes with infinite values. The value is the
+    mean of the two order statistics next to the quantile (the usual median for q = 0.5). With too
+    few values for the quantile (six for a median) an end of the interval is None.
 
     Args:
         values: float64, at least one, no NaN.
+        q: which quantile, above 0 and below 1.
     """
     from scipy.stats import quantile_test  # noqa: PLC0415 -- scipy.stats takes long to import
 
-    ordered = np.sort(values)
-    middle = (ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2])
-    value = float(middle[0] if middle[0] == middle[1] else (middle[0] + middle[1]) / 2)
-    interval: Any = quantile_test(values, p=0.5).confidence_interval(CONFIDENCE)
+    ordered, place = np.sort(values), round(len(values) * q, 9)
+    # the last value below the quantile and the first above it; they are one unless it falls between
+    below, above = ordered[math.ceil(place) - 1], ordered[min(math.floor(place), len(values) - 1)]
+    value = float(below if below == above else (below + above) / 2)
+    interval: Any = quantile_test(values, p=q).confidence_interval(CONFIDENCE)
     low, high = (None if np.isnan(end) else float(end) for end in interval)
     return Estimate(value=value, low=low, high=high, n=len(values))
 
@@ -98,25 +111,65 @@ def median_estimate(values: NDArray[np.float64]) -> Estimate:
 def mean_estimate(values: NDArray[np.float64], *, seed: int = 0) -> Estimate:
     """The mean, with a seeded percentile bootstrap interval.
 
+    The interval depends on the values and the seed, not on the order of the values. For the mean of
+    per-input differences this is the paired bootstrap.
+
     Args:
         values: float64, at least one, finite.
         seed: of the resampling.
     """
-    from scipy.stats import bootstrap  # noqa: PLC0415 -- scipy.stats takes long to import
-
     value = float(values.mean())
     if len(values) == 1 or np.ptp(values) == 0:
         return Estimate(value=value, low=value, high=value, n=len(values))
+    low, high = _bootstrap((np.sort(values),), np.mean, seed)
+    return Estimate(value=value, low=low, high=high, n=len(values))
+
+
+def relative_change_estimate(
+    candidate: NDArray[np.float64], reference: NDArray[np.float64], *, seed: int = 0
+) -> Estimate:
+    """Mean of one arm over that of the other, minus 1, with a seeded paired bootstrap interval.
+
+    mean(candidate) / mean(reference) - 1. Inputs are resampled, both their values together.
+
+    Args:
+        candidate: float64 [n_inputs], at least one, finite.
+        reference: likewise, the same inputs.
+        seed: of the resampling.
+
+    Returns:
+        At least -1 for values that are not negative; undefined if the reference's mean is 0.
+    """
+    before = float(reference.mean())
+    if before == 0:
+        return undefined("the reference's mean is 0")
+    value = float(candidate.mean()) / before - 1
+    if len(candidate) == 1 or (candidate == reference).all():
+        return Estimate(value=value, low=value, high=value, n=len(candidate))
+    order = np.lexsort((candidate, reference))
+
+    def change(after: Any, before: Any, axis: int = -1) -> Any:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.mean(after, axis=axis) / np.mean(before, axis=axis) - 1
+
+    low, high = _bootstrap((candidate[order], reference[order]), change, seed)
+    return Estimate(value=value, low=low, high=high, n=len(candidate))
+
+
+def _bootstrap(
+    samples: tuple[NDArray[np.float64], ...], statistic: Callable[..., Any], seed: int
+) -> tuple[float | None, float | None]:
+    from scipy.stats import bootstrap  # noqa: PLC0415 -- scipy.stats takes long to import
+
     interval = bootstrap(
-        (values,),
-        np.mean,
+        samples,
+        statistic,
         confidence_level=CONFIDENCE,
         n_resamples=RESAMPLES,
         batch=100,
         method="percentile",
+        paired=True,
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return Estimate(value=value, low=float(interval.low), high=float(interval.high), n=len(values))
-
-
-Estimator = Callable[[NDArray[np.float64]], Estimate]
+    low, high = float(interval.low), float(interval.high)
+    return None if np.isnan(low) else low, None if np.isnan(high) else high

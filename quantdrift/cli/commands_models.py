@@ -1,0 +1,122 @@
+"""Commands that run a model: `run`, `mteb`, `demo`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quantdrift.cli.app import app
+
+__all__: list[str] = []
+
+SPEC_HELP = (
+    "What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, "
+    "./my-model@W4-channel+query"
+)
+
+
+@app.command(no_args_is_help=True)
+def run(  # noqa: PLR0917 -- typer makes options of the parameters
+    spec: Annotated[str, typer.Argument(help=SPEC_HELP, metavar="SPEC")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="A task that comes along instead: quantdrift list tasks.", metavar="NAME"
+        ),
+    ] = None,
+    split: Annotated[
+        str, typer.Option(help="Which qrels/SPLIT.tsv of the folder.", metavar="NAME")
+    ] = "test",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run folder to write; quantdrift-runs/SPEC_on_DATA if not given.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Ranks kept of either arm.")] = 200,
+    batch_size: Annotated[int, typer.Option(min=1, help="Inputs per forward pass.")] = 32,
+    noise_floor: Annotated[
+        bool, typer.Option(help="Run the reference a second time, to know what noise alone flips.")
+    ] = True,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="cpu, cuda, cuda:1 or mps; the best there is if not given.", metavar="NAME"
+        ),
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Revision of a hub model.", metavar="NAME")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the order in which the noise floor is run.")] = 0,
+    cache: Annotated[
+        bool, typer.Option(help="Keep embeddings, so that the next scheme needs half the work.")
+    ] = True,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print run.json instead of a table.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")] = False,
+) -> None:
+    """Compare a model with its quantized self on a corpus, and write a run folder.
+
+    The folder holds evidence.parquet (one row per query: both rankings, epsilon, flip) and run.json
+    (spec, versions, fingerprints, metrics with intervals). Compute more from it, without the model,
+    with: quantdrift metrics RUN
+    """
+    from quantdrift.cli.run import RunOptions, run_command  # noqa: PLC0415 -- torch
+
+    run_command(
+        RunOptions(
+            spec=spec,
+            data=data,
+            task=task,
+            split=split,
+            out=out,
+            k=k,
+            batch_size=batch_size,
+            noise_floor=noise_floor,
+            device=device,
+            revision=revision,
+            seed=seed,
+            cache=cache,
+            json_output=json_output,
+            quiet=quiet,
+        )
+    )
+
+
+@app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    }
+)
+def mteb(context: typer.Context) -> None:
+    """Run mteb's own command with quantdrift in it; needs no start-up hook.
+
+    quantdrift mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval
+    """
+    from quantdrift.cli.harness import harness_command  # noqa: PLC0415 -- each command loads its own
+
+    harness_command("mteb", context.args)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where mteb puts its results.")] = Path("demo-results"),
+    spec: Annotated[str, typer.Option(help=SPEC_HELP, metavar="SPEC")] = "minilm@W4-rtn",
+) -> None:
+    """Run the stock mteb command on an embedded model and corpus, and explain what it prints."""
+    from quantdrift.cli.demo import demo_command  # noqa: PLC0415 -- each command loads its own
+
+    demo_command(spec, out)
