@@ -15,12 +15,16 @@ __all__ = [
     "at_risk",
     "candidate_gap",
     "contender_count",
+    "contenders_cut_short",
+    "cut_separation",
     "epsilon",
     "flips",
     "gap",
+    "new_top_rank",
     "perturbation_s",
     "separation_ratio",
     "tied_top",
+    "top_set_kept",
 ]
 
 Floats = NDArray[np.float64]
@@ -69,10 +73,34 @@ def separation_ratio(evidence: Evidence) -> Floats:
         float64 [n_inputs], at least 0; +inf where epsilon is 0 (an exact copy is stable, ties
         included); NaN where there is only one item.
     """
-    gaps, epsilons = gap(evidence), epsilon(evidence)
+    return _in_units_of_2_epsilon(gap(evidence), epsilon(evidence))
+
+
+def _in_units_of_2_epsilon(gaps: Floats, epsilons: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = gaps / (2 * epsilons)
     return np.where(epsilons == 0, np.where(np.isnan(gaps), np.nan, np.inf), ratio)
+
+
+def cut_separation(evidence: Evidence, k: int) -> Floats:
+    """(score of rank k - score of rank k + 1) / (2 epsilon), in the reference.
+
+    At least 1 means that the top-k cannot change as a set. For k = 1 this is the separation ratio.
+
+    Args:
+        evidence: with at least k + 1 stored ranks, where there are so many items.
+        k: where the list is cut, at least 1.
+
+    Returns:
+        float64 [n_inputs], at least 0; +inf where epsilon is 0; NaN where there are not more than
+        k items.
+
+    Source: paper, Lemma 1 and the appendix's table of top-k sets.
+    """
+    scores = evidence.reference_top.reference_scores.astype(np.float64)
+    if scores.shape[1] <= k:
+        return np.full(len(scores), np.nan)
+    return _in_units_of_2_epsilon(scores[:, k - 1] - scores[:, k], epsilon(evidence))
 
 
 def at_risk(evidence: Evidence) -> Floats:
@@ -96,6 +124,12 @@ def contender_count(evidence: Evidence) -> NDArray[np.int64]:
     return np.asarray((gaps < 2 * epsilon(evidence)[:, None]).sum(axis=1), dtype=np.int64)
 
 
+def contenders_cut_short(evidence: Evidence) -> NDArray[np.bool_]:
+    """Whether the stored list ends among contenders, so that their count is only a lower bound."""
+    full = contender_count(evidence) == evidence.depth - 1
+    return np.asarray(full & (evidence.n_items > evidence.depth))
+
+
 def perturbation_s(evidence: Evidence) -> Floats:
     """S = max_j (delta[candidate's top-1] - delta[j]); what the stability check calibrates.
 
@@ -113,6 +147,25 @@ def perturbation_s(evidence: Evidence) -> Floats:
 def flips(evidence: Evidence) -> NDArray[np.bool_]:
     """Whether the top-1 item differs between reference and candidate, bool [n_inputs]."""
     return np.asarray(evidence.reference_top.items[:, 0] != evidence.candidate_top.items[:, 0])
+
+
+def top_set_kept(evidence: Evidence, k: int) -> NDArray[np.bool_]:
+    """Whether the first k ranks of both arms hold the same items, in any order, bool [n_inputs].
+
+    Where there are fewer than k items, all of them are in both, and the set is kept.
+    """
+    arms = (evidence.reference_top.items[:, :k], evidence.candidate_top.items[:, :k])
+    return np.asarray((np.sort(arms[0], axis=1) == np.sort(arms[1], axis=1)).all(axis=1))
+
+
+def new_top_rank(evidence: Evidence) -> Floats:
+    """The rank, in the reference, of the candidate's top-1; 1 where it did not flip.
+
+    Returns:
+        float64 [n_inputs], from 1 to depth, or +inf where that item is not among the stored ranks.
+    """
+    same = evidence.reference_top.items == evidence.candidate_top.items[:, :1]
+    return np.where(same.any(axis=1), same.argmax(axis=1) + 1.0, np.inf)
 
 
 def tied_top(evidence: Evidence) -> NDArray[np.bool_]:

@@ -22,7 +22,7 @@ from quantdrift.assembly import with_qrels
 from quantdrift.errors import UnsupportedError
 from quantdrift.job import describe_run
 from quantdrift.runs import write_run
-from quantdrift_mteb.keys import drift_keys
+from quantdrift_mteb.keys import mteb_keys
 from quantdrift_mteb.pairs import Comparison, MtebPair
 from quantdrift_mteb.search import Found
 
@@ -96,7 +96,7 @@ def _evaluate(
             found.measured.evidence = with_qrels(
                 found.measured.evidence, _qrels(task, split, subset)
             )
-            keys |= drift_keys(found.measured.evidence)
+            keys |= mteb_keys(found.measured.evidence)
             if place is not None:
                 folder = place / re.sub(r"[^\w.-]", "_", f"{split}-{subset}")
                 _write(pair, task, found, folder, split=split, subset=subset, started=started)

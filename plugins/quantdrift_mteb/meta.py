@@ -10,6 +10,7 @@ from typing import Any
 from mteb.models.model_meta import ModelMeta
 
 from quantdrift.errors import QuantDriftError, UnsupportedError, nearest
+from quantdrift.metrics.keys import harness_metrics
 from quantdrift.models.aliases import EMBEDDED
 from quantdrift.models.resolve import ModelSource, resolve
 from quantdrift.quantizers import layer_quantizer
@@ -55,6 +56,7 @@ def pair_meta(
     """
     spec = parse(text)
     layer_quantizer(spec.scheme)
+    harness_metrics()  # a misspelt one is better known now than after hours
     source = resolve(spec.model)
     base = _base_meta(source, revision, get_model_meta)
     _refuse_without_weights(base)

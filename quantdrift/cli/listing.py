@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import isinf
 from typing import Any
 
 from rich.table import Table
@@ -10,12 +11,28 @@ from rich.table import Table
 from quantdrift.cli.tables import console
 from quantdrift.components import AVAILABLE_QUANTIZERS
 from quantdrift.errors import UnknownNameError
-from quantdrift.metrics import FAMILIES
+from quantdrift.metrics import FAMILIES, members
 from quantdrift.models.aliases import ALIASES, EMBEDDED
 from quantdrift.spec import QUANTIZERS
 from quantdrift.tasks import task_names
 
 __all__ = ["list_command"]
+
+
+ONLY_IN_JSON = {"section", "range", "interval", "ties"}
+"""Columns that a table has no room for."""
+
+MORE = {
+    "metrics": (
+        "Other cut-offs can be asked for: gold_lost@3, set_kept@20, separation_quantile@5.",
+        "reference.ndcg@10 is the other arm's, change.ndcg@10 the difference, relative.ndcg@10 "
+        "that difference as a share.",
+        "flip@1:separation=0.05..0.1 is over the inputs with a separation from 0.05 up to, not "
+        "including, 0.1; harm:contenders=5.. over those with 5 or more.",
+        "Every value comes with a 95 % interval. Range, kind of interval and tie policy of each: "
+        "quantdrift list metrics --json",
+    )
+}
 
 
 def list_command(what: str, *, json_output: bool) -> None:
@@ -35,22 +52,30 @@ def list_command(what: str, *, json_output: bool) -> None:
     if json_output:
         print(json.dumps(rows, indent=2))
         return
+    columns = [name for name in (rows[0] if rows else ()) if name not in ONLY_IN_JSON]
     table = Table()
-    for column in rows[0] if rows else ():
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(str(value) for value in row.values()))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before is not None and before.get("section") != row.get("section"):
+            table.add_section()
+        table.add_row(*(str(row[name]) for name in columns))
     console().print(table)
+    for line in MORE.get(what, ()):
+        console().print(line, highlight=False)
 
 
 def _metrics() -> list[dict[str, Any]]:
     return [
         {
-            "metric": ", ".join(str(member) for member in family.members()),
+            "metric": ", ".join(str(member) for member in members(family)),
+            "section": family.section,
             "better": family.direction,
+            "range": f"{family.low:g} to {'∞' if isinf(family.high) else f'{family.high:g}'}",
             "unit": family.unit,
             "interval": family.uncertainty,
             "labels": "yes" if family.needs_labels else "no",
+            "ties": family.ties,
             "meaning": family.summary,
         }
         for family in FAMILIES.values()

@@ -1,4 +1,4 @@
-"""`quantdrift metrics`: from a run folder, without torch."""
+"""`quantdrift metrics`: from run folders, without torch."""
 
 from __future__ import annotations
 
@@ -7,41 +7,120 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from rich.table import Table
 
-from quantdrift.cli.tables import console, metric_table
+from quantdrift.cli.tables import (
+    cell,
+    console,
+    has_value,
+    metric_table,
+    print_markdown,
+    show,
+    show_interval,
+)
+from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
-from quantdrift.runs import read_run
+from quantdrift.runs import Run, find_runs
+from quantdrift.statistics import Estimate
 
 __all__ = ["metrics_command"]
 
 
+OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")
+
+
 def metrics_command(
-    path: Path, names: Sequence[str], *, per_input: bool, json_output: bool
+    paths: Sequence[Path],
+    names: Sequence[str],
+    *,
+    per_input: bool,
+    json_output: bool,
+    markdown: bool,
 ) -> None:
-    """Print metrics of a run.
+    """Print metrics of one run, or of many as a table with one row per run.
 
     Args:
-        path: run folder.
-        names: metric strings; the default metrics if there are none.
-        per_input: one row per input.
+        paths: run folders, or folders that hold some.
+        names: metric strings; if there are none, the default metrics of one run, or those few of
+            many that a table has room for.
+        per_input: one row per input, of one run.
         json_output: print one JSON object.
+        markdown: print a Markdown table.
 
     Raises:
-        QuantDriftError: no such run or metric.
+        QuantDriftError: no such run or metric, or --per-input for several runs.
     """
-    chosen = [parse_metric(name) for name in names] or default_metrics()
-    run = read_run(path)
+    asked = [parse_metric(name) for name in names]
+    runs = find_runs(paths)
+    if len(runs) > 1:
+        if per_input:
+            raise QuantDriftError(f"--per-input is for one run; got {len(runs)}")
+        few = [parse_metric(name) for name in OF_MANY]
+        _many(runs, asked or few, json_output=json_output, markdown=markdown)
+        return
+    chosen, run = asked or default_metrics(), runs[0]
     evidence = run.evidence()
     if per_input:
         _per_input(evidence, chosen, json_output=json_output)
         return
     estimates = measure(evidence, chosen)
     if json_output:
-        values = {name: estimate.to_json() for name, estimate in estimates.items()}
-        print(json.dumps({"spec": run.record["spec"], "metrics": values}, indent=2))
+        print(json.dumps(_json(run, estimates), indent=2))
+    elif markdown:
+        rows = [
+            (
+                name,
+                show(parse_metric(name), estimate),
+                show_interval(parse_metric(name), estimate)
+                if has_value(estimate)
+                else str(estimate.to_json()["reason"]),
+                f"{estimate.n:,}",
+            )
+            for name, estimate in estimates.items()
+        ]
+        print_markdown(("metric", "value", "95 % interval", "n"), rows)
+    else:
+        console().print(metric_table(str(run.record["spec"]), estimates))
+
+
+def _json(run: Run, estimates: dict[str, Estimate]) -> dict[str, object]:
+    values = {name: estimate.to_json() for name, estimate in estimates.items()}
+    return {"spec": run.record["spec"], "metrics": values}
+
+
+def _many(
+    runs: Sequence[Run], chosen: Sequence[Metric], *, json_output: bool, markdown: bool
+) -> None:
+    """One row per run; the interval stands below the value, or behind it in Markdown."""
+    if json_output:
+        listed = [
+            {"path": str(run.path), "data": run.record["data"]["name"]}
+            | _json(run, measure(run.evidence(), chosen))
+            for run in runs
+        ]
+        print(json.dumps({"runs": listed}, indent=2))
         return
-    console().print(metric_table(str(run.record["spec"]), estimates))
+    head = ("data", "spec", *(str(metric) for metric in chosen))
+    joint = " " if markdown else "\n"
+    rows = []
+    for run in runs:
+        estimates = measure(run.evidence(), chosen)
+        cells = [
+            cell(metric, estimate, joint)
+            for metric, estimate in zip(chosen, estimates.values(), strict=True)
+        ]
+        rows.append((str(run.record["data"]["name"]), str(run.record["spec"]), *cells))
+    if markdown:
+        print_markdown(head, rows)
+        return
+    table = Table(show_lines=True)
+    table.add_column("run", overflow="fold")
+    for name in head[2:]:
+        table.add_column(name, justify="right", no_wrap=len(chosen) <= len(OF_MANY))
+    for data, spec, *cells in rows:
+        table.add_row(f"{spec}\non {data}", *cells)
+    console().print(table)
 
 
 def _per_input(evidence: Evidence, chosen: Sequence[Metric], *, json_output: bool) -> None:

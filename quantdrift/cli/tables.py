@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite, isinf
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from quantdrift.metrics import parse_metric
+from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.runs import Run
 from quantdrift.statistics import Estimate
 
-__all__ = ["console", "explain", "metric_table", "print_run"]
+__all__ = [
+    "cell",
+    "console",
+    "explain",
+    "has_value",
+    "metric_table",
+    "print_markdown",
+    "print_run",
+    "show",
+    "show_interval",
+]
 
 
 def console() -> Console:
@@ -46,10 +57,13 @@ def print_run(run: Run) -> None:
         )
     for warning in data["warnings"]:
         out.print(f"[yellow]note:[/yellow] {warning}", highlight=False)
-    out.print(metric_table("", _estimates(record["metrics"])))
+    estimates = _estimates(record["metrics"])
+    shown = {str(metric) for metric in headline_metrics()} & estimates.keys()
+    out.print(metric_table("", {name: value for name, value in estimates.items() if name in shown}))
     for line in explain(record["metrics"]):
         out.print(line, highlight=False)
     out.print(f"\nrun folder: {run.path}", highlight=False, soft_wrap=True)
+    out.print(f"all metrics: quantdrift metrics {run.path}", highlight=False, soft_wrap=True)
 
 
 def _estimates(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Estimate]:
@@ -68,39 +82,88 @@ def metric_table(title: str, estimates: Mapping[str, Estimate]) -> Table:
         estimates: by metric string.
     """
     table = Table(title=title or None, title_justify="left")
-    table.add_column("metric", no_wrap=True)
+    table.add_column("metric", overflow="fold")
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("95 % interval", justify="right", no_wrap=True)
     table.add_column("n", justify="right", no_wrap=True)
     table.add_column("what it says")
-    told = ""
+    told = section = ""
     for name, estimate in estimates.items():
-        family = parse_metric(name).family
+        metric = parse_metric(name)
+        family = metric.family
+        if section and family.section != section:
+            table.add_section()
+        section = family.section
         # members of a family stand beside each other: one explanation for all of them
         summary = family.summary if family.name != told else ""
         told = family.name
-        form = _percent if family.unit == "rate" else _number
-        entry = estimate.to_json()
-        if entry["value"] is None:
-            table.add_row(name, "-", "", "", f"[dim]{entry['reason']}[/dim]")
+        if not has_value(estimate):
+            table.add_row(name, "-", "", "", f"[dim]{estimate.to_json()['reason']}[/dim]")
             continue
-        interval = ""
-        if entry["low"] is not None or entry["high"] is not None:
-            low = "" if entry["low"] is None else form(entry["low"])
-            high = "∞" if entry["high"] is None else form(entry["high"])
-            interval = f"{low} to {high}"
         table.add_row(
-            name, form(entry["value"]), interval, f"{estimate.n:,}", f"[dim]{summary}[/dim]"
+            name,
+            show(metric, estimate),
+            show_interval(metric, estimate),
+            f"{estimate.n:,}",
+            f"[dim]{summary}[/dim]",
         )
     return table
 
 
+def has_value(estimate: Estimate) -> bool:
+    """Whether there is a finite value to show."""
+    return estimate.value is not None and isfinite(estimate.value)
+
+
+def show(metric: Metric, estimate: Estimate) -> str:
+    """The value as people read it; "-" if there is none."""
+    return (
+        _form(metric)(estimate.value) if estimate.value is not None and has_value(estimate) else "-"
+    )
+
+
+def show_interval(metric: Metric, estimate: Estimate) -> str:
+    """The 95 % interval as people read it; empty if there is none."""
+    form, low, high = _form(metric), estimate.low, estimate.high
+    if low is None and high is None:
+        return ""
+    shown = ["" if end is None else "∞" if isinf(end) else form(end) for end in (low, high)]
+    return f"{shown[0]} to {shown[1] or '∞'}"
+
+
+def cell(metric: Metric, estimate: Estimate, joint: str = " ") -> str:
+    """Value and interval for a table cell; "-" if there is no value.
+
+    Args:
+        metric: whose estimate it is.
+        estimate: the estimate.
+        joint: between the two.
+    """
+    if not has_value(estimate):
+        return "-"
+    interval = show_interval(metric, estimate).replace(" %", "")  # the unit once is enough
+    return show(metric, estimate) + (f"{joint}({interval})" if interval else "")
+
+
+def print_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a Markdown table on standard output."""
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+
+
+def _form(metric: Metric) -> Callable[[float], str]:
+    signed = "+" if metric.arm in {"change", "relative"} else ""
+    if metric.unit == "rate":
+        return lambda value: f"{100 * value:{signed}.1f} %"
+    if metric.unit in {"rank", "items"}:
+        return lambda value: f"{value:{signed}g}"
+    return lambda value: f"{value:{signed}.{3 if abs(value) >= 1 else 4}f}"
+
+
 def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
-
-
-def _number(value: float) -> str:
-    return f"{value:.3f}" if abs(value) >= 1 else f"{value:.4f}"
 
 
 def explain(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quantdrift.evidence import Evidence
-from quantdrift.metrics import quality, ranking, separation
-from quantdrift.metrics.base import Family, Metric, MetricError, parse_in
+from quantdrift.metrics import gold, quality, ranking, separation, similarity
+from quantdrift.metrics.base import Family, MetricError
+from quantdrift.metrics.metric import Metric, Slice, members
+from quantdrift.metrics.names import parse_in
 from quantdrift.statistics import Estimate
 
 __all__ = [
@@ -18,29 +20,45 @@ __all__ = [
     "Family",
     "Metric",
     "MetricError",
+    "Slice",
     "default_metrics",
+    "headline_metrics",
     "measure",
+    "members",
     "parse_metric",
 ]
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (*ranking.FAMILIES, *separation.FAMILIES, *quality.FAMILIES)
+    family.name: family
+    for family in (
+        *ranking.FAMILIES,
+        *separation.FAMILIES,
+        *quality.FAMILIES,
+        *gold.FAMILIES,
+        *similarity.FAMILIES,
+    )
 }
 
 
 def parse_metric(text: str) -> Metric:
-    """The metric that a string names, e.g. `flip@1` or `reference.ndcg@10`.
+    """The metric that a string names, e.g. `flip@1`, `change.ndcg@10`, `harm:separation=0..0.05`.
 
     Raises:
         UnknownNameError: no such metric; carries the nearest names.
-        MetricError: a cut-off is missing or not taken, or there is no such arm.
+        MetricError: a cut-off is missing or not taken, there is no such arm, or a slice cannot be
+            read.
     """
     return parse_in(text, FAMILIES)
 
 
 def default_metrics() -> list[Metric]:
     """What a run reports when nobody asks for particular metrics, in order."""
-    return [member for family in FAMILIES.values() for member in family.members()]
+    return [member for family in FAMILIES.values() for member in members(family)]
+
+
+def headline_metrics() -> list[Metric]:
+    """The most telling of the default metrics, in order."""
+    return [metric for metric in default_metrics() if metric.family.headline]
 
 
 def measure(evidence: Evidence, metrics: Iterable[Metric] | None = None) -> dict[str, Estimate]:

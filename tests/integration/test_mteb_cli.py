@@ -20,8 +20,8 @@ from mteb.results import TaskResult
 from mteb_samples import retrieval_task, save_encoder, scores, split_data, stock
 
 from quantdrift.metrics import default_metrics, measure
+from quantdrift.metrics.keys import key_of
 from quantdrift.runs import Run, read_run
-from quantdrift_mteb.keys import key_of_metric
 
 SCRIPTS = Path(sys.executable).parent
 TASK = "PythonDocsRetrieval"
@@ -111,7 +111,7 @@ def test_the_numbers_follow_from_the_stored_evidence(entry: Mapping[str, Any], r
     for metric in default_metrics():
         value = again[str(metric)].value
         assert run.record["metrics"][str(metric)]["value"] == value
-        key = key_of_metric(metric)
+        key = key_of(metric)
         if key in entry:
             assert entry[key] == pytest.approx(value, abs=1e-6), key
     assert again["ndcg@10"].value == pytest.approx(entry["ndcg_at_10"], abs=1e-5)

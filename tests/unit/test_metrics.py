@@ -200,7 +200,8 @@ def test_an_exact_copy_is_stable_ties_included() -> None:
     copy = evidence_of(tied, tied)
     estimate = parse_metric("separation")(copy)
     assert estimate.value == INFINITE
-    assert estimate.to_json() == {"value": None, "reason": "+infinity: no finite value"}
+    reason = "+infinity: the typical input did not change at all (epsilon 0)"
+    assert estimate.to_json() == {"value": None, "reason": reason}
     assert value("at_risk", copy) == 0
     assert value("tied", copy) == 1
 

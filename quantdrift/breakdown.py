@@ -1,0 +1,107 @@
+"""Metrics within buckets of inputs: change rate and harm by separation, by contenders.
+
+Source: paper, appendix, the tables of flips against relevance and of rates by contender count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from quantdrift.evidence import Evidence
+from quantdrift.metrics import Metric, MetricError, Slice
+from quantdrift.statistics import Estimate
+
+__all__ = ["EDGES", "Bucket", "breakdown", "edges_of"]
+
+EDGES: Mapping[str, tuple[float, ...]] = {
+    "separation": (0, 0.05, 0.1, 0.2, 0.5, 1),
+    "contenders": (0, 1, 2, 3, 4, 5, 11, 51, 121),
+}
+"""Where buckets begin, for the quantities the paper sorts by; the last has no upper end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """The inputs whose value of one quantity lies in a range.
+
+    Attributes:
+        where: the range.
+        n: how many inputs it holds, over all runs.
+        estimates: by metric string, over these inputs.
+    """
+
+    where: Slice
+    n: int
+    estimates: Mapping[str, Estimate]
+
+
+def breakdown(
+    group: Sequence[Evidence],
+    *,
+    by: Metric,
+    metrics: Sequence[Metric],
+    edges: Sequence[float] | None = None,
+) -> tuple[Bucket, ...]:
+    """Metrics over the inputs of each bucket, pooled over runs.
+
+    Args:
+        group: evidence of the runs.
+        by: what the inputs are sorted by.
+        metrics: what is computed in each bucket.
+        edges: where buckets begin, rising; the last has no upper end. `edges_of` if not given.
+
+    Returns:
+        One bucket per edge, in that order. A metric without inputs is undefined, with the reason.
+
+    Raises:
+        MetricError: the edges do not rise, or a metric is a slice already.
+    """
+    starts = edges_of(by, group) if edges is None else tuple(edges)
+    if not starts or any(low >= high for low, high in pairwise(starts)):
+        raise MetricError(f"expected edges that rise, e.g. 0, 0.1, 1; got {list(starts)}")
+    sliced = [metric for metric in metrics if metric.where is not None]
+    if sliced:
+        raise MetricError(f"the buckets are the slices; leave them out of {sliced[0]}")
+    buckets = []
+    for low, high in pairwise((*starts, math.inf)):
+        where = Slice(by=by, low=low, high=high)
+        estimates = {str(metric): replace(metric, where=where).over(group) for metric in metrics}
+        n = sum(int(where.of(evidence).sum()) for evidence in group)
+        buckets.append(Bucket(where=where, n=n, estimates=estimates))
+    return tuple(buckets)
+
+
+def edges_of(by: Metric, group: Sequence[Evidence]) -> tuple[float, ...]:
+    """Default edges: the paper's for separation and contenders, quartiles for anything else.
+
+    Where runs stored too few ranks to tell large contender counts apart, these buckets are joined.
+
+    Args:
+        by: what the inputs are sorted by.
+        group: evidence of the runs.
+
+    Raises:
+        MetricError: no input has a value to sort by.
+    """
+    if str(by) in EDGES:
+        edges = EDGES[str(by)]
+        if by.family.censored is not None:
+            known = min((by.family.censored(run) for run in group if _is_cut(run)), default=None)
+            if known is not None:
+                edges = tuple(edge for edge in edges if edge <= known)
+        return edges
+    values = np.concatenate([np.empty(0), *(by.per_input(evidence) for evidence in group)])
+    values = values[np.isfinite(values)]
+    if not len(values):
+        raise MetricError(f"no input has a finite value of {by} to sort by")
+    quartiles = np.quantile(values, [0, 0.25, 0.5, 0.75], method="inverted_cdf")
+    return tuple(dict.fromkeys(quartiles.tolist()))
+
+
+def _is_cut(evidence: Evidence) -> bool:
+    return int(evidence.n_items.max(initial=0)) > evidence.depth

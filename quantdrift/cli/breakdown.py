@@ -1,0 +1,123 @@
+"""`quantdrift breakdown`: metrics within buckets of inputs, without torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from quantdrift.breakdown import Bucket, breakdown
+from quantdrift.cli.tables import cell, console, print_markdown
+from quantdrift.errors import QuantDriftError
+from quantdrift.metrics import parse_metric
+from quantdrift.runs import find_runs
+
+__all__ = ["breakdown_command"]
+
+DEFAULT = ("flip@1", "harm", "benefit")
+
+
+def breakdown_command(
+    paths: Sequence[Path],
+    *,
+    by: str,
+    names: Sequence[str],
+    edges: str | None,
+    json_output: bool,
+    markdown: bool,
+) -> None:
+    """Print one row per bucket, over the inputs of all runs.
+
+    Args:
+        paths: run folders, or folders that hold some.
+        by: metric string of what the inputs are sorted by.
+        names: metric strings; flip@1, harm and benefit if there are none.
+        edges: where buckets begin, separated by commas.
+        json_output: print one JSON object.
+        markdown: print a Markdown table.
+
+    Raises:
+        QuantDriftError: no such run or metric, or edges that cannot be read.
+    """
+    sorted_by = parse_metric(by)
+    metrics = [parse_metric(name) for name in names or DEFAULT]
+    starts = None if edges is None else _edges(edges)
+    runs = find_runs(paths)
+    buckets = breakdown(
+        [run.evidence() for run in runs], by=sorted_by, metrics=metrics, edges=starts
+    )
+    if json_output:
+        print(json.dumps(_json([str(run.path) for run in runs], by, buckets), indent=2))
+        return
+    head = [by, "inputs", *(str(metric) for metric in metrics)]
+    rows = [
+        [
+            _range(bucket),
+            f"{bucket.n:,}",
+            *(
+                cell(metric, estimate)
+                for metric, estimate in zip(metrics, bucket.estimates.values(), strict=True)
+            ),
+        ]
+        for bucket in buckets
+    ]
+    if markdown:
+        print_markdown(head, rows)
+        return
+    table = Table(title=f"{_count(len(runs), 'run')}, 95 % intervals", title_justify="left")
+    for position, name in enumerate(head):
+        table.add_column(name, justify="right" if position else "left", no_wrap=not position)
+    for row in rows:
+        table.add_row(*row)
+    console().print(table)
+    without = sum(run.evidence().judgements is None for run in runs)
+    if without and any(metric.family.needs_labels for metric in metrics):
+        console().print(
+            f"{_count(without, 'run')} without relevance labels: not in "
+            + ", ".join(str(metric) for metric in metrics if metric.family.needs_labels)
+        )
+
+
+def _edges(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise QuantDriftError(
+            f"expected numbers separated by commas, e.g. --edges 0,0.1,1; got {text!r}"
+        ) from None
+
+
+def _range(bucket: Bucket) -> str:
+    where = bucket.where
+    low, high = f"{where.low:.4g}", f"{where.high:.4g}"
+    if math.isinf(where.high):
+        return f"{low} or more"
+    if where.by.unit not in {"items", "rank"}:
+        return f"{low} to below {high}"
+    last = math.ceil(where.high) - 1
+    return low if last <= where.low else f"{low} to {last}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _json(paths: list[str], by: str, buckets: Sequence[Bucket]) -> dict[str, object]:
+    return {
+        "runs": paths,
+        "by": by,
+        "buckets": [
+            {
+                "low": bucket.where.low,
+                "high": None if math.isinf(bucket.where.high) else bucket.where.high,
+                "n": bucket.n,
+                "metrics": {
+                    name: estimate.to_json() for name, estimate in bucket.estimates.items()
+                },
+            }
+            for bucket in buckets
+        ],
+    }

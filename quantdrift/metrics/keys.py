@@ -1,0 +1,86 @@
+"""Metrics as keys of a harness's result: `gold_lost@10` becomes `drift_gold_lost_at_10`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from quantdrift.evidence import Evidence
+from quantdrift.metrics import default_metrics, parse_metric
+from quantdrift.metrics.base import MetricError
+from quantdrift.metrics.metric import Metric
+from quantdrift.statistics import undefined
+
+__all__ = ["VARIABLE", "drift_keys", "harness_metrics", "key_of"]
+
+VARIABLE = "QUANTDRIFT_METRICS"
+"""Environment variable with metrics that a harness's result shall have besides the default ones."""
+
+
+def key_of(metric: Metric) -> str:
+    """The key of a metric: letters, digits, dots and underscores; a median says so.
+
+    >>> key_of(parse_metric("separation")), key_of(parse_metric("change.ndcg@10"))
+    ('drift_separation_median', 'drift_change_ndcg_at_10')
+    >>> key_of(parse_metric("harm:separation=0.05..0.1"))
+    'drift_harm_where_separation_0.05_to_0.1'
+    """
+    arm = "" if metric.arm == "candidate" else f"{metric.arm}_"
+    cutoff = f"_at_{metric.cutoff}" if metric.cutoff else ""
+    median = metric.uncertainty == "order statistics" and metric.family.cutoff_is == "rank"
+    key = f"drift_{arm}{metric.family.name}{cutoff}" + ("_median" if median else "")
+    if metric.where is None:
+        return key
+    by, _, limits = str(metric.where).partition("=")
+    low, _, high = limits.partition("..")
+    name = by.replace("@", "_at_").replace(".", "_")
+    return f"{key}_where_{name}_" + (f"from_{low}" if not high else f"{low}_to_{high}")
+
+
+def harness_metrics() -> list[Metric]:
+    """The default metrics, and those that the environment variable QUANTDRIFT_METRICS asks for.
+
+    Raises:
+        QuantDriftError: the variable holds something that is no metric.
+    """
+    chosen = default_metrics()
+    asked = re.split(r"[\s,]+", os.environ.get(VARIABLE, "").strip())
+    for name in filter(None, asked):
+        try:
+            metric = parse_metric(name)
+        except MetricError as error:
+            raise MetricError(f"{VARIABLE}: {error}") from error
+        if metric not in chosen:
+            chosen.append(metric)
+    return chosen
+
+
+def drift_keys(
+    evidence: Evidence, metrics: Iterable[Metric], *, warn: Callable[[str], None]
+) -> dict[str, Any]:
+    """Values of metrics by key, as JSON has them.
+
+    Args:
+        evidence: of one run.
+        metrics: which.
+        warn: told of metrics that cannot be computed from this evidence; their value is null, for a
+            finished evaluation is not thrown away for that.
+
+    Returns:
+        Key to number, None where it is undefined or infinite; rates, and changes of anything, with
+        `_low` and `_high`, the ends of their 95 % interval.
+    """
+    keys: dict[str, Any] = {}
+    for metric in metrics:
+        try:
+            estimate = metric(evidence)
+        except MetricError as error:
+            warn(str(error))
+            estimate = undefined(str(error))
+        key, entry = key_of(metric), estimate.to_json()
+        keys[key] = entry["value"]
+        if entry["value"] is not None and (metric.unit == "rate" or metric.arm == "change"):
+            keys[f"{key}_low"], keys[f"{key}_high"] = entry["low"], entry["high"]
+    return keys

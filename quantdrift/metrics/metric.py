@@ -1,0 +1,239 @@
+"""Metric objects: a metric is what its own string parses back to.
+
+>>> from quantdrift.metrics import parse_metric
+>>> metric = parse_metric("flip@1:separation=0.05..0.1")
+>>> metric.cutoff, metric.where.low, parse_metric(str(metric)) == metric
+(1, 0.05, True)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.evidence import Evidence
+from quantdrift.metrics.base import Arm, Direction, Family, MetricError, Uncertainty
+from quantdrift.statistics import (
+    Estimate,
+    mean_estimate,
+    quantile_estimate,
+    rate_estimate,
+    relative_change_estimate,
+    undefined,
+)
+
+__all__ = ["Metric", "Slice", "members"]
+
+_PERCENTILES = 100
+_MEDIAN = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric: a family, its cut-off, the arm it is about and the inputs it is computed over.
+
+    Attributes:
+        family: what it means.
+        cutoff: 0 if it has none.
+        arm: of a metric that is about one arm; otherwise "candidate".
+        where: only the inputs of a slice; all inputs if None.
+
+    Raises:
+        MetricError: the family has no such cut-off or arm, or a slice by a slice was asked for.
+    """
+
+    family: Family
+    cutoff: int = 0
+    arm: Arm = "candidate"
+    where: Slice | None = None
+
+    def __post_init__(self) -> None:
+        family = self.family
+        if bool(family.cutoffs) != (self.cutoff > 0):
+            example = f"{family.name}@{family.cutoffs[0]}" if family.cutoffs else ""
+            wants = f"needs a cut-off, e.g. {example}" if example else "takes no cut-off"
+            raise MetricError(f"the metric {family.name!r} {wants}; got @{self.cutoff}")
+        if not family.other_cutoffs and self.cutoff not in family.cutoffs:
+            only = " and ".join(f"{family.name}@{cutoff}" for cutoff in family.cutoffs)
+            raise MetricError(f"of {family.name!r} there is only {only}; got @{self.cutoff}")
+        if family.cutoff_is == "percentile" and self.cutoff >= _PERCENTILES:
+            raise MetricError(
+                f"{family.name!r} takes a percentile from 1 to 99; got @{self.cutoff}"
+            )
+        if self.arm != "candidate" and not family.arms:
+            raise MetricError(
+                f"{family.name!r} compares the two arms; it has no '{self.arm}.' form"
+            )
+
+    def __str__(self) -> str:
+        arm = "" if self.arm == "candidate" else f"{self.arm}."
+        cutoff = f"@{self.cutoff}" if self.cutoff else ""
+        return f"{arm}{self.family.name}{cutoff}" + (f":{self.where}" if self.where else "")
+
+    @property
+    def direction(self) -> Direction:
+        """Which way is better."""
+        return self.family.direction
+
+    @property
+    def low(self) -> float:
+        """Least possible value."""
+        if self.arm == "relative":
+            return -1.0
+        return self.family.low - self.family.high if self.arm == "change" else self.family.low
+
+    @property
+    def high(self) -> float:
+        """Greatest possible value."""
+        if self.arm == "relative":
+            return math.inf
+        return self.family.high - self.family.low if self.arm == "change" else self.family.high
+
+    @property
+    def unit(self) -> str:
+        """What it is counted in; a relative change is a rate."""
+        return "rate" if self.arm == "relative" else self.family.unit
+
+    @property
+    def uncertainty(self) -> Uncertainty:
+        """How its interval is made."""
+        return "paired bootstrap" if self.arm in {"change", "relative"} else self.family.uncertainty
+
+    def per_input(self, evidence: Evidence) -> NDArray[np.float64]:
+        """The value of every input, float64 [n_inputs], NaN where it is undefined.
+
+        For `relative.`, whose inputs have no value of their own, the difference of the two arms.
+
+        Raises:
+            MetricError: the cut-off is deeper than the stored ranking, and that ranking was cut.
+        """
+        self._check_depth(evidence)
+        values = self._arm(evidence, "reference" if self.arm == "reference" else "candidate")
+        if self.arm in {"change", "relative"}:
+            values = values - self._arm(evidence, "reference")
+        return values
+
+    def __call__(self, evidence: Evidence) -> Estimate:
+        """The estimate over all inputs for which the metric is defined."""
+        return self.over([evidence])
+
+    def over(self, group: Sequence[Evidence]) -> Estimate:
+        """The estimate over all inputs of several runs, pooled: every input counts once.
+
+        Runs without labels take no part in a metric that needs them.
+
+        Raises:
+            MetricError: as `per_input`.
+        """
+        if self.family.needs_labels:
+            group = [evidence for evidence in group if evidence.judgements is not None]
+            if not group:
+                return undefined("no relevance labels")
+        values = _joined(self.per_input(evidence) for evidence in group)
+        defined = ~np.isnan(values)
+        if not defined.any():
+            where = f" (of those with {self.where})" if self.where else ""
+            return undefined(self.family.undefined_when + where)
+        if self.arm == "relative":
+            reference = _joined(self._arm(evidence, "reference") for evidence in group)[defined]
+            return relative_change_estimate(values[defined] + reference, reference)
+        estimate = self._estimate(values[defined])
+        if estimate.value is not None and math.isinf(estimate.value):
+            return replace(estimate, reason=self.family.infinite_when)
+        return estimate
+
+    def _estimate(self, values: NDArray[np.float64]) -> Estimate:
+        if self.uncertainty == "wilson":
+            return rate_estimate(values)
+        if self.uncertainty == "order statistics":
+            percentile = self.cutoff if self.family.cutoff_is == "percentile" else _MEDIAN
+            return quantile_estimate(values, percentile / _PERCENTILES)
+        return mean_estimate(values)
+
+    def _arm(self, evidence: Evidence, arm: Any) -> NDArray[np.float64]:
+        values = self.family.per_input(evidence, self.cutoff, arm)
+        return values if self.where is None else np.where(self.where.of(evidence), values, np.nan)
+
+    def _check_depth(self, evidence: Evidence) -> None:
+        if self.family.cutoff_is != "rank":
+            return
+        needed = self.cutoff + self.family.ranks_beyond
+        cut_short = int(evidence.n_items.max(initial=0)) > evidence.depth
+        if needed > evidence.depth and cut_short:
+            raise MetricError(
+                f"{self} looks at {needed} ranks, but this run stored {evidence.depth}; "
+                f"run again with --k {needed} or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """The inputs whose value of one metric lies in a half-open range, low <= value < high.
+
+    Written `separation=0.05..0.1`, or `separation=1..` without an upper end.
+
+    Attributes:
+        by: what is looked at.
+        low: least value that belongs.
+        high: least value above the range; +inf for none, which lets infinite values in.
+
+    Raises:
+        MetricError: the range is empty, or `by` is itself a metric over a slice.
+    """
+
+    by: Metric
+    low: float
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.by.where is not None or self.by.arm == "relative":
+            raise MetricError(f"a slice is by a value that every input has; got {self.by}")
+        if not self.low < self.high:
+            raise MetricError(
+                f"a slice needs a lower end below its upper end; got {self.low:g}..{self.high:g}"
+            )
+
+    def __str__(self) -> str:
+        high = "" if math.isinf(self.high) else _shortest(self.high)
+        return f"{self.by}={_shortest(self.low)}..{high}"
+
+    def of(self, evidence: Evidence) -> NDArray[np.bool_]:
+        """Which inputs belong, bool [n_inputs]; those without a value do not.
+
+        Raises:
+            MetricError: for some input the stored ranks do not tell.
+        """
+        values = self.by.per_input(evidence)
+        open_end = math.isinf(self.high)
+        if self.by.family.censored is not None and np.isposinf(values).any():
+            known = self.by.family.censored(evidence)
+            if not (self.high <= known or (open_end and self.low <= known)):
+                raise MetricError(
+                    f"{self} cannot be told: with {evidence.depth} stored ranks, values beyond "
+                    f"{known} are only known to be that large; end the range at {known} or "
+                    f"before, ask for {self.by}={known}.. or less, or run again with a larger --k"
+                )
+        return (values >= self.low) & (open_end | (values < self.high))
+
+
+def _joined(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.concatenate([np.empty(0), *parts])
+
+
+def _shortest(number: float) -> str:
+    return str(int(number)) if number == int(number) else repr(float(number))
+
+
+def members(family: Family) -> list[Metric]:
+    """The members of a family that are computed when nobody asks for particular ones."""
+    arms: tuple[Arm, ...] = ("candidate", "reference", "change") if family.arms else ("candidate",)
+    return [
+        Metric(family=family, cutoff=cutoff, arm=arm)
+        for cutoff in family.cutoffs or (0,)
+        for arm in arms
+    ]
