@@ -62,7 +62,7 @@ def breakdown(
         MetricError: the edges do not rise, or a metric is a slice already.
     """
     starts = edges_of(by, group) if edges is None else tuple(edges)
-    if not starts or any(low >= high for low, high in pairwise(starts)):
+    if not starts or not all(low < high for low, high in pairwise(starts)):
         raise MetricError(f"expected edges that rise, e.g. 0, 0.1, 1; got {list(starts)}")
     sliced = [metric for metric in metrics if metric.where is not None]
     if sliced:

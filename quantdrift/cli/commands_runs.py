@@ -92,3 +92,128 @@ def breakdown(  # noqa: PLR0917 -- typer makes options of the parameters
         json_output=json_output,
         markdown=markdown,
     )
+
+
+@app.command(no_args_is_help=True)
+def law(  # noqa: PLR0917 -- typer makes options of the parameters
+    runs: Runs,
+    hold_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Judge the line on the runs whose label matches, fit it on the others; a part of "
+            "the label, or wildcards for all of it, e.g. '*@W4-*'; may be repeated.",
+            metavar="PATTERN",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Without --hold-out, what is left out in turn: each corpus (data, the default) or "
+            "each number of bits (scheme).",
+            metavar="data|scheme",
+        ),
+    ] = None,
+    figure: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the runs into this file: .svg, .png or .pdf (needs quantdrift[figures]).",
+            metavar="FILE",
+        ),
+    ] = None,
+    json_output: AsJson = False,
+    markdown: AsMarkdown = False,
+) -> None:
+    """Over many runs: does a larger separation go with fewer changed answers, and by how much?
+
+    Rank correlations beside those of rivals, a line, and that line on runs it never saw.
+    """
+    from quantdrift.cli.law import law_command  # noqa: PLC0415 -- scipy
+
+    law_command(
+        runs,
+        hold_out=hold_out or [],
+        by=by,
+        figure=figure,
+        json_output=json_output,
+        markdown=markdown,
+    )
+
+
+@app.command(no_args_is_help=True)
+def contenders(
+    runs: Runs,
+    group_by: Annotated[
+        str,
+        typer.Option(
+            help="Which runs share one fitted scale: those of one scheme, those on one corpus "
+            "(data), or all of them (none).",
+            metavar="scheme|data|none",
+        ),
+    ] = "scheme",
+    json_output: AsJson = False,
+    markdown: AsMarkdown = False,
+) -> None:
+    """Predicted against measured flip rate by number of contenders: how good is the model?
+
+    One scale is fitted per group; what it predicts for each number of contenders was not fitted.
+    """
+    from quantdrift.cli.contenders import contenders_command  # noqa: PLC0415 -- scipy
+
+    contenders_command(runs, group_by=group_by, json_output=json_output, markdown=markdown)
+
+
+@app.command(no_args_is_help=True)
+def compare(  # noqa: PLR0917 -- typer makes options of the parameters
+    a: Annotated[
+        Path, typer.Argument(help="The run to compare with, e.g. of MODEL@W4-g64.", metavar="A")
+    ],
+    b: Annotated[
+        Path,
+        typer.Argument(
+            help="The run asked about, e.g. of MODEL@W4-channel, on the same data.", metavar="B"
+        ),
+    ],
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-m",
+            "--metric",
+            help="Which, e.g. gold_lost@3, ndcg@10; may be repeated. If not given: flip@1, "
+            "gold_lost, ndcg@10, recall, mrr@10 and separation, where defined.",
+            metavar="NAME",
+        ),
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            help="By how much B may be worse, in the metric's own unit: 0.02 is 2 percentage "
+            "points of a rate, or 0.02 of nDCG. With it the verdict is whether B is shown to be no "
+            "worse by that much; without it, only whether a difference is shown.",
+            metavar="X",
+        ),
+    ] = None,
+    alpha: Annotated[
+        float, typer.Option(help="Chance of any wrong verdict that is accepted.", metavar="P")
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of resampling and permutations.")] = 0,
+    json_output: AsJson = False,
+    markdown: AsMarkdown = False,
+) -> None:
+    """Two candidates of one reference on the same inputs: is B worse than A, or no worse?
+
+    Input by input, with exact or resampling tests, adjusted for the number of metrics. "No
+    difference shown" is not "no difference": give --margin to ask whether B is no worse. The exit
+    code is 0 whatever the verdict.
+    """
+    from quantdrift.cli.compare import compare_command  # noqa: PLC0415 -- scipy
+
+    compare_command(
+        a,
+        b,
+        metric or [],
+        margin=margin,
+        alpha=alpha,
+        seed=seed,
+        json_output=json_output,
+        markdown=markdown,
+    )

@@ -6,6 +6,7 @@ scipy does the statistics; what is ours is to say when a value is undefined, and
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -149,8 +150,9 @@ def relative_change_estimate(
     order = np.lexsort((candidate, reference))
 
     def change(after: Any, before: Any, axis: int = -1) -> Any:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.mean(after, axis=axis) / np.mean(before, axis=axis) - 1
+        means = np.mean(before, axis=axis)
+        # a sample in which the reference has nothing has no relative change, and no interval then
+        return np.mean(after, axis=axis) / np.where(means == 0, np.nan, means) - 1
 
     low, high = _bootstrap((candidate[order], reference[order]), change, seed)
     return Estimate(value=value, low=low, high=high, n=len(candidate))
@@ -159,17 +161,23 @@ def relative_change_estimate(
 def _bootstrap(
     samples: tuple[NDArray[np.float64], ...], statistic: Callable[..., Any], seed: int
 ) -> tuple[float | None, float | None]:
-    from scipy.stats import bootstrap  # noqa: PLC0415 -- scipy.stats takes long to import
+    from scipy.stats import (  # noqa: PLC0415 -- scipy.stats takes long to import
+        DegenerateDataWarning,
+        bootstrap,
+    )
 
-    interval = bootstrap(
-        samples,
-        statistic,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        batch=100,
-        method="percentile",
-        paired=True,
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
+    with warnings.catch_warnings():
+        # that there is no interval is said by returning none
+        warnings.simplefilter("ignore", DegenerateDataWarning)
+        interval = bootstrap(
+            samples,
+            statistic,
+            confidence_level=CONFIDENCE,
+            n_resamples=RESAMPLES,
+            batch=100,
+            method="percentile",
+            paired=True,
+            rng=np.random.default_rng(seed),
+        ).confidence_interval
     low, high = float(interval.low), float(interval.high)
     return None if np.isnan(low) else low, None if np.isnan(high) else high

@@ -1,0 +1,157 @@
+"""`quantdrift contenders`: predicted against measured flip rate by contender count. No torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from rich.table import Table
+
+from quantdrift.cli.tables import console, print_markdown
+from quantdrift.report.contender_groups import (
+    ContenderGroup,
+    buckets_with_inputs,
+    contender_findings,
+    contender_groups,
+    lies_within,
+)
+from quantdrift.runs import find_runs
+from quantdrift.theory import ContenderBucket
+
+__all__ = ["contenders_command"]
+
+HEAD = (
+    "group",
+    "contenders",
+    "inputs",
+    "predicted",
+    "measured",
+    "95 % interval",
+    "within",
+    "cut short",
+)
+_WORDS = {True: "yes", False: "NO", None: "-"}
+
+
+def contenders_command(
+    paths: Sequence[Path], *, group_by: str, json_output: bool, markdown: bool
+) -> None:
+    """Print one row per contender count and group.
+
+    Args:
+        paths: run folders, or folders that hold some.
+        group_by: "scheme", "data" or "none": which runs share a scale.
+        json_output: print one JSON object.
+        markdown: print a Markdown table.
+
+    Raises:
+        QuantDriftError: no such run or grouping.
+    """
+    groups = contender_groups(find_runs(paths), group_by=group_by)
+    findings = contender_findings(groups)
+    if json_output:
+        print(json.dumps(_json(groups, group_by, findings), indent=2))
+        return
+    if markdown:
+        rows = [(group.name, *row) for group in groups for row in _rows(group)]
+        heads = [(group.name, *_about(group)) for group in groups]
+        print_markdown(("group", "runs", "inputs", "flip rate", "scale / epsilon"), heads)
+        print()
+        print_markdown(HEAD, rows)
+        print()
+        for line in findings:
+            print(f"- {line}")
+        return
+    table = Table(title="Flip rate by number of contenders", title_justify="left")
+    for position, name in enumerate(HEAD):
+        table.add_column(
+            name, justify="right" if position else "left", no_wrap=position > 0, overflow="fold"
+        )
+    for group in groups:
+        runs, inputs, rate, scale = _about(group)
+        about = [
+            group.name,
+            f"{runs} run" + ("" if runs == "1" else "s") + f", {inputs} inputs",
+            f"flip rate {rate}",
+            f"scale {scale} epsilon" if group.prediction.fit.scale is not None else "no scale",
+        ]
+        for left, row in zip_longest(about, _rows(group)):
+            table.add_row(left or "", *(row or ("",) * (len(HEAD) - 1)))
+        table.add_section()
+    out = console()
+    out.print(table)
+    for line in findings:
+        out.print(line, highlight=False, markup=False)
+
+
+def _about(group: ContenderGroup) -> tuple[str, str, str, str]:
+    fit = group.prediction.fit
+    return (
+        f"{len(group.paths)}",
+        f"{fit.n:,}",
+        _percent(fit.observed),
+        "-" if fit.scale is None else f"{fit.scale:.3f}",
+    )
+
+
+def _rows(group: ContenderGroup) -> list[tuple[str, ...]]:
+    return [
+        (
+            _range(bucket),
+            f"{bucket.measured.n:,}",
+            _percent(bucket.predicted),
+            _percent(bucket.measured.value),
+            f"{_percent(bucket.measured.low)} to {_percent(bucket.measured.high)}".replace(
+                " % to", " to"
+            ),
+            _WORDS[lies_within(bucket)],
+            f"{bucket.n_cut_short:,}",
+        )
+        for bucket in buckets_with_inputs(group)
+    ]
+
+
+def _range(bucket: ContenderBucket) -> str:
+    if bucket.high is None:
+        return f"{bucket.low} or more"
+    return f"{bucket.low}" if bucket.high == bucket.low else f"{bucket.low} to {bucket.high}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _json(
+    groups: Sequence[ContenderGroup], group_by: str, findings: list[str]
+) -> dict[str, object]:
+    return {
+        "group_by": group_by,
+        "groups": [
+            {
+                "name": group.name,
+                "runs": list(group.paths),
+                "n": group.prediction.fit.n,
+                "flip_rate": group.prediction.fit.observed,
+                "scale": group.prediction.fit.scale,
+                "reason": group.prediction.fit.reason,
+                "n_list_full": group.n_list_full,
+                "inputs_repeated": group.repeated,
+                "buckets": [
+                    {
+                        "low": bucket.low,
+                        "high": bucket.high,
+                        "n": bucket.measured.n,
+                        "predicted": bucket.predicted,
+                        "measured": bucket.measured.to_json(),
+                        "within": lies_within(bucket),
+                        "n_cut_short": bucket.n_cut_short,
+                    }
+                    for bucket in group.prediction.buckets
+                ],
+            }
+            for group in groups
+        ],
+        "findings": findings,
+    }

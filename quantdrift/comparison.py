@@ -1,0 +1,193 @@
+"""Two candidates of one reference on the same inputs: is B worse than A, or no worse?
+
+Run A is, say, of minilm@W4-g64 and run B of minilm@W4-channel, on the same corpus. They are joined
+by input id; `quantdrift.statistics` then has difference, tests and verdict of each metric.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.errors import QuantDriftError
+from quantdrift.evidence import Evidence
+from quantdrift.matching import cautions, matching_rows
+from quantdrift.metrics import Metric, MetricError, parse_metric
+from quantdrift.runs import Run
+from quantdrift.statistics import PairedComparison, PairedSample, compare_samples
+
+__all__ = ["DEFAULT_METRICS", "Comparison", "compare_runs"]
+
+DEFAULT_METRICS = (
+    "flip@1",
+    "gold_lost@1",
+    "gold_lost@5",
+    "gold_lost@10",
+    "ndcg@10",
+    "recall@1",
+    "recall@10",
+    "mrr@10",
+    "separation",
+)
+"""What is compared when nobody asks for particular metrics, where it is defined."""
+
+STRAY = 0.01
+"""Share of the inputs that may have a value in one run only; more are no accident of rounding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Run B compared with run A.
+
+    Attributes:
+        a: the first run.
+        b: the second run.
+        n_inputs: inputs of either.
+        margin: by how much B may be worse, in each metric's own unit; None if not asked.
+        alpha: level of the verdicts.
+        seed: of resampling and permutations.
+        metrics: one comparison per metric.
+        notes: what to know before reading them.
+    """
+
+    a: Run
+    b: Run
+    n_inputs: int
+    margin: float | None
+    alpha: float
+    seed: int
+    metrics: tuple[PairedComparison, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            **{
+                name: {"spec": run.record.get("spec"), "path": str(run.path)}
+                for name, run in (("a", self.a), ("b", self.b))
+            },
+            "data": self.a.record.get("data", {}).get("name"),
+            "n_inputs": self.n_inputs,
+            "margin": self.margin,
+            "alpha": self.alpha,
+            "seed": self.seed,
+            "notes": list(self.notes),
+            "metrics": [metric.to_json() for metric in self.metrics],
+        }
+
+
+def compare_runs(
+    a: Run,
+    b: Run,
+    metrics: Sequence[Metric] | None = None,
+    *,
+    margin: float | None = None,
+    alpha: float = 0.05,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two runs of the same data and reference, metric by metric.
+
+    Args:
+        a: the run that is compared with.
+        b: the run that is asked about.
+        metrics: which; if not given, those of `DEFAULT_METRICS` that these runs define.
+        margin: by how much B may be worse, in each metric's own unit; None for no such test.
+        alpha: level of the verdicts, over all metrics together.
+        seed: of resampling and permutations.
+
+    Raises:
+        RunError: the runs cannot be compared; lists everything that differs.
+        MetricError: a metric that was asked for looks deeper than a run stored.
+        QuantDriftError: the margin or alpha is out of its range.
+    """
+    if not 0 < alpha < 1:
+        raise QuantDriftError(f"alpha is a probability between 0 and 1, say 0.05; got {alpha:g}")
+    one, other = a.evidence(), b.evidence()
+    order = matching_rows(a, b, one, other)
+    chosen = [parse_metric(name) for name in DEFAULT_METRICS] if metrics is None else metrics
+    samples = []
+    for metric in chosen:
+        try:
+            sample = _sample(metric, one, other, order)
+        except MetricError:
+            if metrics is None:
+                continue
+            raise
+        if metrics is not None or len(sample.a):
+            samples.append(sample)
+    _check_margin(margin, samples)
+    return Comparison(
+        a=a,
+        b=b,
+        n_inputs=one.n_inputs,
+        margin=margin,
+        alpha=alpha,
+        seed=seed,
+        metrics=compare_samples(samples, margin=margin, alpha=alpha, seed=seed),
+        notes=tuple(cautions(a, b, one, other, order)),
+    )
+
+
+def _sample(
+    metric: Metric, one: Evidence, other: Evidence, order: NDArray[np.int64]
+) -> PairedSample:
+    """The values of both runs, where both have one."""
+    unlabelled = [name for name, run in (("A", one), ("B", other)) if run.judgements is None]
+    if metric.family.needs_labels and unlabelled:
+        return _nothing(metric, f"no relevance labels in {' and '.join(unlabelled)}")
+    if metric.arm == "relative":
+        ask = f"change.{str(metric).removeprefix('relative.')}"
+        return _nothing(metric, f"a ratio of means has no value per input; compare {ask}")
+    a, b = metric.per_input(one), metric.per_input(other)[order]
+    here, there = ~np.isnan(a), ~np.isnan(b)
+    both = here & there
+    only_a, only_b = int((here & ~there).sum()), int((there & ~here).sum())
+    if not both.any() and not only_a and not only_b:
+        return _nothing(metric, metric.family.undefined_when)
+    reason = None
+    if only_a or only_b:
+        uneven = f"{only_a:,} inputs have a value only in A, {only_b:,} only in B"
+        if only_a + only_b > STRAY * int(both.sum()):
+            return _nothing(metric, f"{uneven}: not the same inputs, so not paired")
+        reason = f"{uneven}; they are left out"
+    if metric.arm == "reference":
+        reason = "of the reference, which both runs share"
+    return PairedSample(metric=str(metric), a=a[both], b=b[both], reason=reason, **_meaning(metric))
+
+
+def _meaning(metric: Metric) -> dict[str, Any]:
+    family = metric.family
+    kinds = {"wilson": "rate", "order statistics": "quantile"}
+    percentile = family.cutoff_is == "percentile"
+    return {
+        "kind": kinds.get(metric.uncertainty, "mean"),
+        "better": None
+        if metric.direction == "none" or metric.arm == "reference"
+        else metric.direction,
+        # in a change the reference, which both runs share, cancels
+        "span": family.high - family.low if math.isfinite(family.low) else math.inf,
+        "q": metric.cutoff / 100 if percentile else 0.5,
+    }
+
+
+def _nothing(metric: Metric, reason: str) -> PairedSample:
+    empty = np.empty(0)
+    return PairedSample(metric=str(metric), a=empty, b=empty, reason=reason, **_meaning(metric))
+
+
+def _check_margin(margin: float | None, samples: Sequence[PairedSample]) -> None:
+    if margin is None:
+        return
+    if not 0 < margin < math.inf:
+        raise QuantDriftError(f"a margin is above 0, say 0.02; got {margin:g}")
+    for sample in samples:
+        if sample.tested and sample.better is not None and margin >= sample.span:
+            raise QuantDriftError(
+                f"the margin is in the metric's own unit, and {sample.metric} cannot differ by "
+                f"more than {sample.span:g}; got {margin:g}. For 2 percentage points give 0.02"
+            )

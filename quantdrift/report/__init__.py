@@ -1,0 +1,1 @@
+"""Finished runs as points, sentences and figures; nothing here needs torch."""

@@ -1,0 +1,145 @@
+"""Run folders as points of the law: medians, change rate with its interval, and a unique label."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from quantdrift import perturbation
+from quantdrift.errors import RunError
+from quantdrift.runs import Run
+from quantdrift.spec import Spec, parse
+from quantdrift.statistics import Estimate, rate_estimate
+from quantdrift.theory.law import LawPoint, law_point
+
+__all__ = ["LawRun", "bits_of", "law_runs", "refuse_copies", "spec_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LawRun:
+    """One run, and where it comes from.
+
+    Attributes:
+        path: its folder.
+        point: medians and change rate, under a label no other run has.
+        changed: the change rate with its 95 % Wilson interval, in [0, 1].
+        spec: the pair.
+        data: name of the corpus.
+        n_documents: its size.
+    """
+
+    path: Path
+    point: LawPoint
+    changed: Estimate
+    spec: Spec
+    data: str
+    n_documents: int
+
+    @property
+    def bits(self) -> str:
+        """Weight and activation bits as the spec spells them, e.g. W4 or W4A8."""
+        return bits_of(self.spec)
+
+
+def bits_of(spec: Spec) -> str:
+    """Weight and activation bits as the spec spells them, e.g. W4 or W4A8."""
+    return str(spec.scheme).partition("-")[0]
+
+
+def spec_of(run: Run) -> Spec:
+    """The pair of a run.
+
+    Raises:
+        RunError: its record names none.
+        SpecError: this version cannot read what it names.
+    """
+    if "spec" not in run.record or "name" not in run.record.get("data", {}):
+        raise RunError(
+            f"{run.path / 'run.json'} lacks spec or data.name; expected a run written by: "
+            "quantdrift run SPEC --data FOLDER"
+        )
+    return parse(str(run.record["spec"]))
+
+
+def law_runs(runs: Sequence[Run]) -> list[LawRun]:
+    """Read runs as points.
+
+    A label is `SPEC on DATA`; where two runs share it, the number of documents and then the folder
+    are added.
+
+    Args:
+        runs: as found on disk; each folder once.
+
+    Returns:
+        One per run, in that order.
+
+    Raises:
+        RunError: a run lies there twice, or one cannot be read.
+        TheoryError: a run has no input with two items.
+
+    Source: paper, section 5.2.
+    """
+    specs = [spec_of(run) for run in runs]
+    refuse_copies(runs)
+    found = [_law_run(run, spec) for run, spec in zip(runs, specs, strict=True)]
+    more: tuple[Callable[[LawRun], str], ...] = (
+        lambda run: f"{run.n_documents:,} documents",
+        lambda run: str(run.path),
+    )
+    for addition in more:
+        times = Counter(run.point.label for run in found)
+        found = [
+            run
+            if times[run.point.label] == 1
+            else replace(run, point=replace(run.point, label=f"{run.point.label}, {addition(run)}"))
+            for run in found
+        ]
+    return found
+
+
+def refuse_copies(runs: Iterable[Run]) -> None:
+    """Refuse two folders that hold one run: it would count twice, and be seen when held out.
+
+    Two runs are one if spec, model, data and settings are the same.
+
+    Raises:
+        RunError: names both folders.
+    """
+    seen: dict[str, Path] = {}
+    for run in runs:
+        record = run.record
+        data = record.get("data", {})
+        parts = {
+            "spec": record.get("spec"),
+            "model": record.get("model", {}).get("fingerprint"),
+            "data": [data.get(key) for key in ("name", "fingerprint", "split", "n_documents")],
+            "settings": record.get("settings"),
+        }
+        identity = json.dumps(parts, sort_keys=True)
+        if identity in seen:
+            raise RunError(
+                f"the same run lies in two folders and would count twice: {seen[identity]} and "
+                f"{run.path} (spec, model, data and settings are equal); give only one of them"
+            )
+        seen[identity] = run.path
+
+
+def _law_run(run: Run, spec: Spec) -> LawRun:
+    evidence = run.evidence()
+    data = str(run.record["data"]["name"])
+    n_documents = run.record["data"].get("n_documents")
+    scored = evidence.n_items > 0
+    point = law_point(evidence, label=f"{spec} on {data}")  # says so if nothing was scored
+    return LawRun(
+        path=run.path,
+        point=point,
+        changed=rate_estimate(perturbation.flips(evidence)[scored].astype(np.float64)),
+        spec=spec,
+        data=data,
+        n_documents=int(evidence.n_items.max()) if n_documents is None else int(n_documents),
+    )

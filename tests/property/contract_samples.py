@@ -1,0 +1,66 @@
+"""Cases for the contract of the metrics: scores, labels, a noise floor; changed one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from quantdrift.assembly import assemble
+from quantdrift.evidence import Evidence, Noise
+from quantdrift.scoring import score_matrix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Whole-number scores [n_inputs, n_items], labels and a noise floor."""
+
+    reference: Any
+    candidate: Any
+    qrels: dict[str, dict[str, int]]
+    noisy: Any
+
+    def evidence(self, *, input_ids: list[str] | None = None, **changed: Any) -> Evidence:
+        case = replace(self, **changed)
+        n_inputs, n_items = case.reference.shape
+        return assemble(
+            score_matrix(case.reference, case.candidate, k=20),
+            input_ids=input_ids or [f"q{row}" for row in range(n_inputs)],
+            item_ids=[f"d{item}" for item in range(n_items)],
+            qrels=case.qrels,
+            noise=Noise(flips=case.noisy, epsilon=np.zeros(n_inputs, dtype=np.float32)),
+        )
+
+
+@st.composite
+def cases(draw: st.DrawFn, *, ties: bool = True) -> Case:
+    n_inputs, n_items = draw(st.integers(1, 6)), draw(st.integers(1, 14))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    spread = draw(st.sampled_from([1, 3, 12]))
+    reference = np.array([rng.permutation(n_items) for _ in range(n_inputs)], dtype=float) * 4
+    if ties and draw(st.booleans()):
+        reference = rng.integers(0, 5, reference.shape) * 4.0
+    candidate = reference + rng.integers(-2 * spread, 2 * spread + 1, reference.shape)
+    if not ties:
+        candidate = np.argsort(np.argsort(candidate, axis=1), axis=1) * 4.0 + 1
+    judged = rng.integers(-1, 4, reference.shape)
+    shown = rng.random(reference.shape) < 0.4
+    qrels = {
+        f"q{row}": {f"d{item}": int(judged[row, item]) for item in np.flatnonzero(shown[row])}
+        for row in range(n_inputs)
+    }
+    return Case(
+        reference=reference, candidate=candidate, qrels=qrels, noisy=rng.random(n_inputs) < 0.3
+    )
+
+
+def example() -> Case:
+    rng = np.random.default_rng(5)
+    reference = np.array([rng.permutation(12) for _ in range(40)], dtype=float) * 4
+    reference += 15 * (reference == 44) * (np.arange(40)[:, None] % 2)  # half of them are safe
+    spread = np.arange(40)[:, None] % 9 + 1
+    candidate = reference + rng.integers(-1, 2, reference.shape) * spread
+    qrels = {f"q{row}": {f"d{item}": 1 for item in rng.integers(0, 12, 3)} for row in range(40)}
+    return Case(reference=reference, candidate=candidate, qrels=qrels, noisy=np.arange(40) % 9 == 0)

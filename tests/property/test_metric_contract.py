@@ -1,0 +1,254 @@
+"""What every metric must satisfy, in a table: a family that is not listed fails.
+
+The table says how a metric answers to a change that should not matter. Where it says that the
+change does matter, an example must show it, so that the table cannot be too lax either.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from contract_samples import Case, cases, example
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantdrift.evidence import Evidence
+from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, members, parse_metric
+
+EQUAL, NONE = "equal arms", "undefined"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """How a family answers.
+
+    identity: its value where both arms are the same; EQUAL: that of the reference; NONE: no value.
+    shift: the same after a constant is added to all candidate scores.
+    monotone: the same after a strictly increasing map of each arm's scores.
+    affine: after the same positive affine map of both arms: the same, or multiplied by the factor.
+    """
+
+    identity: float | Literal["equal arms", "undefined"]
+    shift: bool = True
+    monotone: bool = True
+    affine: Literal["same", "scales"] = "same"
+
+
+RANKS = Contract(identity=0)
+SHARE_OF_FLIPS = Contract(identity=NONE)
+QUALITY = Contract(identity=EQUAL)
+RATIO = Contract(identity=math.inf, shift=False, monotone=False)
+GAP = Contract(identity=EQUAL, monotone=False, affine="scales")
+
+CONTRACTS = {
+    "flip": RANKS,
+    "noise_floor": Contract(identity=EQUAL),
+    "tied": Contract(identity=EQUAL),
+    "set_kept": Contract(identity=1),
+    "flip_to_runner_up": SHARE_OF_FLIPS,
+    "new_top_rank": SHARE_OF_FLIPS,
+    "separation": RATIO,
+    "separation_quantile": RATIO,
+    "cut_separation": RATIO,
+    "at_risk": Contract(identity=0, shift=False, monotone=False),
+    "stable": Contract(identity=1, shift=False, monotone=False),
+    "contenders": Contract(identity=0, shift=False, monotone=False),
+    "epsilon": Contract(identity=0, shift=False, monotone=False, affine="scales"),
+    "gap": GAP,
+    "candidate_gap": GAP,
+    "S": Contract(identity=0, monotone=False, affine="scales"),
+    "ndcg": QUALITY,
+    "recall": QUALITY,
+    "mrr": QUALITY,
+    "served_relevance": QUALITY,
+    "gold_lost": RANKS,
+    "gold_gained": RANKS,
+    "flip_to_irrelevant": SHARE_OF_FLIPS,
+    "flip_among_relevant": SHARE_OF_FLIPS,
+    "flip_to_relevant": SHARE_OF_FLIPS,
+    "flip_among_unjudged": SHARE_OF_FLIPS,
+    "harm": RANKS,
+    "benefit": RANKS,
+    "rbo": Contract(identity=1),
+    "tau_b": Contract(identity=1),
+}
+
+METRICS = [
+    *default_metrics(),
+    parse_metric("relative.ndcg@3"),
+    parse_metric("gold_lost@2"),
+    parse_metric("flip@1:separation=0.05..1"),
+    parse_metric("harm:contenders=1.."),
+]
+
+
+def contract(metric: Metric) -> Contract:
+    own = CONTRACTS[metric.family.name]
+    if metric.arm in {"change", "relative"}:
+        return Contract(identity=0, shift=own.shift, monotone=own.monotone, affine=own.affine)
+    if metric.where is not None:  # who is in the slice is decided by the separation
+        return Contract(identity=NONE, shift=False, monotone=False)
+    return own
+
+
+def test_every_family_has_a_contract() -> None:
+    assert set(CONTRACTS) == set(FAMILIES)
+
+
+EXAMPLE = example()
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=str)
+def test_the_example_gives_every_metric_a_value(metric: Metric) -> None:
+    """Otherwise the examples below would show nothing."""
+    estimate = metric(EXAMPLE.evidence())
+    assert estimate.value is not None
+    assert math.isfinite(estimate.value)
+
+
+LAW = settings(deadline=None, max_examples=40)
+
+
+@LAW
+@given(cases())
+def test_identity(case: Case) -> None:
+    """A model against itself."""
+    same = case.evidence(candidate=case.reference)
+    for metric in METRICS:
+        found = metric.per_input(same)
+        wanted = contract(metric).identity
+        if wanted == EQUAL and metric.family.arms:
+            other = Metric(family=metric.family, cutoff=metric.cutoff, arm="reference")
+            np.testing.assert_array_equal(found, other.per_input(same), str(metric))
+        elif wanted == NONE:
+            assert np.isnan(found).all(), metric
+        elif wanted != EQUAL:
+            defined = found[~np.isnan(found)]
+            np.testing.assert_allclose(defined, wanted, rtol=1e-12, err_msg=str(metric))
+        if metric.direction == "lower" and wanted not in {NONE, EQUAL}:
+            assert wanted == metric.low  # no damage
+
+
+def the_same(metric: Metric, one: Evidence, other: Evidence) -> bool:
+    return np.array_equal(metric.per_input(one), metric.per_input(other), equal_nan=True)
+
+
+@LAW
+@given(cases(), st.integers(-300, 300))
+def test_a_common_shift_of_all_candidate_scores(case: Case, shift: int) -> None:
+    plain, shifted = case.evidence(), case.evidence(candidate=case.candidate + shift)
+    for metric in METRICS:
+        assert the_same(metric, plain, shifted) or not contract(metric).shift, metric
+
+
+def mapped(case: Case) -> Evidence:
+    """Either arm's scores through a map of its own, strictly increasing and exact."""
+    return case.evidence(reference=np.exp2(case.reference / 4), candidate=case.candidate**3)
+
+
+@LAW
+@given(cases())
+def test_a_monotone_map_of_either_arm(case: Case) -> None:
+    plain, other = case.evidence(), mapped(case)
+    for metric in METRICS:
+        assert the_same(metric, plain, other) or not contract(metric).monotone, metric
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=str)
+def test_what_the_table_leaves_open_does_change(metric: Metric) -> None:
+    plain = EXAMPLE.evidence()
+    if not contract(metric).shift:
+        shifted = EXAMPLE.evidence(candidate=EXAMPLE.candidate + 31)
+        assert not the_same(metric, plain, shifted)
+    if not contract(metric).monotone:
+        assert not the_same(metric, plain, mapped(EXAMPLE))
+
+
+@LAW
+@given(cases(), st.integers(-6, 6), st.sampled_from([1, 3, 5]), st.integers(-20, 20))
+def test_scores_in_another_unit(case: Case, power: int, factor: int, shift: int) -> None:
+    scale = factor * 2.0**power
+    plain = case.evidence()
+    other = case.evidence(
+        reference=scale * (case.reference + shift), candidate=scale * (case.candidate + shift)
+    )
+    for metric in METRICS:
+        wanted = metric.per_input(plain) * (scale if contract(metric).affine == "scales" else 1)
+        found = metric.per_input(other)
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, err_msg=str(metric))
+
+
+@LAW
+@given(cases(ties=False), st.integers(0, 2**32))
+def test_the_order_of_items(case: Case, seed: int) -> None:
+    """Without ties, for these break by position."""
+    order = np.random.default_rng(seed).permutation(case.reference.shape[1])
+    place = {f"d{old}": f"d{new}" for new, old in enumerate(order.tolist())}
+    moved = case.evidence(
+        reference=case.reference[:, order],
+        candidate=case.candidate[:, order],
+        qrels={
+            query: {place[item]: grade for item, grade in labels.items()}
+            for query, labels in case.qrels.items()
+        },
+    )
+    plain = case.evidence()
+    for metric in METRICS:
+        found, wanted = metric.per_input(moved), metric.per_input(plain)
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, err_msg=str(metric))
+
+
+@settings(deadline=None, max_examples=8)
+@given(cases(), st.integers(0, 2**32))
+def test_the_order_of_inputs(case: Case, seed: int) -> None:
+    """Values and intervals, up to rounding: sums may be taken in another order."""
+    order = np.random.default_rng(seed).permutation(len(case.reference))
+    moved = case.evidence(
+        reference=case.reference[order],
+        candidate=case.candidate[order],
+        noisy=case.noisy[order],
+        input_ids=[f"q{row}" for row in order.tolist()],
+    )
+    plain = measure(case.evidence(), METRICS)
+    for name, estimate in measure(moved, METRICS).items():
+        wanted = plain[name]
+        assert (estimate.n, estimate.reason) == (wanted.n, wanted.reason), name
+        for part in ("value", "low", "high"):
+            found, expected = getattr(estimate, part), getattr(wanted, part)
+            close = None if expected is None else pytest.approx(expected, rel=1e-12, abs=1e-12)
+            assert found == close, name
+
+
+@settings(deadline=None, max_examples=8)
+@given(cases())
+def test_values_lie_in_the_stated_range(case: Case) -> None:
+    evidence = case.evidence()
+    for metric in METRICS:
+        within = (metric.low - 1e-12, metric.high + 1e-12)
+        if metric.arm != "relative":  # inputs have no relative change of their own
+            found = metric.per_input(evidence)
+            found = found[~np.isnan(found)]
+            assert ((found >= within[0]) & (found <= within[1])).all(), metric
+            assert metric.uncertainty != "wilson" or set(found.tolist()) <= {0.0, 1.0}, metric
+        estimate = metric(evidence)
+        if estimate.value is not None:
+            assert within[0] <= estimate.value <= within[1], metric
+            if estimate.low is not None and estimate.high is not None:
+                assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12, metric
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_every_metric_says_what_a_report_needs(family: Any) -> None:
+    for metric in members(family):
+        assert metric.direction in {"lower", "higher", "none"}
+        assert metric.low < metric.high
+        assert metric.unit
+        assert metric.uncertainty
+        assert family.ties
+        assert family.summary[0].islower() or family.summary.startswith("S")
+        assert not family.summary.endswith(".")
+        assert family.undefined_when

@@ -1,0 +1,107 @@
+"""Metrics against other implementations and against their definitions written out."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metric_samples import Pair, evidence_of, names, pairs, values
+
+# --- whole rankings, from their definitions -------------------------------------------------------
+
+
+def overlap(first: list[int], second: list[int], p: float = 0.9) -> float:
+    """Rank-biased overlap as its authors define it, depth by depth, in rational arithmetic."""
+    exact, depth = Fraction(p), len(first)
+    shared = [len(set(first[:d]) & set(second[:d])) for d in range(1, depth + 1)]
+    series = sum((Fraction(x, d) * exact**d for d, x in enumerate(shared, 1)), start=Fraction(0))
+    return float(Fraction(shared[-1], depth) * exact**depth + (1 - exact) / exact * series)
+
+
+@settings(deadline=None)
+@given(pairs(), st.sampled_from([1, 3, 10]))
+def test_rank_biased_overlap(pair: Pair, k: int) -> None:
+    evidence = evidence_of(pair)
+    tops = zip(evidence.reference_top.items, evidence.candidate_top.items, strict=True)
+    lists = [(one[:k].tolist(), other[:k].tolist()) for one, other in tops]
+    found = values(f"rbo@{k}", evidence)
+    np.testing.assert_allclose(found, [overlap(*both) for both in lists], rtol=1e-12)
+
+
+@settings(deadline=None)
+@given(pairs(), st.sampled_from([1, 3, 10]))
+def test_rank_biased_overlap_is_that_of_a_library(pair: Pair, k: int) -> None:
+    ranked_overlap = pytest.importorskip("ranked_overlap")
+    evidence = evidence_of(pair)
+    tops = zip(evidence.reference_top.items, evidence.candidate_top.items, strict=True)
+    oracle = [ranked_overlap.rbo(one[:k].tolist(), two[:k].tolist(), p=0.9) for one, two in tops]
+    np.testing.assert_allclose(values(f"rbo@{k}", evidence), oracle, rtol=1e-12)
+
+
+@settings(deadline=None)
+@given(pairs(), st.sampled_from([2, 5, 10]))
+def test_tau_b_counts_pairs(pair: Pair, k: int) -> None:
+    """(concordant - discordant) / sqrt(pairs untied in one arm * pairs untied in the other)."""
+    evidence = evidence_of(pair)
+    top = evidence.reference_top
+    for row, found in enumerate(values(f"tau_b@{k}", evidence).tolist()):
+        one, other = top.reference_scores[row, :k], top.candidate_scores[row, :k]
+        signs = [
+            (np.sign(one[i] - one[j]), np.sign(other[i] - other[j]))
+            for i in range(len(one))
+            for j in range(i)
+        ]
+        untied = [sum(sign[side] != 0 for sign in signs) for side in (0, 1)]
+        if min(untied) == 0:
+            assert np.isnan(found)
+        else:
+            wanted = sum(a * b for a, b in signs) / np.sqrt(untied[0] * untied[1])
+            assert found == pytest.approx(wanted, abs=1e-12)
+
+
+# --- against trec_eval -------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.integers(1, 6), st.integers(1, 40), st.randoms(use_true_random=False), st.data())
+def test_quality_is_that_of_trec_eval(
+    n_queries: int, n_docs: int, rng: Any, data: st.DataObject
+) -> None:
+    """Without ties, whose order trec_eval decides by name."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    matrix = np.array(
+        [rng.sample(range(n_docs), n_docs) for _ in range(2 * n_queries)], dtype=float
+    )
+    pair = matrix[:n_queries], matrix[n_queries:]
+    judged = st.dictionaries(
+        st.sampled_from([*names(n_docs), "elsewhere"]), st.integers(0, 4), max_size=8
+    )
+    qrels = {f"q{row}": data.draw(judged) for row in range(n_queries)}
+    evidence = evidence_of(pair, qrels, k=10)
+    measures = {"ndcg_cut.10", "ndcg_cut.3", "recall.1,5,10", "recip_rank"}
+    evaluator = pytrec_eval.RelevanceEvaluator(qrels, measures)
+    for prefix, scores in (("reference.", pair[0]), ("", pair[1])):
+        top = [np.argsort(-row)[:10] for row in scores]  # recip_rank has no cut-off of its own
+        run = {
+            f"q{row}": {f"d{item}": float(scores[row, item]) for item in items.tolist()}
+            for row, items in enumerate(top)
+        }
+        oracle = evaluator.evaluate(run)
+        for ours, theirs in {
+            "ndcg@10": "ndcg_cut_10",
+            "ndcg@3": "ndcg_cut_3",
+            "recall@1": "recall_1",
+            "recall@5": "recall_5",
+            "recall@10": "recall_10",
+            "mrr@10": "recip_rank",
+        }.items():
+            found = values(prefix + ours, evidence)
+            for row, value in enumerate(found.tolist()):
+                if max(qrels[f"q{row}"].values(), default=0) > 0:
+                    assert value == pytest.approx(oracle[f"q{row}"][theirs], abs=1e-12), ours
+                else:  # trec_eval counts such a query as 0, we leave it out
+                    assert np.isnan(value)
