@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from quantdrift.progress import Progress
 from quantdrift.quantizers import layer_quantizer
 from quantdrift.retrieval import Inputs, Measured, Settings, measure_retrieval
 from quantdrift.runs import Run, check_place, write_run
+from quantdrift.scoring import Similarity
 from quantdrift.spec import Spec
 
-__all__ = ["describe_run", "run_spec"]
+__all__ = ["Opened", "describe_data", "describe_run", "open_pair", "run_spec"]
 
 _PACKAGES = (
     "quantdrift",
@@ -64,18 +66,12 @@ def run_spec(
     Raises:
         QuantDriftError: anything that keeps the run from being made; nothing is left behind.
     """
-    # Everything that can be refused is refused before a model is loaded.
-    layer_quantizer(spec.scheme)
-    check_place(out.absolute())
-    source = resolve(spec.model)
-    started = _now()
-    encoder = load_encoder(source, device=pick_device(device), revision=revision)
-    pair = QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model))
+    opened = open_pair(spec, dataset, places=[out], device=device, revision=revision)
     measured = measure_retrieval(
-        pair,
-        _inputs(encoder, "query", dataset.query_ids, dataset.queries),
-        _inputs(encoder, "document", dataset.document_ids, dataset.documents),
-        similarity=encoder.similarity,
+        opened.pair,
+        opened.queries,
+        opened.documents,
+        similarity=opened.similarity,
         settings=settings,
         store=store,
         progress=progress,
@@ -83,22 +79,84 @@ def run_spec(
     )
     record = describe_run(
         spec,
-        pair,
+        opened.pair,
         measured,
         settings,
-        model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
-        data={
-            "name": dataset.name,
-            "split": dataset.split,
-            "fingerprint": dataset.fingerprint,
-            "n_queries": len(dataset.query_ids),
-            "n_documents": len(dataset.document_ids),
-            "warnings": list(dataset.warnings),
-        },
-        similarity=str(encoder.similarity),
-        started=started,
+        model=opened.model,
+        data=describe_data(dataset),
+        similarity=str(opened.similarity),
+        started=opened.started,
     )
     return write_run(out, evidence=measured.evidence, record=record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A pair that is loaded, and the data as it takes them.
+
+    Attributes:
+        pair: the model; in the reference arm.
+        queries: what is searched for.
+        documents: what is searched.
+        similarity: how the model's embeddings become scores.
+        model: what is known of where the model came from.
+        started: when loading began, ISO 8601.
+    """
+
+    pair: QuantizedPair
+    queries: Inputs
+    documents: Inputs
+    similarity: Similarity
+    model: Mapping[str, Any]
+    started: str
+
+
+def open_pair(
+    spec: Spec,
+    dataset: RetrievalDataset,
+    *,
+    places: Iterable[Path],
+    device: str | None = None,
+    revision: str | None = None,
+) -> Opened:
+    """Load a pair for a dataset; everything that can be refused is refused before.
+
+    Args:
+        spec: model and scheme.
+        dataset: what it will embed.
+        places: folders that runs will be written to.
+        device: where the model runs; the best there is if not given.
+        revision: of a hub model.
+
+    Raises:
+        QuantDriftError: scheme, model, device or a place cannot be used.
+    """
+    layer_quantizer(spec.scheme)
+    for place in places:
+        check_place(place.absolute())
+    source = resolve(spec.model)
+    started = _now()
+    encoder = load_encoder(source, device=pick_device(device), revision=revision)
+    return Opened(
+        pair=QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model)),
+        queries=_inputs(encoder, "query", dataset.query_ids, dataset.queries),
+        documents=_inputs(encoder, "document", dataset.document_ids, dataset.documents),
+        similarity=encoder.similarity,
+        model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
+        started=started,
+    )
+
+
+def describe_data(dataset: RetrievalDataset) -> dict[str, Any]:
+    """What run.json says of a dataset."""
+    return {
+        "name": dataset.name,
+        "split": dataset.split,
+        "fingerprint": dataset.fingerprint,
+        "n_queries": len(dataset.query_ids),
+        "n_documents": len(dataset.document_ids),
+        "warnings": list(dataset.warnings),
+    }
 
 
 def describe_run(

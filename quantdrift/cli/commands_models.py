@@ -1,4 +1,4 @@
-"""Commands that run a model: `run`, `mteb`, `demo`."""
+"""Commands that run a model: `run`, `corpus-size`, `mteb`, `demo`."""
 
 from __future__ import annotations
 
@@ -17,25 +17,39 @@ SPEC_HELP = (
 )
 
 
+# What every command that measures a corpus takes.
+SpecText = Annotated[str, typer.Argument(help=SPEC_HELP, metavar="SPEC")]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.",
+        metavar="FOLDER",
+    ),
+]
+Task = Annotated[
+    str | None,
+    typer.Option(help="A task that comes along instead: quantdrift list tasks.", metavar="NAME"),
+]
+Split = Annotated[str, typer.Option(help="Which qrels/SPLIT.tsv of the folder.", metavar="NAME")]
+Ranks = Annotated[int, typer.Option("-k", "--k", min=1, help="Ranks kept of either arm.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Inputs per forward pass.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="cpu, cuda, cuda:1 or mps; the best there is if not given.", metavar="NAME"),
+]
+Revision = Annotated[str | None, typer.Option(help="Revision of a hub model.", metavar="NAME")]
+Cache = Annotated[
+    bool, typer.Option(help="Keep embeddings, so that the next scheme needs half the work.")
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")]
+
+
 @app.command(no_args_is_help=True)
 def run(  # noqa: PLR0917 -- typer makes options of the parameters
-    spec: Annotated[str, typer.Argument(help=SPEC_HELP, metavar="SPEC")],
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.",
-            metavar="FOLDER",
-        ),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="A task that comes along instead: quantdrift list tasks.", metavar="NAME"
-        ),
-    ] = None,
-    split: Annotated[
-        str, typer.Option(help="Which qrels/SPLIT.tsv of the folder.", metavar="NAME")
-    ] = "test",
+    spec: SpecText,
+    data: Data = None,
+    task: Task = None,
+    split: Split = "test",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -43,28 +57,19 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
             metavar="FOLDER",
         ),
     ] = None,
-    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Ranks kept of either arm.")] = 200,
-    batch_size: Annotated[int, typer.Option(min=1, help="Inputs per forward pass.")] = 32,
+    k: Ranks = 200,
+    batch_size: BatchSize = 32,
     noise_floor: Annotated[
         bool, typer.Option(help="Run the reference a second time, to know what noise alone flips.")
     ] = True,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="cpu, cuda, cuda:1 or mps; the best there is if not given.", metavar="NAME"
-        ),
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option(help="Revision of a hub model.", metavar="NAME")
-    ] = None,
+    device: Device = None,
+    revision: Revision = None,
     seed: Annotated[int, typer.Option(help="Of the order in which the noise floor is run.")] = 0,
-    cache: Annotated[
-        bool, typer.Option(help="Keep embeddings, so that the next scheme needs half the work.")
-    ] = True,
+    cache: Cache = True,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print run.json instead of a table.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare a model with its quantized self on a corpus, and write a run folder.
 
@@ -91,6 +96,72 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
             json_output=json_output,
             quiet=quiet,
         )
+    )
+
+
+@app.command(name="corpus-size", no_args_is_help=True)
+def corpus_size(  # noqa: PLR0917 -- typer makes options of the parameters
+    spec: SpecText,
+    data: Data = None,
+    task: Task = None,
+    split: Split = "test",
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Numbers of documents that rise, such as 250,1000,all; an eighth, a quarter, a "
+            "half and all of the corpus if not given.",
+            metavar="N,N,...",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for one run folder per size; "
+            "quantdrift-runs/SPEC_on_DATA_by_corpus_size if not given.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    k: Ranks = 200,
+    batch_size: BatchSize = 32,
+    noise_floor: Annotated[
+        bool,
+        typer.Option(help="Run the reference a second time at the largest size."),
+    ] = False,
+    device: Device = None,
+    revision: Revision = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of the parts, and of the order of the noise floor.")
+    ] = 0,
+    cache: Cache = True,
+    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare a model with its quantized self on growing parts of one corpus, the same queries.
+
+    Each part holds the smaller ones and is scored from the same embeddings. Every size leaves a run
+    folder, and the smallest and the largest are compared by an exact McNemar test.
+    """
+    from quantdrift.cli.corpus_size import corpus_size_command  # noqa: PLC0415 -- torch
+    from quantdrift.cli.run import RunOptions  # noqa: PLC0415 -- torch
+
+    corpus_size_command(
+        RunOptions(
+            spec=spec,
+            data=data,
+            task=task,
+            split=split,
+            out=out,
+            k=k,
+            batch_size=batch_size,
+            noise_floor=noise_floor,
+            device=device,
+            revision=revision,
+            seed=seed,
+            cache=cache,
+            json_output=json_output,
+            quiet=quiet,
+        ),
+        sizes,
     )
 
 

@@ -18,7 +18,7 @@ from quantdrift.retrieval import Settings
 from quantdrift.spec import parse
 from quantdrift.tasks import load_task
 
-__all__ = ["RunOptions", "run_command"]
+__all__ = ["RUNS", "RunOptions", "dataset_of", "run_command", "slug"]
 
 RUNS = Path("quantdrift-runs")
 
@@ -50,8 +50,8 @@ def run_command(options: RunOptions) -> None:
         QuantDriftError: anything wrong with spec, data, model or disk.
     """
     spec = parse(options.spec)
-    dataset = _dataset(options)
-    out = options.out or RUNS / f"{_slug(str(spec))}_on_{_slug(dataset.name)}"
+    dataset = dataset_of(options)
+    out = options.out or RUNS / f"{slug(str(spec))}_on_{slug(dataset.name)}"
     try:
         run = run_spec(
             spec,
@@ -77,7 +77,12 @@ def run_command(options: RunOptions) -> None:
         print_run(run)
 
 
-def _dataset(options: RunOptions) -> RetrievalDataset:
+def dataset_of(options: RunOptions) -> RetrievalDataset:
+    """The folder or the task that the options name.
+
+    Raises:
+        QuantDriftError: neither or both are given, or it cannot be read.
+    """
     if (options.data is None) == (options.task is None):
         raise QuantDriftError(
             "expected either --data FOLDER (BEIR layout) or --task NAME (quantdrift list tasks); "
@@ -89,6 +94,6 @@ def _dataset(options: RunOptions) -> RetrievalDataset:
     return load_task(options.task)
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     """The text as a file name that every file system takes."""
     return re.sub(r"[^A-Za-z0-9.@+=_-]+", "_", text).strip("._") or "run"

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from quantdrift.scoring.matrix import score_matrix, score_ragged
 from quantdrift.scoring.similarity import Similarity, check_embeddings
-from quantdrift.scoring.state import ScoreState, merge
+from quantdrift.scoring.state import ScoreState, at_positions, merge
 from quantdrift.scoring.streamed import score_embeddings
 
 __all__ = [
     "ScoreState",
     "Similarity",
+    "at_positions",
     "check_embeddings",
     "merge",
     "score_embeddings",

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from quantdrift.errors import ScoreError
-from quantdrift.scoring.state import FIELDS, Block, ScoreState
-from quantdrift.scoring.topk import EMPTY, pack, unpack
+from quantdrift.scoring.state import FIELDS, Block, ScoreState, at_positions
 
 __all__ = ["score_matrix", "score_ragged"]
 
@@ -58,20 +56,11 @@ def score_matrix(
     state = block.finish()
     if positions is None:
         return state
-    index = torch.from_numpy(np.asarray(positions, dtype=np.int64))
-    if len(index) != n_items or int(index[0]) < 0 or bool((index.diff() <= 0).any()):
+    if len(positions) != n_items:
         raise ScoreError(
-            "positions must be one increasing integer per item, from 0 up, so that ties keep order"
+            f"positions must be one increasing integer per item ({n_items}); got {len(positions)}"
         )
-    return ScoreState(
-        reference_keys=_moved(state.reference_keys, index),
-        reference_paired=state.reference_paired,
-        candidate_keys=_moved(state.candidate_keys, index),
-        candidate_paired=state.candidate_paired,
-        delta_min=state.delta_min,
-        delta_max=state.delta_max,
-        n_items=state.n_items,
-    )
+    return at_positions(state, positions)
 
 
 def score_ragged(
@@ -96,9 +85,3 @@ def score_ragged(
     return ScoreState(
         **{name: torch.cat([getattr(state, name) for state in states]) for name in FIELDS}
     )
-
-
-def _moved(keys: Tensor, index: Tensor) -> Tensor:
-    scores, local = unpack(keys)
-    moved = pack(scores, index[local.clamp(0, len(index) - 1)])
-    return torch.where(keys == EMPTY, keys, moved)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from quantdrift.errors import ScoreError
-from quantdrift.scoring.topk import EMPTY, PairedTopK, merge_top, unpack
+from quantdrift.scoring.topk import EMPTY, PairedTopK, merge_top, pack, unpack
 
-__all__ = ["FIELDS", "Block", "ScoreState", "merge", "with_rows"]
+__all__ = ["FIELDS", "Block", "ScoreState", "at_positions", "merge", "with_rows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +99,34 @@ def merge(left: ScoreState, right: ScoreState) -> ScoreState:
         delta_min=torch.minimum(left.delta_min, right.delta_min),
         delta_max=torch.maximum(left.delta_max, right.delta_max),
         n_items=left.n_items + right.n_items,
+    )
+
+
+def at_positions(state: ScoreState, positions: np.ndarray) -> ScoreState:
+    """The same state with its items numbered as in a larger collection.
+
+    Args:
+        state: of items numbered from 0.
+        positions: int64 [n_items], increasing, so that ties keep their order.
+
+    Raises:
+        ScoreError: the positions do not increase from 0 or more.
+    """
+    index = torch.from_numpy(np.asarray(positions, dtype=np.int64)).to(state.reference_keys.device)
+    if int(index[0]) < 0 or bool((index.diff() <= 0).any()):
+        raise ScoreError(
+            "positions must be one increasing integer per item, from 0 up, so that ties keep order"
+        )
+
+    def moved(keys: Tensor) -> Tensor:
+        scores, local = unpack(keys)
+        there = pack(scores, index[local.clamp(0, len(index) - 1)])
+        return torch.where(keys == EMPTY, keys, there)
+
+    return replace(
+        state,
+        reference_keys=moved(state.reference_keys),
+        candidate_keys=moved(state.candidate_keys),
     )
 
 

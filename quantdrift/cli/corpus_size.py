@@ -1,0 +1,118 @@
+"""`quantdrift corpus-size`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from quantdrift.cli import Interrupted
+from quantdrift.cli.run import RUNS, RunOptions, dataset_of, slug
+from quantdrift.cli.tables import cell, console, show
+from quantdrift.corpus_size.effect import SizeEffect, compare_sizes
+from quantdrift.corpus_size.job import run_sizes
+from quantdrift.corpus_size.sweep import default_sizes, parse_sizes
+from quantdrift.embeddings import EmbeddingStore, default_store
+from quantdrift.metrics import measure, parse_metric
+from quantdrift.progress import Silent, Terminal
+from quantdrift.runs import Run
+from quantdrift.spec import parse
+from quantdrift.steps import Settings
+
+__all__ = ["corpus_size_command"]
+
+SHOWN = ("flip@1", "separation", "at_risk", "epsilon", "gap")
+WITH_INTERVAL = SHOWN[:2]
+"""The two that are compared; the table has no room for the intervals of all."""
+
+
+def corpus_size_command(options: RunOptions, sizes: str | None) -> None:
+    """Measure at every size, write a run folder for each, print the table and what it says.
+
+    Args:
+        options: as of `quantdrift run`; `out` is the folder that holds the runs.
+        sizes: as typed; `default_sizes` if None.
+
+    Raises:
+        QuantDriftError: anything wrong with sizes, spec, data, model or disk.
+    """
+    spec = parse(options.spec)
+    dataset = dataset_of(options)
+    n_documents = len(dataset.document_ids)
+    numbers = default_sizes(n_documents) if sizes is None else parse_sizes(sizes, n_documents)
+    name = f"{slug(str(spec))}_on_{slug(dataset.name)}_by_corpus_size"
+    try:
+        runs = run_sizes(
+            spec,
+            dataset,
+            out=options.out or RUNS / name,
+            sizes=numbers,
+            settings=Settings(
+                k=options.k,
+                batch_size=options.batch_size,
+                noise_floor=options.noise_floor,
+                seed=options.seed,
+            ),
+            store=default_store() if options.cache else EmbeddingStore(None),
+            progress=Silent() if options.quiet else Terminal(),
+            device=options.device,
+            revision=options.revision,
+        )
+    except KeyboardInterrupt:
+        kept = "; what was embedded is kept, and the same command goes on from there"
+        raise Interrupted(
+            "run folders that are there are whole" + (kept if options.cache else "")
+        ) from None
+    effect = compare_sizes(runs[0].evidence(), runs[-1].evidence())
+    if options.json_output:
+        records = [{**run.record, "path": str(run.path)} for run in runs]
+        found = {"runs": records, "effect": effect.to_json()}
+        print(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        _print(runs, effect)
+
+
+def _print(runs: Sequence[Run], effect: SizeEffect) -> None:
+    record, out = runs[-1].record, console()
+    size = record["data"]["corpus_size"]
+    out.print(
+        f"\n[bold]{record['spec']}[/bold] on {size['corpus']}: "
+        f"{record['data']['n_queries']:,} queries, parts of {size['of']:,} documents drawn with "
+        f"seed {size['seed']}",
+        highlight=False,
+    )
+    for warning in record["data"]["warnings"]:
+        out.print(f"[yellow]note:[/yellow] {warning}", highlight=False)
+    out.print(_table(runs))
+    out.print("Rates and medians; in brackets 95 % intervals.")
+    if size["relevant_inside"] is not None:
+        out.print(
+            "Relevant inside: queries with all, some and none of their relevant documents there."
+        )
+    for line in effect.explain():
+        out.print(line, highlight=False)
+    folder = runs[0].path.parent
+    out.print(f"\nrun folders: {folder}", highlight=False, soft_wrap=True)
+    out.print(f"more metrics: quantdrift metrics {folder}", highlight=False, soft_wrap=True)
+
+
+def _table(runs: Sequence[Run]) -> Table:
+    table = Table()
+    table.add_column("documents", justify="right", no_wrap=True)
+    labelled = runs[0].record["data"]["corpus_size"]["relevant_inside"] is not None
+    if labelled:
+        table.add_column("relevant inside\nall / some / none", justify="right", no_wrap=True)
+    for name in SHOWN:
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in runs:
+        size = run.record["data"]["corpus_size"]
+        cells = [f"{size['n']:,}"]
+        if labelled:
+            cells.append(" / ".join(f"{count:,}" for count in size["relevant_inside"].values()))
+        estimates = measure(run.evidence(), [parse_metric(name) for name in SHOWN])
+        for name, estimate in estimates.items():
+            told = cell if name in WITH_INTERVAL else show
+            cells.append(told(parse_metric(name), estimate).replace(" (", "\n("))
+        table.add_row(*cells)
+    return table

@@ -1,0 +1,197 @@
+"""The same queries against nested parts of one corpus, from one set of embeddings.
+
+One seeded permutation orders the documents; the part of n documents is its first n, so every part
+holds the smaller ones. Scoring is a commutative merge of disjoint parts, so each document is scored
+once: what a size adds is scored and merged into the state of the size before. Items keep the
+positions they have in the whole corpus, so that ties break as in a plain run.
+
+Source: paper, appendix, "Corpus size, case by case" and the table of corpus sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.assembly import Qrels, assemble
+from quantdrift.errors import DataError
+from quantdrift.retrieval import Measured
+from quantdrift.scoring import ScoreState, at_positions, merge
+from quantdrift.steps import Arms, Job
+
+__all__ = ["check_sizes", "default_sizes", "measure_sizes", "nested_subsets", "parse_sizes"]
+
+ALL = "all"
+LEAST = 50
+"""Documents of the smallest default size; below, ranks and intervals say little."""
+
+_EXAMPLE = "e.g. 250,1000,all"
+
+
+def parse_sizes(text: str, n_documents: int) -> tuple[int, ...]:
+    """The sizes a list such as "250,1000,all" names.
+
+    Args:
+        text: numbers of documents that rise, at least two; "all" is the whole corpus.
+        n_documents: of the whole corpus.
+
+    Raises:
+        DataError: a part is neither a number nor "all", or `check_sizes` refuses the sizes.
+    """
+    sizes = []
+    for part in (part.strip() for part in text.split(",")):
+        if part != ALL and not (part.isascii() and part.isdigit()):
+            raise DataError(
+                f"expected numbers of documents or {ALL!r}, separated by commas, {_EXAMPLE}; "
+                f"got {part!r} in {text!r}"
+            )
+        sizes.append(n_documents if part == ALL else int(part))
+    check_sizes(sizes, n_documents)
+    return tuple(sizes)
+
+
+def check_sizes(sizes: Sequence[int], n_documents: int) -> None:
+    """Refuse sizes that make no sweep.
+
+    Raises:
+        DataError: fewer than two sizes, one below 1 or beyond the corpus, or sizes that do not rise
+            (one that occurs twice, or "all" before another).
+    """
+    shown = ", ".join(map(str, sizes)) or "none"
+    if any(size < 1 for size in sizes):
+        raise DataError(f"a corpus has at least 1 document; got sizes {shown}")
+    beyond = [size for size in sizes if size > n_documents]
+    if beyond:
+        raise DataError(
+            f"the corpus has {n_documents} documents; got size {beyond[0]}. Give sizes up to "
+            f"{n_documents}, or {ALL!r} for the whole corpus"
+        )
+    if any(left >= right for left, right in pairwise(sizes)):
+        raise DataError(
+            f"expected sizes that rise, each once, {_EXAMPLE}; got {shown} "
+            f"({ALL!r} is {n_documents} here)"
+        )
+    if len(sizes) < 2:  # noqa: PLR2004 -- the smallest and the largest are compared
+        raise DataError(
+            f"a sweep compares at least two sizes of the corpus of {n_documents}; got {shown}"
+        )
+
+
+def default_sizes(n_documents: int) -> tuple[int, ...]:
+    """An eighth, a quarter and a half of the corpus, to two digits and at least 50, and all of it.
+
+    >>> default_sizes(5183)
+    (650, 1300, 2600, 5183)
+
+    Raises:
+        DataError: the corpus is too small for two sizes.
+    """
+    parts = (max(LEAST, int(float(f"{n_documents / share:.1e}"))) for share in (8, 4, 2))
+    sizes = (*sorted({size for size in parts if size < n_documents}), n_documents)
+    check_sizes(sizes, n_documents)
+    return sizes
+
+
+def nested_subsets(
+    n_documents: int, sizes: Sequence[int], *, seed: int
+) -> tuple[NDArray[np.int64], ...]:
+    """Positions of the documents of each size: the first n of one seeded permutation, sorted.
+
+    >>> [subset.tolist() for subset in nested_subsets(5, [2, 5], seed=0)]
+    [[2, 4], [0, 1, 2, 3, 4]]
+
+    Args:
+        n_documents: of the whole corpus.
+        sizes: rising.
+        seed: of the permutation.
+
+    Returns:
+        Per size int64 [size], increasing; each holds all smaller ones.
+
+    Raises:
+        DataError: as `check_sizes`.
+    """
+    check_sizes(sizes, n_documents)
+    order = np.random.default_rng(seed).permutation(n_documents).astype(np.int64)
+    return tuple(np.sort(order[:size]) for size in sizes)
+
+
+def measure_sizes(
+    job: Job, subsets: Sequence[NDArray[np.int64]], *, qrels: Qrels | None = None
+) -> list[Measured]:
+    """Measure a pair at every size; embeds and scores each document once.
+
+    The whole corpus is embedded, whatever the sizes: its embeddings are those of a plain run, and
+    shared with it. The noise floor, where it is asked for, is that of the largest size.
+
+    Args:
+        job: the pair, the queries and the whole corpus.
+        subsets: positions of the documents of each size, nested, as `nested_subsets` gives them.
+        qrels: relevance labels; judged documents outside a subset stay judged, as in a plain run.
+
+    Returns:
+        One measurement per size, each that of a plain run over these documents alone.
+
+    Raises:
+        DataError: there are no queries or no documents.
+        ScoreError: an embedding or a score is not finite.
+        RunError: no space to keep embeddings.
+    """
+    arms = job.embed()
+    states: list[ScoreState] = []
+    with job.stage("scoring", "scoring both arms", len(subsets[-1])) as tell:
+        for before, subset in pairwise((np.empty(0, dtype=np.int64), *subsets)):
+            new = np.setdiff1d(subset, before, assume_unique=True)  # keeps their order
+            state = at_positions(job.score(_part(arms, new), tell=tell), new)
+            states.append(merge(states[-1], state) if states else state)
+    noise = job.noise(states[-1], arms) if job.settings.noise_floor else None
+    return [
+        Measured(
+            evidence=assemble(
+                state,
+                input_ids=job.queries.ids,
+                item_ids=job.documents.ids,
+                qrels=qrels,
+                noise=noise if state is states[-1] else None,
+            ),
+            state=state,
+            fingerprint=arms.fingerprint,
+            seconds=job.seconds,
+        )
+        for state in states
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Some rows of an array, taken a tile at a time, so that a memory map stays on disk."""
+
+    array: Any
+    rows: NDArray[np.int64]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.array.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.array[self.rows[at]]
+
+
+def _part(arms: Arms, rows: NDArray[np.int64]) -> Arms:
+    reference = _Rows(arms.reference[1], rows)
+    # one object for both arms is how scoring knows that the index is not quantized
+    shared = arms.candidate[1] is arms.reference[1]
+    candidate = reference if shared else _Rows(arms.candidate[1], rows)
+    return replace(
+        arms,
+        reference=(arms.reference[0], reference),
+        candidate=(arms.candidate[0], candidate),
+    )

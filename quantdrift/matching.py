@@ -1,0 +1,109 @@
+"""Whether two runs belong together: the same data, inputs, reference and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.errors import RunError
+from quantdrift.evidence import Evidence
+from quantdrift.runs import Run
+
+__all__ = ["cautions", "matching_rows"]
+
+HARMLESS = frozenset({"k", "batch_size", "noise_floor", "seed"})
+"""Settings that change what is stored or how noise is measured, not what a metric means."""
+
+SOFTWARE = frozenset({"device", "torch", "transformers", "sentence-transformers"})
+"""Settings that change scores by rounding only; the reference's own answers show if they did."""
+
+
+def matching_rows(a: Run, b: Run, one: Evidence, other: Evidence) -> NDArray[np.int64]:
+    """The rows of B in the order of A's inputs, int64 [n_inputs].
+
+    Args:
+        a: the first run.
+        b: the second run.
+        one: evidence of the first.
+        other: evidence of the second.
+
+    Raises:
+        RunError: the runs have another reference, other data, other inputs or other settings that
+            change scores; lists everything that differs.
+    """
+    wrong = []
+    for what, path in (
+        ("reference model", ("model", "fingerprint")),
+        ("data", ("data", "fingerprint")),
+    ):
+        here, there = (_at(run.record, path) for run in (a, b))
+        if here != there:
+            names = " and ".join(_name(run, path[0]) for run in (a, b))
+            wrong.append(f"{what}: {names} (digests {here} and {there})")
+    settings = [run.record.get("settings", {}) for run in (a, b)]
+    for name in sorted(settings[0].keys() | settings[1].keys()):
+        here, there = (held.get(name) for held in settings)
+        if here != there and name not in HARMLESS | SOFTWARE:
+            wrong.append(f"setting {name}: {here} and {there}")
+    ids, other_ids = one.input_ids.tolist(), other.input_ids.tolist()
+    only_a, only_b = (len(set(x) - set(y)) for x, y in ((ids, other_ids), (other_ids, ids)))
+    if only_a or only_b:
+        wrong.append(
+            f"inputs: {only_a:,} of {len(ids):,} are only in A, "
+            f"{only_b:,} of {len(other_ids):,} only in B"
+        )
+    if wrong:
+        listed = "".join(f"\n  - {line}" for line in wrong)
+        raise RunError(
+            f"expected two runs of the same data, reference and settings; {a.path} (A) and "
+            f"{b.path} (B) differ in{listed}\nRun one of them again with what the other has; "
+            "only the scheme (the part after @) may differ."
+        )
+    row_of = {name: row for row, name in enumerate(other_ids)}
+    return np.array([row_of[name] for name in ids], dtype=np.int64)
+
+
+def cautions(a: Run, b: Run, one: Evidence, other: Evidence, order: NDArray[np.int64]) -> list[str]:
+    """What to know before comparing two runs that match: one sentence each.
+
+    Args:
+        a: the first run.
+        b: the second run.
+        one: evidence of the first.
+        other: evidence of the second.
+        order: rows of the second by those of the first.
+    """
+    notes = []
+    settings = [run.record.get("settings", {}) for run in (a, b)]
+    for name in sorted(SOFTWARE):
+        here, there = (held.get(name) for held in settings)
+        if here != there:
+            notes.append(f"{name} differs: {here} in A, {there} in B")
+    # inputs without any item have -1 there, in both
+    first, second = (
+        [run.item_ids[item] if item >= 0 else None for item in run.reference_top.items[rows, 0]]
+        for run, rows in ((one, np.arange(one.n_inputs)), (other, order))
+    )
+    differ = sum(x != y for x, y in zip(first, second, strict=True))
+    if differ:
+        notes.append(
+            f"the reference itself gives another first answer on {differ:,} of {one.n_inputs:,} "
+            "inputs (its scores are not the same to the last bit in both runs)"
+        )
+    return notes
+
+
+def _at(record: Mapping[str, Any], path: Sequence[str]) -> Any:
+    part: Any = record
+    for name in path:
+        part = part.get(name) if isinstance(part, Mapping) else None
+    return part
+
+
+def _name(run: Run, part: str) -> str:
+    named = _at(run.record, (part, "name"))
+    split = _at(run.record, (part, "split"))
+    return f"{named or 'unnamed'}" + (f" ({split})" if split else "")

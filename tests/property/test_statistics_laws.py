@@ -1,0 +1,245 @@
+"""Laws of paired comparisons: systems exchanged, inputs reordered, the margin widened."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from quantdrift.statistics import (
+    Estimate,
+    PairedSample,
+    compare_samples,
+    holm,
+    mcnemar_exact,
+    mean_equivalent,
+    mean_no_worse,
+    paired_mean_difference,
+    paired_quantile_difference,
+    paired_rate_difference,
+    randomization_test,
+    rate_equivalent,
+    rate_no_worse,
+    tango_interval,
+    tango_z,
+)
+
+Floats = NDArray[np.float64]
+Pair = tuple[Floats, Floats]
+
+margins = st.floats(0.005, 0.95)
+WAYS: tuple[Literal["lower", "higher"], ...] = ("lower", "higher")
+betters = st.sampled_from(WAYS)
+
+
+@st.composite
+def rate_pairs(draw: st.DrawFn) -> Pair:
+    outcomes = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60)
+    a, b = np.array(draw(outcomes), dtype=np.float64).T
+    return a, b
+
+
+@st.composite
+def score_pairs(draw: st.DrawFn) -> Pair:
+    """Scores from 0 to 1 that are often the same, as ranks make them."""
+    scores = st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 0.5, 0.75, 1.0])
+    values = draw(st.lists(st.tuples(scores, scores), min_size=1, max_size=40))
+    a, b = np.array(values).T
+    return a, b
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[int, int, int]:
+    n = draw(st.integers(1, 2000))
+    x = draw(st.integers(0, n))
+    return x, draw(st.integers(0, n - x)), n
+
+
+def mirrored(estimate: Estimate) -> tuple[float | None, ...]:
+    ends = (estimate.value, estimate.high, estimate.low)
+    return tuple(None if end is None else -end for end in ends)
+
+
+def parts(estimate: Estimate) -> tuple[float | None, ...]:
+    return estimate.value, estimate.low, estimate.high
+
+
+# --- exchanging the systems ------------------------------------------------------------------
+
+
+@given(rate_pairs())
+def test_exchanged_rates_mirror_the_difference_and_keep_p(pair: Pair) -> None:
+    a, b = pair
+    assert parts(paired_rate_difference(a, b)) == mirrored(paired_rate_difference(b, a))
+    assert mcnemar_exact(a, b).p_value == mcnemar_exact(b, a).p_value
+    assert mcnemar_exact(a, b).only_a == mcnemar_exact(b, a).only_b
+
+
+@given(score_pairs())
+def test_exchanged_scores_mirror_the_difference_and_keep_p(pair: Pair) -> None:
+    a, b = pair
+    assert parts(paired_mean_difference(a, b)) == mirrored(paired_mean_difference(b, a))
+    assert parts(paired_quantile_difference(a, b)) == mirrored(paired_quantile_difference(b, a))
+    assert randomization_test(a, b) == randomization_test(b, a)
+
+
+@given(score_pairs(), margins)
+def test_equivalence_has_no_direction_and_no_worse_has_one(pair: Pair, margin: float) -> None:
+    a, b = pair
+    assert mean_equivalent(a, b, margin=margin, span=1) == mean_equivalent(
+        b, a, margin=margin, span=1
+    )
+    one = mean_no_worse(a, b, margin=margin, better="lower", span=1)
+    assert one == mean_no_worse(b, a, margin=margin, better="higher", span=1)
+
+
+# --- reordering the inputs -------------------------------------------------------------------
+
+
+@given(score_pairs(), st.randoms(use_true_random=False))
+def test_the_order_of_inputs_does_not_matter(pair: Pair, shuffler: random.Random) -> None:
+    a, b = pair
+    order = np.array(shuffler.sample(range(len(a)), len(a)))
+    for statistic in (
+        paired_mean_difference,
+        paired_quantile_difference,
+        randomization_test,
+    ):
+        assert statistic(a[order], b[order]) == statistic(a, b)
+
+
+@given(rate_pairs(), st.randoms(use_true_random=False), margins)
+def test_nor_for_rates_and_margins(pair: Pair, shuffler: random.Random, margin: float) -> None:
+    a, b = pair
+    order = np.array(shuffler.sample(range(len(a)), len(a)))
+    assert paired_rate_difference(a[order], b[order]) == paired_rate_difference(a, b)
+    for better in WAYS:
+        one = rate_no_worse(a[order], b[order], margin=margin, better=better)
+        assert one == rate_no_worse(a, b, margin=margin, better=better)
+        mean = mean_no_worse(a[order], b[order], margin=margin, better=better, span=1)
+        assert mean == mean_no_worse(a, b, margin=margin, better=better, span=1)
+
+
+# --- margins ---------------------------------------------------------------------------------
+
+
+@given(rate_pairs(), margins, margins, betters)
+def test_a_wider_margin_never_raises_p(
+    pair: Pair, one: float, other: float, better: Literal["lower", "higher"]
+) -> None:
+    a, b = pair
+    narrow, wide = sorted((one, other))
+    loose = rate_no_worse(a, b, margin=wide, better=better)
+    assert loose <= rate_no_worse(a, b, margin=narrow, better=better) + 1e-9
+
+
+@given(score_pairs(), margins, margins)
+def test_nor_for_scores(pair: Pair, one: float, other: float) -> None:
+    narrow, wide = sorted((one, other))
+    loose, strict = (
+        mean_no_worse(*pair, margin=margin, better="lower", span=1) for margin in (wide, narrow)
+    )
+    assert loose is not None
+    assert strict is not None
+    assert loose <= strict + 1e-9
+
+
+@given(rate_pairs(), margins)
+def test_equivalence_asks_for_both_sides(pair: Pair, margin: float) -> None:
+    both = rate_equivalent(*pair, margin=margin)
+    sides = [rate_no_worse(*pair, margin=margin, better=way) for way in WAYS]
+    assert both == max(sides)
+    mean = mean_equivalent(*pair, margin=margin, span=1)
+    assert mean is not None
+    for way in WAYS:
+        assert mean >= (mean_no_worse(*pair, margin=margin, better=way, span=1) or 0)
+
+
+@given(st.integers(1, 400), margins, st.integers(0, 400))
+def test_agreement_shows_no_more_than_so_many_inputs_can(n: int, margin: float, ones: int) -> None:
+    """Were a share of the margin worse, none of n inputs would be so with (1 - margin)^n."""
+    same = (np.arange(n) < ones).astype(np.float64)
+    least = (1 - margin) ** n - 1e-12
+    assert rate_equivalent(same, same, margin=margin) >= least
+    assert (mean_equivalent(same, same, margin=margin, span=1) or 0) >= least
+
+
+# --- Tango's statistic and interval ----------------------------------------------------------
+
+
+@given(tables(), st.floats(-0.99, 0.99), st.floats(-0.99, 0.99))
+def test_the_statistic_falls_with_the_difference(
+    table: tuple[int, int, int], one: float, other: float
+) -> None:
+    low, high = sorted((one, other))
+    assert tango_z(*table, high) <= tango_z(*table, low) + 1e-6
+
+
+@given(tables(), st.sampled_from([0.8, 0.9, 0.95, 0.99]))
+def test_the_interval_ends_where_the_test_begins_to_reject(
+    table: tuple[int, int, int], confidence: float
+) -> None:
+    x, y, n = table
+    low, high = tango_interval(x, y, n, confidence=confidence)
+    assert -1 <= low <= (x - y) / n <= high <= 1
+    z = {0.8: 1.281552, 0.9: 1.644854, 0.95: 1.959964, 0.99: 2.575829}[confidence]
+    if low > -1:
+        assert tango_z(x, y, n, low) == pytest.approx(z, abs=1e-4)
+    if high < 1:
+        assert tango_z(x, y, n, high) == pytest.approx(-z, abs=1e-4)
+    wider = tango_interval(x, y, n, confidence=0.995)
+    assert wider[0] <= low
+    assert high <= wider[1]
+
+
+# --- several tests ---------------------------------------------------------------------------
+
+p_values = st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=12)
+
+
+@given(p_values)
+def test_holm_raises_p_values_and_keeps_their_order(raw: list[float | None]) -> None:
+    adjusted = holm(raw)
+    assert [p is None for p in adjusted] == [p is None for p in raw]
+    made = sorted((p, q) for p, q in zip(raw, adjusted, strict=True) if p is not None)
+    assert all(p <= q <= 1 for p, q in made if q is not None)
+    assert [q for _, q in made] == sorted(q for _, q in made if q is not None)
+    if made:
+        assert made[0][1] == pytest.approx(min(1.0, made[0][0] * len(made)))
+
+
+@given(p_values, st.randoms(use_true_random=False))
+def test_holm_does_not_depend_on_the_order(
+    raw: list[float | None], shuffler: random.Random
+) -> None:
+    order = list(range(len(raw)))
+    shuffler.shuffle(order)
+    adjusted = holm(raw)
+    assert holm([raw[place] for place in order]) == [adjusted[place] for place in order]
+
+
+# --- verdicts --------------------------------------------------------------------------------
+
+
+@given(score_pairs(), st.sampled_from([None, 0.02, 0.2]))
+def test_a_verdict_never_goes_against_the_difference(pair: Pair, margin: float | None) -> None:
+    a, b = pair
+    (found,) = compare_samples(
+        [PairedSample(metric="m", kind="mean", better="higher", a=a, b=b)], margin=margin
+    )
+    assert found.difference.value is not None
+    if found.verdict == "worse":
+        assert found.difference.value < 0
+    if found.verdict == "better":
+        assert found.difference.value > 0
+    if found.verdict == "no worse":
+        assert margin is not None
+        assert found.difference.value > -margin
+    assert found.higher_a + found.higher_b <= found.n == len(a)
+    assert not math.isnan(found.p_value or 0)
