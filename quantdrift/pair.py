@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.bits import BitsReport, count_bits
-from quantdrift.disk import reserve
 from quantdrift.errors import RunError, UnsupportedError
+from quantdrift.measurement.disk import reserve
 from quantdrift.models.layers import LinearLayer, WeightUse, find_linears, weights_fingerprint
 from quantdrift.quantizers import layer_quantizer
 from quantdrift.spec import Scheme

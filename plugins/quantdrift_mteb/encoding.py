@@ -14,8 +14,8 @@ from mteb.types import PromptType
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
+from quantdrift.measurement.retrieval import Inputs
 from quantdrift.models.layers import modules_of
-from quantdrift.retrieval import Inputs
 
 __all__ = ["inputs_of"]
 

@@ -18,9 +18,9 @@ import torch
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
-from quantdrift.assembly import with_qrels
 from quantdrift.errors import UnsupportedError
-from quantdrift.job import describe_run
+from quantdrift.measurement.assembly import with_qrels
+from quantdrift.measurement.job import describe_run
 from quantdrift.runs import write_run
 from quantdrift_mteb.keys import mteb_keys
 from quantdrift_mteb.pairs import Comparison, MtebPair

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from mteb.models import SearchEncoderWrapper
 
-from quantdrift.assembly import assemble
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Noise
-from quantdrift.noise import other_batch_size
+from quantdrift.measurement.assembly import assemble
+from quantdrift.measurement.noise import other_batch_size
+from quantdrift.measurement.retrieval import Measured, Settings
 from quantdrift.pair import QuantizedPair
-from quantdrift.retrieval import Measured, Settings
 from quantdrift.scoring import ScoreState, score_ragged
 from quantdrift_mteb.search import DEPTH, Found, Results, SearchCall
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from quantdrift.embeddings import default_store
+from quantdrift.measurement.embeddings import default_store
+from quantdrift.measurement.retrieval import Measured, Settings, measure_retrieval
 from quantdrift.pair import Arm, QuantizedPair
 from quantdrift.progress import Progress, Silent, Terminal
-from quantdrift.retrieval import Measured, Settings, measure_retrieval
 from quantdrift.scoring import Similarity
 from quantdrift.scoring.similarity import prepare, scores_from_products
 from quantdrift_mteb.encoding import inputs_of

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.tables import console, print_markdown
-from quantdrift.comparison import Comparison, compare_runs
+from quantdrift.comparison.runs import Comparison, compare_runs
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.runs import read_run
 from quantdrift.statistics import PairedComparison

@@ -13,12 +13,12 @@ from quantdrift.cli.tables import cell, console, show
 from quantdrift.corpus_size.effect import SizeEffect, compare_sizes
 from quantdrift.corpus_size.job import run_sizes
 from quantdrift.corpus_size.sweep import default_sizes, parse_sizes
-from quantdrift.embeddings import EmbeddingStore, default_store
+from quantdrift.measurement.embeddings import EmbeddingStore, default_store
+from quantdrift.measurement.steps import Settings
 from quantdrift.metrics import measure, parse_metric
 from quantdrift.progress import Silent, Terminal
 from quantdrift.runs import Run
 from quantdrift.spec import parse
-from quantdrift.steps import Settings
 
 __all__ = ["corpus_size_command"]
 

@@ -10,11 +10,11 @@ from rich.table import Table
 
 from quantdrift.cli.tables import console
 from quantdrift.components import AVAILABLE_QUANTIZERS
+from quantdrift.datasets.tasks import task_names
 from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES, members
 from quantdrift.models.aliases import ALIASES, EMBEDDED
 from quantdrift.spec import QUANTIZERS
-from quantdrift.tasks import task_names
 
 __all__ = ["list_command"]
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from quantdrift.cli import Interrupted
 from quantdrift.cli.tables import print_run
-from quantdrift.data import RetrievalDataset, read_beir_folder
-from quantdrift.embeddings import EmbeddingStore, default_store
+from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.datasets.tasks import load_task
 from quantdrift.errors import QuantDriftError
-from quantdrift.job import run_spec
+from quantdrift.measurement.embeddings import EmbeddingStore, default_store
+from quantdrift.measurement.job import run_spec
+from quantdrift.measurement.retrieval import Settings
 from quantdrift.progress import Silent, Terminal
-from quantdrift.retrieval import Settings
 from quantdrift.spec import parse
-from quantdrift.tasks import load_task
 
 __all__ = ["RUNS", "RunOptions", "dataset_of", "run_command", "slug"]
 

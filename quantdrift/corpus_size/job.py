@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.assembly import Qrels
 from quantdrift.corpus_size.sweep import measure_sizes, nested_subsets
-from quantdrift.data import RetrievalDataset
-from quantdrift.embeddings import EmbeddingStore, digest_of, key_of
-from quantdrift.job import describe_data, describe_run, open_pair
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.measurement.assembly import Qrels
+from quantdrift.measurement.embeddings import EmbeddingStore, digest_of, key_of
+from quantdrift.measurement.job import describe_data, describe_run, open_pair
+from quantdrift.measurement.steps import Job, Settings
 from quantdrift.progress import Progress
 from quantdrift.runs import Run, write_run
 from quantdrift.spec import Spec
-from quantdrift.steps import Job, Settings
 
 __all__ = ["folder_of", "relevant_inside", "run_sizes"]
 

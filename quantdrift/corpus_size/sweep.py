@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.assembly import Qrels, assemble
 from quantdrift.errors import DataError
-from quantdrift.retrieval import Measured
+from quantdrift.measurement.assembly import Qrels, assemble
+from quantdrift.measurement.retrieval import Measured
+from quantdrift.measurement.steps import Arms, Job
 from quantdrift.scoring import ScoreState, at_positions, merge
-from quantdrift.steps import Arms, Job
 
 __all__ = ["check_sizes", "default_sizes", "measure_sizes", "nested_subsets", "parse_sizes"]
 

@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from quantdrift.data import RetrievalDataset
+from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import DataError
 
 __all__ = ["NAME", "REVISION", "generate", "load"]

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantdrift.assembly import assemble
 from quantdrift.cli import main
+from quantdrift.measurement.assembly import assemble
 from quantdrift.runs import write_run
 from quantdrift.scoring import score_matrix
 

@@ -72,7 +72,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("quantdrift.job.load_encoder")
+    monkeypatch.delattr("quantdrift.measurement.job.load_encoder")
 
 
 def record_of(run: Path) -> dict[str, Any]:

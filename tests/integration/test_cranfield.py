@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.data import RetrievalDataset, read_beir_folder
-from quantdrift.embeddings import EmbeddingStore
+from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.measurement.embeddings import EmbeddingStore
+from quantdrift.measurement.retrieval import Settings
 from quantdrift.progress import Silent
-from quantdrift.retrieval import Settings
 from quantdrift.spec import parse
 
 CRANFIELD = Path(__file__).parents[2] / "../shared/data/retrieval/cranfield"
@@ -68,7 +68,7 @@ def test_figures(
     tmp_path: Path,
 ) -> None:
     """Within one query: another library may round another way in the last digit."""
-    from quantdrift.job import run_spec  # noqa: PLC0415 -- loads torch, for nothing when skipped
+    from quantdrift.measurement.job import run_spec  # noqa: PLC0415 -- loads torch, for nothing when skipped
 
     run = run_spec(
         parse(f"minilm@{scheme}"),

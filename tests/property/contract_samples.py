@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from quantdrift.assembly import assemble
 from quantdrift.evidence import Evidence, Noise
+from quantdrift.measurement.assembly import assemble
 from quantdrift.scoring import score_matrix
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from quantdrift.assembly import assemble
 from quantdrift.evidence import Evidence
+from quantdrift.measurement.assembly import assemble
 from quantdrift.metrics import parse_metric
 from quantdrift.scoring import score_matrix
 

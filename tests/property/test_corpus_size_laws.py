@@ -22,16 +22,16 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
-from quantdrift.assembly import assemble
 from quantdrift.corpus_size.sweep import default_sizes, measure_sizes, nested_subsets, parse_sizes
-from quantdrift.embeddings import EmbeddingStore
 from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence
-from quantdrift.inputs import Inputs
+from quantdrift.measurement.assembly import assemble
+from quantdrift.measurement.embeddings import EmbeddingStore
+from quantdrift.measurement.inputs import Inputs
+from quantdrift.measurement.steps import Arms, Job, Settings
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
 from quantdrift.scoring import Similarity, score_embeddings
-from quantdrift.steps import Arms, Job, Settings
 
 DIM = 3
 Floats = NDArray[np.float32]

@@ -21,7 +21,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
-from quantdrift.assembly import assemble
+from quantdrift.measurement.assembly import assemble
 from quantdrift.scoring import (
     ScoreState,
     Similarity,

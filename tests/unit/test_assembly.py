@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from quantdrift import perturbation
-from quantdrift.assembly import assemble, with_qrels
 from quantdrift.evidence import Evidence, Noise, Top
+from quantdrift.measurement.assembly import assemble, with_qrels
 from quantdrift.metrics import measure
 from quantdrift.scoring import ScoreState, Similarity, score_embeddings, score_matrix
 

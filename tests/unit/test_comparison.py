@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quantdrift.assembly import assemble
-from quantdrift.comparison import Comparison, compare_runs
+from quantdrift.comparison.runs import Comparison, compare_runs
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.evidence import Evidence
+from quantdrift.measurement.assembly import assemble
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.runs import Run, write_run
 from quantdrift.scoring import score_matrix

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.assembly import assemble
 from quantdrift.corpus_size.effect import SizeEffect, compare_sizes
 from quantdrift.corpus_size.job import folder_of, relevant_inside
 from quantdrift.corpus_size.sweep import (
@@ -21,18 +20,19 @@ from quantdrift.corpus_size.sweep import (
     nested_subsets,
     parse_sizes,
 )
-from quantdrift.data import RetrievalDataset
-from quantdrift.embeddings import EmbeddingStore
+from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import DataError, RunError
 from quantdrift.evidence import Evidence
-from quantdrift.inputs import Inputs
+from quantdrift.measurement.assembly import assemble
+from quantdrift.measurement.embeddings import EmbeddingStore
+from quantdrift.measurement.inputs import Inputs
+from quantdrift.measurement.retrieval import measure_retrieval
+from quantdrift.measurement.steps import Job, Settings
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
-from quantdrift.retrieval import measure_retrieval
 from quantdrift.scoring import Similarity, score_matrix
 from quantdrift.spec import parse_scheme
 from quantdrift.statistics import Estimate
-from quantdrift.steps import Job, Settings
 
 # --- which sizes -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.data import RetrievalDataset, read_beir_folder
+from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.errors import DataError
 
 CORPUS = """\

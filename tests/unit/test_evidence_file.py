@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from quantdrift import perturbation
-from quantdrift.assembly import assemble
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence, Noise, Top
 from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.measurement.assembly import assemble
 from quantdrift.scoring import score_ragged
 
 QUERIES = ["q1", "what is it, Zoë?", "問い"]

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from quantdrift.assembly import assemble
 from quantdrift.evidence import Evidence, Noise
+from quantdrift.measurement.assembly import assemble
 from quantdrift.metrics import MetricError, default_metrics, measure, parse_metric
 from quantdrift.scoring import score_matrix
 from quantdrift.statistics import Estimate

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.noise import compare_rankings, other_batch_size
+from quantdrift.measurement.noise import compare_rankings, other_batch_size
 from quantdrift.scoring import Similarity
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.data import RetrievalDataset
+from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import DataError
 from quantdrift_tasks import python_docs
 

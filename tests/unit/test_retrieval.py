@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift import perturbation
-from quantdrift.embeddings import EmbeddingStore
 from quantdrift.errors import DataError, ScoreError
+from quantdrift.measurement.embeddings import EmbeddingStore
+from quantdrift.measurement.retrieval import Inputs, Measured, Settings, measure_retrieval
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
 from quantdrift.quantizers.rtn import quantize_rtn
-from quantdrift.retrieval import Inputs, Measured, Settings, measure_retrieval
 from quantdrift.scoring import Similarity
 from quantdrift.spec import parse_scheme
 

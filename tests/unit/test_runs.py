@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from quantdrift import runs
-from quantdrift.assembly import assemble
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
+from quantdrift.measurement.assembly import assemble
 from quantdrift.runs import check_place, read_run, write_run
 from quantdrift.scoring import score_matrix
 

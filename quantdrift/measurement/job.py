@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.data import RetrievalDataset
-from quantdrift.embeddings import EmbeddingStore, digest_of
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.measurement.embeddings import EmbeddingStore, digest_of
+from quantdrift.measurement.retrieval import Inputs, Measured, Settings, measure_retrieval
 from quantdrift.metrics import measure
 from quantdrift.models.resolve import resolve
 from quantdrift.models.sentence_encoder import Role, SentenceEncoder, load_encoder, pick_device
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.quantizers import layer_quantizer
-from quantdrift.retrieval import Inputs, Measured, Settings, measure_retrieval
 from quantdrift.runs import Run, check_place, write_run
 from quantdrift.scoring import Similarity
 from quantdrift.spec import Spec

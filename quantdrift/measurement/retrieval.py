@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.assembly import Qrels, assemble
-from quantdrift.embeddings import EmbeddingStore
 from quantdrift.evidence import Evidence
-from quantdrift.inputs import Inputs
+from quantdrift.measurement.assembly import Qrels, assemble
+from quantdrift.measurement.embeddings import EmbeddingStore
+from quantdrift.measurement.inputs import Inputs
+from quantdrift.measurement.steps import Job, Settings
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.scoring import ScoreState, Similarity
-from quantdrift.steps import Job, Settings
 
 __all__ = ["Inputs", "Measured", "Settings", "measure_retrieval"]
 

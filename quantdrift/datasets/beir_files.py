@@ -1,7 +1,7 @@
 """Reading the files of the BEIR layout line by line, so that every error names its line.
 
 JSON lines hold the corpus and the queries, tab-separated lines the relevance judgements (qrels).
-Nothing here knows what the texts are for; `quantdrift.data` puts them together.
+Nothing here knows what the texts are for; `quantdrift.datasets.retrieval` puts them together.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.comparison.matching import cautions, matching_rows
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
-from quantdrift.matching import cautions, matching_rows
 from quantdrift.metrics import Metric, MetricError, parse_metric
 from quantdrift.runs import Run
 from quantdrift.statistics import PairedComparison, PairedSample, compare_samples

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
 
-from quantdrift.data import RetrievalDataset
+from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import UnknownNameError
 
 __all__ = ["load_task", "task_names"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.embeddings import digest_of
+from quantdrift.measurement.embeddings import digest_of
 
 __all__ = ["Inputs", "Vectors"]
 

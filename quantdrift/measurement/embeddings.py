@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.disk import reserve
 from quantdrift.errors import MissingExtraError, RunError, ScoreError
+from quantdrift.measurement.disk import reserve
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
 
 __all__ = ["EmbeddingStore", "default_store", "digest_of", "key_of"]

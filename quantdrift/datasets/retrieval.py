@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from quantdrift.beir_files import (
+from quantdrift.datasets.beir_files import (
     LAYOUT,
     check_string,
     find_file,

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.embeddings import EmbeddingStore, digest_of, key_of
 from quantdrift.errors import DataError
 from quantdrift.evidence import Noise
-from quantdrift.inputs import Inputs, Vectors
-from quantdrift.noise import compare_rankings, other_batch_size
+from quantdrift.measurement.embeddings import EmbeddingStore, digest_of, key_of
+from quantdrift.measurement.inputs import Inputs, Vectors
+from quantdrift.measurement.noise import compare_rankings, other_batch_size
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.scoring import ScoreState, Similarity, check_embeddings, score_embeddings
