@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.table import Table
 
 from quantdrift.cli.tables import console, print_markdown
+from quantdrift.progress import Terminal
 from quantdrift.report.contender_groups import (
     ContenderGroup,
     buckets_with_inputs,
@@ -49,7 +50,7 @@ def contenders_command(
     Raises:
         QuantDriftError: no such run or grouping.
     """
-    groups = contender_groups(find_runs(paths), group_by=group_by)
+    groups = contender_groups(find_runs(paths), group_by=group_by, progress=Terminal())
     findings = contender_findings(groups)
     if json_output:
         print(json.dumps(_json(groups, group_by, findings), indent=2))

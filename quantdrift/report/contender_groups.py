@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from quantdrift import perturbation
 from quantdrift.errors import UnknownNameError
+from quantdrift.progress import Progress, Silent
 from quantdrift.report.law_runs import refuse_copies, spec_of
 from quantdrift.runs import Run
 from quantdrift.theory import ContenderBucket, ContenderPrediction, predicted_by_contender_count
@@ -53,12 +54,15 @@ class ContenderGroup:
     repeated: bool
 
 
-def contender_groups(runs: Sequence[Run], *, group_by: str = "scheme") -> list[ContenderGroup]:
+def contender_groups(
+    runs: Sequence[Run], *, group_by: str = "scheme", progress: Progress | None = None
+) -> list[ContenderGroup]:
     """Fit one scale per group, and predict flip rates per contender count.
 
     Args:
         runs: as found on disk.
         group_by: one of GroupBy.
+        progress: where progress is shown; nowhere if not given.
 
     Returns:
         Groups in order of their first run.
@@ -82,7 +86,12 @@ def contender_groups(runs: Sequence[Run], *, group_by: str = "scheme") -> list[C
         }
         members.setdefault(names[group_by], []).append(run)
     refuse_copies(runs)
-    return [_group(name, group) for name, group in members.items()]
+    groups = []
+    with (progress or Silent()).stage("one scale per group", len(members)) as tell:
+        for name, group in members.items():
+            groups.append(_group(name, group))
+            tell(1)
+    return groups
 
 
 def _group(name: str, runs: Sequence[Run]) -> ContenderGroup:

@@ -314,7 +314,8 @@ def test_one_scale_per_scheme_predicts_each_contender_count(cli: Cli, two_groups
 def test_the_table_says_whether_the_model_holds(cli: Cli, two_groups: Path) -> None:
     code, out, err = cli("contenders", two_groups)
     told = " ".join(out.split())
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert "one scale per group" in err  # a progress bar: many groups take a while
     assert max(map(len, out.splitlines())) <= WIDTH
     assert "2 runs, 200 inputs" in told
     assert "flip rate 23.0 %" in told
