@@ -12,11 +12,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from timing import in_turn, report
 
 from quantdrift.scoring import ScoreState, Similarity, score_embeddings
 from quantdrift.scoring.streamed import TILE
@@ -60,30 +60,9 @@ def _streamed(arms: Arms) -> ScoreState:
     )
 
 
-def _in_turn(ours: Callable[[], object], other: Callable[[], object], rounds: int) -> list[float]:
-    """Ratios ours / other of runs made in turn, after one run of each that does not count."""
-    ours()
-    other()
-    ratios = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        other()
-        middle = time.perf_counter()
-        ours()
-        ratios.append((time.perf_counter() - middle) / (middle - start))
-    return ratios
-
-
-def _report(name: str, ratios: list[float]) -> None:
-    print(
-        f"\n{name}: {statistics.median(ratios):.2f} "
-        f"(min {min(ratios):.2f}, max {max(ratios):.2f}, {len(ratios)} rounds; {SHAPE})"
-    )
-
-
 def test_streamed_scoring_against_bare_products(arms: Arms) -> None:
-    ratios = _in_turn(lambda: _streamed(arms), lambda: _bare_products(arms), ROUNDS)
-    _report("streamed scoring / two bare matrix products", ratios)
+    ratios = in_turn(lambda: _streamed(arms), lambda: _bare_products(arms), ROUNDS)
+    report("streamed scoring / two bare matrix products", ratios, SHAPE)
 
 
 def test_streamed_scoring_against_dense_topk(arms: Arms) -> None:
@@ -104,7 +83,7 @@ def test_streamed_scoring_against_dense_topk(arms: Arms) -> None:
                 best[arm], kept = torch.cat([best[arm], tiles[arm]], 1).topk(K, dim=1)
                 where[arm] = torch.cat([where[arm], ids], 1).gather(1, kept)
 
-    _report("streamed scoring / plain tiles", _in_turn(lambda: _streamed(arms), plain, 3))
+    report("streamed scoring / plain tiles", in_turn(lambda: _streamed(arms), plain, 3), SHAPE)
 
 
 def test_streamed_scoring_against_mteb_search(arms: Arms, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,9 +118,8 @@ def test_streamed_scoring_against_mteb_search(arms: Arms, monkeypatch: pytest.Mo
                 similarity_fn=dot_score,
             )
 
-    _report(
-        "streamed scoring / mteb's search, both arms", _in_turn(lambda: _streamed(arms), search, 3)
-    )
+    ratios = in_turn(lambda: _streamed(arms), search, 3)
+    report("streamed scoring / mteb's search, both arms", ratios, SHAPE)
 
 
 def test_peak_memory_beyond_the_inputs() -> None:

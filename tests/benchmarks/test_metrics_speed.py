@@ -1,0 +1,114 @@
+"""How long metrics take from stored evidence, as ratios to what people use for the same figures.
+
+5,000 queries, 200 ranks stored of either arm, 10 judgements each.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from timing import in_turn, report
+
+from quantdrift.evidence import Evidence, Judgements, Top
+from quantdrift.metrics import default_metrics, measure, parse_metric
+
+N_INPUTS, DEPTH, N_ITEMS, JUDGED = 5_000, 200, 20_000, 10
+SHAPE = f"{N_INPUTS:,} queries, {DEPTH} ranks of either arm, {JUDGED} judgements each"
+ROUNDS = 5
+
+Qrels = dict[str, dict[str, int]]
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    rng = np.random.default_rng(0)
+    items = np.array([rng.choice(N_ITEMS, DEPTH + 20, replace=False) for _ in range(N_INPUTS)])
+    scores = -np.sort(-rng.random((N_INPUTS, DEPTH)).astype(np.float32), axis=1)
+    moved = np.argsort(np.arange(DEPTH + 20) + rng.normal(0, 3, items.shape), axis=1)[:, :DEPTH]
+    arms = [items[:, :DEPTH], np.take_along_axis(items, moved, axis=1)]
+    tops = [Top(items=arm, reference_scores=scores, candidate_scores=scores) for arm in arms]
+    return Evidence(
+        input_ids=np.array([f"q{row}" for row in range(N_INPUTS)], dtype=object),
+        item_ids=np.array([f"d{item}" for item in range(N_ITEMS)], dtype=object),
+        reference_top=tops[0],
+        candidate_top=tops[1],
+        delta_min=np.full(N_INPUTS, -0.05, dtype=np.float32),
+        delta_max=np.full(N_INPUTS, 0.05, dtype=np.float32),
+        n_items=np.full(N_INPUTS, N_ITEMS),
+        judgements=Judgements(
+            offsets=np.arange(0, (N_INPUTS + 1) * JUDGED, JUDGED),
+            items=items[:, : 2 * JUDGED : 2].ravel(),
+            grades=np.ones(N_INPUTS * JUDGED, dtype=np.int64),
+        ),
+    )
+
+
+def _named(evidence: Evidence) -> tuple[Qrels, list[dict[str, dict[str, float]]]]:
+    """Labels and both runs as pytrec_eval takes them."""
+    assert evidence.judgements is not None
+    names = evidence.item_ids.tolist()
+    queries = evidence.input_ids.tolist()
+    qrels = {
+        query: {names[item]: grade for item, grade in evidence.judgements.of(row).items()}
+        for row, query in enumerate(queries)
+    }
+    runs = [
+        {
+            query: {names[item]: float(-rank) for rank, item in enumerate(top.items[row].tolist())}
+            for row, query in enumerate(queries)
+        }
+        for top in (evidence.reference_top, evidence.candidate_top)
+    ]
+    return qrels, runs
+
+
+def test_quality_of_both_arms_against_pytrec_eval(evidence: Evidence) -> None:
+    """Values per query; what pytrec_eval takes is made beforehand and does not count."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    qrels, runs = _named(evidence)
+    wanted = [parse_metric(name) for name in ("ndcg@10", "recall@1", "recall@10", "mrr@10")]
+    both = [parse_metric(f"{arm}{metric}") for metric in wanted for arm in ("", "reference.")]
+
+    def theirs() -> None:
+        for run in runs:
+            measures = {"ndcg_cut.10", "recall.1,10", "recip_rank"}
+            pytrec_eval.RelevanceEvaluator(qrels, measures).evaluate(run)
+
+    ratios = in_turn(lambda: [metric.per_input(evidence) for metric in both], theirs, ROUNDS)
+    report("nDCG, recall, MRR of both arms / pytrec_eval", ratios, SHAPE)
+
+
+def test_rank_biased_overlap_against_a_library(evidence: Evidence) -> None:
+    ranked_overlap = pytest.importorskip("ranked_overlap")
+    lists = [top.items[:, :10].tolist() for top in (evidence.reference_top, evidence.candidate_top)]
+
+    def theirs() -> None:
+        for one, other in zip(*lists, strict=True):
+            ranked_overlap.rbo(one, other, p=0.9)
+
+    rbo = parse_metric("rbo@10")
+    ratios = in_turn(lambda: rbo.per_input(evidence), theirs, ROUNDS)
+    report("rbo@10 / ranked-overlap", ratios, SHAPE)
+
+
+def test_all_metrics_with_intervals(evidence: Evidence) -> None:
+    """The whole of `quantdrift metrics`, against its slowest part, the intervals of means."""
+    from scipy.stats import bootstrap  # noqa: PLC0415 -- only this one needs it
+
+    values = parse_metric("ndcg@10").per_input(evidence)
+    means = [metric for metric in default_metrics() if "bootstrap" in metric.uncertainty]
+
+    def intervals() -> None:
+        for _ in means:
+            bootstrap((values,), np.mean, n_resamples=2000, batch=100, method="percentile")
+
+    start = time.perf_counter()
+    measure(evidence)
+    print(f"\nall default metrics: {time.perf_counter() - start:.1f} s ({SHAPE})")
+    report(
+        f"all {len(default_metrics())} metrics / scipy's bootstrap of {len(means)} means",
+        in_turn(lambda: measure(evidence), intervals, 2),
+        SHAPE,
+    )
