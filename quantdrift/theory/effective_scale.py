@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -106,7 +107,7 @@ def fit_effective_scale(gaps: ArrayLike, observed_rate: float) -> EffectiveScale
     """The one scale s at which the mean of `flip_probability(gaps, s)` is the observed flip rate.
 
     The mean grows with s, strictly once any gap is below 2 s, so the root is bracketed by doubling
-    and halving and then found by Brent's method to 12 digits of s.
+    from below and then found by Brent's method to 12 digits of s.
 
     Args:
         gaps: float [n_inputs, k], as for `flip_probability`. In score units, s is in score units;
@@ -133,6 +134,7 @@ def fit_effective_scale(gaps: ArrayLike, observed_rate: float) -> EffectiveScale
     if not len(table):
         raise TheoryError("a scale needs at least one input; got none")
 
+    @cache
     def excess(scale: float) -> float:
         return float(flip_probability(table, scale).mean()) - observed_rate
 
@@ -158,16 +160,16 @@ def fit_effective_scale(gaps: ArrayLike, observed_rate: float) -> EffectiveScale
         return found(None, f"every scale {until}predicts the rate observed")
     if observed_rate >= ceiling:
         return found(None, f"no scale predicts more than {ceiling:.4g} with the ranks stored")
-    high = float(np.median(positive))
+    # from below: the more ranks within reach of a scale, the longer it takes to try it
+    low = float(positive.min()) / 2  # at which only exact ties flip
+    nearest = np.where(np.isfinite(table) & (table > 0), table, np.inf).min(axis=1)
+    high = max(2 * low, float(np.median(nearest[np.isfinite(nearest)])) / 4)
     for _ in range(_DOUBLINGS):
         if excess(high) >= 0:
             break
-        high *= 2
+        low, high = high, 2 * high
     else:
         return found(None, f"no scale up to {high:.4g} predicts the rate observed")
-    low = high / 2
-    while excess(low) > 0:
-        low /= 2
     return found(float(brentq(excess, low, high, xtol=1e-12 * high, rtol=1e-12)))
 
 
