@@ -62,7 +62,7 @@ def breakdown(
         MetricError: the edges do not rise, or a metric is a slice already.
     """
     starts = edges_of(by, group) if edges is None else tuple(edges)
-    if not starts or not all(low < high for low, high in pairwise(starts)):
+    if not starts or not all(low < high for low, high in pairwise((*starts, math.inf))):
         raise MetricError(f"expected edges that rise, e.g. 0, 0.1, 1; got {list(starts)}")
     sliced = [metric for metric in metrics if metric.where is not None]
     if sliced:
@@ -91,17 +91,15 @@ def edges_of(by: Metric, group: Sequence[Evidence]) -> tuple[float, ...]:
     if str(by) in EDGES:
         edges = EDGES[str(by)]
         if by.family.censored is not None:
-            known = min((by.family.censored(run) for run in group if _is_cut(run)), default=None)
+            known = min((by.family.censored(run) for run in group if run.cut_short), default=None)
             if known is not None:
                 edges = tuple(edge for edge in edges if edge <= known)
         return edges
+    if by.unit == "rate":  # yes or no
+        return (0, 1)
     values = np.concatenate([np.empty(0), *(by.per_input(evidence) for evidence in group)])
     values = values[np.isfinite(values)]
     if not len(values):
         raise MetricError(f"no input has a finite value of {by} to sort by")
     quartiles = np.quantile(values, [0, 0.25, 0.5, 0.75], method="inverted_cdf")
     return tuple(dict.fromkeys(quartiles.tolist()))
-
-
-def _is_cut(evidence: Evidence) -> bool:
-    return int(evidence.n_items.max(initial=0)) > evidence.depth

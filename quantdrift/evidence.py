@@ -108,11 +108,20 @@ class Evidence:
         wrong = {name: length for name, length in lengths.items() if length != n}
         if wrong:
             raise RunError(f"evidence needs one row per input ({n}); got {wrong}")
+        if len(set(self.input_ids.tolist())) < n:
+            raise RunError(
+                "evidence needs input ids that differ, to pair runs by; some occur twice"
+            )
 
     @property
     def n_inputs(self) -> int:
         """Number of inputs."""
         return len(self.input_ids)
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether some input had more items than ranks are stored."""
+        return int(self.n_items.max(initial=0)) > self.depth
 
     @property
     def depth(self) -> int:

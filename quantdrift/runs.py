@@ -21,7 +21,7 @@ from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
 
-__all__ = ["Run", "find_runs", "read_run", "write_run"]
+__all__ = ["Run", "find_runs", "read_run", "refuse_copies", "write_run"]
 
 FORMAT = "quantdrift-run"
 FORMAT_VERSION = 1
@@ -110,10 +110,17 @@ def read_run(path: Path) -> Run:
     Raises:
         RunError: it is not a run folder, or one that this version cannot read.
     """
+    path = Path(path)  # a string will do
     folder = path.parent if path.name == RECORD else path
     record_path = folder / RECORD
     if not record_path.is_file():
-        what = "has no run.json" if folder.is_dir() else "does not exist"
+        what = (
+            "has no run.json"
+            if folder.is_dir()
+            else "is a file"
+            if folder.exists()
+            else "does not exist"
+        )
         raise RunError(
             f"expected a run folder (with {RECORD} and {EVIDENCE}); {folder} {what}. "
             "Runs are written by: quantdrift run SPEC --data FOLDER"
@@ -155,6 +162,33 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
         for folder in folders:
             found.setdefault(folder.resolve(), read_run(folder))
     return list(found.values())
+
+
+def refuse_copies(runs: Iterable[Run]) -> None:
+    """Refuse two folders that hold one run: it would count twice, and be seen when held out.
+
+    Two runs are one if spec, model, data and settings are the same.
+
+    Raises:
+        RunError: names both folders.
+    """
+    seen: dict[str, Path] = {}
+    for run in runs:
+        record = run.record
+        data = record.get("data", {})
+        parts = {
+            "spec": record.get("spec"),
+            "model": record.get("model", {}).get("fingerprint"),
+            "data": [data.get(key) for key in ("name", "fingerprint", "split", "n_documents")],
+            "settings": record.get("settings"),
+        }
+        identity = json.dumps(parts, sort_keys=True)
+        if identity in seen:
+            raise RunError(
+                f"the same run lies in two folders and would count twice: {seen[identity]} and "
+                f"{run.path} (spec, model, data and settings are equal); give only one of them"
+            )
+        seen[identity] = run.path
 
 
 def _is_partial(record: Path, below: Path) -> bool:

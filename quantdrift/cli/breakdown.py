@@ -10,10 +10,12 @@ from pathlib import Path
 from rich.table import Table
 
 from quantdrift.breakdown import Bucket, breakdown
-from quantdrift.cli.tables import cell, console, print_markdown
+from quantdrift.cli.tables import cell, console, one_format, print_markdown
 from quantdrift.errors import QuantDriftError
-from quantdrift.metrics import parse_metric
-from quantdrift.runs import find_runs
+from quantdrift.evidence import Evidence
+from quantdrift.metrics import Metric, parse_metric
+from quantdrift.metrics.labels import judged
+from quantdrift.runs import Run, find_runs, refuse_copies
 
 __all__ = ["breakdown_command"]
 
@@ -42,13 +44,14 @@ def breakdown_command(
     Raises:
         QuantDriftError: no such run or metric, or edges that cannot be read.
     """
+    one_format(json_output=json_output, markdown=markdown)
     sorted_by = parse_metric(by)
-    metrics = [parse_metric(name) for name in names or DEFAULT]
+    metrics = list(dict.fromkeys(parse_metric(name) for name in names or DEFAULT))
     starts = None if edges is None else _edges(edges)
     runs = find_runs(paths)
-    buckets = breakdown(
-        [run.evidence() for run in runs], by=sorted_by, metrics=metrics, edges=starts
-    )
+    refuse_copies(runs)
+    evidence = [run.evidence() for run in runs]
+    buckets = breakdown(evidence, by=sorted_by, metrics=metrics, edges=starts)
     if json_output:
         print(json.dumps(_json([str(run.path) for run in runs], by, buckets), indent=2))
         return
@@ -72,13 +75,38 @@ def breakdown_command(
         table.add_column(name, justify="right" if position else "left", no_wrap=not position)
     for row in rows:
         table.add_row(*row)
-    console().print(table)
-    without = sum(run.evidence().judgements is None for run in runs)
-    if without and any(metric.family.needs_labels for metric in metrics):
-        console().print(
-            f"{_count(without, 'run')} without relevance labels: not in "
-            + ", ".join(str(metric) for metric in metrics if metric.family.needs_labels)
+    console(wide=True).print(table)
+    for note in _notes(runs, evidence, buckets, metrics):
+        console().print(note, highlight=False, markup=False)
+
+
+def _notes(
+    runs: Sequence[Run],
+    group: Sequence[Evidence],
+    buckets: Sequence[Bucket],
+    metrics: Sequence[Metric],
+) -> list[str]:
+    """What to know before reading the table."""
+    notes = []
+    outside = sum(one.n_inputs for one in group) - sum(bucket.n for bucket in buckets)
+    if outside:
+        notes.append(
+            f"{outside:,} inputs are in no bucket: below the first edge, or without a value of "
+            f"{buckets[0].where.by}."
         )
+    labelled = [str(metric) for metric in metrics if metric.family.needs_labels]
+    unjudged = sum(int((~judged(one)).sum()) for one in group)
+    if labelled and unjudged:
+        notes.append(
+            f"{unjudged:,} inputs without a relevance judgement are in no {' or '.join(labelled)}."
+        )
+    corpora = [run.record["data"].get("fingerprint") or run.path for run in runs]
+    if len(set(corpora)) < len(corpora):
+        notes.append(
+            "The inputs of one corpus count once per run, though they are the same inputs: the "
+            "intervals are narrower than they should be."
+        )
+    return notes
 
 
 def _edges(text: str) -> list[float]:

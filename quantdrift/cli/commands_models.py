@@ -44,7 +44,7 @@ Cache = Annotated[
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")]
 
 
-@app.command(no_args_is_help=True)
+@app.command(no_args_is_help=True, short_help="Measure MODEL@SCHEME on a corpus.")
 def run(  # noqa: PLR0917 -- typer makes options of the parameters
     spec: SpecText,
     data: Data = None,
@@ -99,7 +99,9 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
     )
 
 
-@app.command(name="corpus-size", no_args_is_help=True)
+@app.command(
+    name="corpus-size", no_args_is_help=True, short_help="Do more documents change more answers?"
+)
 def corpus_size(  # noqa: PLR0917 -- typer makes options of the parameters
     spec: SpecText,
     data: Data = None,
@@ -166,11 +168,12 @@ def corpus_size(  # noqa: PLR0917 -- typer makes options of the parameters
 
 
 @app.command(
+    short_help="mteb's own command, without the hook.",
     context_settings={
         "allow_extra_args": True,
         "ignore_unknown_options": True,
         "help_option_names": [],
-    }
+    },
 )
 def mteb(context: typer.Context) -> None:
     """Run mteb's own command with quantdrift in it; needs no start-up hook.
@@ -182,7 +185,7 @@ def mteb(context: typer.Context) -> None:
     harness_command("mteb", context.args)
 
 
-@app.command()
+@app.command(short_help="The main job on an embedded model.")
 def demo(
     out: Annotated[Path, typer.Option(help="Where mteb puts its results.")] = Path("demo-results"),
     spec: Annotated[str, typer.Option(help=SPEC_HELP, metavar="SPEC")] = "minilm@W4-rtn",

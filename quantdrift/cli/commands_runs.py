@@ -20,7 +20,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
 
 
-@app.command(no_args_is_help=True)
+@app.command(no_args_is_help=True, short_help="Metrics of finished runs, with intervals.")
 def metrics(
     runs: Runs,
     metric: Annotated[
@@ -41,7 +41,8 @@ def metrics(
 ) -> None:
     """Compute metrics again from run folders, without the model (and without torch).
 
-    One run: every metric with its interval and meaning. Several: one row per run.
+    One run: every metric with its interval and meaning. Several: one row per run, with flip@1,
+    separation, relative.ndcg@10 and gold_lost@1 if -m asks for no others.
     """
     from quantdrift.cli.metrics import metrics_command  # noqa: PLC0415 -- scipy
 
@@ -50,7 +51,7 @@ def metrics(
     )
 
 
-@app.command(no_args_is_help=True)
+@app.command(no_args_is_help=True, short_help="Which inputs change, which are harmed?")
 def breakdown(  # noqa: PLR0917 -- typer makes options of the parameters
     runs: Runs,
     by: Annotated[
@@ -94,7 +95,7 @@ def breakdown(  # noqa: PLR0917 -- typer makes options of the parameters
     )
 
 
-@app.command(no_args_is_help=True)
+@app.command(no_args_is_help=True, short_help="Does the separation tell the change rate?")
 def law(  # noqa: PLR0917 -- typer makes options of the parameters
     runs: Runs,
     hold_out: Annotated[
@@ -139,7 +140,7 @@ def law(  # noqa: PLR0917 -- typer makes options of the parameters
     )
 
 
-@app.command(no_args_is_help=True)
+@app.command(no_args_is_help=True, short_help="Does the theory tell the flip rate?")
 def contenders(
     runs: Runs,
     group_by: Annotated[
@@ -162,7 +163,7 @@ def contenders(
     contenders_command(runs, group_by=group_by, json_output=json_output, markdown=markdown)
 
 
-@app.command(no_args_is_help=True)
+@app.command(no_args_is_help=True, short_help="Is run B worse than run A, or no worse?")
 def compare(  # noqa: PLR0917 -- typer makes options of the parameters
     a: Annotated[
         Path, typer.Argument(help="The run to compare with, e.g. of MODEL@W4-g64.", metavar="A")

@@ -11,7 +11,9 @@ from quantdrift.cli.app import app
 __all__: list[str] = []
 
 
-@app.command("list", no_args_is_help=True)
+@app.command(
+    "list", no_args_is_help=True, short_help="Metrics, models, quantizers or tasks there are."
+)
 def list_(
     what: Annotated[
         str, typer.Argument(help="metrics, models, quantizers or tasks.", metavar="WHAT")
@@ -24,7 +26,7 @@ def list_(
     list_command(what, json_output=json_output)
 
 
-@app.command()
+@app.command(short_help="What is installed, and what is missing?")
 def doctor(
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -34,7 +36,7 @@ def doctor(
     raise typer.Exit(report(json_output))
 
 
-@app.command()
+@app.command(short_help="Kept embeddings: where, how much; --clear.")
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Delete all kept embeddings.")] = False,
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from quantdrift.cli.tables import console, print_markdown
+from quantdrift.cli.tables import console, one_format, print_markdown
 from quantdrift.comparison.runs import Comparison, compare_runs
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.runs import read_run
@@ -48,6 +48,7 @@ def compare_command(
         QuantDriftError: no such run or metric, runs that do not belong together, or a margin or
             alpha out of its range.
     """
+    one_format(json_output=json_output, markdown=markdown)
     asked = [parse_metric(name) for name in names]
     found = compare_runs(
         read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed
@@ -62,7 +63,7 @@ def compare_command(
         for line in sentences(found):
             print(f"- {line}")
         return
-    out = console()
+    out = console(wide=True)
     for name, run in (("A", found.a), ("B", found.b)):
         line = f"[bold]{name}[/bold]  {escape(str(run.record.get('spec')))}  [dim]{run.path}[/dim]"
         out.print(line, highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from quantdrift.cli.tables import console, print_markdown
+from quantdrift.cli.tables import console, one_format, print_markdown
 from quantdrift.progress import Terminal
 from quantdrift.report.contender_groups import (
     ContenderGroup,
@@ -50,6 +50,7 @@ def contenders_command(
     Raises:
         QuantDriftError: no such run or grouping.
     """
+    one_format(json_output=json_output, markdown=markdown)
     groups = contender_groups(find_runs(paths), group_by=group_by, progress=Terminal())
     findings = contender_findings(groups)
     if json_output:
@@ -81,7 +82,7 @@ def contenders_command(
         for left, row in zip_longest(about, _rows(group)):
             table.add_row(left or "", *(row or ("",) * (len(HEAD) - 1)))
         table.add_section()
-    out = console()
+    out = console(wide=True)
     out.print(table)
     for line in findings:
         out.print(line, highlight=False, markup=False)

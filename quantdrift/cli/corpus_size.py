@@ -74,7 +74,7 @@ def corpus_size_command(options: RunOptions, sizes: str | None) -> None:
 
 
 def _print(runs: Sequence[Run], effect: SizeEffect) -> None:
-    record, out = runs[-1].record, console()
+    record, out = runs[-1].record, console(wide=True)
     size = record["data"]["corpus_size"]
     out.print(
         f"\n[bold]{record['spec']}[/bold] on {size['corpus']}: "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from quantdrift.cli.tables import console, print_markdown
+from quantdrift.cli.tables import console, one_format, print_markdown
 from quantdrift.errors import QuantDriftError
 from quantdrift.report.law_figure import check_figure, draw_law
 from quantdrift.report.law_findings import NAMES, law_findings
@@ -57,6 +57,7 @@ def law_command(
         QuantDriftError: no such run, a pattern that holds out nothing or everything, or a figure
             that cannot be drawn.
     """
+    one_format(json_output=json_output, markdown=markdown)
     if hold_out and by is not None:
         raise QuantDriftError(
             "--hold-out and --by both choose which runs the line never sees; give one of them"
@@ -82,11 +83,13 @@ def law_command(
         return
     _print(study, findings)
     if figure is not None:
-        console().print(f"\nfigure: {figure}", highlight=False, markup=False, soft_wrap=True)
+        console(wide=True).print(
+            f"\nfigure: {figure}", highlight=False, markup=False, soft_wrap=True
+        )
 
 
 def _print(study: LawStudy, findings: Sequence[str]) -> None:
-    out = console()
+    out = console(wide=True)
     for title, head, rows in _tables(study):
         table = Table(title=title, title_justify="left")
         for position, name in enumerate(head):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.tables import (
@@ -14,6 +15,7 @@ from quantdrift.cli.tables import (
     console,
     has_value,
     metric_table,
+    one_format,
     print_markdown,
     show,
     show_interval,
@@ -51,7 +53,8 @@ def metrics_command(
     Raises:
         QuantDriftError: no such run or metric, or --per-input for several runs.
     """
-    asked = [parse_metric(name) for name in names]
+    one_format(json_output=json_output, markdown=markdown)
+    asked = list(dict.fromkeys(parse_metric(name) for name in names))
     runs = find_runs(paths)
     if len(runs) > 1:
         if per_input:
@@ -59,12 +62,12 @@ def metrics_command(
         few = [parse_metric(name) for name in OF_MANY]
         _many(runs, asked or few, json_output=json_output, markdown=markdown)
         return
-    chosen, run = asked or default_metrics(), runs[0]
+    run = runs[0]
     evidence = run.evidence()
     if per_input:
-        _per_input(evidence, chosen, json_output=json_output)
+        _per_input(evidence, asked or _with_own_values(evidence), json_output=json_output)
         return
-    estimates = measure(evidence, chosen)
+    estimates = measure(evidence, asked or None)
     if json_output:
         print(json.dumps(_json(run, estimates), indent=2))
     elif markdown:
@@ -81,12 +84,24 @@ def metrics_command(
         ]
         print_markdown(("metric", "value", "95 % interval", "n"), rows)
     else:
-        console().print(metric_table(str(run.record["spec"]), estimates))
+        title = f"{run.record['spec']} on {run.record['data']['name']}"
+        console().print(metric_table(escape(title), estimates))
+
+
+def _with_own_values(evidence: Evidence) -> list[Metric]:
+    """The default metrics whose values are not another's, and that the stored ranks allow."""
+    estimates = measure(evidence)
+    return [
+        metric
+        for metric in default_metrics()
+        if metric.family.cutoff_is == "rank" and estimates[str(metric)].value is not None
+    ]
 
 
 def _json(run: Run, estimates: dict[str, Estimate]) -> dict[str, object]:
     values = {name: estimate.to_json() for name, estimate in estimates.items()}
-    return {"spec": run.record["spec"], "metrics": values}
+    data = run.record["data"]["name"]
+    return {"path": str(run.path), "data": data, "spec": run.record["spec"], "metrics": values}
 
 
 def _many(
@@ -94,11 +109,7 @@ def _many(
 ) -> None:
     """One row per run; the interval stands below the value, or behind it in Markdown."""
     if json_output:
-        listed = [
-            {"path": str(run.path), "data": run.record["data"]["name"]}
-            | _json(run, measure(run.evidence(), chosen))
-            for run in runs
-        ]
+        listed = [_json(run, measure(run.evidence(), chosen)) for run in runs]
         print(json.dumps({"runs": listed}, indent=2))
         return
     head = ("data", "spec", *(str(metric) for metric in chosen))
@@ -119,8 +130,8 @@ def _many(
     for name in head[2:]:
         table.add_column(name, justify="right", no_wrap=len(chosen) <= len(OF_MANY))
     for data, spec, *cells in rows:
-        table.add_row(f"{spec}\non {data}", *cells)
-    console().print(table)
+        table.add_row(escape(f"{spec}\non {data}"), *cells)
+    console(wide=True).print(table)
 
 
 def _per_input(evidence: Evidence, chosen: Sequence[Metric], *, json_output: bool) -> None:

@@ -7,8 +7,10 @@ from math import isfinite, isinf
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from quantdrift.errors import QuantDriftError
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.runs import Run
 from quantdrift.statistics import Estimate
@@ -19,6 +21,7 @@ __all__ = [
     "explain",
     "has_value",
     "metric_table",
+    "one_format",
     "print_markdown",
     "print_run",
     "show",
@@ -26,10 +29,30 @@ __all__ = [
 ]
 
 
-def console() -> Console:
-    """Standard output; wide enough for the tables where there is no terminal."""
+WIDE = 110
+"""Columns that tables of numbers need: narrower, they would lose digits."""
+
+
+def console(*, wide: bool = False) -> Console:
+    """Standard output; wide enough for the tables where there is no terminal.
+
+    Args:
+        wide: for tables of numbers: never narrower than they need, also where the terminal is.
+    """
     plain = Console()
-    return plain if plain.is_terminal else Console(width=110)
+    if plain.is_terminal and (not wide or plain.width >= WIDE):
+        return plain
+    return Console(width=WIDE)
+
+
+def one_format(*, json_output: bool, markdown: bool) -> None:
+    """Refuse two formats at once.
+
+    Raises:
+        QuantDriftError: both are asked for.
+    """
+    if json_output and markdown:
+        raise QuantDriftError("expected --json or --markdown; got both")
 
 
 def print_run(run: Run) -> None:
@@ -38,7 +61,8 @@ def print_run(run: Run) -> None:
     data, bits = record["data"], record["bits_per_weight"]
     out = console()
     out.print(
-        f"\n[bold]{record['spec']}[/bold] on {data['name']}: {data['n_queries']:,} queries, "
+        f"\n[bold]{escape(record['spec'])}[/bold] on {escape(data['name'])}: "
+        f"{data['n_queries']:,} queries, "
         f"{data['n_documents']:,} documents",
         highlight=False,
     )
@@ -56,14 +80,14 @@ def print_run(run: Run) -> None:
             highlight=False,
         )
     for warning in data["warnings"]:
-        out.print(f"[yellow]note:[/yellow] {warning}", highlight=False)
+        out.print(f"[yellow]note:[/yellow] {escape(warning)}", highlight=False)
     estimates = _estimates(record["metrics"])
     shown = {str(metric) for metric in headline_metrics()} & estimates.keys()
     out.print(metric_table("", {name: value for name, value in estimates.items() if name in shown}))
     for line in explain(record["metrics"]):
         out.print(line, highlight=False)
-    out.print(f"\nrun folder: {run.path}", highlight=False, soft_wrap=True)
-    out.print(f"all metrics: quantdrift metrics {run.path}", highlight=False, soft_wrap=True)
+    for line in (f"\nrun folder: {run.path}", f"all metrics: quantdrift metrics {run.path}"):
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _estimates(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Estimate]:
@@ -116,7 +140,9 @@ def has_value(estimate: Estimate) -> bool:
 
 
 def show(metric: Metric, estimate: Estimate) -> str:
-    """The value as people read it; "-" if there is none."""
+    """The value as people read it; "-" if there is none, ∞ if it is infinite."""
+    if estimate.value is not None and isinf(estimate.value):
+        return "∞"
     return (
         _form(metric)(estimate.value) if estimate.value is not None and has_value(estimate) else "-"
     )
@@ -124,15 +150,19 @@ def show(metric: Metric, estimate: Estimate) -> str:
 
 def show_interval(metric: Metric, estimate: Estimate) -> str:
     """The 95 % interval as people read it; empty if there is none."""
-    form, low, high = _form(metric), estimate.low, estimate.high
-    if low is None and high is None:
+    if estimate.low is None and estimate.high is None:
         return ""
-    shown = ["" if end is None else "∞" if isinf(end) else form(end) for end in (low, high)]
-    return f"{shown[0]} to {shown[1] or '∞'}"
+    # where there is no end, what the metric can be at all is one
+    ends = (
+        metric.low if estimate.low is None else estimate.low,
+        metric.high if estimate.high is None else estimate.high,
+    )
+    shown = ["∞" if isinf(end) else _form(metric)(end) for end in ends]
+    return f"{shown[0]} to {shown[1]}"
 
 
 def cell(metric: Metric, estimate: Estimate, joint: str = " ") -> str:
-    """Value and interval for a table cell; "-" if there is no value.
+    """Value and interval for a table cell; "-" if there is no value, ∞ if it is infinite.
 
     Args:
         metric: whose estimate it is.
@@ -140,7 +170,7 @@ def cell(metric: Metric, estimate: Estimate, joint: str = " ") -> str:
         joint: between the two.
     """
     if not has_value(estimate):
-        return "-"
+        return show(metric, estimate)
     interval = show_interval(metric, estimate).replace(" %", "")  # the unit once is enough
     return show(metric, estimate) + (f"{joint}({interval})" if interval else "")
 
@@ -150,16 +180,21 @@ def print_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     print("| " + " | ".join(head) + " |")
     print("|" + "---|" * len(head))
     for row in rows:
-        print("| " + " | ".join(row) + " |")
+        print("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
 
 
 def _form(metric: Metric) -> Callable[[float], str]:
     signed = "+" if metric.arm in {"change", "relative"} else ""
     if metric.unit == "rate":
-        return lambda value: f"{100 * value:{signed}.1f} %"
+        return lambda value: f"{_no_minus(100 * value, 1):{signed}.1f} %"
     if metric.unit in {"rank", "items"}:
         return lambda value: f"{value:{signed}g}"
-    return lambda value: f"{value:{signed}.{3 if abs(value) >= 1 else 4}f}"
+    return lambda value: f"{_no_minus(value, 4):{signed}.{3 if abs(value) >= 1 else 4}f}"
+
+
+def _no_minus(value: float, digits: int) -> float:
+    """0 for what rounds to 0, which would read -0."""
+    return value if round(value, digits) else 0.0
 
 
 def _percent(value: float) -> str:

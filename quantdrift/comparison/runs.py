@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.comparison.matching import cautions, matching_rows
-from quantdrift.errors import QuantDriftError
+from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, MetricError, parse_metric
 from quantdrift.runs import Run
@@ -35,6 +35,11 @@ DEFAULT_METRICS = (
     "separation",
 )
 """What is compared when nobody asks for particular metrics, where it is defined."""
+
+LEAST_ALPHA = 1e-9
+"""Nobody means less, and normal quantiles of much less do not exist in floating point."""
+
+MOST_ALPHA = 0.5
 
 STRAY = 0.01
 """Share of the inputs that may have a value in one run only; more are no accident of rounding."""
@@ -105,13 +110,17 @@ def compare_runs(
         MetricError: a metric that was asked for looks deeper than a run stored.
         QuantDriftError: the margin or alpha is out of its range.
     """
-    if not 0 < alpha < 1:
-        raise QuantDriftError(f"alpha is a probability between 0 and 1, say 0.05; got {alpha:g}")
+    if not LEAST_ALPHA <= alpha <= MOST_ALPHA:
+        raise QuantDriftError(
+            f"alpha is a probability from {LEAST_ALPHA:g} to {MOST_ALPHA}, say 0.05; got {alpha:g}"
+        )
     one, other = a.evidence(), b.evidence()
+    if not one.n_inputs:
+        raise RunError(f"there is nothing to compare: {a.path} holds no inputs")
     order = matching_rows(a, b, one, other)
     chosen = [parse_metric(name) for name in DEFAULT_METRICS] if metrics is None else metrics
     samples = []
-    for metric in chosen:
+    for metric in dict.fromkeys(chosen):
         try:
             sample = _sample(metric, one, other, order)
         except MetricError:
@@ -121,6 +130,7 @@ def compare_runs(
         if metrics is not None or len(sample.a):
             samples.append(sample)
     _check_margin(margin, samples)
+    same = ("A and B are one and the same run",) if a.path.resolve() == b.path.resolve() else ()
     return Comparison(
         a=a,
         b=b,
@@ -129,7 +139,7 @@ def compare_runs(
         alpha=alpha,
         seed=seed,
         metrics=compare_samples(samples, margin=margin, alpha=alpha, seed=seed),
-        notes=tuple(cautions(a, b, one, other, order)),
+        notes=(*same, *cautions(a, b, one, other, order)),
     )
 
 
@@ -143,7 +153,9 @@ def _sample(
     if metric.arm == "relative":
         ask = f"change.{str(metric).removeprefix('relative.')}"
         return _nothing(metric, f"a ratio of means has no value per input; compare {ask}")
-    a, b = metric.per_input(one), metric.per_input(other)[order]
+    both_runs = (one, other)
+    a, b = (metric.told_apart(metric.per_input(run), both_runs) for run in both_runs)
+    b = b[order]
     here, there = ~np.isnan(a), ~np.isnan(b)
     both = here & there
     only_a, only_b = int((here & ~there).sum()), int((there & ~here).sum())
@@ -155,9 +167,13 @@ def _sample(
         if only_a + only_b > STRAY * int(both.sum()):
             return _nothing(metric, f"{uneven}: not the same inputs, so not paired")
         reason = f"{uneven}; they are left out"
-    if metric.arm == "reference":
+    if _of_reference(metric):
         reason = "of the reference, which both runs share"
     return PairedSample(metric=str(metric), a=a[both], b=b[both], reason=reason, **_meaning(metric))
+
+
+def _of_reference(metric: Metric) -> bool:
+    return metric.arm == "reference" or metric.family.of_reference
 
 
 def _meaning(metric: Metric) -> dict[str, Any]:
@@ -166,9 +182,7 @@ def _meaning(metric: Metric) -> dict[str, Any]:
     percentile = family.cutoff_is == "percentile"
     return {
         "kind": kinds.get(metric.uncertainty, "mean"),
-        "better": None
-        if metric.direction == "none" or metric.arm == "reference"
-        else metric.direction,
+        "better": None if metric.direction == "none" or _of_reference(metric) else metric.direction,
         # in a change the reference, which both runs share, cancels
         "span": family.high - family.low if math.isfinite(family.low) else math.inf,
         "q": metric.cutoff / 100 if percentile else 0.5,

@@ -130,12 +130,12 @@ class SizeEffect:
     def _reason(self) -> str:
         way = {1: "rose", -1: "fell", 0: "did not move either way"}[self.separation_moved]
         if self.follows_separation:
-            return f"The separation explains it: it {way}, and more queries flip the lower it is."
+            return f"That is in line with the separation: it {way}."
         if self.flip_moved:
-            return f"The separation does not explain it: it {way}."
+            return f"That is not in line with the separation: it {way}."
         if self.separation_moved:
             return f"The separation {way}, but the flips of these queries do not show it."
-        return "Nor did the separation move: no sign that more documents alone change answers."
+        return "Nor is the separation seen to move."
 
 
 def compare_sizes(smaller: Evidence, larger: Evidence) -> SizeEffect:

@@ -93,6 +93,11 @@ def default_sizes(n_documents: int) -> tuple[int, ...]:
     """
     parts = (max(LEAST, int(float(f"{n_documents / share:.1e}"))) for share in (8, 4, 2))
     sizes = (*sorted({size for size in parts if size < n_documents}), n_documents)
+    if len(sizes) < 2:  # noqa: PLR2004 -- the smallest and the largest are compared
+        raise DataError(
+            f"a corpus of {n_documents} documents is too small for the default sizes, of which the "
+            f"smallest is {LEAST}: give --sizes, e.g. --sizes {max(1, n_documents // 2)},all"
+        )
     check_sizes(sizes, n_documents)
     return sizes
 

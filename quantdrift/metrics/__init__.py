@@ -13,7 +13,7 @@ from quantdrift.metrics import gold, quality, ranking, separation, similarity
 from quantdrift.metrics.base import Family, MetricError
 from quantdrift.metrics.metric import Metric, Slice, members
 from quantdrift.metrics.names import parse_in
-from quantdrift.statistics import Estimate
+from quantdrift.statistics import Estimate, undefined
 
 __all__ = [
     "FAMILIES",
@@ -66,7 +66,18 @@ def measure(evidence: Evidence, metrics: Iterable[Metric] | None = None) -> dict
 
     Args:
         evidence: of one run.
-        metrics: which; the default ones if not given.
+        metrics: which; the default ones if not given, and of these the ones that look deeper than
+            the stored ranks are undefined.
+
+    Raises:
+        MetricError: a metric that was asked for looks deeper than the stored ranks.
     """
-    chosen = default_metrics() if metrics is None else metrics
-    return {str(metric): metric(evidence) for metric in chosen}
+    if metrics is not None:
+        return {str(metric): metric(evidence) for metric in metrics}
+    found = {}
+    for metric in default_metrics():
+        try:
+            found[str(metric)] = metric(evidence)
+        except MetricError as error:  # nobody asked for this one
+            found[str(metric)] = undefined(str(error))
+    return found

@@ -74,11 +74,13 @@ class Family:
         cutoff_is: "rank", or "percentile" for quantiles.
         other_cutoffs: whether others than these can be asked for.
         ranks_beyond: how many ranks it looks at below the cut-off.
+        ranks: how many ranks it looks at, whatever the cut-off.
         arms: whether it is about one arm (`reference.`, `change.` and `relative.` before its name
             mean the others).
         headline: whether it is shown where only the most telling metrics are.
-        censored: for values of +inf that only mean "more than was stored": how many are known for
-            certain, given the evidence.
+        of_reference: whether it is about the reference alone, so that two candidates share it.
+        censored: for values of +inf that only mean "more than was stored", where evidence is cut
+            short: how many are known for certain. Pooled runs are only told apart up to the least.
         ties: tie policy.
     """
 
@@ -98,7 +100,9 @@ class Family:
     cutoff_is: Literal["rank", "percentile"] = "rank"
     other_cutoffs: bool = True
     ranks_beyond: int = 0
+    ranks: int = 0
     arms: bool = False
     headline: bool = False
+    of_reference: bool = False
     censored: Callable[[Evidence], int] | None = None
     ties: str = POSITION_TIES

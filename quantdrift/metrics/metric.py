@@ -57,7 +57,8 @@ class Metric:
         if bool(family.cutoffs) != (self.cutoff > 0):
             example = f"{family.name}@{family.cutoffs[0]}" if family.cutoffs else ""
             wants = f"needs a cut-off, e.g. {example}" if example else "takes no cut-off"
-            raise MetricError(f"the metric {family.name!r} {wants}; got @{self.cutoff}")
+            got = f"@{self.cutoff}" if self.cutoff else "none"
+            raise MetricError(f"the metric {family.name!r} {wants}; got {got}")
         if not family.other_cutoffs and self.cutoff not in family.cutoffs:
             only = " and ".join(f"{family.name}@{cutoff}" for cutoff in family.cutoffs)
             raise MetricError(f"of {family.name!r} there is only {only}; got @{self.cutoff}")
@@ -107,11 +108,16 @@ class Metric:
     def per_input(self, evidence: Evidence) -> NDArray[np.float64]:
         """The value of every input, float64 [n_inputs], NaN where it is undefined.
 
-        For `relative.`, whose inputs have no value of their own, the difference of the two arms.
-
         Raises:
-            MetricError: the cut-off is deeper than the stored ranking, and that ranking was cut.
+            MetricError: the cut-off is deeper than the stored ranking, and that ranking was cut; or
+                it is a relative change, which is one of means.
         """
+        if self.arm == "relative":
+            change = str(replace(self, arm="change"))
+            raise MetricError(f"{self} is a ratio of means: an input has none. Ask for {change}")
+        return self._values(evidence)
+
+    def _values(self, evidence: Evidence) -> NDArray[np.float64]:
         self._check_depth(evidence)
         values = self._arm(evidence, "reference" if self.arm == "reference" else "candidate")
         if self.arm in {"change", "relative"}:
@@ -134,11 +140,10 @@ class Metric:
             group = [evidence for evidence in group if evidence.judgements is not None]
             if not group:
                 return undefined("no relevance labels")
-        values = _joined(self.per_input(evidence) for evidence in group)
+        values = self.told_apart(_joined(self._values(evidence) for evidence in group), group)
         defined = ~np.isnan(values)
         if not defined.any():
-            where = f" (of those with {self.where})" if self.where else ""
-            return undefined(self.family.undefined_when + where)
+            return undefined(self._why_undefined(group))
         if self.arm == "relative":
             reference = _joined(self._arm(evidence, "reference") for evidence in group)[defined]
             return relative_change_estimate(values[defined] + reference, reference)
@@ -146,6 +151,27 @@ class Metric:
         if estimate.value is not None and math.isinf(estimate.value):
             return replace(estimate, reason=self.family.infinite_when)
         return estimate
+
+    def _why_undefined(self, group: Sequence[Evidence]) -> str:
+        if self.where is None:
+            return self.family.undefined_when
+        if not any(self.where.of(evidence).any() for evidence in group):
+            return f"no input has {self.where}"
+        return f"{self.family.undefined_when} (of those with {self.where})"
+
+    def told_apart(
+        self, values: NDArray[np.float64], group: Sequence[Evidence]
+    ) -> NDArray[np.float64]:
+        """Values of several runs, +inf from where one of them only knows "more than was stored".
+
+        Args:
+            values: of inputs of these runs.
+            group: the runs.
+        """
+        if self.family.censored is None:
+            return values
+        known = min((self.family.censored(run) for run in group if run.cut_short), default=math.inf)
+        return np.where(values >= known, np.inf, values)
 
     def _estimate(self, values: NDArray[np.float64]) -> Estimate:
         if self.uncertainty == "wilson":
@@ -160,14 +186,12 @@ class Metric:
         return values if self.where is None else np.where(self.where.of(evidence), values, np.nan)
 
     def _check_depth(self, evidence: Evidence) -> None:
-        if self.family.cutoff_is != "rank":
-            return
-        needed = self.cutoff + self.family.ranks_beyond
-        cut_short = int(evidence.n_items.max(initial=0)) > evidence.depth
-        if needed > evidence.depth and cut_short:
+        cutoff = self.cutoff if self.family.cutoff_is == "rank" else 0
+        needed = max(cutoff + self.family.ranks_beyond, self.family.ranks)
+        if needed > evidence.depth and evidence.cut_short:
             raise MetricError(
                 f"{self} looks at {needed} ranks, but this run stored {evidence.depth}; "
-                f"run again with --k {needed} or more"
+                f"run again with --k {min(needed, int(evidence.n_items.max()))} or more"
             )
 
 
@@ -193,9 +217,10 @@ class Slice:
     def __post_init__(self) -> None:
         if self.by.where is not None or self.by.arm == "relative":
             raise MetricError(f"a slice is by a value that every input has; got {self.by}")
-        if not self.low < self.high:
+        if math.isinf(self.low) or not self.low < self.high:
             raise MetricError(
-                f"a slice needs a lower end below its upper end; got {self.low:g}..{self.high:g}"
+                "a slice needs a finite lower end below its upper end; got "
+                f"{self.low:g}..{self.high:g}"
             )
 
     def __str__(self) -> str:

@@ -74,6 +74,7 @@ FAMILIES = (
         per_input=_noise_floor,
         undefined_when="the noise floor was not measured",
         headline=True,
+        of_reference=True,
     ),
     Family(
         name="tied",
@@ -85,7 +86,9 @@ FAMILIES = (
         unit="rate",
         uncertainty="wilson",
         per_input=_tied,
+        ranks=2,
         undefined_when="no input has two items to compare",
+        of_reference=True,
     ),
     Family(
         name="set_kept",
@@ -110,6 +113,7 @@ FAMILIES = (
         unit="rate",
         uncertainty="wilson",
         per_input=_runner_up,
+        ranks=2,
         undefined_when=_NO_FLIP,
     ),
     Family(

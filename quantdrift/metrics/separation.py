@@ -49,6 +49,8 @@ def _typical(
     unit: Unit = "score",
     undefined_when: str = _ONE_ITEM,
     headline: bool = False,
+    of_reference: bool = False,
+    ranks: int = 2,
 ) -> Family:
     """A quantity of every input, reported as its median."""
     return Family(
@@ -64,6 +66,8 @@ def _typical(
         undefined_when=undefined_when,
         infinite_when=_EXACT,
         headline=headline,
+        of_reference=of_reference,
+        ranks=ranks,
     )
 
 
@@ -82,6 +86,7 @@ def _share(
         per_input=_plain(quantity),
         undefined_when=_ONE_ITEM,
         headline=headline,
+        ranks=2,
     )
 
 
@@ -108,6 +113,7 @@ FAMILIES = (
         infinite_when=_EXACT,
         cutoffs=(10, 25, 75, 90),
         cutoff_is="percentile",
+        ranks=2,
     ),
     Family(
         name="cut_separation",
@@ -159,12 +165,14 @@ FAMILIES = (
         perturbation.epsilon,
         direction="lower",
         undefined_when=_NONE,
+        ranks=1,
     ),
     _typical(
         "gap",
         "median score difference between ranks 1 and 2 of the reference",
         perturbation.gap,
         direction="higher",
+        of_reference=True,
     ),
     _typical(
         "candidate_gap",
@@ -174,9 +182,10 @@ FAMILIES = (
     ),
     _typical(
         "S",
-        "median of S, the largest change of a score difference with the candidate's top-1",
+        "median of S, the delta of the candidate's top-1 minus the least delta of any item",
         perturbation.perturbation_s,
         direction="lower",
         undefined_when=_NONE,
+        ranks=1,
     ),
 )

@@ -12,8 +12,8 @@ from typing import Literal, get_args
 from quantdrift import perturbation
 from quantdrift.errors import UnknownNameError
 from quantdrift.progress import Progress, Silent
-from quantdrift.report.law_runs import refuse_copies, spec_of
-from quantdrift.runs import Run
+from quantdrift.report.law_runs import spec_of
+from quantdrift.runs import Run, refuse_copies
 from quantdrift.theory import ContenderBucket, ContenderPrediction, predicted_by_contender_count
 
 __all__ = [

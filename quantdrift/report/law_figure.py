@@ -69,7 +69,7 @@ def check_figure(path: Path) -> None:
 def draw_law(
     runs: Sequence[LawRun], line: Line | None, path: Path, *, line_label: str = "least squares"
 ) -> None:
-    """Draw the runs, the line and the stability threshold, and write the file.
+    """Draw the runs, the line and the stability threshold of an input, and write the file.
 
     Args:
         runs: those whose median separation is 0 or infinite have no place on the axis; a note says
@@ -179,7 +179,14 @@ def _legend(axes: Axes, runs: Sequence[LawRun], line_label: str | None, n_absent
     if line_label is not None:
         handles.append(Line2D([], [], color="0.35", linewidth=1.4, label=line_label))
     handles += [
-        Line2D([], [], color="black", linestyle=":", linewidth=1.2, label="stability threshold"),
+        Line2D(
+            [],
+            [],
+            color="black",
+            linestyle=":",
+            linewidth=1.2,
+            label="one input's threshold",
+        ),
         Line2D([], [], color="0.35", linewidth=0.7, label="95 % interval"),
     ]
     if n_absent:

@@ -37,10 +37,7 @@ def _order(study: LawStudy) -> list[str]:
         return [f"The law cannot be tried on these runs: {study.spearman['separation'].reason}."]
     over = f"Spearman {value:+.2f} over {n} runs"
     if value > ORDERED:
-        lines = [
-            f"The order is NOT as the law says: {over}, where the law says close to -1. A larger "
-            "separation does not go with fewer changed answers here."
-        ]
+        lines = [f"The order is NOT as the law says: {over}, where the law says close to -1."]
     else:
         lines = [f"As the law says, runs with a larger separation change fewer answers ({over})."]
     if n < FEW:
@@ -63,16 +60,31 @@ def _rivals(study: LawStudy) -> list[str]:
         for predictor in PREDICTORS[1:]
         if (value := study.spearman[predictor].value) is not None
     }
-    if own is None or own > ORDERED or not strengths:
+    if own is None or not strengths:
         return []
     best = max(strengths, key=lambda predictor: strengths[predictor])
     rival, value = NAMES[best], study.spearman[best].value
-    if strengths[best] < abs(own):
-        return [f"No rival orders these runs as well; the best is the {rival} ({value:+.2f})."]
+    # what is printed to two digits is not told apart here either
+    if round(strengths[best], 2) < round(abs(own), 2):
+        line = f"No rival orders all these runs as well; the best is the {rival} ({value:+.2f})."
+        closer = _closer_within(study, best)
+        if closer:
+            line += f" Within one corpus it does: {', '.join(closer)}."
+        return [line]
     return [
         f"The {rival} orders these runs as well ({value:+.2f}), so they do not show that the "
         "separation explains more; runs on corpora with other gaps could."
     ]
+
+
+def _closer_within(study: LawStudy, rival: Predictor) -> list[str]:
+    """The corpora within which a rival orders the runs as well as the separation does."""
+    names = []
+    for name, estimates in study.within.items():
+        own, other = estimates["separation"].value, estimates[rival].value
+        if own is not None and other is not None and round(abs(other), 2) >= round(abs(own), 2):
+            names.append(name)
+    return names
 
 
 def _unseen(study: LawStudy) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from quantdrift import perturbation
 from quantdrift.errors import RunError
-from quantdrift.runs import Run
+from quantdrift.runs import Run, refuse_copies
 from quantdrift.spec import Spec, parse
 from quantdrift.statistics import Estimate, rate_estimate
 from quantdrift.theory.law import LawPoint, law_point
@@ -100,33 +99,6 @@ def law_runs(runs: Sequence[Run]) -> list[LawRun]:
             for run in found
         ]
     return found
-
-
-def refuse_copies(runs: Iterable[Run]) -> None:
-    """Refuse two folders that hold one run: it would count twice, and be seen when held out.
-
-    Two runs are one if spec, model, data and settings are the same.
-
-    Raises:
-        RunError: names both folders.
-    """
-    seen: dict[str, Path] = {}
-    for run in runs:
-        record = run.record
-        data = record.get("data", {})
-        parts = {
-            "spec": record.get("spec"),
-            "model": record.get("model", {}).get("fingerprint"),
-            "data": [data.get(key) for key in ("name", "fingerprint", "split", "n_documents")],
-            "settings": record.get("settings"),
-        }
-        identity = json.dumps(parts, sort_keys=True)
-        if identity in seen:
-            raise RunError(
-                f"the same run lies in two folders and would count twice: {seen[identity]} and "
-                f"{run.path} (spec, model, data and settings are equal); give only one of them"
-            )
-        seen[identity] = run.path
 
 
 def _law_run(run: Run, spec: Spec) -> LawRun:

@@ -46,7 +46,7 @@ def paired_quantile_difference(a: Values, b: Values, *, q: float = 0.5, seed: in
     before, after = quantile(a, q), quantile(b, q)
     infinite = [name for name, value in (("A", before), ("B", after)) if math.isinf(value)]
     if infinite:
-        return undefined(f"infinite for {' and '.join(infinite)}, so there is no difference")
+        return undefined(f"infinite for {' and '.join(infinite)}: the difference cannot be told")
     value, n = float(after - before), len(a)
     if n == 1 or (np.asarray(a) == b).all():
         return Estimate(value=value, low=value, high=value, n=n)

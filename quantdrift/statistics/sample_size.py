@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
+from quantdrift.statistics.equivalence import worst_added
 from quantdrift.statistics.tango import tango_variance
 
 __all__ = ["POWER", "Spread", "inputs_for_mean", "inputs_for_rate", "shrunken_spread"]
@@ -98,9 +99,9 @@ def inputs_for_mean(
     """Inputs with which a mean is shown to be no worse, at a true difference of 0.
 
     With z = z(1 - alpha) + z(power), z^2 mean_square / margin^2 for a plain t-test. The test here
-    adds one difference as bad as can be, so that n solves
+    adds k differences as bad as can be (`equivalence.worst_added`), so that n solves
 
-        n margin - span = z sqrt(n mean_square + span^2)
+        n margin - k span = z sqrt(n mean_square + k span^2)
 
     Where fewer than 15 inputs would then differ, as for a rate.
 
@@ -115,10 +116,10 @@ def inputs_for_mean(
         QuantDriftError: alpha, power or margin is out of its range.
     """
     z = sum(_quantiles(alpha, power, margin, span=span))
-    worst = span if math.isfinite(span) else 0.0
+    worst, k = (span, worst_added(alpha)) if math.isfinite(span) else (0.0, 1)
     # the quadratic equation that squaring the one above gives
-    half = margin * worst + z * z * spread.mean_square / 2
-    root = math.sqrt(max(0.0, half * half + (margin * worst) ** 2 * (z * z - 1)))
+    half = margin * k * worst + z * z * spread.mean_square / 2
+    root = math.sqrt(max(0.0, half * half + (margin * worst) ** 2 * k * (z * z - k)))
     n = (half + root) / margin**2
     return _with_few(n, spread.share, worse=margin / span, alpha=alpha, power=power)
 

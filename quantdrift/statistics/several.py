@@ -54,7 +54,13 @@ def compare_samples(
         QuantDriftError: the margin does not fit a metric.
     """
     found = [_compare(sample, margin=margin, seed=seed) for sample in samples]
-    adjusted = holm([each.p_value for each in found])
+    # only what can get a verdict is one of the tests to adjust for
+    adjusted = holm(
+        [
+            each.p_value if sample.better is not None else None
+            for sample, each in zip(samples, found, strict=True)
+        ]
+    )
     adjusted_no_worse = holm([each.p_no_worse for each in found])
     level = alpha / max(1, sum(each.p_no_worse is not None for each in found))
     results = []

@@ -24,9 +24,7 @@ def test_every_input_is_in_one_bucket() -> None:
     flips = [bucket.estimates["flip@1"].value for bucket in buckets]
     assert flips == [None, None, 1, 1, None, 0]
     assert [bucket.estimates["harm"].value for bucket in buckets] == [None, None, 1, 0, None, 0]
-    assert buckets[0].estimates["flip@1"].reason == (
-        "no input has an item (of those with separation=0..0.05)"
-    )
+    assert buckets[0].estimates["flip@1"].reason == ("no input has separation=0..0.05")
     assert math.isinf(buckets[-1].where.high)
     assert str(buckets[1].where) == "separation=0.05..0.1"
 

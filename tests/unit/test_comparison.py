@@ -155,8 +155,8 @@ def test_a_metric_that_was_asked_for_and_is_undefined_says_why(
 
 
 def test_a_median_has_an_interval_and_no_verdict(a: Run, b: Run) -> None:
-    found = one(a, b, "gap", margin=0.1)
-    assert found.difference.value == 0
+    found = one(a, b, "candidate_gap", margin=0.1)
+    assert found.difference.value is not None
     assert (found.p_value, found.verdict) == (None, None)
     assert found.reason == "a median or quantile has an interval here, no test"
 
@@ -167,8 +167,15 @@ def test_an_infinite_median(a: Run, b: Run) -> None:
     assert found["value_a"] is None
     assert found["difference"] == {
         "value": None,
-        "reason": "infinite for A and B, so there is no difference",
+        "reason": "infinite for A and B: the difference cannot be told",
     }
+
+
+@pytest.mark.parametrize("metric", ["gap", "tied"])
+def test_what_both_runs_share_gets_no_verdict(a: Run, b: Run, metric: str) -> None:
+    found = one(a, b, metric, margin=0.1)
+    assert found.reason == "of the reference, which both runs share"
+    assert (found.difference.value, found.verdict) == (0, None)
 
 
 def test_metrics_of_the_reference_and_ratios_say_what_to_ask_instead(a: Run, b: Run) -> None:

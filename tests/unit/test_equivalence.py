@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import beta, multinomial, ttest_1samp
+from scipy.stats import beta, binom, multinomial, ttest_1samp
 
 from quantdrift.errors import QuantDriftError
 from quantdrift.statistics import (
@@ -139,15 +139,38 @@ def test_the_error_rate_of_means(kind: str, n: int, margin: float, improved: flo
     assert errors <= ALPHA + 2.5 * math.sqrt(ALPHA * (1 - ALPHA) / repeats)
 
 
-def test_the_t_test_has_one_difference_more() -> None:
+@pytest.mark.parametrize(("shift", "added"), [(0.1, 1), (-0.05, 2), (-0.15, 3), (-0.25, 4), (-0.4, 6)])
+def test_the_t_test_has_differences_more_the_smaller_p_is(shift: float, added: int) -> None:
+    """One down to exp(-2), two down to exp(-4), and so on."""
     rng = np.random.default_rng(3)
     a, b = rng.random(60), rng.random(60)
-    extended = np.append(b - a, 1.0)
-    expected = ttest_1samp(extended, 0.1, alternative="less").pvalue
-    assert mean_no_worse(a, b, margin=0.1, better="lower", span=1) == pytest.approx(expected)
-    extended = np.append(a - b, 1.0)
-    expected = ttest_1samp(extended, 0.1, alternative="less").pvalue
-    assert mean_no_worse(a, b, margin=0.1, better="higher", span=1) == pytest.approx(expected)
+    b += shift - (b - a).mean()
+    with_one_more, bands = 1.0, []
+    for k in range(1, added + 1):
+        extended = np.append(b - a, np.full(k, 1.5))
+        with_one_more = float(ttest_1samp(extended, 0.1, alternative="less").pvalue)
+        bands.append(with_one_more >= math.exp(-2 * k))
+    assert bands == [False] * (added - 1) + [True]
+    expected = pytest.approx(min(with_one_more, math.exp(-2 * (added - 1))))
+    assert mean_no_worse(a, b, margin=0.1, better="lower", span=1.5) == expected
+    assert mean_no_worse(b, a, margin=0.1, better="higher", span=1.5) == expected
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 8, 0.05 / 20, 0.001])
+@pytest.mark.parametrize(("n", "margin"), [(72, 0.02), (130, 0.02), (190, 0.02), (300, 0.05)])
+def test_the_size_at_the_levels_that_holm_asks_for(alpha: float, n: int, margin: float) -> None:
+    """Rare full losses among many small gains, computed from all outcomes, not simulated."""
+    for share in (1.02 * margin, margin + 0.01, 2 * margin, 3 * margin):
+        gain = (share - margin) / (1 - share)  # the true mean is the margin
+        wrong = 0.0
+        for losses in range(n + 1):
+            chance = float(binom.pmf(losses, n, share))
+            if chance > 1e-9 and losses < n * 0.3:
+                harm = np.repeat([1.0, -gain], [losses, n - losses])
+                p_value = mean_no_worse(np.zeros(n), harm, margin=margin, better="lower", span=1)
+                assert p_value is not None
+                wrong += chance * (p_value <= alpha)
+        assert wrong <= alpha, share
 
 
 def test_equivalence_against_statsmodels() -> None:

@@ -143,7 +143,7 @@ def test_labels_are_text_in_the_words_of_the_glossary(tmp_path: Path) -> None:
     order = ["corpus", "med", "scifact", "bits", "W3", "W4", "W8", "line through 6 runs"]
     places = [found.index(text) for text in order]
     assert places == sorted(places)
-    assert "stability threshold" in found
+    assert "one input's threshold" in found
     assert "95 % interval" in found
     assert not any("not shown" in text for text in found)
 

@@ -208,7 +208,7 @@ def test_an_exact_copy_is_stable_ties_included() -> None:
 
 def test_a_cut_off_beyond_what_was_stored() -> None:
     cut = evidence_of(REFERENCE, CANDIDATE, k=3, qrels=QRELS)
-    with pytest.raises(MetricError, match=r"ndcg@10 looks at 10 ranks, but .* stored 3; .*--k 10"):
+    with pytest.raises(MetricError, match=r"ndcg@10 looks at 10 ranks, but .* stored 3; .*--k 4"):
         value("ndcg@10", cut)
     with pytest.raises(MetricError, match="gold_lost@4 looks at 4 ranks"):
         value("gold_lost@4", cut)

@@ -92,6 +92,8 @@ def test_a_relative_change_is_of_the_means() -> None:
     estimate = parse_metric("relative.recall@1")(THREE)
     assert estimate.value == pytest.approx((1 + 0.5) / (1 + 0.5 + 1) - 1)
     assert estimate.n == 3
+    with pytest.raises(MetricError, match=r"ratio of means: .* Ask for change\.recall@1"):
+        parse_metric("relative.recall@1").per_input(THREE)
     none = evidence_of([[1, 2]], [[1, 2]], qrels={"q0": {"a": 1}})
     assert parse_metric("relative.recall@1")(none).reason == "the reference's mean is 0"
 
@@ -119,6 +121,35 @@ def test_slices_by_a_count_that_was_cut() -> None:
             parse_metric(f"flip@1:contenders={unknown}")(cut)
 
 
+def test_one_stored_rank_tells_no_gap() -> None:
+    """There are five items, but only the first is stored: unknown, not 0 and not "one item"."""
+    one = evidence_of(REFERENCE, CANDIDATE, k=1, qrels=QRELS)
+    needs_two = ("gap", "candidate_gap", "separation", "at_risk", "stable", "tied")
+    for name in (*needs_two, "flip_to_runner_up", "separation_quantile@10", "cut_separation@1"):
+        with pytest.raises(MetricError, match="looks at 2 ranks, but this run stored 1"):
+            parse_metric(name)(one)
+    assert parse_metric("flip@1")(one).value == pytest.approx(2 / 3)
+    assert parse_metric("epsilon")(one).value == 2
+    assert parse_metric("S").per_input(one).tolist() == [1 - 0, 0 - -2, 2 - -3]
+    defaults = measure(one)
+    assert "run again with --k 2" in str(defaults["separation"].reason)
+    assert defaults["gold_lost@1"].value is not None
+
+
+def test_runs_that_stored_different_depths_are_told_apart_as_far_as_the_shorter_can() -> None:
+    """Contenders 0, 1 and 2; with two ranks stored, one or more."""
+    whole, cut = THREE, evidence_of(REFERENCE, CANDIDATE, k=2, qrels=QRELS)
+    contenders = parse_metric("contenders")
+    assert contenders(whole).value == 1
+    assert contenders.over([whole, cut]).value == INFINITE
+    assert contenders.told_apart(np.array([0.0, 1, 2]), [whole, cut]).tolist() == [
+        0,
+        INFINITE,
+        INFINITE,
+    ]
+    assert contenders.told_apart(np.array([0.0, 1, 2]), [whole]).tolist() == [0, 1, 2]
+
+
 # --- slices and pooling --------------------------------------------------------------------------
 
 
@@ -130,7 +161,13 @@ def test_a_slice_leaves_the_other_inputs_out() -> None:
     assert parse_metric("flip@1:separation=0.25..4")(THREE).n == 1  # the upper end is outside
     assert parse_metric("flip@1:separation=0.25..")(THREE).n == 2
     nobody = parse_metric("flip@1:separation=9..")(THREE)
-    assert nobody.reason == "no input has an item (of those with separation=9..)"
+    assert nobody.reason == "no input has separation=9.."
+    labelled = parse_metric("gold_lost@1:separation=0.2..0.3")(
+        evidence_of(REFERENCE, CANDIDATE, qrels={"q0": {"a": 1}})
+    )
+    assert labelled.reason == (
+        "no input has a relevant item in the reference top-k (of those with separation=0.2..0.3)"
+    )
     assert parse_metric("change.recall@1:reference.recall@1=1..")(THREE).value == -0.5
 
 
@@ -180,8 +217,8 @@ def test_slices_parse_back(text: str, canonical: str) -> None:
         ("flip@1:separation", "expected a slice such as flip@1:separation="),
         ("flip@1:separation=1", "expected a slice"),
         ("flip@1:separation=..1", "expected a slice"),
-        ("flip@1:separation=1..1", "a lower end below its upper end; got 1..1"),
-        ("flip@1:separation=2..1", "a lower end below its upper end"),
+        ("flip@1:separation=1..1", "a finite lower end below its upper end; got 1..1"),
+        ("flip@1:separation=2..1", "a finite lower end below its upper end"),
         ("flip@1:relative.ndcg@10=0..1", "a value that every input has; got relative.ndcg@10"),
         ("flip@1:ndcg=0..1", "'ndcg' needs a cut-off"),
         ("change.flip@1", "it has no 'change.' form"),

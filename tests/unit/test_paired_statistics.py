@@ -236,7 +236,7 @@ def test_quantiles_are_those_of_estimates(q: float, scores: tuple[Floats, Floats
 def test_infinite_medians_have_no_difference() -> None:
     finite, infinite = np.array([1.0, 2, 3]), np.array([1.0, np.inf, np.inf])
     assert paired_quantile_difference(finite, infinite).reason == (
-        "infinite for B, so there is no difference"
+        "infinite for B: the difference cannot be told"
     )
     assert paired_quantile_difference(infinite, infinite).value is None
     few = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, np.inf, np.inf, np.inf])
