@@ -83,14 +83,14 @@ def _cells(found: Comparison) -> tuple[list[str], list[list[str]]]:
     """Column titles and rows; with a margin there are more columns."""
     head = ["metric", "A", "B", "B - A\n(95 %)", "p", "p\n(Holm)"]
     if found.margin is not None:
-        head += ["p no worse\n(Holm)", "inputs\nneeded"]
+        head += ["p no worse\n(Holm)", "needed\n(inputs)"]
     rows = []
     for each in found.metrics:
         form, step = _forms(parse_metric(each.metric))
         row = [each.metric, _shown(each.value_a, form), _shown(each.value_b, form)]
         row += [_difference(each, step), _p(each.p_value), _p(each.p_holm)]
         if found.margin is not None:
-            needed = "-" if each.inputs_needed is None else f"{each.inputs_needed:,}"
+            needed = "-" if each.inputs_needed is None else f"{each.inputs_needed:,} ({each.n:,})"
             row += [_p(each.p_no_worse_holm), needed]
         rows.append([*row, each.verdict or "-"])
     return [*head, "verdict"], rows
