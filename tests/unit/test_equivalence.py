@@ -139,7 +139,9 @@ def test_the_error_rate_of_means(kind: str, n: int, margin: float, improved: flo
     assert errors <= ALPHA + 2.5 * math.sqrt(ALPHA * (1 - ALPHA) / repeats)
 
 
-@pytest.mark.parametrize(("shift", "added"), [(0.1, 1), (-0.05, 2), (-0.15, 3), (-0.25, 4), (-0.4, 6)])
+@pytest.mark.parametrize(
+    ("shift", "added"), [(0.1, 1), (-0.05, 2), (-0.15, 3), (-0.25, 4), (-0.4, 6)]
+)
 def test_the_t_test_has_differences_more_the_smaller_p_is(shift: float, added: int) -> None:
     """One down to exp(-2), two down to exp(-4), and so on."""
     rng = np.random.default_rng(3)
