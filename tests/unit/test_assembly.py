@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from quantdrift import perturbation
+from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence, Noise, Top
 from quantdrift.measurement.assembly import assemble, with_qrels
 from quantdrift.metrics import measure
@@ -99,3 +100,8 @@ def test_a_lone_document_that_is_the_query_itself() -> None:
     for name in ("flip@1", "epsilon", "S", "gap", "separation", "at_risk", "tied", "gold_lost@1"):
         assert estimates[name].value is None
     assert estimates["ndcg@10"].value == 0  # the relevant document is not found
+
+
+def test_input_ids_pair_runs_so_they_differ() -> None:
+    with pytest.raises(RunError, match="input ids that differ"):
+        assemble(state(), input_ids=["q0", "q0"], item_ids=ITEMS)
