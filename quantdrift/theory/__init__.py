@@ -2,7 +2,7 @@
 
 `reachability` and `stability` are exact and hold for every perturbation of at most epsilon.
 `flip_probability` and `effective_scale` add a model of the perturbation, which may be wrong. `law`
-and `rivals` only describe runs. None of them needs torch.
+and `held_out` only describe runs. None of them needs torch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from quantdrift.theory.reachability import (
     reachable_rankings,
     witness,
 )
-from quantdrift.theory.rivals import PredictorResult, compare_predictors
 from quantdrift.theory.stability import contenders, top1_is_stable, topk_is_stable
 
 __all__ = [
@@ -48,9 +47,7 @@ __all__ = [
     "Line",
     "Number",
     "Predictor",
-    "PredictorResult",
     "TheoryError",
-    "compare_predictors",
     "contenders",
     "fit_effective_scale",
     "fit_line",

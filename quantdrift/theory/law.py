@@ -1,7 +1,7 @@
 """The law over many runs: the larger the median separation ratio, the fewer answers change.
 
 Unlike reachability this is an observation. It is worth as much as the runs it is computed from, so
-a line is judged on runs it never saw (`r_squared`), and beside its rivals (`rivals`).
+a line is judged on runs it never saw (`r_squared`), and beside its rivals (`held_out`).
 
 Source: paper, section 5.2 (the contender set is the mechanism).
 """
