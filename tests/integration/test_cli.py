@@ -163,6 +163,13 @@ def test_labels_of_unknown_documents_are_told(cli: Cli, folder: Folder, tmp_path
     assert "d99" in out
 
 
+@pytest.fixture
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking a hub that cannot be reached takes a minute, and one that can has the model."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.mark.usefixtures("no_hub")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -171,7 +178,7 @@ def test_labels_of_unknown_documents_are_told(cli: Cli, folder: Folder, tmp_path
         (["minilm@W4-gptq"], "not available in this version"),
         (["minilm@W4A8"], "activations"),
         (["/no/such/model@W4"], "no folder /no/such/model"),
-        (["Qwen3-0.6B@W4"], "Qwen/Qwen3-Embedding-0.6B"),  # the hub cannot be asked here
+        (["Qwen3-0.6B@W4"], "Qwen/Qwen3-Embedding-0.6B"),
         (["minilm@W4", "--device", "gpu"], "expected cpu"),
         (["minilm@W4", "--split", "dev"], "test"),
     ],
