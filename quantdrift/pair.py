@@ -54,7 +54,7 @@ class QuantizedPair:
         Raises:
             UnsupportedError: the scheme is not available, or there is nothing to quantize.
         """
-        self._quantize = layer_quantizer(scheme)
+        self._quantizer = layer_quantizer(scheme)
         self._modules = list(modules)
         self.scheme = scheme
         self.layers: list[LinearLayer] = find_linears(self._modules)
@@ -128,7 +128,8 @@ class QuantizedPair:
             with _put_aside(self.layers) as originals:
                 try:
                     for layer in self.layers:
-                        quantized = self._quantize(layer.weight)
+                        assert self._quantizer is not None
+                        quantized = self._quantizer.quantize(layer.weight, None)
                         layer.weight.data.copy_(quantized.dequantize(layer.weight.dtype))
                     yield
                 finally:
