@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -72,6 +72,15 @@ class QuantizedWeight:
         if self.input_scaling is not None:
             weight = weight / self.input_scaling
         return weight.to(dtype)
+
+    def to(self, device: torch.device) -> QuantizedWeight:
+        """The same on another device."""
+        moved = {
+            name: None if value is None else value.to(device)
+            for name in ("codes", "scale", "zero_point", "permutation", "input_scaling")
+            for value in [getattr(self, name)]
+        }
+        return replace(self, **moved)
 
     def of_column(self, per_group: Tensor) -> Tensor:
         """A value of every group, for every column of the group.

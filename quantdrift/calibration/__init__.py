@@ -1,0 +1,1 @@
+"""Calibration: what layers see while they are quantized one after another."""

@@ -1,0 +1,181 @@
+"""Quantize a model's layers in calling order, each seeing the quantized ones before it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quantdrift.calibration.lockstep import Lockstep, Runner, lockstep
+from quantdrift.calibration.moments import moments_of, output_error
+from quantdrift.calibration.taps import ProductTap, hooked_inputs, plain_products
+from quantdrift.models.layers import LinearLayer
+from quantdrift.quantizers import LayerQuantizer, Moments, QuantizedWeight
+
+__all__ = ["LayerCandidate", "put_in_place", "quantize_in_order"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerCandidate:
+    """What became of one layer.
+
+    Attributes:
+        name: of the layer.
+        quantized: codes and grid, on the CPU; None where weights are left alone.
+        n_tokens: calibration tokens that reached it; None where none were asked for.
+        absmax: largest absolute input over these.
+        output_error: ||X (W - Q)^T||^2 / ||X W^T||^2 over the calibration tokens; None if not
+            known.
+        seconds: time the method took.
+        fallback: why it was rounded to nearest instead; None if it was not.
+    """
+
+    name: str
+    quantized: QuantizedWeight | None
+    n_tokens: int | None = None
+    absmax: float = 0.0
+    output_error: float | None = None
+    seconds: float = 0.0
+    fallback: str | None = None
+
+
+def quantize_in_order(
+    modules: Sequence[nn.Module],
+    layers: Sequence[LinearLayer],
+    batches: Sequence[Callable[[], object]],
+    *,
+    quantizer: LayerQuantizer | None,
+    fallback: LayerQuantizer,
+    known: Mapping[int, LayerCandidate],
+    done: Callable[[int, LayerCandidate], None],
+) -> None:
+    """Run the calibration batches once; quantize each layer, in place, when they arrive at it.
+
+    Every layer's input comes from a model whose earlier layers are quantized (paper, appendix
+    "Quantizers"). A layer that is called several times in one pass is quantized on the input of its
+    first call.
+
+    Args:
+        modules: the model; its weights are changed in place, and stay so.
+        layers: what to quantize.
+        batches: each runs the model on one batch of calibration inputs.
+        quantizer: the method; None leaves weights alone and only takes the inputs' range.
+        fallback: for layers without a calibration token, if the method needs any.
+        known: layers that are made already, by number; their codes are put in place.
+        done: called with a layer's number and what became of it, in calling order; layers that no
+            batch reaches come last.
+
+    Raises:
+        Exception: whatever running the model or the method raises.
+    """
+    maker = _Maker(layers, quantizer=quantizer, fallback=fallback, known=known, done=done)
+    works = [_watched(batch, maker) for batch in batches]
+    with (
+        plain_products(modules),
+        hooked_inputs(modules, layers, maker.arrive) as maker.local,
+        lockstep(works) as maker.steps,
+    ):
+        maker.steps.advance(maker.steps.runners)
+        while (found := maker.steps.next_place()) is not None:
+            number, here = found
+            maker.make(number, here)
+            maker.steps.advance(here)
+    for number in range(len(layers)):
+        if number not in maker.made:
+            maker.make(number, [])
+
+
+def put_in_place(layer: LinearLayer, quantized: QuantizedWeight) -> None:
+    """Give a layer the weights that the codes stand for."""
+    weight = layer.weight.detach()
+    weight.copy_(quantized.to(weight.device).dequantize(weight.dtype))
+
+
+def _watched(batch: Callable[[], object], maker: _Maker) -> Callable[[], object]:
+    """The batch, with the products in it seen; a tap is of one thread."""
+
+    def run() -> None:
+        with ProductTap(maker.layers, maker.arrive, maker.local):
+            batch()
+
+    return run
+
+
+class _Maker:
+    """Makes one layer after another out of what the runners bring."""
+
+    steps: Lockstep
+    local: Any
+
+    def __init__(
+        self,
+        layers: Sequence[LinearLayer],
+        *,
+        quantizer: LayerQuantizer | None,
+        fallback: LayerQuantizer,
+        known: Mapping[int, LayerCandidate],
+        done: Callable[[int, LayerCandidate], None],
+    ) -> None:
+        self.layers, self.made = layers, set[int]()
+        self._quantizer, self._fallback = quantizer, fallback
+        self._known, self._done = known, done
+        self._second = quantizer is not None and quantizer.needs_moments
+        self._last: tuple[list[tuple[Any, ...]], Moments] | None = None
+
+    def arrive(self, number: int, x: Tensor, mask: Tensor | None) -> None:
+        """A forward pass is about to use a layer; it stops here until the layer is made."""
+        runner = self.steps.current()
+        if runner is not None and number not in self.made:
+            runner.wait_at(number, (x, mask))
+
+    def make(self, number: int, here: Sequence[Runner]) -> None:
+        """Make a layer out of the inputs of those that wait at it, and put it in place."""
+        layer = self.layers[number]
+        made = self._known.get(number)
+        if made is not None:
+            if made.quantized is not None:
+                put_in_place(layer, made.quantized)
+        else:
+            start = time.perf_counter()
+            made = self._made(layer, self._moments(layer, here))
+            made = replace(made, seconds=time.perf_counter() - start)
+        self._done(number, made)
+        self.made.add(number)
+
+    def _moments(self, layer: LinearLayer, here: Sequence[Runner]) -> Moments:
+        """The moments over the runners' inputs; layers with the same input share them."""
+        inputs: list[Any] = [runner.value for runner in here]
+        which = [(x.data_ptr(), x.shape, x.stride(), float(x.float().sum())) for x, _ in inputs]
+        if which and self._last is not None and self._last[0] == which:
+            return self._last[1]
+        moments = moments_of(inputs, layer.weight.shape[1], second=self._second)
+        # the inputs stay alive in the runners until these go on, so an address is not used again
+        self._last = (which, moments)
+        return moments
+
+    def _made(self, layer: LinearLayer, moments: Moments) -> LayerCandidate:
+        weight = layer.weight.detach()
+        method, fallback = self._quantizer, None
+        if method is None:
+            return LayerCandidate(
+                name=layer.name, quantized=None, n_tokens=moments.n_tokens, absmax=moments.absmax
+            )
+        if method.needs_moments and moments.n_tokens == 0:
+            method, fallback = self._fallback, "no calibration token reached it"
+        quantized = method.quantize(weight, moments)
+        error = None
+        if self._second and moments.n_tokens:
+            error = output_error(weight, quantized.dequantize(weight.dtype), moments.second)
+        put_in_place(layer, quantized)
+        return LayerCandidate(
+            name=layer.name,
+            quantized=quantized.to(torch.device("cpu")),
+            n_tokens=moments.n_tokens,
+            absmax=moments.absmax,
+            output_error=error,
+            fallback=fallback,
+        )

@@ -1,0 +1,141 @@
+"""What a quantizer calibrates on: documents of the corpus, drawn by a seed, or texts of a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantdrift.errors import DataError, SpecError
+from quantdrift.measurement.embeddings import digest_of
+from quantdrift.measurement.inputs import Inputs
+from quantdrift.spec import Scheme
+
+__all__ = ["DEFAULT_SIZE", "Sample", "calibration_file", "draw_sample", "read_texts"]
+
+DEFAULT_SIZE = 512
+"""Documents, as in the paper."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Calibration inputs, ready to be run.
+
+    Attributes:
+        batches: each runs the model on one batch; inputs of similar length share one.
+        key: JSON values that decide what the model sees; None if they cannot be told.
+        record: what a run says of it.
+    """
+
+    batches: list[Callable[[], object]]
+    key: Mapping[str, Any] | None
+    record: Mapping[str, Any]
+
+
+def calibration_file(scheme: Scheme) -> Path | None:
+    """The file that `+calib=` names; None where it gives a number, or is not given."""
+    given = scheme.option("calib")
+    return None if given is None or given.isdecimal() else Path(given).expanduser()
+
+
+def draw_sample(inputs: Inputs, scheme: Scheme, batch_size: int) -> Sample:
+    """Draw the calibration inputs of a scheme.
+
+    Args:
+        inputs: documents, or the texts of a file; never queries.
+        scheme: its `+calib=N` says how many of the documents (512 if not given), `+seed=` which.
+        batch_size: inputs per forward pass.
+
+    Raises:
+        SpecError: the seed or the number cannot be used.
+        DataError: there is nothing to draw from.
+    """
+    n = len(inputs.ids)
+    if not n:
+        raise DataError("there are no documents to calibrate on; expected at least one")
+    file = calibration_file(scheme)
+    seed = _whole(scheme, "seed", 0, least=0)
+    wanted = n if file is not None else _whole(scheme, "calib", DEFAULT_SIZE, least=1)
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice(n, size=min(wanted, n), replace=False)).astype(np.int64)
+    part = inputs.part(rows)
+    order = part.order()
+    return Sample(
+        batches=[
+            _batch(part, order[at : at + batch_size], batch_size)
+            for at in range(0, len(order), batch_size)
+        ],
+        key=None if part.key is None else {"inputs": part.key, "batch_size": batch_size},
+        record={
+            "source": "corpus" if file is None else str(file),
+            "n_inputs": len(rows),
+            "of": n,
+            "seed": seed,
+            "ids_digest": digest_of([inputs.ids[row] for row in rows.tolist()]),
+        },
+    )
+
+
+def _batch(part: Inputs, rows: Any, batch_size: int) -> Callable[[], object]:
+    return lambda: part.encode(rows, batch_size)
+
+
+def _whole(scheme: Scheme, key: str, default: int, *, least: int) -> int:
+    given = scheme.option(key)
+    if given is None:
+        return default
+    if not (given.isdecimal() and int(given) >= least):
+        text = str(scheme)
+        start = text.index(f"+{key}=") + len(key) + 2
+        expected = f"a whole number, {least} or more"
+        raise SpecError(
+            f"{text}: {key} is {given!r}: expected {expected}",
+            text=text,
+            start=start,
+            end=start + len(given),
+        )
+    return int(given)
+
+
+def read_texts(path: Path) -> list[str]:
+    """The texts of a file to calibrate on.
+
+    Args:
+        path: `.txt` with one text a line, or `.jsonl` with objects that have a "text" and perhaps a
+            "title" (a BEIR corpus.jsonl is one).
+
+    Raises:
+        DataError: it is missing, of another kind, empty, or a line is not as expected.
+    """
+    if path.suffix not in {".txt", ".jsonl"}:
+        raise DataError(
+            f"+calib={path}: expected a number of documents, or a .txt file (one text a line) or "
+            '.jsonl file (objects with a "text")'
+        )
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the calibration file {path} cannot be read: {error}") from error
+    if path.suffix == ".txt":
+        texts = [line.strip() for line in lines]
+    else:
+        texts = [_text_of(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    texts = [text for text in texts if text]
+    if not texts:
+        raise DataError(f"the calibration file {path} holds no text; expected one a line")
+    return texts
+
+
+def _text_of(line: str, where: str) -> str:
+    if not line.strip():
+        return ""
+    try:
+        content = json.loads(line)
+        title, text = content.get("title") or "", content["text"]
+    except (ValueError, KeyError, AttributeError) as error:
+        raise DataError(f'{where}: expected a JSON object with a "text": {error}') from error
+    return f"{title} {text}".strip()
