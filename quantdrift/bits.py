@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -51,20 +52,22 @@ def count_bits(
         layers: the layers that are quantized.
         scheme: how.
     """
-    quantized = {id(layer.weight) for layer in layers}
-    n_quantized = sum(layer.weight.numel() for layer in layers)
+    # A parameter can hold several layers (experts), and some of them may be left alone.
+    quantized: Counter[int] = Counter()
+    scales = 0
+    for layer in layers:
+        out_features, in_features = layer.weight.shape
+        quantized[id(layer.parameter)] += out_features * in_features
+        scales += out_features * n_groups(in_features, scheme.group_size) * SCALE_BITS
+    n_quantized = quantized.total()
     codes = n_quantized * scheme.weight_bits
-    scales = sum(
-        layer.weight.shape[0] * n_groups(layer.weight.shape[1], scheme.group_size) * SCALE_BITS
-        for layer in layers
-    )
     others = 0
     n_parameters = 0
     # parameters() of several roots can repeat a shared parameter
     for parameter in {id(p): p for module in modules for p in module.parameters()}.values():
         n_parameters += parameter.numel()
-        if id(parameter) not in quantized:
-            others += parameter.numel() * parameter.element_size() * 8
+        left = parameter.numel() - quantized[id(parameter)]
+        others += left * parameter.element_size() * 8
     return BitsReport(
         linear=codes / n_quantized,
         linear_with_scales=(codes + scales) / n_quantized,

@@ -6,21 +6,27 @@ take their place, and on leaving they come back bit for bit. So a pair fits wher
 
 from __future__ import annotations
 
-import os
-import tempfile
+import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from quantdrift.bits import BitsReport, count_bits
-from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.measurement.disk import reserve
-from quantdrift.models.layers import LinearLayer, WeightUse, find_linears, weights_fingerprint
+from quantdrift.calibration.activations import quantized_inputs
+from quantdrift.calibration.driver import put_in_place
+from quantdrift.calibration.made import MadeLayers, make_layers
+from quantdrift.calibration.sample import Sample
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.aside import put_aside
+from quantdrift.models.fingerprint import weights_fingerprint
+from quantdrift.models.layers import LinearLayer, find_linears, left_out
+from quantdrift.models.reach import WeightUse
+from quantdrift.progress import Progress
 from quantdrift.quantizers import layer_quantizer
 from quantdrift.spec import Scheme
 
@@ -53,6 +59,7 @@ class QuantizedPair:
 
         Raises:
             UnsupportedError: the scheme is not available, or there is nothing to quantize.
+            MissingExtraError: the library that quantizes is not installed.
         """
         self._quantizer = layer_quantizer(scheme)
         self._modules = list(modules)
@@ -64,14 +71,27 @@ class QuantizedPair:
                 "torch model with linear layers (not bm25, a static embedding or an API)"
             )
         for layer in self.layers:
-            if not layer.weight.dtype.is_floating_point or layer.weight.is_meta:
-                state = "not loaded" if layer.weight.is_meta else str(layer.weight.dtype)
+            if not layer.parameter.dtype.is_floating_point or layer.parameter.is_meta:
+                state = "not loaded" if layer.parameter.is_meta else str(layer.parameter.dtype)
                 raise UnsupportedError(
                     f"the layer {layer.name} of {name} is {state}; a pair starts from a model "
                     "with floating-point weights, not one that is already quantized or offloaded"
                 )
+        self._name = name
         self._reached: set[str] = set()
+        self._made: MadeLayers | None = None
         self._active = False
+
+    @property
+    def query_only(self) -> bool:
+        """Whether the index stays at the reference."""
+        return self.scheme.query_only
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether the candidate depends on inputs, which `prepare` then has to be given."""
+        moments = self._quantizer is not None and self._quantizer.needs_moments
+        return moments or self.scheme.activation_bits is not None
 
     @property
     def fingerprint(self) -> str:
@@ -85,22 +105,27 @@ class QuantizedPair:
         return weights_fingerprint(self._modules)
 
     def candidate_fingerprint(self) -> str:
-        """Digest of the candidate's weights; only inside `candidate()`."""
+        """Digest of the candidate's weights and input ranges; only inside `candidate()`."""
         if not self._active:
             raise RuntimeError("there is no candidate outside candidate()")
-        return weights_fingerprint(self._modules)
+        weights = weights_fingerprint(self._modules)
+        if self.scheme.activation_bits is None:
+            return weights
+        ranges = f"{weights} {self.scheme.activation_bits} {sorted(self._ranges().items())}"
+        return hashlib.blake2b(ranges.encode(), digest_size=16).hexdigest()
 
     @property
     def device(self) -> torch.device:
         """Where the model runs."""
-        return self.layers[0].weight.device
+        return self.layers[0].parameter.device
 
     @property
     def runtime(self) -> dict[str, str]:
         """What decides embeddings beside weights and inputs: libraries, device, dtype."""
         names = ("torch", "transformers", "sentence-transformers")
         installed = {name: _version(name) for name in names}
-        return {**installed, "device": self.device.type, "dtype": str(self.layers[0].weight.dtype)}
+        dtype = str(self.layers[0].parameter.dtype)
+        return {**installed, "device": self.device.type, "dtype": dtype}
 
     @property
     def never_reached(self) -> list[str]:
@@ -114,33 +139,93 @@ class QuantizedPair:
             yield
         self._reached |= use.used
 
+    def prepare(self, sample: Sample, *, root: Path | None, progress: Progress) -> None:
+        """Quantize the layers on calibration inputs; the model is the reference again afterwards.
+
+        Where the scheme needs no calibration, or was prepared on the same inputs, nothing happens.
+
+        Args:
+            sample: calibration inputs.
+            root: folder to keep finished layers in, so that none is made twice; None keeps nothing.
+            progress: where progress is shown.
+
+        Raises:
+            RuntimeError: the candidate is in place.
+            QuantDriftError: the method cannot quantize a layer, or the disk is full.
+        """
+        if self._active:
+            raise RuntimeError("leave candidate() before calibrating")
+        if not self.needs_calibration:
+            return
+        if self._made is not None and sample.key and self._made.sample.key == sample.key:
+            return
+        self._made = None
+        self._made = make_layers(
+            self._modules,
+            self.layers,
+            self.scheme,
+            self._quantizer,
+            sample=sample,
+            fingerprint=self.fingerprint,
+            runtime=self.runtime,
+            root=root,
+            progress=progress,
+        )
+
     @contextmanager
     def candidate(self) -> Iterator[None]:
         """Inside, the model is the candidate; on leaving, the reference again, bit for bit.
 
         Raises:
             RuntimeError: the candidate is in place already.
+            UnsupportedError: the scheme needs calibration and was not prepared.
         """
         if self._active:
             raise RuntimeError("the candidate is in place already")
+        if self.needs_calibration and self._made is None:
+            raise UnsupportedError(
+                f"{self.scheme} of {self._name} is calibrated on documents, and none were given "
+                "yet; call prepare(...) first, or use a data-free scheme (rtn or hqq without A8)"
+            )
         self._active = True
         try:
-            with _put_aside(self.layers) as originals:
-                try:
-                    for layer in self.layers:
-                        assert self._quantizer is not None
-                        quantized = self._quantizer.quantize(layer.weight, None)
-                        layer.weight.data.copy_(quantized.dequantize(layer.weight.dtype))
-                    yield
-                finally:
-                    for layer, original in zip(self.layers, originals, strict=True):
-                        layer.weight.data.copy_(original)
+            with ExitStack() as stack:
+                stack.enter_context(put_aside(self.layers))
+                self._quantize()
+                if self.scheme.activation_bits is not None:
+                    bits = self.scheme.activation_bits
+                    stack.enter_context(quantized_inputs(self.layers, self._ranges(), bits))
+                yield
         finally:
             self._active = False
+
+    def _quantize(self) -> None:
+        if self._quantizer is None:
+            return
+        for number, layer in enumerate(self.layers):
+            if self._made is not None:
+                quantized = self._made.layers[number].quantized
+            else:
+                quantized = self._quantizer.quantize(layer.weight, None)
+            assert quantized is not None  # weights are quantized, so each layer has codes
+            put_in_place(layer, quantized)
+
+    def _ranges(self) -> dict[str, float]:
+        return {} if self._made is None else self._made.ranges(self.layers)
 
     def bits(self) -> BitsReport:
         """Bits per weight of the candidate, over its linear layers and over all parameters."""
         return count_bits(self._modules, self.layers, self.scheme)
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records of how the candidate was made, as JSON values."""
+        described: dict[str, Any] = {"quantizer": self.scheme.quantizer}
+        if self._quantizer is not None:
+            described |= self._quantizer.describe()
+        described["layers_left_out"] = left_out(self._modules)
+        if self._made is not None:
+            described |= self._made.describe(self.layers, self.scheme)
+        return described
 
 
 def _version(package: str) -> str:
@@ -148,40 +233,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
-
-
-@contextmanager
-def _put_aside(layers: Sequence[LinearLayer]) -> Iterator[list[Tensor]]:
-    """Copies of the layers' weights, for as long as the block runs.
-
-    Weights of an accelerator go to main memory. Weights that are in main memory already go to a
-    mapped temporary file: the system keeps it in memory while there is room, and a model that fills
-    the memory still fits.
-    """
-    if all(layer.weight.device.type != "cpu" for layer in layers):
-        yield [layer.weight.detach().cpu() for layer in layers]
-        return
-    copies: list[Tensor] = []
-    for layer in layers:
-        copies.append(_mapped_copy(layer.weight.detach()))
-    yield copies
-
-
-def _mapped_copy(weight: Tensor) -> Tensor:
-    """A copy in a temporary file that is gone when the copy is, also after a kill."""
-    handle, name = tempfile.mkstemp(prefix="quantdrift-weights-")
-    os.close(handle)
-    path = Path(name)
-    try:
-        try:
-            reserve(path, weight.numel() * weight.element_size())
-        except OSError as error:
-            raise RunError(
-                f"no room in {path.parent} to put {weight.numel():,} weights aside: {error}. "
-                "Set TMPDIR to a folder on a disk with as much room as the model takes"
-            ) from error
-        mapped = torch.from_file(name, shared=True, size=weight.numel(), dtype=weight.dtype)
-        return mapped.view(weight.shape).copy_(weight)
-    finally:
-        with suppress(PermissionError):  # Windows keeps a mapped file until it is closed
-            path.unlink()

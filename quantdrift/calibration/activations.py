@@ -15,7 +15,7 @@ __all__ = ["fake_quantize", "quantized_inputs"]
 
 
 def fake_quantize(x: Tensor, *, absmax: float, bits: int) -> Tensor:
-    """Round a tensor to a symmetric grid and clip what lies beyond (paper, appendix on activations).
+    """Round a tensor to a symmetric grid and clip what lies beyond (paper, appendix on A8).
 
     scale = absmax / (2^(bits-1) - 1), value = clamp(round(x / scale)) * scale, halves to even.
 
@@ -32,7 +32,8 @@ def fake_quantize(x: Tensor, *, absmax: float, bits: int) -> Tensor:
         return torch.zeros_like(x)
     scale = absmax / levels
     codes = torch.round(x.to(torch.float32) / scale).clamp_(-levels, levels)
-    return (codes * scale).to(x.dtype)
+    quantized: Tensor = (codes * scale).to(x.dtype)
+    return quantized
 
 
 @contextmanager

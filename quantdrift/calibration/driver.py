@@ -81,8 +81,8 @@ def quantize_in_order(
     ):
         maker.steps.advance(maker.steps.runners)
         while (found := maker.steps.next_place()) is not None:
-            number, here = found
-            maker.make(number, here)
+            rank, here = found
+            maker.make(maker.at(rank), here)
             maker.steps.advance(here)
     for number in range(len(layers)):
         if number not in maker.made:
@@ -105,6 +105,22 @@ def _watched(batch: Callable[[], object], maker: _Maker) -> Callable[[], object]
     return run
 
 
+def _calling_order(layers: Sequence[LinearLayer]) -> list[int]:
+    """Numbers of the layers in the order in which batches that part ways meet them.
+
+    That is the order of definition, but for experts: one has all its layers called before the next.
+    """
+    first: dict[str, int] = {}
+    keys = []
+    for number, layer in enumerate(layers):
+        if layer.expert is None:
+            keys.append((number, 0, number))
+        else:
+            stack = layer.name.rsplit(".", 2)[0]
+            keys.append((first.setdefault(stack, number), layer.expert, number))
+    return sorted(range(len(layers)), key=keys.__getitem__)
+
+
 class _Maker:
     """Makes one layer after another out of what the runners bring."""
 
@@ -124,13 +140,19 @@ class _Maker:
         self._quantizer, self._fallback = quantizer, fallback
         self._known, self._done = known, done
         self._second = quantizer is not None and quantizer.needs_moments
+        self._by_rank = _calling_order(layers)
+        self._rank = {number: rank for rank, number in enumerate(self._by_rank)}
         self._last: tuple[list[tuple[Any, ...]], Moments] | None = None
 
     def arrive(self, number: int, x: Tensor, mask: Tensor | None) -> None:
         """A forward pass is about to use a layer; it stops here until the layer is made."""
         runner = self.steps.current()
         if runner is not None and number not in self.made:
-            runner.wait_at(number, (x, mask))
+            runner.wait_at(self._rank[number], (x, mask))
+
+    def at(self, rank: int) -> int:
+        """The number of the layer of that rank."""
+        return self._by_rank[rank]
 
     def make(self, number: int, here: Sequence[Runner]) -> None:
         """Make a layer out of the inputs of those that wait at it, and put it in place."""

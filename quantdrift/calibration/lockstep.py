@@ -1,10 +1,10 @@
 """Several forward passes that wait for each other at every layer.
 
-A layer is to be quantized when the inputs that all calibration batches give it are known, and before
-any batch has gone through it. Batches are therefore computations that stop and go: each runs in a
-thread of its own, one thread at a time, and stops where the forward pass arrives at a place. So one
-forward pass over the calibration data serves all layers, whatever the model looks like, and each
-layer sees the outputs of the already quantized ones before it.
+A layer is to be quantized when the inputs that all calibration batches give it are known, and
+before any batch has gone through it. Batches are therefore computations that stop and go: each runs
+in a thread of its own, one thread at a time, and stops where the forward pass arrives at a place.
+So one forward pass over the calibration data serves all layers, whatever the model looks like, and
+each layer sees the outputs of the already quantized ones before it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Runner:
                     self._work()
         except _Abandoned:
             pass
-        except BaseException as error:  # noqa: BLE001 -- raised again in the main thread
+        except BaseException as error:  # raised again in the main thread
             self._error = error
         finally:
             self._ended = True

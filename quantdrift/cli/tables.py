@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from quantdrift.cli.quantization import quantization_lines
 from quantdrift.errors import QuantDriftError
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.runs import Run
@@ -72,13 +73,8 @@ def print_run(run: Run) -> None:
         f"{bits['all_parameters']:.2f} over all parameters",
         highlight=False,
     )
-    unreached = record["model"]["layers_never_reached"]
-    if unreached:
-        out.print(
-            f"never reached, so without effect: {', '.join(unreached[:4])}"
-            + (f" and {len(unreached) - 4} more" if len(unreached) > 4 else ""),  # noqa: PLR2004
-            highlight=False,
-        )
+    for line in quantization_lines(record):
+        out.print(line, highlight=False, markup=False)
     for warning in data["warnings"]:
         out.print(f"[yellow]note:[/yellow] {escape(warning)}", highlight=False)
     estimates = _estimates(record["metrics"])

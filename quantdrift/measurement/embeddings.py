@@ -190,7 +190,8 @@ class _EncodingError(Exception):
 
 def _allocated(path: Path, shape: tuple[int, int]) -> Any:
     """An array file whose space is really there."""
-    target = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
+    opened: Any = np.lib.format.open_memmap  # has no types in older numpy
+    target = opened(path, mode="w+", dtype=np.float32, shape=shape)
     reserve(path, path.stat().st_size)
     return target
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from quantdrift.calibration.sample import calibration_file, read_texts
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.measurement.embeddings import EmbeddingStore, digest_of
 from quantdrift.measurement.retrieval import Inputs, Measured, Settings, measure_retrieval
@@ -76,6 +77,7 @@ def run_spec(
         store=store,
         progress=progress,
         qrels=dataset.qrels or None,
+        calibration=opened.calibration,
     )
     record = describe_run(
         spec,
@@ -99,6 +101,7 @@ class Opened:
         queries: what is searched for.
         documents: what is searched.
         similarity: how the model's embeddings become scores.
+        calibration: texts of a file that the scheme names, to calibrate on; None for documents.
         model: what is known of where the model came from.
         started: when loading began, ISO 8601.
     """
@@ -107,6 +110,7 @@ class Opened:
     queries: Inputs
     documents: Inputs
     similarity: Similarity
+    calibration: Inputs | None
     model: Mapping[str, Any]
     started: str
 
@@ -132,6 +136,8 @@ def open_pair(
         QuantDriftError: scheme, model, device or a place cannot be used.
     """
     layer_quantizer(spec.scheme)
+    file = calibration_file(spec.scheme)
+    texts = None if file is None else tuple(read_texts(file))
     for place in places:
         check_place(place.absolute())
     source = resolve(spec.model)
@@ -142,6 +148,7 @@ def open_pair(
         queries=_inputs(encoder, "query", dataset.query_ids, dataset.queries),
         documents=_inputs(encoder, "document", dataset.document_ids, dataset.documents),
         similarity=encoder.similarity,
+        calibration=None if texts is None else _file_inputs(encoder, texts),
         model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
         started=started,
     )
@@ -193,6 +200,7 @@ def describe_run(
             "layers_never_reached": pair.never_reached,
         },
         "bits_per_weight": pair.bits().to_json(),
+        "quantization": pair.describe(),
         "data": dict(data),
         "settings": {
             "k": settings.k,
@@ -206,6 +214,10 @@ def describe_run(
         "times": {"started": started, "finished": _now(), "seconds": measured.seconds},
         "metrics": {name: estimate.to_json() for name, estimate in estimates.items()},
     }
+
+
+def _file_inputs(encoder: SentenceEncoder, texts: tuple[str, ...]) -> Inputs:
+    return _inputs(encoder, "document", tuple(str(n) for n in range(len(texts))), texts)
 
 
 def _inputs(

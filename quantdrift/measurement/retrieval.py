@@ -51,6 +51,7 @@ def measure_retrieval(
     qrels: Qrels | None = None,
     excluded: NDArray[np.int64] | None = None,
     depth: int | None = None,
+    calibration: Inputs | None = None,
 ) -> Measured:
     """Measure what the pair's scheme does to the ranking of every query.
 
@@ -65,6 +66,8 @@ def measure_retrieval(
         qrels: relevance labels.
         excluded: per query one document position that does not count, or -1.
         depth: ranks to keep in the evidence, `settings.k` if not given.
+        calibration: what the candidate is calibrated on, where it needs that; the documents if not
+            given.
 
     Raises:
         DataError: there are no queries or no documents.
@@ -79,6 +82,7 @@ def measure_retrieval(
         settings=settings,
         store=store,
         progress=progress,
+        calibration=calibration,
     )
     arms = job.embed()
     with job.stage("scoring", "scoring both arms", len(documents.ids)) as tell:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.calibration.sample import draw_sample
 from quantdrift.errors import DataError
 from quantdrift.evidence import Noise
 from quantdrift.measurement.embeddings import EmbeddingStore, digest_of, key_of
@@ -74,8 +75,10 @@ class Job:
         documents: what is searched.
         similarity: how embeddings become scores.
         settings: how.
-        store: where embeddings are kept.
+        store: where embeddings are kept, and layers that were calibrated.
         progress: where progress is shown.
+        calibration: what the candidate is calibrated on, where it needs that; the documents if not
+            given.
         seconds: time per stage so far.
     """
 
@@ -86,6 +89,7 @@ class Job:
     settings: Settings
     store: EmbeddingStore
     progress: Progress
+    calibration: Inputs | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -117,17 +121,28 @@ class Job:
             with self.pair.observed():
                 side.encode(np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
         queries, documents = (self._embed(side, "reference", fingerprint) for side in sides)
+        self._prepare()
         with self.pair.candidate():
             weights = self.pair.candidate_fingerprint()
             low_queries = self._embed(self.queries, "candidate", weights)
             low_documents = documents
-            if not self.pair.scheme.query_only:
+            if not self.pair.query_only:
                 low_documents = self._embed(self.documents, "candidate", weights)
         return Arms(
             reference=(queries, documents),
             candidate=(low_queries, low_documents),
             fingerprint=fingerprint,
         )
+
+    def _prepare(self) -> None:
+        """Calibrate the candidate, where it needs that."""
+        if not self.pair.needs_calibration:
+            return
+        start = time.perf_counter()
+        inputs = self.documents if self.calibration is None else self.calibration
+        sample = draw_sample(inputs, self.pair.scheme, self.settings.batch_size)
+        self.pair.prepare(sample, root=self.store.root, progress=self.progress)
+        self.seconds["calibration"] = round(time.perf_counter() - start, 3)
 
     def score(
         self,
@@ -169,7 +184,7 @@ class Job:
         contenders = state.reference_top()[0][:, :NOISE_DEPTH]
         needed = np.unique(contenders[contenders >= 0])
         rerun = [(self.queries, np.arange(len(self.queries.ids)))]
-        if not self.pair.scheme.query_only:  # the index is fixed there, so it has no noise
+        if not self.pair.query_only:  # the index is fixed there, so it has no noise
             rerun.append((self.documents, needed))
         total = sum(len(rows) for _, rows in rerun)
         queries, documents = arms.reference

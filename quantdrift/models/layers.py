@@ -1,33 +1,57 @@
-"""The linear layers of a model, and which of them a forward pass reaches."""
+"""The weight matrices of a model's linear layers, however the model keeps them."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn.parameter import UninitializedParameter
 
-__all__ = ["LinearLayer", "WeightUse", "find_linears", "modules_of", "weights_fingerprint"]
+from quantdrift.models.experts import expert_stacks
+
+__all__ = [
+    "LinearLayer",
+    "MemoryRange",
+    "find_linears",
+    "left_out",
+    "memory_range",
+    "modules_of",
+]
 
 _SEARCH_DEPTH = 3
+
+MemoryRange = tuple[torch.device, int, int]
+"""Device, address of the first byte, address after the last byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinearLayer:
-    """One nn.Linear; layers that share a weight are one.
+    """One weight matrix that inputs are multiplied by; layers that share a weight are one.
 
     Attributes:
-        name: path in the model; of tied layers the first.
-        weight: parameter [out_features, in_features].
+        name: path in the model; of tied layers the first, of an expert "...gate_up_proj.3".
+        parameter: what the model keeps: the matrix, its transpose, or a stack of either.
+        modules: those whose forward takes this weight when they are called; all tied ones. Empty
+            for what belongs to a larger module: experts, the input projections of attention.
+        expert: index into a stack, None if the parameter is one matrix.
+        transposed: whether the parameter keeps the matrix as [in_features, out_features].
     """
 
     name: str
-    weight: Tensor
+    parameter: nn.Parameter
+    modules: tuple[nn.Module, ...] = ()
+    expert: int | None = None
+    transposed: bool = False
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix [out_features, in_features], a view: what is written to it the model has."""
+        matrix = self.parameter.detach()
+        if self.expert is not None:
+            matrix = matrix[self.expert]
+        return matrix.t() if self.transposed else matrix
 
 
 def modules_of(model: object) -> list[nn.Module]:
@@ -64,101 +88,159 @@ def modules_of(model: object) -> list[nn.Module]:
 
 
 def find_linears(modules: Sequence[nn.Module]) -> list[LinearLayer]:
-    """Every nn.Linear of the modules, tied ones once, in order of definition.
+    """Every linear layer of the modules, tied ones once, in order of definition.
+
+    Beside nn.Linear these are GPT-2's Conv1D, which keeps the transpose; the input projections of
+    nn.MultiheadAttention, which are parameters of its own; and the experts of a mixture, of which
+    one parameter keeps many (see `expert_stacks`). What is a linear layer and yet not here
+    `left_out` names.
 
     Args:
         modules: outermost modules; with more than one, names start with its number.
     """
-    layers: dict[int, LinearLayer] = {}
-    for number, root in enumerate(modules):
-        prefix = f"{number}." if len(modules) > 1 else ""
-        for name, module in root.named_modules():
-            if isinstance(module, nn.Linear):
-                layer = LinearLayer(name=prefix + name, weight=module.weight)
-                layers.setdefault(module.weight.data_ptr(), layer)
-    return list(layers.values())
+    return _survey(modules)[0]
 
 
-class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
-    """Notes which weights the result of what runs inside it depends on.
+def left_out(modules: Sequence[nn.Module]) -> dict[str, str]:
+    """Linear layers that `find_linears` passes over.
 
-    It follows the data from operation to operation, and the result is what the last operation on
-    floating-point numbers gives. So a layer that is called for nothing (BERT's pooler, where the
-    embedding is a mean over tokens) does not count, and one whose weight a fused operation takes
-    without calling the layer (attention output projections) does.
-    """
-
-    def __init__(self, layers: Sequence[LinearLayer]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
-        self._weights = {
-            layer.weight.untyped_storage().data_ptr(): frozenset([layer.name]) for layer in layers
-        }
-        # By storage: what is written through one view is read through another.
-        self._sources: dict[StorageWeakRef, frozenset[str]] = {}
-        self._last: frozenset[str] = frozenset()
-
-    @property
-    def used(self) -> frozenset[str]:
-        """Names of the layers that the result depends on."""
-        return self._last
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        sources: frozenset[str] = frozenset()
-        for tensor in _tensors((args, kwargs or {})):
-            sources |= self._of(tensor)
-        for output in _tensors(result):
-            storage = _storage(output)
-            if storage is not None:
-                key = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # untyped in torch
-                self._sources[key] = self._sources.get(key, frozenset()) | sources
-            if output.is_floating_point():
-                self._last = sources
-        return result
-
-    def _of(self, tensor: Tensor) -> frozenset[str]:
-        storage = _storage(tensor)
-        if storage is None:
-            return frozenset()
-        if storage.data_ptr() in self._weights:
-            return self._weights[storage.data_ptr()]
-        key = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # untyped in torch
-        return self._sources.get(key, frozenset())
-
-
-def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
-    try:
-        storage = tensor.untyped_storage()
-        storage.data_ptr()
-    except (RuntimeError, NotImplementedError):  # sparse and fake tensors have none
-        return None
-    return storage
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _tensors(part)
-
-
-def weights_fingerprint(modules: Sequence[nn.Module]) -> str:
-    """A digest of all parameters and buffers: names, dtypes, shapes and bytes.
+    Args:
+        modules: as for `find_linears`.
 
     Returns:
-        32 hex digits. The same weights give the same digest on any machine of the same byte order.
+        Name of the layer to the reason, in order of definition.
     """
-    digest = hashlib.blake2b(digest_size=16)
-    for module in modules:
-        for name, tensor in sorted(module.state_dict().items()):
-            if not isinstance(tensor, Tensor):
-                continue
-            digest.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-            data = tensor.detach().cpu().contiguous().flatten()
-            if data.numel():
-                digest.update(data.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return _survey(modules)[1]
+
+
+def memory_range(tensor: Tensor) -> MemoryRange | None:
+    """From where to where a tensor lies in memory; gaps between its elements count.
+
+    Returns:
+        None for a tensor without memory of its own: empty, meta, sparse, or a wrapper of others.
+    """
+    try:
+        start = tensor.data_ptr()
+        strides = tensor.stride()
+    except (RuntimeError, NotImplementedError):
+        return None
+    if start == 0 or tensor.numel() == 0:
+        return None
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, strides, strict=True))
+    return tensor.device, start, start + (last + 1) * tensor.element_size()
+
+
+def _survey(modules: Sequence[nn.Module]) -> tuple[list[LinearLayer], dict[str, str]]:
+    embeddings = [
+        (prefix + name, place)
+        for prefix, root in _numbered(modules)
+        for name, module in root.named_modules()
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        and (place := memory_range(module.weight)) is not None
+    ]
+    layers: dict[object, LinearLayer] = {}
+    omitted: dict[str, str] = {}
+    for prefix, root in _numbered(modules):
+        for path, module in root.named_modules():
+            name = prefix + path
+            omitted.update(_not_understood(name, module))
+            for layer in _layers_of(name, module):
+                place = memory_range(layer.weight)
+                shared = next((n for n, other in embeddings if _overlap(place, other)), None)
+                if shared is not None:
+                    omitted[layer.name] = f"shares its weight with the embedding {shared}"
+                    continue
+                key = _key(layer)
+                known = layers.get(key)
+                layers[key] = layer if known is None else _tied(known, layer)
+    return list(layers.values()), omitted
+
+
+def _numbered(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    for number, root in enumerate(modules):
+        yield (f"{number}." if len(modules) > 1 else ""), root
+
+
+def _layers_of(name: str, module: nn.Module) -> Iterator[LinearLayer]:
+    """The matrices that a module itself keeps, children not included."""
+    own = dict(module.named_parameters(recurse=False))
+    if isinstance(module, nn.Linear) or _is_conv1d(module):
+        weight = own.get("weight")
+        if weight is not None and not isinstance(weight, UninitializedParameter):
+            yield LinearLayer(
+                name=name,
+                parameter=weight,
+                modules=(module,),
+                transposed=not isinstance(module, nn.Linear),
+            )
+    elif isinstance(module, nn.MultiheadAttention):
+        for part in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
+            if part in own:
+                yield LinearLayer(name=_join(name, part), parameter=own[part])
+    else:
+        for part, stack, transposed in expert_stacks(module):
+            for expert in range(len(stack)):
+                yield LinearLayer(
+                    name=f"{_join(name, part)}.{expert}",
+                    parameter=stack,
+                    expert=expert,
+                    transposed=transposed,
+                )
+
+
+def _is_conv1d(module: nn.Module) -> bool:
+    """Transformers' Conv1D, a linear layer that keeps [in, out]; known without transformers."""
+    weight = getattr(module, "weight", None)
+    return (
+        type(module).__name__ == "Conv1D"
+        and hasattr(module, "nf")
+        and isinstance(weight, Tensor)
+        and weight.dim() == 2  # noqa: PLR2004 -- a matrix
+    )
+
+
+def _not_understood(name: str, module: nn.Module) -> Iterator[tuple[str, str]]:
+    """Names and reasons of what is a linear layer but cannot be one of ours."""
+    own = dict(module.named_parameters(recurse=False))
+    if isinstance(module, nn.Linear):
+        if "weight" not in own:
+            yield name, "its weight is made from other parameters"
+        elif isinstance(own["weight"], UninitializedParameter):
+            yield name, "its weight has no shape before the first forward pass"
+        return
+    kind = type(module).__name__
+    known = {part for part, _, _ in expert_stacks(module)}
+    for part, parameter in own.items():
+        if part in known or part.endswith("bias") or parameter.dim() < 2:  # noqa: PLR2004 -- vectors
+            continue
+        if "Expert" in kind:
+            yield _join(name, part), f"how {kind} keeps its experts is not known"
+        elif "Router" in kind:
+            yield _join(name, part), "chooses the experts; not an nn.Linear"
+
+
+def _key(layer: LinearLayer) -> object:
+    """What tied weights have in common."""
+    matrix = layer.weight
+    place = memory_range(matrix)
+    return (id(layer.parameter), layer.expert) if place is None else (place, matrix.shape)
+
+
+def _tied(first: LinearLayer, again: LinearLayer) -> LinearLayer:
+    """One layer of two with the same weight, which a model can also hold twice as one module."""
+    modules = first.modules + tuple(m for m in again.modules if m not in first.modules)
+    return LinearLayer(
+        name=first.name,
+        parameter=first.parameter,
+        modules=modules,
+        expert=first.expert,
+        transposed=first.transposed,
+    )
+
+
+def _overlap(one: MemoryRange | None, other: MemoryRange) -> bool:
+    return one is not None and one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

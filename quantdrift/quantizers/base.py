@@ -75,12 +75,18 @@ class QuantizedWeight:
 
     def to(self, device: torch.device) -> QuantizedWeight:
         """The same on another device."""
-        moved = {
-            name: None if value is None else value.to(device)
-            for name in ("codes", "scale", "zero_point", "permutation", "input_scaling")
-            for value in [getattr(self, name)]
-        }
-        return replace(self, **moved)
+
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        return replace(
+            self,
+            codes=self.codes.to(device),
+            scale=self.scale.to(device),
+            zero_point=moved(self.zero_point),
+            permutation=moved(self.permutation),
+            input_scaling=moved(self.input_scaling),
+        )
 
     def of_column(self, per_group: Tensor) -> Tensor:
         """A value of every group, for every column of the group.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +16,11 @@ __all__ = ["score_matrix", "score_ragged"]
 
 
 def score_matrix(
-    reference_scores: np.ndarray,
-    candidate_scores: np.ndarray,
+    reference_scores: NDArray[Any],
+    candidate_scores: NDArray[Any],
     *,
     k: int = 200,
-    positions: np.ndarray | None = None,
+    positions: NDArray[Any] | None = None,
 ) -> ScoreState:
     """The state of scores that are already there (a shortlist, logits): one row per query.
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.errors import ScoreError
@@ -37,20 +39,20 @@ class ScoreState:
     delta_max: Tensor
     n_items: Tensor
 
-    def reference_top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def reference_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """The reference's top-K as (positions, reference scores, candidate scores).
 
         Positions are int64 with -1 for empty places, whose scores are NaN; all [n_queries, k].
         """
         return _as_top(self.reference_keys, self.reference_paired)
 
-    def candidate_top(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def candidate_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """The candidate's top-K as (positions, reference scores, candidate scores)."""
         positions, own, paired = _as_top(self.candidate_keys, self.candidate_paired)
         return positions, paired, own
 
 
-def _as_top(keys: Tensor, paired: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _as_top(keys: Tensor, paired: Tensor) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     scores, positions = unpack(keys)
     empty = keys == EMPTY
     nan = torch.tensor(float("nan"))
@@ -102,7 +104,7 @@ def merge(left: ScoreState, right: ScoreState) -> ScoreState:
     )
 
 
-def at_positions(state: ScoreState, positions: np.ndarray) -> ScoreState:
+def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
     """The same state with its items numbered as in a larger collection.
 
     Args:

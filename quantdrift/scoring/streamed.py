@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.errors import ScoreError
@@ -37,7 +38,7 @@ def score_embeddings(
     *,
     similarity: Similarity = Similarity.COSINE,
     k: int = 200,
-    excluded: np.ndarray | None = None,
+    excluded: NDArray[Any] | None = None,
     offset: int = 0,
     device: torch.device | str = "cpu",
     progress: Callable[[int], None] | None = None,
@@ -216,7 +217,7 @@ def _checked(joined: ScoreState) -> ScoreState:
     return joined
 
 
-def _skips(excluded: np.ndarray | None, n_queries: int, device: torch.device) -> Tensor | None:
+def _skips(excluded: NDArray[Any] | None, n_queries: int, device: torch.device) -> Tensor | None:
     if excluded is None:
         return None
     positions = np.asarray(excluded, dtype=np.int64)

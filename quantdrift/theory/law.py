@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +133,7 @@ def spearman(points: Sequence[LawPoint], predictor: Predictor = "separation") ->
 
     Source: paper, section 5.2.
     """
-    from scipy.stats import spearmanr  # noqa: PLC0415 -- scipy.stats takes long to import
+    from scipy import stats  # noqa: PLC0415 -- takes long to import
 
     values, rates = _values(points, predictor), _rates(points)
     if len(points) < _LEAST_FOR_RANKS:
@@ -141,7 +141,9 @@ def spearman(points: Sequence[LawPoint], predictor: Predictor = "separation") ->
     for what, side in ((predictor, values), ("change rate", rates)):
         if (side == side[0]).all():
             return undefined(f"the {what} is the same in all runs")
-    return Estimate(value=float(spearmanr(values, rates).statistic), n=len(points))
+    spearman: Any = stats.spearmanr  # the stubs for older numpy want a shape of known length
+    result = spearman(values, rates)
+    return Estimate(value=float(result.statistic), n=len(points))
 
 
 def fit_line(points: Sequence[LawPoint], predictor: Predictor = "separation") -> Line:

@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift import pair as pair_module
 from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.models.layers import find_linears, modules_of, weights_fingerprint
+from quantdrift.models import aside
+from quantdrift.models.fingerprint import weights_fingerprint
+from quantdrift.models.layers import find_linears, modules_of
 from quantdrift.pair import QuantizedPair
-from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.quantizers import Moments, QuantizedWeight
+from quantdrift.quantizers.rtn import RoundToNearest, quantize_rtn
 from quantdrift.spec import parse_scheme
 
 W4 = parse_scheme("W4-g64")
@@ -87,15 +89,16 @@ def test_the_reference_comes_back_when_a_later_layer_cannot_be_quantized() -> No
     model = Network()
     before = bits_of(model)
     pair = QuantizedPair([model], W4)
-    quantize, done = pair._quantize, []
+    done: list[Tensor] = []
 
-    def first_only(weight: Tensor) -> object:
-        if done:
-            raise MemoryError
-        done.append(weight)
-        return quantize(weight)
+    class FirstOnly(RoundToNearest):
+        def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
+            if done:
+                raise MemoryError
+            done.append(weight)
+            return super().quantize(weight)
 
-    pair._quantize = first_only  # type: ignore[assignment]
+    pair._quantizer = FirstOnly(bits=4, group_size=128)
     with pytest.raises(MemoryError), pair.candidate():
         pytest.fail("there is no candidate")
     assert bits_of(model) == before
@@ -122,7 +125,7 @@ def test_no_room_to_put_weights_aside(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(pair_module, "reserve", full)
+    monkeypatch.setattr(aside, "reserve", full)
     model = Network()
     before = bits_of(model)
     with pytest.raises(RunError, match=r"no room in .* 10,000 weights aside.*TMPDIR"):
@@ -173,8 +176,8 @@ def test_weights_that_are_not_there_or_no_floats() -> None:
 
 
 def test_a_scheme_that_cannot_be_made_is_refused_at_once() -> None:
-    with pytest.raises(UnsupportedError, match="gptq"):
-        QuantizedPair([Network()], parse_scheme("W4-gptq"))
+    with pytest.raises(UnsupportedError, match="gap"):
+        QuantizedPair([Network()], parse_scheme("W4+gap"))
 
 
 # --- fingerprints ----------------------------------------------------------------------------

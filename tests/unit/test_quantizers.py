@@ -114,24 +114,28 @@ def test_the_weight_is_left_alone() -> None:
 )
 def test_a_scheme_decides_bits_and_groups(scheme: str, bits: int, group_size: int | None) -> None:
     weight = torch.randn(4, 200, generator=torch.Generator().manual_seed(0))
-    made = layer_quantizer(parse_scheme(scheme))(weight)
+    method = layer_quantizer(parse_scheme(scheme))
+    assert method is not None
+    made = method.quantize(weight, None)
     wanted = quantize_rtn(weight, bits=bits, group_size=group_size)
     assert (made.bits, made.group_size) == (bits, group_size)
     assert torch.equal(made.codes, wanted.codes)
 
 
+def test_full_width_weights_are_left_alone() -> None:
+    assert layer_quantizer(parse_scheme("W16A8")) is None
+
+
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
-        ("W4-gptq", "quantizer 'gptq' is not available in this version of quantdrift; available:"),
-        ("W4-awq-channel", "quantizer 'awq' is not available"),
-        ("W4A8", r"quantized activations \(A8\) are not available .* leave the A part out"),
-        ("W16A8", r"quantized activations \(A8\) are not available"),
         ("W4+gap", r"mixed precision \(\+gap\) is not available .* whole number of bits"),
         ("W3.5+random", r"mixed precision \(\+random\) is not available"),
-        ("W4+calib=64+seed=3", r"\+calib=, \+seed= has no effect on rtn.* leave it out"),
+        ("W4+calib=64", r"\+calib= has no effect on rtn: it takes no setting"),
+        ("W4A8+backend=x", r"\+backend= has no effect on rtn: it takes calib, seed"),
+        ("W4-hqq+grid=library", r"\+grid= has no effect on hqq: it takes backend"),
     ],
 )
-def test_schemes_of_later_versions_are_refused(scheme: str, message: str) -> None:
+def test_what_a_scheme_cannot_do_is_refused(scheme: str, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         layer_quantizer(parse_scheme(scheme))

@@ -1,0 +1,154 @@
+"""All layers of a candidate, made on a sample or taken from where they are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from quantdrift.calibration.driver import LayerCandidate, quantize_in_order
+from quantdrift.calibration.sample import Sample
+from quantdrift.calibration.store import CodeStore
+from quantdrift.measurement.embeddings import key_of
+from quantdrift.models.aside import put_aside
+from quantdrift.models.layers import LinearLayer
+from quantdrift.progress import Progress
+from quantdrift.quantizers import LayerQuantizer
+from quantdrift.quantizers.rtn import RoundToNearest
+from quantdrift.spec import Scheme
+
+__all__ = ["MadeLayers", "make_layers"]
+
+_VERSION = 1
+"""Of the calibration; a change in what it gives makes kept layers void."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MadeLayers:
+    """A candidate's layers.
+
+    Attributes:
+        layers: in the order of the model's layers.
+        sample: what they were calibrated on.
+        seconds: what it took, forward passes included.
+        kept: how many of them were there already.
+    """
+
+    layers: list[LayerCandidate]
+    sample: Sample
+    seconds: float
+    kept: int
+
+    def ranges(self, layers: Sequence[LinearLayer]) -> dict[str, float]:
+        """Layer name to the largest absolute input, for layers whose inputs can be quantized."""
+        return {
+            made.name: made.absmax
+            for layer, made in zip(layers, self.layers, strict=True)
+            if layer.modules and made.n_tokens
+        }
+
+    def describe(self, layers: Sequence[LinearLayer], scheme: Scheme) -> dict[str, Any]:
+        """What a run records, as JSON values."""
+        described: dict[str, Any] = {
+            "calibration": dict(self.sample.record),
+            "seconds": round(self.seconds, 3),
+            "seconds_in_method": round(sum(made.seconds for made in self.layers), 3),
+            "layers_kept_from_before": self.kept,
+            "fallbacks": {made.name: made.fallback for made in self.layers if made.fallback},
+            "layers": [_describe(made) for made in self.layers],
+        }
+        if scheme.activation_bits is not None:
+            ranges = self.ranges(layers)
+            without = [layer.name for layer in layers if layer.name not in ranges]
+            described["activations"] = {
+                "bits": scheme.activation_bits,
+                "layers_covered": len(ranges),
+                "layers": len(layers),
+                "not_covered": without,
+            }
+        return described
+
+
+def _describe(made: LayerCandidate) -> dict[str, Any]:
+    notes = {} if made.quantized is None else dict(made.quantized.notes)
+    return {
+        "name": made.name,
+        "n_tokens": made.n_tokens,
+        "input_absmax": made.absmax,
+        "output_error": made.output_error,
+        "seconds": round(made.seconds, 4),
+        **notes,
+    }
+
+
+def make_layers(
+    modules: Sequence[nn.Module],
+    layers: Sequence[LinearLayer],
+    scheme: Scheme,
+    quantizer: LayerQuantizer | None,
+    *,
+    sample: Sample,
+    fingerprint: str,
+    runtime: Mapping[str, str],
+    root: Path | None,
+    progress: Progress,
+) -> MadeLayers:
+    """Quantize all layers in calling order; the model's weights are as before afterwards.
+
+    Args:
+        modules: the model.
+        layers: its linear layers.
+        scheme: bits, granularity and method.
+        quantizer: the method, None to leave weights alone.
+        sample: calibration inputs.
+        fingerprint: digest of the model's weights.
+        runtime: what decides embeddings beside weights and inputs.
+        root: where layers are kept; None keeps nothing.
+        progress: where progress is shown.
+    """
+    start = time.perf_counter()
+    store = CodeStore(
+        root if sample.key is not None else None,
+        key_of(
+            version=_VERSION,
+            weights=fingerprint,
+            layers=[layer.name for layer in layers],
+            scheme=[scheme.weight_bits, scheme.granularity, scheme.quantizer],
+            method=None if quantizer is None else quantizer.describe(),
+            sample=sample.key,
+            runtime=dict(runtime),
+        ),
+    )
+    known = store.read(len(layers))
+    made = dict(known)
+    if len(known) < len(layers):
+
+        def done(number: int, layer: LayerCandidate) -> None:
+            made[number] = layer
+            if number not in known:
+                store.write(number, layer)
+            tell(1)
+
+        name = f"calibrating {scheme.quantizer}, layer by layer"
+        with progress.stage(name, len(layers)) as tell, put_aside(layers):
+            quantize_in_order(
+                modules,
+                layers,
+                sample.batches,
+                quantizer=quantizer,
+                fallback=RoundToNearest(
+                    bits=min(8, int(scheme.weight_bits)), group_size=scheme.group_size
+                ),
+                known=known,
+                done=done,
+            )
+    return MadeLayers(
+        layers=[made[number] for number in range(len(layers))],
+        sample=sample,
+        seconds=time.perf_counter() - start,
+        kept=len(known),
+    )
