@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from quantdrift.measurement.retrieval import Inputs
 from quantdrift.models.layers import modules_of
 
-__all__ = ["inputs_of"]
+__all__ = ["description_of", "inputs_of"]
 
 _SETTINGS = (
     "default_prompt_name",
@@ -81,7 +81,7 @@ def inputs_of(model: Any, call: Any, role: str, dataset: Any) -> Inputs:
         lengths = np.array([len(str(text)) for text in dataset["text"]], dtype=np.int64)
         key = {
             "harness": ["mteb", version("mteb")],
-            "model": _description(model),
+            "model": description_of(model),
             # models choose prompts by these
             "task": [
                 call.task_metadata.name,
@@ -95,7 +95,7 @@ def inputs_of(model: Any, call: Any, role: str, dataset: Any) -> Inputs:
     return Inputs(role=role, ids=list(dataset["id"]), encode=encode, key=key, lengths=lengths)
 
 
-def _description(model: Any) -> list[str]:
+def description_of(model: Any) -> list[str]:
     """What decides a model's embeddings beside its weights, as far as it can be told."""
     meta = model.mteb_model_meta
     parts = [type(model).__qualname__, str(meta.name), str(meta.revision), repr(meta.loader_kwargs)]

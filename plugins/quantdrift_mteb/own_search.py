@@ -17,6 +17,7 @@ from quantdrift.measurement.noise import other_batch_size
 from quantdrift.measurement.retrieval import Measured, Settings
 from quantdrift.pair import QuantizedPair
 from quantdrift.scoring import ScoreState, score_ragged
+from quantdrift_mteb.calibration import prepare_search
 from quantdrift_mteb.search import DEPTH, Found, Results, SearchCall
 
 __all__ = ["search_by_model"]
@@ -63,6 +64,8 @@ def search_by_model(pair: QuantizedPair, searcher: Any, call: SearchCall) -> Fou
     _watch(pair, searcher, _part(call, probe))
     reference = call.run(searcher, top_k=len(document_ids))
     clock.append(time.perf_counter())
+    prepare_search(pair, searcher, call)
+    clock.append(time.perf_counter())
     with pair.candidate():
         candidate = call.run(searcher, top_k=len(document_ids))
     clock.append(time.perf_counter())
@@ -70,7 +73,7 @@ def search_by_model(pair: QuantizedPair, searcher: Any, call: SearchCall) -> Fou
     noise = _noise(searcher, call, reference, input_ids, document_ids)
     clock.append(time.perf_counter())
     evidence = assemble(state, input_ids=input_ids, item_ids=document_ids, depth=DEPTH, noise=noise)
-    stages = ("reference: search", "candidate: search", "noise floor")
+    stages = ("reference: search", "calibration", "candidate: search", "noise floor")
     seconds = dict(zip(stages, np.diff(clock).round(3).tolist(), strict=True))
     return Found(
         measured=Measured(evidence=evidence, state=state, fingerprint=fingerprint, seconds=seconds),

@@ -26,6 +26,7 @@ from quantdrift.models.layers import modules_of
 from quantdrift.models.resolve import ModelSource
 from quantdrift.pair import Arm, QuantizedPair
 from quantdrift.spec import Spec
+from quantdrift_mteb.calibration import Encoded
 from quantdrift_mteb.own_search import search_by_model
 from quantdrift_mteb.search import Found, SearchCall, search_by_embedding
 
@@ -97,6 +98,8 @@ class MtebPair:
         self._comparison: Comparison | None = None
         self._quantized: ExitStack | None = None
         self._corpus: Any = None
+        self._encoded = Encoded()
+        self._calibrated = False
 
     @contextmanager
     def as_arm(self, arm: Arm, comparison: Comparison) -> Iterator[None]:
@@ -107,6 +110,9 @@ class MtebPair:
         """
         previous = self._arm, self._comparison
         self._arm, self._comparison = arm, comparison
+        if arm == "reference":
+            self._encoded = Encoded()
+        self._calibrated = False
         try:
             yield
         finally:
@@ -126,6 +132,10 @@ class MtebPair:
         if self._arm == "reference" or indexed:
             self.restore()
         elif self._quantized is None:
+            if self.pair.needs_calibration and self._comparison and not self._calibrated:
+                name = self._comparison.task.metadata.name
+                self._encoded.prepare(self.pair, self.base, name)
+                self._calibrated = True
             with ExitStack() as stack:
                 stack.enter_context(self.pair.candidate())
                 self._quantized = stack.pop_all()
@@ -201,6 +211,8 @@ class PairedEncoder(MtebPair):
 
     def encode(self, inputs: Any, **kwargs: Any) -> Any:
         """Embed with the present arm (mteb's EncoderProtocol)."""
+        if self._arm == "reference" and self.pair.needs_calibration:
+            self._encoded.note(inputs, kwargs)
         self._in_place(kwargs.get("prompt_type"))
         return self.base.encode(inputs, **kwargs)
 

@@ -16,6 +16,7 @@ from quantdrift.pair import Arm, QuantizedPair
 from quantdrift.progress import Progress, Silent, Terminal
 from quantdrift.scoring import Similarity
 from quantdrift.scoring.similarity import prepare, scores_from_products
+from quantdrift_mteb.calibration import file_inputs
 from quantdrift_mteb.encoding import inputs_of
 
 __all__ = ["DEPTH", "Found", "Results", "SearchCall", "search_by_embedding"]
@@ -141,6 +142,7 @@ def search_by_embedding(
         progress=call.progress,
         excluded=call.excluded(),
         depth=DEPTH,
+        calibration=file_inputs(model, call, pair.scheme),
     )
 
     def results(arm: Arm) -> Results:

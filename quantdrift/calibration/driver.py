@@ -148,7 +148,7 @@ class _Maker:
         """A forward pass is about to use a layer; it stops here until the layer is made."""
         runner = self.steps.current()
         if runner is not None and number not in self.made:
-            runner.wait_at(self._rank[number], (x, mask))
+            runner.wait_at(self._rank[number], (x.detach(), mask))
 
     def at(self, rank: int) -> int:
         """The number of the layer of that rank."""
