@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass
 
 from torch import nn
 
-from quantdrift.models.layers import LinearLayer
+from quantdrift.models.layers import LinearLayer, memory_range
 from quantdrift.quantizers.granularity import n_groups
 from quantdrift.spec import Scheme
 
 __all__ = ["BitsReport", "count_bits"]
 
+_FULL_BITS = 16
 SCALE_BITS = 16
 """A stored scale takes 16 bits in the formats that runtimes read."""
 
@@ -23,7 +24,8 @@ class BitsReport:
     """Bits per weight. A small model's token embeddings weigh much, so both figures are given.
 
     Attributes:
-        linear: over the quantized linear layers, codes alone.
+        linear: over the quantized linear layers, codes alone; where a scheme leaves weights alone,
+            the width these layers are stored in.
         linear_with_scales: the same, with a 16-bit scale per group.
         all_parameters: over every parameter of the model, scales included, the others at the width
             they are stored in.
@@ -49,29 +51,38 @@ def count_bits(
 
     Args:
         modules: the model.
-        layers: the layers that are quantized.
-        scheme: how.
+        layers: the layers that are quantized; one at least.
+        scheme: how; W16 leaves their weights alone.
     """
-    # A parameter can hold several layers (experts), and some of them may be left alone.
-    quantized: Counter[int] = Counter()
-    scales = 0
+    untouched = scheme.weight_bits == _FULL_BITS
+    # A parameter can hold several layers (experts), and some of them may not be among these.
+    in_layers: Counter[object] = Counter()
+    codes, scales = 0.0, 0
     for layer in layers:
         out_features, in_features = layer.weight.shape
-        quantized[id(layer.parameter)] += out_features * in_features
-        scales += out_features * n_groups(in_features, scheme.group_size) * SCALE_BITS
-    n_quantized = quantized.total()
-    codes = n_quantized * scheme.weight_bits
+        n_weights = out_features * in_features
+        in_layers[_identity(layer.parameter)] += n_weights
+        if untouched:
+            codes += n_weights * layer.parameter.element_size() * 8
+        else:
+            codes += n_weights * scheme.weight_bits
+            scales += out_features * n_groups(in_features, scheme.group_size) * SCALE_BITS
     others = 0
     n_parameters = 0
-    # parameters() of several roots can repeat a shared parameter
-    for parameter in {id(p): p for module in modules for p in module.parameters()}.values():
+    # A model that ties weights, and several roots, can name one parameter more than once.
+    distinct = {_identity(p): p for module in modules for p in module.parameters()}
+    for identity, parameter in distinct.items():
         n_parameters += parameter.numel()
-        left = parameter.numel() - quantized[id(parameter)]
-        others += left * parameter.element_size() * 8
+        others += (parameter.numel() - in_layers[identity]) * parameter.element_size() * 8
+    n_linear = in_layers.total()
     return BitsReport(
-        linear=codes / n_quantized,
-        linear_with_scales=(codes + scales) / n_quantized,
+        linear=codes / n_linear,
+        linear_with_scales=(codes + scales) / n_linear,
         all_parameters=(codes + scales + others) / n_parameters,
-        n_quantized=n_quantized,
+        n_quantized=0 if untouched else n_linear,
         n_parameters=n_parameters,
     )
+
+
+def _identity(parameter: nn.Parameter) -> object:
+    return memory_range(parameter) or id(parameter)

@@ -8,7 +8,7 @@ at the matrix product itself.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -64,7 +64,7 @@ def hooked_inputs(
 def _mask_hook(local: _Local) -> Callable[..., None]:
     def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given: Any = kwargs.get("attention_mask")
-        if given is None and args and isinstance(args[0], dict):  # sentence-transformers' features
+        if given is None and args and isinstance(args[0], Mapping):  # sentence-transformers' features
             given = args[0].get("attention_mask")
         if isinstance(given, Tensor) and given.dim() == 2 and not given.is_floating_point():  # noqa: PLR2004 -- one row per input
             local.mask = given.bool()

@@ -54,4 +54,5 @@ class Inputs:
             ids=[self.ids[row] for row in rows.tolist()],
             encode=lambda chosen, batch_size: self.encode(rows[chosen], batch_size),
             key=None if self.key is None else {**self.key, "rows": digest_of(rows)},
+            lengths=None if self.lengths is None else self.lengths[rows],
         )

@@ -132,11 +132,10 @@ def memory_range(tensor: Tensor) -> MemoryRange | None:
 
 def _survey(modules: Sequence[nn.Module]) -> tuple[list[LinearLayer], dict[str, str]]:
     embeddings = [
-        (prefix + name, place)
+        (prefix + name, module.weight)
         for prefix, root in _numbered(modules)
         for name, module in root.named_modules()
         if isinstance(module, nn.Embedding | nn.EmbeddingBag)
-        and (place := memory_range(module.weight)) is not None
     ]
     layers: dict[object, LinearLayer] = {}
     omitted: dict[str, str] = {}
@@ -145,13 +144,15 @@ def _survey(modules: Sequence[nn.Module]) -> tuple[list[LinearLayer], dict[str, 
             name = prefix + path
             omitted.update(_not_understood(name, module))
             for layer in _layers_of(name, module):
-                place = memory_range(layer.weight)
-                shared = next((n for n, other in embeddings if _overlap(place, other)), None)
+                shared = next((n for n, other in embeddings if _share(layer, other)), None)
                 if shared is not None:
                     omitted[layer.name] = f"shares its weight with the embedding {shared}"
                     continue
-                key = _key(layer)
+                key = memory_range(layer.weight) or (id(layer.parameter), layer.expert)
                 known = layers.get(key)
+                if known is not None and not _alike(known.weight, layer.weight):
+                    omitted[layer.name] = f"shares its weight, transposed, with {known.name}"
+                    continue
                 layers[key] = layer if known is None else _tied(known, layer)
     return list(layers.values()), omitted
 
@@ -219,11 +220,8 @@ def _not_understood(name: str, module: nn.Module) -> Iterator[tuple[str, str]]:
             yield _join(name, part), "chooses the experts; not an nn.Linear"
 
 
-def _key(layer: LinearLayer) -> object:
-    """What tied weights have in common."""
-    matrix = layer.weight
-    place = memory_range(matrix)
-    return (id(layer.parameter), layer.expert) if place is None else (place, matrix.shape)
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.stride() == other.stride()
 
 
 def _tied(first: LinearLayer, again: LinearLayer) -> LinearLayer:
@@ -238,8 +236,11 @@ def _tied(first: LinearLayer, again: LinearLayer) -> LinearLayer:
     )
 
 
-def _overlap(one: MemoryRange | None, other: MemoryRange) -> bool:
-    return one is not None and one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
+def _share(layer: LinearLayer, weight: Tensor) -> bool:
+    one, other = memory_range(layer.weight), memory_range(weight)
+    if one is None or other is None:
+        return layer.parameter is weight
+    return one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
 
 
 def _join(path: str, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
     floating-point numbers gives. So a layer that is called for nothing (BERT's pooler, where the
     embedding is a mean over tokens) does not count, and one whose weight a fused operation takes
     without calling the layer (attention output projections) does. Of a stack of experts only those
-    count that a token was sent to.
+    count that a token was sent to, if only one of zeros.
     """
 
     def __init__(self, layers: Sequence[LinearLayer]) -> None:
@@ -47,10 +47,11 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         sources: Layers = 0
-        chosen = _chosen_experts(func, args, kwargs)
+        stack, experts = self._chosen(func, args, kwargs)
         for tensor in _tensors((args, kwargs)):
-            if chosen is not None and tensor is chosen[0]:
-                sources |= self._of_rows(tensor, chosen[1])
+            if tensor is stack:
+                for expert in experts:
+                    sources |= self._of(tensor[expert])
             else:
                 sources |= self._of(tensor)
         for output in _tensors(result):
@@ -64,7 +65,27 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
                 self._last = shown or sources
         return result
 
+    def _chosen(self, func: Any, args: Any, kwargs: Any) -> tuple[Tensor | None, Sequence[int]]:
+        """The stack of experts of which an operation takes only some, and which; mostly none."""
+        names = _TAKES_SOME.get(func._schema.name)
+        if names is None:
+            return None, ()
+        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+        stack, choice = given[names[0]], given.get(names[1])
+        if not self._weights.within(memory_range(stack)) or given.get("dim", 0) != 0:
+            return None, ()
+        if names[1] == "indices":
+            choice = choice[0]
+        if choice is None or choice.dtype in (torch.bool, torch.uint8):
+            return None, ()
+        if names[1] == "offs":  # where each expert's rows end
+            rows = pairwise([0, *choice.tolist()])
+            return stack, [expert for expert, (start, end) in enumerate(rows) if start < end]
+        return stack, choice.unique().tolist()
+
     def _of(self, tensor: Tensor) -> Layers:
+        if tensor.numel() == 0:  # an expert's answer to no tokens
+            return 0
         weights = self._weights.within(memory_range(tensor))
         if weights:
             return weights
@@ -73,14 +94,6 @@ class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped 
             return 0
         key = StorageWeakRef(storage)  # type: ignore[no-untyped-call]  # untyped in torch
         return self._sources.get(key, 0)
-
-    def _of_rows(self, tensor: Tensor, rows: Sequence[int]) -> Layers:
-        if not self._weights.within(memory_range(tensor)):
-            return self._of(tensor)
-        layers: Layers = 0
-        for row in rows:
-            layers |= self._of(tensor[row])
-        return layers
 
 
 class _WeightMap:
@@ -116,29 +129,15 @@ class _WeightMap:
         return layers
 
 
-def _chosen_experts(func: Any, args: Any, kwargs: Any) -> tuple[Tensor, list[int]] | None:
-    """The stack that an operation takes some matrices of, and which; None for all others.
-
-    Experts run in a loop, or by one of two operations that get the whole stack: a selection of a
-    matrix for every token, and a grouped product where each takes the next few rows of the input.
-    """
-    name = func._schema.name
-    given = [*args, *kwargs.values()]
-    if name == "aten::index":
-        stack, (ids, *_) = given[0], given[1]
-        if ids is None or ids.dtype in (torch.bool, torch.uint8):
-            return None
-        return stack, ids.unique().tolist()
-    if name == "aten::index_select":
-        stack, dim, ids = given[:3]
-        return (stack, ids.unique().tolist()) if dim == 0 else None
-    if name in ("aten::_grouped_mm", "transformers::grouped_mm_fallback"):
-        _, stack, offsets = given[:3]
-        if offsets is None:
-            return None
-        ends = offsets.tolist()
-        return stack, [i for i, end in enumerate(ends) if end > (ends[i - 1] if i else 0)]
-    return None
+# Experts run in a loop, or by an operation that gets the whole stack: a selection of a matrix for
+# every token, or a grouped product where each expert takes the next few rows of the input. Names of
+# the arguments that are the stack and the choice.
+_TAKES_SOME = {
+    "aten::index": ("self", "indices"),
+    "aten::index_select": ("self", "index"),
+    "aten::_grouped_mm": ("mat2", "offs"),
+    "transformers::grouped_mm_fallback": ("weight", "offs"),
+}
 
 
 def _storage(tensor: Tensor) -> torch.UntypedStorage | None:

@@ -1,0 +1,73 @@
+"""Bits per weight, by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from quantdrift.bits import count_bits
+from quantdrift.models.layers import find_linears
+from quantdrift.spec import parse_scheme
+
+W4_G4, W4_CHANNEL = parse_scheme("W4-g4"), parse_scheme("W4-channel")
+
+
+class Experts(nn.Module):
+    """Three experts of [6, 5] and [5, 3], kept transposed, and a bias each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_up_proj = nn.Parameter(torch.zeros(3, 5, 6))
+        self.down_proj = nn.Parameter(torch.zeros(3, 3, 5))
+        self.down_proj_bias = nn.Parameter(torch.zeros(3, 5))
+
+
+def test_experts_count_each_with_its_own_scales() -> None:
+    """Groups of 4 over 5 inputs are two, over 3 one: 12 and 5 scales an expert."""
+    model = Experts()
+    report = count_bits([model], find_linears([model]), W4_G4)
+    linear, bias = 3 * (30 + 15), 15
+    scales = 3 * (6 * 2 + 5 * 1) * 16
+    assert report.n_quantized == linear
+    assert report.n_parameters == linear + bias
+    assert report.linear == 4
+    assert report.linear_with_scales == pytest.approx((4 * linear + scales) / linear)
+    assert report.all_parameters == pytest.approx((4 * linear + scales + 32 * bias) / (linear + 15))
+
+
+def test_experts_left_alone_keep_their_width() -> None:
+    model = Experts().to(torch.bfloat16)
+    some = [layer for layer in find_linears([model]) if layer.expert == 1]
+    report = count_bits([model], some, W4_CHANNEL)
+    assert report.n_quantized == 30 + 15
+    left, scales = 2 * (30 + 15) + 15, 6 + 5
+    assert report.all_parameters == pytest.approx((4 * 45 + 16 * scales + 16 * left) / 150)
+
+
+@pytest.mark.parametrize("as_parameter", [False, True])
+def test_tied_weights_are_stored_once(as_parameter: bool) -> None:
+    """Whether the tie is one parameter in two modules or two parameters on one memory."""
+    first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+    second.weight = nn.Parameter(first.weight.detach()) if as_parameter else first.weight
+    model = nn.Sequential(first, second)
+    for modules in ([model], [first, second]):
+        report = count_bits(modules, find_linears(modules), W4_CHANNEL)
+        assert (report.n_quantized, report.n_parameters) == (16, 16)
+        assert report.all_parameters == 4 + 16 * 4 / 16
+
+
+def test_a_head_tied_to_embeddings_stays_at_full_width() -> None:
+    body, head, embed = nn.Linear(4, 4, bias=False), nn.Linear(4, 8, bias=False), nn.Embedding(8, 4)
+    head.weight = embed.weight
+    model = nn.ModuleList([embed, body, head])
+    report = count_bits([model], find_linears([model]), W4_CHANNEL)
+    assert (report.n_quantized, report.n_parameters) == (16, 16 + 32)
+    assert report.all_parameters == pytest.approx((4 * 16 + 16 * 4 + 32 * 32) / 48)
+
+
+def test_weights_left_alone_cost_what_they_cost() -> None:
+    model = nn.Linear(4, 4).to(torch.bfloat16)
+    report = count_bits([model], find_linears([model]), parse_scheme("W16A8"))
+    assert (report.linear, report.linear_with_scales, report.all_parameters) == (16, 16, 16)
+    assert (report.n_quantized, report.n_parameters) == (0, 20)
