@@ -34,6 +34,9 @@ __all__ = ["Arm", "QuantizedPair"]
 
 Arm = Literal["reference", "candidate"]
 
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""Of full-precision weights; an 8-bit float is a quantized one."""
+
 
 class QuantizedPair:
     """A model that can be its own quantized candidate.
@@ -71,7 +74,7 @@ class QuantizedPair:
                 "torch model with linear layers (not bm25, a static embedding or an API)"
             )
         for layer in self.layers:
-            if not layer.parameter.dtype.is_floating_point or layer.parameter.is_meta:
+            if layer.parameter.dtype not in _DTYPES or layer.parameter.is_meta:
                 state = "not loaded" if layer.parameter.is_meta else str(layer.parameter.dtype)
                 raise UnsupportedError(
                     f"the layer {layer.name} of {name} is {state}; a pair starts from a model "
@@ -211,7 +214,7 @@ class QuantizedPair:
             put_in_place(layer, quantized)
 
     def _ranges(self) -> dict[str, float]:
-        return {} if self._made is None else self._made.ranges(self.layers)
+        return {} if self._made is None else self._made.ranges()
 
     def bits(self) -> BitsReport:
         """Bits per weight of the candidate, over its linear layers and over all parameters."""
@@ -224,7 +227,7 @@ class QuantizedPair:
             described |= self._quantizer.describe()
         described["layers_left_out"] = left_out(self._modules)
         if self._made is not None:
-            described |= self._made.describe(self.layers, self.scheme)
+            described |= self._made.describe(self.scheme)
         return described
 
 

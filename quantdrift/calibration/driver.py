@@ -28,6 +28,7 @@ class LayerCandidate:
         quantized: codes and grid, on the CPU; None where weights are left alone.
         n_tokens: calibration tokens that reached it; None where none were asked for.
         absmax: largest absolute input over these.
+        called: whether the layer's module was called, so that its input can be replaced.
         output_error: ||X (W - Q)^T||^2 / ||X W^T||^2 over the calibration tokens; None if not
             known.
         seconds: time the method took.
@@ -38,6 +39,7 @@ class LayerCandidate:
     quantized: QuantizedWeight | None
     n_tokens: int | None = None
     absmax: float = 0.0
+    called: bool = False
     output_error: float | None = None
     seconds: float = 0.0
     fallback: str | None = None
@@ -76,7 +78,7 @@ def quantize_in_order(
     works = [_watched(batch, maker) for batch in batches]
     with (
         plain_products(modules),
-        hooked_inputs(modules, layers, maker.arrive) as maker.local,
+        hooked_inputs(modules, layers, maker.call) as maker.local,
         lockstep(works) as maker.steps,
     ):
         maker.steps.advance(maker.steps.runners)
@@ -142,7 +144,13 @@ class _Maker:
         self._second = quantizer is not None and quantizer.needs_moments
         self._by_rank = _calling_order(layers)
         self._rank = {number: rank for rank, number in enumerate(self._by_rank)}
+        self._called: set[int] = set()
         self._last: tuple[list[tuple[Any, ...]], Moments] | None = None
+
+    def call(self, number: int, x: Tensor, mask: Tensor | None) -> None:
+        """A layer's module is about to run."""
+        self._called.add(number)
+        self.arrive(number, x, mask)
 
     def arrive(self, number: int, x: Tensor, mask: Tensor | None) -> None:
         """A forward pass is about to use a layer; it stops here until the layer is made."""
@@ -164,7 +172,8 @@ class _Maker:
         else:
             start = time.perf_counter()
             made = self._made(layer, self._moments(layer, here))
-            made = replace(made, seconds=time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            made = replace(made, seconds=seconds, called=number in self._called)
         self._done(number, made)
         self.made.add(number)
 

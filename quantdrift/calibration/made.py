@@ -43,15 +43,11 @@ class MadeLayers:
     seconds: float
     kept: int
 
-    def ranges(self, layers: Sequence[LinearLayer]) -> dict[str, float]:
+    def ranges(self) -> dict[str, float]:
         """Layer name to the largest absolute input, for layers whose inputs can be quantized."""
-        return {
-            made.name: made.absmax
-            for layer, made in zip(layers, self.layers, strict=True)
-            if layer.modules and made.n_tokens
-        }
+        return {made.name: made.absmax for made in self.layers if made.called and made.n_tokens}
 
-    def describe(self, layers: Sequence[LinearLayer], scheme: Scheme) -> dict[str, Any]:
+    def describe(self, scheme: Scheme) -> dict[str, Any]:
         """What a run records, as JSON values."""
         described: dict[str, Any] = {
             "calibration": dict(self.sample.record),
@@ -62,12 +58,12 @@ class MadeLayers:
             "layers": [_describe(made) for made in self.layers],
         }
         if scheme.activation_bits is not None:
-            ranges = self.ranges(layers)
-            without = [layer.name for layer in layers if layer.name not in ranges]
+            ranges = self.ranges()
+            without = [made.name for made in self.layers if made.name not in ranges]
             described["activations"] = {
                 "bits": scheme.activation_bits,
                 "layers_covered": len(ranges),
-                "layers": len(layers),
+                "layers": len(self.layers),
                 "not_covered": without,
             }
         return described

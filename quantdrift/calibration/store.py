@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ class CodeStore:
             save_file(tensors, partial, metadata={"layer": json.dumps(facts)})
             os.replace(partial, path)
         except Exception as error:  # safetensors has its own error for a full disk
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink()
             raise RunError(
                 f"quantized layers cannot be kept in {self._folder}: {error}. Free some space, set "
                 "QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
@@ -84,7 +86,7 @@ class CodeStore:
 def _taken_apart(layer: LayerCandidate) -> tuple[dict[str, Tensor], dict[str, object]]:
     facts: dict[str, object] = {
         name: getattr(layer, name)
-        for name in ("name", "n_tokens", "absmax", "output_error", "seconds", "fallback")
+        for name in ("name", "n_tokens", "absmax", "called", "output_error", "seconds", "fallback")
     }
     tensors: dict[str, Tensor] = {}
     if (weight := layer.quantized) is not None:

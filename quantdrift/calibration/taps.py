@@ -64,7 +64,7 @@ def hooked_inputs(
 def _mask_hook(local: _Local) -> Callable[..., None]:
     def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given: Any = kwargs.get("attention_mask")
-        if given is None and args and isinstance(args[0], Mapping):  # sentence-transformers' features
+        if given is None and args and isinstance(args[0], Mapping):  # a SentenceTransformer
             given = args[0].get("attention_mask")
         if isinstance(given, Tensor) and given.dim() == 2 and not given.is_floating_point():  # noqa: PLR2004 -- one row per input
             local.mask = given.bool()
@@ -107,6 +107,12 @@ class ProductTap(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             (layer.weight.data_ptr(), frozenset(layer.weight.shape)): number
             for number, layer in enumerate(layers)
         }
+        self._stacks: dict[object, list[tuple[int, int]]] = {}
+        for number, layer in enumerate(layers):
+            if layer.expert is not None:
+                stack = layer.parameter
+                key = (stack.data_ptr(), tuple(stack.shape))
+                self._stacks.setdefault(key, []).append((number, layer.expert))
         self._arrive, self._local = arrive, local
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -116,6 +122,11 @@ class ProductTap(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
             number = self._numbers.get((weight.data_ptr(), frozenset(weight.shape)))
             if number is not None and number != self._local.called:
                 self._arrive(number, x, None)
+        elif func is _aten.bmm.default:
+            x, stack = args[0], args[1]
+            for number, expert in self._stacks.get((stack.data_ptr(), tuple(stack.shape)), ()):
+                # tokens that are not for an expert come to it as zeros
+                self._arrive(number, x[expert][x[expert].any(dim=-1)], None)
         return func(*args, **(kwargs or {}))
 
 
@@ -124,6 +135,7 @@ _OPERANDS = {
     _aten.linear.default: (0, 1),
     _aten.addmm.default: (1, 2),
     _aten.mm.default: (0, 1),
+    _aten.matmul.default: (0, 1),
 }
 """Product to the positions of its input and its weight."""
 

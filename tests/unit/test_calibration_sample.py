@@ -1,0 +1,132 @@
+"""What is calibrated on: how many documents, which, in which batches, and texts of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from quantdrift.calibration.sample import Sample, calibration_file, draw_sample, read_texts
+from quantdrift.errors import DataError, SpecError
+from quantdrift.measurement.inputs import Inputs
+from quantdrift.spec import parse_scheme
+
+
+def documents(n: int, seen: list[list[int]], *, key: object = "texts") -> Inputs:
+    """Documents of 1 to n letters; what is run is written to `seen`."""
+
+    def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
+        seen.append(rows.tolist())
+        return np.zeros((len(rows), 2), dtype=np.float32)
+
+    return Inputs(
+        role="document",
+        ids=[f"d{number}" for number in range(n)],
+        encode=encode,
+        key=None if key is None else {"texts": key},
+        lengths=np.arange(1, n + 1),
+    )
+
+
+def drawn(scheme: str, n: int = 1000) -> tuple[Sample, list[list[int]]]:
+    seen: list[list[int]] = []
+    sample = draw_sample(documents(n, seen), parse_scheme(scheme), 32)
+    for batch in sample.batches:
+        batch()
+    return sample, seen
+
+
+def test_512_documents_by_default_each_once_longest_first() -> None:
+    sample, seen = drawn("W4-gptq")
+    rows = [row for batch in seen for row in batch]
+    assert len(rows) == len(set(rows)) == 512
+    assert [len(batch) for batch in seen] == [32] * 16
+    assert rows == sorted(rows, reverse=True)  # the length grows with the number
+    facts = {name: sample.record[name] for name in ("source", "n_inputs", "of", "seed")}
+    assert facts == {"source": "corpus", "n_inputs": 512, "of": 1000, "seed": 0}
+
+
+def test_a_small_corpus_is_taken_whole() -> None:
+    _, seen = drawn("W4-gptq", n=40)
+    assert sorted(row for batch in seen for row in batch) == list(range(40))
+    assert [len(batch) for batch in seen] == [32, 8]
+
+
+def test_the_number_and_the_seed_are_settings() -> None:
+    first, seen = drawn("W4-gptq+calib=20")
+    again, seen_again = drawn("W4-awq+calib=20")
+    other, seen_other = drawn("W4-gptq+calib=20+seed=1")
+    assert sum(len(batch) for batch in seen) == 20
+    assert seen == seen_again  # the same documents for every method
+    assert first.record["ids_digest"] == again.record["ids_digest"]
+    assert seen != seen_other
+    assert first.record["ids_digest"] != other.record["ids_digest"]
+    assert first.key != other.key
+
+
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        ("W4-gptq+calib=0", "calib is '0': expected a whole number, 1 or more"),
+        ("W4-gptq+seed=x", "seed is 'x': expected a whole number, 0 or more"),
+        ("W4-gptq+seed=-1", "seed is '-1'"),
+    ],
+)
+def test_a_number_that_is_none_is_pointed_at(scheme: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        drawn(scheme)
+    value = scheme.rpartition("=")[2]
+    assert caught.value.text[caught.value.start : caught.value.end] == value
+
+
+def test_nothing_to_draw_from() -> None:
+    with pytest.raises(DataError, match="no documents to calibrate on"):
+        drawn("W4-gptq", n=0)
+
+
+def test_inputs_that_cannot_be_told_apart_have_no_key() -> None:
+    assert draw_sample(documents(5, [], key=None), parse_scheme("W4-gptq"), 2).key is None
+
+
+# --- a file ----------------------------------------------------------------------------------
+
+
+def test_a_file_is_taken_whole() -> None:
+    sample = draw_sample(documents(700, []), parse_scheme("W4-gptq+calib=texts.txt"), 32)
+    assert sample.record["n_inputs"] == 700
+    assert sample.record["source"] == "texts.txt"
+    assert calibration_file(parse_scheme("W4-gptq+calib=64")) is None
+    assert calibration_file(parse_scheme("W4-gptq+calib=a/b.jsonl")) == Path("a/b.jsonl")
+
+
+def test_lines_of_text_and_lines_of_json(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one text\n\n  another  \n")
+    assert read_texts(tmp_path / "a.txt") == ["one text", "another"]
+    rows = ['{"_id": "1", "title": "A title", "text": "and a text"}', "", '{"text": "alone"}']
+    (tmp_path / "b.jsonl").write_text("\n".join(rows))
+    assert read_texts(tmp_path / "b.jsonl") == ["A title and a text", "alone"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "x", r"expected a number of documents, or a \.txt file"),
+        ("missing.txt", None, "cannot be read"),
+        ("empty.txt", "\n \n", "holds no text"),
+        (
+            "a.jsonl",
+            '{"text": "fine"}\n["no"]',
+            r'a\.jsonl:2: expected a JSON object with a "text"',
+        ),
+        ("b.jsonl", '{"title": "no text"}', r"b\.jsonl:1"),
+    ],
+)
+def test_a_file_that_cannot_be_used(
+    tmp_path: Path, name: str, content: str | None, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_texts(tmp_path / name)
