@@ -93,10 +93,13 @@ def texts_of(model: Any, sample: Sample) -> list[str]:
     """What a sentence-transformers model is given when a sample is run."""
     seen: list[str] = []
     encode = model.model.encode
+
+    def watched(inputs: list[str], **kwargs: Any) -> Any:
+        seen.extend(inputs)
+        return encode(inputs, **kwargs)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            model.model, "encode", lambda texts, **kw: seen.extend(texts) or encode(texts, **kw)
-        )
+        patch.setattr(model.model, "encode", watched)
         for batch in sample.batches:
             batch()
     return seen
@@ -117,12 +120,13 @@ def test_a_cross_encoder_is_calibrated_on_documents_alone(
 
     seen: list[tuple[str, str]] = []
     predict = pair.base.model.predict
+
+    def watched(pairs: list[tuple[str, str]], **kwargs: Any) -> Any:
+        seen.extend(pairs)
+        return predict(pairs, **kwargs)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            pair.base.model,
-            "predict",
-            lambda pairs, **kw: seen.extend(pairs) or predict(pairs, **kw),
-        )
+        patch.setattr(pair.base.model, "predict", watched)
         for batch in prepared[0].batches:
             batch()
     split = SHORTLISTS["default"]["test"]
