@@ -20,8 +20,9 @@ setup: $(INSTALLED) ## Make .venv and install quantdrift with everything for dev
 demo: setup ## Score a quantized model in mteb and explain the drift table
 	@$(BIN)/quantdrift demo
 
+# A worker for every core, each computing in one thread: more would stand in each other's way.
 test: setup ## Run the tests
-	@$(BIN)/python -m pytest
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 check: setup ## Lint, formatting, types and import boundaries
 	$(BIN)/ruff check .

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ from torch import nn
 
 from quantdrift.bits import BitsReport, count_bits
 from quantdrift.calibration.activations import quantized_inputs
-from quantdrift.calibration.driver import put_in_place
+from quantdrift.calibration.driver import LayerCandidate, put_in_place
 from quantdrift.calibration.made import MadeLayers, make_layers
 from quantdrift.calibration.sample import Sample
 from quantdrift.errors import UnsupportedError
@@ -26,6 +25,7 @@ from quantdrift.models.aside import put_aside
 from quantdrift.models.fingerprint import weights_fingerprint
 from quantdrift.models.layers import LinearLayer, find_linears, left_out
 from quantdrift.models.reach import WeightUse
+from quantdrift.models.runtime import runtime_of
 from quantdrift.progress import Progress
 from quantdrift.quantizers import layer_quantizer
 from quantdrift.spec import Scheme
@@ -125,10 +125,7 @@ class QuantizedPair:
     @property
     def runtime(self) -> dict[str, str]:
         """What decides embeddings beside weights and inputs: libraries, device, dtype."""
-        names = ("torch", "transformers", "sentence-transformers")
-        installed = {name: _version(name) for name in names}
-        dtype = str(self.layers[0].parameter.dtype)
-        return {**installed, "device": self.device.type, "dtype": dtype}
+        return runtime_of(self.layers[0].parameter)
 
     @property
     def never_reached(self) -> list[str]:
@@ -185,11 +182,7 @@ class QuantizedPair:
         """
         if self._active:
             raise RuntimeError("the candidate is in place already")
-        if self.needs_calibration and self._made is None:
-            raise UnsupportedError(
-                f"{self.scheme} of {self._name} is calibrated on documents, and none were given "
-                "yet; call prepare(...) first, or use a data-free scheme (rtn or hqq without A8)"
-            )
+        self._refuse_unprepared()
         self._active = True
         try:
             with ExitStack() as stack:
@@ -202,16 +195,38 @@ class QuantizedPair:
         finally:
             self._active = False
 
-    def _quantize(self) -> None:
-        if self._quantizer is None:
-            return
+    def candidate_layers(self) -> Iterator[LayerCandidate]:
+        """What becomes of each layer, one after another, from the reference's weights.
+
+        Raises:
+            RuntimeError: the candidate is in place.
+            UnsupportedError: the scheme needs calibration and was not prepared.
+        """
+        if self._active:
+            raise RuntimeError("leave candidate() before asking for its layers")
+        self._refuse_unprepared()
         for number, layer in enumerate(self.layers):
-            if self._made is not None:
-                quantized = self._made.layers[number].quantized
-            else:
-                quantized = self._quantizer.quantize(layer.weight, None)
-            assert quantized is not None  # weights are quantized, so each layer has codes
-            put_in_place(layer, quantized)
+            yield self._candidate_of(number, layer)
+
+    def _quantize(self) -> None:
+        for number, layer in enumerate(self.layers):
+            quantized = self._candidate_of(number, layer).quantized
+            if quantized is not None:
+                put_in_place(layer, quantized)
+
+    def _candidate_of(self, number: int, layer: LinearLayer) -> LayerCandidate:
+        """A layer as it was prepared, or made now where inputs do not matter."""
+        if self._made is not None:
+            return self._made.layers[number]
+        made = None if self._quantizer is None else self._quantizer.quantize(layer.weight, None)
+        return LayerCandidate(name=layer.name, quantized=made)
+
+    def _refuse_unprepared(self) -> None:
+        if self.needs_calibration and self._made is None:
+            raise UnsupportedError(
+                f"{self.scheme} of {self._name} is calibrated on documents, and none were given "
+                "yet; call prepare(...) first, or use a data-free scheme (rtn or hqq without A8)"
+            )
 
     def _ranges(self) -> dict[str, float]:
         return {} if self._made is None else self._made.ranges()
@@ -229,10 +244,3 @@ class QuantizedPair:
         if self._made is not None:
             described |= self._made.describe(self.scheme)
         return described
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

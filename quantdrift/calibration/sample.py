@@ -15,7 +15,14 @@ from quantdrift.measurement.embeddings import digest_of
 from quantdrift.measurement.inputs import Inputs
 from quantdrift.spec import Scheme
 
-__all__ = ["DEFAULT_SIZE", "Sample", "calibration_file", "draw_sample", "read_texts"]
+__all__ = [
+    "DEFAULT_SIZE",
+    "Sample",
+    "calibration_file",
+    "calibration_texts",
+    "draw_sample",
+    "read_texts",
+]
 
 DEFAULT_SIZE = 512
 """Documents, as in the paper."""
@@ -40,6 +47,16 @@ def calibration_file(scheme: Scheme) -> Path | None:
     """The file that `+calib=` names; None where it gives a number, or is not given."""
     given = scheme.option("calib")
     return None if given is None or given.isdecimal() else Path(given).expanduser()
+
+
+def calibration_texts(scheme: Scheme) -> list[str] | None:
+    """The texts of the file that `+calib=` names; None where it names none.
+
+    Raises:
+        DataError: the file cannot be used.
+    """
+    file = calibration_file(scheme)
+    return None if file is None else read_texts(file)
 
 
 def draw_sample(inputs: Inputs, scheme: Scheme, batch_size: int) -> Sample:

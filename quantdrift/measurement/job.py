@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.calibration.sample import calibration_file, read_texts
+from quantdrift.calibration.sample import calibration_texts
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.measurement.embeddings import EmbeddingStore, digest_of
 from quantdrift.measurement.retrieval import Inputs, Measured, Settings, measure_retrieval
@@ -26,7 +26,7 @@ from quantdrift.runs import Run, check_place, write_run
 from quantdrift.scoring import Similarity
 from quantdrift.spec import Spec
 
-__all__ = ["Opened", "describe_data", "describe_run", "open_pair", "run_spec"]
+__all__ = ["Opened", "describe_data", "describe_run", "open_pair", "run_spec", "text_inputs"]
 
 _PACKAGES = (
     "quantdrift",
@@ -136,8 +136,7 @@ def open_pair(
         QuantDriftError: scheme, model, device or a place cannot be used.
     """
     layer_quantizer(spec.scheme)
-    file = calibration_file(spec.scheme)
-    texts = None if file is None else tuple(read_texts(file))
+    texts = calibration_texts(spec.scheme)
     for place in places:
         check_place(place.absolute())
     source = resolve(spec.model)
@@ -148,7 +147,7 @@ def open_pair(
         queries=_inputs(encoder, "query", dataset.query_ids, dataset.queries),
         documents=_inputs(encoder, "document", dataset.document_ids, dataset.documents),
         similarity=encoder.similarity,
-        calibration=None if texts is None else _file_inputs(encoder, texts),
+        calibration=None if texts is None else text_inputs(encoder, texts),
         model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
         started=started,
     )
@@ -216,8 +215,10 @@ def describe_run(
     }
 
 
-def _file_inputs(encoder: SentenceEncoder, texts: tuple[str, ...]) -> Inputs:
-    return _inputs(encoder, "document", tuple(str(n) for n in range(len(texts))), texts)
+def text_inputs(encoder: SentenceEncoder, texts: Sequence[str]) -> Inputs:
+    """Texts without names as documents of an encoder."""
+    names = tuple(str(number) for number in range(len(texts)))
+    return _inputs(encoder, "document", names, tuple(texts))
 
 
 def _inputs(

