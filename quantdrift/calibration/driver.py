@@ -31,7 +31,7 @@ class LayerCandidate:
         called: whether the layer's module was called, so that its input can be replaced.
         output_error: ||X (W - Q)^T||^2 / ||X W^T||^2 over the calibration tokens; None if not
             known.
-        seconds: time the method took.
+        seconds: time the method took, without collecting the inputs.
         fallback: why it was rounded to nearest instead; None if it was not.
     """
 
@@ -170,10 +170,8 @@ class _Maker:
             if made.quantized is not None:
                 put_in_place(layer, made.quantized)
         else:
-            start = time.perf_counter()
             made = self._made(layer, self._moments(layer, here))
-            seconds = time.perf_counter() - start
-            made = replace(made, seconds=seconds, called=number in self._called)
+            made = replace(made, called=number in self._called)
         self._done(number, made)
         self.made.add(number)
 
@@ -197,7 +195,9 @@ class _Maker:
             )
         if method.needs_moments and moments.n_tokens == 0:
             method, fallback = self._fallback, "no calibration token reached it"
+        start = time.perf_counter()
         quantized = method.quantize(weight, moments)
+        seconds = time.perf_counter() - start
         error = None
         if self._second and moments.n_tokens:
             error = output_error(weight, quantized.dequantize(weight.dtype), moments.second)
@@ -208,5 +208,6 @@ class _Maker:
             n_tokens=moments.n_tokens,
             absmax=moments.absmax,
             output_error=error,
+            seconds=seconds,
             fallback=fallback,
         )

@@ -13,6 +13,7 @@ from torch import nn
 from quantdrift.calibration.driver import LayerCandidate, quantize_in_order
 from quantdrift.calibration.sample import Sample
 from quantdrift.calibration.store import CodeStore
+from quantdrift.calibration.whole_model import WholeModelQuantizer, quantize_whole_model
 from quantdrift.measurement.embeddings import key_of
 from quantdrift.models.aside import put_aside
 from quantdrift.models.layers import LinearLayer
@@ -120,6 +121,9 @@ def make_layers(
         ),
     )
     known = store.read(len(layers))
+    whole = quantizer if isinstance(quantizer, WholeModelQuantizer) else None
+    if whole is not None and len(known) < len(layers):
+        known = {}  # it cannot go on in the middle of a model
     made = dict(known)
     if len(known) < len(layers):
 
@@ -130,18 +134,24 @@ def make_layers(
             tell(1)
 
         name = f"calibrating {scheme.quantizer}, layer by layer"
+        fallback = RoundToNearest(
+            bits=min(8, int(scheme.weight_bits)), group_size=scheme.group_size
+        )
         with progress.stage(name, len(layers)) as tell, put_aside(layers):
-            quantize_in_order(
-                modules,
-                layers,
-                sample.batches,
-                quantizer=quantizer,
-                fallback=RoundToNearest(
-                    bits=min(8, int(scheme.weight_bits)), group_size=scheme.group_size
-                ),
-                known=known,
-                done=done,
-            )
+            if whole is not None:
+                quantize_whole_model(
+                    modules, layers, sample.batches, quantizer=whole, fallback=fallback, done=done
+                )
+            else:
+                quantize_in_order(
+                    modules,
+                    layers,
+                    sample.batches,
+                    quantizer=quantizer,
+                    fallback=fallback,
+                    known=known,
+                    done=done,
+                )
     return MadeLayers(
         layers=[made[number] for number in range(len(layers))],
         sample=sample,

@@ -1,4 +1,4 @@
-"""Commands that run a model: `run`, `corpus-size`, `mteb`, `demo`."""
+"""Commands that run a model: `run`, `corpus-size`, `quantize`, `mteb`, `demo`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ __all__: list[str] = []
 SPEC_HELP = (
     "What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, "
     "./my-model@W4-channel+query"
+)
+PAIR_HELP = (
+    f'{SPEC_HELP}; or a model and a checkpoint that is quantized already: "minilm vs ./my-gptq"'
 )
 
 
@@ -46,7 +49,7 @@ Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")]
 
 @app.command(no_args_is_help=True, short_help="Measure MODEL@SCHEME on a corpus.")
 def run(  # noqa: PLR0917 -- typer makes options of the parameters
-    spec: SpecText,
+    spec: Annotated[str, typer.Argument(help=PAIR_HELP, metavar="SPEC")],
     data: Data = None,
     task: Task = None,
     split: Split = "test",
@@ -164,6 +167,55 @@ def corpus_size(  # noqa: PLR0917 -- typer makes options of the parameters
             quiet=quiet,
         ),
         sizes,
+    )
+
+
+@app.command(no_args_is_help=True, short_help="Write the quantized model to a folder.")
+def quantize(  # noqa: PLR0917 -- typer makes options of the parameters
+    spec: SpecText,
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write.", metavar="FOLDER")],
+    model_format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="safetensors, as sentence-transformers loads it; or onnx, with packed weights "
+            "that onnxruntime runs.",
+            metavar="NAME",
+        ),
+    ] = "safetensors",
+    data: Data = None,
+    task: Task = None,
+    split: Split = "test",
+    batch_size: BatchSize = 32,
+    device: Device = None,
+    revision: Revision = None,
+    cache: Annotated[
+        bool, typer.Option(help="Keep quantized layers, so that none is calibrated twice.")
+    ] = True,
+    quiet: Quiet = False,
+) -> None:
+    """Quantize a model and save the candidate, so that what is deployed is what was measured.
+
+    Methods that calibrate (gptq, awq, adaround) need documents: --data, --task, or a file of texts
+    in the scheme (+calib=texts.txt). The folder is a candidate again:
+    quantdrift run "minilm vs FOLDER" --data ...
+    """
+    from quantdrift.cli.quantize import QuantizeOptions, quantize_command  # noqa: PLC0415 -- torch
+
+    quantize_command(
+        QuantizeOptions(
+            spec=spec,
+            out=out,
+            model_format=model_format,
+            data=data,
+            task=task,
+            split=split,
+            batch_size=batch_size,
+            device=device,
+            revision=revision,
+            cache=cache,
+            quiet=quiet,
+        )
     )
 
 
