@@ -1,0 +1,152 @@
+"""Every library backend against the method as its paper defines it, in every kind of cell.
+
+The references compute in float64, the libraries in float32. Where a weight falls within a hair of
+the middle between two codes the two may round it differently, and one code makes more than 1e-4 of
+the output. So a GPTQ or AWQ reference takes the library's code there, and nowhere else; and HQQ,
+which rounds many times before it shows a code, is given weights that come near no middle.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import paper_quantizers as paper
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from quantizer_samples import (
+    SAME_OUTPUT,
+    as_float64,
+    difference,
+    gptq_reference,
+    layer_of,
+    moments_of,
+    rounded,
+    skip_without,
+    weights,
+)
+from torch import Tensor
+
+from quantdrift.quantizers.awq import Awq
+from quantdrift.quantizers.gptq import BACKENDS, Gptq
+from quantdrift.quantizers.hqq import Hqq
+from quantdrift.quantizers.rtn import quantize_rtn
+
+BITS = (2, 3, 4, 8)
+GROUPS = ((256, None), (256, 128), (256, 64), (200, 64))
+"""Input features and group size: channel, g128, g64, and g64 with a last group of 8."""
+
+
+@pytest.mark.parametrize("act_order", [False, True], ids=["gptq", "gptq_ao"])
+@pytest.mark.parametrize(("in_features", "group_size"), GROUPS)
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gptq_is_the_papers(
+    backend: str, bits: int, in_features: int, group_size: int | None, act_order: bool
+) -> None:
+    skip_without(backend)
+    weight, _, moments = layer_of(in_features)
+    method = Gptq(bits=bits, group_size=group_size, act_order=act_order, backend=backend)
+    quantized = method.quantize(weight, moments)
+    wanted, n_followed = gptq_reference(method, quantized, weight, moments)
+    assert difference(quantized, wanted, weight, moments) <= SAME_OUTPUT
+    assert n_followed <= weight.numel() / 1000
+    plain = rounded(quantize_rtn(weight, bits=bits, group_size=group_size))
+    exact, second = as_float64(weight), as_float64(moments.second)
+    assert paper.loss(exact, wanted, second) < 0.95 * paper.loss(exact, plain, second)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 2**16),
+    shape=st.tuples(st.integers(1, 5), st.integers(1, 40)),
+    bits=st.integers(2, 8),
+    group_size=st.none() | st.integers(1, 50),
+    act_order=st.booleans(),
+    grid=st.sampled_from(["paper", "library"]),
+    dead=st.booleans(),
+)
+def test_gptq_is_the_papers_for_any_shape(
+    backend: str,
+    *,
+    seed: int,
+    shape: tuple[int, int],
+    bits: int,
+    group_size: int | None,
+    act_order: bool,
+    grid: str,
+    dead: bool,
+) -> None:
+    """Among them single columns, rows of zeros, groups of one, inputs that are always 0."""
+    skip_without(backend)
+    weight, inputs = weights(seed, *shape), paper.outlying_inputs(seed, 50, max(4, shape[1]))
+    inputs = inputs[:, : shape[1]]
+    if dead:
+        weight[0], inputs[:, seed % shape[1]] = 0, 0
+    moments = moments_of(inputs)
+    method = Gptq(bits=bits, group_size=group_size, act_order=act_order, backend=backend, grid=grid)
+    quantized = method.quantize(weight, moments)
+    wanted, _ = gptq_reference(method, quantized, weight, moments)
+    np.testing.assert_allclose(rounded(quantized), wanted, atol=1e-5 * 0.05, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("in_features", "group_size"), GROUPS)
+@pytest.mark.parametrize("bits", BITS)
+def test_awq_is_the_papers(bits: int, in_features: int, group_size: int | None) -> None:
+    skip_without("autoawq")
+    weight, _, moments = layer_of(in_features)
+    quantized = Awq(bits=bits, group_size=group_size).quantize(weight, moments)
+    exact, second = as_float64(weight), as_float64(moments.second)
+    losses, scalings = paper.awq_losses(
+        exact, second, as_float64(moments.mean_abs), bits, group_size
+    )
+    best = scalings[int(np.argmin(losses))]
+    assert quantized.input_scaling is not None
+    found = as_float64(quantized.input_scaling)
+    np.testing.assert_allclose(found / found[0], best / best[0], rtol=1e-5)
+    wanted = paper.awq(exact, best, bits, group_size, ties=as_float64(quantized.codes))
+    assert difference(quantized, wanted, weight, moments) <= SAME_OUTPUT
+    assert losses.min() < 0.9 * losses[0]  # the first is plain rounding
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 2**16),
+    shape=st.tuples(st.integers(1, 5), st.integers(4, 40)),
+    bits=st.integers(2, 8),
+    group_size=st.none() | st.integers(1, 50),
+    size=st.sampled_from([1e-6, 1, 1e6]),
+)
+def test_awq_finds_the_least_loss_for_any_shape_and_size(
+    seed: int, shape: tuple[int, int], bits: int, group_size: int | None, size: float
+) -> None:
+    """Weights and inputs of any size: the library's clamps have an absolute size."""
+    skip_without("autoawq")
+    weight = weights(seed, *shape) * size
+    inputs = paper.outlying_inputs(seed, 50, shape[1]) / size
+    moments = moments_of(inputs)
+    quantized = Awq(bits=bits, group_size=group_size).quantize(weight, moments)
+    exact, second = as_float64(weight), as_float64(moments.second)
+    losses, _ = paper.awq_losses(exact, second, as_float64(moments.mean_abs), bits, group_size)
+    scale = paper.loss(exact, 0 * exact, second)
+    assert paper.loss(exact, rounded(quantized), second) <= losses.min() * 1.001 + 1e-10 * scale
+
+
+def clear_cut(bits: int, in_features: int, group_size: int | None) -> tuple[Tensor, paper.Matrix]:
+    """Weights whose fit takes no decision within float32's error of another, and that fit."""
+    for seed in range(100):
+        weight = weights(seed, 6, in_features)
+        wanted, margin = paper.hqq(as_float64(weight), bits, group_size)
+        if margin > 2**bits * 2e-7:
+            return weight, wanted
+    raise AssertionError("no such weights among a hundred")
+
+
+@pytest.mark.parametrize(("in_features", "group_size"), GROUPS)
+@pytest.mark.parametrize("bits", BITS)
+def test_hqq_is_the_papers(bits: int, in_features: int, group_size: int | None) -> None:
+    skip_without("hqq")
+    weight, wanted = clear_cut(bits, in_features, group_size)
+    _, _, moments = layer_of(in_features)
+    quantized = Hqq(bits=bits, group_size=group_size).quantize(weight)
+    assert difference(quantized, wanted, weight, moments) <= SAME_OUTPUT
