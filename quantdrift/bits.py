@@ -26,7 +26,8 @@ class BitsReport:
     Attributes:
         linear: over the quantized linear layers, codes alone; where a scheme leaves weights alone,
             the width these layers are stored in.
-        linear_with_scales: the same, with a 16-bit scale per group.
+        linear_with_scales: the same, with a 16-bit scale per group, and a 16-bit zero point where
+            the grid has one.
         all_parameters: over every parameter of the model, scales included, the others at the width
             they are stored in.
         n_quantized: number of quantized weights.
@@ -45,7 +46,11 @@ class BitsReport:
 
 
 def count_bits(
-    modules: Sequence[nn.Module], layers: Sequence[LinearLayer], scheme: Scheme
+    modules: Sequence[nn.Module],
+    layers: Sequence[LinearLayer],
+    scheme: Scheme,
+    *,
+    zero_points: bool = False,
 ) -> BitsReport:
     """Count the bits of a candidate.
 
@@ -53,7 +58,10 @@ def count_bits(
         modules: the model.
         layers: the layers that are quantized; one at least.
         scheme: how; W16 leaves their weights alone.
+        zero_points: whether a zero point is stored beside each scale. The one number per input
+            feature of an order of columns or an input scaling is not counted.
     """
+    per_group = SCALE_BITS * (2 if zero_points else 1)
     untouched = scheme.weight_bits == _FULL_BITS
     # A parameter can hold several layers (experts), and some of them may not be among these.
     in_layers: Counter[object] = Counter()
@@ -66,7 +74,7 @@ def count_bits(
             codes += n_weights * layer.parameter.element_size() * 8
         else:
             codes += n_weights * scheme.weight_bits
-            scales += out_features * n_groups(in_features, scheme.group_size) * SCALE_BITS
+            scales += out_features * n_groups(in_features, scheme.group_size) * per_group
     others = 0
     n_parameters = 0
     # A model that ties weights, and several roots, can name one parameter more than once.

@@ -157,17 +157,19 @@ class QuantizedPair:
             raise RuntimeError("leave candidate() before calibrating")
         if not self.needs_calibration:
             return
-        if self._made is not None and sample.key and self._made.sample.key == sample.key:
+        of = (self.fingerprint, self.runtime)
+        made, self._made = self._made, None
+        if made is not None and sample.key and made.sample.key == sample.key and made.of == of:
+            self._made = made
             return
-        self._made = None
         self._made = make_layers(
             self._modules,
             self.layers,
             self.scheme,
             self._quantizer,
             sample=sample,
-            fingerprint=self.fingerprint,
-            runtime=self.runtime,
+            fingerprint=of[0],
+            runtime=of[1],
             root=root,
             progress=progress,
         )
@@ -233,7 +235,8 @@ class QuantizedPair:
 
     def bits(self) -> BitsReport:
         """Bits per weight of the candidate, over its linear layers and over all parameters."""
-        return count_bits(self._modules, self.layers, self.scheme)
+        zero_points = self._quantizer is not None and self._quantizer.has_zero_points
+        return count_bits(self._modules, self.layers, self.scheme, zero_points=zero_points)
 
     def describe(self) -> dict[str, Any]:
         """What a run records of how the candidate was made, as JSON values."""

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 from datasets import Dataset
+from mteb.models import EncoderProtocol, SearchEncoderWrapper
 from mteb.types import PromptType
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from quantdrift.calibration.sample import calibration_file, draw_sample, read_texts
+from quantdrift.calibration.sample import calibration_texts, draw_sample
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.embeddings import default_store, digest_of
+from quantdrift.measurement.embeddings import default_store
 from quantdrift.measurement.inputs import Inputs
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent, Terminal
 from quantdrift.spec import Scheme
-from quantdrift_mteb.encoding import description_of, inputs_of
+from quantdrift_mteb.encoding import description_of, digest_of_rows, inputs_of
 
 __all__ = ["Encoded", "file_inputs", "prepare_search"]
 
@@ -43,16 +46,15 @@ def file_inputs(model: Any, call: Any, scheme: Scheme) -> Inputs | None:
     Raises:
         DataError: the file cannot be used.
     """
-    file = calibration_file(scheme)
-    if file is None:
-        return None
-    return inputs_of(model, call, "document", _corpus_of(read_texts(file)))
+    texts = calibration_texts(scheme)
+    return None if texts is None else inputs_of(model, call, "document", _corpus_of(texts))
 
 
 def prepare_search(pair: QuantizedPair, searcher: Any, call: Any) -> None:
-    """Calibrate a pair that reads query and document together, or has an index of its own.
+    """Calibrate a pair whose search is the model's own.
 
-    No query is ever used: each calibration document is searched for by its own first words.
+    What encodes is calibrated on documents. What reads query and document together is calibrated on
+    documents that are each asked for by their own first words: no query is ever used.
 
     Args:
         pair: the model, in the reference arm.
@@ -60,52 +62,59 @@ def prepare_search(pair: QuantizedPair, searcher: Any, call: Any) -> None:
         call: the search, a SearchCall.
 
     Raises:
-        UnsupportedError: the corpus is not text.
+        UnsupportedError: query and document are read together, and the corpus is not text.
         DataError: the scheme's calibration file cannot be used.
     """
     if not pair.needs_calibration:
         return
-    file = calibration_file(pair.scheme)
-    corpus = call.corpus if file is None else _corpus_of(read_texts(file))
-    if "text" not in corpus.column_names:
+    texts = calibration_texts(pair.scheme)
+    corpus = call.corpus if texts is None else _corpus_of(texts)
+    model = searcher.model if isinstance(searcher, SearchEncoderWrapper) else searcher
+    if isinstance(model, EncoderProtocol):
+        inputs = inputs_of(model, call, "document", corpus, wanted=False)
+    else:
+        inputs = _asked_for(searcher, call, corpus, pair.scheme)
+    sample = draw_sample(inputs, pair.scheme, call.batch_size)
+    pair.prepare(sample, root=default_store().root, progress=call.progress)
+
+
+def _asked_for(searcher: Any, call: Any, corpus: Any, scheme: Scheme) -> Inputs:
+    """Documents, each searched for by its first words."""
+    if call.task_metadata.get_modalities(PromptType.document) != ["text"]:
         raise UnsupportedError(
-            f"{pair.scheme} calibrates on documents, and those of {call.task_metadata.name} are "
-            "not text, which this model's own search cannot calibrate on; use rtn or hqq"
+            f"{scheme} calibrates on documents, and those of {call.task_metadata.name} are not "
+            "text, which this model's own search cannot calibrate on; use rtn or hqq"
         )
 
     def run(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
         documents = corpus.select(rows.tolist())
-        queries = _openings(documents, call.queries)
         shortlist = {name: [name] for name in documents["id"]}
+        quiet = {**call.encode_kwargs, "batch_size": batch_size, "show_progress_bar": False}
         part = replace(
             call,
             corpus=documents,
-            queries=queries,
+            queries=_openings(documents, call.queries),
             top_ranked=None if call.top_ranked is None else shortlist,
-            encode_kwargs={
-                **call.encode_kwargs,
-                "batch_size": batch_size,
-                "show_progress_bar": False,
-            },
+            encode_kwargs=quiet,
         )
-        part.run(searcher, top_k=1)
+        # a searcher keeps the corpus between two calls, and batches run side by side
+        part.run(copy.copy(searcher), top_k=1)
         return np.zeros((len(rows), 0), dtype=np.float32)
 
-    texts = corpus["text"]
-    inputs = Inputs(
+    return Inputs(
         role="document",
         ids=list(corpus["id"]),
         encode=run,
         key={
+            "harness": ["mteb", version("mteb")],
             "model": description_of(searcher),
-            "task": call.task_metadata.name,
-            "texts": digest_of([str(text) for text in texts]),
-            "opening": OPENING,
+            "task": [call.task_metadata.name, call.task_metadata.prompt, call.hf_subset],
+            "texts": digest_of_rows(corpus),
+            "opening": [OPENING, call.queries.column_names, call.top_ranked is None],
+            "encode": call.encode_kwargs,
         },
-        lengths=np.array([len(str(text)) for text in texts], dtype=np.int64),
+        lengths=np.array([len(str(text)) for text in corpus["text"]], dtype=np.int64),
     )
-    sample = draw_sample(inputs, pair.scheme, call.batch_size)
-    pair.prepare(sample, root=default_store().root, progress=call.progress)
 
 
 def _corpus_of(texts: list[str]) -> Dataset:
@@ -127,18 +136,21 @@ class Encoded:
 
     Attributes:
         calls: those that were not for queries.
+        arguments: of any call.
     """
 
     calls: list[Call] = field(default_factory=list)
+    arguments: dict[str, Any] = field(default_factory=dict)
 
     def note(self, loader: Any, kwargs: dict[str, Any]) -> None:
         """Remember a call."""
+        self.arguments = self.arguments or kwargs
         dataset = getattr(loader, "dataset", None)
         if kwargs.get("prompt_type") != PromptType.query and hasattr(dataset, "select"):
             self.calls.append((dataset, loader.collate_fn, kwargs))
 
     def prepare(self, pair: QuantizedPair, model: Any, name: str) -> None:
-        """Calibrate the pair on inputs drawn from all calls; labels play no part.
+        """Calibrate the pair on inputs drawn from all calls, or a file; labels play no part.
 
         Args:
             pair: the model, in the reference arm.
@@ -147,43 +159,61 @@ class Encoded:
 
         Raises:
             UnsupportedError: nothing was encoded that could be drawn from.
+            DataError: the scheme's calibration file cannot be used.
         """
-        if not self.calls:
+        calls = self.calls
+        if (texts := calibration_texts(pair.scheme)) is not None:
+            calls = [(Dataset.from_dict({"text": texts}), None, self.arguments)]
+        if not calls:
             raise UnsupportedError(
                 f"{pair.scheme} calibrates on what {name} encodes, but nothing came by that could "
                 "be drawn from; give texts with +calib=FILE, or use rtn or hqq"
             )
-        calls = self.calls
-        if (file := calibration_file(pair.scheme)) is not None:
-            calls = [(Dataset.from_dict({"text": read_texts(file)}), None, calls[0][2])]
         starts = np.cumsum([0, *(len(dataset) for dataset, _, _ in calls)])
+        groups = np.repeat(np.arange(len(calls)), np.diff(starts))
 
         def run(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
-            for number, (dataset, collate, kwargs) in enumerate(calls):
-                own = rows[(rows >= starts[number]) & (rows < starts[number + 1])] - starts[number]
-                if len(own):
-                    chunk: DataLoader[Any] = DataLoader(
-                        dataset.select(own.tolist()), batch_size=batch_size, collate_fn=collate
-                    )
-                    quiet = {**kwargs, "batch_size": batch_size, "show_progress_bar": False}
-                    model.encode(chunk, **quiet)
+            number = int(groups[rows[0]])  # a batch is of one call
+            dataset, collate, kwargs = calls[number]
+            chunk: DataLoader[Any] = DataLoader(
+                dataset.select((rows - starts[number]).tolist()),
+                batch_size=batch_size,
+                collate_fn=collate,
+            )
+            model.encode(chunk, **{**kwargs, "batch_size": batch_size, "show_progress_bar": False})
             return np.zeros((len(rows), 0), dtype=np.float32)
 
         inputs = Inputs(
             role="document",
-            ids=[str(number) for number in range(int(starts[-1]))],
+            ids=[str(number) for number in range(len(groups))],
             encode=run,
-            key=_key(model, name, calls),
+            key=_key(model, calls),
         )
-        kwargs = calls[0][2]
-        sample = draw_sample(inputs, pair.scheme, int(kwargs.get("batch_size", 32)))
+        kwargs = self.arguments
+        batch_size = int(kwargs.get("batch_size", 32))
+        sample = draw_sample(inputs, pair.scheme, batch_size, groups=groups)
         progress = Terminal() if kwargs.get("show_progress_bar", True) else Silent()
         pair.prepare(sample, root=default_store().root, progress=progress)
 
 
-def _key(model: Any, name: str, calls: list[Call]) -> dict[str, Any] | None:
-    """What decides the inputs, where they are text."""
-    if not all("text" in dataset.column_names for dataset, _, _ in calls):
+def _key(model: Any, calls: list[Call]) -> dict[str, Any] | None:
+    """What decides the inputs, where they are text alone."""
+    if any(dataset.column_names != ["text"] for dataset, _, _ in calls):
         return None
-    texts = [str(text) for dataset, _, _ in calls for text in dataset["text"]]
-    return {"model": description_of(model), "task": name, "texts": digest_of(texts)}
+    return {
+        "harness": ["mteb", version("mteb")],
+        "model": description_of(model),
+        "calls": [
+            {
+                "texts": digest_of_rows(dataset),
+                **{name: _told(value) for name, value in sorted(kwargs.items())},
+            }
+            for dataset, _, kwargs in calls
+        ],
+    }
+
+
+def _told(value: Any) -> str:
+    """An argument as a string; of a task's metadata what models choose prompts by."""
+    name = getattr(value, "name", None)
+    return str(value) if name is None else f"{name} {getattr(value, 'prompt', None)}"

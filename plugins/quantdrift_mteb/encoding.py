@@ -16,12 +16,14 @@ from torch.utils.data import DataLoader
 
 from quantdrift.measurement.retrieval import Inputs
 from quantdrift.models.layers import modules_of
+from quantdrift.models.reading import reading_digest
 
-__all__ = ["description_of", "inputs_of"]
+__all__ = ["description_of", "digest_of_rows", "inputs_of"]
 
 _SETTINGS = (
     "default_prompt_name",
     "instruction_template",
+    "max_length",
     "max_seq_length",
     "model_prompts",
     "prompts",
@@ -31,7 +33,7 @@ _SETTINGS = (
 """Attributes of a model, or of what it wraps, that decide its embeddings beside the weights."""
 
 
-def inputs_of(model: Any, call: Any, role: str, dataset: Any) -> Inputs:
+def inputs_of(model: Any, call: Any, role: str, dataset: Any, *, wanted: bool = True) -> Inputs:
     """The queries or the documents of a search.
 
     Args:
@@ -39,6 +41,7 @@ def inputs_of(model: Any, call: Any, role: str, dataset: Any) -> Inputs:
         call: the search, a SearchCall.
         role: "query" or "document".
         dataset: the rows of that side.
+        wanted: whether the embeddings are, which then have to be one vector per input.
     """
     prompt_type = PromptType.query if role == "query" else PromptType.document
     others = {
@@ -62,7 +65,7 @@ def inputs_of(model: Any, call: Any, role: str, dataset: Any) -> Inputs:
             collate_fn=loader.collate_fn,
             num_workers=loader.num_workers,
         )
-        vectors = model.encode(
+        vectors: Any = model.encode(
             chunk,
             task_metadata=call.task_metadata,
             hf_split=call.hf_split,
@@ -72,6 +75,8 @@ def inputs_of(model: Any, call: Any, role: str, dataset: Any) -> Inputs:
             show_progress_bar=False,
             **others,
         )
+        if not wanted:
+            return np.zeros((len(rows), 0), dtype=np.float32)
         if isinstance(vectors, torch.Tensor):
             vectors = vectors.detach().float().cpu().numpy()
         return np.asarray(vectors, dtype=np.float32)
@@ -89,7 +94,7 @@ def inputs_of(model: Any, call: Any, role: str, dataset: Any) -> Inputs:
                 call.task_metadata.prompt,
                 call.hf_subset,
             ],
-            "texts": _digest(dataset),
+            "texts": digest_of_rows(dataset),
             "encode": others,
         }
     return Inputs(role=role, ids=list(dataset["id"]), encode=encode, key=key, lengths=lengths)
@@ -104,10 +109,12 @@ def description_of(model: Any) -> list[str]:
         # a function is told by its name: its repr is another one in every process
         parts += [str(getattr(value, "__qualname__", value)) for value in values]
     # pooling, normalization and the like
-    return parts + [repr(module) for module in modules_of(model)]
+    modules = modules_of(model)
+    parts += [repr(module) for module in modules]
+    return [*parts, reading_digest([model, getattr(model, "model", None)], modules)]
 
 
-def _digest(dataset: Any) -> str:
+def digest_of_rows(dataset: Any) -> str:
     """A digest of all columns of a dataset of text."""
     digest = blake2b(digest_size=16)
     for batch in dataset.iter(batch_size=1024):

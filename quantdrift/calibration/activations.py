@@ -52,14 +52,17 @@ def quantized_inputs(
             if layer.name in ranges:
                 for module in layer.modules:
                     hook = _hook(ranges[layer.name], bits)
-                    stack.callback(module.register_forward_pre_hook(hook).remove)
+                    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+                    stack.callback(handle.remove)
         yield
 
 
-def _hook(absmax: float, bits: int) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
-    def quantize(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        if not args or not isinstance(args[0], Tensor):
-            return args
-        return (fake_quantize(args[0], absmax=absmax, bits=bits), *args[1:])
+def _hook(absmax: float, bits: int) -> Callable[..., tuple[Any, Any]]:
+    def quantize(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args and isinstance(args[0], Tensor):
+            args = (fake_quantize(args[0], absmax=absmax, bits=bits), *args[1:])
+        elif isinstance(x := kwargs.get("input"), Tensor):
+            kwargs = {**kwargs, "input": fake_quantize(x, absmax=absmax, bits=bits)}
+        return args, kwargs
 
     return quantize

@@ -54,7 +54,7 @@ def quantize_in_order(
     fallback: LayerQuantizer,
     known: Mapping[int, LayerCandidate],
     done: Callable[[int, LayerCandidate], None],
-) -> None:
+) -> dict[int, float]:
     """Run the calibration batches once; quantize each layer, in place, when they arrive at it.
 
     Every layer's input comes from a model whose earlier layers are quantized (paper, appendix
@@ -70,6 +70,10 @@ def quantize_in_order(
         known: layers that are made already, by number; their codes are put in place.
         done: called with a layer's number and what became of it, in calling order; layers that no
             batch reaches come last.
+
+    Returns:
+        Number of every layer that was called again after it was made, to the largest absolute input
+        of these calls.
 
     Raises:
         Exception: whatever running the model or the method raises.
@@ -89,6 +93,7 @@ def quantize_in_order(
     for number in range(len(layers)):
         if number not in maker.made:
             maker.make(number, [])
+    return maker.later
 
 
 def put_in_place(layer: LinearLayer, quantized: QuantizedWeight) -> None:
@@ -105,6 +110,13 @@ def _watched(batch: Callable[[], object], maker: _Maker) -> Callable[[], object]
             batch()
 
     return run
+
+
+def _identity(x: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
+    """The same for the same input, which a change in place makes another."""
+    version = None if x.is_inference() else x._version
+    where = None if mask is None else mask.data_ptr()
+    return (x.data_ptr(), x.shape, x.stride(), version, where, float(x.float().sum()))
 
 
 def _calling_order(layers: Sequence[LinearLayer]) -> list[int]:
@@ -145,11 +157,17 @@ class _Maker:
         self._by_rank = _calling_order(layers)
         self._rank = {number: rank for rank, number in enumerate(self._by_rank)}
         self._called: set[int] = set()
+        self.later: dict[int, float] = {}
         self._last: tuple[list[tuple[Any, ...]], Moments] | None = None
 
     def call(self, number: int, x: Tensor, mask: Tensor | None) -> None:
         """A layer's module is about to run."""
         self._called.add(number)
+        if number in self.made:
+            rows = x.detach() if mask is None else x.detach()[mask]
+            if rows.numel():
+                largest = float(rows.abs().max())
+                self.later[number] = max(largest, self.later.get(number, 0.0))
         self.arrive(number, x, mask)
 
     def arrive(self, number: int, x: Tensor, mask: Tensor | None) -> None:
@@ -178,7 +196,7 @@ class _Maker:
     def _moments(self, layer: LinearLayer, here: Sequence[Runner]) -> Moments:
         """The moments over the runners' inputs; layers with the same input share them."""
         inputs: list[Any] = [runner.value for runner in here]
-        which = [(x.data_ptr(), x.shape, x.stride(), float(x.float().sum())) for x, _ in inputs]
+        which = [_identity(x, mask) for x, mask in inputs]
         if which and self._last is not None and self._last[0] == which:
             return self._last[1]
         moments = moments_of(inputs, layer.weight.shape[1], second=self._second)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import torch
+from quantdrift.calibration.torch_settings import TorchSettings
 
 __all__ = ["Lockstep", "Runner", "lockstep"]
 
@@ -31,10 +31,10 @@ class Runner:
         value: what it brought there; kept until it arrives elsewhere.
     """
 
-    def __init__(self, work: Callable[[], object], n_threads: int) -> None:
+    def __init__(self, work: Callable[[], object], settings: TorchSettings) -> None:
         self.place: int | None = None
         self.value: object = None
-        self._work, self._n_threads = work, n_threads
+        self._work, self._settings = work, settings
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._error: BaseException | None = None
         self._ended = self._abandoned = False
@@ -68,6 +68,8 @@ class Runner:
 
     def wait_at(self, place: int, value: object) -> None:
         """Called by the computation: hand over, and wait to be advanced."""
+        if self._abandoned:  # somebody on the way held the end of it, and tried again
+            raise _Abandoned
         self.place, self.value = place, value
         self._stopped.release()
         self._go.acquire()
@@ -88,8 +90,7 @@ class Runner:
         self._go.acquire()
         try:
             if not self._abandoned:
-                torch.set_num_threads(self._n_threads)  # a new thread may not have the main one's
-                with torch.no_grad():
+                with self._settings.again():
                     self._work()
         except _Abandoned:
             pass
@@ -133,7 +134,8 @@ def lockstep(works: Sequence[Callable[[], object]]) -> Iterator[Lockstep]:
     Args:
         works: what to compute; in it, `runner.wait_at` is called by whoever watches it.
     """
-    runners = [Runner(work, torch.get_num_threads()) for work in works]
+    settings = TorchSettings.present()
+    runners = [Runner(work, settings) for work in works]
     try:
         for runner in runners:
             runner.start()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from quantdrift.calibration.driver import LayerCandidate, quantize_in_order
 from quantdrift.calibration.sample import Sample
 from quantdrift.calibration.store import CodeStore
 from quantdrift.calibration.whole_model import WholeModelQuantizer, quantize_whole_model
+from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.measurement.embeddings import key_of
 from quantdrift.models.aside import put_aside
 from quantdrift.models.layers import LinearLayer
@@ -35,12 +37,14 @@ class MadeLayers:
     Attributes:
         layers: in the order of the model's layers.
         sample: what they were calibrated on.
+        of: digest of the reference's weights, and its runtime.
         seconds: what it took, forward passes included.
         kept: how many of them were there already.
     """
 
     layers: list[LayerCandidate]
     sample: Sample
+    of: tuple[str, Mapping[str, str]]
     seconds: float
     kept: int
 
@@ -143,7 +147,7 @@ def make_layers(
                     modules, layers, sample.batches, quantizer=whole, fallback=fallback, done=done
                 )
             else:
-                quantize_in_order(
+                later = quantize_in_order(
                     modules,
                     layers,
                     sample.batches,
@@ -152,9 +156,35 @@ def make_layers(
                     known=known,
                     done=done,
                 )
+                for number, largest in later.items():
+                    if largest > made[number].absmax:
+                        made[number] = replace(made[number], absmax=largest)
+                        store.write(number, made[number])
+        _refuse_unusable(scheme, list(made.values()))
     return MadeLayers(
         layers=[made[number] for number in range(len(layers))],
         sample=sample,
+        of=(fingerprint, runtime),
         seconds=time.perf_counter() - start,
         kept=len(known),
     )
+
+
+def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
+    """Refuse a candidate that would not be what its name says.
+
+    Raises:
+        UnsupportedError: no calibration token was seen by any layer.
+        DataError: an input is not finite, and its range is needed.
+    """
+    if not any(layer.n_tokens for layer in layers):
+        raise UnsupportedError(
+            f"{scheme} is calibrated, and no calibration input was seen at any layer: the model "
+            "runs in another thread or process, or in one compiled piece; use rtn or hqq"
+        )
+    endless = [layer.name for layer in layers if not math.isfinite(layer.absmax)]
+    if endless and scheme.activation_bits is not None:
+        raise DataError(
+            f"the input of {endless[0]} is not finite on the calibration data, so it has no range "
+            f"to quantize (A{scheme.activation_bits}); run the model in float32 or bfloat16"
+        )

@@ -52,7 +52,7 @@ def moments_of(
     largest = torch.zeros((), device=device)
     n_tokens = 0
     for x, mask in inputs:
-        rows = (x.flatten(0, -2) if mask is None else x[mask]).to(torch.float32)
+        rows = (x.reshape(-1, in_features) if mask is None else x[mask]).to(torch.float32)
         if not len(rows):
             continue
         if second:

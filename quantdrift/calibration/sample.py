@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quantdrift.errors import DataError, SpecError
-from quantdrift.measurement.embeddings import digest_of
+from quantdrift.measurement.embeddings import key_of
 from quantdrift.measurement.inputs import Inputs
 from quantdrift.spec import Scheme
 
@@ -26,6 +27,8 @@ __all__ = [
 
 DEFAULT_SIZE = 512
 """Documents, as in the paper."""
+MOST_BATCHES = 64
+"""Each batch has a thread of its own while the layers are made, and torch's threads beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +62,16 @@ def calibration_texts(scheme: Scheme) -> list[str] | None:
     return None if file is None else read_texts(file)
 
 
-def draw_sample(inputs: Inputs, scheme: Scheme, batch_size: int) -> Sample:
+def draw_sample(
+    inputs: Inputs, scheme: Scheme, batch_size: int, *, groups: NDArray[np.int64] | None = None
+) -> Sample:
     """Draw the calibration inputs of a scheme.
 
     Args:
         inputs: documents, or the texts of a file; never queries.
-        scheme: its `+calib=N` says how many of the documents (512 if not given), `+seed=` which.
-        batch_size: inputs per forward pass.
+        scheme: its `+calib=N` says how many of them (512 if not given), `+seed=` which.
+        batch_size: inputs per forward pass; more where that would be too many passes.
+        groups: int64 [n], inputs of different groups share no batch.
 
     Raises:
         SpecError: the seed or the number cannot be used.
@@ -76,23 +82,29 @@ def draw_sample(inputs: Inputs, scheme: Scheme, batch_size: int) -> Sample:
         raise DataError("there are no documents to calibrate on; expected at least one")
     file = calibration_file(scheme)
     seed = _whole(scheme, "seed", 0, least=0)
-    wanted = n if file is not None else _whole(scheme, "calib", DEFAULT_SIZE, least=1)
+    wanted = DEFAULT_SIZE if file is not None else _whole(scheme, "calib", DEFAULT_SIZE, least=1)
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(n, size=min(wanted, n), replace=False)).astype(np.int64)
     part = inputs.part(rows)
     order = part.order()
+    size = max(batch_size, -(-len(rows) // MOST_BATCHES))
+    sets = [order]
+    if groups is not None:
+        own = groups[rows][order]
+        sets = [order[own == group] for group in np.unique(own)]
     return Sample(
         batches=[
-            _batch(part, order[at : at + batch_size], batch_size)
-            for at in range(0, len(order), batch_size)
+            _batch(part, one[at : at + size], size)
+            for one in sets
+            for at in range(0, len(one), size)
         ],
-        key=None if part.key is None else {"inputs": part.key, "batch_size": batch_size},
+        key=None if part.key is None else {"inputs": part.key, "batch_size": size},
         record={
             "source": "corpus" if file is None else str(file),
             "n_inputs": len(rows),
             "of": n,
             "seed": seed,
-            "ids_digest": digest_of([inputs.ids[row] for row in rows.tolist()]),
+            "digest": None if part.key is None else key_of(**part.key),
         },
     )
 

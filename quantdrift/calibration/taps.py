@@ -32,6 +32,7 @@ class _Local(threading.local):
 
     def __init__(self) -> None:
         self.mask: Tensor | None = None
+        self.masks: list[Tensor | None] = []
         self.called: int | None = None
 
 
@@ -51,33 +52,44 @@ def hooked_inputs(
         for root in modules:
             for name, module in root.named_modules():
                 if name.count(".") < _DEPTH_OF_MASK:
-                    hook = module.register_forward_pre_hook(_mask_hook(local), with_kwargs=True)
+                    enter, leave = _mask_hooks(local)
+                    hook = module.register_forward_pre_hook(enter, with_kwargs=True)
                     stack.callback(hook.remove)
+                    stack.callback(module.register_forward_hook(leave, always_call=True).remove)
         for number, layer in enumerate(layers):
             for module in layer.modules:
                 before, after = _layer_hooks(local, number, arrive)
-                stack.callback(module.register_forward_pre_hook(before).remove)
+                hook = module.register_forward_pre_hook(before, with_kwargs=True)
+                stack.callback(hook.remove)
                 stack.callback(module.register_forward_hook(after, always_call=True).remove)
         yield local
 
 
-def _mask_hook(local: _Local) -> Callable[..., None]:
-    def remember(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _mask_hooks(local: _Local) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Take the mask that a module is given for as long as it runs."""
+
+    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given: Any = kwargs.get("attention_mask")
         if given is None and args and isinstance(args[0], Mapping):  # a SentenceTransformer
             given = args[0].get("attention_mask")
+        local.masks.append(local.mask)
         if isinstance(given, Tensor) and given.dim() == 2 and not given.is_floating_point():  # noqa: PLR2004 -- one row per input
             local.mask = given.bool()
 
-    return remember
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        if local.masks:
+            local.mask = local.masks.pop()
+
+    return enter, leave
 
 
 def _layer_hooks(
     local: _Local, number: int, arrive: Arrive
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    def before(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if args and isinstance(args[0], Tensor):
-            arrive(number, args[0], _fitting(local.mask, args[0]))
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        x = args[0] if args else kwargs.get("input")
+        if isinstance(x, Tensor):
+            arrive(number, x, _fitting(local.mask, x))
             local.called = number
 
     def after(module: nn.Module, args: Any, output: Any) -> None:
@@ -119,15 +131,23 @@ class ProductTap(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
         operands = _OPERANDS.get(func)
         if operands is not None:
             x, weight = args[operands[0]], args[operands[1]]
-            number = self._numbers.get((weight.data_ptr(), frozenset(weight.shape)))
+            number = self._numbers.get((_address(weight), frozenset(weight.shape)))
             if number is not None and number != self._local.called:
                 self._arrive(number, x, None)
         elif func is _aten.bmm.default:
             x, stack = args[0], args[1]
-            for number, expert in self._stacks.get((stack.data_ptr(), tuple(stack.shape)), ()):
+            for number, expert in self._stacks.get((_address(stack), tuple(stack.shape)), ()):
                 # tokens that are not for an expert come to it as zeros
                 self._arrive(number, x[expert][x[expert].any(dim=-1)], None)
         return func(*args, **(kwargs or {}))
+
+
+def _address(tensor: Tensor) -> int | None:
+    """Where a tensor's numbers are; None for a sparse one, which has no such place."""
+    try:
+        return tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 _aten = torch.ops.aten

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,22 +51,32 @@ def examples_of(model: nn.Module, batches: Sequence[Callable[[], object]]) -> li
 
 @contextmanager
 def calls_of(model: nn.Module) -> Iterator[list[Mapping[str, Any]]]:
-    """What the model is given in each of its calls, by the names of its parameters."""
+    """What the model is given in each of its calls, by the names of its parameters.
+
+    A hook would miss calls of `forward` itself, which is how sentence-transformers calls a model.
+    """
     calls: list[Mapping[str, Any]] = []
-    signature = inspect.signature(model.forward)
+    forward = model.forward
+    signature = inspect.signature(forward)
     rest = [one.name for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD]
 
-    def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    @functools.wraps(forward)
+    def noted(*args: Any, **kwargs: Any) -> Any:
         given = dict(signature.bind(*args, **kwargs).arguments)
         for name in rest:
             given |= given.pop(name, {})
         calls.append(given)
+        return forward(*args, **kwargs)
 
-    hook = model.register_forward_pre_hook(note, with_kwargs=True)
+    before = vars(model).get("forward")
+    model.forward = noted
     try:
         yield calls
     finally:
-        hook.remove()
+        if before is None:
+            del model.forward
+        else:
+            model.forward = before
 
 
 def taken_apart(model: nn.Module, given: Mapping[str, Any]) -> Iterator[Example]:
@@ -80,7 +91,7 @@ def taken_apart(model: nn.Module, given: Mapping[str, Any]) -> Iterator[Example]
     """
     ids, mask = given.get("input_ids"), given.get("attention_mask")
     dropped = [name for name, value in given.items() if _matters(name, value)]
-    if isinstance(mask, Tensor) and not (isinstance(ids, Tensor) and mask.shape == ids.shape):
+    if isinstance(mask, Tensor) and isinstance(ids, Tensor) and mask.shape != ids.shape:
         dropped.append(f"attention_mask {list(mask.shape)}")
     if dropped or not isinstance(ids, Tensor):
         raise UnsupportedError(

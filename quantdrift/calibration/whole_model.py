@@ -88,18 +88,22 @@ def quantize_whole_model(
     blocks = block_list(model)
     numbers = {module: number for number, layer in enumerate(layers) for module in layer.modules}
     made: dict[int, LayerCandidate] = {}
+    why: dict[int, str] = {}
 
     def arrive(module: nn.Module, moments: Moments) -> None:
         number = numbers.get(module)
-        if number is None or number in made or not moments.n_tokens:
+        if number is None or number in made:
+            return
+        if not moments.n_tokens:
+            why[number] = "no calibration token reached it"
             return
         made[number] = _made(layers[number], quantizer, moments)
         done(number, made[number])
 
     def rest(number: int, layer: LayerCandidate) -> None:
         if number not in made:
-            why = f"outside the blocks that {quantizer.describe()['backend']} quantizes"
-            done(number, replace(layer, fallback=why))
+            outside = f"outside the blocks that {quantizer.describe()['backend']} quantizes"
+            done(number, replace(layer, fallback=why.get(number, outside)))
 
     with torch.no_grad(), left_as_it_was(model):
         model.eval()

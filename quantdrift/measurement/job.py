@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import datetime
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from quantdrift.calibration.sample import calibration_texts
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.measurement.embeddings import EmbeddingStore, digest_of
+from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.retrieval import Inputs, Measured, Settings, measure_retrieval
+from quantdrift.measurement.text_inputs import text_inputs
 from quantdrift.metrics import measure
 from quantdrift.models.resolve import resolve
-from quantdrift.models.sentence_encoder import Role, SentenceEncoder, load_encoder, pick_device
+from quantdrift.models.sentence_encoder import load_encoder, pick_device
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.quantizers import layer_quantizer
@@ -26,7 +25,7 @@ from quantdrift.runs import Run, check_place, write_run
 from quantdrift.scoring import Similarity
 from quantdrift.spec import Spec
 
-__all__ = ["Opened", "describe_data", "describe_run", "open_pair", "run_spec", "text_inputs"]
+__all__ = ["Opened", "describe_data", "describe_run", "open_pair", "run_spec"]
 
 _PACKAGES = (
     "quantdrift",
@@ -144,8 +143,8 @@ def open_pair(
     encoder = load_encoder(source, device=pick_device(device), revision=revision)
     return Opened(
         pair=QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model)),
-        queries=_inputs(encoder, "query", dataset.query_ids, dataset.queries),
-        documents=_inputs(encoder, "document", dataset.document_ids, dataset.documents),
+        queries=text_inputs(encoder, dataset.queries, role="query", ids=dataset.query_ids),
+        documents=text_inputs(encoder, dataset.documents, ids=dataset.document_ids),
         similarity=encoder.similarity,
         calibration=None if texts is None else text_inputs(encoder, texts),
         model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
@@ -213,26 +212,6 @@ def describe_run(
         "times": {"started": started, "finished": _now(), "seconds": measured.seconds},
         "metrics": {name: estimate.to_json() for name, estimate in estimates.items()},
     }
-
-
-def text_inputs(encoder: SentenceEncoder, texts: Sequence[str]) -> Inputs:
-    """Texts without names as documents of an encoder."""
-    names = tuple(str(number) for number in range(len(texts)))
-    return _inputs(encoder, "document", names, tuple(texts))
-
-
-def _inputs(
-    encoder: SentenceEncoder, role: Role, ids: tuple[str, ...], texts: tuple[str, ...]
-) -> Inputs:
-    return Inputs(
-        role=role,
-        ids=ids,
-        encode=lambda rows, batch_size: encoder.encode(
-            [texts[row] for row in rows.tolist()], role, batch_size
-        ),
-        key={"texts": digest_of(texts), "encoder": encoder.describe(role)},
-        lengths=np.array([len(text) for text in texts], dtype=np.int64),
-    )
 
 
 def _versions() -> dict[str, str]:

@@ -41,6 +41,11 @@ class Awq:
 
     needs_moments = True
 
+    @property
+    def has_zero_points(self) -> bool:
+        """Only the library's grid has them."""
+        return self.grid == "library"
+
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix as Q(W s) / s.
 

@@ -111,6 +111,11 @@ class LayerQuantizer(Protocol):
         """Whether `quantize` needs the moments of the layer's input."""
         ...
 
+    @property
+    def has_zero_points(self) -> bool:
+        """Whether the grid has a zero point beside each scale."""
+        ...
+
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix.
 

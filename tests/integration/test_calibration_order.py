@@ -29,6 +29,7 @@ class Watching:
     seen: list[Moments] = field(default_factory=list)
 
     needs_moments = True
+    has_zero_points = False
 
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         assert moments is not None

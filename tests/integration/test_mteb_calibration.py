@@ -138,6 +138,22 @@ def test_a_cross_encoder_is_calibrated_on_documents_alone(
         assert document.startswith(query)
 
 
+def test_an_encoder_that_reranks_is_calibrated_on_whole_documents(
+    folders: dict[str, Path], prepared: list[Sample], tmp_path: Path
+) -> None:
+    """Three batches of documents side by side, none of them queries or openings."""
+    cache = mteb.ResultCache(tmp_path)
+    pair = mteb.get_model(f"quantdrift:{folders['encoder']}@{SCHEME}")
+    scores(pair, retrieval_task("TinyRerank", SHORTLISTS, kind="Reranking"), cache=cache)
+    assert len(prepared[0].batches) == 3
+    texts = texts_of(pair.base, prepared[0])
+    assert len(texts) == 20
+    assert set(texts) <= set(SHORTLISTS["default"]["test"]["corpus"]["text"])
+    layers = read_run(next(tmp_path.rglob("run.json"))).record["quantization"]["layers"]
+    words = sum(len(one.split()) + 2 for one in texts)  # and the marks around them
+    assert layers[0]["n_tokens"] == words
+
+
 @pytest.mark.parametrize("name", ["MockSTSTask", "MockClassificationTask"])
 def test_other_tasks_are_calibrated_on_what_they_encode(
     name: str, folders: dict[str, Path], prepared: list[Sample]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from quantdrift.calibration.activations import fake_quantize
 from quantdrift.calibration.sample import Sample
+from quantdrift.errors import DataError
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
 from quantdrift.spec import parse_scheme
@@ -86,3 +87,45 @@ def test_the_candidates_fingerprint_depends_on_the_ranges() -> None:
         with pair.candidate():
             prints.add(pair.candidate_fingerprint())
     assert len(prints) == 3
+
+
+def test_a_layer_called_again_has_the_range_of_all_its_calls() -> None:
+    """The second call of the first layer gets five times what its first one got."""
+    torch.manual_seed(0)
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.layer(x)
+            return self.layer(5 * x)
+
+    batch = torch.randn(8, 4)
+    pair = prepared(Twice(), "W16A8", batch)
+    (layer,) = pair.describe()["layers"]
+    assert layer["input_absmax"] == pytest.approx(5 * float(batch.abs().max()))
+
+
+def test_an_input_given_by_name_is_quantized_too() -> None:
+    class ByName(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(input=x)  # type: ignore[no-any-return]  # a Tensor
+
+    torch.manual_seed(0)
+    model, batch = ByName(), torch.randn(8, 4)
+    pair = prepared(model, "W16A4", batch)
+    wanted = model.layer(fake_quantize(batch, absmax=float(batch.abs().max()), bits=4))
+    with pair.candidate():
+        assert torch.equal(model(batch), wanted)
+
+
+def test_an_endless_input_has_no_range() -> None:
+    batch = torch.tensor([[1.0, float("inf"), 0, 0]])
+    with pytest.raises(DataError, match="is not finite on the calibration data"):
+        prepared(nn.Linear(4, 3), "W16A8", batch)

@@ -71,3 +71,14 @@ def test_weights_left_alone_cost_what_they_cost() -> None:
     report = count_bits([model], find_linears([model]), parse_scheme("W16A8"))
     assert (report.linear, report.linear_with_scales, report.all_parameters) == (16, 16, 16)
     assert (report.n_quantized, report.n_parameters) == (0, 20)
+
+
+def test_zero_points_are_counted_beside_scales() -> None:
+    """Groups of 4 over 8 inputs: two scales of 16 bits a row, and two zero points if there are."""
+    model = nn.Linear(8, 3, bias=False)
+    layers = find_linears([model])
+    without = count_bits([model], layers, W4_G4)
+    beside = count_bits([model], layers, W4_G4, zero_points=True)
+    assert without.linear_with_scales == 4 + 2 * 16 / 8
+    assert beside.linear_with_scales == 4 + 2 * 32 / 8
+    assert beside.linear == without.linear == 4

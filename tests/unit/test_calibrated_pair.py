@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -144,6 +145,31 @@ def test_the_same_sample_is_not_run_twice_by_one_pair(world: World) -> None:
     assert world.passes == passes
     pair.prepare(replace(world.sample(), key=None), root=None, progress=Silent())
     assert world.passes == 2 * passes  # inputs that cannot be told apart are run again
+
+
+def test_changed_weights_are_calibrated_again(world: World) -> None:
+    pair = world.pair(None)
+    with torch.no_grad():
+        world.model[0].weight.mul_(10)
+    pair.prepare(world.sample(), root=None, progress=Silent())
+    assert world.passes == 2 * len(world.batches)
+    with pair.candidate():
+        assert float(world.model[0].weight.abs().max()) > 2
+
+
+def test_a_model_that_runs_elsewhere_is_refused(world: World) -> None:
+    """Hooks see nothing of it, so everything would be rounded to nearest under another name."""
+
+    def elsewhere() -> None:
+        thread = threading.Thread(target=world.model, args=(world.batches[0],))
+        thread.start()
+        thread.join()
+
+    pair = QuantizedPair([world.model], parse_scheme(SCHEME))
+    sample = Sample(batches=[elsewhere], key=None, record={})
+    with pytest.raises(UnsupportedError, match="no calibration input was seen at any layer"):
+        pair.prepare(sample, root=None, progress=Silent())
+    assert weights_fingerprint([world.model]) == world.before
 
 
 def test_a_run_records_how_the_candidate_was_made(world: World) -> None:

@@ -60,9 +60,9 @@ def test_the_number_and_the_seed_are_settings() -> None:
     other, seen_other = drawn("W4-gptq+calib=20+seed=1")
     assert sum(len(batch) for batch in seen) == 20
     assert seen == seen_again  # the same documents for every method
-    assert first.record["ids_digest"] == again.record["ids_digest"]
+    assert first.record["digest"] == again.record["digest"]
     assert seen != seen_other
-    assert first.record["ids_digest"] != other.record["ids_digest"]
+    assert first.record["digest"] != other.record["digest"]
     assert first.key != other.key
 
 
@@ -81,6 +81,21 @@ def test_a_number_that_is_none_is_pointed_at(scheme: str, message: str) -> None:
     assert caught.value.text[caught.value.start : caught.value.end] == value
 
 
+def test_batches_are_larger_where_there_would_be_too_many() -> None:
+    sample = draw_sample(documents(1000, []), parse_scheme("W4-gptq"), 1)
+    assert len(sample.batches) == 64
+
+
+def test_groups_share_no_batch() -> None:
+    seen: list[list[int]] = []
+    groups = np.arange(40) // 15
+    sample = draw_sample(documents(40, seen), parse_scheme("W4-gptq"), 8, groups=groups)
+    for batch in sample.batches:
+        batch()
+    assert all(len({row // 15 for row in batch}) == 1 for batch in seen)
+    assert sorted(row for batch in seen for row in batch) == list(range(40))
+
+
 def test_nothing_to_draw_from() -> None:
     with pytest.raises(DataError, match="no documents to calibrate on"):
         drawn("W4-gptq", n=0)
@@ -93,9 +108,10 @@ def test_inputs_that_cannot_be_told_apart_have_no_key() -> None:
 # --- a file ----------------------------------------------------------------------------------
 
 
-def test_a_file_is_taken_whole() -> None:
+def test_a_file_is_drawn_from_like_a_corpus() -> None:
     sample = draw_sample(documents(700, []), parse_scheme("W4-gptq+calib=texts.txt"), 32)
-    assert sample.record["n_inputs"] == 700
+    assert sample.record["n_inputs"] == 512
+    assert sample.record["of"] == 700
     assert sample.record["source"] == "texts.txt"
     assert calibration_file(parse_scheme("W4-gptq+calib=64")) is None
     assert calibration_file(parse_scheme("W4-gptq+calib=a/b.jsonl")) == Path("a/b.jsonl")

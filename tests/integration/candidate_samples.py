@@ -1,0 +1,143 @@
+"""A tiny sentence encoder, and codes of every kind for it; nothing is downloaded."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from quantdrift.bits import count_bits
+from quantdrift.models.fingerprint import weights_fingerprint
+from quantdrift.models.layers import find_linears
+from quantdrift.models.resolve import ModelSource
+from quantdrift.quantizers import QuantizedWeight
+from quantdrift.quantizers.granularity import n_groups, spread
+from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.saving.candidate import Candidate, CandidateLayer
+from quantdrift.spec import parse
+
+WORDS = ("wing", "drag", "lift", "flow", "heat", "boundary", "layer", "shock", "wave", "the", "of")
+TEXTS = ["the drag of the wing", "heat", "shock wave of the boundary layer flow " * 4, "lift flow"]
+HIDDEN, WIDTH = 192, 320  # a second group of 128 is half a group, a third one of 320 as well
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+    vocabulary = {word: number for number, word in enumerate((*special, *WORDS))}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    core.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    names = ("pad_token", "unk_token", "cls_token", "sep_token")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=48
+    )
+
+
+def save_backbone(folder: Path, model: Any = None) -> None:
+    """A BERT of two layers with random weights, or another model, and the tokenizer.
+
+    The weights are numbers that bfloat16 has, too.
+    """
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(WORDS) + 4,
+        hidden_size=HIDDEN,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=WIDTH,
+        max_position_embeddings=48,
+        initializer_range=0.1,
+    )
+    (model or BertModel(config)).bfloat16().float().save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+
+
+def encoder(folder: Path, model: Any = None, **options: Any) -> SentenceTransformer:
+    """A SentenceTransformer around a backbone that is saved in a folder."""
+    save_backbone(folder, model)
+    made = SentenceTransformer(
+        str(folder),
+        device="cpu",
+        prompts={"query": "wing flow ", "document": ""},
+        **options,
+    )
+    return made.eval()
+
+
+@cache
+def tiny() -> SentenceTransformer:
+    """The encoder that most tests take; it is left as it was found."""
+    with TemporaryDirectory() as folder:
+        return encoder(Path(folder))
+
+
+def rich(weight: Tensor, *, bits: int, group_size: int | None, seed: int = 0) -> QuantizedWeight:
+    """Codes with all that a quantizer may use: order, input scaling, zero points with fractions."""
+    rng = torch.Generator().manual_seed(seed)
+    width = weight.shape[1]
+    order = torch.randperm(width, generator=rng)
+    scaling = 0.5 + torch.rand(width, generator=rng)
+    wanted = (weight.detach().float() * scaling)[:, order]
+    size = group_size or width
+    low, high = (
+        torch.stack([f(part, dim=1) for part in wanted.split(size, dim=1)], dim=1)
+        for f in (torch.amin, torch.amax)
+    )
+    assert low.shape[1] == n_groups(width, group_size)
+    scale = (high - low) / (2**bits - 1)
+    zero = -low / scale - 2 ** (bits - 1)
+    codes = torch.round(wanted / spread(scale, width, group_size) + spread(zero, width, group_size))
+    codes = codes.clamp(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1).to(torch.int8)
+    return QuantizedWeight(
+        codes=codes[:, torch.argsort(order)],
+        scale=scale,
+        bits=bits,
+        group_size=group_size,
+        zero_point=zero,
+        permutation=order,
+        input_scaling=scaling,
+    )
+
+
+def candidate(scheme: str, make: Any = quantize_rtn, model: Any = None) -> Candidate:
+    """A candidate of a model, the tiny one if not given; codes by `quantize_rtn` or `rich`."""
+    model = model or tiny()
+    spec = parse(f"tiny@{scheme}")
+    linears = find_linears([model])
+    width = int(spec.scheme.weight_bits)
+    layers = [
+        CandidateLayer(
+            name=layer.name,
+            quantized=make(layer.weight, bits=width, group_size=spec.scheme.group_size),
+        )
+        for layer in linears
+    ]
+    return Candidate(
+        model=model,
+        source=ModelSource(name="tiny", canonical="tiny", kind="local", location="tiny"),
+        spec=spec,
+        layers=layers,
+        fingerprint=weights_fingerprint([model]),
+        bits=count_bits([model], linears, spec.scheme),
+    )
+
+
+def embed(model: Any, texts: list[str] | None = None) -> Tensor:
+    """Embeddings of documents, on the CPU."""
+    given = TEXTS if texts is None else texts
+    embeddings: Tensor = model.encode_document(
+        given, convert_to_tensor=True, show_progress_bar=False
+    )
+    return embeddings.cpu()
+
+
+def apart(ours: Tensor, theirs: Tensor) -> float:
+    """The largest relative distance of two embeddings of one text."""
+    return float(((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).max())

@@ -1,0 +1,168 @@
+"""Quantized checkpoints made by hand, in the layouts that quantizing tools write.
+
+Each maker rounds the linear layers of the embedded MiniLM to nearest, packs the codes and writes a
+folder. What it returns beside the folder are the weights that the codes stand for: what any loader
+has to compute with.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer, TorchAoConfig
+
+from quantdrift.models.resolve import resolve
+
+GROUP = 128
+AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
+"""Which column of eight lies in which nibble of an AWQ word, lowest first."""
+
+Made = tuple[Path, dict[str, Tensor]]
+
+
+def minilm() -> Path:
+    return Path(resolve("minilm").location)
+
+
+def weights() -> dict[str, Tensor]:
+    return {
+        name: tensor
+        for name, tensor in load_file(minilm() / "model.safetensors").items()
+        if not name.endswith("position_ids")
+    }
+
+
+def linear_names(tensors: Mapping[str, Tensor], *, pooler: bool = False) -> list[str]:
+    return [
+        name.removesuffix(".weight")
+        for name, tensor in tensors.items()
+        if name.endswith(".weight")
+        and tensor.ndim == 2
+        and (name.startswith("encoder.") or (pooler and name.startswith("pooler.")))
+    ]
+
+
+def write_folder(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    quantization: Mapping[str, Any] | None = None,
+    *,
+    modules: bool = False,
+) -> Path:
+    """MiniLM's folder with other weights; without `modules` only what transformers writes."""
+    kept = ["1_Pooling", "modules.json", "config_sentence_transformers.json"]
+    names = ["config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+    folder.mkdir(parents=True)
+    for name in [*names, *(["sentence_bert_config.json", *kept] if modules else [])]:
+        source = minilm() / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
+    if modules:
+        (folder / "2_Normalize").mkdir(exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    if quantization is not None:
+        config["quantization_config"] = dict(quantization)
+    (folder / "config.json").write_text(json.dumps(config))
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def asymmetric(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes from 0 [out, in], zero points [out, groups] and float16 scales [out, groups]."""
+    groups = weight.reshape(len(weight), -1, group)
+    low, high = groups.amin(2).clamp(max=0), groups.amax(2).clamp(min=0)
+    scale = ((high - low) / (2**bits - 1)).half()
+    zero = torch.round(-low / scale.float()).clamp(1, 2**bits - 1)  # 0 overflows in "gptq"
+    codes = torch.round(groups / scale.float()[..., None] + zero[..., None]).clamp(0, 2**bits - 1)
+    return codes.reshape(weight.shape).int(), zero.int(), scale
+
+
+def dequantized(codes: Tensor, zero: Tensor, scale: Tensor, group: int) -> Tensor:
+    zero, scale = (part.repeat_interleave(group, dim=1).float() for part in (zero, scale))
+    return (codes - zero) * scale
+
+
+def words(nibbles: Tensor, dim: int) -> Tensor:
+    """Eight 4-bit numbers along a dimension as one 32-bit word, the first in the lowest bits."""
+    split = nibbles.movedim(dim, -1).long()
+    split = split.reshape(*split.shape[:-1], -1, 8) << torch.arange(0, 32, 4)
+    word = split.sum(-1)
+    signed = torch.where(word >= 2**31, word - 2**32, word)
+    return signed.int().movedim(-1, dim)
+
+
+def gptq(folder: Path, *, modules: bool = False, **more: Any) -> Made:
+    """The layout of auto-gptq ("gptq"): rows packed, zero points stored one lower than they are."""
+    tensors, meant = weights(), {}
+    for name in linear_names(tensors):
+        weight = tensors.pop(f"{name}.weight")
+        codes, zero, scale = asymmetric(weight, 4, GROUP)
+        meant[name] = dequantized(codes, zero, scale, GROUP)
+        tensors[f"{name}.qweight"] = words(codes.T, 0)
+        tensors[f"{name}.qzeros"] = words((zero.T - 1) % 16, 1)
+        tensors[f"{name}.scales"] = scale.T
+        tensors[f"{name}.g_idx"] = (torch.arange(weight.shape[1]) // GROUP).int()
+    config = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": False}
+    config |= {"sym": False, "checkpoint_format": "gptq", **more}
+    return write_folder(folder, tensors, config, modules=modules), meant
+
+
+def awq(folder: Path, *, modules: bool = False, **more: Any) -> Made:
+    """The layout of autoawq ("gemm"): columns packed in its own order."""
+    tensors, meant = weights(), {}
+    for name in linear_names(tensors):
+        weight = tensors.pop(f"{name}.weight")
+        codes, zero, scale = asymmetric(weight, 4, GROUP)
+        meant[name] = dequantized(codes, zero, scale, GROUP)
+        for part, numbers in (("qweight", codes.T), ("qzeros", zero.T)):
+            mixed = numbers.reshape(len(numbers), -1, 8)[..., AWQ_ORDER].reshape(numbers.shape)
+            tensors[f"{name}.{part}"] = words(mixed, 1)
+        tensors[f"{name}.scales"] = scale.T
+    config = {"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}
+    config |= {"zero_point": True, **more}
+    return write_folder(folder, tensors, config, modules=modules), meant
+
+
+def hqq(folder: Path, *, modules: bool = False) -> Made:
+    """What transformers 4 wrote for HqqConfig: the state of hqq's own layers, settings encoded."""
+    from hqq.core.quantize import BaseQuantizeConfig, HQQLinear  # noqa: PLC0415 -- an optional extra
+
+    tensors, meant = weights(), {}
+    how = BaseQuantizeConfig(nbits=4, group_size=64, axis=1)
+    for name in linear_names(tensors):
+        if not name.startswith("encoder.layer.0."):  # the others take seconds, and stay as they are
+            continue
+        weight = tensors.pop(f"{name}.weight")
+        linear = torch.nn.Linear(weight.shape[1], weight.shape[0])
+        linear.weight.data, linear.bias.data = weight, tensors.pop(f"{name}.bias")
+        layer = HQQLinear(linear, how, compute_dtype=torch.float32, device="cpu", del_orig=False)
+        layer.encoded_state_dict = True
+        layer.state_dict(destination=tensors, prefix=f"{name}.")
+        meant[name] = layer.dequantize()
+    config = {"quant_method": "hqq", "quant_config": how, "skip_modules": ["lm_head"]}
+    return write_folder(folder, tensors, config, modules=modules), meant
+
+
+def torchao(folder: Path, *, modules: bool = False) -> Made:
+    """What transformers writes for int8 weights, one scale for each output channel."""
+    from torchao.quantization import Int8WeightOnlyConfig  # noqa: PLC0415 -- an optional extra
+
+    how = TorchAoConfig(Int8WeightOnlyConfig())
+    model = AutoModel.from_pretrained(minilm(), quantization_config=how)
+    if modules:
+        write_folder(folder, {}, modules=True)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(minilm()).save_pretrained(folder)
+    stored = load_file(folder / "model.safetensors")
+    names = linear_names(weights(), pooler=True)
+    return folder, {
+        name: stored[f"{name}._weight_qdata"].float() * stored[f"{name}._weight_scale"]
+        for name in names
+    }

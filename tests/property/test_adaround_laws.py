@@ -1,0 +1,165 @@
+"""Laws of AdaRound, for any layer, and that it is what autograd and torch's own Adam make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paper_adaround import adaround, objective, on_the_grid
+from torch import Tensor
+
+from quantdrift.quantizers import Moments, QuantizedWeight
+from quantdrift.quantizers.adaround import AdaRound
+from quantdrift.quantizers.rtn import quantize_rtn
+
+GROUPS = st.none() | st.integers(1, 40)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    weight: Tensor
+    second: Tensor
+
+    def rounded(self, bits: int, group_size: int | None) -> Tensor:
+        return self.made(bits, group_size).codes
+
+    def made(self, bits: int, group_size: int | None, steps: int = 400) -> QuantizedWeight:
+        moments = Moments(
+            second=self.second, mean_abs=self.second.diagonal().sqrt(), absmax=1.0, n_tokens=1
+        )
+        method = AdaRound(bits=bits, group_size=group_size, steps=steps)
+        return method.quantize(self.weight, moments)
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> Layer:
+    """Outliers, weights and whole columns of inputs that are 0, fewer tokens than inputs."""
+    rows, columns = draw(st.integers(1, 6)), draw(st.integers(1, 40))
+    n_tokens = draw(st.integers(1, 60))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
+    weight = torch.randn(rows, columns, generator=generator) ** draw(st.sampled_from([1, 3]))
+    inputs = torch.randn(n_tokens, columns, generator=generator)
+    inputs += draw(st.sampled_from([0, 1, 10])) * torch.randn(columns, generator=generator)
+    for part in (weight, inputs):
+        share = draw(st.sampled_from([0, 0.3]))
+        part.mul_(torch.rand(columns, generator=generator) >= share)
+    return Layer(weight=weight, second=inputs.T @ inputs / n_tokens)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Hundreds of tiny products: on a busy machine, threads wait for each other at each."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@settings(deadline=None, max_examples=30)
+@given(layers(), st.integers(2, 8), GROUPS)
+def test_every_weight_goes_to_one_of_its_two_neighbours_on_the_grid_of_rtn(
+    layer: Layer, bits: int, group_size: int | None
+) -> None:
+    made = layer.made(bits, group_size)
+    nearest = quantize_rtn(layer.weight, bits=bits, group_size=group_size)
+    levels = 2 ** (bits - 1) - 1
+    assert torch.equal(made.scale, nearest.scale)
+    assert made.codes.abs().max() <= levels
+    steps_off = (layer.weight - made.dequantize(torch.float32)) / made.of_column(made.scale)
+    assert (steps_off.abs() < 1 + 1e-5 * levels).all()
+    assert 0 <= made.notes["soft"] <= 1
+
+
+@settings(deadline=None, max_examples=15)
+@given(layers(), st.integers(2, 8), GROUPS)
+def test_inputs_that_do_not_correlate_leave_round_to_nearest(
+    layer: Layer, bits: int, group_size: int | None
+) -> None:
+    """But for weights in the very middle, which rounding noise may take either way."""
+    alone = Layer(weight=layer.weight, second=torch.diag(layer.second.diagonal()))
+    nearest = quantize_rtn(layer.weight, bits=bits, group_size=group_size)
+    position = layer.weight / nearest.of_column(nearest.scale)
+    clear = ((position - position.floor()) - 0.5).abs() > 0.001
+    made = alone.rounded(bits, group_size)
+    assert torch.equal(made[clear], nearest.codes[clear])
+
+
+@settings(deadline=None, max_examples=15)
+@given(layers(), st.integers(2, 8), GROUPS)
+def test_what_is_on_the_grid_stays(layer: Layer, bits: int, group_size: int | None) -> None:
+    once = layer.made(bits, group_size)
+    again = Layer(weight=once.dequantize(torch.float32), second=layer.second)
+    assert torch.equal(again.made(bits, group_size).dequantize(torch.float32), again.weight)
+
+
+@settings(deadline=None, max_examples=15)
+@given(layers(), st.integers(2, 8), GROUPS, st.integers(-60, 60), st.integers(-30, 30))
+def test_units_of_weights_and_inputs_do_not_matter(
+    layer: Layer, bits: int, group_size: int | None, power: int, power_of_inputs: int
+) -> None:
+    """Powers of two, which change no digit."""
+    moved = Layer(weight=layer.weight * 2.0**power, second=layer.second * 4.0**power_of_inputs)
+    assert torch.equal(moved.rounded(bits, group_size), layer.rounded(bits, group_size))
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 2**32), st.integers(2, 8), st.sampled_from([None, 5, 16]))
+def test_rows_do_not_see_each_other(seed: int, bits: int, group_size: int | None) -> None:
+    layer = correlated(seed, rows=12)
+    order = torch.randperm(12, generator=torch.Generator().manual_seed(seed))
+    louder = layer.weight[order]
+    louder[0] *= 8
+    moved = Layer(weight=louder, second=layer.second)
+    differ = moved.rounded(bits, group_size) != layer.rounded(bits, group_size)[order]
+    assert differ.float().mean() <= 0.02  # a product's last digits depend on where a row stands
+
+
+def correlated(seed: int, rows: int = 16, columns: int = 40) -> Layer:
+    """A layer with more tokens than inputs, which share causes, a mean and a few loud columns."""
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(columns, columns, generator=generator)
+    inputs = torch.randn(4 * columns, columns, generator=generator) @ mixing
+    inputs += 3 * torch.randn(columns, generator=generator)
+    inputs *= torch.exp(0.5 * torch.randn(columns, generator=generator))
+    weight = 0.05 * torch.randn(rows, columns, generator=generator)
+    return Layer(weight=weight, second=inputs.T @ inputs / len(inputs))
+
+
+# --- against autograd and torch.optim.Adam, in float64 ---------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seed", "bits", "group_size", "steps"),
+    [(0, 3, None, 400), (1, 2, 16, 100), (2, 4, 7, 100), (3, 8, 16, 60), (4, 3, None, 10)],
+)
+def test_codes_are_those_of_autograd_and_adam(
+    seed: int, bits: int, group_size: int | None, steps: int
+) -> None:
+    """Fewer steps leave many weights soft; the share of those has to be the same as well."""
+    layer = correlated(seed)
+    wanted, up = adaround(
+        layer.weight.double(), layer.second.double(), bits=bits, group_size=group_size, steps=steps
+    )
+    made = layer.made(bits, group_size, steps)
+    assert (made.codes != wanted).sum() <= 2
+    soft = ((up > 0) & (up < 1)).double().mean().item()
+    assert made.notes["soft"] == pytest.approx(soft, abs=1.5 / up.numel())
+
+
+def test_the_warm_up_has_nothing_to_learn() -> None:
+    """The error, and with it its gradient, is 0 where v starts; ours leaves these steps out."""
+    layer = correlated(0)
+    _, fraction, scale = on_the_grid(layer.weight.double(), 3, None)
+    start = torch.logit((fraction + 0.1) / 1.2)
+    moved = start + 0.03
+
+    def steepest(v: Tensor) -> float:
+        v = v.clone().requires_grad_()
+        objective(v, fraction, scale, layer.second.double(), None).sum().backward()
+        return float(v.grad.abs().max())
+
+    assert steepest(start) < 1e-14 * steepest(moved)

@@ -1,0 +1,166 @@
+"""A candidate in its model's place, and the record of one that is saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from quantdrift.bits import BitsReport
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.layers import find_linears
+from quantdrift.models.resolve import ModelSource
+from quantdrift.progress import Silent
+from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.saving.candidate import Candidate, CandidateLayer, check_savable, in_place
+from quantdrift.saving.folder import is_onnx_folder, read_record
+from quantdrift.saving.save import save_candidate
+from quantdrift.spec import parse, parse_scheme
+
+BITS = BitsReport(
+    linear=4.0, linear_with_scales=4.1, all_parameters=9.0, n_quantized=10, n_parameters=20
+)
+
+
+class Network(nn.Module):
+    """Two layers with one weight, one other, and things that are not quantized."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(10, 48)
+        self.first = nn.Linear(48, 48)
+        self.again = nn.Linear(48, 48)
+        self.again.weight = self.first.weight
+        self.second = nn.Linear(48, 8)
+        self.register_buffer("offset", torch.randn(8))
+
+    def save_pretrained(self, folder: str) -> None:
+        torch.save(self.state_dict(), Path(folder) / "weights.pt")
+
+
+def candidate(model: nn.Module, scheme: str = "W4-g32") -> Candidate:
+    spec = parse(f"tiny@{scheme}")
+    return Candidate(
+        model=model,
+        source=ModelSource(name="tiny", canonical="org/tiny", kind="hub", location="org/tiny"),
+        spec=spec,
+        layers=[
+            CandidateLayer(
+                name=layer.name,
+                quantized=quantize_rtn(layer.weight, bits=4, group_size=spec.scheme.group_size),
+                error=0.25,
+                fallback="no token" if layer.name == "second" else None,
+            )
+            for layer in find_linears([model])
+        ],
+        fingerprint="f" * 32,
+        bits=BITS,
+        revision="main",
+        calibration={"n_inputs": 512},
+    )
+
+
+def tensors(model: nn.Module) -> dict[str, tuple[int, bytes]]:
+    return {
+        name: (tensor.data_ptr(), tensor.flatten().view(torch.uint8).numpy().tobytes())
+        for name, tensor in model.state_dict().items()
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_inside_the_weights_are_the_codes_and_afterwards_the_tensors_are_back(
+    dtype: torch.dtype,
+) -> None:
+    model = Network().to(dtype)
+    before = tensors(model)
+    given = candidate(model)
+    with in_place(given):
+        for layer in given.layers:
+            weight = model.get_submodule(layer.name).weight
+            assert torch.equal(weight, layer.quantized.dequantize(dtype))
+        assert model.again.weight is model.first.weight
+        inside = tensors(model)
+        changed = {name for name in before if inside[name][1] != before[name][1]}
+        assert changed == {"first.weight", "again.weight", "second.weight"}
+    assert tensors(model) == before  # the same memory, the same bytes
+
+
+def test_a_bfloat16_model_can_be_held_in_float32() -> None:
+    model = Network().to(torch.bfloat16)
+    before = tensors(model)
+    given = candidate(model)
+    with in_place(given, dtype=torch.float32):
+        assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
+        wanted = given.layers[0].quantized.dequantize(torch.float32)
+        assert torch.equal(model.first.weight, wanted)  # not rounded to bfloat16 on the way
+        assert torch.equal(model.again.weight, wanted)
+    assert tensors(model) == before
+
+
+def test_the_tensors_are_back_after_an_error() -> None:
+    model = Network()
+    before = tensors(model)
+    with pytest.raises(KeyboardInterrupt), in_place(candidate(model)):
+        raise KeyboardInterrupt
+    assert tensors(model) == before
+    other = candidate(nn.Sequential(nn.Linear(48, 48)))
+    wrong = Candidate(
+        model=model,
+        source=other.source,
+        spec=other.spec,
+        layers=other.layers,
+        fingerprint="",
+        bits=BITS,
+    )
+    with pytest.raises(ValueError, match="no layer '0'"), in_place(wrong):
+        pytest.fail("there is no such layer")
+    assert tensors(model) == before
+
+
+@pytest.mark.parametrize(
+    ("scheme", "reason"),
+    [("W4A8", "quantizes activations"), ("W16A8", "activations"), ("W4+query", "queries alone")],
+)
+def test_what_no_file_of_weights_can_carry_is_refused(scheme: str, reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=reason):
+        check_savable(parse_scheme(scheme))
+
+
+def test_the_record_says_what_the_model_is(tmp_path: Path) -> None:
+    model = Network()
+    out = tmp_path / "deep" / "out"
+    given = candidate(model)
+    record = save_candidate(given, out, model_format="safetensors", progress=Silent())
+    assert record == read_record(out)
+    assert (record["format"], record["format_version"]) == ("quantdrift-candidate", 1)
+    assert (record["model_format"], record["spec"]) == ("safetensors", "tiny@W4-g32-rtn")
+    assert record["base_model"] == {
+        "name": "tiny",
+        "canonical": "org/tiny",
+        "kind": "hub",
+        "revision": "main",
+        "fingerprint": "f" * 32,
+    }
+    assert record["calibration"] == {"n_inputs": 512}
+    assert record["bits_per_weight"] == BITS.to_json()
+    assert record["versions"]["torch"].startswith("2.")
+    assert [layer["name"] for layer in record["layers"]] == ["first", "second"]
+    assert record["layers"][1] == {
+        "name": "second",
+        "shape": [8, 48],
+        "bits": 4,
+        "group_size": 32,
+        "symmetric": True,
+        "permuted": False,
+        "scaled": False,
+        "error": 0.25,
+        "fallback": "no token",
+    }
+    assert record["files"] == {"weights.pt": (out / "weights.pt").stat().st_size}
+    saved = torch.load(out / "weights.pt")
+    assert torch.equal(saved["first.weight"], given.layers[0].quantized.dequantize(torch.float32))
+    assert not torch.equal(saved["first.weight"], model.first.weight)
+    assert not is_onnx_folder(out)

@@ -1,0 +1,196 @@
+"""How checkpoints store linear layers, by files of a few numbers."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.checkpoint import Checkpoint
+from quantdrift.models.checkpoint_body import completed
+from quantdrift.models.stored import StoredTensor, stored_layers, stored_tensors
+from quantdrift.models.stored_gguf import read_gguf_head
+
+
+def checkpoint(method: str) -> Checkpoint:
+    here = Path("here")
+    quantization: dict[str, Any] = {} if method == "none" else {"quant_method": method, "bits": 4}
+    return Checkpoint(
+        name="x",
+        canonical="x",
+        kind="local",
+        folder=here,
+        body=here,
+        method=method,
+        quantization=quantization,
+    )
+
+
+class Body(nn.Module):
+    """Two blocks of a layer of 8 x 16, an embedding of 10 x 16, and a pooler."""
+
+    base_model_prefix = "bert"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 16)
+        self.layers = nn.ModuleList(nn.ModuleDict({"q": nn.Linear(16, 8)}) for _ in range(2))
+        self.pooler = nn.Linear(16, 16, bias=False)
+
+
+def tensor(dtype: str, n_bytes: int, *shape: int) -> StoredTensor:
+    return StoredTensor(dtype=dtype, shape=shape, n_bytes=n_bytes)
+
+
+def gptq_like(prefix: str = "") -> dict[str, StoredTensor]:
+    """4-bit codes of 128 weights: 64 bytes, with 16 bytes of scales and 8 of zero points."""
+    return {
+        f"{prefix}embed.weight": tensor("F32", 640, 10, 16),
+        **{
+            f"{prefix}layers.{n}.q.{part}": packed
+            for n in range(2)
+            for part, packed in {
+                "qweight": tensor("I32", 64, 2, 8),
+                "scales": tensor("F16", 16, 1, 8),
+                "qzeros": tensor("I32", 8, 1, 2),
+                "bias": tensor("F32", 32, 8),
+            }.items()
+        },
+        f"{prefix}pooler.weight": tensor("F32", 1024, 16, 16),
+        "lm_head.weight": tensor("F32", 9999, 10, 16),
+    }
+
+
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_bits_are_counted_in_what_is_stored(prefix: str) -> None:
+    found = stored_layers(gptq_like(prefix), Body())
+    assert found.packed == ("layers.0.q", "layers.1.q")
+    assert found.plain == ("pooler",)
+    assert found.missing == ()
+    assert found.bits.linear == 4  # 64 bytes for 128 weights
+    assert found.bits.linear_with_scales == 5.5  # 88 bytes
+    assert found.bits.n_quantized == 256
+    n_parameters = 160 + 2 * (128 + 8) + 256
+    assert found.bits.n_parameters == n_parameters
+    stored = 640 + 2 * (64 + 16 + 8 + 32) + 1024  # the head is not part of the model
+    assert found.bits.all_parameters == 8 * stored / n_parameters
+
+
+def test_an_unquantized_checkpoint_has_the_width_of_its_weights() -> None:
+    body = Body()
+    tensors = {name: tensor("BF16", 2 * p.numel(), *p.shape) for name, p in body.named_parameters()}
+    found = stored_layers(tensors, body, others=[nn.Linear(16, 4, bias=False)])
+    assert found.packed == ()
+    assert (found.bits.linear, found.bits.linear_with_scales, found.bits.n_quantized) == (16, 16, 0)
+    n = found.bits.n_parameters
+    assert n == 688 + 64
+    assert found.bits.all_parameters == (688 * 16 + 64 * 32) / n
+    del tensors["layers.1.q.weight"], tensors["layers.1.q.bias"]
+    assert stored_layers(tensors, body).missing == ("layers.1.q",)
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        tensor("I8", 128, 8, 16),  # bitsandbytes, 8 bits
+        tensor("U8", 64, 64, 1),  # bitsandbytes, 4 bits
+        tensor("F8_E4M3", 128, 8, 16),  # compressed-tensors
+    ],
+)
+def test_a_weight_that_is_no_float_of_its_shape_is_packed(weight: StoredTensor) -> None:
+    tensors = {"layers.0.q.weight": weight, "layers.1.q.weight": tensor("F16", 256, 8, 16)}
+    found = stored_layers(tensors, Body())
+    assert found.packed == ("layers.0.q",)
+    assert found.plain == ("layers.1.q",)
+    assert found.bits.linear == weight.n_bytes * 8 / 128
+
+
+def test_heads_are_read_of_shards_and_of_old_files(tmp_path: Path) -> None:
+    weights = {"a.weight": torch.zeros(2, 3, dtype=torch.bfloat16), "b": torch.zeros(4).int()}
+    wanted = {"a.weight": tensor("BF16", 12, 2, 3), "b": tensor("I32", 16, 4)}
+    for name, weight in weights.items():
+        save_file({name: weight}, tmp_path / f"{name}.safetensors", metadata={"format": "pt"})
+    index = {"weight_map": {name: f"{name}.safetensors" for name in weights}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert stored_tensors(tmp_path) == wanted
+    (tmp_path / "old").mkdir()
+    torch.save(weights, tmp_path / "old" / "pytorch_model.bin")
+    found = stored_tensors(tmp_path / "old")
+    assert found["a.weight"] == wanted["a.weight"]
+    assert (found["b"].dtype, found["b"].n_bytes) == ("int32", 16)
+
+
+def test_gptq_is_told_where_its_layers_are_and_awq_where_they_are_not() -> None:
+    stored = stored_layers(gptq_like(), Body())
+    gptq = completed(checkpoint("gptq"), stored)
+    assert gptq["block_name_to_quantize"] == "layers"
+    assert gptq["modules_in_block_to_quantize"] == [["q"]]
+    assert gptq["bits"] == 4
+    assert completed(checkpoint("awq"), stored)["modules_to_not_convert"] == ["pooler"]
+
+
+def test_config_and_files_that_contradict_each_other_are_refused() -> None:
+    packed = stored_layers(gptq_like(), Body())
+    body = Body()
+    floats = {name: tensor("F32", 4 * p.numel(), *p.shape) for name, p in body.named_parameters()}
+    plain = stored_layers(floats, body)
+    with pytest.raises(UnsupportedError, match=r"packed layers .*but no quantization_config"):
+        completed(checkpoint("none"), packed)
+    with pytest.raises(UnsupportedError, match=r"quantization_config \(gptq\), but no packed"):
+        completed(checkpoint("gptq"), plain)
+    tensors = {**gptq_like(), "pooler.qweight": tensor("I32", 128, 2, 16)}
+    del tensors["pooler.weight"]
+    with pytest.raises(UnsupportedError, match="packs layers outside of one list of blocks"):
+        completed(checkpoint("gptq"), stored_layers(tensors, body))
+
+
+def gguf(data: bytes, version: int = 3, alignment: int = 64) -> bytes:
+    """A head with two pairs and two tensors: 2 x 32 numbers as Q8_0, and three float32."""
+
+    def string(text: str) -> bytes:
+        return struct.pack("<Q", len(text)) + text.encode()
+
+    head = b"GGUF" + struct.pack("<IQQ", version, 2, 3)
+    head += string("general.architecture") + struct.pack("<I", 8) + string("bert")
+    head += string("general.alignment") + struct.pack("<II", 4, alignment)
+    head += string("tokens") + struct.pack("<IIQ", 9, 8, 2) + string("a") + string("b")
+    head += string("blk.0.q.weight") + struct.pack("<IQQIQ", 2, 32, 2, 8, 0)
+    head += string("norm") + struct.pack("<IQIQ", 1, 3, 0, 128)
+    return head + b"\0" * (-len(head) % alignment) + data
+
+
+def test_the_head_of_a_gguf_file(tmp_path: Path) -> None:
+    file = tmp_path / "x.gguf"
+    file.write_bytes(gguf(b"\0" * (128 + 12)))
+    head = read_gguf_head(file)
+    assert head.architecture == "bert"
+    assert head.tensors == {"blk.0.q.weight": ((2, 32), 8, 128), "norm": ((3,), 0, 12)}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"GGML and more", "not a GGUF file"),
+        (gguf(b"", version=1), "is GGUF 1; expected version 2 or 3"),
+        (gguf(b"")[:90], "damaged or cut short"),
+    ],
+)
+def test_what_is_no_gguf_file_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(content)
+    with pytest.raises(UnsupportedError, match=message):
+        read_gguf_head(tmp_path / "x.gguf")
+
+
+def test_a_folder_without_weights_or_with_damaged_ones_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="holds no weights: expected"):
+        stored_tensors(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"\x05\0\0\0\0\0\0\0{")
+    with pytest.raises(UnsupportedError, match="cannot be read"):
+        stored_tensors(tmp_path)
