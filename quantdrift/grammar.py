@@ -21,6 +21,7 @@ __all__ = [
     "error_at",
     "read_scheme",
     "split_spec",
+    "split_versus",
     "stripped",
 ]
 
@@ -47,6 +48,9 @@ _CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"  # line ends, and what
 _NOT_IN_MODEL = re.compile(rf"[{_CONTROL}]+|^\s+|(?<!\s)\s+\Z")
 _NOT_IN_SCHEME = re.compile(rf"[\s{_CONTROL}]+|@")
 _LIKE_THIS = "MODEL@SCHEME, e.g. minilm@W4-rtn"
+_VERSUS = re.compile(r"(?:^|\s+)vs(?:\s+|$)")
+_SCHEME_LIKE = re.compile(r"@W[0-9][^@]*\Z")
+_VERSUS_LIKE_THIS = "MODEL vs MODEL, e.g. minilm vs ./minilm-gptq"
 _PART = f"a granularity (channel, g128, ...) or a quantizer ({', '.join(QUANTIZERS)})"
 _KEY = f"KEY=VALUE with KEY one of {', '.join(OPTION_KEYS)}"
 _OPTION = f"query, a criterion ({', '.join(CRITERIA)}) or {_KEY}"
@@ -72,6 +76,11 @@ def stripped(text: str) -> tuple[int, int]:
 
 def split_spec(text: str, start: int, end: int) -> int:
     """Where the "@" is."""
+    if versus := _find_versus(text, start, end):
+        expected = (
+            f"one model and a scheme ({_LIKE_THIS}): two models are compared by quantdrift run only"
+        )
+        raise error_at(text, versus[0], versus[1], "unexpected", expected)
     at = text.rfind("@", start, end)
     if at < 0:
         raise error_at(text, end, end, "unknown '@'", _LIKE_THIS)
@@ -81,6 +90,35 @@ def split_spec(text: str, start: int, end: int) -> int:
         expected = "a model on one line, without spaces at its ends"
         raise error_at(text, *bad.span(), "unexpected", expected)
     return at
+
+
+def split_versus(text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Where the word "vs" begins and ends with the spaces around it; None if there is none.
+
+    Raises:
+        SpecError: the word is there, but no model on either side, or what is there is none.
+    """
+    versus = _find_versus(text, start, end)
+    if versus is None:
+        return None
+    before, after = versus
+    if again := _find_versus(text, after, end):
+        raise error_at(text, *again, "second", f"two models, {_VERSUS_LIKE_THIS}")
+    for side, (first, last) in {"reference": (start, before), "candidate": (after, end)}.items():
+        if first >= last:
+            raise error_at(text, first, first, f"unknown {side}", _VERSUS_LIKE_THIS)
+        if bad := _NOT_IN_MODEL.search(text, first, last):
+            expected = f"a {side} on one line, without spaces at its ends"
+            raise error_at(text, *bad.span(), "unexpected", expected)
+        if scheme := _SCHEME_LIKE.search(text, first, last):
+            expected = f"a {side} as it is stored, without a scheme"
+            raise error_at(text, scheme.start(), last, "unexpected", expected)
+    return before, after
+
+
+def _find_versus(text: str, start: int, end: int) -> tuple[int, int] | None:
+    found = _VERSUS.search(text[start:end])  # a part, as "^" is the beginning of what is searched
+    return None if found is None else (start + found.start(), start + found.end())
 
 
 def read_scheme(text: str, start: int, end: int) -> dict[str, Any]:

@@ -9,6 +9,8 @@ QUANTIZER   := one of QUANTIZERS                     default rtn
 OPTION      := "query" | CRITERION | KEY "=" VALUE   in any order, each at most once
 CRITERION   := one of CRITERIA                       needed for a fractional NUMBER
 KEY         := one of OPTION_KEYS
+
+Two models, `MODEL vs MODEL`, are read by `quantdrift.versus`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
+from datasets import Dataset  # type: ignore[import-untyped]  # it ships no types
 from mteb.models import EncoderProtocol, SearchEncoderWrapper
 from mteb.types import PromptType
 from numpy.typing import NDArray

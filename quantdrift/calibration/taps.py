@@ -115,7 +115,7 @@ class ProductTap(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
 
     def __init__(self, layers: Sequence[LinearLayer], arrive: Arrive, local: _Local) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
-        self._numbers = {
+        self._numbers: dict[object, int] = {
             (layer.weight.data_ptr(), frozenset(layer.weight.shape)): number
             for number, layer in enumerate(layers)
         }

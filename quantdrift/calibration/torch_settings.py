@@ -21,7 +21,7 @@ class TorchSettings:
         n_threads: for one operation.
         autocast: device kind to the type that operations are cast to there.
         device: where new tensors go.
-        cuda_device: number of the present GPU; None where CUDA was not used yet.
+        cuda_device: number of the present GPU; None where there is none.
     """
 
     n_threads: int
@@ -40,7 +40,7 @@ class TorchSettings:
                 if torch.is_autocast_enabled(kind)
             },
             device=torch.get_default_device(),
-            cuda_device=torch.cuda.current_device() if torch.cuda.is_initialized() else None,
+            cuda_device=torch.cuda.current_device() if torch.cuda.is_available() else None,
         )
 
     @contextmanager

@@ -30,6 +30,11 @@ class WholeModelQuantizer(Protocol):
         """As of a `LayerQuantizer`."""
         ...
 
+    @property
+    def has_zero_points(self) -> bool:
+        """As of a `LayerQuantizer`."""
+        ...
+
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """As of a `LayerQuantizer`."""
         ...

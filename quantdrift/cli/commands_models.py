@@ -76,6 +76,9 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
 ) -> None:
     """Compare a model with its quantized self on a corpus, and write a run folder.
 
+    In place of a scheme, a checkpoint that is quantized already can be the other side:
+    "MODEL vs CHECKPOINT", a folder, a hub id or a GGUF file.
+
     The folder holds evidence.parquet (one row per query: both rankings, epsilon, flip) and run.json
     (spec, versions, fingerprints, metrics with intervals). Compute more from it, without the model,
     with: quantdrift metrics RUN

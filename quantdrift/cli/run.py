@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from quantdrift.cli import Interrupted
@@ -15,8 +16,9 @@ from quantdrift.errors import QuantDriftError
 from quantdrift.measurement.embeddings import EmbeddingStore, default_store
 from quantdrift.measurement.job import run_spec
 from quantdrift.measurement.retrieval import Settings
+from quantdrift.measurement.versus_job import run_versus
 from quantdrift.progress import Silent, Terminal
-from quantdrift.spec import parse
+from quantdrift.versus import Versus, parse_pair
 
 __all__ = ["RUNS", "RunOptions", "dataset_of", "run_command", "slug"]
 
@@ -49,12 +51,12 @@ def run_command(options: RunOptions) -> None:
     Raises:
         QuantDriftError: anything wrong with spec, data, model or disk.
     """
-    spec = parse(options.spec)
+    spec = parse_pair(options.spec)
+    measure = partial(run_versus, spec) if isinstance(spec, Versus) else partial(run_spec, spec)
     dataset = dataset_of(options)
     out = options.out or RUNS / f"{slug(str(spec))}_on_{slug(dataset.name)}"
     try:
-        run = run_spec(
-            spec,
+        run = measure(
             dataset,
             out=out,
             settings=Settings(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.embeddings import EmbeddingStore, digest_of
+from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.job import describe_data, describe_run
 from quantdrift.measurement.retrieval import Inputs, Settings, measure_retrieval
+from quantdrift.measurement.text_inputs import text_inputs
 from quantdrift.models.checkpoint import Checkpoint, find_checkpoint, refuse_missing
 from quantdrift.models.checkpoint_loading import load_checkpoint
 from quantdrift.models.resolve import ModelSource, resolve
@@ -148,12 +148,9 @@ def _inputs(
     texts: tuple[str, ...],
 ) -> Inputs:
     """One side, by whichever model is in place; the key is the reference's, as in other runs."""
-    return Inputs(
-        role=role,
-        ids=ids,
+    return replace(
+        text_inputs(reference, texts, role=role, ids=ids),
         encode=lambda rows, batch_size: models.encode(
             [texts[row] for row in rows.tolist()], role, batch_size
         ),
-        key={"texts": digest_of(texts), "encoder": reference.describe(role)},
-        lengths=np.array([len(text) for text in texts], dtype=np.int64),
     )

@@ -26,14 +26,15 @@ def reading_digest(holders: Sequence[object], modules: Sequence[nn.Module]) -> s
     """
     tokenizers = {id(one): one for holder in holders for one in _tokenizers(holder)}
     parts = [tokenizer_digest(one) for one in tokenizers.values()]
-    configs = {
-        id(module.config): module.config
-        for root in modules
-        for module in root.modules()
-        if hasattr(getattr(module, "config", None), "to_dict")
-    }
+    configs: dict[int, Any] = {}
+    for root in modules:
+        for module in root.modules():
+            config: Any = getattr(module, "config", None)
+            if hasattr(config, "to_dict"):
+                configs[id(config)] = config
     for config in configs.values():
-        settings = {k: v for k, v in config.to_dict().items() if k not in _VOLATILE}
+        said: dict[str, Any] = config.to_dict()
+        settings = {k: v for k, v in said.items() if k not in _VOLATILE}
         parts.append(json.dumps(settings, sort_keys=True, default=str))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 

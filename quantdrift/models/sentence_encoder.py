@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +15,15 @@ from torch import nn
 
 from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.models.resolve import ModelSource
+from quantdrift.saving.folder import is_onnx_folder
 from quantdrift.scoring import Similarity
 
 __all__ = ["Role", "SentenceEncoder", "load_encoder", "pick_device"]
 
 Role = Literal["query", "document"]
+
+_TALKATIVE = ("sentence_transformers", "torchao", "torch.utils._pytree")
+"""Logs that warn, when a model is loaded, of what concerns none of its users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,7 +79,7 @@ def pick_device(wanted: str | None = None) -> torch.device:
 def load_encoder(
     source: ModelSource, *, device: torch.device, revision: str | None = None
 ) -> SentenceEncoder:
-    """Load a sentence-transformers model.
+    """Load a sentence-transformers model, or a saved candidate that onnxruntime runs.
 
     Args:
         source: where it lies.
@@ -82,10 +87,15 @@ def load_encoder(
         revision: of a hub model.
 
     Raises:
-        MissingExtraError: sentence-transformers is not installed.
+        MissingExtraError: sentence-transformers, or onnxruntime where it is needed, is not
+            installed.
         UnsupportedError: the hub cannot be reached, has no such model, or the folder cannot be
             loaded as an embedding model.
+        RunError: the folder's ONNX model is not the one that was written.
     """
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    on_onnx = source.kind == "local" and is_onnx_folder(Path(source.location))
     try:
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 -- as below
@@ -93,10 +103,14 @@ def load_encoder(
         raise MissingExtraError(
             "sentence-transformers", "models", needed_for="running a model"
         ) from error
-    logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there; ours are shown instead
     try:
-        model = SentenceTransformer(source.location, device=str(device), revision=revision)
+        if on_onnx:
+            from quantdrift.models.onnx_encoder import load_onnx  # noqa: PLC0415 -- imports those above
+
+            model: SentenceTransformer = load_onnx(source.location, device)
+        else:
+            model = SentenceTransformer(source.location, device=str(device), revision=revision)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         where = "from the hub" if source.kind == "hub" else f"from {source.location}"

@@ -15,6 +15,7 @@ from quantdrift.progress import Progress, Silent
 from quantdrift.report.law_runs import spec_of
 from quantdrift.runs import Run, refuse_copies
 from quantdrift.theory import ContenderBucket, ContenderPrediction, predicted_by_contender_count
+from quantdrift.versus import Versus
 
 __all__ = [
     "ContenderGroup",
@@ -80,7 +81,7 @@ def contender_groups(
     members: dict[str, list[Run]] = {}
     for run in runs:
         names = {
-            "scheme": str(spec_of(run).scheme),
+            "scheme": _scheme(run),
             "data": str(run.record["data"]["name"]),
             "none": ALL,
         }
@@ -92,6 +93,11 @@ def contender_groups(
             groups.append(_group(name, group))
             tell(1)
     return groups
+
+
+def _scheme(run: Run) -> str:
+    spec = spec_of(run)
+    return f"vs {spec.candidate}" if isinstance(spec, Versus) else str(spec.scheme)
 
 
 def _group(name: str, runs: Sequence[Run]) -> ContenderGroup:

@@ -205,10 +205,7 @@ def _names(values: Sequence[str]) -> list[str]:
 
 def _widths(runs: Sequence[LawRun]) -> list[str]:
     """Bits that occur, fewest first."""
-    by_width = {
-        run.bits: (run.spec.scheme.weight_bits, run.spec.scheme.activation_bits or 16)
-        for run in runs
-    }
+    by_width = {run.bits: run.width for run in runs}
     return sorted(by_width, key=lambda bits: by_width[bits])
 
 

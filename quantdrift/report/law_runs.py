@@ -12,11 +12,12 @@ import numpy as np
 from quantdrift import perturbation
 from quantdrift.errors import RunError
 from quantdrift.runs import Run, refuse_copies
-from quantdrift.spec import Spec, parse
+from quantdrift.spec import Spec
 from quantdrift.statistics import Estimate, rate_estimate
 from quantdrift.theory.law import LawPoint, law_point
+from quantdrift.versus import Versus, parse_pair
 
-__all__ = ["LawRun", "bits_of", "law_runs", "refuse_copies", "spec_of"]
+__all__ = ["LawRun", "law_runs", "refuse_copies", "spec_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,27 +31,33 @@ class LawRun:
         spec: the pair.
         data: name of the corpus.
         n_documents: its size.
+        stored_bits: weight bits of a candidate that was stored; None for one that a scheme made.
     """
 
     path: Path
     point: LawPoint
     changed: Estimate
-    spec: Spec
+    spec: Spec | Versus
     data: str
     n_documents: int
+    stored_bits: float | None = None
 
     @property
     def bits(self) -> str:
-        """Weight and activation bits as the spec spells them, e.g. W4 or W4A8."""
-        return bits_of(self.spec)
+        """Weight and activation bits as a spec spells them, e.g. W4 or W4A8."""
+        if isinstance(self.spec, Versus):
+            return "stored" if self.stored_bits is None else f"W{self.stored_bits:g}"
+        return str(self.spec.scheme).partition("-")[0]
+
+    @property
+    def width(self) -> tuple[float, int]:
+        """Weight and activation bits, by which runs are sorted; 16 are bits that are left alone."""
+        if isinstance(self.spec, Versus):
+            return self.stored_bits or 16, 16
+        return self.spec.scheme.weight_bits, self.spec.scheme.activation_bits or 16
 
 
-def bits_of(spec: Spec) -> str:
-    """Weight and activation bits as the spec spells them, e.g. W4 or W4A8."""
-    return str(spec.scheme).partition("-")[0]
-
-
-def spec_of(run: Run) -> Spec:
+def spec_of(run: Run) -> Spec | Versus:
     """The pair of a run.
 
     Raises:
@@ -62,7 +69,7 @@ def spec_of(run: Run) -> Spec:
             f"{run.path / 'run.json'} lacks spec or data.name; expected a run written by: "
             "quantdrift run SPEC --data FOLDER"
         )
-    return parse(str(run.record["spec"]))
+    return parse_pair(str(run.record["spec"]))
 
 
 def law_runs(runs: Sequence[Run]) -> list[LawRun]:
@@ -101,7 +108,14 @@ def law_runs(runs: Sequence[Run]) -> list[LawRun]:
     return found
 
 
-def _law_run(run: Run, spec: Spec) -> LawRun:
+def _stored_bits(run: Run) -> float | None:
+    """What its method calls itself, else what was counted in its files."""
+    nominal = run.record.get("quantization", {}).get("nominal_bits")
+    found = nominal or run.record.get("bits_per_weight", {}).get("linear")
+    return None if found is None else round(float(found), 2)
+
+
+def _law_run(run: Run, spec: Spec | Versus) -> LawRun:
     evidence = run.evidence()
     data = str(run.record["data"]["name"])
     n_documents = run.record["data"].get("n_documents")
@@ -114,4 +128,5 @@ def _law_run(run: Run, spec: Spec) -> LawRun:
         spec=spec,
         data=data,
         n_documents=int(evidence.n_items.max()) if n_documents is None else int(n_documents),
+        stored_bits=_stored_bits(run) if isinstance(spec, Versus) else None,
     )

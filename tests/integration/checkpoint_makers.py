@@ -147,7 +147,15 @@ def hqq(folder: Path, *, modules: bool = False) -> Made:
         layer.state_dict(destination=tensors, prefix=f"{name}.")
         meant[name] = layer.dequantize()
     config = {"quant_method": "hqq", "quant_config": how, "skip_modules": ["lm_head"]}
-    return write_folder(folder, tensors, config, modules=modules), meant
+    write_folder(folder, tensors, config, modules=modules)
+    (folder / "model.safetensors").unlink()
+    where = {}
+    for number in range(2):  # shards, with the parts of a layer in both
+        names, file = sorted(tensors)[number::2], f"model-0000{number + 1}-of-00002.safetensors"
+        save_file({name: tensors[name].contiguous() for name in names}, folder / file)
+        where |= dict.fromkeys(names, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    return folder, meant
 
 
 def torchao(folder: Path, *, modules: bool = False) -> Made:

@@ -79,6 +79,25 @@ def test_late_interaction_and_sparse_models_search_by_themselves(
     assert bool(run.record["data"]["warnings"]) == (kind == "sparse")
 
 
+@pytest.mark.parametrize("shortlist", [None, 6])
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_that_search_by_themselves_are_calibrated_on_documents(
+    kind: str, shortlist: int | None, tmp_path: Path
+) -> None:
+    make, backbone, _ = KINDS[kind]
+    saved = str(tmp_path / "model")
+    make(save_backbone(backbone, tmp_path / "backbone"), device="cpu").save_pretrained(saved)
+    content = split_data(10, 30, shortlist=shortlist)
+    task = retrieval_task(f"Tiny{kind}", {"default": {"test": content}}, kind="Reranking")
+    pair = mteb.get_model(f"quantdrift:{saved}@W3-g16-adaround+calib=20")
+    scores(pair, task, cache=mteb.ResultCache(tmp_path))
+    made = read_run(next(tmp_path.rglob("run.json"))).record["quantization"]
+    assert made["calibration"]["n_inputs"] == 20
+    # documents have nine words, and marks around them
+    assert made["layers"][0]["n_tokens"] >= 20 * 9
+    assert not [name for name in made["fallbacks"] if "pooler" not in name]
+
+
 @pytest.fixture
 def streamed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The similarities that were streamed; a search of the model's own adds nothing."""

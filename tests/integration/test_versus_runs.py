@@ -30,6 +30,8 @@ from quantdrift.models.sentence_encoder import SentenceEncoder
 from quantdrift.progress import Silent
 from quantdrift.report.contender_groups import contender_groups
 from quantdrift.report.law_runs import law_runs
+from quantdrift.saving.make import make_candidate
+from quantdrift.saving.save import save_candidate
 from quantdrift.spec import parse
 
 
@@ -94,6 +96,28 @@ def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
     assert points[1].point.label == f"minilm vs {heavier} on eight sentences"
     groups = contender_groups([scheme, other])
     assert [group.name for group in groups] == ["W4-g128-rtn", f"vs {heavier}"]
+
+
+def test_what_quantdrift_wrote_drifts_as_its_scheme_does(tmp_path: Path) -> None:
+    spec = parse("minilm@W3-channel")
+    made = make_candidate(
+        spec, dataset=None, batch_size=8, cache=False, progress=Silent(), device="cpu"
+    )
+    save_candidate(made, tmp_path / "w3", model_format="safetensors", progress=Silent())
+    found = run_two("minilm", tmp_path / "w3", tmp_path / "run")
+    scheme = run_spec(
+        spec, DATASET, out=tmp_path / "scheme", settings=SETTINGS, store=EmbeddingStore(None),
+        progress=Silent(), device="cpu",
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        *(perturbation.epsilon(run.evidence()) for run in (found, scheme)), atol=1e-6
+    )
+    assert found.record["quantization"]["quantizer"] == "quantdrift"
+    assert found.record["quantization"]["quantization_config"]["spec"] == str(spec)
+    assert found.record["bits_per_weight"] == scheme.record["bits_per_weight"]
+    candidate = found.record["model"].pop("candidate")
+    assert found.record["model"] == scheme.record["model"]  # what is never reached, for one
+    assert candidate["name"] == str(tmp_path / "w3")
 
 
 def test_what_libraries_do_to_the_process_is_undone(

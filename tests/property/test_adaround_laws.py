@@ -97,11 +97,11 @@ def test_what_is_on_the_grid_stays(layer: Layer, bits: int, group_size: int | No
 
 
 @settings(deadline=None, max_examples=15)
-@given(layers(), st.integers(2, 8), GROUPS, st.integers(-60, 60), st.integers(-30, 30))
+@given(layers(), st.integers(2, 8), GROUPS, st.sampled_from([-80, 3, 60]), st.integers(-30, 30))
 def test_units_of_weights_and_inputs_do_not_matter(
     layer: Layer, bits: int, group_size: int | None, power: int, power_of_inputs: int
 ) -> None:
-    """Powers of two, which change no digit."""
+    """Powers of two, which change no digit. The squares of 2^-80 are below the least float32."""
     moved = Layer(weight=layer.weight * 2.0**power, second=layer.second * 4.0**power_of_inputs)
     assert torch.equal(moved.rounded(bits, group_size), layer.rounded(bits, group_size))
 

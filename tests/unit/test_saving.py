@@ -100,6 +100,19 @@ def test_a_bfloat16_model_can_be_held_in_float32() -> None:
     assert tensors(model) == before
 
 
+def test_parameters_that_share_memory_share_the_codes() -> None:
+    model = Network()
+    model.again.weight = nn.Parameter(model.first.weight.data)  # tied, and yet two parameters
+    before = tensors(model)
+    given = candidate(model)
+    assert [layer.name for layer in given.layers] == ["first", "second"]
+    with in_place(given):
+        assert torch.equal(model.again.weight, model.first.weight)
+        wanted = given.layers[0].quantized.dequantize(torch.float32)
+        assert torch.equal(model.again.weight, wanted)
+    assert tensors(model) == before
+
+
 def test_the_tensors_are_back_after_an_error() -> None:
     model = Network()
     before = tensors(model)

@@ -1,0 +1,248 @@
+"""What kind of checkpoint a candidate is: where it lies, which method quantized it, what it needs.
+
+Nothing is loaded here, so that a missing library or a wrong folder is known before hours go into
+the reference.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.models.resolve import resolve
+from quantdrift.saving.folder import RECORD, read_record
+
+__all__ = ["Checkpoint", "find_checkpoint", "nominal_bits", "refuse_missing"]
+
+NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "awq": (("gptqmodel", "accelerate"), "gptq"),
+    "bitsandbytes": (("bitsandbytes", "accelerate"), "bitsandbytes"),
+    "compressed-tensors": (("compressed-tensors",), "compressed-tensors"),
+    "gptq": (("gptqmodel", "optimum"), "optimum"),
+    "hqq": (("hqq",), "hqq"),
+    "torchao": (("torchao",), "torchao"),
+}
+"""Method to the packages that transformers 5 reads its checkpoints with, and the extra for them."""
+
+_GGUF_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+\.gguf)", re.IGNORECASE)
+_WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
+_LISTED = 8
+"""Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
+
+_OTHER_WEIGHTS = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
+_OLD_WEIGHTS = ["*.bin", "*.pt", "*.pth"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A model as it lies on disk.
+
+    Attributes:
+        name: as the user wrote it.
+        canonical: hub id, or the folder's name for a local one; with the file's name for GGUF.
+        kind: how it is had: "embedded", "local" or "hub".
+        folder: where it lies.
+        body: folder below it that holds the transformer's config.json and weights.
+        method: what quantized it, as its config.json says (gptq, awq, hqq, ...); "gguf";
+            "quantdrift" for what `quantdrift quantize` wrote; or "none".
+        quantization: the quantization_config of its config.json, or what scheme.json says; empty if
+            there is neither.
+        gguf: name of the GGUF file in the folder, None for other formats.
+        has_modules: whether it says how tokens become an embedding (modules.json).
+        revision: commit of a hub model, where it can be told.
+    """
+
+    name: str
+    canonical: str
+    kind: str
+    folder: Path
+    body: Path
+    method: str
+    quantization: Mapping[str, Any] = field(default_factory=dict)
+    gguf: str | None = None
+    has_modules: bool = False
+    revision: str | None = None
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where it came from, as JSON values."""
+        return {
+            "name": self.name,
+            "canonical": self.canonical,
+            "kind": self.kind,
+            "revision": self.revision,
+            "format": self.method,
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records of how it is quantized, as JSON values."""
+        return {
+            "quantizer": self.method,
+            "nominal_bits": nominal_bits(self.quantization),
+            "quantization_config": _short(self.quantization),
+        }
+
+
+def find_checkpoint(name: str) -> Checkpoint:
+    """Find the checkpoint that a name means; one on the hub is downloaded.
+
+    Args:
+        name: a model as in a spec, `FOLDER/FILE.gguf`, or `ORG/REPO:FILE.gguf`.
+
+    Raises:
+        UnknownNameError: nothing of that name.
+        UnsupportedError: the folder or file is not there, holds no model, or the hub has none.
+        RunError: it was written by a quantdrift that this one cannot read.
+    """
+    if name.lower().endswith(".gguf"):
+        return _gguf(name)
+    source = resolve(name)
+    folder = _downloaded(source.canonical) if source.kind == "hub" else Path(source.location)
+    has_modules = (folder / "modules.json").is_file()
+    body = folder / _body_path(folder) if has_modules else folder
+    config = _json(body / "config.json") if (body / "config.json").is_file() else {}
+    quantization = config.get("quantization_config") or config.get("compression_config") or {}
+    if (folder / RECORD).is_file():
+        record = read_record(folder)
+        own = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
+        quantization = {"quant_method": "quantdrift", **own}
+    return Checkpoint(
+        name=name,
+        canonical=source.canonical,
+        kind=source.kind,
+        folder=folder,
+        body=body,
+        method=_method(quantization) if quantization else "none",
+        quantization=quantization,
+        has_modules=has_modules,
+        revision=_commit(folder) if source.kind == "hub" else None,
+    )
+
+
+def refuse_missing(checkpoint: Checkpoint) -> None:
+    """Refuse a checkpoint whose libraries are not installed.
+
+    Raises:
+        MissingExtraError: names the package and the extra that brings it.
+    """
+    packages, extra = NEEDED.get(checkpoint.method, ((), ""))
+    for package in packages:
+        if importlib.util.find_spec(package.replace("-", "_")) is None:
+            needed_for = f"the {checkpoint.method} checkpoint {checkpoint.name}"
+            raise MissingExtraError(package, extra, needed_for=needed_for)
+
+
+def nominal_bits(quantization: Mapping[str, Any]) -> float | None:
+    """The weight width that a quantization_config names; None if it names none, or several.
+
+    >>> nominal_bits({"quant_method": "gptq", "bits": 4, "group_size": 128})
+    4.0
+
+    Args:
+        quantization: of a config.json.
+    """
+    method = _method(quantization)
+    if method == "quantdrift":
+        return float(quantization["bits_per_weight"]["linear"])
+    if method == "bitsandbytes":
+        return 4.0 if quantization.get("load_in_4bit") else 8.0
+    if method == "torchao":
+        named = set(re.findall(r"Int(\d+)Weight|Float(8)", json.dumps(quantization)))
+        widths = {float(first or second) for first, second in named}
+    else:
+        widths = set(_widths(quantization))
+    return widths.pop() if len(widths) == 1 else None
+
+
+def _widths(value: Any) -> list[float]:
+    if isinstance(value, list):
+        return [width for part in value for width in _widths(part)]
+    if not isinstance(value, Mapping):
+        return []
+    own = [float(value[key]) for key in _WIDTH_KEYS if isinstance(value.get(key), int | float)]
+    # compressed-tensors has a width for activations beside that for weights
+    parts = [part for key, part in value.items() if "activations" not in key]
+    return own or [width for part in parts for width in _widths(part)]
+
+
+def _method(quantization: Mapping[str, Any]) -> str:
+    if quantization.get("load_in_4bit") or quantization.get("load_in_8bit"):
+        return "bitsandbytes"
+    return str(quantization.get("quant_method", "unknown"))
+
+
+def _gguf(name: str) -> Checkpoint:
+    if on_hub := _GGUF_ON_HUB.fullmatch(name):
+        repo, file = on_hub.groups()
+        folder, kind, canonical = _downloaded(repo, file), "hub", name
+    else:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise UnsupportedError(
+                f"no file {path} (expected FOLDER/FILE.gguf, or ORG/REPO:FILE.gguf on the hub)"
+            )
+        folder, file, kind, canonical = path.resolve().parent, path.name, "local", path.name
+    return Checkpoint(
+        name=name,
+        canonical=canonical,
+        kind=kind,
+        folder=folder,
+        body=folder,
+        method="gguf",
+        gguf=file,
+        revision=_commit(folder) if kind == "hub" else None,
+    )
+
+
+def _downloaded(repo: str, file: str | None = None) -> Path:
+    """The folder of a hub model, downloaded if need be: one file of it, or what torch loads."""
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for models on the hub
+
+    try:
+        if file is not None:
+            folder = Path(snapshot_download(repo, allow_patterns=[file]))
+        else:
+            ignored = [*_OTHER_WEIGHTS, *_OLD_WEIGHTS]
+            folder = Path(snapshot_download(repo, ignore_patterns=ignored))
+            if not any(folder.rglob("*.safetensors")):
+                folder = Path(snapshot_download(repo, ignore_patterns=_OTHER_WEIGHTS))
+    except (OSError, ValueError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        message = f"the checkpoint {repo!r} cannot be had from the hub: {first}"
+        raise UnsupportedError(message) from error
+    if file is not None and not (folder / file).is_file():
+        raise UnsupportedError(f"{repo} on the hub has no file {file}")
+    return folder
+
+
+def _commit(folder: Path) -> str | None:
+    return folder.name if re.fullmatch("[0-9a-f]{40}", folder.name) else None
+
+
+def _body_path(folder: Path) -> str:
+    modules = _json(folder / "modules.json")
+    first = modules[0] if isinstance(modules, list) and modules else {}
+    return str(first.get("path", "")) if isinstance(first, dict) else ""
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UnsupportedError(f"{file} cannot be read: {error}") from error
+
+
+def _short(value: Any) -> Any:
+    """Without what is not set, and long lists as their length."""
+    if isinstance(value, Mapping):
+        return {str(key): _short(part) for key, part in value.items() if part is not None}
+    if isinstance(value, list):
+        return (
+            [_short(part) for part in value] if len(value) <= _LISTED else f"{len(value)} entries"
+        )
+    return value if isinstance(value, str | int | float | bool) else None

@@ -1,0 +1,130 @@
+"""What is saved: a model, and the codes that its layers' weights become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quantdrift.bits import BitsReport
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.layers import LinearLayer, find_linears
+from quantdrift.models.resolve import ModelSource
+from quantdrift.quantizers.base import QuantizedWeight
+from quantdrift.spec import Scheme, Spec
+
+__all__ = ["Candidate", "CandidateLayer", "check_savable", "in_place"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CandidateLayer:
+    """One quantized layer.
+
+    Attributes:
+        name: as `find_linears` gives it for the model.
+        quantized: codes and grid.
+        error: ||X (W - Q)^T||^2 / ||X W^T||^2 over the calibration tokens; None if not known.
+        fallback: why it was rounded to nearest instead; None if it was not.
+    """
+
+    name: str
+    quantized: QuantizedWeight
+    error: float | None = None
+    fallback: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidate:
+    """A model with its reference weights, and the codes that make it the candidate.
+
+    Attributes:
+        model: a SentenceTransformer, or another torch module with `save_pretrained`.
+        source: where the model came from.
+        revision: of a hub model.
+        spec: model and scheme.
+        layers: every quantized layer.
+        fingerprint: digest of the reference weights.
+        bits: what the candidate costs.
+        calibration: what is recorded of how the codes were made; None for a method without data.
+    """
+
+    model: Any
+    source: ModelSource
+    spec: Spec
+    layers: Sequence[CandidateLayer]
+    fingerprint: str
+    bits: BitsReport
+    revision: str | None = None
+    calibration: Mapping[str, Any] | None = None
+
+    @property
+    def module(self) -> nn.Module:
+        """The model as a torch module."""
+        module: nn.Module = self.model
+        return module
+
+
+def check_savable(scheme: Scheme) -> None:
+    """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model.
+
+    Raises:
+        UnsupportedError: says what of the scheme, and what to do.
+    """
+    if scheme.activation_bits is not None:
+        raise UnsupportedError(
+            f"{scheme} quantizes activations (A{scheme.activation_bits}), which happens while a "
+            "model runs: no file of weights can hold it, and what loads it would be another model "
+            f"than was measured. Save the weights alone, without A{scheme.activation_bits}"
+        )
+    if scheme.query_only:
+        raise UnsupportedError(
+            f"{scheme} says that queries alone meet the candidate (+query); the saved model is the "
+            "same without it. Leave +query out, and use the saved model for queries only"
+        )
+
+
+@contextmanager
+def in_place(candidate: Candidate, *, dtype: torch.dtype | None = None) -> Iterator[None]:
+    """Inside, the model is the candidate; on leaving, it has its own tensors back, untouched.
+
+    Args:
+        candidate: the model and its codes.
+        dtype: to hold all floating-point weights in, quantized and others; their own if None.
+
+    Raises:
+        ValueError: there is no layer of a name.
+    """
+    linears = {layer.name: layer for layer in find_linears([candidate.module])}
+    missing = [layer.name for layer in candidate.layers if layer.name not in linears]
+    if missing:
+        raise ValueError(f"the model has no layer {missing[0]!r}")
+    to_write = {_memory(linears[layer.name].parameter.data) for layer in candidate.layers}
+    held = [*candidate.module.parameters(), *candidate.module.buffers()]
+    originals = [(tensor, tensor.data) for tensor in held if tensor.is_floating_point()]
+    # tensors that are tied stay so
+    stand_ins: dict[object, Tensor] = {}
+    try:
+        for tensor, data in originals:
+            key = _memory(data)
+            if key not in stand_ins:
+                stand_ins[key] = data.to(dtype or data.dtype, copy=key in to_write)
+            tensor.data = stand_ins[key]
+        for layer in candidate.layers:
+            _write(linears[layer.name], layer.quantized)
+        yield
+    finally:
+        for tensor, data in originals:
+            tensor.data = data
+
+
+def _write(layer: LinearLayer, quantized: QuantizedWeight) -> None:
+    weight = layer.weight
+    weight.copy_(quantized.dequantize(weight.dtype))
+
+
+def _memory(data: Tensor) -> object:
+    return data.device, data.data_ptr(), data.shape, data.stride()
