@@ -143,7 +143,7 @@ def make_layers(
         )
         with progress.stage(name, len(layers)) as tell, put_aside(layers):
             if whole is not None:
-                quantize_whole_model(
+                later = quantize_whole_model(
                     modules, layers, sample.batches, quantizer=whole, fallback=fallback, done=done
                 )
             else:
@@ -156,10 +156,10 @@ def make_layers(
                     known=known,
                     done=done,
                 )
-                for number, largest in later.items():
-                    if largest > made[number].absmax:
-                        made[number] = replace(made[number], absmax=largest)
-                        store.write(number, made[number])
+            for number, largest in later.items():
+                if largest > made[number].absmax:
+                    made[number] = replace(made[number], absmax=largest)
+                    store.write(number, made[number])
         _refuse_unusable(scheme, list(made.values()))
     return MadeLayers(
         layers=[made[number] for number in range(len(layers))],

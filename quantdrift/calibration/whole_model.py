@@ -70,7 +70,7 @@ def quantize_whole_model(
     quantizer: WholeModelQuantizer,
     fallback: LayerQuantizer,
     done: Callable[[int, LayerCandidate], None],
-) -> None:
+) -> dict[int, float]:
     """Let the quantizer walk the model's blocks; round the layers that it leaves out.
 
     The batches run three times: to see what the model is given, as the quantizer runs it, and, for
@@ -84,6 +84,9 @@ def quantize_whole_model(
         quantizer: the method.
         fallback: for layers that it leaves out.
         done: called with a layer's number and what became of it, in the order of the walk.
+
+    Returns:
+        As `quantize_in_order`: of layers called more than once, the largest absolute input.
 
     Raises:
         UnsupportedError: the quantizer would not run the model as it is.
@@ -117,7 +120,7 @@ def quantize_whole_model(
         examples = examples_of(model, batches)
         any(check_blocks(model, blocks, batch) for batch in batches)
         quantizer.walk_blocks(model, blocks, examples, arrive)
-    quantize_in_order(
+    return quantize_in_order(
         modules, layers, batches, quantizer=fallback, fallback=fallback, known=made, done=rest
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 from quantdrift.calibration.sample import calibration_texts
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.measurement.embeddings import EmbeddingStore
+from quantdrift.measurement.pair import Pair, PairName
 from quantdrift.measurement.retrieval import Inputs, Measured, Settings, measure_retrieval
 from quantdrift.measurement.text_inputs import text_inputs
 from quantdrift.metrics import measure
@@ -165,8 +166,8 @@ def describe_data(dataset: RetrievalDataset) -> dict[str, Any]:
 
 
 def describe_run(
-    spec: Spec,
-    pair: QuantizedPair,
+    spec: PairName,
+    pair: Pair,
     measured: Measured,
     settings: Settings,
     *,

@@ -14,8 +14,8 @@ from quantdrift.evidence import Evidence
 from quantdrift.measurement.assembly import Qrels, assemble
 from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.inputs import Inputs
+from quantdrift.measurement.pair import Pair
 from quantdrift.measurement.steps import Job, Settings
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.scoring import ScoreState, Similarity
 
@@ -40,7 +40,7 @@ class Measured:
 
 
 def measure_retrieval(
-    pair: QuantizedPair,
+    pair: Pair,
     queries: Inputs,
     documents: Inputs,
     *,

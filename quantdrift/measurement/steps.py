@@ -20,6 +20,7 @@ from quantdrift.evidence import Noise
 from quantdrift.measurement.embeddings import EmbeddingStore, digest_of, key_of
 from quantdrift.measurement.inputs import Inputs, Vectors
 from quantdrift.measurement.noise import compare_rankings, other_batch_size
+from quantdrift.measurement.pair import Pair
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.scoring import ScoreState, Similarity, check_embeddings, score_embeddings
@@ -82,7 +83,7 @@ class Job:
         seconds: time per stage so far.
     """
 
-    pair: QuantizedPair
+    pair: Pair
     queries: Inputs
     documents: Inputs
     similarity: Similarity
@@ -138,6 +139,7 @@ class Job:
         """Calibrate the candidate, where it needs that."""
         if not self.pair.needs_calibration:
             return
+        assert isinstance(self.pair, QuantizedPair)  # no other candidate is made here
         start = time.perf_counter()
         inputs = self.documents if self.calibration is None else self.calibration
         sample = draw_sample(inputs, self.pair.scheme, self.settings.batch_size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import UnsupportedError
@@ -18,10 +17,8 @@ from quantdrift.models.checkpoint_loading import load_checkpoint
 from quantdrift.models.resolve import ModelSource, resolve
 from quantdrift.models.sentence_encoder import Role, SentenceEncoder, load_encoder, pick_device
 from quantdrift.models.two_models import TwoModels
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.runs import Run, check_place, write_run
-from quantdrift.spec import Spec
 from quantdrift.versus import Versus
 
 __all__ = ["run_versus"]
@@ -69,9 +66,8 @@ def run_versus(
     _refuse_quantized(versus, reference)
     candidate = load_checkpoint(checkpoint, reference, device=where)
     models = TwoModels(reference, candidate)
-    pair = cast("QuantizedPair", models)  # what a job asks of a pair, both have
     measured = measure_retrieval(
-        pair,
+        models,
         _inputs(models, reference, "query", dataset.query_ids, dataset.queries),
         _inputs(models, reference, "document", dataset.document_ids, dataset.documents),
         similarity=reference.similarity,
@@ -83,8 +79,8 @@ def run_versus(
     data = describe_data(dataset)
     data["warnings"] = [*data["warnings"], *candidate.notes]
     record = describe_run(
-        cast("Spec", versus),  # its string and its model are all that is recorded of either
-        pair,
+        versus,
+        models,
         measured,
         settings,
         model={

@@ -9,6 +9,7 @@ from quantdrift.models.sentence_encoder import SentenceEncoder
 
 __all__ = ["differences", "encoder_parts", "floating_dtype"]
 
+
 def encoder_parts(encoder: SentenceEncoder) -> dict[str, str]:
     """Everything that decides an embedding beside the weights, by name.
 
@@ -57,4 +58,3 @@ def differences(reference: SentenceEncoder, candidate: SentenceEncoder) -> list[
             "weights alone"
         )
     return found
-

@@ -102,6 +102,9 @@ def test_every_cell_of_the_real_model(
         hf.XLMRobertaConfig(**{**SIZES, "max_position_embeddings": 50}, **WIDTHS, pad_token_id=0),
         hf.MPNetConfig(**{**SIZES, "max_position_embeddings": 50}, **WIDTHS, pad_token_id=0),
         hf.DistilBertConfig(**SIZES, dim=64, hidden_dim=96, n_layers=2, n_heads=4),
+        hf.T5Config(  # sentence-transformers takes the encoder of it
+            vocab_size=SIZES["vocab_size"], d_model=64, num_layers=2, num_heads=4, d_kv=16, d_ff=96
+        ),
         hf.DebertaV2Config(**SIZES, **WIDTHS, relative_attention=True, pos_att_type=["p2c", "c2p"]),
     ],
     ids=lambda config: config.model_type,

@@ -10,7 +10,6 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from quantdrift.calibration.block_walk import block_list, transformers_model
 from quantdrift.calibration.driver import LayerCandidate
 from quantdrift.calibration.text_examples import examples_of, taken_apart
 from quantdrift.calibration.whole_model import WholeModelQuantizer, quantize_whole_model
@@ -91,33 +90,6 @@ def test_calls_are_seen_however_the_model_is_called() -> None:
         examples_of(model, [lambda: None])
 
 
-# --- which models --------------------------------------------------------------------------------
-
-
-def test_the_blocks_are_the_largest_list_that_lies_in_no_other() -> None:
-    model = nn.Module()
-    model.heads = nn.ModuleList([nn.Linear(2, 2)])
-    model.body = nn.Module()
-    block = nn.ModuleDict({"experts": nn.ModuleList(nn.Linear(4, 4) for _ in range(9))})
-    model.body.blocks = nn.ModuleList([block])
-    assert block_list(model) == "body.blocks"
-    assert block_list(bert()) == "encoder.layer"
-    with pytest.raises(UnsupportedError, match="optimum quantizes a list of blocks, and Linear"):
-        block_list(nn.Linear(2, 2))
-
-
-def test_one_transformers_model_is_expected() -> None:
-    head = hf.BertForSequenceClassification(bert().config)
-    assert transformers_model([nn.Sequential(head, nn.Linear(2, 2))]) is head  # the outer one
-    with pytest.raises(UnsupportedError, match="one transformers model, got none"):
-        transformers_model([nn.Linear(2, 2)])
-    with pytest.raises(UnsupportedError, match="one transformers model, got BertModel, BertModel"):
-        transformers_model([bert(), bert()])
-    config = hf.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=20)
-    with pytest.raises(UnsupportedError, match="T5Model has an encoder and a decoder"):
-        transformers_model([hf.T5Model(config)])
-
-
 # --- the layers ----------------------------------------------------------------------------------
 
 
@@ -125,6 +97,7 @@ class Walker:
     """Stops at the blocks' linear layers, twice; no token reaches their first, the query."""
 
     needs_moments = True
+    has_zero_points = False
 
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         assert moments is not None
@@ -175,3 +148,27 @@ def test_layers_that_the_walk_leaves_out_are_rounded_and_named() -> None:
     assert [made[n].n_tokens for n in (0, 1, 11, 12)] == [8, 102, 112, 3]  # 3 texts, 8 tokens
     assert not model.training
     assert model.config.use_cache == bert().config.use_cache
+
+
+def test_layers_that_are_called_again_have_the_range_of_all_calls() -> None:
+    """ALBERT runs one block twice, and a walk goes through it once."""
+    torch.manual_seed(0)
+    size = {"hidden_size": 8, "intermediate_size": 12, "embedding_size": 8, "vocab_size": 20}
+    model = hf.AlbertModel(hf.AlbertConfig(**size, num_attention_heads=2, num_hidden_layers=2))
+    layers, seen = find_linears([model.eval()]), dict[int, list[float]]()
+    later = quantize_whole_model(
+        [model],
+        layers,
+        [lambda: model(input_ids=IDS)],
+        quantizer=Walker(),
+        fallback=RTN,
+        done=lambda *_: None,
+    )
+    for number, layer in enumerate(layers):
+        layer.modules[0].register_forward_pre_hook(
+            lambda _, x, n=number: seen.setdefault(n, []).append(float(x[0].detach().abs().max()))
+        )
+    model(input_ids=IDS)
+    twice = {number: calls[1] for number, calls in seen.items() if len(calls) == 2}
+    assert len(twice) == 6
+    assert later == pytest.approx(twice)

@@ -84,6 +84,27 @@ def test_a_kill_at_the_last_moment_leaves_nothing_that_looks_finished(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_appears_with_its_record_and_the_earlier_one_comes_back_if_it_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    write_folder(out, write("one"))
+    real = folders.os.replace
+
+    def replace(here: Path, there: Path) -> None:
+        if there == out and "partial" in str(here):
+            assert (here / "scheme.json").is_file()
+            raise KeyboardInterrupt
+        real(here, there)
+
+    monkeypatch.setattr(folders.os, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        write_folder(out, write("two"))
+    assert read_record(out)["spec"] == "one"
+    assert (out / "part" / "weights").read_text() == "one"
+    assert list(tmp_path.iterdir()) == [out]
+
+
 def test_a_full_disk_says_so(tmp_path: Path) -> None:
     def full(folder: Path) -> dict[str, Any]:
         raise OSError(28, "No space left on device")
