@@ -84,7 +84,7 @@ def test_a_form_that_a_metric_does_not_have(text: str, message: str) -> None:
     assert isinstance(caught.value, QuantDriftError)
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=str)
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_a_family_says_all_that_a_report_needs(family: object) -> None:
     for metric in members(FAMILIES[family.name]):  # type: ignore[attr-defined]
         assert isinstance(metric, Metric)
