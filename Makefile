@@ -22,7 +22,8 @@ demo: setup ## Score a quantized model in mteb and explain the drift table
 
 # A worker for every core, each computing in one thread: more would stand in each other's way.
 test: setup ## Run the tests
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile \
+		--no-loadscope-reorder
 
 check: setup ## Lint, formatting, types and import boundaries
 	$(BIN)/ruff check .

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.quantizers.base import Moments, QuantizedWeight
-from quantdrift.quantizers.gptq import DAMPING, Gptq
+from quantdrift.quantizers.gptq import Gptq
 from quantdrift.quantizers.libraries import GRIDS, Library, setting
 from quantdrift.quantizers.quiet_imports import GPTQMODEL, import_gptqmodel, silenced
 from quantdrift.spec import Scheme
@@ -87,9 +87,7 @@ class OptimumGptq:
                 bits=self.bits,
                 dataset=[dict(example) for example in examples],  # it moves them in place
                 group_size=self.group_size or -1,
-                damp_percent=DAMPING,
-                desc_act=self.act_order,
-                act_group_aware=False,
+                act_group_aware=False,  # the default refuses one group for a whole row
                 block_name_to_quantize=blocks,
                 module_name_preceding_first_block=[],  # these are where the model is
             )

@@ -22,6 +22,7 @@ from quantdrift.calibration.driver import LayerCandidate
 from quantdrift.calibration.made import MadeLayers, make_layers
 from quantdrift.calibration.sample import Sample
 from quantdrift.calibration.text_examples import examples_of
+from quantdrift.errors import UnsupportedError
 from quantdrift.models.fingerprint import weights_fingerprint
 from quantdrift.models.layers import find_linears
 from quantdrift.models.left_as_it_was import left_as_it_was
@@ -163,6 +164,15 @@ def test_optimum_and_gptqmodel_agree_where_optimum_leaves_nothing_out(
             assert other.output_error == pytest.approx(one.output_error, rel=0.1)
             assert other.absmax == pytest.approx(one.absmax, rel=0.01)
             assert other.n_tokens == TOKENS
+
+
+def test_a_model_that_optimum_cannot_walk_is_refused_before_anything_is_done() -> None:
+    entry = zoo_model("modernbert")
+    model = entry.make()
+    before = weights_fingerprint([model])
+    with pytest.raises(UnsupportedError, match=r"by itself, .*; use \+backend=gptqmodel"):
+        make(entry, model, scheme_of("W4-gptq"))
+    assert weights_fingerprint([model]) == before
 
 
 def state(model: nn.Module) -> list[dict[str, Any]]:
