@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from quantdrift.errors import QuantDriftError
+from quantdrift.quantizers.adaround_steps import decide
 from quantdrift.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.quantizers.granularity import spread
 from quantdrift.quantizers.rtn import absmax_scale
 from quantdrift.spec import Scheme
 
 __all__ = ["AdaRound", "from_scheme"]
-
-_LEARNING_RATE, _REGULARIZER, _WARM_UP, _BETAS = 0.03, 10.0, 0.2, (20.0, 2.0)  # the paper's
-_LOW, _HIGH = -0.1, 1.1  # the sigmoid is stretched to these and cut off at 0 and 1 (rectified)
-_DECIDED = 10.0  # a logit whose rectified sigmoid is flat: the weight never moves
-_FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8  # Adam's
-_SEGMENT = 20  # steps between two looks at which weights are decided
-_NARROW = 0.3  # share of undecided columns below which a second moment for every row is faster
-_FLOATS = 2**20  # of such second moments that are worked on together: they stay in a cache
-_UP = 3  # where h is in the state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +77,9 @@ class AdaRound:
         floor = torch.where(on_grid, nearest, torch.floor(position))
         # without any input there is no error to learn from, and a half would stay a half
         settled = on_grid | (second.diagonal() == 0)
-        logits = torch.logit((position - floor - _LOW) / (_HIGH - _LOW))
-        logits = torch.where(settled, _DECIDED * (2 * (nearest - floor) - 1), logits)
-        start = _rectified(torch.sigmoid(logits))
-        none = torch.zeros_like(logits)
+        fraction = torch.where(settled, nearest, position) - floor
         unit = _unit(torch.where(settled, 0, step), second.diagonal())
-        state = torch.stack([logits, none, none, start, start, unit])
-        # where v starts the error is 0, and so is its gradient: the warm-up changes nothing, and
-        # left to itself Adam would blow rounding noise up to whole steps
-        _decide(_Weights(state=state, second=second, rest=None), _warm_up(self.steps), self.steps)
-        up = state[_UP]
+        up = decide(fraction, settled, unit, second, steps=self.steps)
         return QuantizedWeight(
             codes=(floor + (2 * up >= 1)).to(torch.int8),
             scale=scale,
@@ -136,115 +120,3 @@ def _unit(step: Tensor, power: Tensor) -> Tensor:
     step = step / torch.where(largest == 0, 1, largest)  # squares neither underflow nor overflow
     error = (step.square() * power).sum(dim=1, keepdim=True)
     return step / torch.where(error == 0, 1, error).sqrt()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Weights:
-    """What is learned about all weights, or about some columns of each of some rows.
-
-    Attributes:
-        state: float32 [6, rows, columns]: v, Adam's moments of it, h, r and the unit of errors.
-        second: [columns, columns] for all weights; [rows, columns, columns] for some.
-        rest: what the other weights of a row add to its errors times `second`; None for all.
-    """
-
-    state: Tensor
-    second: Tensor
-    rest: Tensor | None
-
-    def correlate(self, error: Tensor, out: Tensor) -> None:
-        """Errors of whole rows times the second moment."""
-        if self.rest is None:
-            torch.mm(error, self.second, out=out)
-        else:
-            torch.bmm(error.unsqueeze(1), self.second, out=out.unsqueeze(1))
-            out.add_(self.rest)
-
-    def some(self, rows: slice, columns: Tensor) -> _Weights:
-        """A copy of some rows with some columns of each, int64 [rows, k]; the others stay still."""
-        state = self.state[:, rows]
-        _, _, _, up, fraction, unit = state
-        others = ((up - fraction) * unit).scatter_(1, columns, 0)
-        if self.rest is None:
-            rest = others @ self.second
-            second = [self.second[c].index_select(1, c) for c in columns]
-        else:
-            of_row = self.second[rows]
-            rest = self.rest[rows] + torch.bmm(others.unsqueeze(1), of_row).squeeze(1)
-            second = [s[c].index_select(1, c) for s, c in zip(of_row, columns, strict=True)]
-        return _Weights(
-            state=state.gather(2, columns.expand(len(state), *columns.shape)),
-            second=torch.stack(second),
-            rest=rest.gather(1, columns),
-        )
-
-
-def _decide(weights: _Weights, done: int, steps: int) -> None:
-    """Take the steps after the first `done`, in place.
-
-    Where h has reached 0 or 1 its gradient is 0 and momentum keeps its sign, so h stays for good;
-    and rows do not see each other. So once few weights of a row are undecided, steps are taken with
-    those alone, which gives the same at a fraction of the cost.
-    """
-    up = weights.state[_UP]
-    while done < steps:
-        upto = min(done + _SEGMENT, steps)
-        _take_steps(weights, done, upto, steps)
-        done = upto
-        undecided = (up > 0) & (up < 1)
-        left = undecided.sum(dim=1)
-        most = int(left.max())
-        if most == 0:
-            return
-        narrow = _NARROW if weights.rest is None else 2 * _NARROW
-        # elsewhere one product with the whole second moment is as fast
-        if up.device.type != "cpu" or most > narrow * up.shape[1]:
-            continue
-        n_rows = max(1, _FLOATS // most**2)
-        for first in range(0, len(up), n_rows):
-            rows = slice(first, first + n_rows)
-            wanted = max(1, int(left[rows].max()))
-            columns = torch.topk(undecided[rows].to(torch.int8), wanted, dim=1).indices
-            part = weights.some(rows, columns)
-            _decide(part, done, steps)
-            up[rows] = up[rows].scatter(1, columns, part.state[_UP])
-        return
-
-
-def _take_steps(weights: _Weights, done: int, upto: int, steps: int) -> None:
-    """Steps number done + 1 to upto of Adam, in place."""
-    logits, momentum, square, up, fraction, unit = weights.state
-    sigmoid, error, gradient, power = (torch.empty_like(logits) for _ in range(4))
-    for step in range(done + 1, upto + 1):
-        torch.sigmoid(logits, out=sigmoid)
-        _rectified(sigmoid, out=up)
-        torch.sub(up, fraction, out=error).mul_(unit)
-        weights.correlate(error, gradient)
-        gradient.mul_(unit)
-        beta = _beta(step, steps)
-        side = torch.mul(up, 2, out=error).sub_(1)
-        torch.abs(side, out=power).pow_(beta - 1).copysign_(side)
-        gradient.add_(power, alpha=-_REGULARIZER * beta).mul_(2 * (_HIGH - _LOW))
-        torch.ops.aten.sigmoid_backward.grad_input(gradient, sigmoid, grad_input=gradient)
-        torch.ops.aten.hardtanh_backward.grad_input(gradient, up, 0.0, 1.0, grad_input=gradient)
-        momentum.lerp_(gradient, 1 - _FIRST)
-        square.mul_(_SECOND).addcmul_(gradient, gradient, value=1 - _SECOND)
-        unbiased = math.sqrt(1 - _SECOND**step)
-        torch.sqrt(square, out=power).add_(unbiased * _EPSILON)
-        rate = _LEARNING_RATE * unbiased / (1 - _FIRST**step)
-        logits.addcdiv_(momentum, power, value=-rate)
-    _rectified(torch.sigmoid(logits), out=up)
-
-
-def _rectified(sigmoid: Tensor, out: Tensor | None = None) -> Tensor:
-    return torch.mul(sigmoid, _HIGH - _LOW, out=out).add_(_LOW).clamp_(0, 1)
-
-
-def _warm_up(steps: int) -> int:
-    return round(_WARM_UP * steps)
-
-
-def _beta(step: int, steps: int) -> float:
-    """The exponent of the regularizer at a step after the warm-up."""
-    done = (step - _warm_up(steps)) / (steps - _warm_up(steps))
-    return _BETAS[1] + (_BETAS[0] - _BETAS[1]) * (1 + math.cos(math.pi * done)) / 2

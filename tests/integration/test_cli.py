@@ -175,8 +175,9 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["minilm@W4-gtpq"], "did you mean gptq"),
         (["minlm@W4"], "did you mean minilm"),
-        (["minilm@W4-gptq"], "not available in this version"),
-        (["minilm@W4A8"], "activations"),
+        (["minilm@W3.5+gap"], "not available in this version"),
+        (["minilm@W4+calib=64"], "has no effect on rtn"),
+        (["minilm@W4-adaround+calib=/nowhere.txt"], "cannot be read"),
         (["/no/such/model@W4"], "no folder /no/such/model"),
         (["Qwen3-0.6B@W4"], "Qwen/Qwen3-Embedding-0.6B"),
         (["minilm@W4", "--device", "gpu"], "expected cpu"),

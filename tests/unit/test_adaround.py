@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.quantizers import Moments, adaround, layer_quantizer
+from quantdrift.quantizers import Moments, adaround_steps, layer_quantizer
 from quantdrift.quantizers.adaround import AdaRound
 from quantdrift.quantizers.rtn import quantize_rtn
 from quantdrift.spec import parse_scheme
@@ -170,9 +170,9 @@ def test_undecided_weights_by_themselves_end_where_they_would_among_all(
 ) -> None:
     """One row at a time, a few, and all; never, for comparison, when no share is narrow enough."""
     weight, given = gaussian(16, 64), moments(correlated(64))
-    monkeypatch.setattr(adaround, "_FLOATS", floats)
+    monkeypatch.setattr(adaround_steps, "_FLOATS", floats)
     made = AdaRound(bits=3, group_size=None).quantize(weight, given)
-    monkeypatch.setattr(adaround, "_NARROW", 0)
+    monkeypatch.setattr(adaround_steps, "_NARROW", 0)
     whole = AdaRound(bits=3, group_size=None).quantize(weight, given)
     assert torch.equal(made.codes, whole.codes)
 

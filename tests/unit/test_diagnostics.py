@@ -63,8 +63,9 @@ def test_what_is_there_is_usable_and_what_is_not_has_its_install_line(
     assert beir.install == 'pip install "quantdrift[beir]"'
     assert component("lm_eval").minimum == "0.4.13"
     assert component("rtn").usable
-    assert not component("adaround").usable
-    assert component("hqq").install is None  # nothing would use it yet
+    assert component("adaround").usable  # built in too
+    assert component("hqq").install == 'pip install "quantdrift[hqq]"'
+    assert component("gptqmodel").install == 'pip install "quantdrift[gptq]"'
 
 
 @pytest.mark.parametrize(
