@@ -29,8 +29,11 @@ def quantization_lines(record: Mapping[str, Any]) -> list[str]:
         if missing := activations["not_covered"]:
             line += f"; not of {_some(missing)}, so activations are quantized only in part"
         lines.append(line)
-    if fallbacks := made.get("fallbacks"):
-        lines.append(f"rounded to nearest, as no calibration token came by: {_some(fallbacks)}")
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in made.get("fallbacks", {}).items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        lines.append(f"rounded to nearest, {reason}: {_some(names)}")
     if left_out := made.get("layers_left_out"):
         lines.append(f"left at full precision: {_some(left_out)}")
     if unreached := record["model"].get("layers_never_reached"):

@@ -1,0 +1,68 @@
+"""What the table of a run says of how its candidate was made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quantdrift.cli.quantization import quantization_lines
+
+CALIBRATION = {"source": "corpus", "n_inputs": 512, "of": 1400, "seed": 0}
+MADE: dict[str, Any] = {
+    "quantizer": "gptq",
+    "backend": "gptqmodel",
+    "version": "7.6.0",
+    "grid": "symmetric absmax",
+    "calibration": CALIBRATION,
+    "layers_kept_from_before": 0,
+    "layers": [{}, {}],
+    "seconds": 61.2,
+    "seconds_in_method": 7.5,
+    "fallbacks": {},
+}
+
+
+def lines(unreached: tuple[str, ...] = (), **changes: Any) -> list[str]:
+    made = {**MADE, **changes}
+    return quantization_lines(
+        {"quantization": made, "model": {"layers_never_reached": list(unreached)}}
+    )
+
+
+def test_library_and_calibration() -> None:
+    assert lines() == [
+        "gptq by gptqmodel 7.6.0, symmetric absmax grid",
+        "calibrated on 512 of 1,400 documents (seed 0) in 61 s, of which the method took 8",
+    ]
+
+
+def test_a_calibration_from_before_and_one_on_a_file() -> None:
+    file = {**CALIBRATION, "source": "texts.txt", "n_inputs": 12}
+    found = lines(layers_kept_from_before=2, calibration=file)[1]
+    assert found == "calibrated on 12 texts of texts.txt (seed 0), kept from an earlier run"
+
+
+def test_every_fallback_has_its_own_reason() -> None:
+    fallbacks = {f"expert.{n}": "no calibration token reached it" for n in range(6)}
+    fallbacks["pooler"] = "outside the blocks that optimum quantizes"
+    assert lines(fallbacks=fallbacks)[2:] == [
+        "rounded to nearest, no calibration token reached it: "
+        "expert.0, expert.1, expert.2, expert.3 and 2 more",
+        "rounded to nearest, outside the blocks that optimum quantizes: pooler",
+    ]
+
+
+def test_activations_that_are_quantized_in_part() -> None:
+    part = {"bits": 8, "layers_covered": 2, "layers": 3, "not_covered": ["attention"]}
+    assert lines(activations=part)[2] == (
+        "inputs of 2 of 3 linear layers at 8 bits; not of attention, so activations are quantized "
+        "only in part"
+    )
+
+
+def test_what_is_left_out_or_never_reached() -> None:
+    found = lines(("pooler",), layers_left_out={"head": "shares its weight with an embedding"})
+    assert found[2:] == ["left at full precision: head", "never reached, so without effect: pooler"]
+
+
+def test_a_run_of_an_earlier_version_says_nothing() -> None:
+    assert quantization_lines({"model": {}}) == []
