@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +19,8 @@ _DECIDED = 10.0  # a logit whose rectified sigmoid is flat: the weight never mov
 _FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8  # Adam's
 _SEGMENT = 20  # steps between two looks at which weights are decided
 _NARROW = 0.3  # share of undecided columns below which a second moment for every row is faster
-_FLOATS = 2**20  # of such second moments that are worked on together: they stay in a cache
-_BLOCK, _LEAST_ROWS = 2**16, 64  # weights, and rows, that a thread works on
+_FLOATS = 2**21  # of such second moments that are worked on together: they stay in a cache
+_BLOCK, _LEAST_ROWS = 2**16, 64  # weights that a thread takes at a time, but at least so many rows
 _UP = 3  # where h is in the state
 
 
@@ -56,7 +57,8 @@ def decide(
             _take_the_rest(weights, _warm_up(steps), steps)
 
     if state.device.type == "cpu":
-        _in_threads(learn, state.split(max(_LEAST_ROWS, _BLOCK // state.shape[2]), dim=1))
+        split: Any = state.split  # has no types
+        _in_threads(learn, split(max(_LEAST_ROWS, _BLOCK // state.shape[2]), dim=1))
     else:
         learn(state)
     return state[_UP]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,15 +13,6 @@ from quantdrift.quantizers import Moments, adaround_steps, layer_quantizer
 from quantdrift.quantizers.adaround import AdaRound
 from quantdrift.quantizers.rtn import quantize_rtn
 from quantdrift.spec import parse_scheme
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Hundreds of tiny products: on a busy machine, threads wait for each other at each."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def moments(second: Tensor, n_tokens: int = 100) -> Moments:
@@ -175,6 +166,33 @@ def test_undecided_weights_by_themselves_end_where_they_would_among_all(
     monkeypatch.setattr(adaround_steps, "_NARROW", 0)
     whole = AdaRound(bits=3, group_size=None).quantize(weight, given)
     assert torch.equal(made.codes, whole.codes)
+
+
+def test_any_number_of_threads_gives_the_same_and_stays_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight, given = gaussian(30, 40), moments(correlated(40))
+    monkeypatch.setattr(adaround_steps, "_BLOCK", 1)
+    monkeypatch.setattr(adaround_steps, "_LEAST_ROWS", 8)
+    before, made = torch.get_num_threads(), []
+    try:
+        for n_threads in (1, 3):
+            torch.set_num_threads(n_threads)
+            made.append(AdaRound(bits=3, group_size=16).quantize(weight, given).codes)
+            assert torch.get_num_threads() == n_threads
+            with ThreadPoolExecutor(1) as new:
+                assert new.submit(torch.get_num_threads).result() == n_threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(*made)
+
+
+def test_in_inference_mode_it_is_the_same() -> None:
+    weight, second = gaussian(8, 40), correlated(40)
+    outside = AdaRound(bits=3, group_size=16).quantize(weight, moments(second))
+    with torch.inference_mode():
+        inside = AdaRound(bits=3, group_size=16).quantize(gaussian(8, 40), moments(second))
+    assert torch.equal(inside.codes, outside.codes)
 
 
 @pytest.mark.parametrize("given", [None, moments(torch.zeros(3, 3), n_tokens=0)])
