@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,9 +28,9 @@ def decide(
 ) -> Tensor:
     """How far up every weight ends, h, from where it is between two points of the grid.
 
-    Rows do not see each other. On a CPU they are learned in blocks, a thread for each: operations
-    that threads share would make them wait for each other 20 times a step. The blocks are the same
-    for any number of threads, and so is the result.
+    Rows do not see each other. On a CPU they are learned in blocks, each by one thread: threads
+    that share an operation wait for each other, here 20 times a step, and on a busy machine that
+    takes longer than the work. Blocks are the same for any number of threads, and so is the result.
 
     Args:
         fraction: r, float32 [out_features, in_features], 0 to 1.
@@ -57,8 +56,8 @@ def decide(
             _take_the_rest(weights, _warm_up(steps), steps)
 
     if state.device.type == "cpu":
-        split: Any = state.split  # has no types
-        _in_threads(learn, split(max(_LEAST_ROWS, _BLOCK // state.shape[2]), dim=1))
+        n_rows = max(_LEAST_ROWS, _BLOCK // state.shape[2])
+        _in_threads(learn, [state[:, at : at + n_rows] for at in range(0, len(unit), n_rows)])
     else:
         learn(state)
     return state[_UP]
