@@ -180,7 +180,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[int
         pytest.skip("needs fork")
     folder = tmp_path_factory.mktemp("refused")
     code, out, err = finish(start(folder, "python", "-c", IN_CHILDREN, *REFUSED))
-    assert (code, err) == (0, "")
+    assert code == 0, err  # libraries may warn there while they are imported
     assert not list(folder.rglob("*.json"))
     return {
         spec: (exit_code, *((folder / f"{n}.{name}").read_text() for name in ("out", "err")))
