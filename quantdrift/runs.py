@@ -6,13 +6,8 @@ complete. What was interrupted never looks finished.
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +15,7 @@ from typing import Any
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.whole_folder import whole_folder
 
 __all__ = ["Run", "find_runs", "read_run", "refuse_copies", "write_run"]
 
@@ -68,18 +64,10 @@ def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any]) -> R
     path = path.absolute()
     check_place(path)
     full = {"format": FORMAT, "format_version": FORMAT_VERSION, **record}
-    with _complaints(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
-        try:
-            write_evidence(evidence, partial / EVIDENCE)
-            text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-            (partial / RECORD).write_text(text, encoding="utf-8")
-            # mkdtemp makes folders private; a run is as readable as anything else made here
-            partial.chmod(0o777 & ~_umask())
-            _move(partial, path)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    with whole_folder(path, what="the run") as folder:
+        write_evidence(evidence, folder / EVIDENCE)
+        text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        (folder / RECORD).write_text(text, encoding="utf-8")
     return Run(path=path, record=full)
 
 
@@ -202,42 +190,3 @@ def _is_ours(record: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and content.get("format") == FORMAT
-
-
-def _move(partial: Path, path: Path) -> None:
-    """Put `partial` in place of `path`; an earlier run there stays whole until the last step."""
-    if path.is_dir() and any(path.iterdir()):
-        earlier = Path(tempfile.mkdtemp(prefix=f".{path.name}.earlier-", dir=path.parent))
-        try:
-            os.replace(path, earlier / path.name)
-            os.replace(partial, path)
-        except BaseException:  # Ctrl-C too
-            if not path.exists():
-                os.replace(earlier / path.name, path)
-            raise
-        finally:
-            shutil.rmtree(earlier, ignore_errors=True)
-        return
-    if path.is_dir():
-        path.rmdir()
-    os.replace(partial, path)
-
-
-def _umask() -> int:
-    current = os.umask(0o022)
-    os.umask(current)
-    return current
-
-
-@contextmanager
-def _complaints(path: Path) -> Iterator[None]:
-    """Turn what the disk says into an error that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise RunError(
-                f"no space left to write the run to {path}; nothing was left behind. Free some "
-                "space or choose another disk with --out."
-            ) from error
-        raise RunError(f"the run cannot be written to {path}: {error}") from error

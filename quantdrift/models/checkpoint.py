@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.errors import MissingExtraError, RunError, UnsupportedError
+from quantdrift.models.quantization_config import method_of, nominal_bits, shortened
 from quantdrift.models.resolve import resolve
-from quantdrift.saving.folder import RECORD, read_record
+from quantdrift.saving.folder import RECORD, is_candidate_folder, read_record
 
-__all__ = ["Checkpoint", "find_checkpoint", "nominal_bits", "refuse_missing"]
+__all__ = ["NEEDED", "Checkpoint", "find_checkpoint", "refuse_missing"]
 
 NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "awq": (("gptqmodel", "accelerate"), "gptq"),
@@ -31,9 +32,6 @@ NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
 """Method to the packages that transformers 5 reads its checkpoints with, and the extra for them."""
 
 _GGUF_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+\.gguf)", re.IGNORECASE)
-_WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
-_LISTED = 8
-"""Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
 
 _OTHER_WEIGHTS = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
 _OLD_WEIGHTS = ["*.bin", "*.pt", "*.pth"]
@@ -84,7 +82,7 @@ class Checkpoint:
         return {
             "quantizer": self.method,
             "nominal_bits": nominal_bits(self.quantization),
-            "quantization_config": _short(self.quantization),
+            "quantization_config": shortened(self.quantization),
         }
 
 
@@ -97,7 +95,7 @@ def find_checkpoint(name: str) -> Checkpoint:
     Raises:
         UnknownNameError: nothing of that name.
         UnsupportedError: the folder or file is not there, holds no model, or the hub has none.
-        RunError: it was written by a quantdrift that this one cannot read.
+        RunError: it was written by a quantdrift that this one cannot read, or is damaged.
     """
     if name.lower().endswith(".gguf"):
         return _gguf(name)
@@ -107,17 +105,15 @@ def find_checkpoint(name: str) -> Checkpoint:
     body = folder / _body_path(folder) if has_modules else folder
     config = _json(body / "config.json") if (body / "config.json").is_file() else {}
     quantization = config.get("quantization_config") or config.get("compression_config") or {}
-    if (folder / RECORD).is_file():
-        record = read_record(folder)
-        own = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
-        quantization = {"quant_method": "quantdrift", **own}
+    if is_candidate_folder(folder):
+        quantization = {"quant_method": "quantdrift", **_own(folder)}
     return Checkpoint(
         name=name,
         canonical=source.canonical,
         kind=source.kind,
         folder=folder,
         body=body,
-        method=_method(quantization) if quantization else "none",
+        method=method_of(quantization) if quantization else "none",
         quantization=quantization,
         has_modules=has_modules,
         revision=_commit(folder) if source.kind == "hub" else None,
@@ -137,43 +133,16 @@ def refuse_missing(checkpoint: Checkpoint) -> None:
             raise MissingExtraError(package, extra, needed_for=needed_for)
 
 
-def nominal_bits(quantization: Mapping[str, Any]) -> float | None:
-    """The weight width that a quantization_config names; None if it names none, or several.
-
-    >>> nominal_bits({"quant_method": "gptq", "bits": 4, "group_size": 128})
-    4.0
-
-    Args:
-        quantization: of a config.json.
-    """
-    method = _method(quantization)
-    if method == "quantdrift":
-        return float(quantization["bits_per_weight"]["linear"])
-    if method == "bitsandbytes":
-        return 4.0 if quantization.get("load_in_4bit") else 8.0
-    if method == "torchao":
-        named = set(re.findall(r"Int(\d+)Weight|Float(8)", json.dumps(quantization)))
-        widths = {float(first or second) for first, second in named}
-    else:
-        widths = set(_widths(quantization))
-    return widths.pop() if len(widths) == 1 else None
-
-
-def _widths(value: Any) -> list[float]:
-    if isinstance(value, list):
-        return [width for part in value for width in _widths(part)]
-    if not isinstance(value, Mapping):
-        return []
-    own = [float(value[key]) for key in _WIDTH_KEYS if isinstance(value.get(key), int | float)]
-    # compressed-tensors has a width for activations beside that for weights
-    parts = [part for key, part in value.items() if "activations" not in key]
-    return own or [width for part in parts for width in _widths(part)]
-
-
-def _method(quantization: Mapping[str, Any]) -> str:
-    if quantization.get("load_in_4bit") or quantization.get("load_in_8bit"):
-        return "bitsandbytes"
-    return str(quantization.get("quant_method", "unknown"))
+def _own(folder: Path) -> dict[str, Any]:
+    """What scheme.json says of how the model is quantized."""
+    record = read_record(folder)
+    try:
+        return {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
+    except KeyError as error:
+        raise RunError(
+            f"{folder / RECORD} is damaged: it has no entry {error}. Write the candidate again "
+            "with: quantdrift quantize SPEC -o FOLDER"
+        ) from error
 
 
 def _gguf(name: str) -> Checkpoint:
@@ -235,14 +204,3 @@ def _json(file: Path) -> Any:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UnsupportedError(f"{file} cannot be read: {error}") from error
-
-
-def _short(value: Any) -> Any:
-    """Without what is not set, and long lists as their length."""
-    if isinstance(value, Mapping):
-        return {str(key): _short(part) for key, part in value.items() if part is not None}
-    if isinstance(value, list):
-        return (
-            [_short(part) for part in value] if len(value) <= _LISTED else f"{len(value)} entries"
-        )
-    return value if isinstance(value, str | int | float | bool) else None

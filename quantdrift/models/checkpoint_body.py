@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,18 @@ from quantdrift.models.checkpoint import Checkpoint
 from quantdrift.models.stored import StoredLayers
 from quantdrift.models.stored_gguf import read_gguf_head
 
-__all__ = ["check_packed", "completed", "empty_body", "gguf_body", "load_body", "load_kwargs"]
+__all__ = [
+    "check_packed",
+    "completed",
+    "empty_body",
+    "gguf_body",
+    "load_body",
+    "load_kwargs",
+    "refuse_random",
+]
 
 _BLOCK = re.compile(r"(.+?)\.\d+\.(.+)")
+_SHOWN = 3
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 
 
@@ -102,6 +111,9 @@ def load_body(
         folder: where it lies now, the checkpoint's body or a copy of it.
         quantization: from `completed`; left out where the folder's own says everything.
         device: where it runs.
+
+    Raises:
+        UnsupportedError: weights are missing.
     """
     from transformers import AutoConfig, AutoModel  # noqa: PLC0415 -- takes seconds to import
 
@@ -109,8 +121,34 @@ def load_body(
     if quantization != checkpoint.quantization:
         config.quantization_config = dict(quantization)
     kwargs = load_kwargs(checkpoint, device)
-    body: nn.Module = AutoModel.from_pretrained(folder, config=config, **kwargs)
+    body: nn.Module
+    body, info = AutoModel.from_pretrained(
+        folder, config=config, output_loading_info=True, **kwargs
+    )
+    refuse_random(checkpoint, info["missing_keys"])
     return body
+
+
+def refuse_random(checkpoint: Checkpoint, missing: Collection[str]) -> None:
+    """Refuse a model with weights that no file holds: transformers makes up random ones.
+
+    BERT's pooler may be missing, no embedding is made of it.
+
+    Args:
+        checkpoint: what was loaded.
+        missing: names of weights that were not in its files.
+
+    Raises:
+        UnsupportedError: names some of them.
+    """
+    random = sorted(name for name in missing if "pooler" not in name.split("."))
+    if random:
+        named = ", ".join(random[:_SHOWN]) + (" ..." if len(random) > _SHOWN else "")
+        raise UnsupportedError(
+            f"{checkpoint.name} holds no weights for {len(random)} parameters ({named}), which "
+            "would be random numbers; expected all of them, under the names that save_pretrained "
+            "of transformers gives them"
+        )
 
 
 def gguf_body(checkpoint: Checkpoint) -> nn.Module:
@@ -118,7 +156,7 @@ def gguf_body(checkpoint: Checkpoint) -> nn.Module:
 
     Raises:
         MissingExtraError: gguf is not installed, and transformers alone cannot read it.
-        UnsupportedError: transformers knows no such architecture.
+        UnsupportedError: transformers knows no such architecture, or weights are missing.
     """
     from transformers import (  # noqa: PLC0415 -- takes seconds to import
         MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -151,9 +189,12 @@ def gguf_body(checkpoint: Checkpoint) -> nn.Module:
     kwargs["gguf_file"] = checkpoint.gguf
     config = AutoConfig.from_pretrained(checkpoint.folder, gguf_file=checkpoint.gguf)
     # Blocks are unpacked by the names that weights have below a language model's head.
-    if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
-        return _below_head(AutoModelForCausalLM.from_pretrained(checkpoint.folder, **kwargs))
-    body: nn.Module = AutoModel.from_pretrained(checkpoint.folder, **kwargs)
+    with_head = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
+    loader: Any = AutoModelForCausalLM if with_head else AutoModel
+    model, info = loader.from_pretrained(checkpoint.folder, output_loading_info=True, **kwargs)
+    body: nn.Module = model.base_model if with_head else model
+    below = f"{model.base_model_prefix}." if with_head else ""  # the head itself embeds nothing
+    refuse_random(checkpoint, [name for name in info["missing_keys"] if name.startswith(below)])
     return body
 
 
@@ -173,11 +214,6 @@ def check_packed(checkpoint: Checkpoint, stored: StoredLayers, body: nn.Module) 
             f"transformers loaded {len(wrong)} layers of {checkpoint.name} another way than they "
             f"are stored, {wrong[0]} for one; their weights would be random"
         )
-
-
-def _below_head(model: Any) -> nn.Module:
-    body: nn.Module = model.base_model
-    return body
 
 
 def _read_by_transformers(architecture: str) -> bool:

@@ -39,6 +39,8 @@ class OnnxStates(nn.Module):
     Attributes:
         config: of the model that the graph was made of.
         digest: uint8 [16], of the graph's files: the weights, as far as a fingerprint goes.
+        provider: what of onnxruntime computes, e.g. "CPUExecutionProvider".
+        version: of onnxruntime.
     """
 
     digest: Tensor
@@ -68,6 +70,8 @@ class OnnxStates(nn.Module):
                 f"onnxruntime {onnxruntime.__version__} cannot load {folder / ONNX_MODEL}: "
                 f"{str(error).splitlines()[0]}"
             ) from error
+        self.version: str = onnxruntime.__version__
+        self.provider: str = self._session.get_providers()[0]
         self._inputs = [value.name for value in self._session.get_inputs()]
 
     @property
@@ -91,18 +95,25 @@ def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> Sentenc
 
     Raises:
         MissingExtraError: onnxruntime is not installed.
-        RunError: the graph is damaged, or not the one that `scheme.json` was written for.
+        RunError: there is no graph, or it is damaged, or not the one that `scheme.json` was written
+            for.
     """
+    folder = Path(os.path.expanduser(folder))
     try:
         import onnxruntime  # noqa: PLC0415 -- an optional extra
     except ImportError as error:
         raise MissingExtraError(
             "onnxruntime", "onnx", needed_for=f"running the ONNX model in {folder}"
         ) from error
+    if not (folder / ONNX_MODEL).is_file():
+        raise RunError(
+            f"expected a folder with {ONNX_MODEL} in it, got {folder}. One is written "
+            "by: quantdrift quantize SPEC -o FOLDER --format onnx"
+        )
     device = torch.device(device)
     on_cuda = device.type == "cuda" and _CUDA in onnxruntime.get_available_providers()
     return _Model(
-        os.path.expanduser(folder),
+        str(folder),
         device=str(device) if on_cuda else "cpu",
         model_kwargs={"provider": _CUDA if on_cuda else _CPU},
     ).eval()

@@ -17,6 +17,7 @@ from torch import nn
 
 from quantdrift.bits import BitsReport
 from quantdrift.errors import UnsupportedError
+from quantdrift.models.stored_size import stored_size
 
 __all__ = ["StoredLayers", "StoredTensor", "stored_layers", "stored_tensors", "weight_files"]
 
@@ -116,16 +117,10 @@ def stored_layers(
     }
     prefix = _prefix(tensors, layers, body)
     below: dict[str, dict[str, StoredTensor]] = {name: {} for name in layers}
-    named = {name.removeprefix(prefix) for name in tensors if name.startswith(prefix)}
-    parameters = {name: p.numel() for name, p in body.named_parameters()}
-    n_bytes = 0
-    for name in named:
-        tensor = tensors[prefix + name]
-        layer = _layer_of(name, layers)
-        if layer is not None:
-            below[layer][name.removeprefix(f"{layer}.")] = tensor
-        if layer is not None or name in parameters:
-            n_bytes += tensor.n_bytes
+    named = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    layer_of = {name: layer for name in named if (layer := _layer_of(name, layers)) is not None}
+    for name, layer in layer_of.items():
+        below[layer][name.removeprefix(f"{layer}.")] = named[name]
     packed, plain, missing = [], [], []
     for name, module in layers.items():
         parts = below[name].keys() - {"bias"}
@@ -141,7 +136,8 @@ def stored_layers(
     n_weights = sum(layers[name].weight.numel() for name in counted)
     sizes = [[t.n_bytes for part, t in below[name].items() if part != "bias"] for name in counted]
     rest = {id(p): p for module in others for p in module.parameters()}.values()
-    n_parameters = sum(parameters.values()) + sum(p.numel() for p in rest)
+    n_bytes, n_parameters = stored_size({k: t.n_bytes for k, t in named.items()}, layer_of, body)
+    n_parameters += sum(p.numel() for p in rest)
     n_bytes += sum(p.numel() * p.element_size() for p in rest)
     of_all = 8 * n_bytes / n_parameters
     bits = BitsReport(

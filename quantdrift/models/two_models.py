@@ -28,9 +28,11 @@ from quantdrift.models.encoder_parts import encoder_parts, floating_dtype
 from quantdrift.models.fingerprint import weights_fingerprint
 from quantdrift.models.layers import find_linears
 from quantdrift.models.reach import WeightUse
+from quantdrift.models.reading import reading_digest
 from quantdrift.models.runtime import runtime_of
 from quantdrift.models.sentence_encoder import Role, SentenceEncoder
 from quantdrift.progress import Progress
+from quantdrift.saving.folder import read_record
 
 __all__ = ["TwoModels"]
 
@@ -73,7 +75,9 @@ class TwoModels:
         return weights_fingerprint([self._reference.module])
 
     def candidate_fingerprint(self) -> str:
-        """Digest of the candidate: its weights as loaded, format, libraries and all other parts."""
+        """Digest of all that decides the candidate's embeddings: weights as loaded, settings of the
+        transformer, tokenizer, prompts, pooling, format, kernels and libraries.
+        """
         if self._digest is None:
             candidate = self._candidate
             digest = hashlib.blake2b(digest_size=16)
@@ -83,6 +87,7 @@ class TwoModels:
                 "quantization": candidate.checkpoint.quantization,
                 **self._libraries(),
                 "kernels": self._kernels(),
+                "settings": reading_digest([], [candidate.encoder.module]),
             }
             digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
             for name, tensor in sorted(candidate.encoder.module.state_dict().items()):
@@ -154,6 +159,10 @@ class TwoModels:
 
     def _kernels(self) -> dict[str, int]:
         """The classes that stand for the packed layers, and how often."""
+        if self._onnx is not None:
+            record = read_record(self._candidate.checkpoint.folder)
+            packed = [one for one in record["layers"] if one["stored"].startswith("MatMulNBits")]
+            return {f"MatMulNBits by {self._onnx.provider}": len(packed)}
         found: dict[str, int] = {}
         modules = {
             _in_body(name): module
@@ -170,13 +179,22 @@ class TwoModels:
         return found
 
     def _libraries(self) -> dict[str, str]:
+        if self._onnx is not None:
+            return {"onnxruntime": str(self._onnx.version)}
         packages, _ = NEEDED.get(self._candidate.checkpoint.method, ((), ""))
         return {package: _version(package) for package in packages}
 
+    @property
+    def _onnx(self) -> Any:
+        """The graph that onnxruntime runs for the candidate; None if torch computes it."""
+        if self._candidate.checkpoint.quantization.get("model_format") != "onnx":
+            return None
+        return self._candidate.encoder.model[0].auto_model
+
 
 def _in_body(name: str) -> str:
-    """The name of a layer below the transformer, which sentence-transformers keeps in 0.model."""
-    return ".".join(name.split(".")[2:])
+    """A layer's name below its module of sentence-transformers, which keep theirs in 0.model."""
+    return name.split(".", 2)[-1]
 
 
 def _update(digest: Any, name: str, value: object) -> None:

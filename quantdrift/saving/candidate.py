@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.bits import BitsReport
+from quantdrift.calibration.driver import put_in_place
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.layers import LinearLayer, find_linears
+from quantdrift.models.aside import put_aside
+from quantdrift.models.layers import find_linears, memory_range
 from quantdrift.models.resolve import ModelSource
 from quantdrift.quantizers.base import QuantizedWeight
 from quantdrift.spec import Scheme, Spec
@@ -89,7 +91,7 @@ def check_savable(scheme: Scheme) -> None:
 
 @contextmanager
 def in_place(candidate: Candidate, *, dtype: torch.dtype | None = None) -> Iterator[None]:
-    """Inside, the model is the candidate; on leaving, it has its own tensors back, untouched.
+    """Inside, the model is the candidate; on leaving, it is as it was, bit for bit.
 
     Args:
         candidate: the model and its codes.
@@ -97,34 +99,39 @@ def in_place(candidate: Candidate, *, dtype: torch.dtype | None = None) -> Itera
 
     Raises:
         ValueError: there is no layer of a name.
+        RunError: there is no room to put the weights aside.
     """
     linears = {layer.name: layer for layer in find_linears([candidate.module])}
     missing = [layer.name for layer in candidate.layers if layer.name not in linears]
     if missing:
         raise ValueError(f"the model has no layer {missing[0]!r}")
-    to_write = {_memory(linears[layer.name].parameter.data) for layer in candidate.layers}
     held = [*candidate.module.parameters(), *candidate.module.buffers()]
-    originals = [(tensor, tensor.data) for tensor in held if tensor.is_floating_point()]
-    # tensors that are tied stay so
-    stand_ins: dict[object, Tensor] = {}
+    others = {tensor.dtype for tensor in held if tensor.is_floating_point()} - {dtype}
+    with ExitStack() as stack:
+        if dtype is not None and others:
+            stack.enter_context(_held_in(dtype, held))
+        else:
+            stack.enter_context(put_aside([linears[layer.name] for layer in candidate.layers]))
+        for layer in candidate.layers:
+            put_in_place(linears[layer.name], layer.quantized)
+        yield
+
+
+@contextmanager
+def _held_in(dtype: torch.dtype, tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Inside, the floating-point tensors are copies in another type; then the originals again."""
+    originals = [(tensor, tensor.data) for tensor in tensors if tensor.is_floating_point()]
+    # what shares memory shares it in the copy too, a matrix and its transpose included
+    copies: dict[object, tuple[Tensor, Tensor]] = {}
     try:
         for tensor, data in originals:
-            key = _memory(data)
-            if key not in stand_ins:
-                stand_ins[key] = data.to(dtype or data.dtype, copy=key in to_write)
-            tensor.data = stand_ins[key]
-        for layer in candidate.layers:
-            _write(linears[layer.name], layer.quantized)
+            key = memory_range(data) or id(tensor)
+            if key not in copies:
+                copies[key] = (data, data.to(dtype, copy=True))
+            first, copy = copies[key]
+            alike = data.stride() == first.stride()
+            tensor.data = copy if alike else copy.as_strided(data.shape, data.stride())
         yield
     finally:
         for tensor, data in originals:
             tensor.data = data
-
-
-def _write(layer: LinearLayer, quantized: QuantizedWeight) -> None:
-    weight = layer.weight
-    weight.copy_(quantized.dequantize(weight.dtype))
-
-
-def _memory(data: Tensor) -> object:
-    return data.device, data.data_ptr(), data.shape, data.stride()

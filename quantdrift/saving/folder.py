@@ -1,29 +1,28 @@
 """A candidate's folder: a model as its libraries read it, and a `scheme.json` that says what it is.
 
-It is written beside its place and moved there in one step when it is complete; `scheme.json` is
-written last. What was interrupted never looks finished.
+It is written as a whole; `scheme.json` is written last. What was interrupted never looks finished.
 """
 
 from __future__ import annotations
 
-import errno
+import hashlib
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from quantdrift.errors import RunError
+from quantdrift.whole_folder import whole_folder
 
 __all__ = [
     "ONNX_MODEL",
     "RECORD",
     "ModelFormat",
     "check_place",
+    "check_weights",
+    "digests_of",
     "files_of",
+    "is_candidate_folder",
     "is_onnx_folder",
     "read_record",
     "write_folder",
@@ -34,6 +33,9 @@ FORMAT_VERSION = 1
 RECORD = "scheme.json"
 ONNX_MODEL = "onnx/model.onnx"
 """Where sentence-transformers looks for it, too."""
+
+_WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth")
+_GRAPH_FOLDER = "onnx/"
 
 ModelFormat = Literal["safetensors", "onnx"]
 
@@ -55,25 +57,16 @@ def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[
     """
     path = path.absolute()
     check_place(path)
-    with _complaints(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.partial-", dir=path.parent))
-        try:
-            # a model library asked to save names its folder in what it writes or logs
-            inside = partial / path.name
-            inside.mkdir()
-            record = dict(fill(inside))
-            full = {
-                "format": FORMAT,
-                "format_version": FORMAT_VERSION,
-                **record,
-                "files": files_of(inside),
-            }
-            text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-            (inside / RECORD).write_text(text, encoding="utf-8")
-            _move(inside, path)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    with whole_folder(path, what="the candidate") as folder:
+        record = dict(fill(folder))
+        full = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            **record,
+            "files": files_of(folder),
+        }
+        text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        (folder / RECORD).write_text(text, encoding="utf-8")
     return full
 
 
@@ -85,11 +78,14 @@ def check_place(path: Path) -> None:
     """
     if not path.exists():
         return
-    if path.is_dir():
-        known = _known_files(path / RECORD)
-        others = sorted(name for name in files_of(path) if name not in known)
-    else:
+    earlier = _content(path / RECORD)
+    if not path.is_dir():
         others = [path.name]
+    elif earlier is None:
+        others = sorted(entry.name for entry in path.iterdir())
+    else:
+        known = {RECORD, *earlier.get("files", {})}
+        others = sorted(name for name in files_of(path) if name not in known)
     if others:
         raise RunError(
             f"{path} holds something that is not a saved candidate: {', '.join(others[:4])}; "
@@ -100,10 +96,50 @@ def check_place(path: Path) -> None:
 def files_of(folder: Path) -> dict[str, int]:
     """All files below a folder: path in it, with forward slashes, to its size in bytes."""
     return {
-        file.relative_to(folder).as_posix(): file.stat().st_size
+        file.relative_to(folder).as_posix(): file.lstat().st_size
         for file in sorted(folder.rglob("*"))
-        if file.is_file()
+        if file.is_symlink() or not file.is_dir()
     }
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """Digests of the files below a folder that hold weights, by path; 32 hex digits each.
+
+    The graph of an ONNX folder is not among them, it has a digest of its own.
+    """
+    return {
+        name: _digest(folder / name)
+        for name in files_of(folder)
+        if name.endswith(_WEIGHT_FILES) and not name.startswith(_GRAPH_FOLDER)
+    }
+
+
+def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
+    """Refuse a candidate whose weights are not the ones that were written.
+
+    Args:
+        folder: of the candidate.
+        record: its `scheme.json`.
+
+    Raises:
+        RunError: names a file that was changed, added or removed.
+    """
+    wanted = record.get("weights")
+    if wanted is None:  # not recorded by the version that wrote it
+        return
+    found = digests_of(folder)
+    for name in sorted({*found, *wanted}):
+        if found.get(name) != wanted.get(name):
+            raise RunError(
+                f"{folder / name} is not what {RECORD} was written for: the file was changed, "
+                "added or removed, and what is recorded of the quantized model does not hold for "
+                f"it. Write the candidate again, or remove {RECORD} to use it as any other model"
+            )
+
+
+def is_candidate_folder(folder: Path) -> bool:
+    """Whether what lies there is a saved candidate, of any format and version."""
+    return _content(folder / RECORD) is not None
 
 
 def is_onnx_folder(folder: Path) -> bool:
@@ -132,6 +168,14 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
+def _digest(file: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def _content(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -139,43 +183,3 @@ def _content(path: Path) -> dict[str, Any] | None:
         return None
     ours = isinstance(content, dict) and content.get("format") == FORMAT
     return content if ours else None
-
-
-def _known_files(record: Path) -> set[str]:
-    content = _content(record)
-    if content is None:
-        return set()
-    return {RECORD, *content.get("files", {})}
-
-
-def _move(partial: Path, path: Path) -> None:
-    """Put `partial` in place of `path`; an earlier candidate stays whole until the last step."""
-    if path.is_dir() and any(path.iterdir()):
-        earlier = Path(tempfile.mkdtemp(prefix=f".{path.name}.earlier-", dir=path.parent))
-        try:
-            os.replace(path, earlier / path.name)
-            os.replace(partial, path)
-        except BaseException:  # Ctrl-C too
-            if not path.exists():
-                os.replace(earlier / path.name, path)
-            raise
-        finally:
-            shutil.rmtree(earlier, ignore_errors=True)
-        return
-    if path.is_dir():
-        path.rmdir()
-    os.replace(partial, path)
-
-
-@contextmanager
-def _complaints(path: Path) -> Iterator[None]:
-    """Turn what the disk says into an error that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise RunError(
-                f"no space left to write the candidate to {path}; nothing was left behind. Free "
-                "some space or choose another disk with --out"
-            ) from error
-        raise RunError(f"the candidate cannot be written to {path}: {error}") from error

@@ -7,11 +7,11 @@ from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.embeddings import EmbeddingStore, default_store
 from quantdrift.measurement.text_inputs import text_inputs
-from quantdrift.models.resolve import resolve
+from quantdrift.models.full_precision import full_precision, refuse_quantized
 from quantdrift.models.sentence_encoder import load_encoder, pick_device
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
-from quantdrift.quantizers import layer_quantizer
+from quantdrift.quantizers import methods_of
 from quantdrift.saving.candidate import Candidate, CandidateLayer
 from quantdrift.spec import Spec
 
@@ -42,17 +42,24 @@ def make_candidate(
     Raises:
         QuantDriftError: scheme, model or device cannot be used, or documents are needed.
     """
-    method = layer_quantizer(spec.scheme)
+    methods = [method.quantizer for method in methods_of(spec.scheme).values()]
+    if spec.scheme.criterion is not None and spec.scheme.option("allocation") is None:
+        raise UnsupportedError(
+            f"{spec} chooses widths on queries, which quantize does not have; expected an "
+            f"allocation: quantdrift allocate {spec} --data FOLDER, then quantdrift quantize "
+            f"{spec.model}@allocation.json"
+        )
     texts = calibration_texts(spec.scheme)
     if texts is None and dataset is not None:
         texts = list(dataset.documents)
-    if texts is None and method is not None and method.needs_moments:
+    if texts is None and any(method is not None and method.needs_moments for method in methods):
         raise UnsupportedError(
             f"{spec.scheme.quantizer} is calibrated on documents, and none were given; expected "
             "--data FOLDER, --task NAME, or a file of texts in the scheme (+calib=texts.txt)"
         )
-    source = resolve(spec.model)
+    source = full_precision(spec.model)
     encoder = load_encoder(source, device=pick_device(device), revision=revision)
+    refuse_quantized([encoder.module], spec.model)
     pair = QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model))
     if pair.needs_calibration and texts is not None:
         sample = draw_sample(text_inputs(encoder, texts), spec.scheme, batch_size)
@@ -61,16 +68,16 @@ def make_candidate(
     layers = []
     with progress.stage("quantizing layers", len(pair.layers)) as tell:
         for made in pair.candidate_layers():
-            assert made.quantized is not None  # what leaves weights alone is not savable
-            layers.append(
-                CandidateLayer(
-                    name=made.name,
-                    quantized=made.quantized,
-                    error=made.output_error,
-                    fallback=made.fallback,
-                )
-            )
             tell(1)
+            if made.quantized is not None:  # None for what an allocation leaves alone
+                layers.append(
+                    CandidateLayer(
+                        name=made.name,
+                        quantized=made.quantized,
+                        error=made.output_error,
+                        fallback=made.fallback,
+                    )
+                )
     return Candidate(
         model=encoder.model,
         source=source,

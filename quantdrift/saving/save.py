@@ -9,7 +9,7 @@ from typing import Any
 
 from quantdrift.progress import Progress
 from quantdrift.saving.candidate import Candidate, CandidateLayer, check_savable
-from quantdrift.saving.folder import ModelFormat, write_folder
+from quantdrift.saving.folder import ModelFormat, digests_of, write_folder
 from quantdrift.saving.onnx_folder import save_onnx
 from quantdrift.saving.safetensors_folder import save_safetensors
 
@@ -48,7 +48,7 @@ def save_candidate(
             with progress.stage("writing safetensors", 1) as tell:
                 made = save_safetensors(candidate, folder)
                 tell(1)
-        return _record(candidate, model_format, made)
+        return {**_record(candidate, model_format, made), "weights": digests_of(folder)}
 
     return write_folder(path, fill)
 

@@ -125,7 +125,9 @@ def candidate(scheme: str, make: Any = quantize_rtn, model: Any = None) -> Candi
         spec=spec,
         layers=layers,
         fingerprint=weights_fingerprint([model]),
-        bits=count_bits([model], linears, spec.scheme),
+        bits=count_bits(
+            [model], linears, [width] * len(linears), group_size=spec.scheme.group_size
+        ),
     )
 
 

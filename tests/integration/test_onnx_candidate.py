@@ -21,6 +21,7 @@ from candidate_samples import (
 from onnx_samples import load, one_export, one_thread, save
 from sentence_transformers import SentenceTransformer
 from torch import nn
+from versus_samples import run_two
 
 from quantdrift.cli.quantize import QuantizeOptions, quantize_command
 from quantdrift.errors import RunError
@@ -33,6 +34,7 @@ from quantdrift.saving.candidate import in_place
 from quantdrift.saving.folder import read_record
 
 ir = pytest.importorskip("onnx_ir")
+onnxruntime = pytest.importorskip("onnxruntime")
 
 __all__ = ["one_export", "one_thread"]  # fixtures
 
@@ -175,3 +177,18 @@ def test_the_command_says_what_is_packed_and_what_is_not(
     assert "left out: no output depends on it: 0.model.pooler.dense" in shown
     assert "checked: differs from torch by " in shown
     assert "model = load_onnx('out')" in shown
+
+
+def test_what_onnxruntime_computes_is_recorded_and_keyed_by_its_version(
+    one_export: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny().save_pretrained(str(tmp_path / "tiny"), create_model_card=False)
+    save(candidate("W4-g64"), tmp_path / "out")
+    first = run_two(tmp_path / "tiny", tmp_path / "out", tmp_path / "a").record
+    assert first["quantization"]["libraries"] == {"onnxruntime": onnxruntime.__version__}
+    assert first["quantization"]["kernels"] == {"MatMulNBits by CPUExecutionProvider": PACKED}
+    monkeypatch.setattr(onnxruntime, "__version__", "0.0")
+    second = run_two(tmp_path / "tiny", tmp_path / "out", tmp_path / "b").record
+    assert second["quantization"]["libraries"] == {"onnxruntime": "0.0"}
+    prints = [one["model"]["candidate"]["fingerprint"] for one in (first, second)]
+    assert prints[0] != prints[1]

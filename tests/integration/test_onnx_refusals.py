@@ -34,6 +34,12 @@ def test_a_graph_that_was_changed_is_refused(one_export: None, tmp_path: Path) -
         load_onnx(tmp_path / "out")
 
 
+def test_a_folder_without_a_graph_is_named(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nosuch", "nosuch"):  # the last could be on the hub
+        with pytest.raises(RunError, match=rf"with onnx/model\.onnx in it, got {folder}\. One"):
+            load_onnx(folder)
+
+
 def test_a_result_that_differs_from_torch_is_not_written(
     one_export: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from candidate_samples import candidate, embed, encoder, rich, save_backbone
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from torch import nn
 from transformers import AutoModel
 
+from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.models.fingerprint import weights_fingerprint
 from quantdrift.models.resolve import resolve
 from quantdrift.models.sentence_encoder import load_encoder
@@ -58,3 +64,72 @@ def test_loaded_by_transformers_it_is_the_candidate_to_the_last_bit(tmp_path: Pa
         wanted = model(input_ids=tokens).last_hidden_state
         assert torch.equal(loaded(input_ids=tokens).last_hidden_state, wanted)
     assert weights_fingerprint([loaded]) == record["candidate_fingerprint"]
+
+
+def test_a_model_with_an_adapter_is_refused_as_only_the_adapter_would_be_saved(
+    tmp_path: Path,
+) -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    model = encoder(tmp_path / "tiny")
+    how = peft.LoraConfig(task_type="FEATURE_EXTRACTION", target_modules=["query"], r=4)
+    model[0].auto_model.add_adapter(how)
+    given = candidate("W4-g64", model=model.eval())
+    with pytest.raises(UnsupportedError, match=r"something else than .*merge_and_unload"):
+        save_candidate(given, tmp_path / "out", model_format="safetensors", progress=Silent())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tiny"]
+
+
+class Halves(nn.Module):
+    """A model whose library writes a weight in two parts, and joins them when it loads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(64, 8)
+
+    def save_pretrained(self, folder: str) -> None:
+        state = self.state_dict()
+        one, other = state.pop("layer.weight").split(4)
+        parts = {"one": one.clone(), "other": self.altered(other.clone())}
+        save_file({**state, **parts}, Path(folder) / "model.safetensors")
+
+    @classmethod
+    def from_pretrained(cls, folder: str) -> Halves:
+        state = load_file(Path(folder) / "model.safetensors")
+        state["layer.weight"] = torch.cat([state.pop("one"), state.pop("other")])
+        model = cls()
+        model.load_state_dict(state)
+        return model
+
+    def altered(self, part: torch.Tensor) -> torch.Tensor:
+        return part
+
+
+def test_a_weight_that_its_library_writes_in_parts_is_found_by_loading_it(tmp_path: Path) -> None:
+    def save(change: Callable[[Any], Any] | None) -> None:
+        model = Halves()
+        if change is not None:
+            model.altered = change  # type: ignore[method-assign]  # a library with an error
+        given = candidate("W4-g32", model=model)
+        save_candidate(given, tmp_path / "out", model_format="safetensors", progress=Silent())
+
+    with pytest.raises(UnsupportedError, match="1 of 1 layers are not in its files, layer for one"):
+        save(lambda part: part * 1.001)
+    assert not list(tmp_path.iterdir())
+    save(None)
+    assert read_record(tmp_path / "out")["model_format"] == "safetensors"
+
+
+def test_a_disk_that_is_full_while_weights_are_written_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        said = "Error while serializing: I/O error: No space left on device (os error 28)"
+        raise SafetensorError(said)
+
+    model = Halves()
+    monkeypatch.setattr(model, "save_pretrained", full)
+    given = candidate("W4-g32", model=model)
+    with pytest.raises(RunError, match=r"no space left to write the candidate to .*out; nothing"):
+        save_candidate(given, tmp_path / "out", model_format="safetensors", progress=Silent())
+    assert not list(tmp_path.iterdir())

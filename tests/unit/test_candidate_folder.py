@@ -8,9 +8,17 @@ from typing import Any
 
 import pytest
 
+from quantdrift import whole_folder as whole
 from quantdrift.errors import RunError
-from quantdrift.saving import folder as folders
-from quantdrift.saving.folder import check_place, is_onnx_folder, read_record, write_folder
+from quantdrift.saving.folder import (
+    check_place,
+    check_weights,
+    digests_of,
+    is_candidate_folder,
+    is_onnx_folder,
+    read_record,
+    write_folder,
+)
 
 
 def write(text: str) -> Any:
@@ -48,9 +56,66 @@ def test_a_place_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
             check_place(tmp_path / name)
         with pytest.raises(RunError, match="not a saved candidate"):
             write_folder(tmp_path / name, write("two"))
+    (tmp_path / "mine" / "made for later").mkdir(parents=True)
+    with pytest.raises(RunError, match="not a saved candidate: made for later;"):
+        write_folder(tmp_path / "mine", write("two"))
+    assert (tmp_path / "mine" / "made for later").is_dir()
+    (tmp_path / "own" / "notes.txt").unlink()
+    (tmp_path / "own" / "data").symlink_to(tmp_path / "model")  # the link would be lost
+    with pytest.raises(RunError, match="not a saved candidate: data;"):
+        write_folder(tmp_path / "own", write("two"))
     (tmp_path / "empty").mkdir()
     check_place(tmp_path / "empty")
     check_place(tmp_path / "new")
+
+
+def test_empty_folders_of_an_earlier_candidate_are_its_own(tmp_path: Path) -> None:
+    def fill(folder: Path) -> dict[str, Any]:
+        (folder / "2_Normalize").mkdir()  # as sentence-transformers leaves it
+        return {}
+
+    for _ in range(2):
+        write_folder(tmp_path / "out", fill)
+    assert (tmp_path / "out" / "2_Normalize").is_dir()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_link_stays_a_link_to_the_folder_that_is_written(tmp_path: Path, there: bool) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if there:
+        write_folder(disk / "real", write("one"))
+    (tmp_path / "link").symlink_to(disk / "real")
+    write_folder(tmp_path / "link", write("two"))
+    assert (tmp_path / "link").is_symlink()
+    assert read_record(disk / "real")["spec"] == "two"
+    assert [entry.name for entry in disk.iterdir()] == ["real"]
+
+
+@pytest.mark.parametrize("change", ["other", "removed", "added"])
+def test_weights_that_are_not_those_that_were_written_are_refused(
+    tmp_path: Path, change: str
+) -> None:
+    def fill(folder: Path) -> dict[str, Any]:
+        for name in ("model.safetensors", "2_Dense/model.safetensors", "onnx/x.bin"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(name)
+        return {"weights": digests_of(folder)}
+
+    record = write_folder(tmp_path / "out", fill)
+    assert sorted(record["weights"]) == ["2_Dense/model.safetensors", "model.safetensors"]
+    check_weights(tmp_path / "out", record)
+    check_weights(tmp_path / "out", {})  # older ones do not say
+    dense = tmp_path / "out" / "2_Dense" / "model.safetensors"
+    if change == "other":
+        dense.write_text("2_Dense/model.safetensor5")  # as long as it was
+    elif change == "removed":
+        dense.unlink()
+    else:
+        dense = dense.with_name("model-2.safetensors")
+        dense.write_text("")
+    with pytest.raises(RunError, match=rf"{dense} is not what scheme\.json was written for"):
+        check_weights(tmp_path / "out", record)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
@@ -74,7 +139,7 @@ def test_a_kill_at_the_last_moment_leaves_nothing_that_looks_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a kill leaves it: the clean-up does not run."""
-    monkeypatch.setattr(folders.shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(whole.shutil, "rmtree", lambda *_, **__: None)
     monkeypatch.setattr(json, "dumps", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_folder(tmp_path / "out", write("one"))
@@ -89,7 +154,7 @@ def test_a_folder_appears_with_its_record_and_the_earlier_one_comes_back_if_it_c
 ) -> None:
     out = tmp_path / "out"
     write_folder(out, write("one"))
-    real = folders.os.replace
+    real = whole.os.replace
 
     def replace(here: Path, there: Path) -> None:
         if there == out and "partial" in str(here):
@@ -97,7 +162,7 @@ def test_a_folder_appears_with_its_record_and_the_earlier_one_comes_back_if_it_c
             raise KeyboardInterrupt
         real(here, there)
 
-    monkeypatch.setattr(folders.os, "replace", replace)
+    monkeypatch.setattr(whole.os, "replace", replace)
     with pytest.raises(KeyboardInterrupt):
         write_folder(out, write("two"))
     assert read_record(out)["spec"] == "one"
@@ -123,3 +188,4 @@ def test_records_that_cannot_be_read(tmp_path: Path) -> None:
     for text in ("{", "[]", '{"format": "other"}'):
         (tmp_path / "scheme.json").write_text(text)
         assert not is_onnx_folder(tmp_path)
+        assert not is_candidate_folder(tmp_path)

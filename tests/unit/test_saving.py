@@ -113,6 +113,22 @@ def test_parameters_that_share_memory_share_the_codes() -> None:
     assert tensors(model) == before
 
 
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_transpose_that_shares_memory_has_the_codes_too_as_it_has_in_a_run(
+    dtype: torch.dtype | None,
+) -> None:
+    model = nn.Sequential(nn.Linear(48, 8, bias=False), nn.Linear(8, 48, bias=False))
+    model[1].weight = nn.Parameter(model[0].weight.data.t())
+    before = tensors(model)
+    given = candidate(model)
+    assert [layer.name for layer in given.layers] == ["0"]
+    with in_place(given, dtype=dtype):
+        wanted = given.layers[0].quantized.dequantize(dtype or torch.float32)
+        assert torch.equal(model[0].weight, wanted)
+        assert torch.equal(model[1].weight, wanted.t())
+    assert tensors(model) == before
+
+
 def test_the_tensors_are_back_after_an_error() -> None:
     model = Network()
     before = tensors(model)

@@ -96,6 +96,36 @@ def test_an_unquantized_checkpoint_has_the_width_of_its_weights() -> None:
     assert stored_layers(tensors, body).missing == ("layers.1.q",)
 
 
+def test_parameters_of_which_nothing_is_stored_do_not_make_the_others_cheaper() -> None:
+    body = Body()
+    tensors = {name: tensor("F32", 4 * p.numel(), *p.shape) for name, p in body.named_parameters()}
+    del tensors["pooler.weight"]
+    bits = stored_layers(tensors, body).bits
+    assert (bits.all_parameters, bits.n_parameters) == (32, 688 - 256)
+
+
+def test_what_lies_in_the_same_module_under_other_names_is_counted() -> None:
+    """Experts that one parameter of the model joins, and a norm of old times."""
+    body = Body()
+    body.experts = nn.Module()
+    body.experts.gate_up_proj = nn.Parameter(torch.zeros(3, 8, 16))
+    body.norm = nn.LayerNorm(16)
+    tensors = {name: tensor("F16", 2 * p.numel(), *p.shape) for name, p in body.named_parameters()}
+    del tensors["experts.gate_up_proj"], tensors["norm.weight"], tensors["norm.bias"]
+    for expert in range(3):
+        for part in ("gate", "up"):
+            tensors[f"experts.{expert}.{part}_proj.weight"] = tensor("F16", 128, 4, 16)
+    tensors |= {"norm.gamma": tensor("F16", 32, 16), "norm.beta": tensor("F16", 32, 16)}
+    tensors["lm_head.weight"] = tensor("F16", 9999, 10, 16)
+    bits = stored_layers(tensors, body).bits
+    assert (bits.all_parameters, bits.n_parameters) == (16, 688 + 3 * 8 * 16 + 32)
+
+
+def test_a_file_whose_names_are_all_others_still_has_a_size() -> None:
+    tensors = {"whole": tensor("F16", 2 * 688, 688)}
+    assert stored_layers(tensors, Body()).bits.all_parameters == 16
+
+
 @pytest.mark.parametrize(
     "weight",
     [
