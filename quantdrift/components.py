@@ -15,7 +15,7 @@ from typing import Literal
 
 import quantdrift
 
-__all__ = ["CALIBRATED", "QUANTIZED_BY", "Component", "Kind", "components"]
+__all__ = ["CALIBRATED", "ONLY_BY_NAME", "QUANTIZED_BY", "Component", "Kind", "components"]
 
 QUANTIZED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -28,6 +28,9 @@ QUANTIZED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Quantizer to the packages that do it, the preferred one first; none for what is built in."""
+
+ONLY_BY_NAME = ("optimum",)
+"""Packages that quantize only where `+backend=` names them."""
 
 CALIBRATED = ("gptq", "gptq_ao", "awq", "adaround")
 """Quantizers that need the inputs of each layer."""

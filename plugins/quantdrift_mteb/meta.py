@@ -9,11 +9,13 @@ from typing import Any
 
 from mteb.models.model_meta import ModelMeta
 
+from quantdrift.calibration.sample import calibration_texts
 from quantdrift.errors import QuantDriftError, UnsupportedError, nearest
 from quantdrift.metrics.keys import harness_metrics
 from quantdrift.models.aliases import EMBEDDED
-from quantdrift.models.resolve import ModelSource, resolve
-from quantdrift.quantizers import layer_quantizer
+from quantdrift.models.full_precision import full_precision
+from quantdrift.models.resolve import ModelSource
+from quantdrift.quantizers import methods_of
 from quantdrift.spec import Spec, parse
 from quantdrift_mteb.local_models import local_meta
 from quantdrift_mteb.names import known_names
@@ -55,9 +57,10 @@ def pair_meta(
         QuantDriftError: the spec is wrong, or the model is unknown or cannot be paired.
     """
     spec = parse(text)
-    layer_quantizer(spec.scheme)
+    methods_of(spec.scheme)
     harness_metrics()  # a misspelt one is better known now than after hours
-    source = resolve(spec.model)
+    calibration_texts(spec.scheme)  # likewise
+    source = full_precision(spec.model)
     base = _base_meta(source, revision, get_model_meta)
     _refuse_without_weights(base)
     name = str(base.name)

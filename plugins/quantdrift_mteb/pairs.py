@@ -22,6 +22,7 @@ from mteb.models import (
 from mteb.types import PromptType
 
 from quantdrift.errors import UnsupportedError
+from quantdrift.models.full_precision import refuse_quantized
 from quantdrift.models.layers import modules_of
 from quantdrift.models.resolve import ModelSource
 from quantdrift.pair import Arm, QuantizedPair
@@ -42,7 +43,8 @@ def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
         source: where the model came from.
 
     Raises:
-        UnsupportedError: there are no torch weights to quantize, or mteb could not search with it.
+        UnsupportedError: there are no torch weights to quantize, they are quantized already, or
+            mteb could not search with it.
     """
     modules = modules_of(model)
     if not modules:
@@ -57,6 +59,7 @@ def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
         )
     if not isinstance(model, EncoderProtocol | CrossEncoderProtocol | SearchProtocol):
         raise UnsupportedError(f"mteb can neither encode nor search with {spec.model}")
+    refuse_quantized(modules, spec.model)
     core = QuantizedPair(modules, spec.scheme, name=spec.model)
     kind = PairedEncoder if isinstance(model, EncoderProtocol) else PairedSearcher
     return kind(model, core, spec=spec, source=source)

@@ -27,6 +27,8 @@ __all__ = [
 
 DEFAULT_SIZE = 512
 """Documents, as in the paper."""
+SUFFIXES = (".txt", ".jsonl")
+_FILES = 'a .txt file (one text a line) or .jsonl file (objects with a "text")'
 MOST_BATCHES = 64
 """Each batch has a thread of its own while the layers are made, and torch's threads beside it."""
 
@@ -47,18 +49,29 @@ class Sample:
 
 
 def calibration_file(scheme: Scheme) -> Path | None:
-    """The file that `+calib=` names; None where it gives a number, or is not given."""
+    """The file that `+calib=` names; None where it gives a number, or is not given.
+
+    Raises:
+        SpecError: it is neither a number nor the name of such a file.
+    """
     given = scheme.option("calib")
-    return None if given is None or given.isdecimal() else Path(given).expanduser()
+    if given is not None and Path(given).suffix in SUFFIXES:
+        return Path(given).expanduser()
+    _whole(scheme, "calib", DEFAULT_SIZE, least=1, or_else=f", or {_FILES}")
+    return None
 
 
 def calibration_texts(scheme: Scheme) -> list[str] | None:
     """The texts of the file that `+calib=` names; None where it names none.
 
+    It is asked for before a model is loaded, so the other settings are checked as well.
+
     Raises:
+        SpecError: number or seed are none.
         DataError: the file cannot be used.
     """
     file = calibration_file(scheme)
+    _whole(scheme, "seed", 0, least=0)
     return None if file is None else read_texts(file)
 
 
@@ -102,6 +115,7 @@ def draw_sample(
         record={
             "source": "corpus" if file is None else str(file),
             "n_inputs": len(rows),
+            "wanted": wanted,
             "of": n,
             "seed": seed,
             "digest": None if part.key is None else key_of(**part.key),
@@ -113,14 +127,14 @@ def _batch(part: Inputs, rows: Any, batch_size: int) -> Callable[[], object]:
     return lambda: part.encode(rows, batch_size)
 
 
-def _whole(scheme: Scheme, key: str, default: int, *, least: int) -> int:
+def _whole(scheme: Scheme, key: str, default: int, *, least: int, or_else: str = "") -> int:
     given = scheme.option(key)
     if given is None:
         return default
     if not (given.isdecimal() and int(given) >= least):
         text = str(scheme)
         start = text.index(f"+{key}=") + len(key) + 2
-        expected = f"a whole number, {least} or more"
+        expected = f"a whole number, {least} or more{or_else}"
         raise SpecError(
             f"{text}: {key} is {given!r}: expected {expected}",
             text=text,
@@ -140,15 +154,15 @@ def read_texts(path: Path) -> list[str]:
     Raises:
         DataError: it is missing, of another kind, empty, or a line is not as expected.
     """
-    if path.suffix not in {".txt", ".jsonl"}:
-        raise DataError(
-            f"+calib={path}: expected a number of documents, or a .txt file (one text a line) or "
-            '.jsonl file (objects with a "text")'
-        )
+    if path.suffix not in SUFFIXES:
+        raise DataError(f"{path}: expected {_FILES}")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; expected a file to calibrate on") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"the calibration file {path} cannot be read: {error}") from error
+        why = getattr(error, "strerror", None) or error  # an OSError repeats the path
+        raise DataError(f"the calibration file {path} cannot be read: {why}") from error
     if path.suffix == ".txt":
         texts = [line.strip() for line in lines]
     else:

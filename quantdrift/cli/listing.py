@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from math import isinf
 from typing import Any
 
 from rich.table import Table
 
 from quantdrift.cli.tables import console
-from quantdrift.components import CALIBRATED, QUANTIZED_BY, components
+from quantdrift.components import CALIBRATED, ONLY_BY_NAME, QUANTIZED_BY, components
 from quantdrift.datasets.tasks import task_names
 from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES, members
@@ -30,7 +31,8 @@ MORE = {
         "including, 0.1; harm:contenders=5.. over those with 5 or more.",
         "Every value comes with a 95 % interval. Range, kind of interval and tie policy of each: "
         "quantdrift list metrics --json",
-    )
+    ),
+    "quantizers": ("The first library is the one that is used; choose another with +backend=.",),
 }
 
 
@@ -51,6 +53,8 @@ def list_command(what: str, *, json_output: bool) -> None:
     if json_output:
         print(json.dumps(rows, indent=2))
         return
+    if what == "quantizers":
+        rows = [_shown(row) for row in rows]
     columns = [name for name in (rows[0] if rows else ()) if name not in ONLY_IN_JSON]
     table = Table()
     for column in columns:
@@ -97,18 +101,40 @@ def _quantizers() -> list[dict[str, Any]]:
     rows = []
     for name, packages in QUANTIZED_BY.items():
         found = [known[package] for package in packages]
-        usable = [f"{package.name} {package.version}" for package in found if package.usable]
-        missing = found[0].install if found else None
+        usable = [package.name for package in found if package.usable]
+        unasked = [package for package in packages if package not in ONLY_BY_NAME]
+        default = next((package for package in unasked if package in usable), None)
         rows.append(
             {
                 "quantizer": name,
-                "calibrated": "on documents" if name in CALIBRATED else "data-free",
-                "by": ", ".join(packages) or "built in",
-                "available": ", ".join(usable) or ("no" if packages else "yes"),
-                "to install": "" if usable or not packages else missing or "",
+                "calibrated": name in CALIBRATED,
+                "backends": list(packages),
+                "default_backend": default or next(iter(unasked), None),
+                "versions": {package.name: package.version for package in found},
+                "usable": usable,
+                "available": default is not None or not packages,
+                "install": None if default or not packages else known[unasked[0]].install,
             }
         )
     return rows
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, str]:
+    """A quantizer as a table has it: a library a line, the one that is used first."""
+
+    def library(name: str) -> str:
+        version = row["versions"][name]
+        if version is None:
+            return f"{name} (missing)"
+        return f"{name} {version}" + ("" if name in row["usable"] else " (too old)")
+
+    in_order = sorted(row["backends"], key=lambda name: name != row["default_backend"])
+    return {
+        "quantizer": row["quantizer"],
+        "calibrated": "on documents" if row["calibrated"] else "no",
+        "by": "\n".join(map(library, in_order)) or "built in",
+        "to install": row["install"] or "",
+    }
 
 
 def _tasks() -> list[dict[str, Any]]:

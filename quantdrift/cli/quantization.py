@@ -8,6 +8,8 @@ from typing import Any
 __all__ = ["quantization_lines"]
 
 _SHOWN = 4
+FEW_TOKENS = 10_000
+"""Tokens of a layer below which second moments of a few hundred inputs are mostly noise."""
 
 
 def quantization_lines(record: Mapping[str, Any]) -> list[str]:
@@ -19,10 +21,16 @@ def quantization_lines(record: Mapping[str, Any]) -> list[str]:
     made: Mapping[str, Any] = record.get("quantization", {})
     lines = []
     if "version" in made:
-        grid = f", {made['grid']} grid" if "grid" in made else ""
+        grid = f", grid: {made['grid']}" if "grid" in made else ""
         lines.append(f"{made['quantizer']} by {made['backend']} {made['version']}{grid}")
     if calibration := made.get("calibration"):
         lines.append(_calibration(calibration, made))
+        tokens = max((layer.get("n_tokens") or 0 for layer in made["layers"]), default=0)
+        if 0 < tokens < FEW_TOKENS:
+            lines.append(
+                f"few tokens to calibrate on: {tokens:,} at most in a layer, where some tens of "
+                "thousands are usual; give more documents (+calib=N) or texts (+calib=FILE)"
+            )
     if activations := made.get("activations"):
         covered, total = activations["layers_covered"], activations["layers"]
         line = f"inputs of {covered} of {total} linear layers at {activations['bits']} bits"
@@ -37,15 +45,19 @@ def quantization_lines(record: Mapping[str, Any]) -> list[str]:
     if left_out := made.get("layers_left_out"):
         lines.append(f"left at full precision: {_some(left_out)}")
     if unreached := record["model"].get("layers_never_reached"):
-        lines.append(f"never reached, so without effect: {_some(unreached)}")
+        lines.append(f"no output depends on it: {_some(unreached)}")
     return lines
 
 
 def _calibration(calibration: Mapping[str, Any], made: Mapping[str, Any]) -> str:
-    what = f"{calibration['n_inputs']:,} of {calibration['of']:,} documents"
+    n, wanted = calibration["n_inputs"], calibration.get("wanted", 0)
+    what, draw = f"{n:,} of {calibration['of']:,} documents", f"seed {calibration['seed']}"
     if calibration["source"] != "corpus":
-        what = f"{calibration['n_inputs']:,} texts of {calibration['source']}"
-    line = f"calibrated on {what} (seed {calibration['seed']})"
+        part = f"{n:,} of {calibration['of']:,}" if n < calibration["of"] else f"{n:,}"
+        what = f"{part} texts of {calibration['source']}"
+    elif n < wanted:
+        what, draw = f"all {n:,} documents", f"{wanted:,} were wanted"
+    line = f"calibrated on {what} ({draw})"
     if made["layers_kept_from_before"] == len(made["layers"]):
         return f"{line}, kept from an earlier run"
     seconds, in_method = made["seconds"], made["seconds_in_method"]

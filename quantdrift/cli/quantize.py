@@ -15,6 +15,7 @@ from quantdrift.cli.tables import console
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.datasets.tasks import load_task
 from quantdrift.errors import QuantDriftError
+from quantdrift.models.aliases import ALIASES
 from quantdrift.progress import Silent, Terminal
 from quantdrift.saving.candidate import check_savable
 from quantdrift.saving.folder import ModelFormat, check_place
@@ -75,7 +76,8 @@ def quantize_command(options: QuantizeOptions) -> None:
         )
         record = save_candidate(candidate, options.out, model_format=chosen, progress=progress)
     except KeyboardInterrupt:
-        raise Interrupted(f"{options.out} was not written") from None
+        kept = "; finished layers are kept, and the same command goes on" if options.cache else ""
+        raise Interrupted(f"{options.out} was not written{kept}") from None
     _print(options, record)
 
 
@@ -106,7 +108,12 @@ def _print(options: QuantizeOptions, record: Mapping[str, Any]) -> None:
         say(f"{len(fallbacks)} of {len(layers)} layers were rounded to nearest instead:")
         for layer in fallbacks[:4]:
             say(f"  {escape(layer['name'])}: {escape(layer['fallback'])}")
+    if left_out := list((record["calibration"] or {}).get("layers_left_out", ())):
+        more = f" and {len(left_out) - 4} more" if len(left_out) > 4 else ""  # noqa: PLR2004 -- the first four
+        say(f"left at full precision: {escape(', '.join(left_out[:4]))}{more}")
     where = str(options.out)
+    if where.lower() in {alias.lower() for alias in ALIASES}:  # it would mean that model
+        where = f"./{where}"
     say(f"folder: {escape(where)}\n\nload it:")
     for line in _loading(where, record["model_format"]):
         out.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)

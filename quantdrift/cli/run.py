@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from quantdrift.cli import Interrupted
+from quantdrift.cli.places import default_place, earlier_run, tell_replaced
 from quantdrift.cli.tables import print_run
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.datasets.tasks import load_task
@@ -20,9 +20,12 @@ from quantdrift.measurement.versus_job import run_versus
 from quantdrift.progress import Silent, Terminal
 from quantdrift.versus import Versus, parse_pair
 
-__all__ = ["RUNS", "RunOptions", "dataset_of", "run_command", "slug"]
+__all__ = ["KEPT", "RunOptions", "dataset_of", "run_command"]
 
-RUNS = Path("quantdrift-runs")
+KEPT = (
+    "; embeddings and layers that were finished are kept, and the same command goes on from there"
+)
+"""What is said after Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,8 @@ def run_command(options: RunOptions) -> None:
     spec = parse_pair(options.spec)
     measure = partial(run_versus, spec) if isinstance(spec, Versus) else partial(run_spec, spec)
     dataset = dataset_of(options)
-    out = options.out or RUNS / f"{slug(str(spec))}_on_{slug(dataset.name)}"
+    out = options.out or default_place(spec, dataset)
+    earlier = earlier_run(out)
     try:
         run = measure(
             dataset,
@@ -71,8 +75,8 @@ def run_command(options: RunOptions) -> None:
             revision=options.revision,
         )
     except KeyboardInterrupt:
-        kept = "; what was embedded is kept, and the same command goes on from there"
-        raise Interrupted("no run was written" + (kept if options.cache else "")) from None
+        raise Interrupted("no run was written" + (KEPT if options.cache else "")) from None
+    tell_replaced(earlier)
     if options.json_output:
         print(json.dumps({**run.record, "path": str(run.path)}, indent=2, ensure_ascii=False))
     else:
@@ -94,8 +98,3 @@ def dataset_of(options: RunOptions) -> RetrievalDataset:
         return read_beir_folder(options.data, options.split)
     assert options.task is not None  # one of the two is given
     return load_task(options.task)
-
-
-def slug(text: str) -> str:
-    """The text as a file name that every file system takes."""
-    return re.sub(r"[^A-Za-z0-9.@+=_-]+", "_", text).strip("._") or "run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isfinite, isinf
 from typing import Any
@@ -35,13 +36,16 @@ WIDE = 110
 
 
 def console(*, wide: bool = False) -> Console:
-    """Standard output; wide enough for the tables where there is no terminal.
+    """Standard output; wide enough for the tables where nothing says how wide it is.
+
+    A terminal does, and so does the variable COLUMNS.
 
     Args:
         wide: for tables of numbers: never narrower than they need, also where the terminal is.
     """
     plain = Console()
-    if plain.is_terminal and (not wide or plain.width >= WIDE):
+    told = plain.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
+    if told and (not wide or plain.width >= WIDE):
         return plain
     return Console(width=WIDE)
 

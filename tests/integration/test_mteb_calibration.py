@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,12 +27,14 @@ from mteb_samples import (
 )
 
 from quantdrift.calibration.sample import Sample
-from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.errors import DataError, SpecError, UnsupportedError
 from quantdrift.models.layers import modules_of
+from quantdrift.models.resolve import ModelSource
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
 from quantdrift.runs import read_run
-from quantdrift.spec import parse_scheme
+from quantdrift.spec import parse, parse_scheme
+from quantdrift_mteb.pairs import make_pair
 
 SCHEME = "W3-g16-adaround+calib=20"
 DATA = {"default": {"test": split_data(15, 40)}}
@@ -189,10 +193,38 @@ def test_texts_of_a_file_are_calibrated_on(
     }
 
 
-def test_a_missing_file_is_named(folders: dict[str, Path]) -> None:
-    pair = mteb.get_model(f"quantdrift:{folders['encoder']}@W3-adaround+calib=/nowhere/texts.txt")
-    with pytest.raises(DataError, match=r"/nowhere/texts\.txt cannot be read"):
-        scores(pair, retrieval_task("TinyMissing", DATA))
+@pytest.mark.parametrize(
+    ("setting", "error", "message"),
+    [
+        ("calib=/nowhere/texts.txt", DataError, r"^/nowhere/texts\.txt does not exist"),
+        ("calib=0", SpecError, "calib is '0': expected a whole number, 1 or more"),
+        ("seed=x", SpecError, "seed is 'x'"),
+    ],
+)
+def test_what_cannot_be_calibrated_on_is_refused_with_the_name(
+    setting: str, error: type[Exception], message: str, folders: dict[str, Path]
+) -> None:
+    with pytest.raises(error, match=message):
+        mteb.get_model_meta(f"quantdrift:{folders['encoder']}@W3-adaround+{setting}")
+
+
+def test_a_model_that_is_quantized_already_is_refused_with_the_name(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    saved, packed = (shutil.copytree(folders["encoder"], tmp_path / name) for name in ("g1", "g2"))
+    (saved / "scheme.json").write_text('{"format": "quantdrift-candidate"}')
+    config = json.loads((packed / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq"}
+    (packed / "config.json").write_text(json.dumps(config))
+    for folder, why in ((saved, "saved by quantdrift quantize"), (packed, "says gptq")):
+        with pytest.raises(UnsupportedError, match=f"is quantized already .*{why}"):
+            mteb.get_model_meta(f"quantdrift:{folder}@W4")
+    model = stock(folders["encoder"])  # one from the hub is known to be when it is loaded
+    body = next(module for module in modules_of(model)[0].modules() if hasattr(module, "config"))
+    body.config.quantization_config = {"quant_method": "awq"}
+    source = ModelSource(name="org/m", canonical="org/m", kind="hub", location="org/m")
+    with pytest.raises(UnsupportedError, match=r"org/m is quantized already .*says awq"):
+        make_pair(model, parse("org/m@W4"), source)
 
 
 def test_a_candidate_that_was_never_calibrated_cannot_answer(folders: dict[str, Path]) -> None:

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quantdrift.calibration.sample import Sample, calibration_file, draw_sample, read_texts
+from quantdrift.calibration.sample import (
+    Sample,
+    calibration_file,
+    calibration_texts,
+    draw_sample,
+    read_texts,
+)
 from quantdrift.errors import DataError, SpecError
 from quantdrift.measurement.inputs import Inputs
 from quantdrift.spec import parse_scheme
@@ -44,12 +50,14 @@ def test_512_documents_by_default_each_once_longest_first() -> None:
     assert len(rows) == len(set(rows)) == 512
     assert [len(batch) for batch in seen] == [32] * 16
     assert rows == sorted(rows, reverse=True)  # the length grows with the number
-    facts = {name: sample.record[name] for name in ("source", "n_inputs", "of", "seed")}
-    assert facts == {"source": "corpus", "n_inputs": 512, "of": 1000, "seed": 0}
+    names = ("source", "n_inputs", "wanted", "of", "seed")
+    facts = {name: sample.record[name] for name in names}
+    assert facts == {"source": "corpus", "n_inputs": 512, "wanted": 512, "of": 1000, "seed": 0}
 
 
 def test_a_small_corpus_is_taken_whole() -> None:
-    _, seen = drawn("W4-gptq", n=40)
+    sample, seen = drawn("W4-gptq+calib=64", n=40)
+    assert (sample.record["n_inputs"], sample.record["wanted"]) == (40, 64)
     assert sorted(row for batch in seen for row in batch) == list(range(40))
     assert [len(batch) for batch in seen] == [32, 8]
 
@@ -69,16 +77,20 @@ def test_the_number_and_the_seed_are_settings() -> None:
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
-        ("W4-gptq+calib=0", "calib is '0': expected a whole number, 1 or more"),
+        ("W4-gptq+calib=0", "calib is '0': expected a whole number, 1 or more, or a .txt file"),
+        ("W4-gptq+calib=-3", "calib is '-3': expected a whole number, 1 or more, or a .txt file"),
+        ("W4-gptq+calib=1e3", "calib is '1e3': expected a whole number, 1 or more, or a .txt file"),
+        ("W4-gptq+calib=a.csv", "calib is 'a.csv': expected a whole number, 1 or more, or a .txt"),
         ("W4-gptq+seed=x", "seed is 'x': expected a whole number, 0 or more"),
         ("W4-gptq+seed=-1", "seed is '-1'"),
     ],
 )
 def test_a_number_that_is_none_is_pointed_at(scheme: str, message: str) -> None:
-    with pytest.raises(SpecError, match=message) as caught:
-        drawn(scheme)
-    value = scheme.rpartition("=")[2]
-    assert caught.value.text[caught.value.start : caught.value.end] == value
+    for ask in (drawn, lambda text: calibration_texts(parse_scheme(text))):  # late, and early
+        with pytest.raises(SpecError, match=message) as caught:
+            ask(scheme)
+        value = scheme.rpartition("=")[2]
+        assert caught.value.text[caught.value.start : caught.value.end] == value
 
 
 def test_batches_are_larger_where_there_would_be_too_many() -> None:
@@ -128,8 +140,8 @@ def test_lines_of_text_and_lines_of_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "x", r"expected a number of documents, or a \.txt file"),
-        ("missing.txt", None, "cannot be read"),
+        ("a.csv", "x", r"a\.csv: expected a \.txt file"),
+        ("missing.txt", None, r"^\S+missing\.txt does not exist; expected a file to calibrate on$"),
         ("empty.txt", "\n \n", "holds no text"),
         (
             "a.jsonl",

@@ -6,7 +6,7 @@ from typing import Any
 
 from quantdrift.cli.quantization import quantization_lines
 
-CALIBRATION = {"source": "corpus", "n_inputs": 512, "of": 1400, "seed": 0}
+CALIBRATION = {"source": "corpus", "n_inputs": 512, "wanted": 512, "of": 1400, "seed": 0}
 MADE: dict[str, Any] = {
     "quantizer": "gptq",
     "backend": "gptqmodel",
@@ -30,15 +30,35 @@ def lines(unreached: tuple[str, ...] = (), **changes: Any) -> list[str]:
 
 def test_library_and_calibration() -> None:
     assert lines() == [
-        "gptq by gptqmodel 7.6.0, symmetric absmax grid",
+        "gptq by gptqmodel 7.6.0, grid: symmetric absmax",
         "calibrated on 512 of 1,400 documents (seed 0) in 61 s, of which the method took 8",
     ]
 
 
 def test_a_calibration_from_before_and_one_on_a_file() -> None:
-    file = {**CALIBRATION, "source": "texts.txt", "n_inputs": 12}
+    file = {**CALIBRATION, "source": "texts.txt", "n_inputs": 12, "of": 12}
     found = lines(layers_kept_from_before=2, calibration=file)[1]
     assert found == "calibrated on 12 texts of texts.txt (seed 0), kept from an earlier run"
+    found = lines(layers_kept_from_before=2, calibration={**CALIBRATION, "source": "texts.txt"})[1]
+    assert found.startswith("calibrated on 512 of 1,400 texts of texts.txt (seed 0)")
+
+
+def test_fewer_documents_than_were_wanted() -> None:
+    few = {**CALIBRATION, "n_inputs": 40, "of": 40}
+    assert lines(calibration=few)[1].startswith(
+        "calibrated on all 40 documents (512 were wanted) in 61 s"
+    )
+    enough = {**few, "wanted": 40}
+    assert lines(calibration=enough)[1].startswith("calibrated on 40 of 40 documents (seed 0) in")
+    del few["wanted"]  # a run of an earlier version
+    assert lines(calibration=few)[1].startswith("calibrated on 40 of 40 documents (seed 0) in")
+
+
+def test_few_tokens_deserve_a_word() -> None:
+    layers = [{"n_tokens": 310}, {"n_tokens": 9_999}, {"n_tokens": None}]
+    assert "few tokens to calibrate on: 9,999 at most in a layer" in lines(layers=layers)[2]
+    assert len(lines(layers=[*layers, {"n_tokens": 10_000}])) == 2
+    assert len(lines(layers=[{"n_tokens": 0}])) == 2  # nothing was reached: the fallbacks say so
 
 
 def test_every_fallback_has_its_own_reason() -> None:
@@ -59,9 +79,9 @@ def test_activations_that_are_quantized_in_part() -> None:
     )
 
 
-def test_what_is_left_out_or_never_reached() -> None:
+def test_what_is_left_out_or_without_effect() -> None:
     found = lines(("pooler",), layers_left_out={"head": "shares its weight with an embedding"})
-    assert found[2:] == ["left at full precision: head", "never reached, so without effect: pooler"]
+    assert found[2:] == ["left at full precision: head", "no output depends on it: pooler"]
 
 
 def test_a_run_of_an_earlier_version_says_nothing() -> None:

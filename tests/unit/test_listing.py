@@ -1,0 +1,91 @@
+"""`quantdrift list quantizers`: data for programs, a table that fits for people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quantdrift import components
+from quantdrift.cli.listing import list_command
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The versions that are installed, in place of those that are."""
+    found: dict[str, str] = {}
+    monkeypatch.setattr(components, "_installed", found.get)
+    monkeypatch.setattr(components, "_minimums", lambda: {"auto-gptq": "0.7"})
+    return found
+
+
+def quantizers(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
+    list_command("quantizers", json_output=True)
+    return {row.pop("quantizer"): row for row in json.loads(capsys.readouterr().out)}
+
+
+def test_json_holds_lists_booleans_versions_and_nothing(
+    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed.update({"gptqmodel": "7.6.0", "optimum": "2.3.0", "hqq": "0.2.8"})
+    rows = quantizers(capsys)
+    assert rows["gptq"] == {
+        "calibrated": True,
+        "backends": ["gptqmodel", "auto-gptq", "optimum"],
+        "default_backend": "gptqmodel",
+        "versions": {"gptqmodel": "7.6.0", "auto-gptq": None, "optimum": "2.3.0"},
+        "usable": ["gptqmodel", "optimum"],
+        "available": True,
+        "install": None,
+    }
+    assert rows["rtn"] == {
+        "calibrated": False,
+        "backends": [],
+        "default_backend": None,
+        "versions": {},
+        "usable": [],
+        "available": True,
+        "install": None,
+    }
+    assert rows["hqq"]["versions"] == {"hqq": "0.2.8"}
+    assert rows["awq"]["available"] is False
+    assert rows["awq"]["install"] == 'pip install "quantdrift[awq]"'
+
+
+def test_the_default_is_the_first_library_that_will_do(
+    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed["auto-gptq"] = "0.7.1"
+    assert quantizers(capsys)["gptq"]["default_backend"] == "auto-gptq"
+    installed["auto-gptq"] = "0.6"
+    old = quantizers(capsys)["gptq"]
+    assert (old["available"], old["usable"], old["versions"]["auto-gptq"]) == (False, [], "0.6")
+
+
+def test_optimum_alone_does_no_gptq_that_does_not_name_it(
+    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed["optimum"] = "2.3.0"
+    row = quantizers(capsys)["gptq"]
+    assert row["usable"] == ["optimum"]
+    assert row["default_backend"] == "gptqmodel"
+    assert row["available"] is False
+    assert row["install"] == 'pip install "quantdrift[gptq]"'
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_table_fits_80_columns(
+    there: bool,
+    installed: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if there:
+        names = ("gptqmodel", "auto-gptq", "optimum", "autoawq", "hqq")
+        installed.update(dict.fromkeys(names, "0.2.8.post1"))
+    monkeypatch.setenv("COLUMNS", "80")
+    list_command("quantizers", json_output=False)
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert ("auto-gptq 0.2.8.post1 (too old)" if there else "hqq (missing)") in shown
