@@ -10,7 +10,6 @@ from torch import nn
 
 from quantdrift.models.layers import LinearLayer, memory_range
 from quantdrift.quantizers.granularity import n_groups
-from quantdrift.spec import Scheme
 
 __all__ = ["BitsReport", "count_bits"]
 
@@ -24,8 +23,8 @@ class BitsReport:
     """Bits per weight. A small model's token embeddings weigh much, so both figures are given.
 
     Attributes:
-        linear: over the quantized linear layers, codes alone; where a scheme leaves weights alone,
-            the width these layers are stored in.
+        linear: over the linear layers, codes alone; a layer that is left alone counts at the width
+            it is stored in.
         linear_with_scales: the same, with a 16-bit scale per group, and a 16-bit zero point where
             the grid has one.
         all_parameters: over every parameter of the model, scales included, the others at the width
@@ -48,8 +47,9 @@ class BitsReport:
 def count_bits(
     modules: Sequence[nn.Module],
     layers: Sequence[LinearLayer],
-    scheme: Scheme,
+    widths: Sequence[int],
     *,
+    group_size: int | None,
     zero_points: bool = False,
 ) -> BitsReport:
     """Count the bits of a candidate.
@@ -57,24 +57,25 @@ def count_bits(
     Args:
         modules: the model.
         layers: the layers that are quantized; one at least.
-        scheme: how; W16 leaves their weights alone.
+        widths: of every layer its bits per weight; 16 leaves its weight alone.
+        group_size: input weights that share a scale, None for a whole output channel.
         zero_points: whether a zero point is stored beside each scale. The one number per input
             feature of an order of columns or an input scaling is not counted.
     """
     per_group = SCALE_BITS * (2 if zero_points else 1)
-    untouched = scheme.weight_bits == _FULL_BITS
     # A parameter can hold several layers (experts), and some of them may not be among these.
     in_layers: Counter[object] = Counter()
-    codes, scales = 0.0, 0
-    for layer in layers:
+    codes, scales, n_quantized = 0, 0, 0
+    for layer, bits in zip(layers, widths, strict=True):
         out_features, in_features = layer.weight.shape
         n_weights = out_features * in_features
         in_layers[_identity(layer.parameter)] += n_weights
-        if untouched:
+        if bits == _FULL_BITS:
             codes += n_weights * layer.parameter.element_size() * 8
         else:
-            codes += n_weights * scheme.weight_bits
-            scales += out_features * n_groups(in_features, scheme.group_size) * per_group
+            n_quantized += n_weights
+            codes += n_weights * bits
+            scales += out_features * n_groups(in_features, group_size) * per_group
     others = 0
     n_parameters = 0
     # A model that ties weights, and several roots, can name one parameter more than once.
@@ -87,7 +88,7 @@ def count_bits(
         linear=codes / n_linear,
         linear_with_scales=(codes + scales) / n_linear,
         all_parameters=(codes + scales + others) / n_parameters,
-        n_quantized=0 if untouched else n_linear,
+        n_quantized=n_quantized,
         n_parameters=n_parameters,
     )
 

@@ -7,7 +7,7 @@ noise floor. Reading it needs no torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,14 @@ class Judgements:
         """The labels of one input, item index to grade."""
         part = slice(self.offsets[row], self.offsets[row + 1])
         return dict(zip(self.items[part].tolist(), self.grades[part].tolist(), strict=True))
+
+    def part(self, rows: NDArray[np.int64]) -> Judgements:
+        """The labels of some of the inputs, in the order given."""
+        counts = np.diff(self.offsets)[rows]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        # position within the part, plus where the input's labels begin in the whole
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
+        return Judgements(offsets=offsets, items=self.items[places], grades=self.grades[places])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,6 +120,35 @@ class Evidence:
             raise RunError(
                 "evidence needs input ids that differ, to pair runs by; some occur twice"
             )
+
+    def part(self, rows: NDArray[np.int64]) -> Evidence:
+        """The evidence of some of the inputs.
+
+        Args:
+            rows: int64, positions of the inputs, each at most once.
+        """
+
+        def top(whole: Top) -> Top:
+            return Top(
+                items=whole.items[rows],
+                reference_scores=whole.reference_scores[rows],
+                candidate_scores=whole.candidate_scores[rows],
+            )
+
+        noise, judgements = self.noise, self.judgements
+        if noise is not None:
+            noise = Noise(flips=noise.flips[rows], epsilon=noise.epsilon[rows])
+        return replace(
+            self,
+            input_ids=self.input_ids[rows],
+            reference_top=top(self.reference_top),
+            candidate_top=top(self.candidate_top),
+            delta_min=self.delta_min[rows],
+            delta_max=self.delta_max[rows],
+            n_items=self.n_items[rows],
+            judgements=None if judgements is None else judgements.part(rows),
+            noise=noise,
+        )
 
     @property
     def n_inputs(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 from quantdrift.errors import SpecError, nearest
 
 __all__ = [
+    "ALLOCATION_KEYS",
     "CRITERIA",
     "DEFAULT_GROUP_SIZE",
     "DEFAULT_QUANTIZER",
@@ -20,6 +21,7 @@ __all__ = [
     "QUANTIZERS",
     "error_at",
     "read_scheme",
+    "read_widths",
     "split_spec",
     "split_versus",
     "stripped",
@@ -28,7 +30,19 @@ __all__ = [
 QUANTIZERS = ("rtn", "gptq", "gptq_ao", "awq", "hqq", "adaround")
 _ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
 CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
-OPTION_KEYS = ("backend", "calib", "grid", "seed")
+ALLOCATION_KEYS = ("allocation", "queries", "solver", "units", "widths")
+"""Options that say how a criterion chooses widths."""
+OPTION_KEYS = (
+    "allocation",
+    "backend",
+    "calib",
+    "grid",
+    "queries",
+    "seed",
+    "solver",
+    "units",
+    "widths",
+)
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
 
@@ -125,9 +139,6 @@ def read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
     """The fields of the Scheme that text[start:end] spells."""
     if start == end:
         raise error_at(text, start, end, "unknown scheme", _LIKE_THIS)
-    if text.endswith(".json", start, end) and "=" not in text[start:end]:  # not +calib=a.json
-        expected = "a scheme such as W3.5+gap: this version has no stored allocations as a scheme"
-        raise error_at(text, start, end, "stored allocation", expected)
     if bad := _NOT_IN_SCHEME.search(text, start, end):
         expected = "a scheme without spaces, control characters and '@'"
         raise error_at(text, *bad.span(), "unexpected", expected)
@@ -158,6 +169,34 @@ def read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
         "criterion": values.get("criterion"),
         "options": tuple((key, values[key]) for key in sorted(OPTION_KEYS) if key in values),
     }
+
+
+def read_widths(scheme: str, bits: float, given: str | None) -> tuple[int, ...]:
+    """The widths that a criterion chooses from, ascending.
+
+    Args:
+        scheme: the whole string, for messages.
+        bits: what the layers' widths average to at most.
+        given: as the scheme lists them; None for the whole numbers on both sides of `bits`.
+
+    Raises:
+        SpecError: they are no widths, or cannot average to `bits`.
+    """
+    start = scheme.find("+widths=") + len("+widths=") if given is not None else 0
+    end = start + len(given) if given is not None else len(scheme)
+    if given is None:
+        if bits.is_integer():
+            expected = "a fraction (W3.5), or the widths to choose from, e.g. +widths=2,3,4,8"
+            raise error_at(scheme, 0, end, "nothing to choose between in", expected)
+        return int(bits), int(bits) + 1
+    if not re.fullmatch("[2-8](,[2-8])+", given):
+        expected = "at least two whole numbers from 2 to 8 with commas between, e.g. 2,3,4,8"
+        raise error_at(scheme, start, end, "malformed widths", expected)
+    widths = tuple(sorted({int(width) for width in given.split(",")}))
+    if not widths[0] <= bits <= widths[-1] or len(widths) == 1:
+        expected = f"widths below and above the {bits:g} bits that they average to"
+        raise error_at(scheme, start, end, "unsuitable widths", expected)
+    return widths
 
 
 def _read_bits(text: str, at: int, bits: str) -> tuple[float, int | None]:

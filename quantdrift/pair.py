@@ -15,6 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from quantdrift.allocation.record import Allocation
+from quantdrift.allocation.stored import stored_allocation, summary, widths_for
 from quantdrift.bits import BitsReport, count_bits
 from quantdrift.calibration.activations import quantized_inputs
 from quantdrift.calibration.driver import LayerCandidate, put_in_place
@@ -27,7 +29,7 @@ from quantdrift.models.layers import LinearLayer, find_linears, left_out
 from quantdrift.models.reach import WeightUse
 from quantdrift.models.runtime import runtime_of
 from quantdrift.progress import Progress
-from quantdrift.quantizers import layer_quantizer
+from quantdrift.quantizers.by_layer import MethodsByLayer
 from quantdrift.spec import Scheme
 
 __all__ = ["Arm", "QuantizedPair"]
@@ -46,8 +48,11 @@ class QuantizedPair:
     ...     ...  # the model's linear layers hold 4-bit weights here
 
     Attributes:
+        name: of the model.
         scheme: how the candidate is made.
+        modules: the outermost torch modules of the model.
         layers: the linear layers that are quantized.
+        allocation: what gave the layers their widths, where a criterion chose them.
     """
 
     def __init__(
@@ -63,11 +68,13 @@ class QuantizedPair:
         Raises:
             UnsupportedError: the scheme is not available, or there is nothing to quantize.
             MissingExtraError: the library that quantizes is not installed.
+            DataError: the scheme names an allocation that is none for this model.
         """
-        self._quantizer = layer_quantizer(scheme)
-        self._modules = list(modules)
-        self.scheme = scheme
-        self.layers: list[LinearLayer] = find_linears(self._modules)
+        self._methods = MethodsByLayer(scheme)
+        self.modules = list(modules)
+        self.name, self.scheme = name, scheme
+        self.allocation: Allocation | None = None
+        self.layers: list[LinearLayer] = find_linears(self.modules)
         if not self.layers:
             raise UnsupportedError(
                 f"{name} has no nn.Linear layer, so there is nothing to quantize; a pair needs a "
@@ -80,10 +87,12 @@ class QuantizedPair:
                     f"the layer {layer.name} of {name} is {state}; a pair starts from a model "
                     "with floating-point weights, not one that is already quantized or offloaded"
                 )
-        self._name = name
         self._reached: set[str] = set()
         self._made: MadeLayers | None = None
         self._active = False
+        if (stored := stored_allocation(scheme)) is not None:
+            widths = widths_for(stored, self.layers, scheme, self.fingerprint)
+            self.choose(widths, by=stored)
 
     @property
     def query_only(self) -> bool:
@@ -93,8 +102,28 @@ class QuantizedPair:
     @property
     def needs_calibration(self) -> bool:
         """Whether the candidate depends on inputs, which `prepare` then has to be given."""
-        moments = self._quantizer is not None and self._quantizer.needs_moments
-        return moments or self.scheme.activation_bits is not None
+        return self._methods.needs_moments or self.scheme.activation_bits is not None
+
+    @property
+    def needs_widths(self) -> bool:
+        """Whether the layers' widths have yet to be chosen, which `choose` does."""
+        return not self._methods.chosen
+
+    def choose(self, widths: Sequence[int], *, by: Allocation | None = None) -> None:
+        """Give every layer its width; what was prepared before is void.
+
+        Args:
+            widths: one per layer, of those that the scheme offers; 16 leaves a layer alone.
+            by: what gave them, to be remembered.
+
+        Raises:
+            RuntimeError: the candidate is in place.
+            UnsupportedError: the scheme has one width for all, or does not offer these.
+        """
+        if self._active:
+            raise RuntimeError("leave candidate() before choosing widths")
+        self._methods.choose(widths, len(self.layers))
+        self._made, self.allocation = None, by
 
     @property
     def fingerprint(self) -> str:
@@ -105,13 +134,13 @@ class QuantizedPair:
         """
         if self._active:
             raise RuntimeError("the fingerprint is of the reference; leave candidate() first")
-        return weights_fingerprint(self._modules)
+        return weights_fingerprint(self.modules)
 
     def candidate_fingerprint(self) -> str:
         """Digest of the candidate's weights and input ranges; only inside `candidate()`."""
         if not self._active:
             raise RuntimeError("there is no candidate outside candidate()")
-        weights = weights_fingerprint(self._modules)
+        weights = weights_fingerprint(self.modules)
         if self.scheme.activation_bits is None:
             return weights
         ranges = f"{weights} {self.scheme.activation_bits} {sorted(self._ranges().items())}"
@@ -151,7 +180,8 @@ class QuantizedPair:
 
         Raises:
             RuntimeError: the candidate is in place.
-            QuantDriftError: the method cannot quantize a layer, or the disk is full.
+            QuantDriftError: the method cannot quantize a layer, widths are to be chosen and were
+                not, or the disk is full.
         """
         if self._active:
             raise RuntimeError("leave candidate() before calibrating")
@@ -163,10 +193,10 @@ class QuantizedPair:
             self._made = made
             return
         self._made = make_layers(
-            self._modules,
+            self.modules,
             self.layers,
             self.scheme,
-            self._quantizer,
+            self._methods.for_layers(len(self.layers)),
             sample=sample,
             fingerprint=of[0],
             runtime=of[1],
@@ -180,7 +210,8 @@ class QuantizedPair:
 
         Raises:
             RuntimeError: the candidate is in place already.
-            UnsupportedError: the scheme needs calibration and was not prepared.
+            UnsupportedError: the scheme needs calibration and was not prepared, or widths are to be
+                chosen and were not.
         """
         if self._active:
             raise RuntimeError("the candidate is in place already")
@@ -207,26 +238,30 @@ class QuantizedPair:
         if self._active:
             raise RuntimeError("leave candidate() before asking for its layers")
         self._refuse_unprepared()
-        for number, layer in enumerate(self.layers):
-            yield self._candidate_of(number, layer)
+        yield from self._candidates()
 
     def _quantize(self) -> None:
-        for number, layer in enumerate(self.layers):
-            quantized = self._candidate_of(number, layer).quantized
-            if quantized is not None:
-                put_in_place(layer, quantized)
+        for layer, made in zip(self.layers, self._candidates(), strict=True):
+            if made.quantized is not None:
+                put_in_place(layer, made.quantized)
 
-    def _candidate_of(self, number: int, layer: LinearLayer) -> LayerCandidate:
-        """A layer as it was prepared, or made now where inputs do not matter."""
+    def _candidates(self) -> Iterator[LayerCandidate]:
+        """Layers as they were prepared, or made now where inputs do not matter."""
         if self._made is not None:
-            return self._made.layers[number]
-        made = None if self._quantizer is None else self._quantizer.quantize(layer.weight, None)
-        return LayerCandidate(name=layer.name, quantized=made)
+            yield from self._made.layers
+            return
+        methods = self._methods.for_layers(len(self.layers))
+        for layer, method in zip(self.layers, methods, strict=True):
+            made = None
+            if method.quantizer is not None:
+                made = method.quantizer.quantize(layer.weight, None)
+            yield LayerCandidate(name=layer.name, quantized=made)
 
     def _refuse_unprepared(self) -> None:
+        self._methods.for_layers(len(self.layers))  # refuses where widths are missing
         if self.needs_calibration and self._made is None:
             raise UnsupportedError(
-                f"{self.scheme} of {self._name} is calibrated on documents, and none were given "
+                f"{self.scheme} of {self.name} is calibrated on documents, and none were given "
                 "yet; call prepare(...) first, or use a data-free scheme (rtn or hqq without A8)"
             )
 
@@ -235,15 +270,20 @@ class QuantizedPair:
 
     def bits(self) -> BitsReport:
         """Bits per weight of the candidate, over its linear layers and over all parameters."""
-        zero_points = self._quantizer is not None and self._quantizer.has_zero_points
-        return count_bits(self._modules, self.layers, self.scheme, zero_points=zero_points)
+        return count_bits(
+            self.modules,
+            self.layers,
+            [method.bits for method in self._methods.for_layers(len(self.layers))],
+            group_size=self.scheme.group_size,
+            zero_points=self._methods.has_zero_points,
+        )
 
     def describe(self) -> dict[str, Any]:
         """What a run records of how the candidate was made, as JSON values."""
-        described: dict[str, Any] = {"quantizer": self.scheme.quantizer}
-        if self._quantizer is not None:
-            described |= self._quantizer.describe()
-        described["layers_left_out"] = left_out(self._modules)
+        described = self._methods.describe()
+        if self.allocation is not None:
+            described["allocation"] = summary(self.allocation)
+        described["layers_left_out"] = left_out(self.modules)
         if self._made is not None:
             described |= self._made.describe(self.scheme)
         return described

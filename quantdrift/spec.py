@@ -10,17 +10,22 @@ OPTION      := "query" | CRITERION | KEY "=" VALUE   in any order, each at most 
 CRITERION   := one of CRITERIA                       needed for a fractional NUMBER
 KEY         := one of OPTION_KEYS
 
+In place of SCHEME, FILE.json { "-" QUANTIZER } { "+" OPTION } takes the widths that `quantdrift
+allocate` has stored: it is short for the scheme that is written there, with +allocation=FILE.json.
+
 Two models, `MODEL vs MODEL`, are read by `quantdrift.versus`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 from quantdrift.errors import SpecError, UnknownNameError
 from quantdrift.grammar import (
+    ALLOCATION_KEYS,
     CRITERIA,
     DEFAULT_GROUP_SIZE,
     DEFAULT_QUANTIZER,
@@ -28,9 +33,12 @@ from quantdrift.grammar import (
     QUANTIZERS,
     error_at,
     read_scheme,
+    read_widths,
     split_spec,
     stripped,
 )
+
+_STORED = re.compile(r"(?P<file>[^+=]+\.json)(?P<rest>(?:-[^+]*)?(?:\+.*)?)")
 
 __all__ = [
     "CRITERIA",
@@ -110,6 +118,25 @@ class Scheme:
         """Whether layers differ in width, which a fractional width means."""
         return not self.weight_bits.is_integer()
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Whole bits per weight that a layer may have, ascending; one unless a criterion chooses.
+
+        >>> parse_scheme("W3.5+gap").widths, parse_scheme("W4").widths
+        ((3, 4), (4,))
+
+        Raises:
+            SpecError: the widths that the scheme names cannot average to its bits.
+        """
+        if self.criterion is None:
+            return (int(self.weight_bits),)
+        return read_widths(str(self), self.weight_bits, self.option("widths"))
+
+    def at(self, bits: int) -> Scheme:
+        """The same with one width for all layers, and nothing that chooses between widths."""
+        options = [(key, value) for key, value in self.options if key not in ALLOCATION_KEYS]
+        return replace(self, weight_bits=float(bits), criterion=None, options=tuple(options))
+
     @overload
     def option(self, key: str) -> str | None: ...
     @overload
@@ -169,7 +196,7 @@ def parse(text: str) -> Spec:
     """
     start, end = stripped(text)
     at = split_spec(text, start, end)
-    return Spec(model=text[start:at], scheme=Scheme(**read_scheme(text, at + 1, end)))
+    return Spec(model=text[start:at], scheme=_scheme_at(text, at + 1, end))
 
 
 def parse_scheme(text: str) -> Scheme:
@@ -178,4 +205,14 @@ def parse_scheme(text: str) -> Scheme:
     >>> str(parse_scheme("W3.5-gptq-channel+seed=3+gap+query"))
     'W3.5-channel-gptq+query+gap+seed=3'
     """
-    return Scheme(**read_scheme(text, *stripped(text)))
+    return _scheme_at(text, *stripped(text))
+
+
+def _scheme_at(text: str, start: int, end: int) -> Scheme:
+    """The scheme that text[start:end] spells, or that an allocation there was made with."""
+    if stored := _STORED.fullmatch(text[start:end]):
+        from quantdrift.allocation.as_scheme import scheme_of  # noqa: PLC0415 -- it imports this
+
+        written = scheme_of(stored["file"], stored["rest"])
+        return Scheme(**read_scheme(written, 0, len(written)))
+    return Scheme(**read_scheme(text, start, end))

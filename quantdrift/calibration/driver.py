@@ -50,8 +50,8 @@ def quantize_in_order(
     layers: Sequence[LinearLayer],
     batches: Sequence[Callable[[], object]],
     *,
-    quantizer: LayerQuantizer | None,
-    fallback: LayerQuantizer,
+    quantizers: Sequence[LayerQuantizer | None],
+    fallbacks: Sequence[LayerQuantizer],
     known: Mapping[int, LayerCandidate],
     done: Callable[[int, LayerCandidate], None],
 ) -> dict[int, float]:
@@ -65,8 +65,10 @@ def quantize_in_order(
         modules: the model; its weights are changed in place, and stay so.
         layers: what to quantize.
         batches: each runs the model on one batch of calibration inputs.
-        quantizer: the method; None leaves weights alone and only takes the inputs' range.
-        fallback: for layers without a calibration token, if the method needs any.
+        quantizers: of every layer the method; None leaves its weight alone and only takes the
+            input's range.
+        fallbacks: of every layer what takes its place if no calibration token comes by, and the
+            method needs any.
         known: layers that are made already, by number; their codes are put in place.
         done: called with a layer's number and what became of it, in calling order; layers that no
             batch reaches come last.
@@ -78,7 +80,7 @@ def quantize_in_order(
     Raises:
         Exception: whatever running the model or the method raises.
     """
-    maker = _Maker(layers, quantizer=quantizer, fallback=fallback, known=known, done=done)
+    maker = _Maker(layers, quantizers=quantizers, fallbacks=fallbacks, known=known, done=done)
     works = [_watched(batch, maker) for batch in batches]
     with (
         plain_products(modules),
@@ -145,15 +147,15 @@ class _Maker:
         self,
         layers: Sequence[LinearLayer],
         *,
-        quantizer: LayerQuantizer | None,
-        fallback: LayerQuantizer,
+        quantizers: Sequence[LayerQuantizer | None],
+        fallbacks: Sequence[LayerQuantizer],
         known: Mapping[int, LayerCandidate],
         done: Callable[[int, LayerCandidate], None],
     ) -> None:
         self.layers, self.made = layers, set[int]()
-        self._quantizer, self._fallback = quantizer, fallback
+        self._quantizers, self._fallbacks = quantizers, fallbacks
         self._known, self._done = known, done
-        self._second = quantizer is not None and quantizer.needs_moments
+        self._second = any(method is not None and method.needs_moments for method in quantizers)
         self._by_rank = _calling_order(layers)
         self._rank = {number: rank for rank, number in enumerate(self._by_rank)}
         self._called: set[int] = set()
@@ -188,7 +190,7 @@ class _Maker:
             if made.quantized is not None:
                 put_in_place(layer, made.quantized)
         else:
-            made = self._made(layer, self._moments(layer, here))
+            made = self._made(number, self._moments(layer, here))
             made = replace(made, called=number in self._called)
         self._done(number, made)
         self.made.add(number)
@@ -204,15 +206,15 @@ class _Maker:
         self._last = (which, moments)
         return moments
 
-    def _made(self, layer: LinearLayer, moments: Moments) -> LayerCandidate:
+    def _made(self, number: int, moments: Moments) -> LayerCandidate:
+        layer, method, fallback = self.layers[number], self._quantizers[number], None
         weight = layer.weight.detach()
-        method, fallback = self._quantizer, None
         if method is None:
             return LayerCandidate(
                 name=layer.name, quantized=None, n_tokens=moments.n_tokens, absmax=moments.absmax
             )
         if method.needs_moments and moments.n_tokens == 0:
-            method, fallback = self._fallback, "no calibration token reached it"
+            method, fallback = self._fallbacks[number], "no calibration token reached it"
         start = time.perf_counter()
         quantized = method.quantize(weight, moments)
         seconds = time.perf_counter() - start

@@ -20,7 +20,7 @@ from quantdrift.measurement.embeddings import key_of
 from quantdrift.models.aside import put_aside
 from quantdrift.models.layers import LinearLayer
 from quantdrift.progress import Progress
-from quantdrift.quantizers import LayerQuantizer
+from quantdrift.quantizers import Method
 from quantdrift.quantizers.rtn import RoundToNearest
 from quantdrift.spec import Scheme
 
@@ -90,7 +90,7 @@ def make_layers(
     modules: Sequence[nn.Module],
     layers: Sequence[LinearLayer],
     scheme: Scheme,
-    quantizer: LayerQuantizer | None,
+    methods: Sequence[Method],
     *,
     sample: Sample,
     fingerprint: str,
@@ -103,8 +103,8 @@ def make_layers(
     Args:
         modules: the model.
         layers: its linear layers.
-        scheme: bits, granularity and method.
-        quantizer: the method, None to leave weights alone.
+        scheme: granularity, method and activation bits.
+        methods: of every layer what quantizes its weight.
         sample: calibration inputs.
         fingerprint: digest of the model's weights.
         runtime: what decides embeddings beside weights and inputs.
@@ -112,20 +112,22 @@ def make_layers(
         progress: where progress is shown.
     """
     start = time.perf_counter()
+    quantizers = [method.quantizer for method in methods]
     store = CodeStore(
         root if sample.key is not None else None,
         key_of(
             version=_VERSION,
             weights=fingerprint,
             layers=[layer.name for layer in layers],
-            scheme=[scheme.weight_bits, scheme.granularity, scheme.quantizer],
-            method=None if quantizer is None else quantizer.describe(),
+            scheme=[scheme.granularity, scheme.quantizer],
+            widths=[method.bits for method in methods],
+            methods=[each and each.describe() for each in quantizers],
             sample=sample.key,
             runtime=dict(runtime),
         ),
     )
     known = store.read(len(layers))
-    whole = quantizer if isinstance(quantizer, WholeModelQuantizer) else None
+    whole = quantizers[0] if isinstance(quantizers[0], WholeModelQuantizer) else None
     if whole is not None and len(known) < len(layers):
         known = {}  # it cannot go on in the middle of a model
     made = dict(known)
@@ -135,24 +137,31 @@ def make_layers(
             made[number] = layer
             if number not in known:
                 store.write(number, layer)
-            tell(1)
+                tell(1)
 
         name = f"calibrating {scheme.quantizer}, layer by layer"
-        fallback = RoundToNearest(
-            bits=min(8, int(scheme.weight_bits)), group_size=scheme.group_size
-        )
+        fallbacks = [
+            RoundToNearest(bits=min(8, method.bits), group_size=scheme.group_size)
+            for method in methods
+        ]
         with progress.stage(name, len(layers)) as tell, put_aside(layers):
+            tell(len(known))
             if whole is not None:
                 later = quantize_whole_model(
-                    modules, layers, sample.batches, quantizer=whole, fallback=fallback, done=done
+                    modules,
+                    layers,
+                    sample.batches,
+                    quantizer=whole,
+                    fallback=fallbacks[0],
+                    done=done,
                 )
             else:
                 later = quantize_in_order(
                     modules,
                     layers,
                     sample.batches,
-                    quantizer=quantizer,
-                    fallback=fallback,
+                    quantizers=quantizers,
+                    fallbacks=fallbacks,
                     known=known,
                     done=done,
                 )

@@ -120,8 +120,9 @@ def quantize_whole_model(
         examples = examples_of(model, batches)
         any(check_blocks(model, blocks, batch) for batch in batches)
         quantizer.walk_blocks(model, blocks, examples, arrive)
+    rounded = [fallback] * len(layers)
     return quantize_in_order(
-        modules, layers, batches, quantizer=fallback, fallback=fallback, known=made, done=rest
+        modules, layers, batches, quantizers=rounded, fallbacks=rounded, known=made, done=rest
     )
 
 

@@ -1,4 +1,4 @@
-"""The command line: `quantdrift run`, `metrics`, `list`, `doctor`, `mteb`, `demo`, `cache`.
+"""The command line: `quantdrift run`, `metrics`, `list`, `allocate`, `mteb`, `demo` and others.
 
 Commands import what they need when they run, so that `--help` and the light commands stay fast.
 """
@@ -26,6 +26,7 @@ class Interrupted(Exception):  # noqa: N818 -- not an error
 def main() -> None:
     """Entry point of the `quantdrift` command."""
     from quantdrift.cli import (  # noqa: F401, PLC0415 -- they register; typer is slow to import
+        commands_allocation,
         commands_models,
         commands_runs,
         commands_setup,

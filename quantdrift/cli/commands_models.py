@@ -42,7 +42,10 @@ Device = Annotated[
 ]
 Revision = Annotated[str | None, typer.Option(help="Revision of a hub model.", metavar="NAME")]
 Cache = Annotated[
-    bool, typer.Option(help="Keep embeddings, so that the next scheme needs half the work.")
+    bool,
+    typer.Option(
+        help="Keep embeddings and quantized layers, so that the next run needs less work."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")]
 
@@ -56,7 +59,8 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Run folder to write; quantdrift-runs/SPEC_on_DATA if not given.",
+            help="Run folder to write, an earlier run there is replaced; "
+            "quantdrift-runs/SPEC_on_DATA if not given, other data of that name beside it.",
             metavar="FOLDER",
         ),
     ] = None,

@@ -36,11 +36,16 @@ def doctor(
     raise typer.Exit(report(json_output))
 
 
-@app.command(short_help="Kept embeddings: where, how much; --clear.")
+@app.command(short_help="What is kept from run to run: where, how much; --clear.")
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Delete all kept embeddings.")] = False,
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Delete it all; it is made again when needed.")
+    ] = False,
 ) -> None:
-    """Show where embeddings are kept and how much room they take."""
+    """Show where embeddings, quantized layers and sensitivities are kept, and how much they take.
+
+    Each is used again by every run that needs the same, and makes an interrupted run go on.
+    """
     from quantdrift.cli.cache import cache_command  # noqa: PLC0415 -- each command loads its own
 
     cache_command(clear=clear)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from quantdrift.cli import Interrupted
-from quantdrift.cli.run import RUNS, RunOptions, dataset_of, slug
+from quantdrift.cli.places import default_place
+from quantdrift.cli.run import KEPT, RunOptions, dataset_of
 from quantdrift.cli.tables import cell, console, show
 from quantdrift.corpus_size.effect import SizeEffect, compare_sizes
 from quantdrift.corpus_size.job import run_sizes
@@ -41,12 +42,11 @@ def corpus_size_command(options: RunOptions, sizes: str | None) -> None:
     dataset = dataset_of(options)
     n_documents = len(dataset.document_ids)
     numbers = default_sizes(n_documents) if sizes is None else parse_sizes(sizes, n_documents)
-    name = f"{slug(str(spec))}_on_{slug(dataset.name)}_by_corpus_size"
     try:
         runs = run_sizes(
             spec,
             dataset,
-            out=options.out or RUNS / name,
+            out=options.out or default_place(spec, dataset, "_by_corpus_size"),
             sizes=numbers,
             settings=Settings(
                 k=options.k,
@@ -60,9 +60,8 @@ def corpus_size_command(options: RunOptions, sizes: str | None) -> None:
             revision=options.revision,
         )
     except KeyboardInterrupt:
-        kept = "; what was embedded is kept, and the same command goes on from there"
         raise Interrupted(
-            "run folders that are there are whole" + (kept if options.cache else "")
+            "run folders that are there are whole" + (KEPT if options.cache else "")
         ) from None
     effect = compare_sizes(runs[0].evidence(), runs[-1].evidence())
     if options.json_output:

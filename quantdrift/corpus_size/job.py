@@ -68,6 +68,8 @@ def run_sizes(
         settings=settings,
         store=store,
         progress=progress,
+        calibration=opened.calibration,
+        dataset=dataset.name,
     )
     runs = []
     for place, subset, measured in zip(

@@ -17,11 +17,11 @@ from quantdrift.measurement.pair import Pair, PairName
 from quantdrift.measurement.retrieval import Inputs, Measured, Settings, measure_retrieval
 from quantdrift.measurement.text_inputs import text_inputs
 from quantdrift.metrics import measure
-from quantdrift.models.resolve import resolve
+from quantdrift.models.full_precision import full_precision, refuse_quantized
 from quantdrift.models.sentence_encoder import load_encoder, pick_device
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
-from quantdrift.quantizers import layer_quantizer
+from quantdrift.quantizers import methods_of
 from quantdrift.runs import Run, check_place, write_run
 from quantdrift.scoring import Similarity
 from quantdrift.spec import Spec
@@ -78,6 +78,7 @@ def run_spec(
         progress=progress,
         qrels=dataset.qrels or None,
         calibration=opened.calibration,
+        dataset=dataset.name,
     )
     record = describe_run(
         spec,
@@ -135,13 +136,14 @@ def open_pair(
     Raises:
         QuantDriftError: scheme, model, device or a place cannot be used.
     """
-    layer_quantizer(spec.scheme)
+    methods_of(spec.scheme)
     texts = calibration_texts(spec.scheme)
     for place in places:
         check_place(place.absolute())
-    source = resolve(spec.model)
+    source = full_precision(spec.model)
     started = _now()
     encoder = load_encoder(source, device=pick_device(device), revision=revision)
+    refuse_quantized([encoder.module], spec.model)
     return Opened(
         pair=QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model)),
         queries=text_inputs(encoder, dataset.queries, role="query", ids=dataset.query_ids),

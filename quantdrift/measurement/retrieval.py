@@ -16,6 +16,7 @@ from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.inputs import Inputs
 from quantdrift.measurement.pair import Pair
 from quantdrift.measurement.steps import Job, Settings
+from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.scoring import ScoreState, Similarity
 
@@ -27,7 +28,7 @@ class Measured:
     """What a measurement gave.
 
     Attributes:
-        evidence: the per-input record.
+        evidence: the per-input record, without inputs that layers were measured on.
         state: the scores it came from, k ranks deep.
         seconds: time per stage.
         fingerprint: digest of the reference's weights.
@@ -52,6 +53,7 @@ def measure_retrieval(
     excluded: NDArray[np.int64] | None = None,
     depth: int | None = None,
     calibration: Inputs | None = None,
+    dataset: str | None = None,
 ) -> Measured:
     """Measure what the pair's scheme does to the ranking of every query.
 
@@ -68,6 +70,7 @@ def measure_retrieval(
         depth: ranks to keep in the evidence, `settings.k` if not given.
         calibration: what the candidate is calibrated on, where it needs that; the documents if not
             given.
+        dataset: name of the data, for what is stored of it.
 
     Raises:
         DataError: there are no queries or no documents.
@@ -83,10 +86,12 @@ def measure_retrieval(
         store=store,
         progress=progress,
         calibration=calibration,
+        excluded=excluded,
+        dataset=dataset,
     )
     arms = job.embed()
     with job.stage("scoring", "scoring both arms", len(documents.ids)) as tell:
-        state = job.score(arms, excluded=excluded, tell=tell)
+        state = job.score(arms, tell=tell)
     evidence = assemble(
         state,
         input_ids=queries.ids,
@@ -95,6 +100,24 @@ def measure_retrieval(
         noise=job.noise(state, arms) if settings.noise_floor else None,
         depth=depth,
     )
+    rest = _not_calibrated_on(pair, queries)
     return Measured(
-        evidence=evidence, state=state, fingerprint=arms.fingerprint, seconds=job.seconds
+        evidence=evidence if len(rest) == len(queries.ids) else evidence.part(rest),
+        state=state,
+        fingerprint=arms.fingerprint,
+        seconds=job.seconds,
     )
+
+
+def _not_calibrated_on(pair: Pair, queries: Inputs) -> NDArray[np.int64]:
+    """Positions of the queries that no layer was measured on; rates are over these.
+
+    Which data an allocation of a file was made on is known by the names of its inputs: if all of
+    them are here, these are left out.
+    """
+    allocation = pair.allocation if isinstance(pair, QuantizedPair) else None
+    measured = set() if allocation is None else set(allocation.input_ids)
+    if not measured.issubset(queries.ids):
+        measured = set()
+    rows = [row for row, name in enumerate(queries.ids) if name not in measured]
+    return np.array(rows, dtype=np.int64)

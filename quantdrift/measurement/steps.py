@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.allocation.for_search import allocate_for_search
 from quantdrift.calibration.sample import draw_sample
 from quantdrift.errors import DataError
 from quantdrift.evidence import Noise
@@ -80,6 +81,8 @@ class Job:
         progress: where progress is shown.
         calibration: what the candidate is calibrated on, where it needs that; the documents if not
             given.
+        excluded: per query one document position that does not count, or -1.
+        dataset: name of the data, where it has one.
         seconds: time per stage so far.
     """
 
@@ -91,6 +94,8 @@ class Job:
     store: EmbeddingStore
     progress: Progress
     calibration: Inputs | None = None
+    excluded: NDArray[np.int64] | None = None
+    dataset: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -111,17 +116,8 @@ class Job:
             ScoreError: an embedding is not finite.
             RunError: no space to keep embeddings.
         """
-        sides = (self.queries, self.documents)
-        if not all(len(side.ids) for side in sides):
-            raise DataError(
-                f"nothing to rank: {len(sides[0].ids)} queries and {len(sides[1].ids)} documents; "
-                "expected at least one of each"
-            )
-        fingerprint = self.pair.fingerprint
-        for side in sides:
-            with self.pair.observed():
-                side.encode(np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
-        queries, documents = (self._embed(side, "reference", fingerprint) for side in sides)
+        (queries, documents), fingerprint = self.embed_reference()
+        self._choose_widths(queries, documents)
         self._prepare()
         with self.pair.candidate():
             weights = self.pair.candidate_fingerprint()
@@ -135,6 +131,46 @@ class Job:
             fingerprint=fingerprint,
         )
 
+    def embed_reference(self) -> tuple[tuple[Vectors, Vectors], str]:
+        """Queries and documents by the reference, and the digest of its weights.
+
+        Raises:
+            As `embed`.
+        """
+        sides = (self.queries, self.documents)
+        if not all(len(side.ids) for side in sides):
+            raise DataError(
+                f"nothing to rank: {len(sides[0].ids)} queries and {len(sides[1].ids)} documents; "
+                "expected at least one of each"
+            )
+        fingerprint = self.pair.fingerprint
+        for side in sides:
+            with self.pair.observed():
+                side.encode(np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
+        queries, documents = (self._embed(side, "reference", fingerprint) for side in sides)
+        return (queries, documents), fingerprint
+
+    def _choose_widths(self, queries: Vectors, documents: Vectors) -> None:
+        """Give the candidate's layers their widths, where a criterion chooses them."""
+        if not (isinstance(self.pair, QuantizedPair) and self.pair.needs_widths):
+            return
+        start = time.perf_counter()
+        allocation = allocate_for_search(
+            self.pair,
+            self.queries,
+            self.documents,
+            (queries, documents),
+            similarity=self.similarity,
+            batch_size=self.settings.batch_size,
+            excluded=self.excluded,
+            dataset=self.dataset,
+            root=self.store.root,
+            progress=self.progress,
+        ).allocation
+        widths = allocation.width_of
+        self.pair.choose([widths[layer.name] for layer in self.pair.layers], by=allocation)
+        self.seconds["allocation"] = round(time.perf_counter() - start, 3)
+
     def _prepare(self) -> None:
         """Calibrate the candidate, where it needs that."""
         if not self.pair.needs_calibration:
@@ -146,13 +182,7 @@ class Job:
         self.pair.prepare(sample, root=self.store.root, progress=self.progress)
         self.seconds["calibration"] = round(time.perf_counter() - start, 3)
 
-    def score(
-        self,
-        arms: Arms,
-        *,
-        tell: Callable[[int], None],
-        excluded: NDArray[np.int64] | None = None,
-    ) -> ScoreState:
+    def score(self, arms: Arms, *, tell: Callable[[int], None]) -> ScoreState:
         """The state of all queries against the documents that the arms hold.
 
         Raises:
@@ -166,7 +196,7 @@ class Job:
             low_documents,
             similarity=self.similarity,
             k=self.settings.k,
-            excluded=excluded,
+            excluded=self.excluded,
             device=self.pair.device if self.pair.device.type == "cuda" else "cpu",
             progress=tell,
         )
@@ -191,7 +221,7 @@ class Job:
         total = sum(len(rows) for _, rows in rerun)
         queries, documents = arms.reference
         again = []
-        with self.stage("noise floor", "noise floor: reference again", total) as tell:
+        with self.stage("noise floor", "noise floor: first documents", total) as tell:
             for side, rows in rerun:
                 order = rng.permutation(len(rows))
                 again.append(self._get(side.part(rows), order, arms.fingerprint, size, tell))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from quantdrift.components import CALIBRATED
 from quantdrift.errors import UnsupportedError
 from quantdrift.quantizers.base import LayerQuantizer
 from quantdrift.spec import Scheme
 
-__all__ = ["layer_quantizer"]
+__all__ = ["Method", "layer_quantizer", "method_at", "methods_of"]
 
 _FULL_BITS = 16
 _MODULES = {
@@ -31,30 +32,95 @@ _OPTIONS = {
     "hqq": ("backend",),
 }
 """Settings that a method itself takes; `calib` and `seed` are the calibration's."""
+_OF_CRITERIA = ("allocation", "queries", "seed", "solver", "units", "widths")
+"""Settings of mixed precision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """What quantizes a layer's weight.
+
+    Attributes:
+        bits: per weight; 16 leaves the weight alone.
+        quantizer: what does it; None where nothing does.
+    """
+
+    bits: int
+    quantizer: LayerQuantizer | None
+
+
+def methods_of(scheme: Scheme) -> dict[int, Method]:
+    """Width to what quantizes a layer to it, for every width that the scheme's layers may have.
+
+    Raises:
+        UnsupportedError: the scheme is understood, but this version cannot make it; says why.
+        MissingExtraError: the library that does it is not installed.
+        SpecError: the widths that the scheme names are none.
+    """
+    _refuse_settings(scheme)
+    return {bits: method_at(scheme, bits) for bits in scheme.widths}
+
+
+def method_at(scheme: Scheme, bits: int) -> Method:
+    """What quantizes a layer to one width, in everything else as a scheme says.
+
+    Args:
+        scheme: of one width or of several.
+        bits: 2 to 8, or 16 for nothing.
+
+    Raises:
+        UnsupportedError: the quantizer does not have this width, or quantizes whole models.
+        MissingExtraError: the library that does it is not installed.
+    """
+    own = [option for option in scheme.options if option[0] in _taken(scheme)]
+    quantizer = None
+    if bits != _FULL_BITS:
+        quantizer = layer_quantizer(replace(scheme.at(bits), options=tuple(own)))
+    if scheme.criterion is not None and hasattr(quantizer, "walk_blocks"):
+        raise UnsupportedError(
+            f"{scheme}: {scheme.option('backend')} quantizes a whole model to one width; "
+            f"leave out the criterion {scheme.criterion}, or +backend="
+        )
+    return Method(bits=bits, quantizer=quantizer)
 
 
 def layer_quantizer(scheme: Scheme) -> LayerQuantizer | None:
     """The method that quantizes one layer's weight as the scheme says; None leaves weights alone.
 
+    Args:
+        scheme: of one width.
+
     Raises:
         UnsupportedError: the scheme is understood, but this version cannot make it; says why.
         MissingExtraError: the library that does it is not installed.
     """
-    if scheme.criterion is not None or scheme.is_mixed:
-        raise UnsupportedError(
-            f"mixed precision (+{scheme.criterion}) is not available in this version of "
-            "quantdrift; use a whole number of bits without a criterion"
-        )
-    calibrated = scheme.quantizer in CALIBRATED or scheme.activation_bits is not None
-    takes = (*_OPTIONS[scheme.quantizer], *(("calib", "seed") if calibrated else ()))
-    for key, _ in scheme.options:
-        if key not in takes:
-            others = f"it takes {', '.join(takes)}" if takes else "it takes no setting"
-            raise UnsupportedError(
-                f"+{key}= has no effect on {scheme.quantizer}: {others}. Leave it out"
-            )
+    _refuse_settings(scheme)
     if scheme.weight_bits == _FULL_BITS:
         return None
     module = importlib.import_module(f"{__package__}.{_MODULES[scheme.quantizer]}")
     from_scheme: Callable[[Scheme], LayerQuantizer] = module.from_scheme
     return from_scheme(scheme)
+
+
+def _taken(scheme: Scheme) -> set[str]:
+    """Settings that the method and its calibration take."""
+    calibrated = scheme.quantizer in CALIBRATED or scheme.activation_bits is not None
+    return {*_OPTIONS[scheme.quantizer], *(("calib", "seed") if calibrated else ())}
+
+
+def _refuse_settings(scheme: Scheme) -> None:
+    takes = _taken(scheme)
+    if scheme.criterion is not None:
+        takes |= set(_OF_CRITERIA)
+    for key, _ in scheme.options:
+        if key in takes:
+            continue
+        if key in _OF_CRITERIA and key != "seed":
+            raise UnsupportedError(
+                f"+{key}= is a setting of mixed precision, and {scheme} has one width; add a "
+                f"criterion, e.g. W3.5-{scheme.quantizer}+gap+{key}=..., or leave it out"
+            )
+        others = f"it takes {', '.join(sorted(takes))}" if takes else "it takes no setting"
+        raise UnsupportedError(
+            f"+{key}= has no effect on {scheme.quantizer}: {others}. Leave it out"
+        )

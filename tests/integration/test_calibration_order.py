@@ -55,8 +55,8 @@ def calibrate(
         [model],
         layers,
         [lambda batch=batch: entry.run(model, batch) for batch in entry.batches(N_BATCHES)],
-        quantizer=method,
-        fallback=RTN,
+        quantizers=[method] * len(layers),
+        fallbacks=[RTN] * len(layers),
         known={},
         done=done,
     )
@@ -152,8 +152,8 @@ def test_known_layers_are_put_in_place_and_not_made_again() -> None:
         [again],
         layers,
         [lambda batch=batch: entry.run(again, batch) for batch in entry.batches(N_BATCHES)],
-        quantizer=method,
-        fallback=RTN,
+        quantizers=[method] * len(layers),
+        fallbacks=[RTN] * len(layers),
         known=known,
         done=lambda number, _: told.append(number),
     )
@@ -185,8 +185,8 @@ def test_a_model_that_fails_ends_the_calibration() -> None:
             [model],
             find_linears([model]),
             works,  # type: ignore[arg-type]  # closures
-            quantizer=Watching(),
-            fallback=RTN,
+            quantizers=[Watching()] * 2,
+            fallbacks=[RTN] * 2,
             known={},
             done=lambda *_: None,
         )

@@ -56,6 +56,26 @@ def test_it_says_where_the_model_is_and_how_to_use_it(
     assert not torch.equal(embed(loaded), embed(SentenceTransformer("tiny", device="cpu")))
 
 
+def test_what_stays_at_full_precision_is_said_and_a_name_that_means_a_model_is_spelled_out(
+    options: QuantizeOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_out = {f"layer {number}": "shares its weight" for number in range(6)}
+    monkeypatch.setattr("quantdrift.pair.left_out", lambda _: left_out)
+    quantize_command(replace(options, out=Path("minilm")))
+    shown = capsys.readouterr().out
+    assert "left at full precision: layer 0, layer 1, layer 2, layer 3 and 2 more\n" in shown
+    assert "quantdrift run './tiny vs ./minilm'" in shown
+
+
+def test_a_candidate_is_not_quantized_again(options: QuantizeOptions) -> None:
+    quantize_command(options)
+    with pytest.raises(
+        UnsupportedError, match=r"\./out is quantized already \(a candidate saved by"
+    ):
+        quantize_command(replace(options, spec="./out@W4"))
+    assert read_record(Path("out"))["spec"] == "./tiny@W3-g64-rtn"
+
+
 def test_a_second_time_replaces_the_first(options: QuantizeOptions) -> None:
     quantize_command(options)
     first = read_record(Path("out"))["candidate_fingerprint"]

@@ -15,7 +15,6 @@ from quantdrift.bits import count_bits
 from quantdrift.models.fingerprint import weights_fingerprint
 from quantdrift.models.layers import LinearLayer, find_linears, left_out
 from quantdrift.models.reach import WeightUse
-from quantdrift.spec import parse_scheme
 
 every_model = pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)
 MIXTURES = ["qwen3-moe", "gpt-oss"]
@@ -58,7 +57,7 @@ def test_every_matrix_is_found_exactly_once(entry: ZooModel) -> None:
     for name, parameter in model.named_parameters():
         is_linear = parameter.dim() > 1 and not any(part in name for part in entry.others)
         assert torch.equal(parameter, torch.full_like(parameter, is_linear)), name
-    report = count_bits([model], layers, parse_scheme("W4"))
+    report = count_bits([model], layers, [4] * len(layers), group_size=128)
     assert report.n_quantized == sum(int(p.count_nonzero()) for p in model.parameters())
     assert report.n_parameters == sum(p.numel() for p in model.parameters())
 

@@ -28,7 +28,7 @@ from quantdrift.models.layers import find_linears
 from quantdrift.models.left_as_it_was import left_as_it_was
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
-from quantdrift.quantizers import Moments, layer_quantizer
+from quantdrift.quantizers import Moments, layer_quantizer, methods_of
 from quantdrift.quantizers.gptq import Gptq
 from quantdrift.quantizers.optimum_gptq import OptimumGptq
 from quantdrift.quantizers.quiet_imports import import_gptqmodel
@@ -64,7 +64,7 @@ def make(entry: ZooModel, model: nn.Module, scheme: str, *, root: Path | None = 
         [model],
         find_linears([model]),
         parsed,
-        layer_quantizer(parsed),
+        [*methods_of(parsed).values()] * len(find_linears([model])),
         sample=Sample(batches=batches(entry, model), key={"texts": "zoo"}, record={}),
         fingerprint=weights_fingerprint([model]),
         runtime={},

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import nn
 
-from quantdrift.bits import count_bits
-from quantdrift.models.layers import find_linears
-from quantdrift.spec import parse_scheme
+from quantdrift.bits import BitsReport, count_bits
+from quantdrift.models.layers import LinearLayer, find_linears
+from quantdrift.spec import Scheme, parse_scheme
 
 W4_G4, W4_CHANNEL = parse_scheme("W4-g4"), parse_scheme("W4-channel")
+
+
+def counted(
+    modules: Sequence[nn.Module],
+    layers: Sequence[LinearLayer],
+    scheme: Scheme,
+    *,
+    zero_points: bool = False,
+) -> BitsReport:
+    widths = [int(scheme.weight_bits)] * len(layers)
+    group_size = scheme.group_size
+    return count_bits(modules, layers, widths, group_size=group_size, zero_points=zero_points)
 
 
 class Experts(nn.Module):
@@ -26,7 +40,7 @@ class Experts(nn.Module):
 def test_experts_count_each_with_its_own_scales() -> None:
     """Groups of 4 over 5 inputs are two, over 3 one: 12 and 5 scales an expert."""
     model = Experts()
-    report = count_bits([model], find_linears([model]), W4_G4)
+    report = counted([model], find_linears([model]), W4_G4)
     linear, bias = 3 * (30 + 15), 15
     scales = 3 * (6 * 2 + 5 * 1) * 16
     assert report.n_quantized == linear
@@ -39,7 +53,7 @@ def test_experts_count_each_with_its_own_scales() -> None:
 def test_experts_left_alone_keep_their_width() -> None:
     model = Experts().to(torch.bfloat16)
     some = [layer for layer in find_linears([model]) if layer.expert == 1]
-    report = count_bits([model], some, W4_CHANNEL)
+    report = counted([model], some, W4_CHANNEL)
     assert report.n_quantized == 30 + 15
     left, scales = 2 * (30 + 15) + 15, 6 + 5
     assert report.all_parameters == pytest.approx((4 * 45 + 16 * scales + 16 * left) / 150)
@@ -52,7 +66,7 @@ def test_tied_weights_are_stored_once(as_parameter: bool) -> None:
     second.weight = nn.Parameter(first.weight.detach()) if as_parameter else first.weight
     model = nn.Sequential(first, second)
     for modules in ([model], [first, second]):
-        report = count_bits(modules, find_linears(modules), W4_CHANNEL)
+        report = counted(modules, find_linears(modules), W4_CHANNEL)
         assert (report.n_quantized, report.n_parameters) == (16, 16)
         assert report.all_parameters == 4 + 16 * 4 / 16
 
@@ -61,14 +75,14 @@ def test_a_head_tied_to_embeddings_stays_at_full_width() -> None:
     body, head, embed = nn.Linear(4, 4, bias=False), nn.Linear(4, 8, bias=False), nn.Embedding(8, 4)
     head.weight = embed.weight
     model = nn.ModuleList([embed, body, head])
-    report = count_bits([model], find_linears([model]), W4_CHANNEL)
+    report = counted([model], find_linears([model]), W4_CHANNEL)
     assert (report.n_quantized, report.n_parameters) == (16, 16 + 32)
     assert report.all_parameters == pytest.approx((4 * 16 + 16 * 4 + 32 * 32) / 48)
 
 
 def test_weights_left_alone_cost_what_they_cost() -> None:
     model = nn.Linear(4, 4).to(torch.bfloat16)
-    report = count_bits([model], find_linears([model]), parse_scheme("W16A8"))
+    report = counted([model], find_linears([model]), parse_scheme("W16A8"))
     assert (report.linear, report.linear_with_scales, report.all_parameters) == (16, 16, 16)
     assert (report.n_quantized, report.n_parameters) == (0, 20)
 
@@ -77,8 +91,20 @@ def test_zero_points_are_counted_beside_scales() -> None:
     """Groups of 4 over 8 inputs: two scales of 16 bits a row, and two zero points if there are."""
     model = nn.Linear(8, 3, bias=False)
     layers = find_linears([model])
-    without = count_bits([model], layers, W4_G4)
-    beside = count_bits([model], layers, W4_G4, zero_points=True)
+    without = counted([model], layers, W4_G4)
+    beside = counted([model], layers, W4_G4, zero_points=True)
     assert without.linear_with_scales == 4 + 2 * 16 / 8
     assert beside.linear_with_scales == 4 + 2 * 32 / 8
     assert beside.linear == without.linear == 4
+
+
+def test_layers_of_different_widths_count_by_their_weights() -> None:
+    """16 weights of 4 bits, 32 of 3 and 8 left alone in float32, with a scale per channel."""
+    model = nn.Sequential(
+        nn.Linear(4, 4, bias=False), nn.Linear(4, 8, bias=False), nn.Linear(8, 1, bias=False)
+    )
+    report = count_bits([model], find_linears([model]), [4, 3, 16], group_size=None)
+    codes = 16 * 4 + 32 * 3 + 8 * 32
+    assert report.linear == codes / 56
+    assert report.linear_with_scales == (codes + 16 * (4 + 8)) / 56
+    assert report.n_quantized == 48

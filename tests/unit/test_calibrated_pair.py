@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from quantdrift.calibration.sample import Sample
 from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.models.fingerprint import weights_fingerprint
 from quantdrift.pair import QuantizedPair
-from quantdrift.progress import Silent
+from quantdrift.progress import Progress, Silent
 from quantdrift.quantizers.adaround import AdaRound
 from quantdrift.spec import parse_scheme
 
@@ -43,14 +44,32 @@ class World:
         output: Tensor = self.model(batch)
         return output
 
-    def pair(self, root: Path | None, scheme: str = SCHEME, key: str = "texts") -> QuantizedPair:
+    def pair(
+        self,
+        root: Path | None,
+        scheme: str = SCHEME,
+        key: str = "texts",
+        progress: Progress | None = None,
+    ) -> QuantizedPair:
         pair = QuantizedPair([self.model], parse_scheme(scheme))
-        pair.prepare(self.sample(key), root=root, progress=Silent())
+        pair.prepare(self.sample(key), root=root, progress=progress or Silent())
         return pair
 
     def candidate(self, pair: QuantizedPair) -> str:
         with pair.candidate():
             return weights_fingerprint([self.model])
+
+
+class Steps:
+    """Progress that notes the steps it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+        yield self.told.append
+        assert sum(self.told) == total
 
 
 @pytest.fixture
@@ -117,7 +136,9 @@ def test_an_interrupted_calibration_goes_on(
         with pytest.raises(KeyboardInterrupt):
             world.pair(tmp_path)
     assert weights_fingerprint([world.model]) == world.before
-    resumed = world.pair(tmp_path)
+    steps = Steps()
+    resumed = world.pair(tmp_path, progress=steps)
+    assert steps.told == [2, 1]  # the bar starts at what is there, not at 0
     assert resumed.describe()["layers_kept_from_before"] == 2
     assert world.candidate(resumed) == whole
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.errors import RunError, UnsupportedError
+from quantdrift.errors import RunError, SpecError, UnsupportedError
 from quantdrift.models import aside
 from quantdrift.models.fingerprint import weights_fingerprint
 from quantdrift.models.layers import find_linears, modules_of
 from quantdrift.pair import QuantizedPair
-from quantdrift.quantizers import Moments, QuantizedWeight
+from quantdrift.quantizers import Method, Moments, QuantizedWeight
 from quantdrift.quantizers.rtn import RoundToNearest, quantize_rtn
 from quantdrift.spec import parse_scheme
 
@@ -85,7 +85,9 @@ def test_the_reference_comes_back_when_the_block_fails() -> None:
         assert bits_of(model) != before
 
 
-def test_the_reference_comes_back_when_a_later_layer_cannot_be_quantized() -> None:
+def test_the_reference_comes_back_when_a_later_layer_cannot_be_quantized(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = Network()
     before = bits_of(model)
     pair = QuantizedPair([model], W4)
@@ -98,7 +100,8 @@ def test_the_reference_comes_back_when_a_later_layer_cannot_be_quantized() -> No
             done.append(weight)
             return super().quantize(weight)
 
-    pair._quantizer = FirstOnly(bits=4, group_size=128)
+    method = Method(bits=4, quantizer=FirstOnly(bits=4, group_size=128))
+    monkeypatch.setattr(pair._methods, "for_layers", lambda n_layers: [method] * n_layers)
     with pytest.raises(MemoryError), pair.candidate():
         pytest.fail("there is no candidate")
     assert bits_of(model) == before
@@ -176,7 +179,7 @@ def test_weights_that_are_not_there_or_no_floats() -> None:
 
 
 def test_a_scheme_that_cannot_be_made_is_refused_at_once() -> None:
-    with pytest.raises(UnsupportedError, match="gap"):
+    with pytest.raises(SpecError, match="gap"):
         QuantizedPair([Network()], parse_scheme("W4+gap"))
 
 
@@ -224,3 +227,35 @@ def test_bits_of_a_half_precision_model_by_channel() -> None:
     report = pair.bits()
     assert report.linear_with_scales == pytest.approx(2 + 108 * 16 / 10_800)
     assert report.all_parameters == pytest.approx((2 * 10_800 + 108 * 16 + 1_400 * 16) / 12_200)
+
+
+def test_layers_get_the_widths_that_are_chosen_for_them() -> None:
+    """The third is left alone; the candidate is each layer's own round to nearest."""
+    model = Network()
+    pair = QuantizedPair([model], parse_scheme("W3.5-g64+gap+widths=2,3,4"))
+    assert pair.needs_widths
+    originals = [layer.weight.clone() for layer in pair.layers]
+    pair.choose([4, 2])
+    assert not pair.needs_widths
+    with pair.candidate():
+        for layer, weight, bits in zip(pair.layers, originals, (4, 2), strict=True):
+            expected = quantize_rtn(weight, bits=bits, group_size=64).dequantize(weight.dtype)
+            assert torch.equal(layer.weight, expected)
+    pair.choose([16, 3])
+    with pair.candidate():
+        assert torch.equal(pair.layers[0].weight, originals[0])
+    assert pair.bits().n_quantized == originals[1].numel()
+
+
+def test_widths_have_to_be_chosen_and_to_fit() -> None:
+    pair = QuantizedPair([Network()], parse_scheme("W3.5+gap"))
+    with pytest.raises(UnsupportedError, match=r"chooses the layers' widths, .* choose"):
+        pair.candidate().__enter__()
+    for widths in ([3, 9], [3]):
+        with pytest.raises(UnsupportedError, match="2 layers of 2 to 8 bits, or 16; got"):
+            pair.choose(widths)
+    with pytest.raises(UnsupportedError, match="layers of one width; got 2"):
+        QuantizedPair([Network()], W4).choose([4, 4])
+    pair.choose([3, 4])
+    with pair.candidate(), pytest.raises(RuntimeError, match="leave"):
+        pair.choose([3, 4])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quantdrift.errors import UnsupportedError
-from quantdrift.quantizers import layer_quantizer
+from quantdrift.errors import SpecError, UnsupportedError
+from quantdrift.quantizers import layer_quantizer, methods_of
 from quantdrift.quantizers.granularity import group_absmax, n_groups, spread
-from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.quantizers.rtn import RoundToNearest, quantize_rtn
 from quantdrift.spec import parse_scheme
 
 
@@ -129,8 +129,7 @@ def test_full_width_weights_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("scheme", "message"),
     [
-        ("W4+gap", r"mixed precision \(\+gap\) is not available .* whole number of bits"),
-        ("W3.5+random", r"mixed precision \(\+random\) is not available"),
+        ("W4+widths=3,4", r"\+widths= is a setting of mixed precision, .* W3.5-rtn\+gap\+widths="),
         ("W4+calib=64", r"\+calib= has no effect on rtn: it takes no setting"),
         ("W4A8+backend=x", r"\+backend= has no effect on rtn: it takes calib, seed"),
         ("W4-hqq+grid=library", r"\+grid= has no effect on hqq: it takes backend"),
@@ -139,3 +138,27 @@ def test_full_width_weights_are_left_alone() -> None:
 def test_what_a_scheme_cannot_do_is_refused(scheme: str, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         layer_quantizer(parse_scheme(scheme))
+
+
+def test_a_criterion_has_a_method_for_every_width_that_it_may_choose() -> None:
+    methods = methods_of(parse_scheme("W3.5-g64+gap+seed=3+widths=2,3,8"))
+    assert {bits: method.bits for bits, method in methods.items()} == {2: 2, 3: 3, 8: 8}
+    assert methods[3].quantizer == RoundToNearest(bits=3, group_size=64)
+    assert list(methods_of(parse_scheme("W4"))) == [4]
+    assert methods_of(parse_scheme("W16A8"))[16].quantizer is None
+
+
+@pytest.mark.parametrize(
+    ("scheme", "message"),
+    [
+        ("W4+gap", "nothing to choose between"),
+        ("W3.5+gap+widths=3,5.5", "malformed widths '3,5.5'"),
+        ("W3.5+gap+widths=4", "malformed widths"),
+        ("W3.5+gap+widths=4,4", "unsuitable widths"),
+        ("W3.5+gap+widths=4,8", "unsuitable widths '4,8'"),
+        ("W3.5+gap+widths=3,9", "malformed widths"),
+    ],
+)
+def test_widths_that_cannot_average_to_the_bits_are_refused(scheme: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        methods_of(parse_scheme(scheme))

@@ -147,11 +147,6 @@ BAD_SPECS = [
     ("minilm@W4-[gtpq]", "unknown part 'gtpq' at character 11: .*; did you mean gptq\\?$"),
     ("  minilm@W4-[gtpq]  ", "unknown part 'gtpq' at character 13"),
     ("minilm@W4+calib=a@[b]", "unknown bits 'b' at character 19"),
-    (
-        "minilm@[allocation.json]",
-        "stored allocation 'allocation.json' .* this version has no stored",
-    ),
-    ("minilm@[W3.5-gap.json]", "stored allocation 'W3.5-gap.json'"),
 ]
 
 BITS = "expected W and a number of bits first, e.g. W4, W3.5 or W4A8"
@@ -162,7 +157,8 @@ SIZE = "expected a whole number from 1 to 999999999 without leading zeros"
 PART = (
     "expected a granularity \\(channel, g128, \\.\\.\\.\\) or a quantizer \\(rtn, .*, adaround\\)"
 )
-KEY = "expected KEY=VALUE with KEY one of backend, calib, grid, seed"
+KEYS = "allocation, backend, calib, grid, queries, seed, solver, units, widths"
+KEY = f"expected KEY=VALUE with KEY one of {KEYS}"
 OPTION = "expected query, a criterion \\(gap, .*, random\\) or KEY=VALUE with KEY one of"
 
 BAD_SCHEMES = [
@@ -243,7 +239,7 @@ BAD_SCHEMES = [
     ("W4+[qeury]", f"unknown option 'qeury' at character 4: {OPTION} .*; did you mean query\\?$"),
     ("W4+[Query]", "unknown option 'Query' .* did you mean query\\?$"),
     ("W4+[GAP]", "unknown option 'GAP' .* did you mean gap\\?$"),
-    ("W4+[fisher]", "unknown option 'fisher' .* KEY one of backend, calib, grid, seed$"),
+    ("W4+[fisher]", f"unknown option 'fisher' .* {KEY.partition(' with ')[2]}$"),
     ("W4+[gptq]", "unknown option 'gptq' .* did you mean -gptq\\?$"),
     ("W4+[query=1]", "unknown option 'query=1' .* did you mean query\\?$"),
     ("W4+query[-rtn]", "misplaced part '-rtn' at character 9: .* before the first '\\+'"),

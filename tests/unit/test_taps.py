@@ -33,12 +33,13 @@ def moments(model: nn.Module, *works: Callable[[], object]) -> tuple[list[Moment
     """Moments in calling order, and names of the layers that no token reached."""
     SEEN.clear()
     made: list[LayerCandidate] = []
+    layers = find_linears([model])
     quantize_in_order(
         [model],
-        find_linears([model]),
+        layers,
         works,
-        quantizer=Watching(bits=8, group_size=None),
-        fallback=RoundToNearest(bits=8, group_size=None),
+        quantizers=[Watching(bits=8, group_size=None)] * len(layers),
+        fallbacks=[RoundToNearest(bits=8, group_size=None)] * len(layers),
         known={},
         done=lambda _, layer: made.append(layer),
     )

@@ -1,0 +1,47 @@
+"""Gap sensitivity from one pass: how much a layer's rounding moves the gaps, in the mean square."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.allocation.criteria.base import Criterion, Setting
+from quantdrift.allocation.one_pass import contributions
+
+__all__ = ["CRITERION", "GapSensitivity"]
+
+
+@dataclass(frozen=True, slots=True)
+class GapSensitivity:
+    """Mean square of the shift that one layer makes in the gaps to the first contenders.
+
+    loss[l, b] = mean over inputs and contenders of c(b)^2, less the same at the widest width, with
+    c the signed first-order shift of a gap (`one_pass.contributions`). Shifts of different layers
+    are nearly independent, so their mean squares add up to that of the whole model's shift, which
+    is what carries a gap across zero; medians do not add up.
+
+    Source: the paper's gap sensitivity (section 5.1), with another average and all layers at once.
+    """
+
+    name: str = "gap"
+    needs_inputs: bool = True
+
+    def losses(self, setting: Setting) -> NDArray[np.float64]:
+        """The loss of every layer at every width, in squared units of the score.
+
+        Args:
+            setting: model, widths and calibration inputs.
+
+        Raises:
+            UnsupportedError: no gradient can be taken through this model or harness.
+        """
+        shifts = contributions(setting)
+        squares = np.nanmean(shifts**2, axis=(0, 1))
+        # a wider width that happens to lie worse could hold the narrower one's codes
+        falling: NDArray[np.float64] = np.minimum.accumulate(squares, axis=1)
+        return falling - falling[:, -1:]
+
+
+CRITERION: Criterion = GapSensitivity()

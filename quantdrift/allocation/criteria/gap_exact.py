@@ -1,0 +1,154 @@
+"""Gap sensitivity as the paper measures it: every layer rounded by itself, all inputs run again.
+
+Section "Retrieval: allocating bits by gap sensitivity" and appendix "Allocation criteria".
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.allocation.criteria.base import Setting
+from quantdrift.allocation.one_at_a_time import MEMORY, one_at_a_time
+from quantdrift.allocation.problem import GapProblem
+from quantdrift.errors import DataError
+
+__all__ = ["CRITERION", "GapExact", "exact_shifts", "median_shifts"]
+
+
+class GapExact:
+    """The median distance that the gap moves, s_l(b) = median over x of |gap_l(x) - gap(x)|.
+
+    gap is the one between the reference's top-1 and its runner-up, gap_l the one between the same
+    two with layer l alone rounded to b bits. Losses are in units of the score.
+    """
+
+    name = "gap_exact"
+    needs_inputs = True
+
+    def losses(self, setting: Setting) -> NDArray[np.float64]:
+        """The sensitivities at each width.
+
+        loss[l, b] = min over b' <= b of s_l(b'), and 0 at the widest b: losses must fall, and
+        where a finer grid happens to lie worse, the wider format can hold the coarser one.
+
+        Args:
+            setting: with a problem.
+
+        Returns:
+            float64 [n_layers, n_widths].
+
+        Raises:
+            DataError: there is no problem, no input has a contender, or gaps are not finite.
+        """
+        notes: list[str] = []
+        medians = median_shifts(exact_shifts(setting, notes=notes), _problem(setting))
+        for note in notes:
+            warnings.warn(f"gap_exact makes whole runs of the model: {note}", stacklevel=2)
+        losses = np.zeros((len(setting.layers), len(setting.widths)))
+        losses[:, :-1] = np.minimum.accumulate(medians, axis=1)
+        return losses
+
+
+def exact_shifts(
+    setting: Setting,
+    *,
+    notes: list[str] | None = None,
+    cached: bool = True,
+    memory: int = MEMORY,
+) -> NDArray[np.float64]:
+    """How each gap moves when one layer is rounded to nearest and all others are left alone.
+
+    shift = gap with the layer rounded - gap of the reference, between the same two items.
+
+    Args:
+        setting: with a problem. What `setting.kept` has is not measured again; what is measured is
+            kept, layer by layer.
+        notes: gets why whole runs were made, if they were.
+        cached: False makes whole runs, for comparison; the results are the same, bit for bit.
+        memory: bytes of intermediate results that are remembered, about.
+
+    Returns:
+        float64 [n_layers, n_widths - 1, n_inputs, n_contenders], the widest left out; nan where
+        there is no contender, and 0 for a layer that no input reaches.
+
+    Raises:
+        DataError: there is no problem, or gaps are not finite.
+    """
+    problem, n_columns = _problem(setting), len(setting.widths) - 1
+    shifts = np.zeros((len(setting.layers), n_columns, *problem.valid.shape))
+    wanted = []
+    for place in np.ndindex(len(setting.layers), n_columns):
+        found = None if setting.kept is None else setting.kept.get(_name(setting, place))
+        if found is not None and found.shape == problem.valid.shape:
+            shifts[place] = found
+        else:
+            wanted.append((place[0], place[1]))
+    if not wanted:
+        return shifts
+    reference = None
+    for rounded in one_at_a_time(
+        setting,
+        problem,
+        wanted,
+        name=lambda place: _name(setting, place),
+        notes=[] if notes is None else notes,
+        cached=cached,
+        memory=memory,
+    ):
+        if reference is None:
+            reference = problem.gaps(rounded.reference)
+        shift = np.where(problem.valid, 0.0, np.nan)
+        if rounded.outputs is not None:
+            shift = problem.gaps(rounded.outputs) - reference
+        if not np.isfinite(shift[problem.valid]).all():
+            layer = setting.layers[rounded.place[0]].name
+            raise DataError(
+                f"expected finite gaps, got some that are not with {layer} at "
+                f"{setting.widths[rounded.place[1]]} bits; check the model's outputs, or load it "
+                "in float32 or bfloat16"
+            )
+        shifts[rounded.place] = shift
+        if setting.kept is not None:
+            setting.kept.put(_name(setting, rounded.place), shift)
+    return shifts
+
+
+def median_shifts(shifts: NDArray[np.float64], problem: GapProblem) -> NDArray[np.float64]:
+    """The median over inputs of the absolute shift of the gap to the runner-up.
+
+    Args:
+        shifts: float64 [n_layers, n_widths - 1, n_inputs, n_contenders].
+        problem: says which inputs have a runner-up.
+
+    Returns:
+        float64 [n_layers, n_widths - 1].
+
+    Raises:
+        DataError: no input has one.
+    """
+    has_one = problem.valid[:, 0]
+    if not has_one.any():
+        raise DataError(
+            "expected calibration inputs with at least two items to choose from, got none: a gap "
+            "needs a runner-up; give more documents"
+        )
+    medians: NDArray[np.float64] = np.median(np.abs(shifts[:, :, has_one, 0]), axis=2)
+    return medians
+
+
+def _problem(setting: Setting) -> GapProblem:
+    if setting.problem is None:
+        raise DataError("gap_exact needs calibration inputs, got none; give queries and documents")
+    return setting.problem
+
+
+def _name(setting: Setting, place: tuple[int, ...]) -> str:
+    group = "channel" if setting.group_size is None else f"g{setting.group_size}"
+    layer = setting.layers[place[0]].name
+    return f"gap_exact-{setting.widths[place[1]]}bit-{group}-{layer}"
+
+
+CRITERION = GapExact()

@@ -1,0 +1,74 @@
+"""What was measured of a model's layers: shared by every quantizer, resumed after a kill."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.errors import RunError
+
+__all__ = ["HeldArrays", "KeptArrays"]
+
+
+class KeptArrays:
+    """Arrays of one model and one set of calibration inputs.
+
+    Args:
+        root: cache folder.
+        key: of model and inputs, from `key_of`.
+    """
+
+    def __init__(self, root: Path, key: str) -> None:
+        self._folder = root / "sensitivities" / key[:2] / key
+
+    def get(self, name: str) -> NDArray[np.float64] | None:
+        """The array of that name; None where there is none, or a damaged one."""
+        try:
+            array: NDArray[np.float64] = np.load(self._path(name), allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return None
+        return array if array.dtype == np.float64 else None
+
+    def put(self, name: str, array: NDArray[np.float64]) -> None:
+        """Keep an array; whole, or not at all, if the process is killed.
+
+        Raises:
+            RunError: the folder cannot be written, or there is no space.
+        """
+        path = self._path(name)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                np.save(file, np.asarray(array, dtype=np.float64), allow_pickle=False)
+            os.replace(partial, path)
+        except OSError as error:
+            with suppress(OSError):
+                partial.unlink()
+            raise RunError(
+                f"sensitivities cannot be kept in {self._folder}: {error}. Free some space, set "
+                "QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
+            ) from error
+
+    def _path(self, name: str) -> Path:
+        return self._folder / (re.sub(r"[^\w.-]", "_", name) + ".npy")
+
+
+class HeldArrays:
+    """Arrays in memory, for as long as the process needs them."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, NDArray[np.float64]] = {}
+
+    def get(self, name: str) -> NDArray[np.float64] | None:
+        """The array of that name; None where there is none."""
+        return self._arrays.get(name)
+
+    def put(self, name: str, array: NDArray[np.float64]) -> None:
+        """Hold an array."""
+        self._arrays[name] = array

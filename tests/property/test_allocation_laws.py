@@ -1,0 +1,144 @@
+"""Laws of the solver, held against every assignment there is, in fractions."""
+
+from __future__ import annotations
+
+import itertools
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from quantdrift.allocation.solver import METHODS, Solution, solve
+
+Problem = tuple[NDArray[np.float64], NDArray[np.int64], tuple[int, ...], float, NDArray[np.int64]]
+
+WIDTHS = st.sampled_from([(3, 4), (2, 4), (4, 8), (2, 3, 4), (2, 3, 4, 8)])
+MANY = settings(deadline=None, max_examples=60)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """Up to six layers, some of them tied; losses with ties, or over twelve orders of magnitude."""
+    widths = draw(WIDTHS)
+    n_layers = draw(st.integers(1, 6 if len(widths) < 4 else 5))
+    size = draw(
+        st.sampled_from(
+            [
+                st.integers(1, 6),
+                st.sampled_from([384 * 384, 384 * 1536]),
+                st.integers(1, 10**9),
+                st.integers(10**8, 10**8 + 3),
+            ]
+        )
+    )
+    n_weights = draw(st.lists(size, min_size=n_layers, max_size=n_layers))
+    loss = draw(
+        st.sampled_from(
+            [
+                st.integers(0, 3).map(float),
+                st.floats(0.0, 1.0).map(lambda loss: loss if loss > 1e-200 else 0.0),
+                st.floats(-6.0, 6.0).map(lambda exponent: 10.0**exponent),
+            ]
+        )
+    )
+    rows = st.lists(loss, min_size=len(widths) - 1, max_size=len(widths) - 1)
+    losses = [[*sorted(draw(rows), reverse=True), 0.0] for _ in range(n_layers)]
+    budget = draw(
+        st.floats(widths[0], widths[-1])
+        | st.integers(10 * widths[0], 10 * widths[-1]).map(lambda tenths: tenths / 10)
+    )
+    units = draw(st.lists(st.integers(0, 5), min_size=n_layers, max_size=n_layers))
+    return np.array(losses), np.array(n_weights), widths, budget, np.array(units)
+
+
+def solved(problem: Problem, method: str) -> Solution:
+    losses, n_weights, widths, budget, units = problem
+    return solve(losses, n_weights, widths=widths, budget=budget, units=units, method=method)
+
+
+def least_loss(problem: Problem) -> Fraction:
+    """The least loss of all assignments within the budget."""
+    losses, n_weights, widths, budget, units = problem
+    members = [np.flatnonzero(units == unit) for unit in np.unique(units)]
+    within = Fraction(str(budget)) * int(n_weights.sum())
+    sums = [
+        [sum(Fraction(losses[layer, level]) for layer in unit) for level in range(len(widths))]
+        for unit in members
+    ]
+    found = []
+    for levels in itertools.product(range(len(widths)), repeat=len(members)):
+        bits = sum(
+            int(n_weights[unit].sum()) * widths[level]
+            for unit, level in zip(members, levels, strict=True)
+        )
+        if bits <= within:
+            found.append(sum(s[level] for s, level in zip(sums, levels, strict=True)))
+    return Fraction(min(found))
+
+
+@MANY
+@given(problems())
+def test_the_knapsack_is_the_best_of_all_assignments(problem: Problem) -> None:
+    best, greedy = solved(problem, "knapsack"), solved(problem, "greedy")
+    least = float(least_loss(problem))
+    assert best.status == "optimal"
+    assert best.loss == pytest.approx(least, rel=1e-9, abs=0.0)
+    assert greedy.loss >= least * (1 - 1e-12)
+    assert greedy.bound <= least
+    assert greedy.bound <= best.bound <= best.loss <= greedy.loss
+
+
+@MANY
+@given(problems(), st.sampled_from(METHODS))
+def test_a_solution_keeps_to_the_budget_and_wastes_nothing(problem: Problem, method: str) -> None:
+    losses, n_weights, widths, budget, units = problem
+    solution = solved(problem, method)
+    spent = sum(int(n) * int(width) for n, width in zip(n_weights, solution.widths, strict=True))
+    within = Fraction(str(budget)) * int(n_weights.sum())
+    assert spent <= within
+    assert solution.bits_per_weight == float(Fraction(spent, int(n_weights.sum())))
+    assert solution.bits_per_weight <= budget == solution.budget
+    levels = [widths.index(width) for width in solution.widths.tolist()]
+    assert solution.loss == pytest.approx(losses[np.arange(len(levels)), levels].sum())
+    assert 0.0 <= solution.gap <= 1.0
+    for unit in np.unique(units):
+        members = units == unit
+        (level,) = {widths.index(width) for width in solution.widths[members].tolist()}
+        if level + 1 < len(widths):
+            step = (widths[level + 1] - widths[level]) * int(n_weights[members].sum())
+            assert spent + step > within
+
+
+@MANY
+@given(problems(), st.sampled_from(METHODS), st.integers(-40, 40))
+def test_the_unit_of_losses_does_not_matter(problem: Problem, method: str, power: int) -> None:
+    losses, *rest = problem
+    scaled = solved((losses * 2.0**power, *rest), method)
+    solution = solved(problem, method)
+    assert scaled.widths.tolist() == solution.widths.tolist()
+    assert scaled.loss == solution.loss * 2.0**power
+
+
+@MANY
+@given(problems(), st.sampled_from(METHODS))
+def test_the_same_problem_has_one_answer_and_is_left_as_it_was(
+    problem: Problem, method: str
+) -> None:
+    before = [part.copy() for part in problem if isinstance(part, np.ndarray)]
+    first, again = solved(problem, method), solved(problem, method)
+    assert first.widths.tolist() == again.widths.tolist()
+    assert (first.loss, first.bound) == (again.loss, again.bound)
+    after = [part for part in problem if isinstance(part, np.ndarray)]
+    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+@MANY
+@given(problems())
+def test_more_bits_never_cost_anything(problem: Problem) -> None:
+    losses, n_weights, widths, budget, units = problem
+    more = min(widths[-1], budget + 0.25)
+    richer = solved((losses, n_weights, widths, more, units), "knapsack")
+    assert richer.loss <= solved(problem, "knapsack").loss * (1 + 1e-9)

@@ -1,0 +1,66 @@
+"""Layers that share a width because a runtime fuses them, and layers that are left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quantdrift.allocation.units import excluded, runtime_units
+from quantdrift.errors import QuantDriftError, SpecError, UnknownNameError, UnsupportedError
+
+
+@pytest.mark.parametrize(
+    ("names", "units"),
+    [
+        (["a.q_proj", "a.k_proj", "a.v_proj", "a.o_proj", "b.q_proj"], [0, 0, 0, 1, 2]),
+        (["l.0.query", "l.0.key", "l.1.query", "l.1.key"], [0, 0, 1, 1]),
+        (["m.gate_proj", "m.down_proj", "m.up_proj"], [0, 1, 0]),
+        (["q_proj_weight", "k_proj_weight", "out_proj"], [0, 0, 1]),
+        (["x.w1", "x.w2", "x.w3", "to_q", "q"], [0, 1, 0, 2, 3]),
+        # all of a mixture is one kernel's; the shared expert and the router are not in it
+        (["e.experts.gate_up_proj.0", "e.experts.down_proj.1", "f.experts.down_proj.0"], [0, 0, 1]),
+        (["e.experts.0.w1", "e.experts.12.w2", "e.shared_expert.up_proj", "e.gate"], [0, 0, 1, 2]),
+        (["b.input_linear.weight.0", "b.output_linear.weight.5", "b.router"], [0, 0, 1]),
+        # numbers at the end do not make experts of layers in a list
+        (["head.0", "head.2", "mlp.fc1.0", "mlp.fc1.1"], [0, 1, 2, 3]),
+        ([], []),
+    ],
+)
+def test_layers_that_runtimes_fuse_are_units(names: list[str], units: list[int]) -> None:
+    numbers = runtime_units(names)
+    assert numbers.dtype == np.int64
+    assert numbers.tolist() == units
+
+
+NAMES = [f"layer.{i}.{part}" for i in range(2) for part in ("attn.query", "attn.key", "dense")]
+
+
+def test_layers_are_left_out_by_pattern() -> None:
+    assert excluded(NAMES, {}) == {}
+    assert excluded(NAMES, {"*.dense": 8, "re:layer[.]0[.]attn[.].*": 16}) == {
+        "layer.0.attn.query": 16,
+        "layer.0.attn.key": 16,
+        "layer.0.dense": 8,
+        "layer.1.dense": 8,
+    }
+
+
+@pytest.mark.parametrize(
+    ("patterns", "error", "says"),
+    [
+        ({"layer.0.denze": 8}, UnknownNameError, "there are layer.0.dense, layer.1.dense"),
+        ({"*.qurey": 8}, UnknownNameError, "there is layer.0.attn.query;"),
+        ({"zzz*": 8}, UnknownNameError, "layer.0.attn.query, layer.0.attn.key, .*, ..."),
+        ({"layer.0": 8}, UnknownNameError, "no layer's whole name"),
+        ({"re:layer.*[": 8}, SpecError, "regular expression"),
+        ({"*.dense": 9}, UnsupportedError, "at 9 bits: expected 2 to 8, or 16"),
+        ({"*.dense": True}, UnsupportedError, "at True bits"),
+        ({"*.dense": 8, "layer.0.*": 4}, UnsupportedError, "by \\*.dense, .* 8 bits, and by layer"),
+        ({"*.query": 8}, UnsupportedError, "query is kept at 8 bits and layer.0.attn.key is alloc"),
+    ],
+)
+def test_patterns_that_cannot_be_meant_are_refused(
+    patterns: dict[str, int], error: type[QuantDriftError], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        excluded(NAMES, patterns, units=runtime_units(NAMES))
