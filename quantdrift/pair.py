@@ -15,8 +15,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from quantdrift.allocation.record import Allocation
-from quantdrift.allocation.stored import stored_allocation, summary, widths_for
+from quantdrift.allocation.stored.record import Allocation
+from quantdrift.allocation.stored.widths import stored_allocation, summary, widths_for
 from quantdrift.bits import BitsReport, count_bits
 from quantdrift.calibration.activations import quantized_inputs
 from quantdrift.calibration.driver import LayerCandidate, put_in_place
@@ -90,6 +90,7 @@ class QuantizedPair:
         self._reached: set[str] = set()
         self._made: MadeLayers | None = None
         self._active = False
+        self._for_all_data = True
         if (stored := stored_allocation(scheme)) is not None:
             widths = widths_for(stored, self.layers, scheme, self.fingerprint)
             self.choose(widths, by=stored)
@@ -106,15 +107,25 @@ class QuantizedPair:
 
     @property
     def needs_widths(self) -> bool:
-        """Whether the layers' widths have yet to be chosen, which `choose` does."""
-        return not self._methods.chosen
+        """Whether the layers' widths have yet to be chosen, which `choose` does.
 
-    def choose(self, widths: Sequence[int], *, by: Allocation | None = None) -> None:
+        Also where they were chosen for other data: a result does not depend on what ran before it.
+        """
+        return not (self._methods.chosen and self._for_all_data)
+
+    def choose(
+        self,
+        widths: Sequence[int],
+        *,
+        by: Allocation | None = None,
+        for_all_data: bool = True,
+    ) -> None:
         """Give every layer its width; what was prepared before is void.
 
         Args:
             widths: one per layer, of those that the scheme offers; 16 leaves a layer alone.
             by: what gave them, to be remembered.
+            for_all_data: whether they stay; False lets the next measurement choose anew.
 
         Raises:
             RuntimeError: the candidate is in place.
@@ -123,7 +134,7 @@ class QuantizedPair:
         if self._active:
             raise RuntimeError("leave candidate() before choosing widths")
         self._methods.choose(widths, len(self.layers))
-        self._made, self.allocation = None, by
+        self._made, self.allocation, self._for_all_data = None, by, for_all_data
 
     @property
     def fingerprint(self) -> str:

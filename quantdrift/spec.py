@@ -211,7 +211,7 @@ def parse_scheme(text: str) -> Scheme:
 def _scheme_at(text: str, start: int, end: int) -> Scheme:
     """The scheme that text[start:end] spells, or that an allocation there was made with."""
     if stored := _STORED.fullmatch(text[start:end]):
-        from quantdrift.allocation.as_scheme import scheme_of  # noqa: PLC0415 -- it imports this
+        from quantdrift.allocation.stored.as_scheme import scheme_of  # noqa: PLC0415 -- it imports this
 
         written = scheme_of(stored["file"], stored["rest"])
         return Scheme(**read_scheme(written, 0, len(written)))

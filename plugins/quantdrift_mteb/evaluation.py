@@ -22,6 +22,7 @@ from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.assembly import with_qrels
 from quantdrift.measurement.job import describe_run
 from quantdrift.runs import write_run
+from quantdrift_mteb.choice import refuse_unchosen
 from quantdrift_mteb.keys import mteb_keys
 from quantdrift_mteb.pairs import Comparison, MtebPair
 from quantdrift_mteb.search import Found
@@ -76,6 +77,8 @@ def _evaluate(
             f"+query keeps the index at full precision, but {task.metadata.name} "
             f"({task.metadata.type}) has none: it is no retrieval task. Leave +query out"
         )
+    if not isinstance(task, AbsTaskRetrieval):
+        refuse_unchosen(pair.pair, f"{task.metadata.name} ({task.metadata.type}) is none")
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     comparison = Comparison(task=task)
     before = _random_state(task)
@@ -150,7 +153,7 @@ def _write(
             "subset": subset,
             "harness": "mteb",
             "revision": task.metadata.dataset.get("revision"),
-            "n_queries": measured.evidence.n_inputs,
+            "n_queries": measured.evidence.n_inputs + measured.left_out,
             "n_documents": found.n_documents,
             "warnings": [],
         },

@@ -14,10 +14,11 @@ from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Noise
 from quantdrift.measurement.assembly import assemble
 from quantdrift.measurement.noise import other_batch_size
-from quantdrift.measurement.retrieval import Measured, Settings
+from quantdrift.measurement.retrieval import Measured, Settings, not_calibrated_on
 from quantdrift.pair import QuantizedPair
 from quantdrift.scoring import ScoreState, score_ragged
 from quantdrift_mteb.calibration import prepare_search
+from quantdrift_mteb.choice import refuse_unchosen
 from quantdrift_mteb.search import DEPTH, Found, Results, SearchCall
 
 __all__ = ["search_by_model"]
@@ -41,9 +42,11 @@ def search_by_model(pair: QuantizedPair, searcher: Any, call: SearchCall) -> Fou
         call: what mteb asked for.
 
     Raises:
-        UnsupportedError: there are too many scores to ask for, or the arms scored other documents.
+        UnsupportedError: there are too many scores to ask for, the arms scored other documents, or
+            a criterion would have to choose widths.
         DataError: no query has a document to rank.
     """
+    refuse_unchosen(pair, f"{call.task_metadata.name} is no search over embeddings of this model")
     if pair.scheme.query_only:
         raise UnsupportedError(
             "+query needs a model that embeds queries and documents apart, searched in full; "
@@ -73,10 +76,17 @@ def search_by_model(pair: QuantizedPair, searcher: Any, call: SearchCall) -> Fou
     noise = _noise(searcher, call, reference, input_ids, document_ids)
     clock.append(time.perf_counter())
     evidence = assemble(state, input_ids=input_ids, item_ids=document_ids, depth=DEPTH, noise=noise)
+    rest = not_calibrated_on(pair, input_ids, call.task_metadata.name)
     stages = ("reference: search", "calibration", "candidate: search", "noise floor")
     seconds = dict(zip(stages, np.diff(clock).round(3).tolist(), strict=True))
     return Found(
-        measured=Measured(evidence=evidence, state=state, fingerprint=fingerprint, seconds=seconds),
+        measured=Measured(
+            evidence=evidence if len(rest) == len(input_ids) else evidence.part(rest),
+            state=state,
+            fingerprint=fingerprint,
+            left_out=len(input_ids) - len(rest),
+            seconds=seconds,
+        ),
         results=lambda arm: _cut(reference if arm == "reference" else candidate, call.top_k),
         query_ids=query_ids,
         settings=Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size),

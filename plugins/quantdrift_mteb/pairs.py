@@ -28,6 +28,7 @@ from quantdrift.models.resolve import ModelSource
 from quantdrift.pair import Arm, QuantizedPair
 from quantdrift.spec import Spec
 from quantdrift_mteb.calibration import Encoded
+from quantdrift_mteb.choice import refuse_unchosen
 from quantdrift_mteb.own_search import search_by_model
 from quantdrift_mteb.search import Found, SearchCall, search_by_embedding
 
@@ -43,8 +44,8 @@ def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
         source: where the model came from.
 
     Raises:
-        UnsupportedError: there are no torch weights to quantize, they are quantized already, or
-            mteb could not search with it.
+        UnsupportedError: there are no torch weights to quantize, they are quantized already, mteb
+            could not search with it, or a criterion would have to choose widths.
     """
     modules = modules_of(model)
     if not modules:
@@ -61,6 +62,8 @@ def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
         raise UnsupportedError(f"mteb can neither encode nor search with {spec.model}")
     refuse_quantized(modules, spec.model)
     core = QuantizedPair(modules, spec.scheme, name=spec.model)
+    if not isinstance(model, EncoderProtocol):
+        refuse_unchosen(core, f"{spec.model} gives none: it searches or reranks in its own way")
     kind = PairedEncoder if isinstance(model, EncoderProtocol) else PairedSearcher
     return kind(model, core, spec=spec, source=source)
 
@@ -135,6 +138,8 @@ class MtebPair:
         if self._arm == "reference" or indexed:
             self.restore()
         elif self._quantized is None:
+            if self._comparison is None and self.pair.allocation is None:
+                refuse_unchosen(self.pair, "nothing is searched here")
             if self.pair.needs_calibration and self._comparison and not self._calibrated:
                 name = self._comparison.task.metadata.name
                 self._encoded.prepare(self.pair, self.base, name)

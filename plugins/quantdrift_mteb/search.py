@@ -143,6 +143,7 @@ def search_by_embedding(
         excluded=call.excluded(),
         depth=DEPTH,
         calibration=file_inputs(model, call, pair.scheme),
+        dataset=call.task_metadata.name,
     )
 
     def results(arm: Arm) -> Results:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from quantdrift.allocation.criteria.base import Setting
 from quantdrift.allocation.criteria.registry import criterion
 from quantdrift.allocation.pre_step import CalibrationInputs, MeasuredModel, allocate, setting_of
-from quantdrift.allocation.record import Allocation
 from quantdrift.allocation.retrieval_problem import CONTENDERS, draw_queries, retrieval_problem
 from quantdrift.allocation.settings import settings_of
+from quantdrift.allocation.stored.record import Allocation
 from quantdrift.measurement.embeddings import digest_of
 from quantdrift.measurement.inputs import Inputs, Vectors
 from quantdrift.pair import QuantizedPair

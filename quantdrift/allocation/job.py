@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from quantdrift.allocation.criteria.registry import criterion
 from quantdrift.allocation.for_search import allocate_for_search
 from quantdrift.allocation.held_out import Contest, held_out_queries, hold_contest
-from quantdrift.allocation.record import Allocation
-from quantdrift.allocation.record_file import check_place, write_allocation
+from quantdrift.allocation.pre_step import left_out
 from quantdrift.allocation.rivals import rivals_of
+from quantdrift.allocation.stored.record import Allocation
+from quantdrift.allocation.stored.record_file import check_place, write_allocation
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.errors import SpecError
+from quantdrift.errors import SpecError, UnsupportedError
 from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.job import open_pair
 from quantdrift.measurement.steps import Job, Settings
@@ -76,9 +76,14 @@ def allocate_spec(
             start=len(text),
             end=len(text),
         )
-    criterion(spec.scheme.criterion)
+    if (stored := spec.scheme.option("allocation")) is not None:
+        raise UnsupportedError(
+            f"{spec} has the widths of {stored}; expected a scheme whose widths are to be chosen, "
+            f"e.g. {spec.model}@W3.5+gap"
+        )
     check_place(out)
     opened = open_pair(spec, dataset, places=[], device=device, revision=revision)
+    left_out([layer.name for layer in opened.pair.layers], spec.scheme, keep)  # refuses early
     job = Job(
         pair=opened.pair,
         queries=opened.queries,

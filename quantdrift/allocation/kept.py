@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from contextlib import suppress
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from quantdrift.errors import RunError
 
 __all__ = ["HeldArrays", "KeptArrays"]
+
+_LONGEST = 150
+"""Characters of a name that a file is called by; file systems take some 255 in all."""
 
 
 class KeptArrays:
@@ -29,7 +33,10 @@ class KeptArrays:
     def get(self, name: str) -> NDArray[np.float64] | None:
         """The array of that name; None where there is none, or a damaged one."""
         try:
-            array: NDArray[np.float64] = np.load(self._path(name), allow_pickle=False)
+            with self._path(name).open("rb") as file:
+                array: NDArray[np.float64] = np.lib.format.read_array(  # type: ignore[no-untyped-call]  # untyped in numpy
+                    file, allow_pickle=False
+                )
         except (OSError, ValueError, EOFError):
             return None
         return array if array.dtype == np.float64 else None
@@ -44,19 +51,24 @@ class KeptArrays:
         partial = path.with_suffix(f".{os.getpid()}.partial")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                np.save(file, np.asarray(array, dtype=np.float64), allow_pickle=False)
-            os.replace(partial, path)
+            try:
+                with partial.open("wb") as file:
+                    np.save(file, np.asarray(array, dtype=np.float64), allow_pickle=False)
+                os.replace(partial, path)
+            finally:
+                with suppress(OSError):
+                    partial.unlink(missing_ok=True)
         except OSError as error:
-            with suppress(OSError):
-                partial.unlink()
             raise RunError(
                 f"sensitivities cannot be kept in {self._folder}: {error}. Free some space, set "
                 "QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
             ) from error
 
     def _path(self, name: str) -> Path:
-        return self._folder / (re.sub(r"[^\w.-]", "_", name) + ".npy")
+        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_LONGEST]
+        # names that differ in what files cannot be called, or in case alone, are two names
+        digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
+        return self._folder / f"{plain}-{digest}.npy"
 
 
 class HeldArrays:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.allocation.criteria.base import Kept, Setting
-from quantdrift.allocation.prefix_batches import Opening, naive_runs
-from quantdrift.allocation.prefix_calls import Interception
-from quantdrift.allocation.prefix_chunks import Chunk, chunks_of
+from quantdrift.allocation.prefix.batches import Opening, naive_runs
+from quantdrift.allocation.prefix.calls import Interception
+from quantdrift.allocation.prefix.chunks import Chunk, chunks_of
 from quantdrift.allocation.problem import GapProblem
 
 __all__ = ["MEMORY", "Rounded", "one_at_a_time"]

@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift.allocation.criteria.base import Kept, Setting
 from quantdrift.allocation.criteria.registry import criterion
 from quantdrift.allocation.kept import HeldArrays, KeptArrays
 from quantdrift.allocation.problem import GapProblem
-from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.allocation.settings import settings_of
-from quantdrift.allocation.solver import Solution, solve
-from quantdrift.allocation.units import excluded, runtime_units
+from quantdrift.allocation.solving.solver import Solution, solve
+from quantdrift.allocation.solving.units import excluded, runtime_units
+from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.bits import count_bits
 from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.embeddings import key_of
 from quantdrift.models.layers import LinearLayer
 from quantdrift.progress import Progress
+from quantdrift.quantizers import methods_of
 from quantdrift.spec import Scheme
 
-__all__ = ["CalibrationInputs", "MeasuredModel", "allocate", "setting_of"]
+__all__ = ["CalibrationInputs", "MeasuredModel", "allocate", "left_out", "setting_of"]
 
 _VERSION = 1
 """Of what criteria measure; a change in it makes kept sensitivities void."""
@@ -98,8 +100,7 @@ def allocate(
             "none; use one that needs none (reconstruction, sqnr), or a stored allocation"
         )
     names = [layer.name for layer in model.layers]
-    units = runtime_units(names) if settings.fused else np.arange(len(names))
-    kept = excluded(names, keep or {}, units=units)
+    units, kept = left_out(names, scheme, keep)
     free = np.array([name not in kept for name in names])
     if not free.any():
         raise UnsupportedError(f"all {len(names)} layers are kept at a width: nothing to choose")
@@ -127,6 +128,26 @@ def allocate(
     return _record(model, scheme, inputs, layers, solution)
 
 
+def left_out(
+    names: Sequence[str], scheme: Scheme, keep: Mapping[str, int] | None
+) -> tuple[NDArray[np.int64], dict[str, int]]:
+    """Which layers are tied to one width, and which are left out.
+
+    Args:
+        names: of all layers.
+        scheme: says whether layers that runtimes fuse are tied.
+        keep: as `allocate` takes it.
+
+    Returns:
+        int64 [n_layers], layers of the same number being tied; and name to width of those left out.
+
+    Raises:
+        QuantDriftError: a pattern or a width is none.
+    """
+    units = runtime_units(names) if settings_of(scheme).fused else np.arange(len(names))
+    return units, excluded(names, keep or {}, units=units)
+
+
 def _record(
     model: MeasuredModel,
     scheme: Scheme,
@@ -136,7 +157,14 @@ def _record(
 ) -> Allocation:
     settings = settings_of(scheme)
     widths = [layer.width for layer in layers]
-    bits = count_bits(model.modules, model.layers, widths, group_size=scheme.group_size)
+    methods = [method.quantizer for method in methods_of(scheme).values()]
+    bits = count_bits(
+        model.modules,
+        model.layers,
+        widths,
+        group_size=scheme.group_size,
+        zero_points=any(method is not None and method.has_zero_points for method in methods),
+    )
     in_layers = sum(layer.n_weights for layer in layers)
     codes = sum(layer.n_weights * layer.width for layer in layers)
     digest = None if inputs is None or inputs.key is None else key_of(**inputs.key)

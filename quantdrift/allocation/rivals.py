@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from quantdrift.allocation.criteria.base import Setting
 from quantdrift.allocation.criteria.registry import criterion
+from quantdrift.allocation.gradients.one_pass import contributions
 from quantdrift.allocation.held_out import uniform_width
-from quantdrift.allocation.one_pass import contributions
-from quantdrift.allocation.record import Allocation
-from quantdrift.allocation.solver import solve
+from quantdrift.allocation.solving.solver import solve
+from quantdrift.allocation.stored.record import Allocation
 from quantdrift.errors import UnsupportedError
 
 __all__ = ["rivals_of"]

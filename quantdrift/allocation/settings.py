@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantdrift.allocation.solver import METHODS
+from quantdrift.allocation.solving.solver import METHODS
 from quantdrift.errors import SpecError
 from quantdrift.grammar import error_at
 from quantdrift.spec import Scheme

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from quantdrift.allocation.held_out import Contest, Rival
 from quantdrift.allocation.job import Allocated, allocate_spec
-from quantdrift.allocation.record import AllocatedLayer, Allocation
+from quantdrift.allocation.stored.as_scheme import can_be_named
+from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.cli import Interrupted
+from quantdrift.cli.contest import print_contest
 from quantdrift.cli.tables import console
+from quantdrift.components import CALIBRATED
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import QuantDriftError
+from quantdrift.grammar import ALLOCATION_KEYS
 from quantdrift.measurement.embeddings import EmbeddingStore, default_store
 from quantdrift.measurement.steps import Settings
 from quantdrift.progress import Silent, Terminal
-from quantdrift.spec import parse
+from quantdrift.spec import Scheme, Spec, parse
 
 __all__ = ["AllocateOptions", "allocate_command"]
 
@@ -51,29 +54,52 @@ def allocate_command(options: AllocateOptions) -> None:
     Raises:
         QuantDriftError: anything wrong with spec, data, model or disk.
     """
-    spec = parse(options.spec)
+    spec, keep = parse(options.spec), _keep(options.keep)
+    store = default_store() if options.cache else EmbeddingStore(None)
+    before = _state(options.out)
     try:
         done = allocate_spec(
             spec,
             options.dataset,
             out=options.out,
             settings=Settings(batch_size=options.batch_size, noise_floor=False),
-            store=default_store() if options.cache else EmbeddingStore(None),
+            store=store,
             progress=Silent() if options.quiet else Terminal(),
-            keep=dict(_kept(text) for text in options.keep),
+            keep=keep,
             check=options.check,
             device=options.device,
             revision=options.revision,
         )
     except KeyboardInterrupt:
-        written = options.out.exists()
+        written = _state(options.out) != before
         what = f"{options.out} is written" if written else f"{options.out} was not written"
-        kept = "; what was measured is kept, and the same command goes on" if options.cache else ""
+        kept = "; what was measured is kept, and the same command goes on" if store.root else ""
         raise Interrupted(what + kept) from None
     if options.json_output:
         print(json.dumps(_json(done, options.out), indent=2, ensure_ascii=False))
     else:
-        _print(done, options)
+        _print(done, spec, options)
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """What tells a file from the one that was there before it."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _keep(texts: Sequence[str]) -> dict[str, int]:
+    keep: dict[str, int] = {}
+    for text in texts:
+        pattern, width = _kept(text)
+        if keep.setdefault(pattern, width) != width:
+            raise QuantDriftError(
+                f"--keep {pattern} is given with {keep[pattern]} bits and with {width}; expected "
+                "one of them"
+            )
+    return keep
 
 
 def _kept(text: str) -> tuple[str, int]:
@@ -86,7 +112,7 @@ def _kept(text: str) -> tuple[str, int]:
     return pattern, int(width)
 
 
-def _print(done: Allocated, options: AllocateOptions) -> None:
+def _print(done: Allocated, spec: Spec, options: AllocateOptions) -> None:
     out, allocation = console(), done.allocation
 
     def say(text: str = "") -> None:
@@ -109,13 +135,38 @@ def _print(done: Allocated, options: AllocateOptions) -> None:
         f"{allocation.all_parameters_bits:.2f} bits over all parameters, scales and token "
         "embeddings included"
     )
-    if allocation.gap is not None and allocation.gap > 0:
-        say(f"at most {100 * allocation.gap:.1f} % above the least loss there is")
+    if allocation.bound and allocation.loss > allocation.bound:
+        above = allocation.loss / allocation.bound - 1
+        say(f"at most {100 * above:.1f} % above the least loss there is")
     if done.contest is not None:
-        _print_contest(out, done.contest, allocation)
-    model = options.spec.rpartition("@")[0]
+        print_contest(out, done.contest, allocation)
     say(f"\nallocation: {escape(str(options.out))}")
-    say(f"use it: quantdrift run {escape(model)}@{escape(str(options.out))} {options.shown_data}")
+    named = _named(spec, str(options.out))
+    if named is None:
+        say("use it: first give it a name without spaces, '+' and '@', which a spec can hold")
+    else:
+        say(escape(f"use it: quantdrift run {shlex.quote(named)} {options.shown_data}"))
+
+
+def _named(spec: Spec, file: str) -> str | None:
+    """The spec of the same pair with the widths of a file; None if no spec can name it."""
+    if not can_be_named(file):
+        return None
+    scheme = spec.scheme
+    rest = [(key, value) for key, value in scheme.options if key not in ALLOCATION_KEYS]
+    if not file.endswith(".json") or "=" in file or scheme.activation_bits is not None:
+        widths = [(key, value) for key, value in scheme.options if key == "widths"]
+        options = (*rest, *widths, ("allocation", file))
+        return str(replace(spec, scheme=replace(scheme, options=_taken(scheme, options))))
+    query = ["query"] if scheme.query_only else []
+    settings = [f"{key}={value}" for key, value in _taken(scheme, rest)]
+    return "+".join([f"{spec.model}@{file}", *query, *settings])
+
+
+def _taken(scheme: Scheme, options: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Options without a seed that drew calibration queries only."""
+    calibrated = scheme.quantizer in CALIBRATED or scheme.activation_bits is not None
+    return tuple(pair for pair in options if calibrated or pair[0] != "seed")
 
 
 def _layers(allocation: Allocation) -> Table:
@@ -142,65 +193,6 @@ def _shares(layer: AllocatedLayer, totals: Sequence[float]) -> list[str]:
         return ["kept"] * len(totals)
     shares = zip(layer.loss[:-1], totals, strict=True)
     return [f"{100 * loss / total:.1f} %" if total else "0.0 %" for loss, total in shares]
-
-
-def _print_contest(out: Console, contest: Contest, allocation: Allocation) -> None:
-    out.print(
-        f"\nOn {contest.n_queries} other queries, rounded to nearest (95 % intervals):",
-        highlight=False,
-    )
-    table = Table(box=None, pad_edge=False)
-    for name in ("bits from", "bits", "other first answer", "more than this allocation"):
-        table.add_column(name, justify="left" if name == "bits from" else "right")
-    for rival in contest.rivals:
-        table.add_row(
-            escape(rival.name),
-            f"{rival.bits_per_weight:.2f}",
-            _percent(rival),
-            "" if rival.difference is None else _points(rival),
-        )
-    out.print(table)
-    out.print(_verdict(contest, allocation), highlight=False, soft_wrap=True)
-
-
-def _verdict(contest: Contest, allocation: Allocation) -> str:
-    better = contest.beaten_by
-    if better:
-        best = better[0]
-        return (
-            f"{allocation.criterion} did not win: {best.name} changes "
-            f"{abs(100 * (_value(best.difference) or 0.0)):.1f} points fewer ({_points(best)}). "
-            f"Use it with another criterion, or measure on more queries"
-        )
-    tied = [
-        rival.name
-        for rival in contest.rivals[1:]
-        if rival.difference and (rival.difference.low or 0.0) <= 0
-    ]
-    if not tied:
-        return f"{allocation.criterion} changes fewest answers, beyond chance against each rival"
-    return (
-        f"{allocation.criterion} changes fewest answers; {', '.join(tied)} could still be as good "
-        f"(their intervals reach 0)"
-    )
-
-
-def _percent(rival: Rival) -> str:
-    flips = rival.flips
-    if flips.value is None or flips.low is None or flips.high is None:
-        return "-"
-    return f"{100 * flips.value:.1f} % ({100 * flips.low:.1f} to {100 * flips.high:.1f})"
-
-
-def _points(rival: Rival) -> str:
-    found = rival.difference
-    if found is None or found.value is None or found.low is None or found.high is None:
-        return "-"
-    return f"{100 * found.value:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
-
-
-def _value(estimate: Any) -> float | None:
-    return None if estimate is None else estimate.value
 
 
 def _json(done: Allocated, path: Path) -> dict[str, Any]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 __all__ = ["quantization_lines"]
 
 _SHOWN = 4
+_FULL_BITS = 16
 FEW_TOKENS = 10_000
 """Tokens of a layer below which second moments of a few hundred inputs are mostly noise."""
 
 
 def quantization_lines(record: Mapping[str, Any]) -> list[str]:
-    """Library, calibration, quantized activations, and what the scheme could not do.
+    """Library, widths, calibration, quantized activations, and what the scheme could not do.
 
     Args:
         record: the content of run.json.
@@ -23,6 +25,14 @@ def quantization_lines(record: Mapping[str, Any]) -> list[str]:
     if "version" in made:
         grid = f", grid: {made['grid']}" if "grid" in made else ""
         lines.append(f"{made['quantizer']} by {made['backend']} {made['version']}{grid}")
+    if allocation := made.get("allocation"):
+        lines.append(_widths(allocation))
+    if left_out := record.get("data", {}).get("inputs_left_out"):
+        rest = record["data"]["n_queries"] - left_out
+        lines.append(
+            f"{left_out:,} queries that layers were measured on are left out: every figure is over "
+            f"the other {rest:,}"
+        )
     if calibration := made.get("calibration"):
         lines.append(_calibration(calibration, made))
         tokens = max((layer.get("n_tokens") or 0 for layer in made["layers"]), default=0)
@@ -47,6 +57,21 @@ def quantization_lines(record: Mapping[str, Any]) -> list[str]:
     if unreached := record["model"].get("layers_never_reached"):
         lines.append(f"no output depends on it: {_some(unreached)}")
     return lines
+
+
+def _widths(allocation: Mapping[str, Any]) -> str:
+    counts = sorted(Counter(allocation["widths"].values()).items())
+    parts = [f"at {width}" for width, _ in counts if width != _FULL_BITS]
+    parts[-1:] = [f"{part} bits" for part in parts[-1:]]
+    parts += ["not quantized" for width, _ in counts if width == _FULL_BITS]
+    numbers = [str(n) for _, n in counts]
+    numbers[0] += " layer" if numbers[0] == "1" else " layers"
+    shown = ", ".join(f"{n} {part}" for n, part in zip(numbers, parts, strict=True))
+    bits, n = allocation["bits_per_weight"], allocation["calibration_inputs"]
+    average = "" if bits is None else f"{bits:.2f} bits per weight: "
+    how = "changed by hand after" if allocation["edited"] else "by"
+    source = f" on {n:,} queries of {allocation['dataset'] or 'the data'}" if n else ""
+    return f"{average}{shown}, {how} {allocation['criterion']}{source}"
 
 
 def _calibration(calibration: Mapping[str, Any], made: Mapping[str, Any]) -> str:

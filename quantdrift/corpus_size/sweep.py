@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import DataError
 from quantdrift.measurement.assembly import Qrels, assemble
-from quantdrift.measurement.retrieval import Measured
+from quantdrift.measurement.retrieval import Measured, not_calibrated_on
 from quantdrift.measurement.steps import Arms, Job
 from quantdrift.scoring import ScoreState, at_positions, merge
 
@@ -155,6 +155,7 @@ def measure_sizes(
             state = at_positions(job.score(_part(arms, new), tell=tell), new)
             states.append(merge(states[-1], state) if states else state)
     noise = job.noise(states[-1], arms) if job.settings.noise_floor else None
+    rest = not_calibrated_on(job.pair, job.queries.ids, job.dataset)
     return [
         Measured(
             evidence=assemble(
@@ -163,7 +164,8 @@ def measure_sizes(
                 item_ids=job.documents.ids,
                 qrels=qrels,
                 noise=noise if state is states[-1] else None,
-            ),
+            ).part(rest),
+            left_out=len(job.queries.ids) - len(rest),
             state=state,
             fingerprint=arms.fingerprint,
             seconds=job.seconds,

@@ -202,7 +202,7 @@ def describe_run(
         },
         "bits_per_weight": pair.bits().to_json(),
         "quantization": pair.describe(),
-        "data": dict(data),
+        "data": {**data, "inputs_left_out": measured.left_out},
         "settings": {
             "k": settings.k,
             "batch_size": settings.batch_size,

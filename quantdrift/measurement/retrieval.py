@@ -5,11 +5,13 @@ It knows neither files nor harnesses: what is encoded comes as `Inputs`, what co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence
 from quantdrift.measurement.assembly import Qrels, assemble
 from quantdrift.measurement.embeddings import EmbeddingStore
@@ -20,7 +22,7 @@ from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.scoring import ScoreState, Similarity
 
-__all__ = ["Inputs", "Measured", "Settings", "measure_retrieval"]
+__all__ = ["Inputs", "Measured", "Settings", "measure_retrieval", "not_calibrated_on"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,14 +31,16 @@ class Measured:
 
     Attributes:
         evidence: the per-input record, without inputs that layers were measured on.
-        state: the scores it came from, k ranks deep.
+        state: the scores it came from, of all inputs, k ranks deep.
         seconds: time per stage.
         fingerprint: digest of the reference's weights.
+        left_out: number of inputs that layers were measured on.
     """
 
     evidence: Evidence
     state: ScoreState
     fingerprint: str
+    left_out: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -73,10 +77,13 @@ def measure_retrieval(
         dataset: name of the data, for what is stored of it.
 
     Raises:
-        DataError: there are no queries or no documents.
+        DataError: there are no queries or no documents, or all queries are those that a stored
+            allocation was measured on.
         ScoreError: an embedding is not finite.
         RunError: no space to keep embeddings.
     """
+    if isinstance(pair, QuantizedPair) and not pair.needs_widths:
+        not_calibrated_on(pair, queries.ids, dataset)  # refuses before hours go into it
     job = Job(
         pair=pair,
         queries=queries,
@@ -100,24 +107,43 @@ def measure_retrieval(
         noise=job.noise(state, arms) if settings.noise_floor else None,
         depth=depth,
     )
-    rest = _not_calibrated_on(pair, queries)
+    rest = not_calibrated_on(pair, queries.ids, dataset)
     return Measured(
         evidence=evidence if len(rest) == len(queries.ids) else evidence.part(rest),
+        left_out=len(queries.ids) - len(rest),
         state=state,
         fingerprint=arms.fingerprint,
         seconds=job.seconds,
     )
 
 
-def _not_calibrated_on(pair: Pair, queries: Inputs) -> NDArray[np.int64]:
+def not_calibrated_on(
+    pair: Pair, ids: Sequence[str], dataset: str | None = None
+) -> NDArray[np.int64]:
     """Positions of the queries that no layer was measured on; rates are over these.
 
-    Which data an allocation of a file was made on is known by the names of its inputs: if all of
-    them are here, these are left out.
+    Which data an allocation of a file was made on is known by the name of the data, else by those
+    of its inputs: if all of them are here, these are left out.
+
+    Args:
+        pair: with its widths.
+        ids: of all queries.
+        dataset: name of the data.
+
+    Raises:
+        DataError: layers were measured on every one of them.
     """
     allocation = pair.allocation if isinstance(pair, QuantizedPair) else None
-    measured = set() if allocation is None else set(allocation.input_ids)
-    if not measured.issubset(queries.ids):
-        measured = set()
-    rows = [row for row, name in enumerate(queries.ids) if name not in measured]
+    if allocation is None or not allocation.input_ids:
+        return np.arange(len(ids), dtype=np.int64)
+    measured = set(allocation.input_ids)
+    same = dataset is not None and dataset == allocation.dataset
+    if not same and not measured.issubset(ids):
+        return np.arange(len(ids), dtype=np.int64)
+    rows = [row for row, name in enumerate(ids) if name not in measured]
+    if not rows and len(ids):
+        raise DataError(
+            f"the widths of {allocation.model} were chosen on these {len(ids)} queries, "
+            "and rates are over others; expected more queries than the allocation was measured on"
+        )
     return np.array(rows, dtype=np.int64)

@@ -168,7 +168,8 @@ class Job:
             progress=self.progress,
         ).allocation
         widths = allocation.width_of
-        self.pair.choose([widths[layer.name] for layer in self.pair.layers], by=allocation)
+        chosen = [widths[layer.name] for layer in self.pair.layers]
+        self.pair.choose(chosen, by=allocation, for_all_data=False)
         self.seconds["allocation"] = round(time.perf_counter() - start, 3)
 
     def _prepare(self) -> None:

@@ -34,6 +34,8 @@ _OPTIONS = {
 """Settings that a method itself takes; `calib` and `seed` are the calibration's."""
 _OF_CRITERIA = ("allocation", "queries", "seed", "solver", "units", "widths")
 """Settings of mixed precision."""
+_OF_FILES = ("allocation", "widths")
+"""Those that a stored allocation leaves open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +57,19 @@ def methods_of(scheme: Scheme) -> dict[int, Method]:
     Raises:
         UnsupportedError: the scheme is understood, but this version cannot make it; says why.
         MissingExtraError: the library that does it is not installed.
-        SpecError: the widths that the scheme names are none.
+        SpecError: the widths that the scheme names are none, or another of its settings.
+        DataError: the file that it takes the widths from is no allocation.
     """
     _refuse_settings(scheme)
-    return {bits: method_at(scheme, bits) for bits in scheme.widths}
+    methods = {bits: method_at(scheme, bits) for bits in scheme.widths}
+    if scheme.criterion is not None:
+        # what is wrong with them would otherwise be said when the reference has answered
+        from quantdrift.allocation.settings import settings_of  # noqa: PLC0415 -- loads scipy
+        from quantdrift.allocation.stored.widths import stored_allocation  # noqa: PLC0415 -- as above
+
+        settings_of(scheme)
+        stored_allocation(scheme)
+    return methods
 
 
 def method_at(scheme: Scheme, bits: int) -> Method:
@@ -110,11 +121,17 @@ def _taken(scheme: Scheme) -> set[str]:
 
 def _refuse_settings(scheme: Scheme) -> None:
     takes = _taken(scheme)
+    stored = scheme.option("allocation")
     if scheme.criterion is not None:
-        takes |= set(_OF_CRITERIA)
+        takes |= set(_OF_CRITERIA if stored is None else _OF_FILES)
     for key, _ in scheme.options:
         if key in takes:
             continue
+        if stored is not None and scheme.criterion is not None and key in _OF_CRITERIA:
+            raise UnsupportedError(
+                f"+{key}= has no effect on {scheme}: its widths are those of {stored}. Leave it "
+                "out, or choose widths anew (quantdrift allocate)"
+            )
         if key in _OF_CRITERIA and key != "seed":
             raise UnsupportedError(
                 f"+{key}= is a setting of mixed precision, and {scheme} has one width; add a "

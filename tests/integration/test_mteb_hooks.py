@@ -177,7 +177,7 @@ def test_only_our_errors_are_cut_to_one_line(
     monkeypatch.setattr(sys, "excepthook", lambda *error: seen.append(error[1]))
     monkeypatch.delenv("QUANTDRIFT_DEBUG", raising=False)
     with pytest.raises(UnsupportedError):
-        mteb.get_model_meta("quantdrift:minilm@W3.5+gap")
+        mteb.get_model_meta("quantdrift:minilm@W4+grid=library")
     ours, others = UnsupportedError("what to do"), ValueError("theirs")
     for error in (ours, others):
         sys.excepthook(type(error), error, None)

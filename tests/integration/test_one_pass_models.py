@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from quantdrift.allocation import problem as problems
 from quantdrift.allocation.criteria.base import Setting, rounding_error
-from quantdrift.allocation.one_pass import contributions
+from quantdrift.allocation.gradients.one_pass import contributions
 from quantdrift.allocation.problem import GapProblem
 from quantdrift.calibration.taps import plain_products
 from quantdrift.errors import UnsupportedError

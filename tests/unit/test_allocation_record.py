@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from allocation_samples import ALLOCATION, LAYERS
 
-from quantdrift.allocation.fit import check_fits
-from quantdrift.allocation.record import digest
+from quantdrift.allocation.stored.fit import check_fits
+from quantdrift.allocation.stored.record import digest
 from quantdrift.errors import DataError
 
 # --- what it says --------------------------------------------------------------------------------

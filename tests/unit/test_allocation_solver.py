@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.allocation import knapsack as knapsack_module
-from quantdrift.allocation.solver import METHODS, Solution, solve
+from quantdrift.allocation.solving import knapsack as knapsack_module
+from quantdrift.allocation.solving.solver import METHODS, Solution, solve
 from quantdrift.errors import (
     QuantDriftError,
     ScoreError,

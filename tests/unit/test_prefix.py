@@ -13,11 +13,11 @@ from prefix_samples import DIM, Blocks, Counted, inputs, runs_of, seeded, settin
 from torch import Tensor, nn
 
 from quantdrift.allocation.criteria.gap_exact import exact_shifts
-from quantdrift.allocation.prefix import Prefix
-from quantdrift.allocation.prefix_batches import Opening
-from quantdrift.allocation.prefix_calls import Interception
-from quantdrift.allocation.prefix_chunks import chunks_of
-from quantdrift.allocation.prefix_watch import observe
+from quantdrift.allocation.prefix.batch import Prefix
+from quantdrift.allocation.prefix.batches import Opening
+from quantdrift.allocation.prefix.calls import Interception
+from quantdrift.allocation.prefix.chunks import chunks_of
+from quantdrift.allocation.prefix.watch import observe
 from quantdrift.models.layers import find_linears
 
 

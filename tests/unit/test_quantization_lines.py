@@ -86,3 +86,46 @@ def test_what_is_left_out_or_without_effect() -> None:
 
 def test_a_run_of_an_earlier_version_says_nothing() -> None:
     assert quantization_lines({"model": {}}) == []
+
+
+ALLOCATION: dict[str, Any] = {
+    "criterion": "gap",
+    "bits_per_weight": 3.4963,
+    "widths": {"a": 4, "b": 3, "c": 4},
+    "calibration_inputs": 128,
+    "dataset": "cranfield",
+    "edited": False,
+}
+
+
+def widths(**changes: Any) -> str:
+    made = {"quantizer": "rtn", "allocation": {**ALLOCATION, **changes}}
+    (line,) = quantization_lines({"quantization": made, "model": {}})
+    return line
+
+
+def test_widths_and_what_chose_them() -> None:
+    assert widths() == (
+        "3.50 bits per weight: 1 layer at 3, 2 at 4 bits, by gap on 128 queries of cranfield"
+    )
+    assert widths(calibration_inputs=0, criterion="sqnr").endswith("4 bits, by sqnr")
+    assert "4 bits, changed by hand after gap on 128 queries" in widths(edited=True)
+    assert "by gap on 128 queries of the data" in widths(dataset=None)
+
+
+def test_layers_that_are_kept_are_counted_too() -> None:
+    kept = {"a": 4, "b": 8, "c": 16, "d": 16}
+    assert "1 layer at 4, 1 at 8 bits, 2 not quantized, by gap" in widths(widths=kept)
+    assert widths(widths={"a": 16}, bits_per_weight=None).startswith("1 layer not quantized, by")
+
+
+def test_queries_that_were_left_out() -> None:
+    made = {"quantizer": "rtn", "allocation": ALLOCATION}
+    data = {"n_queries": 1500, "inputs_left_out": 128}
+    record = {"quantization": made, "model": {}, "data": data}
+    assert quantization_lines(record)[1] == (
+        "128 queries that layers were measured on are left out: every figure is over the other "
+        "1,372"
+    )
+    assert len(quantization_lines({**record, "data": {**data, "inputs_left_out": 0}})) == 1
+    assert len(quantization_lines({**record, "data": {"n_queries": 1500}})) == 1  # an earlier run

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.allocation.criteria.base import Criterion, Setting
-from quantdrift.allocation.one_pass import contributions
+from quantdrift.allocation.gradients.one_pass import contributions
 
 __all__ = ["CRITERION", "GapSensitivity"]
 

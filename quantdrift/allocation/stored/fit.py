@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.allocation.record import Allocation
+from quantdrift.allocation.stored.record import Allocation
 from quantdrift.errors import DataError, nearest
 
 __all__ = ["check_fits"]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.allocation.greedy import Choices, greedy, lower_bound, total_loss
-from quantdrift.allocation.knapsack import knapsack
+from quantdrift.allocation.solving.greedy import Choices, greedy, lower_bound, total_loss
+from quantdrift.allocation.solving.knapsack import knapsack
 from quantdrift.errors import ScoreError, UnknownNameError, UnsupportedError
 
 __all__ = ["METHODS", "Solution", "solve"]

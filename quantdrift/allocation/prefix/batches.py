@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from quantdrift.allocation.prefix import Diverged, Prefix
-from quantdrift.allocation.prefix_calls import Interception
-from quantdrift.allocation.prefix_plan import Plan
-from quantdrift.allocation.prefix_values import Poison
-from quantdrift.allocation.prefix_watch import observe
+from quantdrift.allocation.prefix.batch import Diverged, Prefix
+from quantdrift.allocation.prefix.calls import Interception
+from quantdrift.allocation.prefix.plan import Plan
+from quantdrift.allocation.prefix.values import Poison
+from quantdrift.allocation.prefix.watch import observe
 from quantdrift.allocation.problem import Batch
 from quantdrift.models.layers import LinearLayer
 from quantdrift.quantizers.rtn import RoundToNearest

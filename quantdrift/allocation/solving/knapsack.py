@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.allocation.greedy import (
+from quantdrift.allocation.solving.greedy import (
     Choices,
     greedy,
     lower_bound,

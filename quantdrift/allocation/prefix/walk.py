@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quantdrift.allocation.prefix_calls import Call
-from quantdrift.allocation.prefix_memory import Memory
-from quantdrift.allocation.prefix_plan import Plan
+from quantdrift.allocation.prefix.calls import Call
+from quantdrift.allocation.prefix.memory import Memory
+from quantdrift.allocation.prefix.plan import Plan
 
 __all__ = ["FarEnough", "Replay", "Walk"]
 

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.allocation.changes import WeightChanges
 from quantdrift.allocation.criteria.base import Setting
-from quantdrift.allocation.gradient_watch import GradientWatch
+from quantdrift.allocation.gradients.changes import WeightChanges
+from quantdrift.allocation.gradients.traced import Traced, run_with_gradients
+from quantdrift.allocation.gradients.watch import GradientWatch
 from quantdrift.allocation.problem import Batch
-from quantdrift.allocation.traced import Traced, run_with_gradients
 
 __all__ = ["BackwardPasses"]
 
@@ -65,7 +65,9 @@ class BackwardPasses:
         if not new:
             return set()
         seed = torch.zeros_like(traced.outputs)
-        seed[0] = 1.0
+        # of ones nothing would come back through a layer norm, whose outputs add up to a constant
+        drawn = torch.randn(seed.shape[1], generator=torch.Generator().manual_seed(0))
+        seed[0] = drawn.to(seed)
         mixed: set[int] = set()
 
         def look(number: int, x: Tensor, gradient: Tensor) -> None:
@@ -78,7 +80,8 @@ class BackwardPasses:
 
         watch.backward(traced.outputs, seed, look)
         mixed |= watch.overwritten()
-        self._apart |= new - mixed
+        if n > 1:  # a single row has no other to be mixed with
+            self._apart |= new - mixed
         return mixed
 
     def _pass(self, watch: GradientWatch, traced: Traced, vectors: Tensor) -> NDArray[np.float64]:

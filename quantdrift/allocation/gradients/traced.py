@@ -17,13 +17,14 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from quantdrift.errors import UnsupportedError
 
 __all__ = ["Traced", "run_with_gradients"]
 
-_TOLERANCE = 1e-3
-"""Of a row found again, relative to its length: half-precision models return rounded rows."""
+_TOLERANCE = 1e-2
+"""Of a row found again, relative to its length: a length in bfloat16 is off by up to 0.4 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -31,7 +32,7 @@ class Traced:
     """What a model put out, with the graph behind it.
 
     Attributes:
-        outputs: [n_batch, dim], before the harness has normalized them to unit length, if it does.
+        outputs: [n_batch, dim], as the harness returned them: of unit length, if it makes them so.
         order: int64 [n_batch], the row of `outputs` for each input of the batch; a permutation, as
             harnesses sort by length.
     """
@@ -51,7 +52,7 @@ def run_with_gradients(
 
     Raises:
         UnsupportedError: the batch is not one call of one module, or what it returned is not a part
-            of what the module put out, up to its length; says so.
+            of what the module put out, as it is or made of unit length; says so.
     """
     calls: list[Any] = []
     with ExitStack() as stack:
@@ -66,8 +67,11 @@ def run_with_gradients(
         )
     for tensor in _tensors(calls[0]):
         order = _rows_of(wanted, tensor)
-        if order is not None:
-            return Traced(outputs=tensor[:, : wanted.shape[1]], order=order)
+        if order is None:
+            continue
+        outputs = _as_long(wanted, tensor[:, : wanted.shape[1]], order)
+        if outputs is not None:
+            return Traced(outputs=outputs, order=order)
     raise UnsupportedError(
         f"what was returned, shape {tuple(wanted.shape)}, is not among the outputs of "
         f"{type(modules[0]).__name__}: something is computed after the model; {way_out}"
@@ -141,6 +145,25 @@ def _rows_of(wanted: Tensor, found: Tensor) -> Tensor | None:
     _, order = linear_sum_assignment(distance.numpy())
     farthest = float(distance[torch.arange(n), torch.from_numpy(order)].max())
     return torch.from_numpy(order).to(found.device) if farthest <= _TOLERANCE else None
+
+
+def _as_long(wanted: Tensor, outputs: Tensor, order: Tensor) -> Tensor | None:
+    """Outputs of the lengths that the harness returned; None if it made them of other lengths.
+
+    A vector of unit length changes otherwise than the one that it is made of: never along itself.
+    """
+    with torch.no_grad():
+        lengths = outputs.float().cpu()[order.cpu()].norm(dim=1)
+        returned = wanted.norm(dim=1)
+        limit = _TOLERANCE * lengths + 1e-30
+        as_they_are = bool(((returned - lengths).abs() <= limit).all())
+        of_unit_length = bool(((returned - 1.0).abs() <= _TOLERANCE).all())
+    if as_they_are:
+        return outputs
+    if not of_unit_length:
+        return None
+    with torch.inference_mode(False), torch.enable_grad():
+        return normalize(outputs, dim=1)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.allocation.backward import BackwardPasses
-from quantdrift.allocation.cotangents import Cotangents
 from quantdrift.allocation.criteria.base import Setting
+from quantdrift.allocation.gradients.backward import BackwardPasses
+from quantdrift.allocation.gradients.cotangents import Cotangents
 from quantdrift.calibration.taps import plain_products
 
 __all__ = ["contributions"]

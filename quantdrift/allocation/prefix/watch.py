@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from quantdrift.allocation.prefix_calls import NEVER, Call, Interception, Trace
-from quantdrift.allocation.prefix_plan import Plan
-from quantdrift.allocation.prefix_values import tensors_in
+from quantdrift.allocation.prefix.calls import NEVER, Call, Interception, Trace
+from quantdrift.allocation.prefix.plan import Plan
+from quantdrift.allocation.prefix.values import tensors_in
 from quantdrift.models.layers import LinearLayer, memory_range
 from quantdrift.models.reach import WeightUse
 

@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation
-from quantdrift.allocation.record_fields import allocation_of
+from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
+from quantdrift.allocation.stored.record_fields import allocation_of
 from quantdrift.errors import DataError, RunError
 
 __all__ = ["check_place", "read_allocation", "write_allocation"]

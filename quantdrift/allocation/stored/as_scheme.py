@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quantdrift.allocation.record_file import read_allocation
+from quantdrift.allocation.stored.record_file import read_allocation
 from quantdrift.errors import SpecError
 from quantdrift.grammar import DEFAULT_QUANTIZER, QUANTIZERS
 
-__all__ = ["scheme_of"]
+__all__ = ["can_be_named", "scheme_of"]
+
+
+def can_be_named(file: str) -> bool:
+    """Whether a spec can hold this name of a file."""
+    return not any(character.isspace() or character in "+@" for character in file)
 
 
 def scheme_of(file: str, rest: str) -> str:
@@ -25,7 +30,7 @@ def scheme_of(file: str, rest: str) -> str:
         DataError: the file is no allocation.
         SpecError: its name cannot stand in a scheme.
     """
-    if any(character.isspace() or character in "+@" for character in file):
+    if not can_be_named(file):
         raise SpecError(
             f"{file}: an allocation in a spec has a name without spaces, '+' and '@'; rename it",
             text=file,
@@ -41,6 +46,6 @@ def scheme_of(file: str, rest: str) -> str:
     by_default = allocation.budget > low and allocation.widths == (low, low + 1)
     widths = "" if by_default else f"+widths={','.join(map(str, allocation.widths))}"
     return (
-        f"W{allocation.budget:g}-{granularity}{parts}{quantizer}+{allocation.criterion}"
+        f"W{str(allocation.budget).removesuffix('.0')}-{granularity}{parts}{quantizer}+{allocation.criterion}"
         f"+allocation={file}{widths}{plus}{options}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 
-from quantdrift.allocation.prefix_calls import NEVER, Call
+from quantdrift.allocation.prefix.calls import NEVER, Call
 
 __all__ = ["Plan", "signature"]
 

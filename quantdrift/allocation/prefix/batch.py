@@ -15,11 +15,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.allocation.prefix_calls import Interception
-from quantdrift.allocation.prefix_memory import Memory
-from quantdrift.allocation.prefix_plan import Plan
-from quantdrift.allocation.prefix_values import Poison
-from quantdrift.allocation.prefix_walk import FarEnough, Replay, Walk
+from quantdrift.allocation.prefix.calls import Interception
+from quantdrift.allocation.prefix.memory import Memory
+from quantdrift.allocation.prefix.plan import Plan
+from quantdrift.allocation.prefix.values import Poison
+from quantdrift.allocation.prefix.walk import FarEnough, Replay, Walk
 
 __all__ = ["Diverged", "Prefix"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quantdrift.allocation.fit import check_fits
-from quantdrift.allocation.record import Allocation, digest
-from quantdrift.allocation.record_file import read_allocation
+from quantdrift.allocation.stored.fit import check_fits
+from quantdrift.allocation.stored.record import Allocation, digest
+from quantdrift.allocation.stored.record_file import read_allocation
 from quantdrift.errors import DataError
 from quantdrift.models.layers import LinearLayer
 from quantdrift.spec import Scheme

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from quantdrift.allocation.prefix_calls import Call
-from quantdrift.allocation.prefix_plan import Plan
-from quantdrift.allocation.prefix_values import Hollow, Poison, hollowed, mapped, n_bytes
+from quantdrift.allocation.prefix.calls import Call
+from quantdrift.allocation.prefix.plan import Plan
+from quantdrift.allocation.prefix.values import Hollow, Poison, hollowed, mapped, n_bytes
 
 __all__ = ["Memory"]
 

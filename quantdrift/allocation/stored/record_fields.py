@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation
+from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.errors import DataError, nearest
 
 __all__ = ["allocation_of"]

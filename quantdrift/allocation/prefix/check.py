@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quantdrift.allocation.prefix_batches import BatchRun, rounded, same_bits
+from quantdrift.allocation.prefix.batches import BatchRun, rounded, same_bits
 from quantdrift.models.layers import LinearLayer
 
 __all__ = ["check"]

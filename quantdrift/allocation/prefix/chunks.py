@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.allocation.criteria.base import Setting
-from quantdrift.allocation.prefix_batches import BatchRun, Opening, rounded, same_bits
-from quantdrift.allocation.prefix_check import check
+from quantdrift.allocation.prefix.batches import BatchRun, Opening, rounded, same_bits
+from quantdrift.allocation.prefix.check import check
 
 __all__ = ["Chunk", "chunks_of"]
 

@@ -1,0 +1,1 @@
+"""From losses and bits to widths."""

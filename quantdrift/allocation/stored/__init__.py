@@ -1,0 +1,1 @@
+"""allocation.json: what it holds, its file, and its use in a spec."""

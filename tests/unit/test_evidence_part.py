@@ -1,0 +1,113 @@
+"""Some of a run's inputs as evidence of their own: as if the others had never been there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quantdrift.evidence import Evidence, Judgements, Noise
+from quantdrift.measurement.assembly import assemble, with_qrels
+from quantdrift.metrics import measure
+from quantdrift.scoring import score_matrix
+
+N_INPUTS, N_ITEMS = 12, 9
+RNG = np.random.default_rng(5)
+REFERENCE = RNG.normal(size=(N_INPUTS, N_ITEMS)).astype(np.float32)
+CANDIDATE = REFERENCE + 0.4 * RNG.normal(size=(N_INPUTS, N_ITEMS)).astype(np.float32)
+IDS = [f"q{number}" for number in range(N_INPUTS)]
+ITEMS = [f"d{number}" for number in range(N_ITEMS)]
+QRELS = {
+    f"q{row}": {
+        f"d{item}": int(RNG.integers(0, 3)) for item in RNG.choice(N_ITEMS + 2, size=row % 4)
+    }
+    for row in range(N_INPUTS)
+}
+"""None for some inputs; some items that are not in the corpus."""
+NOISE = Noise(
+    flips=RNG.random(N_INPUTS) < 0.3, epsilon=RNG.random(N_INPUTS).astype(np.float32) / 100
+)
+
+
+def evidence(rows: list[int], *, labels: bool = True, noise: bool = True, k: int = 5) -> Evidence:
+    """Evidence that is assembled from some inputs alone."""
+    return assemble(
+        score_matrix(REFERENCE[rows], CANDIDATE[rows], k=k),
+        input_ids=[IDS[row] for row in rows],
+        item_ids=ITEMS,
+        qrels=QRELS if labels else None,
+        noise=Noise(flips=NOISE.flips[rows], epsilon=NOISE.epsilon[rows]) if noise else None,
+    )
+
+
+WHOLE = list(range(N_INPUTS))
+PARTS = [WHOLE, [0, 2, 3, 7, 11], [5], [9, 1, 4], WHOLE[1::2]]
+
+
+@pytest.mark.parametrize("rows", PARTS, ids=str)
+@pytest.mark.parametrize("labels", [True, False])
+@pytest.mark.parametrize("noise", [True, False])
+def test_metrics_are_those_of_these_inputs_alone(
+    rows: list[int], labels: bool, noise: bool
+) -> None:
+    found = measure(evidence(WHOLE, labels=labels, noise=noise).part(np.array(rows)))
+    expected = measure(evidence(rows, labels=labels, noise=noise))
+    assert found == expected
+    assert len(found) > 10
+
+
+def test_each_row_keeps_what_is_its_own() -> None:
+    rows = np.array([9, 1, 4])
+    part = evidence(WHOLE).part(rows)
+    assert part.input_ids.tolist() == ["q9", "q1", "q4"]
+    assert part.n_inputs == 3
+    assert part.judgements is not None
+    names = part.item_ids.tolist()
+    for place, row in enumerate(rows.tolist()):
+        order = np.argsort(-REFERENCE[row])[:5]
+        assert [names[item] for item in part.reference_top.items[place]] == [
+            ITEMS[item] for item in order
+        ]
+        np.testing.assert_array_equal(
+            part.reference_top.reference_scores[place], REFERENCE[row, order]
+        )
+        np.testing.assert_array_equal(
+            part.reference_top.candidate_scores[place], CANDIDATE[row, order]
+        )
+        delta = CANDIDATE[row] - REFERENCE[row]
+        assert part.delta_min[place] == delta.min()
+        assert part.delta_max[place] == delta.max()
+        labels = {names[item]: grade for item, grade in part.judgements.of(place).items()}
+        assert labels == QRELS[IDS[row]]
+    assert part.noise is not None
+    np.testing.assert_array_equal(part.noise.epsilon, NOISE.epsilon[rows])
+    np.testing.assert_array_equal(part.noise.flips, NOISE.flips[rows])
+
+
+def test_labels_that_come_later_are_those_of_the_part() -> None:
+    rows = np.array([0, 2, 3, 7])
+    later = with_qrels(evidence(WHOLE, labels=False).part(rows), QRELS)
+    assert measure(later) == measure(evidence(rows.tolist()))
+
+
+def test_the_labels_of_a_part_by_hand() -> None:
+    """Three inputs with two, no and one label; the last and the middle one are asked for."""
+    whole = Judgements(
+        offsets=np.array([0, 2, 2, 3]), items=np.array([4, 5, 6]), grades=np.array([1, 0, 2])
+    )
+    part = whole.part(np.array([2, 1]))
+    assert part.offsets.tolist() == [0, 1, 1]
+    assert [part.of(row) for row in range(2)] == [{6: 2}, {}]
+    assert whole.part(np.array([0])).of(0) == {4: 1, 5: 0}
+    nothing = whole.part(np.zeros(0, dtype=np.int64))
+    assert (nothing.offsets.tolist(), nothing.items.tolist()) == ([0], [])
+
+
+def test_a_part_of_nothing_has_no_inputs() -> None:
+    assert evidence(WHOLE).part(np.zeros(0, dtype=np.int64)).n_inputs == 0
+
+
+def test_the_whole_is_left_as_it_was() -> None:
+    whole = evidence(WHOLE)
+    before = measure(whole)
+    whole.part(np.array([1, 2]))
+    assert measure(whole) == before

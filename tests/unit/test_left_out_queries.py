@@ -1,0 +1,166 @@
+"""Queries that layers were measured on have no part in the rates; which they are, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
+from quantdrift.errors import DataError
+from quantdrift.measurement.embeddings import EmbeddingStore
+from quantdrift.measurement.inputs import Inputs
+from quantdrift.measurement.retrieval import (
+    Measured,
+    Settings,
+    measure_retrieval,
+    not_calibrated_on,
+)
+from quantdrift.pair import QuantizedPair
+from quantdrift.progress import Silent
+from quantdrift.scoring import Similarity
+from quantdrift.spec import parse_scheme
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.low, self.high = nn.Linear(8, 8), nn.Linear(8, 8)
+        for parameter in self.parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.high(self.low(x))  # type: ignore[no-any-return]  # nn.Module's call is untyped
+
+
+def pair_of(scheme: str = "W3.5-channel+gap") -> QuantizedPair:
+    return QuantizedPair([Encoder()], parse_scheme(scheme))
+
+
+def side(pair: QuantizedPair, role: str, n: int, seed: int) -> Inputs:
+    texts = torch.randn(n, 8, generator=torch.Generator().manual_seed(seed))
+
+    def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
+        with torch.no_grad():
+            return np.asarray(pair.modules[0](texts[rows]).numpy())
+
+    ids = [f"{role}{number}" for number in range(n)]
+    return Inputs(role=role, ids=ids, encode=encode, key=None)
+
+
+def measure(pair: QuantizedPair, seed: int = 0, n: int = 16, dataset: str = "toy") -> Measured:
+    return measure_retrieval(
+        pair,
+        side(pair, "q", n, 100 + seed),
+        side(pair, "d", 20, 200 + seed),
+        similarity=Similarity.DOT,
+        settings=Settings(k=5, batch_size=8),
+        store=EmbeddingStore(None),
+        progress=Silent(),
+        dataset=dataset,
+    )
+
+
+def chosen(ids: tuple[str, ...], dataset: str | None = "toy", **of: Any) -> Allocation:
+    layers = tuple(
+        AllocatedLayer(name=name, shape=(8, 8), width=width, loss=(1.0, 0.0))
+        for name, width in (("low", 3), ("high", 4))
+    )
+    return Allocation(
+        model="m",
+        fingerprint="f",
+        group_size=None,
+        criterion="gap",
+        widths=(3, 4),
+        budget=3.5,
+        method="knapsack",
+        status="optimal",
+        bound=None,
+        layers=layers,
+        n_others=0,
+        others_bits=0,
+        dataset=dataset,
+        input_ids=ids,
+    )
+
+
+IDS = [f"q{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("measured", "of", "here", "rest"),
+    [
+        (("q1", "q3"), "toy", "toy", [0, 2, 4]),
+        (("q1", "q3"), "toy", "other", [0, 2, 4]),  # all of them are here: the data was renamed
+        (("q1", "q9"), "toy", "other", [0, 1, 2, 3, 4]),  # other data, whose ids look alike
+        (("q1", "q9"), "toy", "toy", [0, 2, 3, 4]),  # a part of the same data
+        (("q1", "q9"), None, None, [0, 1, 2, 3, 4]),
+        (("q1",), None, None, [0, 2, 3, 4]),
+        ((), None, "toy", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_which_queries_are_left_out(
+    measured: tuple[str, ...], of: str | None, here: str | None, rest: list[int]
+) -> None:
+    pair = pair_of()
+    pair.choose([3, 4], by=chosen(measured, of))
+    assert not_calibrated_on(pair, IDS, here).tolist() == rest
+
+
+def test_without_a_choice_by_queries_all_count() -> None:
+    assert not_calibrated_on(pair_of("W4"), IDS).tolist() == [0, 1, 2, 3, 4]
+    pair = pair_of()
+    pair.choose([3, 4])
+    assert not_calibrated_on(pair, IDS).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_where_none_is_left_that_is_said_before_anything_is_embedded() -> None:
+    pair = pair_of()
+    pair.choose([3, 4], by=chosen(("q0", "q1")))
+    embedded: list[int] = []
+    pair.modules[0].register_forward_hook(lambda *_: embedded.append(1))
+    with pytest.raises(DataError, match="of m were chosen on these 2 queries"):
+        measure(pair, n=2)
+    assert not embedded
+
+
+def test_rates_are_over_the_others_and_the_state_is_of_all() -> None:
+    pair = pair_of()
+    measured = measure(pair)
+    assert pair.allocation is not None
+    ids = pair.allocation.input_ids
+    assert len(ids) == measured.left_out == 4
+    assert measured.evidence.n_inputs == 12
+    assert not set(ids) & set(measured.evidence.input_ids.tolist())
+    assert len(measured.state.n_items) == 16
+
+
+def test_a_pair_that_measures_other_data_chooses_anew() -> None:
+    """Whatever ran before: what a spec gives on some data is one thing."""
+    alone = [pair_of() for _ in range(2)]
+    for seed, pair in enumerate(alone):
+        measure(pair, seed, n=16 + 8 * seed)
+    both = pair_of()
+    for seed in (0, 1, 0):
+        measure(both, seed, n=16 + 8 * seed)
+        one, other = both.allocation, alone[seed].allocation
+        assert one is not None
+        assert other is not None
+        assert one.layers == other.layers
+        assert one.input_ids == other.input_ids
+
+
+def test_widths_that_a_user_chose_stay() -> None:
+    pair = pair_of()
+    pair.choose([4, 3], by=chosen(("q3",)))
+    assert measure(pair).left_out == 1
+    assert pair.allocation is not None
+    assert pair.allocation.input_ids == ("q3",)
+    pair.choose([4, 3])
+    assert measure(pair).left_out == 0
+    assert pair.allocation is None

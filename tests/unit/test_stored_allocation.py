@@ -1,0 +1,201 @@
+"""A spec that names a file: `MODEL@allocation.json`, and what it does to a pair."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
+from quantdrift.allocation.stored.record_file import write_allocation
+from quantdrift.allocation.stored.widths import summary
+from quantdrift.errors import DataError, SpecError
+from quantdrift.models.fingerprint import weights_fingerprint
+from quantdrift.pair import QuantizedPair
+from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.spec import Scheme, parse
+
+WIDTHS = {"a": 4, "b": 3, "c": 16, "d": 6}
+"""Two that were chosen, one that is not quantized, and one kept at a width that is not offered."""
+
+
+def model(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(OrderedDict((name, nn.Linear(8, 8, bias=False)) for name in WIDTHS))
+
+
+def allocation(**changes: Any) -> Allocation:
+    layers = tuple(
+        AllocatedLayer(
+            name=name, shape=(8, 8), width=width, loss=(1.0, 0.0) if width in {3, 4} else None
+        )
+        for name, width in WIDTHS.items()
+    )
+    fields = {
+        "model": "tiny",
+        "fingerprint": weights_fingerprint([model()]),
+        "group_size": 8,
+        "quantizer": "rtn",
+        "criterion": "gap",
+        "widths": (3, 4),
+        "budget": 3.5,
+        "method": "knapsack",
+        "status": "optimal",
+        "bound": 1.0,
+        "layers": layers,
+        "n_others": 0,
+        "others_bits": 0,
+        "input_ids": ("q1", "q2"),
+    }
+    return Allocation(**{**fields, **changes})
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_allocation(Path("a.json"), allocation())
+    return Path("a.json")
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("a.json", "W3.5-g8-rtn+gap+allocation=a.json"),
+        ("./a.json", "W3.5-g8-rtn+gap+allocation=./a.json"),
+        ("a.json-gptq", "W3.5-g8-gptq+gap+allocation=a.json"),
+        ("a.json+query", "W3.5-g8-rtn+query+gap+allocation=a.json"),
+        ("a.json-gptq+calib=t.json", "W3.5-g8-gptq+gap+allocation=a.json+calib=t.json"),
+    ],
+)
+def test_a_file_is_short_for_the_scheme_that_is_written_there(
+    short: str, full: str, file: Path
+) -> None:
+    spec = parse(f"org/tiny@{short}")
+    assert str(spec) == f"org/tiny@{full}"
+    assert parse(str(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "full"),
+    [
+        ({"group_size": None}, "W3.5-channel-rtn+gap+allocation=b.json"),
+        ({"quantizer": None}, "W3.5-g8-rtn+gap+allocation=b.json"),
+        ({"quantizer": "hqq"}, "W3.5-g8-hqq+gap+allocation=b.json"),
+        ({"criterion": "random"}, "W3.5-g8-rtn+random+allocation=b.json"),
+        ({"budget": 4.0}, "W4-g8-rtn+gap+allocation=b.json+widths=3,4"),
+        ({"budget": 3.5000000001}, "W3.5000000001-g8-rtn+gap+allocation=b.json"),
+    ],
+)
+def test_all_of_it_comes_from_the_file(changes: dict[str, Any], full: str, file: Path) -> None:
+    made = allocation(**changes)
+    write_allocation(Path("b.json"), made)
+    scheme = parse("tiny@b.json").scheme
+    assert str(scheme) == full
+    assert (scheme.widths, scheme.weight_bits) == (made.widths, made.budget)
+    assert QuantizedPair([model()], scheme).allocation == made
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("nowhere.json", DataError, r"nowhere\.json, which cannot be read"),
+        ("other.json", DataError, "is not an allocation"),
+        ("my file.json", SpecError, "without spaces, .* rename it"),
+        ("a.json-g64", SpecError, "second granularity"),
+        ("a.json-gtpq", SpecError, "unknown part 'gtpq'.* gptq"),
+        ("a.json+gap_exact", SpecError, "second criterion"),
+        ("a.json+allocation=b.json", SpecError, "second allocation"),
+        ("W3.5+allocation=a.json", SpecError, "criterion"),
+    ],
+)
+def test_what_does_not_go_with_a_file_is_refused(
+    text: str, error: type[Exception], said: str, file: Path
+) -> None:
+    Path("other.json").write_text("{}")
+    with pytest.raises(error, match=said):
+        parse(f"tiny@{text}")
+
+
+def test_layers_get_their_widths_kept_ones_too() -> None:
+    """16 is left alone; 6 bits are not among the widths to choose from, and still possible."""
+    network = model()
+    pair = QuantizedPair([network], Scheme(weight_bits=3.5, group_size=8, criterion="gap"))
+    pair.choose(list(WIDTHS.values()), by=allocation())
+    originals = {name: layer.weight.clone() for name, layer in network.named_children()}
+    with pair.candidate():
+        for name, layer in network.named_children():
+            expected = originals[name]
+            if WIDTHS[name] != 16:
+                expected = quantize_rtn(expected, bits=WIDTHS[name], group_size=8).dequantize(
+                    expected.dtype
+                )
+            assert torch.equal(layer.weight, expected), name
+
+
+def test_a_pair_of_a_file_has_its_widths_from_the_start_and_says_so(file: Path) -> None:
+    pair = QuantizedPair([model()], parse("tiny@a.json").scheme)
+    assert not pair.needs_widths
+    assert pair.bits().n_quantized == 3 * 64
+    told = pair.describe()["allocation"]
+    assert told == summary(allocation(date=pair.allocation and pair.allocation.date))
+    assert told["widths"] == WIDTHS
+    assert (told["bits_per_weight"], told["calibration_inputs"]) == (3.5, 2)
+    json.dumps(told)
+
+
+def test_the_names_of_layers_count_and_not_their_order(file: Path) -> None:
+    found = allocation()
+    write_allocation(Path("b.json"), replace(found, layers=found.layers[::-1]))
+    codes = []
+    for name in ("a.json", "b.json"):
+        pair = QuantizedPair([model()], parse(f"tiny@{name}").scheme)
+        codes.append([made.quantized and made.quantized.bits for made in pair.candidate_layers()])
+    assert codes == [[4, 3, None, 6]] * 2
+
+
+def test_an_edited_file_is_taken_and_told(file: Path) -> None:
+    content = file.read_text().replace('"width": 3', '"width": 4')
+    file.write_text(content)
+    with pytest.raises(DataError, match='set "edited" to true'):
+        parse("tiny@a.json")
+    file.write_text(content.replace('"edited": false', '"edited": true'))
+    pair = QuantizedPair([model()], parse("tiny@a.json").scheme)
+    told = pair.describe()["allocation"]
+    assert (told["edited"], told["bits_per_weight"], told["bound"]) == (True, 4.0, None)
+
+
+def test_another_model_is_refused(file: Path) -> None:
+    scheme = parse("tiny@a.json").scheme
+    with pytest.raises(DataError, match="measured on other weights"):
+        QuantizedPair([model(seed=1)], scheme)
+    other = nn.Sequential(OrderedDict(a=nn.Linear(8, 8), e=nn.Linear(8, 8)))
+    with pytest.raises(DataError, match="has layers that this model has not: b, c, d"):
+        QuantizedPair([other], scheme)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "said"),
+    [
+        ("W3.25-g8+gap", "bits per weight 3.5, and .* says 3.25"),
+        ("W3.5-g4+gap", "group size 8, and .* says 4"),
+        ("W3.5-g8+sqnr", "criterion gap, and .* says sqnr"),
+        ("W3.5-g8+gap+widths=2,4", r"widths \(3, 4\), and .* says \(2, 4\)"),
+    ],
+)
+def test_a_scheme_that_says_otherwise_than_the_file_is_refused(
+    scheme: str, said: str, file: Path
+) -> None:
+    with pytest.raises(DataError, match=f"{said}; write MODEL@FILE.json"):
+        QuantizedPair([model()], parse(f"tiny@{scheme}+allocation=a.json").scheme)
+
+
+def test_widths_may_be_listed_in_any_order(file: Path) -> None:
+    scheme = parse("tiny@W3.5-g8+gap+widths=4,3+allocation=a.json").scheme
+    pair = QuantizedPair([model()], scheme)
+    assert pair.allocation == replace(allocation(), date=pair.allocation and pair.allocation.date)
