@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.allocation.criteria.base import Criterion, Setting
+from quantdrift.allocation.criteria.mean_square import mean_square_losses
 from quantdrift.allocation.gradients.one_pass import contributions
 
 __all__ = ["CRITERION", "GapSensitivity"]
@@ -37,11 +38,7 @@ class GapSensitivity:
         Raises:
             UnsupportedError: no gradient can be taken through this model or harness.
         """
-        shifts = contributions(setting)
-        squares = np.nanmean(shifts**2, axis=(0, 1))
-        # a wider width that happens to lie worse could hold the narrower one's codes
-        falling: NDArray[np.float64] = np.minimum.accumulate(squares, axis=1)
-        return falling - falling[:, -1:]
+        return mean_square_losses(contributions(setting))
 
 
 CRITERION: Criterion = GapSensitivity()

@@ -1,0 +1,1 @@
+"""An allocation as the files that quantization libraries and runtimes read."""

@@ -1,0 +1,167 @@
+"""`quantdrift predict`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantdrift.allocation.predict import Prediction
+from quantdrift.allocation.predict_job import Predicted, predict_model
+from quantdrift.allocation.predicted_runs import Additivity
+from quantdrift.cli import Interrupted
+from quantdrift.cli.predicted import print_prediction
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.errors import QuantDriftError, SpecError
+from quantdrift.measurement.embeddings import EmbeddingStore, default_store
+from quantdrift.measurement.steps import Settings
+from quantdrift.progress import Silent, Terminal
+from quantdrift.runs import find_runs
+from quantdrift.spec import parse
+
+__all__ = ["PredictOptions", "predict_command"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictOptions:
+    """The options of `quantdrift predict`, as typed by the user."""
+
+    model: str
+    dataset: RetrievalDataset
+    shown_data: str
+    widths: str
+    group: str
+    runs: Sequence[Path]
+    check: bool
+    batch_size: int
+    device: str | None
+    revision: str | None
+    cache: bool
+    json_output: bool
+    quiet: bool
+
+
+def predict_command(options: PredictOptions) -> None:
+    """Print what rounding to each width will change, uniform and allocated.
+
+    Raises:
+        QuantDriftError: anything wrong with options, model, data or runs.
+    """
+    _refuse_scheme(options.model)
+    widths, group_size = _widths(options.widths), _group(options.group)
+    runs = find_runs(options.runs)
+    store = default_store() if options.cache else EmbeddingStore(None)
+    try:
+        found = predict_model(
+            options.model,
+            options.dataset,
+            widths=widths,
+            group_size=group_size,
+            settings=Settings(batch_size=options.batch_size, noise_floor=False),
+            store=store,
+            progress=Silent() if options.quiet else Terminal(),
+            runs=runs,
+            check=options.check,
+            device=options.device,
+            revision=options.revision,
+        )
+    except KeyboardInterrupt:
+        kept = "what was measured is kept, and the same command goes on"
+        raise Interrupted(kept if store.root else "nothing is kept with --no-cache") from None
+    if options.json_output:
+        print(json.dumps(_json(found, options, group_size), indent=2, ensure_ascii=False))
+    else:
+        print_prediction(
+            found,
+            model=options.model,
+            data=options.dataset.name,
+            shown_data=options.shown_data,
+            group_size=group_size,
+            widths=widths,
+        )
+
+
+def _refuse_scheme(model: str) -> None:
+    try:
+        spec = parse(model)
+    except SpecError:
+        return
+    raise QuantDriftError(
+        f"expected a model without a scheme, got {model}: every width is predicted at once; use "
+        f"quantdrift predict {spec.model}"
+    )
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    if not re.fullmatch("[2-8](,[2-8])+", text) or len(set(text.split(","))) == 1:
+        raise QuantDriftError(
+            f"--widths {text}: expected at least two whole numbers from 2 to 8 with commas "
+            "between, e.g. 2,3,4,8"
+        )
+    return tuple(sorted({int(width) for width in text.split(",")}))
+
+
+def _group(text: str) -> int | None:
+    if text == "channel":
+        return None
+    if not re.fullmatch("[1-9][0-9]{0,8}", text):
+        raise QuantDriftError(
+            f"--group {text}: expected the number of input weights that share a scale, e.g. 128, "
+            "or channel"
+        )
+    return int(text)
+
+
+def _json(found: Predicted, options: PredictOptions, group_size: int | None) -> dict[str, Any]:
+    return {
+        "model": options.model,
+        "data": options.dataset.name,
+        "group_size": group_size,
+        "input_ids": list(found.input_ids),
+        "contenders": found.n_contenders,
+        "median_gap": found.median_gap,
+        "curve": [
+            {
+                "budget": point.budget,
+                "allocated": point.allocated,
+                "on_front": point.on_front,
+                **_prediction(point.prediction),
+            }
+            for point in found.points
+        ],
+        "additivity": {f"W{width}": _check(check) for width, check in found.checks.items()},
+        "runs": [
+            {
+                "path": str(run.path),
+                "spec": str(run.spec),
+                "flip@1": run.flips.to_json(),
+                "predicted": _prediction(run.prediction),
+                "additivity": run.additivity and _check(run.additivity),
+            }
+            for run in found.runs
+        ],
+        "other_runs": found.others,
+    }
+
+
+def _prediction(found: Prediction) -> dict[str, Any]:
+    return {
+        "bits_per_weight": found.bits_per_weight,
+        "flip@1": found.flips.to_json(),
+        "random_signs": found.chance.to_json(),
+        "median_shift": found.shift.to_json(),
+    }
+
+
+def _check(check: Additivity) -> dict[str, Any]:
+    return {
+        "correlation": check.correlation,
+        "ratio": check.ratio,
+        "n_gaps": check.n_gaps,
+        "predicted": check.predicted.to_json(),
+        "measured": check.measured.to_json(),
+        "holds": check.holds,
+    }

@@ -1,0 +1,173 @@
+"""A prediction as tables, with what was measured beside it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+
+from quantdrift.allocation.predicted_curve import Point
+from quantdrift.allocation.predicted_runs import Additivity
+from quantdrift.cli.tables import console
+from quantdrift.statistics import Estimate
+
+if TYPE_CHECKING:  # it would load torch
+    from quantdrift.allocation.predict_job import Predicted
+
+__all__ = ["print_prediction"]
+
+_LARGE = 3
+"""At this many bits and below, the change of the weights is too large for first order."""
+_FEW, _WANTED = 32, 128
+"""Calibration queries: below the first, a rate is known to some twenty points."""
+
+NOTES = (
+    "other first answer: with the signs that rounding to nearest has here (95 % interval over the "
+    "queries); allocated: widths by gap, chosen on the other half of the queries.",
+    "random signs: each layer's shift drawn at random, of the same mean square. It varies less "
+    "from query to query; for another quantizer it tells the order of magnitude at most.",
+    "*: no other line is as low in bits and in random signs. A flip to a document that is not "
+    "watched is not seen.",
+)
+
+
+def print_prediction(
+    found: Predicted,
+    *,
+    model: str,
+    data: str,
+    shown_data: str,
+    group_size: int | None,
+    widths: tuple[int, ...],
+) -> None:
+    """Print the curve, what it does not see, and what was measured.
+
+    Args:
+        found: curve, runs and checks.
+        model: as the user named it.
+        data: name of the data.
+        shown_data: options of `quantdrift run` that name it.
+        group_size: input weights that share a scale.
+        widths: that were offered.
+    """
+    out = console(wide=True)
+
+    def say(text: str = "") -> None:
+        out.print(text, highlight=False, soft_wrap=True)
+
+    by = "per output channel" if group_size is None else f"in groups of {group_size}"
+    say(
+        f"\n[bold]{escape(model)}[/bold] rounded to nearest {by}: predicted on "
+        f"{len(found.input_ids)} queries of {escape(data)}, "
+        f"{found.n_contenders} documents behind each first one"
+        + ("" if found.checks else "; nothing was quantized")
+    )
+    out.print(_curve(found.points))
+    say(
+        f"median gap to the runner-up {found.median_gap:.4f}; {found.n_layers} linear layers, bits "
+        "of codes alone"
+        + ("" if group_size is None else f" (scales add {16 / group_size:.3f} per weight)")
+    )
+    for line in NOTES:
+        say(f"[dim]{line}[/dim]")
+    if found.points[0].budget <= _LARGE:
+        say(
+            f"[yellow]note:[/yellow] at {_LARGE} bits and below the change is too large for a "
+            "first-order estimate: rates can be off by ten points, either way"
+        )
+    if len(found.input_ids) < _FEW:
+        say(
+            f"[yellow]note:[/yellow] {len(found.input_ids)} queries are few, so the curve is "
+            f"rough; one in four is measured on, {4 * _WANTED} make {_WANTED}"
+        )
+    if found.runs:
+        out.print(_runs(found))
+    for width, check in found.checks.items():
+        say(_additivity(f"rounded to W{width}", check))
+    for run in found.runs:
+        if run.additivity is not None:
+            say(_additivity(escape(str(run.path)), run.additivity))
+    for path, why in found.others.items():
+        say(f"not beside it: {escape(path)}: {why}")
+    fitting = [point for point in found.points if point.on_front and point.allocated]
+    if fitting and not found.runs:
+        nearest = min(fitting, key=lambda point: abs(point.budget - 3.5))
+        scheme = (
+            f"W{nearest.budget:g}{_granularity(group_size)}+gap+widths={','.join(map(str, widths))}"
+        )
+        spec = shlex.quote(f"{model}@{scheme}")
+        say(escape(f"\nmeasure a point: quantdrift run {spec} {shown_data}"))
+
+
+def _curve(points: Sequence[Point]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("widths")
+    for name in ("bits", "other first answer", "random signs", "median shift"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for point in points:
+        found = point.prediction
+        table.add_row(
+            f"at most {point.budget:g}, by gap" if point.allocated else f"W{point.budget:g}",
+            f"{found.bits_per_weight:.2f}",
+            _percent(found.flips),
+            _percent(found.chance),
+            _number(found.shift),
+            "*" if point.on_front else "",
+        )
+    return table
+
+
+def _runs(found: Predicted) -> Table:
+    table = Table(title="Measured beside predicted", title_justify="left")
+    table.add_column("run", overflow="fold")
+    for name in ("bits", "flip@1 measured", "predicted", "random signs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in found.runs:
+        table.add_row(
+            escape(str(run.spec)),
+            f"{run.prediction.bits_per_weight:.2f}",
+            _percent(run.flips),
+            _percent(run.prediction.flips),
+            _percent(run.prediction.chance),
+        )
+    return table
+
+
+def _additivity(name: str, check: Additivity) -> str:
+    if check.correlation is None or check.ratio is None:
+        text = f"additivity, {name}: no correlation, the gaps do not move"
+    else:
+        text = (
+            f"additivity, {name}: predicted and measured shifts of {check.n_gaps} gaps correlate "
+            f"{check.correlation:.3f}, predicted ones are {check.ratio:.2f} times as large; "
+            f"{_percent(check.predicted)} predicted to flip, {_percent(check.measured)} did"
+        )
+    if check.holds:
+        return text
+    return (
+        f"{text}\n[yellow]note:[/yellow] the shifts of single gaps are not predicted well there: "
+        "rates at that width and below can be off by ten points, so measure"
+    )
+
+
+def _percent(estimate: Estimate) -> str:
+    if estimate.value is None:
+        return "-"
+    text = f"{100 * estimate.value:.1f} %"
+    if estimate.low is None or estimate.high is None:
+        return text
+    return f"{text} ({100 * estimate.low:.1f} to {100 * estimate.high:.1f})"
+
+
+def _number(estimate: Estimate) -> str:
+    return "-" if estimate.value is None else f"{estimate.value:.3g}"
+
+
+def _granularity(group_size: int | None) -> str:
+    if group_size is None:
+        return "-channel"
+    return "" if group_size == 128 else f"-g{group_size}"  # noqa: PLR2004 -- the default

@@ -1,0 +1,199 @@
+"""`quantdrift predict`, as a user types it, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from candidate_samples import WORDS, save_backbone
+
+from quantdrift.allocation import predict_job
+from quantdrift.allocation.gradients import one_pass
+from quantdrift.cli import main
+
+N_QUERIES, N_DOCS = 40, 30
+Run = Callable[..., str]
+
+
+def text(seed: int, n: int) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=n))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, a folder in BEIR layout and the same texts as plain files."""
+    root = tmp_path_factory.mktemp("predict")
+    save_backbone(root / "tiny")
+    queries = [text(number, 5) for number in range(N_QUERIES)]
+    documents = [text(1000 + number, 9) for number in range(N_DOCS)]
+    (root / "data").mkdir()
+    for name, texts in (("queries", queries), ("corpus", documents)):
+        lines = [json.dumps({"_id": f"{name[0]}{n}", "text": t}) for n, t in enumerate(texts)]
+        (root / "data" / f"{name}.jsonl").write_text("\n".join(lines))
+        (root / f"{name}.txt").write_text("\n".join(texts))
+    return root
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def quantdrift(
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Run:
+    """Runs a command line in a folder of its own; what it prints comes back."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(place / "cache"))  # the tests share measurements
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def run(*args: str, code: int = 0) -> str:
+        given = [a.replace("TINY", str(place / "tiny")).replace("ROOT", str(place)) for a in args]
+        monkeypatch.setattr(sys, "argv", ["quantdrift", *given, "--quiet"])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        assert (ended.value.code or 0) == code, shown.err
+        return shown.out if code == 0 else shown.err
+
+    return run
+
+
+DATA = ("--data", "ROOT/data", "--group", "64")
+RUN = ("--data", "ROOT/data", "--no-noise-floor")
+FILES = ("--queries", "ROOT/queries.txt", "--documents", "ROOT/corpus.txt", "--group", "64")
+
+
+def test_unlabeled_files_are_enough_and_every_width_is_predicted(quantdrift: Run) -> None:
+    shown = quantdrift("predict", "TINY", *FILES)
+    assert "predicted on 10 queries of queries, 4 documents behind each" in shown
+    assert "nothing was quantized" in shown
+    assert "10 queries are few" in shown
+    for row in ("W2 ", "at most 2.25, by gap", "W5 ", "at most 7.75, by gap", "W8 "):
+        assert row in shown
+    assert "scales add 0.250 per weight" in shown
+    assert "at 3 bits and below the change is too large" in shown
+    assert "tiny@W3.5-g64+gap+widths=2,3,4,5,6,7,8" in shown.replace("\n", "")
+    assert not list(Path().iterdir())  # nothing is written beside the cache
+
+
+def test_json_has_the_whole_curve(quantdrift: Run) -> None:
+    found = json.loads(quantdrift("predict", "TINY", *DATA, "--json"))
+    curve = found["curve"]
+    assert [p["budget"] for p in curve if not p["allocated"]] == [2, 3, 4, 5, 6, 7, 8]
+    assert [p["budget"] for p in curve if p["allocated"]] == [2.25 + n / 4 for n in range(23)]
+    assert all(p["bits_per_weight"] <= p["budget"] for p in curve)
+    uniform = {p["budget"]: p for p in curve if not p["allocated"]}
+    # shifts shrink by about two a bit
+    shifts = [uniform[width]["median_shift"]["value"] for width in range(2, 9)]
+    assert shifts == sorted(shifts, reverse=True)
+    assert shifts[0] > 16 * shifts[-1]
+    assert uniform[2]["random_signs"]["value"] > 4 * uniform[8]["random_signs"]["value"]
+    assert uniform[2]["flip@1"]["n"] == len(found["input_ids"]) == 10
+    assert found["additivity"] == {}
+    assert found["runs"] == []
+
+
+def test_only_some_widths_and_whole_channels(quantdrift: Run) -> None:
+    args = ("--data", "ROOT/data", "--group", "channel", "--widths", "8,4")
+    found = json.loads(quantdrift("predict", "TINY", *args, "--json"))
+    assert found["group_size"] is None
+    assert [p["budget"] for p in found["curve"]] == [4 + n / 4 for n in range(17)]
+    shown = quantdrift("predict", "TINY", *args)
+    assert "per output channel" in shown
+    assert "too large for a" not in shown
+    assert "-channel+gap+widths=4,8" in shown.replace("\n", "")
+
+
+def test_runs_stand_beside_it_and_say_how_far_shifts_add_up(quantdrift: Run) -> None:
+    for number, spec in enumerate(("W5-g64", "W3-g64", "W3.5-g64+gap", "W4")):
+        quantdrift("run", f"TINY@{spec}", *RUN, "--out", f"runs/{number}")
+    args = ("predict", "TINY", *DATA, "--widths", "3,4,5", "--runs", "runs")
+    found = json.loads(quantdrift(*args, "--json"))
+    fine, coarse, mixed = found["runs"]
+    curve = {p["budget"]: p for p in found["curve"] if not p["allocated"]}
+    for run, width in ((fine, 5), (coarse, 3)):
+        record = json.loads((Path(run["path"]) / "run.json").read_text())
+        assert run["flip@1"]["value"] == record["metrics"]["flip@1"]["value"]
+        assert run["predicted"]["flip@1"] == curve[width]["flip@1"]
+    assert fine["additivity"]["correlation"] > 0.95
+    assert 0.9 < fine["additivity"]["ratio"] < 1.1
+    assert fine["additivity"]["holds"]
+    assert coarse["additivity"]["correlation"] < fine["additivity"]["correlation"]
+    assert 3 < mixed["predicted"]["bits_per_weight"] <= 3.5
+    assert mixed["additivity"] is None  # its rates are over the other queries
+    assert "rounds by g128" in " ".join(found["other_runs"].values())
+    shown = quantdrift(*args)
+    assert "Measured beside predicted" in shown
+    assert "not beside it: runs/3" in shown
+
+
+def test_a_check_rounds_the_calibration_queries_as_a_run_does(quantdrift: Run) -> None:
+    quantdrift("run", "TINY@W3-g64", *RUN, "--out", "run")
+    args = ("predict", "TINY", *DATA, "--widths", "3,4", "--check", "--runs", "run")
+    found = json.loads(quantdrift(*args, "--json"))
+    assert set(found["additivity"]) == {"W3", "W4"}
+    check, run = found["additivity"]["W3"], found["runs"][0]["additivity"]
+    assert check["n_gaps"] == run["n_gaps"] == 40
+    assert check["measured"] == run["measured"]
+    assert check["ratio"] == pytest.approx(run["ratio"], rel=1e-3)
+    assert check["correlation"] == pytest.approx(run["correlation"], rel=1e-3)
+    shown = quantdrift(*args)
+    assert "additivity, rounded to W4: predicted and measured" in shown
+    assert "nothing was quantized" not in shown
+
+
+def test_the_second_time_nothing_is_measured(
+    quantdrift: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = ("predict", "TINY", *DATA, "--widths", "2,3", "--check")
+    first = quantdrift(*args)
+
+    def measured(*_: object) -> None:
+        pytest.fail("layers were measured again")
+
+    monkeypatch.setattr(one_pass, "BackwardPasses", measured)
+    monkeypatch.setattr(predict_job, "rounded", measured)
+    assert quantdrift(*args) == first
+
+
+def test_ctrl_c_says_how_to_go_on(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(predict_job, "allocate_for_search", pressed)
+    assert "the same command goes on" in quantdrift("predict", "TINY", *DATA, code=130)
+    said = quantdrift("predict", "TINY", *DATA, "--no-cache", code=130)
+    assert "nothing is kept with --no-cache" in said
+
+
+def test_what_is_wrong_is_said_before_a_model_is_loaded(
+    quantdrift: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loaded(*_: object, **__: object) -> None:
+        pytest.fail("a model was loaded")
+
+    monkeypatch.setattr("quantdrift.measurement.job.load_encoder", loaded)
+    for args, said in (
+        (("TINY@W4", *DATA), "expected a model without a scheme"),
+        (("TINY", *DATA, "--widths", "4"), "at least two whole numbers from 2 to 8"),
+        (("TINY", *DATA, "--widths", "4,4"), "at least two"),
+        (("TINY", *DATA, "--widths", "4,9"), "2 to 8"),
+        (("TINY", *DATA, "--group", "0"), "or channel"),
+        (("TINY", *DATA, "--runs", "nowhere"), "does not exist"),
+        (("TINY",), "expected one of --data FOLDER"),
+    ):
+        assert said in quantdrift("predict", *args, code=2)

@@ -1,0 +1,127 @@
+"""Laws of predicted flips, and the chance against numbers drawn in another way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import multivariate_normal, norm
+
+from quantdrift.allocation.predict import Gaps, flip_chances, flipped, predict
+from quantdrift.allocation.predicted_curve import predicted_curve
+
+SEEDS = st.integers(0, 2**31)
+MANY = settings(max_examples=25, deadline=None)
+WIDTHS = (2, 3, 8)
+TOLERANCE = 4 * 0.5 / np.sqrt(512)  # four standard errors of a share of 512 draws, at the most
+
+
+def world(seed: int, *, scale: float = 1.0, n: int = 6, n_contenders: int = 3) -> Gaps:
+    """Gaps, shifts that shrink with the width, and here and there no contender."""
+    rng = np.random.default_rng(seed)
+    shape = (n, n_contenders, 4, len(WIDTHS))
+    parts = scale * rng.standard_normal(shape) * 4.0 ** -np.arange(len(WIDTHS))
+    gaps = np.sort(rng.exponential(size=shape[:2]), axis=1)
+    missing = rng.random(shape[:2]) < 0.2
+    missing[0] = False
+    gaps[missing] = np.nan
+    parts[missing] = np.nan
+    return Gaps(gaps=gaps, contributions=parts, n_weights=rng.integers(1, 9, 4), widths=WIDTHS)
+
+
+def widths_of(seed: int) -> list[int]:
+    return np.random.default_rng(seed + 1).choice([*WIDTHS, 16], 4).tolist()  # type: ignore[no-any-return]  # numpy's tolist
+
+
+@MANY
+@given(seed=SEEDS)
+def test_the_shift_is_the_sum_of_the_shifts_by_each_layer_alone(seed: int) -> None:
+    measured, widths = world(seed), widths_of(seed)
+    alone = []
+    for layer, width in enumerate(widths):
+        only = [16] * 4
+        only[layer] = width
+        alone.append(measured.shifts(only))
+    np.testing.assert_allclose(measured.shifts(widths), sum(alone), rtol=1e-9, atol=1e-12)
+
+
+@MANY
+@given(seed=SEEDS, factor=st.floats(1.0, 30.0))
+def test_larger_shifts_of_the_same_signs_flip_no_fewer(seed: int, factor: float) -> None:
+    one, more, widths = world(seed), world(seed, scale=factor), widths_of(seed)
+    before = flipped(one.gaps, one.shifts(widths))
+    assert (flipped(more.gaps, more.shifts(widths)) >= before).all()
+    chances = [flip_chances(w.gaps, w.of_layers(widths)) for w in (one, more)]
+    assert (chances[1] >= chances[0]).all()  # the same draws
+
+
+@MANY
+@given(seed=SEEDS)
+def test_nothing_changes_where_no_layer_is_rounded(seed: int) -> None:
+    found = predict(world(seed), [16] * 4)
+    assert found.flips.value == found.chance.value == found.shift.value == 0
+    assert found.bits_per_weight == 16
+
+
+@MANY
+@given(seed=SEEDS)
+def test_units_of_the_score_have_no_part_in_it(seed: int) -> None:
+    measured, widths = world(seed), widths_of(seed)
+    other = Gaps(
+        gaps=8 * measured.gaps,
+        contributions=8 * measured.contributions,
+        n_weights=measured.n_weights,
+        widths=WIDTHS,
+    )
+    one, two = predict(measured, widths), predict(other, widths)
+    assert (one.flips, one.chance) == (two.flips, two.chance)
+    assert two.shift.value == pytest.approx(8 * (one.shift.value or 0))
+
+
+@MANY
+@given(seed=SEEDS)
+def test_the_chance_lies_between_the_largest_single_one_and_their_sum(seed: int) -> None:
+    measured, widths = world(seed), widths_of(seed)
+    parts = measured.of_layers(widths)
+    deviation = np.sqrt((parts**2).sum(axis=-1))
+    single = np.where(deviation > 0, norm.cdf(-measured.gaps / np.maximum(deviation, 1e-300)), 0)
+    found = flip_chances(measured.gaps, parts)
+    assert (found >= np.nanmax(np.nan_to_num(single), axis=1) - TOLERANCE).all()
+    assert (found <= np.nansum(single, axis=1) + TOLERANCE).all()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_scipy_integrates_to_the_same_chance(seed: int) -> None:
+    """1 - P(no contender crosses), an orthant of the normal with the layers' covariance."""
+    rng = np.random.default_rng(seed)
+    gaps, parts = rng.exponential(size=(200, 2)), rng.standard_normal((200, 2, 5)) / 2
+    exact = [1 - _none_crosses(gap, part) for gap, part in zip(gaps, parts, strict=True)]
+    found = flip_chances(gaps, parts)
+    assert np.abs(found - exact).max() < 2 * TOLERANCE
+    assert found.mean() == pytest.approx(np.mean(exact), abs=0.01)
+
+
+def test_with_signs_that_are_tossed_the_rate_is_nearly_the_same() -> None:
+    """A sum of forty terms of either sign is nearly normal."""
+    rng = np.random.default_rng(2)
+    gaps, parts = rng.exponential(size=(100, 4)), rng.standard_normal((100, 4, 40)) / 8
+    signs = rng.choice([-1.0, 1.0], (4096, 40))
+    crossed = (gaps[..., None] + parts @ signs.T < 0).any(axis=1)
+    assert flip_chances(gaps, parts).mean() == pytest.approx(crossed.mean(), abs=0.015)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=SEEDS)
+def test_no_point_of_the_front_is_beaten_and_every_other_one_is(seed: int) -> None:
+    points = predicted_curve(world(seed, n=12))
+    places = [(p.prediction.bits_per_weight, p.prediction.chance.value or 0.0) for p in points]
+    for point, (bits, flips) in zip(points, places, strict=True):
+        better = [p for p in places if p[0] <= bits and p[1] <= flips and p != (bits, flips)]
+        assert point.on_front is not bool(better)
+        assert bits <= point.budget
+
+
+def _none_crosses(gap: NDArray[np.float64], part: NDArray[np.float64]) -> float:
+    return float(multivariate_normal(cov=part @ part.T, allow_singular=True).cdf(gap))

@@ -1,0 +1,151 @@
+"""Predicted flips by hand: three inputs, two contenders, two layers, two widths."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from quantdrift.allocation.criteria.mean_square import mean_square_losses
+from quantdrift.allocation.predict import Gaps, flip_chances, flipped, predict
+from quantdrift.allocation.predicted_curve import budgets, predicted_curve
+from quantdrift.errors import DataError, ScoreError, UnsupportedError
+
+NAN = math.nan
+GAPS = np.array([[1.0, 2.0], [0.5, NAN], [3.0, 4.0]])
+# contributions[input][contender][layer] = (at 3 bits, at 4 bits)
+PARTS = np.array(
+    [
+        [[[-2.0, -0.2], [0.5, 0.1]], [[-1.0, -0.1], [-2.0, 0.1]]],
+        [[[-0.4, -0.3], [-0.2, -0.1]], [[NAN, NAN], [NAN, NAN]]],
+        [[[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [-5.0, 0.0]]],
+    ]
+)
+MEASURED = Gaps(gaps=GAPS, contributions=PARTS, n_weights=np.array([100, 300]), widths=(3, 4))
+
+
+def test_shifts_of_layers_add_up() -> None:
+    np.testing.assert_allclose(
+        MEASURED.shifts([3, 3]), [[-1.5, -3.0], [-0.6, NAN], [0.0, -5.0]], rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        MEASURED.shifts([4, 3]), [[0.3, -2.1], [-0.5, NAN], [0.0, -5.0]], rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("widths", "rate", "bits", "shift"),
+    [
+        ([3, 3], 3 / 3, 3.0, 0.6),  # the last input flips to its second contender
+        ([4, 3], 2 / 3, 3.25, 0.3),  # the second one's gap goes to 0 exactly, which is no flip
+        ([4, 4], 0 / 3, 4.0, 0.1),
+        ([16, 4], 0 / 3, 7.0, 0.1),  # (100 * 16 + 300 * 4) / 400; |0.1|, |-0.1| and 0
+        ([16, 16], 0 / 3, 16.0, 0.0),
+    ],
+)
+def test_rates_bits_and_median(widths: list[int], rate: float, bits: float, shift: float) -> None:
+    found = predict(MEASURED, widths)
+    assert (found.flips.value, found.flips.n) == (rate, 3)
+    assert found.bits_per_weight == bits
+    assert found.shift.value == pytest.approx(shift)
+
+
+def test_an_input_without_contenders_is_not_counted() -> None:
+    gaps = np.vstack([GAPS, [[NAN, NAN]]])
+    parts = np.concatenate([PARTS, np.full_like(PARTS[:1], NAN)])
+    more = Gaps(gaps=gaps, contributions=parts, n_weights=MEASURED.n_weights, widths=(3, 4))
+    assert predict(more, [3, 4]) == predict(MEASURED, [3, 4])
+    assert not flipped(gaps, more.shifts([3, 3]))[-1]
+    assert flip_chances(gaps, more.of_layers([3, 3]))[-1] == 0
+
+
+def test_with_one_contender_the_chance_is_a_normal_tail() -> None:
+    """Layers of 3 and 4 make a standard deviation of 5; a gap of 5 lies one of them away."""
+    found = flip_chances(np.array([[5.0], [0.0]]), np.tile([3.0, 4.0], (2, 1, 1)))
+    assert found[0] == pytest.approx(0.1587, abs=0.04)
+    assert found[1] == pytest.approx(0.5, abs=0.06)
+    many = [flip_chances(np.array([[5.0]]), np.array([[[3.0, 4.0]]]), seed=n)[0] for n in range(64)]
+    assert np.mean(many) == pytest.approx(0.15866, abs=0.005)
+
+
+def test_contenders_that_move_as_one_are_one() -> None:
+    """What the first document loses, all gaps lose: more contenders add no chance."""
+    gaps, parts = np.array([[1.0]]), np.array([[[1.0, 0.5]]])
+    again = flip_chances(np.tile(gaps, (1, 4)), np.tile(parts, (1, 4, 1)))
+    assert again[0] == flip_chances(gaps, parts)[0]
+    # and where they move against each other, one of them always comes nearer
+    both = flip_chances(np.tile([[0.0]], (1, 2)), np.array([[[1.0], [-1.0]]]))
+    assert both[0] == 1
+
+
+def test_what_cannot_be_predicted_is_said() -> None:
+    for widths in ([3], [3, 5], [3, 4, 4]):
+        with pytest.raises(UnsupportedError, match="one of 3, 4 \\(or 16"):
+            predict(MEASURED, widths)
+    with pytest.raises(ScoreError, match="got shapes"):
+        Gaps(gaps=GAPS, contributions=PARTS[:2], n_weights=np.array([1, 1]), widths=(3, 4))
+    with pytest.raises(ScoreError, match="one input with a contender"):
+        Gaps(gaps=GAPS * NAN, contributions=PARTS, n_weights=np.array([1, 1]), widths=(3, 4))
+    with pytest.raises(DataError, match="eight queries or more"):
+        predicted_curve(MEASURED.part(np.array([1])))
+
+
+def test_losses_are_mean_squares_over_those_that_are_there() -> None:
+    # layer 0 at W3: 4, 1, 0.16, 0, 0 over five gaps; at W4: 0.04, 0.01, 0.09
+    losses = mean_square_losses(PARTS)
+    assert losses[0] == pytest.approx([5.16 / 5 - 0.14 / 5, 0.0])
+    assert losses.shape == (2, 2)
+
+
+def world(n: int = 40, widths: tuple[int, ...] = (2, 3, 4)) -> Gaps:
+    """One layer that matters and one that does not, of equal size; every shift falls by 4 a bit."""
+    rng = np.random.default_rng(5)
+    sizes = np.array([1.0, 1e-3])[:, None] * 4.0 ** -np.arange(len(widths))
+    return Gaps(
+        gaps=rng.uniform(0, 1, (n, 2)),
+        contributions=rng.standard_normal((n, 2, 2))[..., None] * sizes,
+        n_weights=np.array([100, 100]),
+        widths=widths,
+    )
+
+
+def test_the_curve_has_every_width_and_every_quarter_of_a_bit() -> None:
+    assert budgets((2, 3, 4)) == [2.25, 2.5, 2.75, 3.0, 3.25, 3.5, 3.75]
+    seen: list[int] = []
+    points = predicted_curve(world(), seen.append)
+    assert [(p.budget, p.allocated) for p in points if not p.allocated] == [
+        (2, False),
+        (3, False),
+        (4, False),
+    ]
+    assert [p.budget for p in points if p.allocated] == budgets((2, 3, 4))
+    assert sum(seen) == len(points) == 10
+    assert all(p.prediction.bits_per_weight <= p.budget for p in points)
+
+
+def test_the_layer_that_matters_gets_the_bits_and_that_point_is_on_the_front() -> None:
+    measured = world()
+    points = {(p.budget, p.allocated): p for p in predicted_curve(measured)}
+    assert points[3, True].prediction == predict(measured, [4, 2])
+    assert points[3, True].on_front
+    assert not points[3, False].on_front
+    assert points[2, False].on_front  # nothing has as few bits
+
+
+def test_a_half_is_predicted_with_widths_of_the_other_half() -> None:
+    """Even inputs need the first layer, odd ones the second: what one half teaches is wrong."""
+    measured = world()
+    parts = measured.contributions.copy()
+    parts[1::2] = parts[1::2, :, ::-1]
+    swapped = Gaps(
+        gaps=measured.gaps, contributions=parts, n_weights=np.ones(2, int), widths=(2, 3, 4)
+    )
+    points = {(p.budget, p.allocated): p.prediction for p in predicted_curve(swapped)}
+    even, odd = np.arange(0, 40, 2), np.arange(1, 40, 2)
+    wrong = [
+        flipped(part.gaps, part.shifts(widths))
+        for part, widths in ((swapped.part(even), [2, 4]), (swapped.part(odd), [4, 2]))
+    ]
+    assert points[3, True].flips.value == np.concatenate(wrong).mean()
+    assert (points[3, True].flips.value or 0) > (points[3, False].flips.value or 0)
