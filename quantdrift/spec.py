@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import overload
 
-from quantdrift.errors import SpecError, UnknownNameError
+from quantdrift.errors import QuantDriftError, SpecError, UnknownNameError
 from quantdrift.grammar import (
     ALLOCATION_KEYS,
     CRITERIA,
@@ -213,6 +213,15 @@ def _scheme_at(text: str, start: int, end: int) -> Scheme:
     if stored := _STORED.fullmatch(text[start:end]):
         from quantdrift.allocation.stored.as_scheme import scheme_of  # noqa: PLC0415 -- it imports this
 
-        written = scheme_of(stored["file"], stored["rest"])
-        return Scheme(**read_scheme(written, 0, len(written)))
+        behind = start + len(stored["file"])
+        try:
+            written = scheme_of(stored["file"], stored["rest"])
+        except (QuantDriftError, OSError, ValueError, RuntimeError) as error:
+            why = "a file that quantdrift allocate has written: " + " ".join(str(error).split())
+            raise error_at(text, start, behind, "unusable allocation", why) from error
+        try:
+            return Scheme(**read_scheme(written, 0, len(written)))
+        except SpecError as error:
+            why = f"a quantizer or options that fit the file: {error}"
+            raise error_at(text, behind, end, "unsuitable part", why) from error
     return Scheme(**read_scheme(text, start, end))

@@ -104,8 +104,8 @@ def test_all_of_it_comes_from_the_file(changes: dict[str, Any], full: str, file:
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        ("nowhere.json", DataError, r"nowhere\.json, which cannot be read"),
-        ("other.json", DataError, "is not an allocation"),
+        ("nowhere.json", SpecError, r"nowhere\.json, which cannot be read"),
+        ("other.json", SpecError, "is not an allocation"),
         ("my file.json", SpecError, "without spaces, .* rename it"),
         ("a.json-g64", SpecError, "second granularity"),
         ("a.json-gtpq", SpecError, "unknown part 'gtpq'.* gptq"),
@@ -162,7 +162,7 @@ def test_the_names_of_layers_count_and_not_their_order(file: Path) -> None:
 def test_an_edited_file_is_taken_and_told(file: Path) -> None:
     content = file.read_text().replace('"width": 3', '"width": 4')
     file.write_text(content)
-    with pytest.raises(DataError, match='set "edited" to true'):
+    with pytest.raises(SpecError, match='set "edited" to true'):
         parse("tiny@a.json")
     file.write_text(content.replace('"edited": false', '"edited": true'))
     pair = QuantizedPair([model()], parse("tiny@a.json").scheme)

@@ -13,7 +13,8 @@ __all__ = ["can_be_named", "scheme_of"]
 
 def can_be_named(file: str) -> bool:
     """Whether a spec can hold this name of a file."""
-    return not any(character.isspace() or character in "+@" for character in file)
+    plain = file.isprintable() and not any(c.isspace() or c in "+@" for c in file)
+    return plain and file.encode("utf-8", "replace").decode() == file
 
 
 def scheme_of(file: str, rest: str) -> str:
