@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,11 @@ from quantdrift.allocation.retrieval_problem import CONTENDERS, draw_queries, re
 from quantdrift.allocation.settings import settings_of
 from quantdrift.allocation.stored.record import Allocation
 from quantdrift.measurement.embeddings import digest_of
-from quantdrift.measurement.inputs import Inputs, Vectors
+from quantdrift.measurement.inputs import Vectors
 from quantdrift.pair import QuantizedPair
-from quantdrift.progress import Progress
-from quantdrift.scoring import Similarity
+
+if TYPE_CHECKING:  # it calls this
+    from quantdrift.measurement.steps import Job
 
 __all__ = ["SearchAllocation", "allocate_for_search"]
 
@@ -40,37 +41,20 @@ class SearchAllocation:
 
 
 def allocate_for_search(
-    pair: QuantizedPair,
-    queries: Inputs,
-    documents: Inputs,
-    reference: tuple[Vectors, Vectors],
-    *,
-    similarity: Similarity,
-    batch_size: int,
-    root: Path | None,
-    progress: Progress,
-    excluded: NDArray[np.int64] | None = None,
-    dataset: str | None = None,
-    keep: Mapping[str, int] | None = None,
+    job: Job, reference: tuple[Vectors, Vectors], *, keep: Mapping[str, int] | None = None
 ) -> SearchAllocation:
     """Measure the layers and choose their widths; labels play no part.
 
     Args:
-        pair: in the reference arm; its scheme has a criterion.
-        queries: of which a slice is measured on.
-        documents: the corpus.
-        reference: embeddings of both by the reference.
-        similarity: how embeddings become scores.
-        batch_size: inputs per forward pass.
-        root: cache folder; None keeps nothing.
-        progress: where progress is shown.
-        excluded: per query one document position that does not count, or -1.
-        dataset: name of the data.
+        job: its pair is in the reference arm, and its scheme has a criterion.
+        reference: embeddings of queries and documents by the reference.
         keep: pattern of layer names to the width that such layers are kept at.
 
     Raises:
         QuantDriftError: the criterion cannot measure this model, or there are too few queries.
     """
+    pair = job.pair
+    assert isinstance(pair, QuantizedPair)  # of other pairs no candidate is made
     model = MeasuredModel(
         name=pair.name,
         modules=pair.modules,
@@ -82,33 +66,33 @@ def allocate_for_search(
     chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     if criterion(pair.scheme.criterion or "").needs_inputs:
         settings = settings_of(pair.scheme)
-        chosen = draw_queries(len(queries.ids), wanted=settings.n_queries, seed=settings.seed)
+        chosen = draw_queries(len(job.queries.ids), wanted=settings.n_queries, seed=settings.seed)
         inputs = CalibrationInputs(
             problem=retrieval_problem(
-                queries,
-                documents,
+                job.queries,
+                job.documents,
                 reference,
-                similarity=similarity,
+                similarity=job.similarity,
                 chosen=chosen,
-                batch_size=batch_size,
+                batch_size=job.settings.batch_size,
                 query_only=pair.query_only,
-                excluded=excluded,
+                excluded=job.excluded,
             ),
-            ids=[queries.ids[row] for row in chosen.tolist()],
-            dataset=dataset,
+            ids=[job.queries.ids[row] for row in chosen.tolist()],
+            dataset=job.dataset,
             key=None
-            if queries.key is None or documents.key is None
+            if job.queries.key is None or job.documents.key is None
             else {
-                "queries": queries.key,
-                "documents": documents.key,
+                "queries": job.queries.key,
+                "documents": job.documents.key,
                 "chosen": digest_of(chosen),
-                "excluded": None if excluded is None else digest_of(excluded),
-                "similarity": str(similarity),
-                "batch_size": batch_size,
+                "excluded": None if job.excluded is None else digest_of(job.excluded),
+                "similarity": str(job.similarity),
+                "batch_size": job.settings.batch_size,
                 "contenders": CONTENDERS,
                 "query_only": pair.query_only,
             },
         )
-    setting = setting_of(model, pair.scheme, inputs, root=root, progress=progress)
+    setting = setting_of(model, pair.scheme, inputs, root=job.store.root, progress=job.progress)
     allocation = allocate(model, pair.scheme, inputs, setting, keep=keep)
     return SearchAllocation(allocation=allocation, setting=setting, calibration=chosen)

@@ -18,7 +18,7 @@ from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import SpecError, UnsupportedError
 from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.job import open_pair
-from quantdrift.measurement.steps import Job, Settings
+from quantdrift.measurement.steps import Settings
 from quantdrift.progress import Progress
 from quantdrift.spec import Spec
 
@@ -84,29 +84,9 @@ def allocate_spec(
     check_place(out)
     opened = open_pair(spec, dataset, places=[], device=device, revision=revision)
     left_out([layer.name for layer in opened.pair.layers], spec.scheme, keep)  # refuses early
-    job = Job(
-        pair=opened.pair,
-        queries=opened.queries,
-        documents=opened.documents,
-        similarity=opened.similarity,
-        settings=settings,
-        store=store,
-        progress=progress,
-        dataset=dataset.name,
-    )
+    job = opened.job(settings, store, progress)
     reference, _ = job.embed_reference()
-    found = allocate_for_search(
-        opened.pair,
-        opened.queries,
-        opened.documents,
-        reference,
-        similarity=opened.similarity,
-        batch_size=settings.batch_size,
-        root=store.root,
-        progress=progress,
-        dataset=dataset.name,
-        keep=keep,
-    )
+    found = allocate_for_search(job, reference, keep=keep)
     write_allocation(out, found.allocation)  # before the check, which takes longer
     if not check:
         return Allocated(allocation=found.allocation, contest=None)

@@ -24,7 +24,7 @@ from quantdrift.allocation.rounded import rounded
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.job import open_pair
-from quantdrift.measurement.steps import Job, Settings
+from quantdrift.measurement.steps import Settings
 from quantdrift.progress import Progress
 from quantdrift.runs import Run
 from quantdrift.spec import Scheme, Spec
@@ -100,28 +100,9 @@ def predict_model(
     )
     spec = Spec(model=model, scheme=scheme)
     opened = open_pair(spec, dataset, places=[], device=device, revision=revision)
-    job = Job(
-        pair=opened.pair,
-        queries=opened.queries,
-        documents=opened.documents,
-        similarity=opened.similarity,
-        settings=settings,
-        store=store,
-        progress=progress,
-        dataset=dataset.name,
-    )
+    job = opened.job(settings, store, progress)
     reference, fingerprint = job.embed_reference()
-    found = allocate_for_search(
-        opened.pair,
-        opened.queries,
-        opened.documents,
-        reference,
-        similarity=opened.similarity,
-        batch_size=settings.batch_size,
-        root=store.root,
-        progress=progress,
-        dataset=dataset.name,
-    )
+    found = allocate_for_search(job, reference)
     setting = found.setting
     measured = _gaps(setting)
     with progress.stage("predicting", len(widths) + len(budgets(widths))) as tell:

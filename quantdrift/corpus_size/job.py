@@ -14,7 +14,7 @@ from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.measurement.assembly import Qrels
 from quantdrift.measurement.embeddings import EmbeddingStore, digest_of, key_of
 from quantdrift.measurement.job import describe_data, describe_run, open_pair
-from quantdrift.measurement.steps import Job, Settings
+from quantdrift.measurement.steps import Settings
 from quantdrift.progress import Progress
 from quantdrift.runs import Run, write_run
 from quantdrift.spec import Spec
@@ -60,17 +60,7 @@ def run_sizes(
     subsets = nested_subsets(n_documents, sizes, seed=settings.seed)
     places = [out / folder_of(size, n_documents) for size in sizes]
     opened = open_pair(spec, dataset, places=places, device=device, revision=revision)
-    job = Job(
-        pair=opened.pair,
-        queries=opened.queries,
-        documents=opened.documents,
-        similarity=opened.similarity,
-        settings=settings,
-        store=store,
-        progress=progress,
-        calibration=opened.calibration,
-        dataset=dataset.name,
-    )
+    job = opened.job(settings, store, progress)
     runs = []
     for place, subset, measured in zip(
         places, subsets, measure_sizes(job, subsets, qrels=dataset.qrels or None), strict=True

@@ -15,6 +15,7 @@ from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.pair import Pair, PairName
 from quantdrift.measurement.retrieval import Inputs, Measured, Settings, measure_retrieval
+from quantdrift.measurement.steps import Job
 from quantdrift.measurement.text_inputs import text_inputs
 from quantdrift.metrics import measure
 from quantdrift.models.full_precision import full_precision, refuse_quantized
@@ -102,6 +103,7 @@ class Opened:
         queries: what is searched for.
         documents: what is searched.
         similarity: how the model's embeddings become scores.
+        dataset: name of the data.
         calibration: texts of a file that the scheme names, to calibrate on; None for documents.
         model: what is known of where the model came from.
         started: when loading began, ISO 8601.
@@ -111,9 +113,30 @@ class Opened:
     queries: Inputs
     documents: Inputs
     similarity: Similarity
+    dataset: str
     calibration: Inputs | None
     model: Mapping[str, Any]
     started: str
+
+    def job(self, settings: Settings, store: EmbeddingStore, progress: Progress) -> Job:
+        """The steps of a measurement of it.
+
+        Args:
+            settings: how to measure.
+            store: where embeddings and what was measured of layers are kept.
+            progress: where progress is shown.
+        """
+        return Job(
+            pair=self.pair,
+            queries=self.queries,
+            documents=self.documents,
+            similarity=self.similarity,
+            settings=settings,
+            store=store,
+            progress=progress,
+            calibration=self.calibration,
+            dataset=self.dataset,
+        )
 
 
 def open_pair(
@@ -149,6 +172,7 @@ def open_pair(
         queries=text_inputs(encoder, dataset.queries, role="query", ids=dataset.query_ids),
         documents=text_inputs(encoder, dataset.documents, ids=dataset.document_ids),
         similarity=encoder.similarity,
+        dataset=dataset.name,
         calibration=None if texts is None else text_inputs(encoder, texts),
         model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
         started=started,

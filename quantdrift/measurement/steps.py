@@ -155,18 +155,7 @@ class Job:
         if not (isinstance(self.pair, QuantizedPair) and self.pair.needs_widths):
             return
         start = time.perf_counter()
-        allocation = allocate_for_search(
-            self.pair,
-            self.queries,
-            self.documents,
-            (queries, documents),
-            similarity=self.similarity,
-            batch_size=self.settings.batch_size,
-            excluded=self.excluded,
-            dataset=self.dataset,
-            root=self.store.root,
-            progress=self.progress,
-        ).allocation
+        allocation = allocate_for_search(self, (queries, documents)).allocation
         widths = allocation.width_of
         chosen = [widths[layer.name] for layer in self.pair.layers]
         self.pair.choose(chosen, by=allocation, for_all_data=False)
