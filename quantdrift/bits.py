@@ -10,10 +10,10 @@ from torch import nn
 
 from quantdrift.models.layers import LinearLayer, memory_range
 from quantdrift.quantizers.granularity import n_groups
+from quantdrift.widths import FULL_BITS
 
 __all__ = ["BitsReport", "count_bits"]
 
-_FULL_BITS = 16
 SCALE_BITS = 16
 """A stored scale takes 16 bits in the formats that runtimes read."""
 
@@ -70,7 +70,7 @@ def count_bits(
         out_features, in_features = layer.weight.shape
         n_weights = out_features * in_features
         in_layers[_identity(layer.parameter)] += n_weights
-        if bits == _FULL_BITS:
+        if bits == FULL_BITS:
             codes += n_weights * layer.parameter.element_size() * 8
         else:
             n_quantized += n_weights

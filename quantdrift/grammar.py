@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 from quantdrift.errors import SpecError, nearest
+from quantdrift.widths import FULL_BITS, MAX_BITS, MIN_BITS
 
 __all__ = [
     "ALLOCATION_KEYS",
@@ -43,6 +44,7 @@ OPTION_KEYS = (
     "units",
     "widths",
 )
+
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"
 
@@ -54,7 +56,6 @@ _WORDS: dict[str, tuple[str, Any]] = {
 }
 """Sign and word to what it sets, and to what value."""
 _NAMES = {word[1:]: word for word in _WORDS} | {key: f"+{key}=" for key in OPTION_KEYS}
-_MIN_BITS, _MAX_BITS, _FULL_BITS = 2, 8, 16
 _NUMBER = r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
 # Good bits but for case or a missing W, to suggest nothing that is an error in turn.
 _BITS_LIKE = re.compile(r"[wW]?(8|[2-7](?:\.[0-9]+)?|16(?=[aA]))(?:[aA]([4-8]))?")
@@ -213,7 +214,7 @@ def _read_bits(text: str, at: int, bits: str) -> tuple[float, int | None]:
     weight, mark, activation = bits[1:].partition("A")
     a = at + 1 + len(weight)
     weight_bits = float(weight) if re.fullmatch(_NUMBER, weight) else math.nan
-    if not (_MIN_BITS <= weight_bits <= _MAX_BITS or weight_bits == _FULL_BITS):
+    if not (MIN_BITS <= weight_bits <= MAX_BITS or weight_bits == FULL_BITS):
         problem = f"{'malformed' if math.isnan(weight_bits) else 'out-of-range'} weight bits"
         expected = "a plain number from 2 to 8, e.g. 4 or 3.5, or 16 with activation bits (W16A8)"
         raise error_at(text, at + 1, a, problem, expected)
@@ -221,7 +222,7 @@ def _read_bits(text: str, at: int, bits: str) -> tuple[float, int | None]:
         raise error_at(
             text, a + 1, end, "unsupported activation bits", "a whole number from 4 to 8"
         )
-    if weight_bits == _FULL_BITS and not mark:
+    if weight_bits == FULL_BITS and not mark:
         expected = "2 to 8 weight bits, or activation bits too (W16A8)"
         raise error_at(text, at, end, "nothing would be quantized by", expected)
     return weight_bits, int(activation) if mark else None

@@ -25,7 +25,8 @@ from quantdrift.calibration.sample import Sample
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.aside import put_aside
 from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.layers import LinearLayer, find_linears, left_out
+from quantdrift.models.layers import LinearLayer, left_out
+from quantdrift.models.quantizable import quantizable_layers
 from quantdrift.models.reach import WeightUse
 from quantdrift.models.runtime import runtime_of
 from quantdrift.progress import Progress
@@ -35,9 +36,6 @@ from quantdrift.spec import Scheme
 __all__ = ["Arm", "QuantizedPair"]
 
 Arm = Literal["reference", "candidate"]
-
-_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""Of full-precision weights; an 8-bit float is a quantized one."""
 
 
 class QuantizedPair:
@@ -74,19 +72,7 @@ class QuantizedPair:
         self.modules = list(modules)
         self.name, self.scheme = name, scheme
         self.allocation: Allocation | None = None
-        self.layers: list[LinearLayer] = find_linears(self.modules)
-        if not self.layers:
-            raise UnsupportedError(
-                f"{name} has no nn.Linear layer, so there is nothing to quantize; a pair needs a "
-                "torch model with linear layers (not bm25, a static embedding or an API)"
-            )
-        for layer in self.layers:
-            if layer.parameter.dtype not in _DTYPES or layer.parameter.is_meta:
-                state = "not loaded" if layer.parameter.is_meta else str(layer.parameter.dtype)
-                raise UnsupportedError(
-                    f"the layer {layer.name} of {name} is {state}; a pair starts from a model "
-                    "with floating-point weights, not one that is already quantized or offloaded"
-                )
+        self.layers: list[LinearLayer] = quantizable_layers(self.modules, name)
         self._reached: set[str] = set()
         self._made: MadeLayers | None = None
         self._active = False

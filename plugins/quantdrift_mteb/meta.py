@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
@@ -9,14 +10,15 @@ from typing import Any
 
 from mteb.models.model_meta import ModelMeta
 
-from quantdrift.calibration.sample import calibration_texts
+from quantdrift.calibration.sample import calibration_file, calibration_texts
 from quantdrift.errors import QuantDriftError, UnsupportedError, nearest
 from quantdrift.metrics.keys import harness_metrics
 from quantdrift.models.aliases import EMBEDDED
 from quantdrift.models.full_precision import full_precision
+from quantdrift.models.quiet import quiet_loading
 from quantdrift.models.resolve import ModelSource
 from quantdrift.quantizers import methods_of
-from quantdrift.spec import Spec, parse
+from quantdrift.spec import Scheme, Spec, parse
 from quantdrift_mteb.local_models import local_meta
 from quantdrift_mteb.names import known_names
 from quantdrift_mteb.pairs import make_pair
@@ -71,10 +73,22 @@ def pair_meta(
         "adapted_from": name,
         "loader": _loader(spec, source, base),
         "loader_kwargs": {},
+        "revision": _revision(base, spec.scheme),
         "superseded_by": None,
         "experiment_kwargs": experiment,
     }
     return PairMeta.model_construct(**fields)
+
+
+def _revision(base: ModelMeta, scheme: Scheme) -> str | None:
+    """The base's, and a digest of the files that decide the candidate.
+
+    mteb takes a result of the same name and revision as done already.
+    """
+    stored = scheme.option("allocation")
+    files = [None if stored is None else Path(stored).expanduser(), calibration_file(scheme)]
+    digests = [hashlib.sha256(path.read_bytes()).hexdigest()[:12] for path in files if path]
+    return "-".join([str(base.revision), *digests]) if digests else base.revision
 
 
 def _base_meta(
@@ -159,6 +173,7 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
 
 
 def _loaded(base: ModelMeta, load: Callable[[], Any]) -> Any:
+    quiet_loading()
     try:
         return load()
     except QuantDriftError:

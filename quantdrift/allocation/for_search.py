@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quantdrift.allocation.criteria.base import Setting
 from quantdrift.allocation.criteria.registry import criterion
 from quantdrift.allocation.pre_step import CalibrationInputs, MeasuredModel, allocate, setting_of
-from quantdrift.allocation.retrieval_problem import CONTENDERS, draw_queries, retrieval_problem
+from quantdrift.allocation.retrieval_problem import contenders_for, draw_queries, retrieval_problem
 from quantdrift.allocation.settings import settings_of
 from quantdrift.allocation.stored.record import Allocation
 from quantdrift.measurement.embeddings import digest_of
@@ -41,7 +41,11 @@ class SearchAllocation:
 
 
 def allocate_for_search(
-    job: Job, reference: tuple[Vectors, Vectors], *, keep: Mapping[str, int] | None = None
+    job: Job,
+    reference: tuple[Vectors, Vectors],
+    *,
+    keep: Mapping[str, int] | None = None,
+    n_contenders: int | None = None,
 ) -> SearchAllocation:
     """Measure the layers and choose their widths; labels play no part.
 
@@ -49,6 +53,8 @@ def allocate_for_search(
         job: its pair is in the reference arm, and its scheme has a criterion.
         reference: embeddings of queries and documents by the reference.
         keep: pattern of layer names to the width that such layers are kept at.
+        n_contenders: documents behind the first that gaps are taken to; by the number of
+            calibration queries if not given.
 
     Raises:
         QuantDriftError: the criterion cannot measure this model, or there are too few queries.
@@ -67,6 +73,8 @@ def allocate_for_search(
     if criterion(pair.scheme.criterion or "").needs_inputs:
         settings = settings_of(pair.scheme)
         chosen = draw_queries(len(job.queries.ids), wanted=settings.n_queries, seed=settings.seed)
+        if n_contenders is None:
+            n_contenders = contenders_for(len(chosen))
         inputs = CalibrationInputs(
             problem=retrieval_problem(
                 job.queries,
@@ -75,6 +83,7 @@ def allocate_for_search(
                 similarity=job.similarity,
                 chosen=chosen,
                 batch_size=job.settings.batch_size,
+                n_contenders=n_contenders,
                 query_only=pair.query_only,
                 excluded=job.excluded,
             ),
@@ -89,7 +98,7 @@ def allocate_for_search(
                 "excluded": None if job.excluded is None else digest_of(job.excluded),
                 "similarity": str(job.similarity),
                 "batch_size": job.settings.batch_size,
-                "contenders": CONTENDERS,
+                "contenders": n_contenders,
                 "query_only": pair.query_only,
             },
         )

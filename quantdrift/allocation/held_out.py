@@ -7,27 +7,24 @@ is where the bits are, and that takes a fraction of a run per rival.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.allocation.first_answers import FirstAnswers
 from quantdrift.allocation.rounded import rounded
 from quantdrift.measurement.inputs import Inputs, Vectors
 from quantdrift.models.layers import LinearLayer
 from quantdrift.progress import Progress
-from quantdrift.scoring import Similarity, score_embeddings
+from quantdrift.scoring import Similarity
 from quantdrift.statistics import Estimate, paired_rate_difference, rate_estimate
 
 __all__ = ["Contest", "Rival", "held_out_queries", "hold_contest", "uniform_width"]
 
 QUERIES = 128
 """Held-out queries at most: an interval of some eight points on a rate, at a minute per rival."""
-DEPTH = 20
-"""First documents of every query that are embedded again."""
-_CHUNK = 256
-"""Inputs between two steps of the progress bar."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,20 +109,22 @@ def hold_contest(
         query_only: whether the documents stay at the reference.
         excluded: per query one document position that does not count, or -1.
     """
-    first, pool = _first(reference, similarity, excluded)
-    n_rows = len(queries.ids) + (0 if query_only else len(pool))
-    part = documents.part(pool)
+    answers = FirstAnswers(
+        queries,
+        documents,
+        reference,
+        similarity=similarity,
+        batch_size=batch_size,
+        query_only=query_only,
+        excluded=excluded,
+    )
     flips: dict[str, NDArray[np.bool_]] = {}
     for name, chosen in widths.items():
         with (
-            progress.stage(f"held-out queries: {name}", n_rows) as tell,
+            progress.stage(f"held-out queries: {name}", answers.n_rows) as tell,
             rounded(layers, chosen, group_size),
         ):
-            low = _embedded(queries, batch_size, tell)
-            low_pool = np.asarray(reference[1])[pool]
-            if not query_only:
-                low_pool = _embedded(part, batch_size, tell)
-        flips[name] = _best(low, low_pool, pool, similarity, excluded) != first
+            flips[name] = answers.now(tell) != answers.reference
     n_weights = np.array([layer.weight.numel() for layer in layers])
     ours = next(iter(flips.values()))
     return Contest(
@@ -145,56 +144,3 @@ def hold_contest(
 def uniform_width(budget: float) -> int:
     """The widest whole width within a budget."""
     return min(8, math.floor(budget))
-
-
-def _first(
-    reference: tuple[Vectors, Vectors],
-    similarity: Similarity,
-    excluded: NDArray[np.int64] | None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The reference's first document of every query, and all documents that are near the first."""
-    queries, documents = reference
-    state = score_embeddings(
-        queries,
-        queries,
-        documents,
-        documents,
-        similarity=similarity,
-        k=min(DEPTH, len(documents)),
-        excluded=excluded,
-    )
-    tops = state.reference_top()[0]
-    return tops[:, 0], np.unique(tops[tops >= 0])
-
-
-def _best(
-    queries: Vectors,
-    documents: Vectors,
-    pool: NDArray[np.int64],
-    similarity: Similarity,
-    excluded: NDArray[np.int64] | None,
-) -> NDArray[np.int64]:
-    """The first document of every query among those of the pool."""
-    places = None
-    if excluded is not None:
-        places = np.searchsorted(pool, excluded)
-        there = pool[np.minimum(places, len(pool) - 1)] == excluded
-        places = np.where(there, places, -1)
-    state = score_embeddings(
-        queries, queries, documents, documents, similarity=similarity, k=1, excluded=places
-    )
-    best: NDArray[np.int64] = state.reference_top()[0][:, 0]
-    return np.where(best >= 0, pool[np.maximum(best, 0)], -1)
-
-
-def _embedded(side: Inputs, batch_size: int, tell: Callable[[int], None]) -> Vectors:
-    order = side.order()
-    chunks = [order[at : at + _CHUNK] for at in range(0, len(order), _CHUNK)]
-    parts = []
-    for chunk in chunks:
-        parts.append(side.encode(chunk, batch_size))
-        tell(len(chunk))
-    vectors = np.concatenate(parts)
-    found = np.empty_like(vectors)
-    found[order] = vectors
-    return found

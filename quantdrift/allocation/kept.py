@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import RunError
+from quantdrift.whole_file import whole_file
 
 __all__ = ["HeldArrays", "KeptArrays"]
 
@@ -48,16 +47,9 @@ class KeptArrays:
             RunError: the folder cannot be written, or there is no space.
         """
         path = self._path(name)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            try:
-                with partial.open("wb") as file:
-                    np.save(file, np.asarray(array, dtype=np.float64), allow_pickle=False)
-                os.replace(partial, path)
-            finally:
-                with suppress(OSError):
-                    partial.unlink(missing_ok=True)
+            with whole_file(path) as partial, partial.open("wb") as file:
+                np.save(file, np.asarray(array, dtype=np.float64), allow_pickle=False)
         except OSError as error:
             raise RunError(
                 f"sensitivities cannot be kept in {self._folder}: {error}. Free some space, set "

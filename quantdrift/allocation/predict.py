@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import ScoreError, UnsupportedError
 from quantdrift.statistics import Estimate, mean_estimate, quantile_estimate, rate_estimate
+from quantdrift.widths import FULL_BITS
 
 __all__ = ["Gaps", "Prediction", "flip_chances", "flipped", "predict", "summary"]
 
-_UNTOUCHED = 16
 _DRAWS = 512
 """Random factors per layer: an input's chance is off by 0.02 at most, a rate by far less."""
 _BLOCK = 64
@@ -95,15 +95,15 @@ class Gaps:
             UnsupportedError: a width was not measured, or there is not one for each layer.
         """
         known = {width: column for column, width in enumerate(self.widths)}
-        if len(widths) != len(self.n_weights) or not set(widths) <= {*known, _UNTOUCHED}:
+        if len(widths) != len(self.n_weights) or not set(widths) <= {*known, FULL_BITS}:
             raise UnsupportedError(
                 f"expected a width for each of {len(self.n_weights)} layers, one of "
-                f"{', '.join(map(str, self.widths))} (or {_UNTOUCHED} for a layer left alone); got "
+                f"{', '.join(map(str, self.widths))} (or {FULL_BITS} for a layer left alone); got "
                 f"{len(widths)} of {', '.join(map(str, sorted(set(widths))))}"
             )
         columns = [known.get(width, 0) for width in widths]
         chosen: NDArray[np.float64] = self.contributions[:, :, np.arange(len(columns)), columns]
-        return np.where(np.array(widths) == _UNTOUCHED, 0.0, chosen)
+        return np.where(np.array(widths) == FULL_BITS, 0.0, chosen)
 
     def shifts(self, widths: Sequence[int]) -> NDArray[np.float64]:
         """The shift of every gap when the layers have these widths, c = sum over layers.

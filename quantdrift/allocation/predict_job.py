@@ -20,6 +20,7 @@ from quantdrift.allocation.predicted_runs import (
     additivity,
     measured_run,
 )
+from quantdrift.allocation.retrieval_problem import CONTENDERS
 from quantdrift.allocation.rounded import rounded
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.measurement.embeddings import EmbeddingStore
@@ -102,7 +103,7 @@ def predict_model(
     opened = open_pair(spec, dataset, places=[], device=device, revision=revision)
     job = opened.job(settings, store, progress)
     reference, fingerprint = job.embed_reference()
-    found = allocate_for_search(job, reference)
+    found = allocate_for_search(job, reference, n_contenders=CONTENDERS)
     setting = found.setting
     measured = _gaps(setting)
     with progress.stage("predicting", len(widths) + len(budgets(widths))) as tell:

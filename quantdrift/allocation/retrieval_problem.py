@@ -20,12 +20,16 @@ from quantdrift.errors import DataError
 from quantdrift.measurement.inputs import Inputs, Vectors
 from quantdrift.scoring import Similarity, score_embeddings
 
-__all__ = ["CONTENDERS", "draw_queries", "retrieval_problem"]
+__all__ = ["CONTENDERS", "GAPS", "contenders_for", "draw_queries", "retrieval_problem"]
 
 LEAST_SHARE = 4
 """At most one query in this many is taken for calibration."""
+GAPS = 128
+"""Gaps that layers are measured on: to the runner-up, and to more where queries are few."""
+_FEW = 4
+"""A batch may be short by this factor to be apart from busier inputs."""
 CONTENDERS = 4
-"""Documents behind the first that are watched: a flip is mostly to one of them."""
+"""Documents behind the first that are watched at most: a flip is mostly to one of them."""
 
 
 def draw_queries(n_queries: int, *, wanted: int, seed: int = 0) -> NDArray[np.int64]:
@@ -49,6 +53,11 @@ def draw_queries(n_queries: int, *, wanted: int, seed: int = 0) -> NDArray[np.in
     return np.sort(rng.choice(n_queries, size=n, replace=False)).astype(np.int64)
 
 
+def contenders_for(n_queries: int) -> int:
+    """How many documents behind the first each calibration query is measured against."""
+    return min(CONTENDERS, -(-GAPS // n_queries))
+
+
 def retrieval_problem(
     queries: Inputs,
     documents: Inputs,
@@ -57,7 +66,7 @@ def retrieval_problem(
     similarity: Similarity,
     chosen: NDArray[np.int64],
     batch_size: int,
-    n_contenders: int = CONTENDERS,
+    n_contenders: int = 1,
     query_only: bool = False,
     excluded: NDArray[np.int64] | None = None,
 ) -> GapProblem:
@@ -133,21 +142,34 @@ def _batches(
     """Batches of similar lengths, apart by how busy; row `start + i` is the input `chosen[i]`."""
     part = side.part(chosen)
     order = part.order()
+    ends = [*range(size, len(order), size), len(order)]
     if busy is not None:
         order = order[np.argsort(busy[order], kind="stable")]
-    for at in range(0, len(order), size):
-        rows = order[at : at + size]
+        ends = _ends(busy[order], size)
+    begin = 0
+    for end in ends:
+        rows = order[begin:end]
         yield Batch(rows=rows + start, run=partial(part.encode, rows, size))
+        begin = end
+
+
+def _ends(busy: NDArray[np.int64], size: int) -> list[int]:
+    """Where batches end: they are full, or have a few inputs and the next one is busier.
+
+    A batch takes as many backward passes as its busiest input.
+    """
+    ends, begin = [], 0
+    for place in range(1, len(busy)):
+        count = place - begin
+        if count == size or (count >= size // _FEW and busy[place] > busy[place - 1]):
+            ends.append(place)
+            begin = place
+    return [*ends, len(busy)]
 
 
 def _busy(tops: NDArray[np.int64], needed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """In how many queries' contenders a document is, as a power of two.
-
-    Each takes a backward pass of its whole batch, so those that are in many share a batch.
-    """
-    counts = np.bincount(np.searchsorted(needed, tops[tops >= 0]), minlength=len(needed))
-    powers: NDArray[np.int64] = np.ceil(np.log2(counts)).astype(np.int64)
-    return powers
+    """In how many gaps a document is: each takes a backward pass of its whole batch."""
+    return np.bincount(np.searchsorted(needed, tops[tops >= 0]), minlength=len(needed))
 
 
 def _gap(queries: Tensor, firsts: Tensor, others: Tensor, similarity: Similarity) -> Tensor:

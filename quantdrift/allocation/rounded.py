@@ -9,10 +9,9 @@ from quantdrift.calibration.driver import put_in_place
 from quantdrift.models.aside import put_aside
 from quantdrift.models.layers import LinearLayer
 from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.widths import FULL_BITS
 
 __all__ = ["rounded"]
-
-_UNTOUCHED = 16
 
 
 @contextmanager
@@ -28,6 +27,6 @@ def rounded(
     """
     with put_aside(layers):
         for layer, bits in zip(layers, widths, strict=True):
-            if bits != _UNTOUCHED:
+            if bits != FULL_BITS:
                 put_in_place(layer, quantize_rtn(layer.weight, bits=bits, group_size=group_size))
         yield

@@ -9,10 +9,12 @@ from quantdrift.errors import SpecError
 from quantdrift.grammar import error_at
 from quantdrift.spec import Scheme
 
-__all__ = ["DEFAULT_QUERIES", "PreStepSettings", "settings_of"]
+__all__ = ["DEFAULT_QUERIES", "DEPTH", "PreStepSettings", "settings_of"]
 
 DEFAULT_QUERIES = 128
 """Calibration queries, as in the paper."""
+DEPTH = 20
+"""First documents of every query that are embedded again to compare allocations."""
 UNITS = ("layer", "fused")
 
 

@@ -6,8 +6,6 @@ They lie beside the embeddings, under a key of everything that decides them.
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from torch import Tensor
 from quantdrift.calibration.driver import LayerCandidate
 from quantdrift.errors import RunError
 from quantdrift.quantizers import QuantizedWeight
+from quantdrift.whole_file import whole_file
 
 __all__ = ["CodeStore"]
 
@@ -54,14 +53,10 @@ class CodeStore:
 
         tensors, facts = _taken_apart(layer)
         path = self._path(number)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, partial, metadata={"layer": json.dumps(facts)})
-            os.replace(partial, path)
+            with whole_file(path) as partial:
+                save_file(tensors, partial, metadata={"layer": json.dumps(facts)})
         except Exception as error:  # safetensors has its own error for a full disk
-            with suppress(OSError):
-                partial.unlink()
             raise RunError(
                 f"quantized layers cannot be kept in {self._folder}: {error}. Free some space, set "
                 "QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"

@@ -30,6 +30,7 @@ def main() -> None:
         commands_models,
         commands_runs,
         commands_setup,
+        commands_study,
     )
     from quantdrift.cli.app import app  # noqa: PLC0415 -- typer takes a while to import
 

@@ -26,6 +26,7 @@ from quantdrift.measurement.embeddings import EmbeddingStore, default_store
 from quantdrift.measurement.steps import Settings
 from quantdrift.progress import Silent, Terminal
 from quantdrift.spec import Scheme, Spec, parse
+from quantdrift.widths import FULL_BITS
 
 __all__ = ["AllocateOptions", "allocate_command"]
 
@@ -106,7 +107,7 @@ def _kept(text: str) -> tuple[str, int]:
     """A pattern and a width, of PATTERN=WIDTH; the width is 16 if there is none."""
     pattern, _, width = text.rpartition("=")
     if not pattern:
-        return text, 16
+        return text, FULL_BITS
     if not width.isdecimal():
         raise QuantDriftError(f"--keep {text}: expected PATTERN or PATTERN=BITS, e.g. '*.0.*=8'")
     return pattern, int(width)

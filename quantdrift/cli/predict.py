@@ -14,6 +14,7 @@ from quantdrift.allocation.predict_job import Predicted, predict_model
 from quantdrift.allocation.predicted_runs import Additivity
 from quantdrift.cli import Interrupted
 from quantdrift.cli.predicted import print_prediction
+from quantdrift.cli.values import parse_group
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import QuantDriftError, SpecError
 from quantdrift.measurement.embeddings import EmbeddingStore, default_store
@@ -51,7 +52,7 @@ def predict_command(options: PredictOptions) -> None:
         QuantDriftError: anything wrong with options, model, data or runs.
     """
     _refuse_scheme(options.model)
-    widths, group_size = _widths(options.widths), _group(options.group)
+    widths, group_size = _widths(options.widths), parse_group(options.group)
     runs = find_runs(options.runs)
     store = default_store() if options.cache else EmbeddingStore(None)
     try:
@@ -102,17 +103,6 @@ def _widths(text: str) -> tuple[int, ...]:
             "between, e.g. 2,3,4,8"
         )
     return tuple(sorted({int(width) for width in text.split(",")}))
-
-
-def _group(text: str) -> int | None:
-    if text == "channel":
-        return None
-    if not re.fullmatch("[1-9][0-9]{0,8}", text):
-        raise QuantDriftError(
-            f"--group {text}: expected the number of input weights that share a scale, e.g. 128, "
-            "or channel"
-        )
-    return int(text)
 
 
 def _json(found: Predicted, options: PredictOptions, group_size: int | None) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from quantdrift.widths import FULL_BITS
+
 __all__ = ["quantization_lines"]
 
 _SHOWN = 4
-_FULL_BITS = 16
 FEW_TOKENS = 10_000
 """Tokens of a layer below which second moments of a few hundred inputs are mostly noise."""
 
@@ -61,9 +62,9 @@ def quantization_lines(record: Mapping[str, Any]) -> list[str]:
 
 def _widths(allocation: Mapping[str, Any]) -> str:
     counts = sorted(Counter(allocation["widths"].values()).items())
-    parts = [f"at {width}" for width, _ in counts if width != _FULL_BITS]
+    parts = [f"at {width}" for width, _ in counts if width != FULL_BITS]
     parts[-1:] = [f"{part} bits" for part in parts[-1:]]
-    parts += ["not quantized" for width, _ in counts if width == _FULL_BITS]
+    parts += ["not quantized" for width, _ in counts if width == FULL_BITS]
     numbers = [str(n) for _, n in counts]
     numbers[0] += " layer" if numbers[0] == "1" else " layers"
     shown = ", ".join(f"{n} {part}" for n, part in zip(numbers, parts, strict=True))

@@ -12,13 +12,43 @@ from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.runs import Run
 
-__all__ = ["cautions", "matching_rows"]
+__all__ = ["cautions", "in_both", "matching_rows"]
 
 HARMLESS = frozenset({"k", "batch_size", "noise_floor", "seed"})
 """Settings that change what is stored or how noise is measured, not what a metric means."""
 
 SOFTWARE = frozenset({"device", "torch", "transformers", "sentence-transformers"})
 """Settings that change scores by rounding only; the reference's own answers show if they did."""
+
+
+def in_both(a: Run, b: Run, one: Evidence, other: Evidence) -> tuple[Evidence, Evidence, list[str]]:
+    """The evidence without inputs that the other run leaves out, having measured layers on them.
+
+    Inputs that are missing for another reason stay, and `matching_rows` then refuses the runs.
+
+    Args:
+        a: the first run.
+        b: the second run.
+        one: evidence of the first.
+        other: evidence of the second.
+
+    Returns:
+        Evidence of either, and what to know: one sentence or none.
+    """
+    here, there = one.input_ids, other.input_ids
+    kept, kept_there = np.isin(here, there), np.isin(there, here)
+    left_out = [int(_at(run.record, ("data", "inputs_left_out")) or 0) for run in (a, b)]
+    only = int((~kept).sum()), int((~kept_there).sum())
+    if not any(only) or not kept.any() or only[0] > left_out[1] or only[1] > left_out[0]:
+        return one, other, []
+    dropped = [
+        f"{count:,} of {name}" for count, name in zip(only, ("A", "B"), strict=True) if count
+    ]
+    note = (
+        f"compared on the {int(kept.sum()):,} inputs that both have; left out because the other "
+        f"run's layers were measured on them: {', '.join(dropped)}"
+    )
+    return one.part(np.flatnonzero(kept)), other.part(np.flatnonzero(kept_there)), [note]
 
 
 def matching_rows(a: Run, b: Run, one: Evidence, other: Evidence) -> NDArray[np.int64]:

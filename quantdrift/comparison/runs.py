@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.comparison.matching import cautions, matching_rows
+from quantdrift.comparison.matching import cautions, in_both, matching_rows
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, MetricError, parse_metric
@@ -117,6 +117,7 @@ def compare_runs(
     one, other = a.evidence(), b.evidence()
     if not one.n_inputs:
         raise RunError(f"there is nothing to compare: {a.path} holds no inputs")
+    one, other, shared = in_both(a, b, one, other)
     order = matching_rows(a, b, one, other)
     chosen = [parse_metric(name) for name in DEFAULT_METRICS] if metrics is None else metrics
     samples = []
@@ -139,7 +140,7 @@ def compare_runs(
         alpha=alpha,
         seed=seed,
         metrics=compare_samples(samples, margin=margin, alpha=alpha, seed=seed),
-        notes=(*same, *cautions(a, b, one, other, order)),
+        notes=(*same, *shared, *cautions(a, b, one, other, order)),
     )
 
 

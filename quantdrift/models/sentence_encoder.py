@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.models.quiet import quiet_loading
 from quantdrift.models.resolve import ModelSource
 from quantdrift.saving.folder import is_onnx_folder
 from quantdrift.scoring import Similarity
@@ -21,9 +21,6 @@ from quantdrift.scoring import Similarity
 __all__ = ["Role", "SentenceEncoder", "load_encoder", "pick_device"]
 
 Role = Literal["query", "document"]
-
-_TALKATIVE = ("sentence_transformers", "torchao", "torch.utils._pytree")
-"""Logs that warn, when a model is loaded, of what concerns none of its users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,8 +90,7 @@ def load_encoder(
             loaded as an embedding model.
         RunError: the folder's ONNX model is not the one that was written.
     """
-    for name in _TALKATIVE:
-        logging.getLogger(name).setLevel(logging.ERROR)
+    quiet_loading("sentence_transformers")
     on_onnx = source.kind == "local" and is_onnx_folder(Path(source.location))
     try:
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import

@@ -9,10 +9,9 @@ from quantdrift.errors import UnsupportedError
 from quantdrift.quantizers.base import LayerQuantizer
 from quantdrift.quantizers.registry import Method, method_at, methods_of
 from quantdrift.spec import Scheme
+from quantdrift.widths import POSSIBLE_BITS
 
 __all__ = ["MethodsByLayer"]
-
-_POSSIBLE = {*range(2, 9), 16}
 
 
 class MethodsByLayer:
@@ -59,7 +58,7 @@ class MethodsByLayer:
                 one of these widths, or there are more or fewer than layers.
         """
         one = self._scheme.criterion is None
-        if one or not _POSSIBLE.issuperset(widths) or len(widths) != n_layers:
+        if one or not POSSIBLE_BITS.issuperset(widths) or len(widths) != n_layers:
             several = "layers of one width" if one else f"{n_layers} layers of 2 to 8 bits, or 16"
             raise UnsupportedError(
                 f"{self._scheme} has {several}; got {len(widths)} widths, {sorted(set(widths))}"

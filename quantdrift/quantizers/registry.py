@@ -10,10 +10,10 @@ from quantdrift.components import CALIBRATED
 from quantdrift.errors import UnsupportedError
 from quantdrift.quantizers.base import LayerQuantizer
 from quantdrift.spec import Scheme
+from quantdrift.widths import FULL_BITS
 
 __all__ = ["Method", "layer_quantizer", "method_at", "methods_of"]
 
-_FULL_BITS = 16
 _MODULES = {
     "rtn": "rtn",
     "adaround": "adaround",
@@ -85,7 +85,7 @@ def method_at(scheme: Scheme, bits: int) -> Method:
     """
     own = [option for option in scheme.options if option[0] in _taken(scheme)]
     quantizer = None
-    if bits != _FULL_BITS:
+    if bits != FULL_BITS:
         quantizer = layer_quantizer(replace(scheme.at(bits), options=tuple(own)))
     if scheme.criterion is not None and hasattr(quantizer, "walk_blocks"):
         raise UnsupportedError(
@@ -106,7 +106,7 @@ def layer_quantizer(scheme: Scheme) -> LayerQuantizer | None:
         MissingExtraError: the library that does it is not installed.
     """
     _refuse_settings(scheme)
-    if scheme.weight_bits == _FULL_BITS:
+    if scheme.weight_bits == FULL_BITS:
         return None
     module = importlib.import_module(f"{__package__}.{_MODULES[scheme.quantizer]}")
     from_scheme: Callable[[Scheme], LayerQuantizer] = module.from_scheme

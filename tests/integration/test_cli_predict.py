@@ -3,74 +3,16 @@
 from __future__ import annotations
 
 import json
-import random
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from candidate_samples import WORDS, save_backbone
+from tiny_command_line import Run, one_thread, place, quantdrift
 
 from quantdrift.allocation import predict_job
 from quantdrift.allocation.gradients import one_pass
-from quantdrift.cli import main
 
-N_QUERIES, N_DOCS = 40, 30
-Run = Callable[..., str]
-
-
-def text(seed: int, n: int) -> str:
-    return " ".join(random.Random(seed).choices(WORDS, k=n))
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, a folder in BEIR layout and the same texts as plain files."""
-    root = tmp_path_factory.mktemp("predict")
-    save_backbone(root / "tiny")
-    queries = [text(number, 5) for number in range(N_QUERIES)]
-    documents = [text(1000 + number, 9) for number in range(N_DOCS)]
-    (root / "data").mkdir()
-    for name, texts in (("queries", queries), ("corpus", documents)):
-        lines = [json.dumps({"_id": f"{name[0]}{n}", "text": t}) for n, t in enumerate(texts)]
-        (root / "data" / f"{name}.jsonl").write_text("\n".join(lines))
-        (root / f"{name}.txt").write_text("\n".join(texts))
-    return root
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def quantdrift(
-    place: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Run:
-    """Runs a command line in a folder of its own; what it prints comes back."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(place / "cache"))  # the tests share measurements
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def run(*args: str, code: int = 0) -> str:
-        given = [a.replace("TINY", str(place / "tiny")).replace("ROOT", str(place)) for a in args]
-        monkeypatch.setattr(sys, "argv", ["quantdrift", *given, "--quiet"])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        assert (ended.value.code or 0) == code, shown.err
-        return shown.out if code == 0 else shown.err
-
-    return run
-
+__all__ = ["one_thread", "place", "quantdrift"]  # fixtures
 
 DATA = ("--data", "ROOT/data", "--group", "64")
 RUN = ("--data", "ROOT/data", "--no-noise-floor")

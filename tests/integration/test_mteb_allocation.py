@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,26 @@ def test_a_stored_allocation_serves_every_task(folder: Path) -> None:
     assert figures(stored, search())["drift_n_inputs"] == 12
     assert figures(stored, search(shortlist=5))["drift_n_inputs"] == 12
     assert figures(stored, search(1))["drift_n_inputs"] == 12  # queries of the same names
+
+
+def test_a_file_that_changes_is_another_revision(folder: Path, tmp_path: Path) -> None:
+    chosen = pair_of(folder, "W3.5-g16+gap")
+    figures(chosen, search(), cache=mteb.ResultCache(tmp_path / "out"))
+    stored = chosen.pair.allocation
+    assert stored is not None
+    revisions = []
+    for seed in (0, 1, 0):
+        write_allocation(tmp_path / "a.json", replace(stored, seed=seed))
+        meta = mteb.get_model_meta(f"quantdrift:{folder}@a.json")
+        revisions.append(meta.revision)
+    plain = mteb.get_model_meta(f"quantdrift:{folder}@W4").revision
+    assert revisions[0] == revisions[2] != revisions[1]
+    assert all(revision.startswith(f"{plain}-") for revision in revisions)
+    texts = tmp_path / "texts.txt"
+    found = set()
+    for text in ("one", "two"):
+        texts.write_text(f"{text}\n")
+        scheme = f"W4-gptq+calib={texts}"
+        found.add(mteb.get_model_meta(f"quantdrift:{folder}@{scheme}").revision)
+    assert len(found) == 2
+    assert plain not in found

@@ -8,77 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparison_samples import ITEMS, N, evidence_of, flipped, run_of, scores
 from numpy.typing import NDArray
 
 from quantdrift.comparison.runs import Comparison, compare_runs
 from quantdrift.errors import QuantDriftError, RunError
-from quantdrift.evidence import Evidence
-from quantdrift.measurement.assembly import assemble
 from quantdrift.metrics import MetricError, parse_metric
-from quantdrift.runs import Run, write_run
-from quantdrift.scoring import score_matrix
-
-N, ITEMS = 60, 12
-RECORD: dict[str, Any] = {
-    "spec": "minilm@W4-g64-rtn",
-    "model": {"name": "minilm", "fingerprint": "reference"},
-    "data": {"name": "corpus", "split": "test", "fingerprint": "texts"},
-    "settings": {
-        "k": ITEMS,
-        "batch_size": 32,
-        "seed": 0,
-        "noise_floor": False,
-        "similarity": "cosine",
-        "dtype": "torch.float32",
-        "device": "cpu",
-        "torch": "2.6",
-    },
-}
+from quantdrift.runs import Run
 
 
 @pytest.fixture(scope="module")
 def reference() -> NDArray[np.float64]:
-    return np.random.default_rng(0).permuted(np.tile(np.linspace(0, 1, ITEMS), (N, 1)), axis=1)
-
-
-def flipped(reference: NDArray[np.float64], rows: range) -> NDArray[np.float64]:
-    """A candidate that agrees except that in these rows ranks 1 and 2 change places."""
-    candidate = reference.copy()
-    best, second = np.argsort(-reference, axis=1)[:, :2].T
-    for row in rows:
-        candidate[row, best[row]], candidate[row, second[row]] = (
-            reference[row, second[row]],
-            reference[row, best[row]],
-        )
-    return candidate
-
-
-def evidence_of(
-    reference: NDArray[np.float64],
-    candidate: NDArray[np.float64],
-    *,
-    k: int = ITEMS,
-    labels: bool = True,
-    names: list[str] | None = None,
-) -> Evidence:
-    """The best item of the reference is the relevant one, for every input."""
-    names = [f"q{row}" for row in range(len(reference))] if names is None else names
-    best = reference.argmax(axis=1)
-    qrels = {name: {f"d{item}": 1} for name, item in zip(names, best, strict=True)}
-    return assemble(
-        score_matrix(reference, candidate, k=k),
-        input_ids=names,
-        item_ids=[f"d{item}" for item in range(ITEMS)],
-        qrels=qrels if labels else None,
-    )
-
-
-def run_of(path: Path, evidence: Evidence, **changes: Any) -> Run:
-    """A run whose record differs from `RECORD` in these parts."""
-    record = {**RECORD}
-    for part, change in changes.items():
-        record[part] = {**RECORD[part], **change} if isinstance(change, dict) else change
-    return write_run(path, evidence=evidence, record=record)
+    return scores()
 
 
 @pytest.fixture

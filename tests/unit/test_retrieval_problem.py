@@ -11,7 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from quantdrift.allocation.problem import GapProblem
-from quantdrift.allocation.retrieval_problem import draw_queries, retrieval_problem
+from quantdrift.allocation.retrieval_problem import (
+    contenders_for,
+    draw_queries,
+    retrieval_problem,
+)
 from quantdrift.errors import DataError
 from quantdrift.measurement.inputs import Inputs
 from quantdrift.scoring import Similarity, score_embeddings
@@ -47,6 +51,7 @@ def problem_of(
     *,
     chosen: Any = None,
     batch_size: int = 8,
+    n_contenders: int = 4,
     **options: Any,
 ) -> GapProblem:
     return retrieval_problem(
@@ -56,6 +61,7 @@ def problem_of(
         similarity=similarity,
         chosen=np.arange(len(queries.vectors)) if chosen is None else np.array(chosen),
         batch_size=batch_size,
+        n_contenders=n_contenders,
         **options,
     )
 
@@ -189,3 +195,16 @@ def test_the_draw_is_seeded_ascending_and_a_quarter_at_most() -> None:
     ]
     with pytest.raises(DataError, match=r"at least 4 queries, .* got 3"):
         draw_queries(3, wanted=1)
+
+
+def test_few_queries_are_measured_against_more_documents() -> None:
+    assert [contenders_for(n) for n in (1, 32, 42, 43, 64, 127, 128, 500)] == [
+        4,
+        4,
+        4,
+        3,
+        2,
+        2,
+        1,
+        1,
+    ]

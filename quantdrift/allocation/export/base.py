@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from quantdrift.allocation.export.names import FULL_BITS, runtime_layers, some
+from quantdrift.allocation.export.names import runtime_layers, some
 from quantdrift.allocation.solving.units import runtime_units
 from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.errors import UnsupportedError
+from quantdrift.widths import FULL_BITS
 
 __all__ = ["Exporter", "as_json", "export_allocation", "refuse", "untied", "whole_groups"]
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantdrift.allocation.export.base import as_json, refuse, untied
-from quantdrift.allocation.export.names import FULL_BITS, anywhere
+from quantdrift.allocation.export.names import anywhere
 from quantdrift.allocation.stored.record import AllocatedLayer
+from quantdrift.widths import FULL_BITS
 
 __all__ = ["GPTQModel"]
 

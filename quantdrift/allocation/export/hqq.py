@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantdrift.allocation.export.base import as_json, refuse, whole_groups
-from quantdrift.allocation.export.names import FULL_BITS
 from quantdrift.allocation.stored.record import AllocatedLayer
+from quantdrift.widths import FULL_BITS
 
 __all__ = ["Hqq", "linear_tag"]
 

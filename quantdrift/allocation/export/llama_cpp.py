@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantdrift.allocation.export.base import refuse
-from quantdrift.allocation.export.names import FULL_BITS
 from quantdrift.allocation.stored.record import AllocatedLayer
+from quantdrift.widths import FULL_BITS
 
 __all__ = ["TYPES", "LlamaCpp", "tensor_name"]
 

@@ -18,11 +18,10 @@ from dataclasses import replace
 
 from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.errors import UnsupportedError
+from quantdrift.widths import FULL_BITS
 
-__all__ = ["FULL_BITS", "anywhere", "runtime_layers", "some"]
+__all__ = ["anywhere", "runtime_layers", "some"]
 
-FULL_BITS = 16
-"""Width of a layer that is not quantized."""
 _NUMBERED = re.compile(r"[0-9]+\.(?P<rest>.+)")
 _HOLDERS = ("model.", "auto_model.")
 _NO_MODULE = re.compile(

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantdrift.allocation.export.base import as_json, refuse
-from quantdrift.allocation.export.names import FULL_BITS, some
+from quantdrift.allocation.export.names import some
 from quantdrift.allocation.stored.record import AllocatedLayer
+from quantdrift.widths import FULL_BITS
 
 __all__ = ["OnnxRuntime", "node_name"]
 

@@ -22,8 +22,9 @@ from quantdrift.allocation.problem import Batch
 
 __all__ = ["BackwardPasses"]
 
-_MEMORY = 256 * 2**20
-"""Bytes of single rows' gradients that are held at once."""
+_MEMORY = {"cpu": 8 * 2**20, "other": 256 * 2**20}
+"""Bytes of single rows' gradients that are held at once: what a processor's cache holds, or enough
+to keep an accelerator busy."""
 
 
 class BackwardPasses:
@@ -120,7 +121,8 @@ def _by_row(x: Tensor, gradient: Tensor, n: int, changes: Tensor) -> Tensor:
     """
     inputs = x.detach().reshape(n, -1, x.shape[-1]).float()
     gradients = gradient.reshape(n, -1, gradient.shape[-1]).float()
-    size = max(1, _MEMORY // (4 * changes.shape[1]))
+    memory = _MEMORY.get(changes.device.type, _MEMORY["other"])
+    size = max(1, memory // (4 * changes.shape[1]))
     parts = [
         torch.bmm(gradients[at : at + size].mT, inputs[at : at + size]).flatten(1) @ changes.T
         for at in range(0, n, size)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import SpecError, UnknownNameError, UnsupportedError, nearest
+from quantdrift.widths import FULL_BITS, MAX_BITS, MIN_BITS, POSSIBLE_BITS
 
 __all__ = ["FUSED", "excluded", "runtime_units"]
 
@@ -35,11 +36,10 @@ _EXPERT_OF_LIST = re.compile(r"(?P<stack>(?:.*\.)?experts)\.(?:expert_)?[0-9]+(?
 _EXPERT_OF_STACK = re.compile(
     r"(?P<module>.+)\.(?:(?:gate_up_proj|up_proj|down_proj)|(?P<weight>weight))\.[0-9]+"
 )
+
 """One parameter for all experts, as `find_linears` names its parts: mlp.experts.down_proj.3."""
 _STACKS = (".input_linear", ".output_linear")
 """Modules beside each other, each with a stack of its own, that make one mixture."""
-_FULL_BITS = 16
-_MIN_BITS, _MAX_BITS = 2, 8
 _REGEX = "re:"
 
 
@@ -85,10 +85,10 @@ def excluded(
     """
     chosen: dict[str, tuple[int, str]] = {}
     for pattern, width in patterns.items():
-        if isinstance(width, bool) or width not in {*range(_MIN_BITS, _MAX_BITS + 1), _FULL_BITS}:
+        if isinstance(width, bool) or width not in POSSIBLE_BITS:
             raise UnsupportedError(
-                f"layers {pattern} cannot be kept at {width!r} bits: expected {_MIN_BITS} to "
-                f"{_MAX_BITS}, or {_FULL_BITS} for layers that are not quantized"
+                f"layers {pattern} cannot be kept at {width!r} bits: expected {MIN_BITS} to "
+                f"{MAX_BITS}, or {FULL_BITS} for layers that are not quantized"
             )
         matched = _matches(pattern, names)
         for name in matched:

@@ -12,11 +12,9 @@ from itertools import pairwise
 
 from quantdrift import __version__
 from quantdrift.errors import DataError
+from quantdrift.widths import POSSIBLE_BITS
 
 __all__ = ["AllocatedLayer", "Allocation", "SettingValue", "digest"]
-
-FULL_BITS = 16
-MIN_BITS, MAX_BITS = 2, 8
 
 SettingValue = str | int | float | bool | None
 """Value of a criterion's own setting."""
@@ -170,7 +168,7 @@ def digest(allocation: Allocation) -> str:
 def _check_layers(layers: Sequence[AllocatedLayer], widths: tuple[int, ...]) -> None:
     if not layers:
         raise DataError("layers: expected at least one")
-    possible = [*range(MIN_BITS, MAX_BITS + 1), FULL_BITS]
+    possible = sorted(POSSIBLE_BITS)
     if not widths or list(widths) != [width for width in possible if width in widths]:
         raise DataError(f"widths: expected {possible} or some of them in this order, got {widths}")
     seen: set[str] = set()

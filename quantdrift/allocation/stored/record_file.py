@@ -7,11 +7,8 @@ longer, is dropped. In any other file, what is stated must be what the layers ad
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +17,7 @@ from typing import Any
 from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.allocation.stored.record_fields import allocation_of
 from quantdrift.errors import DataError, RunError
+from quantdrift.whole_file import write_text
 
 __all__ = ["check_place", "read_allocation", "write_allocation"]
 
@@ -42,21 +40,7 @@ def write_allocation(path: Path, allocation: Allocation) -> None:
     """
     path = Path(path).absolute()
     check_place(path)
-    partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_text(_text(allocation), encoding="utf-8")
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        what = "no space left" if full else f"it cannot be written ({error})"
-        raise RunError(
-            f"the allocation was not written to {path}: {what}; nothing was left behind. Free some "
-            "space or choose another place."
-        ) from error
+    write_text(path, _text(allocation), what="the allocation")
 
 
 def check_place(path: Path) -> None:

@@ -1,0 +1,116 @@
+"""`quantdrift study allocation`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from quantdrift.cli import Interrupted
+from quantdrift.cli.study_tables import print_study
+from quantdrift.cli.values import decimals, names, parse_group, whole_numbers
+from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.datasets.tasks import load_task
+from quantdrift.errors import QuantDriftError
+from quantdrift.grammar import CRITERIA
+from quantdrift.measurement.embeddings import EmbeddingStore, default_store
+from quantdrift.measurement.steps import Settings
+from quantdrift.progress import Silent, Terminal
+from quantdrift.study.allocation.cells import CorpusCells
+from quantdrift.study.allocation.grid import study_corpus
+from quantdrift.study.allocation.plan import AllocationPlan
+from quantdrift.study.allocation.record import AllocationStudy, check_place, write_study
+
+__all__ = ["StudyOptions", "study_command"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions:
+    """The options of `quantdrift study allocation`, as typed by the user."""
+
+    model: str
+    data: Sequence[Path]
+    tasks: Sequence[str]
+    split: str
+    criteria: str | None
+    budgets: str
+    quantizers: str
+    seeds: str
+    sizes: str
+    held_out: int
+    depth: int
+    group: str
+    solver: str
+    out: Path
+    batch_size: int
+    device: str | None
+    revision: str | None
+    cache: bool
+    json_output: bool
+    quiet: bool
+
+
+def study_command(options: StudyOptions) -> None:
+    """Measure corpus by corpus, write the study after each, print the tables.
+
+    Raises:
+        QuantDriftError: anything wrong with the grid, model, data or disk.
+    """
+    plan = _plan(options)
+    check_place(options.out)
+    datasets = _datasets(options)
+    store = default_store() if options.cache else EmbeddingStore(None)
+    corpora: list[CorpusCells] = []
+    try:
+        for dataset in datasets:
+            cells = study_corpus(
+                options.model,
+                dataset,
+                plan,
+                settings=Settings(batch_size=options.batch_size, noise_floor=False),
+                store=store,
+                progress=Silent() if options.quiet else Terminal(),
+                device=options.device,
+                revision=options.revision,
+            )
+            corpora.append(cells)
+            study = AllocationStudy(model=options.model, plan=plan, corpora=tuple(corpora))
+            write_study(options.out, study)
+    except KeyboardInterrupt:
+        there = f"{options.out} has {len(corpora)} of {len(datasets)} corpora"
+        raise Interrupted(
+            (there if corpora else f"{options.out} was not written")
+            + ("; what was answered is kept, and the same command goes on" if store.root else "")
+        ) from None
+    print_study([study], json_output=options.json_output)
+    if not options.json_output:
+        print(f"\nstudy: {options.out}")
+
+
+def _plan(options: StudyOptions) -> AllocationPlan:
+    size = parse_group(options.group)
+    return AllocationPlan(
+        criteria=CRITERIA if options.criteria is None else names(options.criteria),
+        budgets=decimals(options.budgets, "--budgets"),
+        quantizers=names(options.quantizers),
+        seeds=whole_numbers(options.seeds, "--seeds", least=0),
+        sizes=whole_numbers(options.sizes, "--sizes", least=1),
+        held_out=options.held_out,
+        depth=options.depth,
+        group="channel" if size is None else f"g{size}",
+        solver=options.solver,
+    )
+
+
+def _datasets(options: StudyOptions) -> list[RetrievalDataset]:
+    found = [load_task(name) for name in options.tasks]
+    found += [read_beir_folder(folder, options.split) for folder in options.data]
+    shown = [dataset.name for dataset in found]
+    if not found:
+        raise QuantDriftError(
+            "expected --task NAME (quantdrift list tasks) or --data FOLDER (BEIR layout), once or "
+            "several times"
+        )
+    if len(set(shown)) < len(shown):
+        raise QuantDriftError(f"expected corpora of different names; got {', '.join(shown)}")
+    return found

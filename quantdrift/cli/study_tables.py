@@ -1,0 +1,242 @@
+"""The tables of a study of allocations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from quantdrift.cli.tables import console
+from quantdrift.statistics import Estimate
+from quantdrift.study.allocation.agreement import between_seeds, rank_correlation, with_size
+from quantdrift.study.allocation.capture import COSTS, Captured, capture
+from quantdrift.study.allocation.cells import Cell, CorpusCells
+from quantdrift.study.allocation.plan import AllocationPlan
+from quantdrift.study.allocation.record import AllocationStudy, pooled, read_study
+
+__all__ = ["print_study", "show_studies"]
+
+_AXES: dict[str, Callable[[str, Cell], object]] = {
+    "budget": lambda _corpus, cell: f"{cell.budget:g}",
+    "quantizer": lambda _corpus, cell: cell.quantizer,
+    "corpus": lambda corpus, _cell: corpus,
+    "queries": lambda _corpus, cell: cell.n_queries,
+}
+"""What capture is shown by, where there is more than one."""
+_ROUNDING = 1e-9
+
+
+def show_studies(files: Sequence[Path], *, json_output: bool) -> None:
+    """Print the tables of studies that were written, pooled.
+
+    Raises:
+        QuantDriftError: a file is none, or they are not of one model and one grid.
+    """
+    print_study([read_study(file) for file in files], json_output=json_output)
+
+
+def print_study(studies: Sequence[AllocationStudy], *, json_output: bool) -> None:
+    """Print the tables of one study, or of several over the same grid.
+
+    Raises:
+        QuantDriftError: they are of different models or grids.
+    """
+    plan, corpora = pooled(studies)
+    if json_output:
+        print(json.dumps(_json(studies[0].model, plan, corpora), indent=2, ensure_ascii=False))
+        return
+    out = console(wide=True)
+    _print_corpora(out, studies[0].model, plan, corpora)
+    found = capture(corpora, plan.criteria)
+    _print_capture(out, found, _by_labels(plan, corpora))
+    for axis, place in _AXES.items():
+        values = list(
+            dict.fromkeys(place(part.corpus, cell) for part in corpora for cell in part.cells)
+        )
+        if len(values) > 1:
+            _print_axis(out, plan, corpora, axis, values)
+    _print_agreement(out, plan, corpora)
+    out.print(f"\n{_verdict(found)}", highlight=False, soft_wrap=True)
+
+
+def _by_labels(plan: AllocationPlan, corpora: Sequence[CorpusCells]) -> dict[str, list[Captured]]:
+    """Capture of what needs labels, where there are any."""
+    if all(corpus.relevant is None for corpus in corpora):
+        return {}
+    return {cost: capture(corpora, plan.criteria, cost) for cost in COSTS[1:]}
+
+
+def _print_corpora(
+    out: Console, model: str, plan: AllocationPlan, corpora: Sequence[CorpusCells]
+) -> None:
+    out.print(
+        f"\n[bold]{escape(model)}[/bold], {plan.group}: answers among the first {plan.depth} "
+        "documents of each query",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("corpus")
+    table.add_column("queries", justify="right")
+    widths = (plan.low, plan.high)
+    for quantizer in plan.quantizers:
+        for width in widths:
+            table.add_column(f"other first, W{width} {quantizer}", justify="right")
+    for corpus in corpora:
+        rates = [
+            f"{100 * float(np.mean(arm[quantizer] != corpus.reference)):.1f} %"
+            for quantizer in plan.quantizers
+            for arm in (corpus.low, corpus.high)
+        ]
+        table.add_row(escape(corpus.corpus), str(len(corpus.query_ids)), *rates)
+    out.print(table)
+
+
+def _print_capture(
+    out: Console, flips: Sequence[Captured], others: dict[str, list[Captured]]
+) -> None:
+    first, n_cells = flips[0].criterion, flips[0].n_cells
+    out.print(
+        f"\nShare of the wider width's benefit that is kept, pooled over {n_cells} "
+        f"cell{'' if n_cells == 1 else 's'} (95 % intervals over queries):",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("criterion")
+    for name in ("flip@1", f"{first} is ahead by", "best in", *others):
+        table.add_column(name, justify="right")
+    for row, found in enumerate(flips):
+        table.add_row(
+            found.criterion,
+            _ratio(found.ratio),
+            "" if found.difference is None else _ratio(found.difference, signed=True),
+            f"{found.first_in} of {found.n_cells}",
+            *(_ratio(part[row].ratio) for part in others.values()),
+        )
+    out.print(table)
+
+
+def _print_axis(
+    out: Console,
+    plan: AllocationPlan,
+    corpora: Sequence[CorpusCells],
+    axis: str,
+    values: Sequence[object],
+) -> None:
+    place = _AXES[axis]
+    out.print(f"\nThe same for flip@1, by {axis}:", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("criterion")
+    columns = []
+    for value in values:
+        table.add_column(escape(str(value)), justify="right")
+        columns.append(
+            capture(
+                corpora,
+                plan.criteria,
+                chosen=partial(_is, place, value),
+            )
+        )
+    for row, criterion in enumerate(plan.criteria):
+        table.add_row(criterion, *(_ratio(column[row].ratio, short=True) for column in columns))
+    out.print(table)
+
+
+def _is(place: Callable[[str, Cell], object], value: object, corpus: str, cell: Cell) -> bool:
+    return place(corpus, cell) == value
+
+
+def _print_agreement(out: Console, plan: AllocationPlan, corpora: Sequence[CorpusCells]) -> None:
+    first = plan.criteria[0]
+    columns: dict[str, Callable[[str], float | None]] = {}
+    if len(plan.criteria) > 1:
+        columns[f"Spearman with {first}"] = lambda name: rank_correlation(corpora, first, name)
+    if len(plan.seeds) > 1:
+        columns["same width, two seeds"] = lambda name: between_seeds(corpora, name)
+    if len(plan.sizes) > 1:
+        most = max(plan.sizes)
+        for size in sorted(plan.sizes)[:-1]:
+            columns[f"{size} as with {most}"] = partial(
+                with_size, corpora, n_queries=size, standard=most
+            )
+    if not columns:
+        return
+    out.print("\nHow layers are ranked, and how many get the same width:", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("criterion")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for criterion in plan.criteria:
+        values = [of(criterion) for of in columns.values()]
+        table.add_row(criterion, *("-" if value is None else f"{value:.2f}" for value in values))
+    out.print(table)
+
+
+def _verdict(found: Sequence[Captured]) -> str:
+    ours = found[0]
+    if len(found) == 1:
+        return f"{ours.criterion} was compared with nothing"
+    if ours.ratio.value is None:
+        return f"no criterion is ahead: {ours.ratio.reason}"
+    ahead = [part for part in found[1:] if (_value(part.difference) or 0.0) < -_ROUNDING]
+    if ahead:
+        best = min(ahead, key=lambda part: _value(part.difference) or 0.0)
+        assert best.difference is not None  # all but the first have one
+        shown = _ratio(best.difference, signed=True)
+        return f"{ours.criterion} is not the best: {best.criterion} keeps more ({shown})"
+    tied = [
+        part.criterion
+        for part in found[1:]
+        if part.difference is not None and not (part.difference.low or 0.0) > 0
+    ]
+    if tied:
+        return (
+            f"{ours.criterion} keeps most; {', '.join(tied)} could still be as good (no interval "
+            "is above 0)"
+        )
+    return f"{ours.criterion} keeps most, beyond chance against every other criterion"
+
+
+def _value(estimate: Estimate | None) -> float | None:
+    return None if estimate is None else estimate.value
+
+
+def _ratio(estimate: Estimate, *, signed: bool = False, short: bool = False) -> str:
+    sign = "+" if signed else ""
+    if estimate.value is None:
+        return "-"
+    if short or estimate.low is None or estimate.high is None:
+        return f"{estimate.value:{sign}.2f}"
+    return f"{estimate.value:{sign}.2f} ({estimate.low:{sign}.2f} to {estimate.high:{sign}.2f})"
+
+
+def _json(model: str, plan: AllocationPlan, corpora: Sequence[CorpusCells]) -> dict[str, Any]:
+    first = plan.criteria[0]
+    return {
+        "model": model,
+        "corpora": [corpus.corpus for corpus in corpora],
+        "capture": {
+            cost: [
+                {
+                    "criterion": part.criterion,
+                    "ratio": part.ratio.to_json(),
+                    "difference": part.difference and part.difference.to_json(),
+                    "best_in": part.first_in,
+                    "n_cells": part.n_cells,
+                }
+                for part in parts
+            ]
+            for cost, parts in {
+                COSTS[0]: capture(corpora, plan.criteria),
+                **_by_labels(plan, corpora),
+            }.items()
+        },
+        "spearman": {name: rank_correlation(corpora, first, name) for name in plan.criteria},
+        "same_width_between_seeds": {name: between_seeds(corpora, name) for name in plan.criteria},
+    }

@@ -1,0 +1,60 @@
+"""A file that is there in full or not at all, whatever goes wrong while it is written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from quantdrift.errors import RunError
+
+__all__ = ["whole_file", "write_text"]
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A place to write to; when the block ends the file is at `path`, in place of what was there.
+
+    After an error nothing is left of it and the place is as it was. After a kill a hidden file may
+    be left beside it.
+
+    Args:
+        path: the file; its folder is made if need be.
+
+    Raises:
+        OSError: the folder cannot be made, or the file not be moved.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, *, what: str) -> None:
+    """Write a text file whole, replacing an earlier one.
+
+    Args:
+        path: the file.
+        text: its content.
+        what: is written, for messages: "the allocation".
+
+    Raises:
+        RunError: no space, no permission; nothing is left behind.
+    """
+    try:
+        with whole_file(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        why = "no space left" if full else f"it cannot be written ({error})"
+        raise RunError(
+            f"{what} was not written to {path}: {why}; nothing was left behind. Free some space or "
+            "choose another place."
+        ) from error
