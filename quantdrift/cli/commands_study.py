@@ -135,9 +135,16 @@ def show(
         list[Path],
         typer.Argument(help="Files of quantdrift study allocation.", metavar="FILE..."),
     ],
+    budgets: Annotated[
+        str | None,
+        typer.Option(
+            help="Cells of these budgets only; so studies that have others beside can be pooled.",
+            metavar="N,N,...",
+        ),
+    ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print the tables of one study, or of several corpora that were studied one by one, pooled."""
     from quantdrift.cli.study_tables import show_studies  # noqa: PLC0415 -- scipy
 
-    show_studies(files, json_output=json_output)
+    show_studies(files, budgets=budgets, json_output=json_output)

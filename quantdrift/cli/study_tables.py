@@ -14,12 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.tables import console
+from quantdrift.cli.values import decimals
 from quantdrift.statistics import Estimate
 from quantdrift.study.allocation.agreement import between_seeds, rank_correlation, with_size
 from quantdrift.study.allocation.capture import COSTS, Captured, capture
 from quantdrift.study.allocation.cells import Cell, CorpusCells
 from quantdrift.study.allocation.plan import AllocationPlan
-from quantdrift.study.allocation.record import AllocationStudy, pooled, read_study
+from quantdrift.study.allocation.pooling import at_budgets, pooled
+from quantdrift.study.allocation.record import AllocationStudy, read_study
 
 __all__ = ["print_study", "show_studies"]
 
@@ -33,13 +35,22 @@ _AXES: dict[str, Callable[[str, Cell], object]] = {
 _ROUNDING = 1e-9
 
 
-def show_studies(files: Sequence[Path], *, json_output: bool) -> None:
+def show_studies(files: Sequence[Path], *, budgets: str | None, json_output: bool) -> None:
     """Print the tables of studies that were written, pooled.
+
+    Args:
+        files: that hold them.
+        budgets: of which cells are shown, with commas between; all if None.
+        json_output: print a JSON object instead.
 
     Raises:
         QuantDriftError: a file is none, or they are not of one model and one grid.
     """
-    print_study([read_study(file) for file in files], json_output=json_output)
+    studies = [read_study(file) for file in files]
+    if budgets is not None:
+        wanted = decimals(budgets, "--budgets")
+        studies = [at_budgets(study, wanted) for study in studies]
+    print_study(studies, json_output=json_output)
 
 
 def print_study(studies: Sequence[AllocationStudy], *, json_output: bool) -> None:

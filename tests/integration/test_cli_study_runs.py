@@ -160,6 +160,14 @@ def test_studies_of_single_corpora_are_pooled(quantdrift: Run) -> None:
     assert "expected every corpus once; got a, a, b" in show("a.json", "both.json", code=2)
     quantdrift(*STUDY, *B, *GRID[:-1], "5", "-o", "other.json")
     assert "these studies are of different grids" in show("a.json", "other.json", code=2)
+    more = (*GRID[:2], "--budgets", "3.25,3.5", *GRID[4:])
+    quantdrift(*STUDY, *B, *more, "-o", "more.json")
+    assert "these studies are of different grids" in show("a.json", "more.json", code=2)
+    half = ("--budgets", "3.5", "--json")
+    assert json.loads(show("a.json", "more.json", *half)) == json.loads(show("both.json", *half))
+    assert "the study of a has no budget 3.25, only 3.5" in show(
+        "a.json", "--budgets", "3.25", code=2
+    )
     changed = json.loads(Path("b.json").read_text())
     changed["corpora"][0]["fingerprint"] = "0" * 32
     Path("changed.json").write_text(json.dumps(changed))

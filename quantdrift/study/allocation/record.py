@@ -16,7 +16,7 @@ from quantdrift.study.allocation.cells import Cell, CorpusCells
 from quantdrift.study.allocation.plan import AllocationPlan
 from quantdrift.whole_file import write_text
 
-__all__ = ["AllocationStudy", "check_place", "pooled", "read_study", "write_study"]
+__all__ = ["AllocationStudy", "check_place", "read_study", "write_study"]
 
 FORMAT = "quantdrift-allocation-study"
 VERSION = 1
@@ -116,27 +116,6 @@ def read_study(path: Path) -> AllocationStudy:
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise DataError(f"{path} is damaged: {error!r}; measure it again") from error
     return study
-
-
-def pooled(studies: Sequence[AllocationStudy]) -> tuple[AllocationPlan, list[CorpusCells]]:
-    """The grid of studies and the corpora of all of them.
-
-    Raises:
-        QuantDriftError: they are of different grids or models, or a corpus is there twice.
-    """
-    first = studies[0]
-    corpora = [corpus for study in studies for corpus in study.corpora]
-    if any(study.plan != first.plan for study in studies):
-        raise QuantDriftError(
-            "these studies are of different grids (criteria, budgets, quantizers, seeds, sizes, "
-            "depth); expected one grid over different corpora"
-        )
-    if len({corpus.fingerprint for corpus in corpora}) > 1:
-        raise QuantDriftError("these studies are of different models; expected one")
-    names = [corpus.corpus for corpus in corpora]
-    if len(set(names)) < len(names):
-        raise QuantDriftError(f"expected every corpus once; got {', '.join(names)}")
-    return first.plan, corpora
 
 
 def _check(study: AllocationStudy) -> None:
