@@ -91,6 +91,7 @@ def test_tables(quantdrift: Run) -> None:
             capture(found, NAMES, chosen=lambda c, cell, v=v, of=of: of(c, cell) == v)
             for v in values
         ]
+        assert row(shown, "criterion", f"by {axis}:") == ["criterion", *map(str, values)]
         for number, name in enumerate(NAMES):
             expected = [f"{part[number].ratio.value:.2f}" for part in parts]
             assert row(shown, name, f"by {axis}:") == [name, *expected]

@@ -163,6 +163,8 @@ def test_studies_of_single_corpora_are_pooled(quantdrift: Run) -> None:
     more = (*GRID[:2], "--budgets", "3.25,3.5", *GRID[4:])
     quantdrift(*STUDY, *B, *more, "-o", "more.json")
     assert "these studies are of different grids" in show("a.json", "more.json", code=2)
+    quantdrift(*STUDY, *B, *GRID, "--held-out", "9", "-o", "fewer.json")
+    assert "pooled over 2 cells" in show("a.json", "fewer.json")
     half = ("--budgets", "3.5", "--json")
     assert json.loads(show("a.json", "more.json", *half)) == json.loads(show("both.json", *half))
     assert "the study of a has no budget 3.25, only 3.5" in show(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from quantdrift.study.allocation.agreement import between_seeds, rank_correlatio
 from quantdrift.study.allocation.capture import COSTS, capture
 from quantdrift.study.allocation.cells import CorpusCells
 from quantdrift.study.allocation.plan import AllocationPlan, Draw
+from quantdrift.study.allocation.pooling import at_budgets, pooled
 from quantdrift.study.allocation.record import (
     AllocationStudy,
     check_place,
-    pooled,
     read_study,
     write_study,
 )
@@ -172,6 +173,8 @@ def test_studies_of_one_model_and_grid_are_pooled() -> None:
     other = AllocationStudy(model="minilm", plan=PLAN, corpora=(measured("c"),))
     plan, corpora = pooled([STUDY, other])
     assert (plan, [part.corpus for part in corpora]) == (PLAN, ["hymns", "o", "c"])
+    fewer = AllocationStudy(model="m", plan=replace(PLAN, held_out=9), corpora=(measured("c"),))
+    assert pooled([STUDY, fewer])[0] == PLAN  # corpora are of different sizes anyway
     for wrong, said in (
         (AllocationStudy(model="m", plan=AllocationPlan(), corpora=()), "different grids"),
         (
@@ -182,6 +185,18 @@ def test_studies_of_one_model_and_grid_are_pooled() -> None:
     ):
         with pytest.raises(QuantDriftError, match=said):
             pooled([STUDY, wrong])
+
+
+def test_a_part_of_the_budgets_is_a_study_of_its_own() -> None:
+    part = at_budgets(STUDY, (3.5,))
+    assert part.plan == replace(PLAN, budgets=(3.5,))
+    assert capture(part.corpora, PLAN.criteria) == capture(
+        STUDY.corpora, PLAN.criteria, chosen=lambda _, cell: cell.budget == 3.5
+    )
+    assert len(STUDY.corpora[0].cells) == 2 * len(part.corpora[0].cells) == 8
+    assert pooled([at_budgets(STUDY, (3.5, 3.25))])[0].budgets == (3.5, 3.25)
+    with pytest.raises(QuantDriftError, match=r"of hymns, o has no budget 3.75, only 3.25, 3.5"):
+        at_budgets(STUDY, (3.5, 3.75))
 
 
 @pytest.mark.parametrize(

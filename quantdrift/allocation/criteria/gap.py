@@ -16,10 +16,11 @@ __all__ = ["CRITERION", "GapSensitivity"]
 
 @dataclass(frozen=True, slots=True)
 class GapSensitivity:
-    """Mean square of the shift that one layer makes in the gaps to the first contenders.
+    """Mean square of the shift that one layer makes in the gap to the runner-up.
 
-    loss[l, b] = mean over inputs and contenders of c(b)^2, less the same at the widest width, with
-    c the signed first-order shift of a gap (`one_pass.contributions`). Shifts of different layers
+    loss[l, b] = mean over inputs of c(b)^2, less the same at the widest width, with c the signed
+    first-order shift of a gap (`one_pass.contributions`); over several contenders, where the
+    problem has them because inputs are few. Shifts of different layers
     are nearly independent, so their mean squares add up to that of the whole model's shift, which
     is what carries a gap across zero; medians do not add up.
 
