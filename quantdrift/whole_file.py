@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from quantdrift.errors import RunError
 
-__all__ = ["whole_file", "write_text"]
+__all__ = ["refuse_other", "whole_file", "write_text"]
 
 
 @contextmanager
@@ -35,6 +36,32 @@ def whole_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def refuse_other(path: Path, format_: str, what: str) -> None:
+    """Refuse a place that holds another kind of file, before hours go into one.
+
+    Args:
+        path: where a JSON file is to be written that tells its format.
+        format_: that an earlier file there has to have.
+        what: it is, for messages: "an allocation".
+
+    Raises:
+        RunError: it is a folder, or another kind of file.
+    """
+    if not path.exists():
+        return
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        ours = isinstance(content, dict) and content.get("format") == format_
+    except (OSError, ValueError):
+        ours = False
+    if not ours:
+        noun = what.split(maxsplit=1)[1]
+        raise RunError(
+            f"{path} holds something that is not {what}; expected a new file or an earlier {noun} "
+            "to replace. Choose another place."
+        )
 
 
 def write_text(path: Path, text: str, *, what: str) -> None:

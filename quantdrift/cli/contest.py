@@ -43,10 +43,13 @@ def _verdict(contest: Contest, allocation: Allocation) -> str:
     better = contest.beaten_by
     if better:
         best = better[0]
+        reached = best.difference and (best.difference.high or 0.0) >= 0
+        chance = ", which could be chance" if reached else ""
         return (
             f"{allocation.criterion} did not win: {best.name} changes "
-            f"{abs(100 * (_value(best.difference) or 0.0)):.1f} points fewer ({_points(best)}). "
-            f"Use it with another criterion, or measure on more queries"
+            f"{abs(100 * (_value(best.difference) or 0.0)):.1f} points fewer "
+            f"({_points(best)}){chance}. "
+            "Use another criterion, or measure on more queries"
         )
     tied = [
         rival.name

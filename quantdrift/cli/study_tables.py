@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -17,21 +16,15 @@ from quantdrift.cli.tables import console
 from quantdrift.cli.values import decimals
 from quantdrift.statistics import Estimate
 from quantdrift.study.allocation.agreement import between_seeds, rank_correlation, with_size
-from quantdrift.study.allocation.capture import COSTS, Captured, capture
+from quantdrift.study.allocation.capture import Captured, capture
 from quantdrift.study.allocation.cells import Cell, CorpusCells
 from quantdrift.study.allocation.plan import AllocationPlan
 from quantdrift.study.allocation.pooling import at_budgets, pooled
 from quantdrift.study.allocation.record import AllocationStudy, read_study
+from quantdrift.study.allocation.summary import AXES, capture_by_labels, summary
 
 __all__ = ["print_study", "show_studies"]
 
-_AXES: dict[str, Callable[[str, Cell], object]] = {
-    "budget": lambda _corpus, cell: f"{cell.budget:g}",
-    "quantizer": lambda _corpus, cell: cell.quantizer,
-    "corpus": lambda corpus, _cell: corpus,
-    "queries": lambda _corpus, cell: cell.n_queries,
-}
-"""What capture is shown by, where there is more than one."""
 _ROUNDING = 1e-9
 
 
@@ -61,13 +54,14 @@ def print_study(studies: Sequence[AllocationStudy], *, json_output: bool) -> Non
     """
     plan, corpora = pooled(studies)
     if json_output:
-        print(json.dumps(_json(studies[0].model, plan, corpora), indent=2, ensure_ascii=False))
+        found_all = summary(studies[0].model, plan, corpora)
+        print(json.dumps(found_all, indent=2, ensure_ascii=False))
         return
     out = console(wide=True)
     _print_corpora(out, studies[0].model, plan, corpora)
     found = capture(corpora, plan.criteria)
-    _print_capture(out, found, _by_labels(plan, corpora))
-    for axis, place in _AXES.items():
+    _print_capture(out, found, capture_by_labels(plan, corpora))
+    for axis, place in AXES.items():
         values = list(
             dict.fromkeys(place(part.corpus, cell) for part in corpora for cell in part.cells)
         )
@@ -75,13 +69,6 @@ def print_study(studies: Sequence[AllocationStudy], *, json_output: bool) -> Non
             _print_axis(out, plan, corpora, axis, values)
     _print_agreement(out, plan, corpora)
     out.print(f"\n{_verdict(found)}", highlight=False, soft_wrap=True)
-
-
-def _by_labels(plan: AllocationPlan, corpora: Sequence[CorpusCells]) -> dict[str, list[Captured]]:
-    """Capture of what needs labels, where there are any."""
-    if all(corpus.relevant is None for corpus in corpora):
-        return {}
-    return {cost: capture(corpora, plan.criteria, cost) for cost in COSTS[1:]}
 
 
 def _print_corpora(
@@ -128,7 +115,7 @@ def _print_capture(
             _ratio(found.ratio),
             "" if found.difference is None else _ratio(found.difference, signed=True),
             f"{found.first_in} of {found.n_cells}",
-            *(_ratio(part[row].ratio) for part in others.values()),
+            *(_ratio(part[row].ratio, short=True) for part in others.values()),
         )
     out.print(table)
 
@@ -140,7 +127,7 @@ def _print_axis(
     axis: str,
     values: Sequence[object],
 ) -> None:
-    place = _AXES[axis]
+    place = AXES[axis]
     out.print(f"\nThe same for flip@1, by {axis}:", highlight=False)
     table = Table(box=None, pad_edge=False)
     table.add_column("criterion")
@@ -225,29 +212,3 @@ def _ratio(estimate: Estimate, *, signed: bool = False, short: bool = False) -> 
     if short or estimate.low is None or estimate.high is None:
         return f"{estimate.value:{sign}.2f}"
     return f"{estimate.value:{sign}.2f} ({estimate.low:{sign}.2f} to {estimate.high:{sign}.2f})"
-
-
-def _json(model: str, plan: AllocationPlan, corpora: Sequence[CorpusCells]) -> dict[str, Any]:
-    first = plan.criteria[0]
-    return {
-        "model": model,
-        "corpora": [corpus.corpus for corpus in corpora],
-        "capture": {
-            cost: [
-                {
-                    "criterion": part.criterion,
-                    "ratio": part.ratio.to_json(),
-                    "difference": part.difference and part.difference.to_json(),
-                    "best_in": part.first_in,
-                    "n_cells": part.n_cells,
-                }
-                for part in parts
-            ]
-            for cost, parts in {
-                COSTS[0]: capture(corpora, plan.criteria),
-                **_by_labels(plan, corpora),
-            }.items()
-        },
-        "spearman": {name: rank_correlation(corpora, first, name) for name in plan.criteria},
-        "same_width_between_seeds": {name: between_seeds(corpora, name) for name in plan.criteria},
-    }

@@ -16,8 +16,8 @@ from typing import Any
 
 from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.allocation.stored.record_fields import allocation_of
-from quantdrift.errors import DataError, RunError
-from quantdrift.whole_file import write_text
+from quantdrift.errors import DataError
+from quantdrift.whole_file import refuse_other, write_text
 
 __all__ = ["check_place", "read_allocation", "write_allocation"]
 
@@ -49,18 +49,7 @@ def check_place(path: Path) -> None:
     Raises:
         RunError: it is a folder, or another kind of file.
     """
-    if not path.exists():
-        return
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        ours = isinstance(content, dict) and content.get("format") == FORMAT
-    except (OSError, ValueError):
-        ours = False
-    if not ours:
-        raise RunError(
-            f"{path} holds something that is not an allocation; expected a new file or an earlier "
-            "allocation to replace. Choose another place."
-        )
+    refuse_other(path, FORMAT, "an allocation")
 
 
 def read_allocation(path: Path) -> Allocation:

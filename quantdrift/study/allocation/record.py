@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import DataError, QuantDriftError, RunError
+from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.study.allocation.cells import Cell, CorpusCells
 from quantdrift.study.allocation.plan import AllocationPlan
-from quantdrift.whole_file import write_text
+from quantdrift.whole_file import refuse_other, write_text
 
 __all__ = ["AllocationStudy", "check_place", "read_study", "write_study"]
 
@@ -63,18 +63,7 @@ def check_place(path: Path) -> None:
     Raises:
         RunError: it is a folder, or another kind of file.
     """
-    if not path.exists():
-        return
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        ours = isinstance(found, dict) and found.get("format") == FORMAT
-    except (OSError, ValueError):
-        ours = False
-    if not ours:
-        raise RunError(
-            f"{path} holds something that is not a study of allocations; expected a new file or an "
-            "earlier study to replace. Choose another place."
-        )
+    refuse_other(path, FORMAT, "a study of allocations")
 
 
 def read_study(path: Path) -> AllocationStudy:
