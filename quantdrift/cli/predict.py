@@ -14,14 +14,13 @@ from quantdrift.allocation.predict_job import Predicted, predict_model
 from quantdrift.allocation.predicted_runs import Additivity
 from quantdrift.cli import Interrupted
 from quantdrift.cli.predicted import print_prediction
-from quantdrift.cli.values import parse_group
+from quantdrift.cli.values import parse_group, refuse_scheme
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.errors import QuantDriftError, SpecError
+from quantdrift.errors import QuantDriftError
 from quantdrift.measurement.embeddings import EmbeddingStore, default_store
 from quantdrift.measurement.steps import Settings
 from quantdrift.progress import Silent, Terminal
 from quantdrift.runs import find_runs
-from quantdrift.spec import parse
 
 __all__ = ["PredictOptions", "predict_command"]
 
@@ -51,7 +50,7 @@ def predict_command(options: PredictOptions) -> None:
     Raises:
         QuantDriftError: anything wrong with options, model, data or runs.
     """
-    _refuse_scheme(options.model)
+    refuse_scheme(options.model, "every width is predicted at once; use quantdrift predict {}")
     widths, group_size = _widths(options.widths), parse_group(options.group)
     runs = find_runs(options.runs)
     store = default_store() if options.cache else EmbeddingStore(None)
@@ -83,17 +82,6 @@ def predict_command(options: PredictOptions) -> None:
             group_size=group_size,
             widths=widths,
         )
-
-
-def _refuse_scheme(model: str) -> None:
-    try:
-        spec = parse(model)
-    except SpecError:
-        return
-    raise QuantDriftError(
-        f"expected a model without a scheme, got {model}: every width is predicted at once; use "
-        f"quantdrift predict {spec.model}"
-    )
 
 
 def _widths(text: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from quantdrift.cli import Interrupted
 from quantdrift.cli.study_tables import print_study
-from quantdrift.cli.values import decimals, names, parse_group, whole_numbers
+from quantdrift.cli.values import decimals, names, parse_group, refuse_scheme, whole_numbers
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.datasets.tasks import load_task
 from quantdrift.errors import QuantDriftError
@@ -56,6 +56,11 @@ def study_command(options: StudyOptions) -> None:
     Raises:
         QuantDriftError: anything wrong with the grid, model, data or disk.
     """
+    refuse_scheme(
+        options.model,
+        "criteria, budgets and quantizers have options of their own; use quantdrift study "
+        "allocation {}",
+    )
     plan = _plan(options)
     check_place(options.out)
     datasets = _datasets(options)

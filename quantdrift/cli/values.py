@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from quantdrift.errors import QuantDriftError
+from quantdrift.errors import QuantDriftError, SpecError
+from quantdrift.spec import parse
 
-__all__ = ["decimals", "names", "parse_group", "whole_numbers"]
+__all__ = ["decimals", "names", "parse_group", "refuse_scheme", "whole_numbers"]
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -56,3 +57,22 @@ def parse_group(text: str) -> int | None:
             "or channel"
         )
     return int(text)
+
+
+def refuse_scheme(model: str, instead: str) -> None:
+    """Refuse a spec where a model is wanted.
+
+    Args:
+        model: as typed.
+        instead: why, and what to type; {} stands for the model.
+
+    Raises:
+        QuantDriftError: a scheme stands behind it.
+    """
+    try:
+        spec = parse(model)
+    except SpecError:
+        return
+    raise QuantDriftError(
+        f"expected a model without a scheme, got {model}: {instead.format(spec.model)}"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantdrift.cli.values import decimals, names, parse_group, whole_numbers
+from quantdrift.cli.values import decimals, names, parse_group, refuse_scheme, whole_numbers
 from quantdrift.errors import QuantDriftError
 
 
@@ -96,3 +96,10 @@ def test_what_is_no_group_is_refused_in_words(text: str) -> None:
         f"--group {text}: expected the number of input weights that share a scale, e.g. 128, or "
         "channel"
     )
+
+
+def test_a_scheme_behind_a_model_is_refused_with_what_to_type() -> None:
+    refuse_scheme("minilm", "no")
+    refuse_scheme("./folder/of@mine", "no")
+    with pytest.raises(QuantDriftError, match=r"got minilm@W4: quantdrift study allocation minilm"):
+        refuse_scheme("minilm@W4", "quantdrift study allocation {}")
