@@ -15,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.statistics import Estimate, undefined
+from quantdrift.statistics.estimates import CONFIDENCE, RESAMPLES
 from quantdrift.study.allocation.cells import Cell, CorpusCells
 
 __all__ = ["COSTS", "Captured", "capture"]
 
 COSTS = ("flip@1", "recall@1", "gold_lost@1")
 """What the widths save: another first document, one that is not relevant, a relevant one lost."""
-_RESAMPLES = 2_000
-_CONFIDENCE = 0.95
 _NOTHING = 1e-9
 """Headroom up to here is what sums of rates leave by rounding."""
 
@@ -89,8 +88,8 @@ class _Sums:
     """Gains and headroom, summed over cells: the first column as measured, the others resampled."""
 
     def __init__(self, n: int) -> None:
-        self._gain = np.zeros((n, 1 + _RESAMPLES))
-        self._headroom = np.zeros(1 + _RESAMPLES)
+        self._gain = np.zeros((n, 1 + RESAMPLES))
+        self._headroom = np.zeros(1 + RESAMPLES)
         self._cost = np.zeros(n)
         self._first_in = np.zeros(n, dtype=np.int64)
         self._n_cells = 0
@@ -150,9 +149,9 @@ class _Sums:
             return undefined("the wide width costs no less than the narrow one")
         value = float(gain[0] / headroom[0])
         usable = headroom[1:] > _NOTHING
-        if not usable.mean() > _CONFIDENCE:
+        if not usable.mean() > CONFIDENCE:
             return Estimate(value=value, n=self._n_cells)
-        tail = 100 * (1 - _CONFIDENCE) / 2
+        tail = 100 * (1 - CONFIDENCE) / 2
         ratios = gain[1:][usable] / headroom[1:][usable]
         low, high = np.percentile(ratios, [tail, 100 - tail])
         return Estimate(value=value, low=float(low), high=float(high), n=self._n_cells)
@@ -161,7 +160,7 @@ class _Sums:
 def _weights(n_queries: int, seed: Sequence[int]) -> NDArray[np.float64]:
     """How often each query is drawn, float64 [1 + resamples, n_queries]; once each in the first."""
     drawn = np.random.default_rng(seed).multinomial(
-        n_queries, np.full(n_queries, 1 / n_queries), size=_RESAMPLES
+        n_queries, np.full(n_queries, 1 / n_queries), size=RESAMPLES
     )
     return np.concatenate([np.ones((1, n_queries)), drawn])
 

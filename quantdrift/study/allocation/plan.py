@@ -6,19 +6,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from quantdrift.allocation.settings import DEFAULT_QUERIES
+from quantdrift.allocation.settings import DEFAULT_QUERIES, DEPTH
 from quantdrift.allocation.solving.solver import METHODS
 from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.grammar import CRITERIA, QUANTIZERS
 from quantdrift.spec import Scheme, parse_scheme
+from quantdrift.widths import MAX_BITS, MIN_BITS
 
 __all__ = ["AllocationPlan", "Draw"]
 
 HELD_OUT = 256
 """Queries that flips are counted on, at most."""
-DEPTH = 20
-"""First documents of every query that are looked at; `quantdrift allocate` checks with as many."""
-LEAST_BITS, MOST_BITS = 2, 8
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,11 +90,11 @@ class AllocationPlan:
                     hint = f"(one of {', '.join(known[kind])})"
                     raise UnknownNameError(kind, name, known[kind], hint=hint)
         around = {(math.floor(budget), math.ceil(budget)) for budget in self.budgets}
-        within = LEAST_BITS <= self.low < self.high <= MOST_BITS
+        within = MIN_BITS <= self.low < self.high <= MAX_BITS
         if len(around) != 1 or not within:
             raise QuantDriftError(
                 "the capture ratio is the share of the benefit of one more bit: expected budgets "
-                f"between the same two whole numbers from {LEAST_BITS} to {MOST_BITS}, e.g. "
+                f"between the same two whole numbers from {MIN_BITS} to {MAX_BITS}, e.g. "
                 "3.25,3.5,3.75; got " + ", ".join(f"{budget:g}" for budget in self.budgets)
             )
         for criterion in self.criteria:
