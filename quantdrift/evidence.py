@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import RunError
 
-__all__ = ["Evidence", "Judgements", "Noise", "Top"]
+__all__ = ["Confidence", "Evidence", "Judgements", "Noise", "Top"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,6 +75,21 @@ class Noise:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Confidence:
+    """How sure the candidate's class probabilities (softmax of all its logits) are.
+
+    Only logits have it: a softmax of similarities is no probability of anything.
+
+    Attributes:
+        msp: float64 [n_inputs], maximum softmax probability, from 1 / n_items to 1.
+        entropy: float64 [n_inputs], predictive entropy in nats, from 0 to log n_items.
+    """
+
+    msp: NDArray[np.float64]
+    entropy: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Evidence:
     """What one run knows of every input.
 
@@ -88,6 +103,7 @@ class Evidence:
         n_items: int64 [n_inputs], how many items were scored.
         judgements: relevance labels, where there are any.
         noise: the noise floor, where it was measured.
+        confidence: the candidate's confidence, where scores are logits.
     """
 
     input_ids: NDArray[Any]
@@ -99,6 +115,7 @@ class Evidence:
     n_items: NDArray[np.int64]
     judgements: Judgements | None = None
     noise: Noise | None = None
+    confidence: Confidence | None = None
 
     def __post_init__(self) -> None:
         n = len(self.input_ids)
@@ -113,6 +130,8 @@ class Evidence:
             lengths["judgements"] = len(self.judgements.offsets) - 1
         if self.noise is not None:
             lengths["noise"] = len(self.noise.flips)
+        if self.confidence is not None:
+            lengths["confidence"] = len(self.confidence.msp)
         wrong = {name: length for name, length in lengths.items() if length != n}
         if wrong:
             raise RunError(f"evidence needs one row per input ({n}); got {wrong}")
@@ -135,9 +154,11 @@ class Evidence:
                 candidate_scores=whole.candidate_scores[rows],
             )
 
-        noise, judgements = self.noise, self.judgements
+        noise, judgements, confidence = self.noise, self.judgements, self.confidence
         if noise is not None:
             noise = Noise(flips=noise.flips[rows], epsilon=noise.epsilon[rows])
+        if confidence is not None:
+            confidence = Confidence(msp=confidence.msp[rows], entropy=confidence.entropy[rows])
         return replace(
             self,
             input_ids=self.input_ids[rows],
@@ -148,6 +169,7 @@ class Evidence:
             n_items=self.n_items[rows],
             judgements=None if judgements is None else judgements.part(rows),
             noise=noise,
+            confidence=confidence,
         )
 
     @property

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from quantdrift import perturbation
 from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence, Judgements, Noise, Top
+from quantdrift.evidence import Confidence, Evidence, Judgements, Noise, Top
 
 __all__ = ["FORMAT_VERSION", "read_evidence", "write_evidence"]
 
@@ -62,6 +62,9 @@ def write_evidence(evidence: Evidence, path: Path) -> None:
     if evidence.noise is not None:
         columns["noise_flip"] = pa.array(evidence.noise.flips)
         columns["noise_epsilon"] = pa.array(evidence.noise.epsilon)
+    if evidence.confidence is not None:
+        columns["candidate_msp"] = pa.array(evidence.confidence.msp)
+        columns["candidate_entropy"] = pa.array(evidence.confidence.entropy)
     table = pa.table(columns).replace_schema_metadata({_VERSION_KEY: str(FORMAT_VERSION).encode()})
     pq.write_table(table, path, compression="zstd")
 
@@ -111,6 +114,12 @@ def _evidence(table: pa.Table) -> Evidence:
             flips=_numpy(table["noise_flip"], np.bool_),
             epsilon=_numpy(table["noise_epsilon"], np.float32),
         )
+    confidence = None
+    if "candidate_msp" in table.column_names:
+        confidence = Confidence(
+            msp=_numpy(table["candidate_msp"], np.float64),
+            entropy=_numpy(table["candidate_entropy"], np.float64),
+        )
     return Evidence(
         input_ids=np.array(table["input_id"].to_pylist(), dtype=object),
         item_ids=vocabulary.names(),
@@ -121,6 +130,7 @@ def _evidence(table: pa.Table) -> Evidence:
         n_items=_numpy(table["n_items"], np.int64),
         judgements=judgements,
         noise=noise,
+        confidence=confidence,
     )
 
 

@@ -28,6 +28,11 @@ def _recall(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
     return _ratio(found, relevant_count(evidence))
 
 
+def _accuracy(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
+    right = (arm_grades(evidence, arm, 1)[:, 0] > 0).astype(np.float64)
+    return np.where(relevant_count(evidence) > 0, right, np.nan)
+
+
 def _mrr(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
     relevant = arm_grades(evidence, arm, cutoff) > 0
     first = np.where(relevant.any(axis=1), 1 / (1 + relevant.argmax(axis=1)), 0.0)
@@ -72,6 +77,20 @@ FAMILIES = (
         undefined_when=_NO_RELEVANT,
         needs_labels=True,
         cutoffs=(1, 10),
+        arms=True,
+    ),
+    Family(
+        name="accuracy",
+        section="relevance",
+        summary="share of inputs whose top-1 is right: the labelled class, or a relevant item",
+        direction="higher",
+        low=0,
+        high=1,
+        unit="rate",
+        uncertainty="wilson",
+        per_input=_accuracy,
+        undefined_when=_NO_RELEVANT,
+        needs_labels=True,
         arms=True,
     ),
     Family(

@@ -64,6 +64,7 @@ CONTRACTS = {
     "ndcg": QUALITY,
     "recall": QUALITY,
     "mrr": QUALITY,
+    "accuracy": QUALITY,
     "served_relevance": QUALITY,
     "gold_lost": RANKS,
     "gold_gained": RANKS,

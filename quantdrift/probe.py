@@ -1,0 +1,101 @@
+"""A linear probe: logistic regression on frozen embeddings, which makes a classifier of an encoder.
+
+It is fitted once, on the reference's embeddings of the training texts, and then reads both arms:
+what differs between them is the encoder, never the probe. Source: paper, table of the contrast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.errors import DataError, MissingExtraError, ScoreError
+
+__all__ = ["LinearProbe"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LinearProbe:
+    """A fitted probe, logits = embeddings @ weight.T + bias.
+
+    Attributes:
+        classes: names of the classes, by logit; sorted.
+        weight: float64 [n_classes, dim].
+        bias: float64 [n_classes].
+        converged: whether the solver ended by itself.
+    """
+
+    classes: tuple[str, ...]
+    weight: NDArray[np.float64]
+    bias: NDArray[np.float64]
+    converged: bool = True
+
+    @classmethod
+    def fit(
+        cls,
+        embeddings: NDArray[np.floating],
+        labels: Sequence[str],
+        *,
+        strength: float = 1.0,
+        most_steps: int = 1000,
+    ) -> LinearProbe:
+        """Fit scikit-learn's multinomial logistic regression; deterministic.
+
+        Of two classes the logits are made symmetric, -z/2 and z/2 for the decision value z, as the
+        multinomial fit would have them.
+
+        Args:
+            embeddings: [n_train, dim], of the reference.
+            labels: one a row.
+            strength: `C`, the inverse of the regularization.
+            most_steps: `max_iter` of the solver (L-BFGS).
+
+        Raises:
+            DataError: fewer than two classes, or not one label a row.
+            MissingExtraError: scikit-learn is not installed.
+        """
+        if len(embeddings) != len(labels):
+            raise DataError(
+                f"expected one label for every embedding; got {len(labels)} and {len(embeddings)}"
+            )
+        if len(set(labels)) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
+            raise DataError(
+                f"a probe tells classes apart; expected at least two, got {sorted(set(labels))}"
+            )
+        try:
+            from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 -- takes a second
+        except ImportError as error:
+            raise MissingExtraError(
+                "scikit-learn", "models", needed_for="fitting a linear probe"
+            ) from error
+        model = LogisticRegression(C=strength, max_iter=most_steps)
+        model.fit(np.asarray(embeddings, dtype=np.float64), np.asarray(labels, dtype=str))
+        weight, bias = model.coef_, model.intercept_
+        if len(weight) == 1:
+            weight, bias = (np.concatenate([-part, part]) / 2 for part in (weight, bias))
+        return cls(
+            classes=tuple(str(name) for name in model.classes_),
+            weight=np.asarray(weight, dtype=np.float64),
+            bias=np.asarray(bias, dtype=np.float64),
+            converged=int(np.max(model.n_iter_)) < most_steps,
+        )
+
+    def logits(self, embeddings: NDArray[np.floating]) -> NDArray[np.float32]:
+        """The logits of embeddings, float32 [n_inputs, n_classes].
+
+        Args:
+            embeddings: [n_inputs, dim].
+
+        Raises:
+            ScoreError: another number of dimensions than it was fitted on.
+        """
+        if embeddings.ndim != 2 or embeddings.shape[1] != self.weight.shape[1]:  # noqa: PLR2004 -- a matrix
+            raise ScoreError(
+                f"expected embeddings of shape [n_inputs, {self.weight.shape[1]}], as the probe "
+                f"was fitted on; got {embeddings.shape}"
+            )
+        products = np.asarray(embeddings, dtype=np.float64) @ self.weight.T
+        return (products + self.bias).astype(np.float32)
