@@ -10,13 +10,18 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "Evidence": "evidence",
+    "GapRouter": "routing.router",
     "QuantDriftError": "errors",
     "QuantizedPair": "pair",
+    "RescoredSearch": "routing.rescored_search",
     "RetrievalDataset": "datasets.retrieval",
+    "RoutedModel": "routing.serving",
     "Run": "runs",
     "Scheme": "spec",
     "Settings": "measurement.steps",
     "Spec": "spec",
+    "StabilityCheck": "stability",
+    "StabilityMonitor": "stability",
     "compare_runs": "comparison",
     "measure": "metrics",
     "parse_metric": "metrics",

@@ -33,17 +33,7 @@ _ACTIVATION = ("activation_error", "activation_salience", "activation_norm")
 CRITERIA = ("gap", "gap_exact", "reconstruction", "sqnr", *_ACTIVATION, "depth", "random")
 ALLOCATION_KEYS = ("allocation", "queries", "solver", "units", "widths")
 """Options that say how a criterion chooses widths."""
-OPTION_KEYS = (
-    "allocation",
-    "backend",
-    "calib",
-    "grid",
-    "queries",
-    "seed",
-    "solver",
-    "units",
-    "widths",
-)
+OPTION_KEYS = tuple(sorted((*ALLOCATION_KEYS, "backend", "calib", "grid", "head", "seed")))
 
 DEFAULT_GROUP_SIZE = 128
 DEFAULT_QUANTIZER = "rtn"

@@ -16,16 +16,15 @@ import torch
 from torch import nn
 
 from quantdrift.allocation.stored.record import Allocation
-from quantdrift.allocation.stored.widths import stored_allocation, summary, widths_for
-from quantdrift.bits import BitsReport, count_bits
+from quantdrift.allocation.stored.widths import stored_allocation, widths_for
+from quantdrift.bits import BitsReport
 from quantdrift.calibration.activations import quantized_inputs
 from quantdrift.calibration.driver import LayerCandidate, put_in_place
-from quantdrift.calibration.made import MadeLayers, make_layers
+from quantdrift.calibration.maker import CandidateMaker
 from quantdrift.calibration.sample import Sample
-from quantdrift.errors import UnsupportedError
 from quantdrift.models.aside import put_aside
 from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.layers import LinearLayer, left_out
+from quantdrift.models.layers import LinearLayer
 from quantdrift.models.quantizable import quantizable_layers
 from quantdrift.models.reach import WeightUse
 from quantdrift.models.runtime import runtime_of
@@ -49,8 +48,8 @@ class QuantizedPair:
         name: of the model.
         scheme: how the candidate is made.
         modules: the outermost torch modules of the model.
-        layers: the linear layers that are quantized.
-        allocation: what gave the layers their widths, where a criterion chose them.
+        layers: the linear layers that are quantized; not a classification head's.
+        left_out: name to reason of the linear layers that are not.
     """
 
     def __init__(
@@ -65,20 +64,23 @@ class QuantizedPair:
 
         Raises:
             UnsupportedError: the scheme is not available, or there is nothing to quantize.
+            UnknownNameError: the scheme names a head that the model has not.
             MissingExtraError: the library that quantizes is not installed.
             DataError: the scheme names an allocation that is none for this model.
         """
-        self._methods = MethodsByLayer(scheme)
+        methods = MethodsByLayer(scheme)
         self.modules = list(modules)
         self.name, self.scheme = name, scheme
-        self.allocation: Allocation | None = None
-        self.layers: list[LinearLayer] = quantizable_layers(self.modules, name)
+        found = quantizable_layers(self.modules, name, head=scheme.option("head"))
+        self.layers: list[LinearLayer] = found.layers
+        self.left_out: dict[str, str] = found.left_out
+        self._maker = CandidateMaker(self.modules, self.layers, methods, scheme, name=name)
         self._reached: set[str] = set()
-        self._made: MadeLayers | None = None
         self._active = False
-        self._for_all_data = True
         if (stored := stored_allocation(scheme)) is not None:
-            widths = widths_for(stored, self.layers, scheme, self.fingerprint)
+            widths = widths_for(
+                stored, self.layers, scheme, self.fingerprint, left_out=self.left_out
+            )
             self.choose(widths, by=stored)
 
     @property
@@ -87,9 +89,14 @@ class QuantizedPair:
         return self.scheme.query_only
 
     @property
+    def allocation(self) -> Allocation | None:
+        """What gave the layers their widths, where a criterion chose them."""
+        return self._maker.allocation
+
+    @property
     def needs_calibration(self) -> bool:
         """Whether the candidate depends on inputs, which `prepare` then has to be given."""
-        return self._methods.needs_moments or self.scheme.activation_bits is not None
+        return self._maker.needs_calibration
 
     @property
     def needs_widths(self) -> bool:
@@ -97,7 +104,7 @@ class QuantizedPair:
 
         Also where they were chosen for other data: a result does not depend on what ran before it.
         """
-        return not (self._methods.chosen and self._for_all_data)
+        return self._maker.needs_widths
 
     def choose(
         self,
@@ -119,8 +126,7 @@ class QuantizedPair:
         """
         if self._active:
             raise RuntimeError("leave candidate() before choosing widths")
-        self._methods.choose(widths, len(self.layers))
-        self._made, self.allocation, self._for_all_data = None, by, for_all_data
+        self._maker.choose(widths, by, for_all_data)
 
     @property
     def fingerprint(self) -> str:
@@ -140,7 +146,7 @@ class QuantizedPair:
         weights = weights_fingerprint(self.modules)
         if self.scheme.activation_bits is None:
             return weights
-        ranges = f"{weights} {self.scheme.activation_bits} {sorted(self._ranges().items())}"
+        ranges = f"{weights} {self.scheme.activation_bits} {sorted(self._maker.ranges().items())}"
         return hashlib.blake2b(ranges.encode(), digest_size=16).hexdigest()
 
     @property
@@ -184,19 +190,10 @@ class QuantizedPair:
             raise RuntimeError("leave candidate() before calibrating")
         if not self.needs_calibration:
             return
-        of = (self.fingerprint, self.runtime)
-        made, self._made = self._made, None
-        if made is not None and sample.key and made.sample.key == sample.key and made.of == of:
-            self._made = made
-            return
-        self._made = make_layers(
-            self.modules,
-            self.layers,
-            self.scheme,
-            self._methods.for_layers(len(self.layers)),
-            sample=sample,
-            fingerprint=of[0],
-            runtime=of[1],
+        self._maker.prepare(
+            sample,
+            fingerprint=self.fingerprint,
+            runtime=self.runtime,
             root=root,
             progress=progress,
         )
@@ -212,7 +209,7 @@ class QuantizedPair:
         """
         if self._active:
             raise RuntimeError("the candidate is in place already")
-        self._refuse_unprepared()
+        self._maker.refuse_unprepared()
         self._active = True
         try:
             with ExitStack() as stack:
@@ -220,7 +217,8 @@ class QuantizedPair:
                 self._quantize()
                 if self.scheme.activation_bits is not None:
                     bits = self.scheme.activation_bits
-                    stack.enter_context(quantized_inputs(self.layers, self._ranges(), bits))
+                    ranges = self._maker.ranges()
+                    stack.enter_context(quantized_inputs(self.layers, ranges, bits))
                 yield
         finally:
             self._active = False
@@ -234,53 +232,18 @@ class QuantizedPair:
         """
         if self._active:
             raise RuntimeError("leave candidate() before asking for its layers")
-        self._refuse_unprepared()
-        yield from self._candidates()
+        self._maker.refuse_unprepared()
+        yield from self._maker.layers()
 
     def _quantize(self) -> None:
-        for layer, made in zip(self.layers, self._candidates(), strict=True):
+        for layer, made in zip(self.layers, self._maker.layers(), strict=True):
             if made.quantized is not None:
                 put_in_place(layer, made.quantized)
 
-    def _candidates(self) -> Iterator[LayerCandidate]:
-        """Layers as they were prepared, or made now where inputs do not matter."""
-        if self._made is not None:
-            yield from self._made.layers
-            return
-        methods = self._methods.for_layers(len(self.layers))
-        for layer, method in zip(self.layers, methods, strict=True):
-            made = None
-            if method.quantizer is not None:
-                made = method.quantizer.quantize(layer.weight, None)
-            yield LayerCandidate(name=layer.name, quantized=made)
-
-    def _refuse_unprepared(self) -> None:
-        self._methods.for_layers(len(self.layers))  # refuses where widths are missing
-        if self.needs_calibration and self._made is None:
-            raise UnsupportedError(
-                f"{self.scheme} of {self.name} is calibrated on documents, and none were given "
-                "yet; call prepare(...) first, or use a data-free scheme (rtn or hqq without A8)"
-            )
-
-    def _ranges(self) -> dict[str, float]:
-        return {} if self._made is None else self._made.ranges()
-
     def bits(self) -> BitsReport:
-        """Bits per weight of the candidate, over its linear layers and over all parameters."""
-        return count_bits(
-            self.modules,
-            self.layers,
-            [method.bits for method in self._methods.for_layers(len(self.layers))],
-            group_size=self.scheme.group_size,
-            zero_points=self._methods.has_zero_points,
-        )
+        """Bits per weight of the candidate, over its quantized layers and over all parameters."""
+        return self._maker.bits()
 
     def describe(self) -> dict[str, Any]:
         """What a run records of how the candidate was made, as JSON values."""
-        described = self._methods.describe()
-        if self.allocation is not None:
-            described["allocation"] = summary(self.allocation)
-        described["layers_left_out"] = left_out(self.modules)
-        if self._made is not None:
-            described |= self._made.describe(self.scheme)
-        return described
+        return self._maker.describe(self.left_out)

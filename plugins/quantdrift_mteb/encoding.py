@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from hashlib import blake2b
 from importlib.metadata import version
 from typing import Any
@@ -17,8 +18,12 @@ from torch.utils.data import DataLoader
 from quantdrift.measurement.retrieval import Inputs
 from quantdrift.models.layers import modules_of
 from quantdrift.models.reading import reading_digest
+from quantdrift.pair import QuantizedPair
 
-__all__ = ["description_of", "digest_of_rows", "inputs_of"]
+__all__ = ["description_of", "digest_of_rows", "inputs_of", "watch_layers"]
+
+PROBE = 2
+"""Inputs that are encoded again with an eye on which layers they reach."""
 
 _SETTINGS = (
     "default_prompt_name",
@@ -98,6 +103,29 @@ def inputs_of(model: Any, call: Any, role: str, dataset: Any, *, wanted: bool = 
             "encode": others,
         }
     return Inputs(role=role, ids=list(dataset["id"]), encode=encode, key=key, lengths=lengths)
+
+
+def watch_layers(pair: QuantizedPair, model: Any, loader: Any, kwargs: dict[str, Any]) -> None:
+    """Encode a few inputs of a call again, to see which layers are reached; once per pair.
+
+    It is for the record only: where it cannot be done, the record says so.
+
+    Args:
+        pair: the model's weights, the reference's in place.
+        model: mteb's encoder.
+        loader: what was encoded.
+        kwargs: the other arguments of that call.
+    """
+    dataset: Any = getattr(loader, "dataset", None)
+    if len(pair.never_reached) < len(pair.layers) or not hasattr(dataset, "select"):
+        return
+    few: DataLoader[Any] = DataLoader(
+        dataset.select(range(min(PROBE, len(dataset)))),
+        batch_size=PROBE,
+        collate_fn=loader.collate_fn,
+    )
+    with suppress(Exception), pair.observed():
+        model.encode(few, **{**kwargs, "batch_size": PROBE, "show_progress_bar": False})
 
 
 def description_of(model: Any) -> list[str]:

@@ -20,12 +20,14 @@ from mteb.timing import TimingStack
 
 from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.assembly import with_qrels
-from quantdrift.measurement.job import describe_run
-from quantdrift.runs import write_run
+from quantdrift.measurement.retrieval import Settings
 from quantdrift_mteb.choice import refuse_unchosen
+from quantdrift_mteb.comparison import Comparison, Place, kept_of, write_evidence_of
+from quantdrift_mteb.families import listener_for
 from quantdrift_mteb.keys import mteb_keys
-from quantdrift_mteb.pairs import Comparison, MtebPair
-from quantdrift_mteb.search import Found
+from quantdrift_mteb.pairs import MtebPair
+from quantdrift_mteb.search import DEPTH, Found
+from quantdrift_mteb.watching import Compared, Watch, watched
 
 __all__ = ["both_arms"]
 
@@ -81,93 +83,108 @@ def _evaluate(
         refuse_unchosen(pair.pair, f"{task.metadata.name} ({task.metadata.type}) is none")
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     comparison = Comparison(task=task)
+    watch = Watch(task, listener_for(task))
     before = _random_state(task)
-    with pair.as_arm("reference", comparison):
+    with pair.as_arm("reference", comparison), watched(watch, "reference"):
         # predictions and timings in mteb's files are the candidate's
         quiet = {**kwargs, "prediction_folder": None, "timer": TimingStack()}
         reference = original(pair, split, **quiet)
     _set_random_state(task, before)
-    with pair.as_arm("candidate", comparison):
+    with pair.as_arm("candidate", comparison), watched(watch, "candidate"):
         scores: Mapping[str, dict[str, Any]] = original(pair, split, **kwargs)
+    shown = kwargs["encode_kwargs"].get("show_progress_bar", True)
+    batch_size = int(kwargs["encode_kwargs"].get("batch_size", 32))
     for subset, subset_scores in scores.items():
-        found = comparison.found.get((split, subset))
         keys: dict[str, Any] = {
             "drift_spec": str(pair.spec),
             "drift_reference_main_score": _number(reference[subset].get("main_score")),
         }
-        if found is not None:
-            found.measured.evidence = with_qrels(
-                found.measured.evidence, _qrels(task, split, subset)
+        folder = None
+        if place is not None:
+            folder = Place(
+                folder=place / re.sub(r"[^\w.-]", "_", f"{split}-{subset}"),
+                split=split,
+                subset=subset,
+                started=started,
             )
-            keys |= mteb_keys(found.measured.evidence)
-            if place is not None:
-                folder = place / re.sub(r"[^\w.-]", "_", f"{split}-{subset}")
-                _write(pair, task, found, folder, split=split, subset=subset, started=started)
-                keys["drift_evidence"] = f"drift/{task.metadata.name}/{folder.name}"
+        where = (split, subset)
+        if (found := comparison.found.get(where)) is not None:
+            keys |= _searched(pair, task, found, folder, where)
+        elif (compared := watch.compared.get(where)) is not None:
+            with watch.carefully(where):
+                keys |= _compared(pair, task, compared, folder, batch_size)
         subset_scores.update(keys)
-        if kwargs["encode_kwargs"].get("show_progress_bar", True):
-            where = f"{task.metadata.name} {split}/{subset}"
-            print(f"quantdrift: {pair.spec} on {where}: {_summary(subset_scores)}", file=sys.stderr)
+        if shown:
+            told = f"{pair.spec} on {task.metadata.name} {split}/{subset}"
+            print(f"quantdrift: {told}: {_summary(subset_scores)}", file=sys.stderr)
     return scores
+
+
+def _searched(
+    pair: MtebPair, task: Any, found: Found, place: Place | None, where: tuple[str, str]
+) -> dict[str, Any]:
+    """The keys of a search, whose evidence is written."""
+    measured = found.measured
+    measured.evidence = with_qrels(measured.evidence, _qrels(task, *where))
+    keys = mteb_keys(measured.evidence)
+    if place is not None:
+        write_evidence_of(
+            pair,
+            task,
+            measured,
+            place,
+            settings=found.settings,
+            similarity=found.similarity,
+            n_items=found.n_documents,
+        )
+        keys["drift_evidence"] = f"drift/{task.metadata.name}/{place.folder.name}"
+    return keys
+
+
+def _compared(
+    pair: MtebPair, task: Any, compared: Compared, place: Place | None, batch_size: int
+) -> dict[str, Any]:
+    """The keys of a task that is no search, whose evidence is written where it has some."""
+    keys = dict(compared.keys)
+    kept = kept_of(pair.pair, compared, task.metadata.name)
+    if kept is None:
+        return keys
+    keys = mteb_keys(kept.evidence, searched=compared.searched) | keys
+    if place is not None:
+        settings = Settings(k=DEPTH, batch_size=batch_size, noise_floor=False)
+        write_evidence_of(
+            pair,
+            task,
+            kept,
+            place,
+            settings=settings,
+            reading=compared.reading,
+            n_items=compared.n_items,
+        )
+        keys["drift_evidence"] = f"drift/{task.metadata.name}/{place.folder.name}"
+    return keys
 
 
 def _summary(scores: Mapping[str, Any]) -> str:
     """One line for the terminal; the rest is in the result."""
-    flip, floor = scores.get("drift_flip_at_1"), scores.get("drift_noise_floor")
+    flip, order = scores.get("drift_flip_at_1"), scores.get("drift_order_flip")
     if flip is None:
         arms = (scores["drift_reference_main_score"], _number(scores.get("main_score")))
         shown = ["undefined" if score is None else f"{score:.4f}" for score in arms]
-        return f"main score {shown[1]}, at full precision {shown[0]}"
-    text = f"another first answer for {100 * flip:.1f} % of {scores['drift_n_inputs']:,} inputs"
-    if floor is not None:
-        text += f" (noise floor {100 * floor:.1f} %)"
-    if scores.get("drift_gold_lost_at_1") is not None:
+        text = f"main score {shown[1]}, at full precision {shown[0]}"
+    else:
+        what = "class" if "drift_accuracy" in scores else "first answer"
+        text = f"another {what} for {100 * flip:.1f} % of {scores['drift_n_inputs']:,} inputs"
+    if scores.get("drift_noise_floor") is not None:
+        text += f" (noise floor {100 * scores['drift_noise_floor']:.1f} %)"
+    if scores.get("drift_accuracy") is not None:
+        low, full = (100 * scores[f"drift_{arm}accuracy"] for arm in ("", "reference_"))
+        text += f", accuracy {low:.1f} %, at full precision {full:.1f} %"
+    elif scores.get("drift_gold_lost_at_1") is not None:
         text += f", relevant first answers lost {100 * scores['drift_gold_lost_at_1']:.1f} %"
+    if order is not None:
+        text += f", order reversed in {100 * order:.2f} % of the comparisons of two pairs"
     return text
-
-
-def _write(
-    pair: MtebPair,
-    task: Any,
-    found: Found,
-    folder: Path,
-    *,
-    split: str,
-    subset: str,
-    started: str,
-) -> None:
-    measured = found.measured
-    record = describe_run(
-        pair.spec,
-        pair.pair,
-        measured,
-        found.settings,
-        model={
-            "canonical": pair.source.canonical,
-            "kind": pair.source.kind,
-            "revision": pair.mteb_model_meta.revision,
-        },
-        data={
-            "name": task.metadata.name,
-            "split": split,
-            "subset": subset,
-            "harness": "mteb",
-            "revision": task.metadata.dataset.get("revision"),
-            "n_queries": measured.evidence.n_inputs + measured.left_out,
-            "n_documents": found.n_documents,
-            "warnings": [],
-        },
-        similarity=found.similarity,
-        started=started,
-    )
-    warnings = record["data"]["warnings"]
-    if getattr(task, "skip_first_result", False):
-        warnings.append("mteb leaves the first result of this task out; here it counts")
-    if len(record["model"]["layers_never_reached"]) == len(pair.pair.layers):
-        # something must have been: sparse results cannot be followed back to their weights
-        record["model"]["layers_never_reached"] = []
-        warnings.append("which layers a forward pass reaches could not be told")
-    write_run(folder, evidence=measured.evidence, record=record)
 
 
 def _qrels(task: Any, split: str, subset: str) -> Mapping[str, Mapping[str, int]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from mteb.models import (
@@ -29,10 +28,12 @@ from quantdrift.pair import Arm, QuantizedPair
 from quantdrift.spec import Spec
 from quantdrift_mteb.calibration import Encoded
 from quantdrift_mteb.choice import refuse_unchosen
+from quantdrift_mteb.comparison import Comparison
+from quantdrift_mteb.encoding import watch_layers
 from quantdrift_mteb.own_search import search_by_model
 from quantdrift_mteb.search import Found, SearchCall, search_by_embedding
 
-__all__ = ["Comparison", "MtebPair", "PairedEncoder", "PairedSearcher", "make_pair"]
+__all__ = ["MtebPair", "PairedEncoder", "PairedSearcher", "make_pair"]
 
 
 def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
@@ -66,19 +67,6 @@ def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
         refuse_unchosen(core, f"{spec.model} gives none: it searches or reranks in its own way")
     kind = PairedEncoder if isinstance(model, EncoderProtocol) else PairedSearcher
     return kind(model, core, spec=spec, source=source)
-
-
-@dataclass(slots=True, kw_only=True)
-class Comparison:
-    """The evaluation of both arms on one task: what its searches have found so far.
-
-    Attributes:
-        task: the mteb task.
-        found: by split and subset.
-    """
-
-    task: Any
-    found: dict[tuple[str, str], Found] = field(default_factory=dict)
 
 
 class MtebPair:
@@ -222,7 +210,10 @@ class PairedEncoder(MtebPair):
         if self._arm == "reference" and self.pair.needs_calibration:
             self._encoded.note(inputs, kwargs)
         self._in_place(kwargs.get("prompt_type"))
-        return self.base.encode(inputs, **kwargs)
+        embeddings = self.base.encode(inputs, **kwargs)
+        if self._arm == "reference":
+            watch_layers(self.pair, self.base, inputs, kwargs)
+        return embeddings
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """The base model's similarity."""

@@ -19,7 +19,7 @@ from quantdrift.scoring.similarity import prepare, scores_from_products
 from quantdrift_mteb.calibration import file_inputs
 from quantdrift_mteb.encoding import inputs_of
 
-__all__ = ["DEPTH", "Found", "Results", "SearchCall", "search_by_embedding"]
+__all__ = ["DEPTH", "Found", "Results", "SearchCall", "search_by_embedding", "similarity_of"]
 
 DEPTH = 200
 """Ranks kept in the evidence; mteb itself asks for more."""
@@ -80,7 +80,7 @@ class SearchCall:
             return None  # quantized embeddings depend on what else is in their batch
         if "sparse" in model.mteb_model_meta.model_type:
             return None  # as dense vectors they would be as long as the vocabulary
-        return _similarity_of(model)
+        return similarity_of(model)
 
     def excluded(self) -> NDArray[np.int64] | None:
         """Per query the position of the document of the same id, where that does not count."""
@@ -161,8 +161,15 @@ def search_by_embedding(
     )
 
 
-def _similarity_of(model: Any) -> Similarity | None:
-    """The similarity that a model's own is, found by asking it; what it is called can mislead."""
+def similarity_of(model: Any) -> Similarity | None:
+    """The similarity that a model's own is, found by asking it; what it is called can mislead.
+
+    Args:
+        model: mteb's encoder.
+
+    Returns:
+        None if it is none of those that are computed here.
+    """
     rng = np.random.default_rng(0)
     left, right = (torch.from_numpy(rng.normal(size=(n, 8)).astype(np.float32)) for n in (3, 5))
     try:

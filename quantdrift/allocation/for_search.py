@@ -61,13 +61,7 @@ def allocate_for_search(
     """
     pair = job.pair
     assert isinstance(pair, QuantizedPair)  # of other pairs no candidate is made
-    model = MeasuredModel(
-        name=pair.name,
-        modules=pair.modules,
-        layers=pair.layers,
-        fingerprint=pair.fingerprint,
-        runtime=pair.runtime,
-    )
+    model = MeasuredModel.of(pair)
     inputs = None
     chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     if criterion(pair.scheme.criterion or "").needs_inputs:

@@ -23,6 +23,7 @@ from quantdrift.bits import count_bits
 from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.embeddings import key_of
 from quantdrift.models.layers import LinearLayer
+from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.quantizers import methods_of
 from quantdrift.spec import Scheme
@@ -50,6 +51,17 @@ class MeasuredModel:
     layers: Sequence[LinearLayer]
     fingerprint: str
     runtime: Mapping[str, str]
+
+    @classmethod
+    def of(cls, pair: QuantizedPair) -> MeasuredModel:
+        """That of a pair, which is in the reference arm."""
+        return cls(
+            name=pair.name,
+            modules=pair.modules,
+            layers=pair.layers,
+            fingerprint=pair.fingerprint,
+            runtime=pair.runtime,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

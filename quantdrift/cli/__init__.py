@@ -27,7 +27,10 @@ def main() -> None:
     """Entry point of the `quantdrift` command."""
     from quantdrift.cli import (  # noqa: F401, PLC0415 -- they register; typer is slow to import
         commands_allocation,
+        commands_certify,
+        commands_classification,
         commands_models,
+        commands_route,
         commands_runs,
         commands_setup,
         commands_study,

@@ -8,54 +8,34 @@ from typing import Annotated
 import typer
 
 from quantdrift.cli.app import app
-
-__all__: list[str] = []
-
-SPEC_HELP = (
-    "What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, "
-    "./my-model@W4-channel+query"
+from quantdrift.cli.options import (
+    PAIR_HELP,
+    SPEC_HELP,
+    AnyData,
+    AnySplit,
+    BatchSize,
+    Cache,
+    Data,
+    Device,
+    Quiet,
+    Ranks,
+    Revision,
+    SpecText,
+    Split,
+    Task,
 )
-PAIR_HELP = (
-    f'{SPEC_HELP}; or a model and a checkpoint that is quantized already: "minilm vs ./my-gptq"'
+
+__all__ = ["BatchSize", "Cache", "Data", "Device", "Quiet", "Revision", "Split", "Task"]
+
+
+@app.command(
+    no_args_is_help=True, short_help="Measure MODEL@SCHEME on a corpus, or on labelled inputs."
 )
-
-
-# What every command that measures a corpus takes.
-SpecText = Annotated[str, typer.Argument(help=SPEC_HELP, metavar="SPEC")]
-Data = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.",
-        metavar="FOLDER",
-    ),
-]
-Task = Annotated[
-    str | None,
-    typer.Option(help="A task that comes along instead: quantdrift list tasks.", metavar="NAME"),
-]
-Split = Annotated[str, typer.Option(help="Which qrels/SPLIT.tsv of the folder.", metavar="NAME")]
-Ranks = Annotated[int, typer.Option("-k", "--k", min=1, help="Ranks kept of either arm.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Inputs per forward pass.")]
-Device = Annotated[
-    str | None,
-    typer.Option(help="cpu, cuda, cuda:1 or mps; the best there is if not given.", metavar="NAME"),
-]
-Revision = Annotated[str | None, typer.Option(help="Revision of a hub model.", metavar="NAME")]
-Cache = Annotated[
-    bool,
-    typer.Option(
-        help="Keep embeddings and quantized layers, so that the next run needs less work."
-    ),
-]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")]
-
-
-@app.command(no_args_is_help=True, short_help="Measure MODEL@SCHEME on a corpus.")
 def run(  # noqa: PLR0917 -- typer makes options of the parameters
     spec: Annotated[str, typer.Argument(help=PAIR_HELP, metavar="SPEC")],
-    data: Data = None,
+    data: AnyData = None,
     task: Task = None,
-    split: Split = "test",
+    split: AnySplit = "test",
     out: Annotated[
         Path | None,
         typer.Option(
@@ -80,10 +60,14 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
 ) -> None:
     """Compare a model with its quantized self on a corpus, and write a run folder.
 
+    On classification data a classifier is read by its logits, and an embedding model by a linear
+    probe that is fitted on its full-precision embeddings of the train part.
+
     In place of a scheme, a checkpoint that is quantized already can be the other side:
     "MODEL vs CHECKPOINT", a folder, a hub id or a GGUF file.
 
-    The folder holds evidence.parquet (one row per query: both rankings, epsilon, flip) and run.json
+    The folder holds evidence.parquet (one row per query or
+    input: both rankings, epsilon, flip) and run.json
     (spec, versions, fingerprints, metrics with intervals). Compute more from it, without the model,
     with: quantdrift metrics RUN
     """

@@ -94,7 +94,7 @@ def _with_own_values(evidence: Evidence) -> list[Metric]:
     return [
         metric
         for metric in default_metrics()
-        if metric.family.cutoff_is == "rank" and estimates[str(metric)].value is not None
+        if metric.family.cutoff_is != "percentile" and estimates[str(metric)].value is not None
     ]
 
 

@@ -7,22 +7,37 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import RunError
 from quantdrift.runs import read_run
 from quantdrift.spec import Spec
 from quantdrift.versus import Versus
 
-__all__ = ["default_place", "earlier_run", "tell_replaced"]
+__all__ = ["RUNS", "default_place", "earlier_run", "tell_replaced"]
 
 RUNS = Path("quantdrift-runs")
 _DIGITS = 8
 """Of a fingerprint, in a folder's name."""
 
 
-def default_place(pair: Spec | Versus, dataset: RetrievalDataset, ending: str = "") -> Path:
+class Named(Protocol):
+    """Data of either kind."""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all that is in it."""
+        ...
+
+
+def default_place(
+    pair: Spec | Versus, dataset: Named, ending: str = "", *, root: Path = RUNS
+) -> Path:
     """The folder for runs of a pair on a dataset, under quantdrift-runs.
 
     Other data may have the same name. Whoever comes second gets a folder of their own, which is
@@ -31,14 +46,15 @@ def default_place(pair: Spec | Versus, dataset: RetrievalDataset, ending: str = 
     Args:
         pair: what is measured.
         dataset: on what.
-        ending: of the name, for what is not a single run.
+        ending: of the name, for what is not the run of `quantdrift run`.
+        root: the folder above.
     """
     name = f"{_slug_of(pair)}_on_{_slug(dataset.name)}"
-    place = RUNS / f"{name}{ending}"
+    place = root / f"{name}{ending}"
     others = _data_of(place) - {dataset.fingerprint}
     if not others:
         return place
-    own = RUNS / f"{name}-{dataset.fingerprint[:_DIGITS]}{ending}"
+    own = root / f"{name}-{dataset.fingerprint[:_DIGITS]}{ending}"
     _say(f"{place} holds a run on other data named {dataset.name}; this one goes to {own}")
     return own
 

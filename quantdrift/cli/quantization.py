@@ -28,14 +28,16 @@ def quantization_lines(record: Mapping[str, Any]) -> list[str]:
         lines.append(f"{made['quantizer']} by {made['backend']} {made['version']}{grid}")
     if allocation := made.get("allocation"):
         lines.append(_widths(allocation))
-    if left_out := record.get("data", {}).get("inputs_left_out"):
-        rest = record["data"]["n_queries"] - left_out
+    data = record.get("data", {})
+    if left_out := data.get("inputs_left_out"):
+        what = "queries" if "n_queries" in data else "inputs"
+        rest = data[f"n_{what}"] - left_out
         lines.append(
-            f"{left_out:,} queries that layers were measured on are left out: every figure is over "
+            f"{left_out:,} {what} that layers were measured on are left out: every figure is over "
             f"the other {rest:,}"
         )
     if calibration := made.get("calibration"):
-        lines.append(_calibration(calibration, made))
+        lines.append(_calibration(calibration, made, str(data.get("inputs", "texts"))))
         tokens = max((layer.get("n_tokens") or 0 for layer in made["layers"]), default=0)
         if 0 < tokens < FEW_TOKENS:
             lines.append(
@@ -75,12 +77,12 @@ def _widths(allocation: Mapping[str, Any]) -> str:
     return f"{average}{shown}, {how} {allocation['criterion']}{source}"
 
 
-def _calibration(calibration: Mapping[str, Any], made: Mapping[str, Any]) -> str:
+def _calibration(calibration: Mapping[str, Any], made: Mapping[str, Any], called: str) -> str:
     n, wanted = calibration["n_inputs"], calibration.get("wanted", 0)
     what, draw = f"{n:,} of {calibration['of']:,} documents", f"seed {calibration['seed']}"
     if calibration["source"] != "corpus":
         part = f"{n:,} of {calibration['of']:,}" if n < calibration["of"] else f"{n:,}"
-        what = f"{part} texts of {calibration['source']}"
+        what = f"{part} {called} of {calibration['source']}"
     elif n < wanted:
         what, draw = f"all {n:,} documents", f"{wanted:,} were wanted"
     line = f"calibrated on {what} ({draw})"

@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from quantdrift.cli.findings import data_line, explain, headlines
 from quantdrift.cli.quantization import quantization_lines
 from quantdrift.errors import QuantDriftError
-from quantdrift.metrics import Metric, headline_metrics, parse_metric
+from quantdrift.metrics import Metric, parse_metric
 from quantdrift.runs import Run
 from quantdrift.statistics import Estimate
 
 __all__ = [
     "cell",
     "console",
-    "explain",
     "has_value",
     "metric_table",
     "one_format",
@@ -63,12 +63,10 @@ def one_format(*, json_output: bool, markdown: bool) -> None:
 def print_run(run: Run) -> None:
     """Print what a run found, and where it lies."""
     record = run.record
-    data, bits = record["data"], record["bits_per_weight"]
+    name, bits = record["data"]["name"], record["bits_per_weight"]
     out = console()
     out.print(
-        f"\n[bold]{escape(record['spec'])}[/bold] on {escape(data['name'])}: "
-        f"{data['n_queries']:,} queries, "
-        f"{data['n_documents']:,} documents",
+        f"\n[bold]{escape(record['spec'])}[/bold] on {escape(name)}: {data_line(record)}",
         highlight=False,
     )
     out.print(
@@ -79,12 +77,11 @@ def print_run(run: Run) -> None:
     )
     for line in quantization_lines(record):
         out.print(line, highlight=False, markup=False)
-    for warning in data["warnings"]:
+    for warning in record["data"]["warnings"]:
         out.print(f"[yellow]note:[/yellow] {escape(warning)}", highlight=False)
     estimates = _estimates(record["metrics"])
-    shown = {str(metric) for metric in headline_metrics()} & estimates.keys()
-    out.print(metric_table("", {name: value for name, value in estimates.items() if name in shown}))
-    for line in explain(record["metrics"]):
+    out.print(metric_table("", {shown: estimates[shown] for shown in headlines(record)}))
+    for line in explain(record):
         out.print(line, highlight=False)
     for line in (f"\nrun folder: {run.path}", f"all metrics: quantdrift metrics {run.path}"):
         out.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -195,42 +192,3 @@ def _form(metric: Metric) -> Callable[[float], str]:
 def _no_minus(value: float, digits: int) -> float:
     """0 for what rounds to 0, which would read -0."""
     return value if round(value, digits) else 0.0
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def explain(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The finding in plain sentences, from a record's metrics."""
-    lines = []
-    flip, floor = metrics["flip@1"], metrics.get("noise_floor", {"value": None})
-    if flip["value"] is not None:
-        changed = round(flip["value"] * flip["n"])
-        lines.append(
-            f"{changed:,} of {flip['n']:,} inputs ({_percent(flip['value'])}) have another first "
-            "answer than at full precision"
-            + (
-                f"; noise alone changes {_percent(floor['value'])}."
-                if floor["value"] is not None
-                else "."
-            )
-        )
-    before, after = metrics.get("reference.ndcg@10"), metrics.get("ndcg@10")
-    lost = metrics.get("gold_lost@1")
-    if before and after and before["value"] and after["value"] is not None:
-        change = 100 * (after["value"] / before["value"] - 1)
-        text = f"The mean nDCG@10 moves by {change:+.1f} %"
-        if lost and lost["value"] is not None:
-            text += (
-                f", while {_percent(lost['value'])} of the inputs whose first answer was relevant "
-                "lose it"
-            )
-        lines.append(text + ".")
-    risk = metrics.get("at_risk")
-    if risk and risk["value"] is not None:
-        lines.append(
-            f"{_percent(1 - risk['value'])} of the inputs had a lead too large for this "
-            "quantization to overturn (separation ratio of 1 or more)."
-        )
-    return lines

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from quantdrift.calibration.sample import calibration_texts
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.pair import Pair, PairName
-from quantdrift.measurement.retrieval import Inputs, Measured, Settings, measure_retrieval
+from quantdrift.measurement.readers import refuse_classifier
+from quantdrift.measurement.record import describe_run, now
+from quantdrift.measurement.retrieval import Inputs, Settings, measure_retrieval
 from quantdrift.measurement.steps import Job
 from quantdrift.measurement.text_inputs import text_inputs
-from quantdrift.metrics import measure
 from quantdrift.models.full_precision import full_precision, refuse_quantized
 from quantdrift.models.sentence_encoder import load_encoder, pick_device
 from quantdrift.pair import QuantizedPair
@@ -28,15 +25,6 @@ from quantdrift.scoring import Similarity
 from quantdrift.spec import Spec
 
 __all__ = ["Opened", "describe_data", "describe_run", "open_pair", "run_spec"]
-
-_PACKAGES = (
-    "quantdrift",
-    "torch",
-    "transformers",
-    "sentence-transformers",
-    "numpy",
-    "mteb",
-)
 
 
 def run_spec(
@@ -164,7 +152,8 @@ def open_pair(
     for place in places:
         check_place(place.absolute())
     source = full_precision(spec.model)
-    started = _now()
+    refuse_classifier(source)
+    started = now()
     encoder = load_encoder(source, device=pick_device(device), revision=revision)
     refuse_quantized([encoder.module], spec.model)
     return Opened(
@@ -189,67 +178,3 @@ def describe_data(dataset: RetrievalDataset) -> dict[str, Any]:
         "n_documents": len(dataset.document_ids),
         "warnings": list(dataset.warnings),
     }
-
-
-def describe_run(
-    spec: PairName,
-    pair: Pair,
-    measured: Measured,
-    settings: Settings,
-    *,
-    model: Mapping[str, Any],
-    data: Mapping[str, Any],
-    similarity: str,
-    started: str,
-) -> dict[str, Any]:
-    """The record of a run: everything that run.json holds.
-
-    Args:
-        spec: model and scheme.
-        pair: the pair that was measured.
-        measured: what came out.
-        settings: how it was measured.
-        model: what is known of where the model came from.
-        data: what is known of the data.
-        similarity: how embeddings were compared.
-        started: when, ISO 8601.
-    """
-    estimates = measure(measured.evidence)
-    return {
-        "spec": str(spec),
-        "model": {
-            "name": spec.model,
-            **model,
-            "fingerprint": measured.fingerprint,
-            "layers_quantized": len(pair.layers),
-            "layers_never_reached": pair.never_reached,
-        },
-        "bits_per_weight": pair.bits().to_json(),
-        "quantization": pair.describe(),
-        "data": {**data, "inputs_left_out": measured.left_out},
-        "settings": {
-            "k": settings.k,
-            "batch_size": settings.batch_size,
-            "noise_floor": settings.noise_floor,
-            "seed": settings.seed,
-            "similarity": similarity,
-            **pair.runtime,
-        },
-        "versions": _versions(),
-        "times": {"started": started, "finished": _now(), "seconds": measured.seconds},
-        "metrics": {name: estimate.to_json() for name, estimate in estimates.items()},
-    }
-
-
-def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

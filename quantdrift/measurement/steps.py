@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,38 +17,16 @@ from quantdrift.allocation.for_search import allocate_for_search
 from quantdrift.calibration.sample import draw_sample
 from quantdrift.errors import DataError
 from quantdrift.evidence import Noise
-from quantdrift.measurement.embeddings import EmbeddingStore, digest_of, key_of
+from quantdrift.measurement.encoding import Encoding, Settings
 from quantdrift.measurement.inputs import Inputs, Vectors
 from quantdrift.measurement.noise import compare_rankings, other_batch_size
-from quantdrift.measurement.pair import Pair
 from quantdrift.pair import QuantizedPair
-from quantdrift.progress import Progress
-from quantdrift.scoring import ScoreState, Similarity, check_embeddings, score_embeddings
+from quantdrift.scoring import ScoreState, Similarity, score_embeddings
 
 __all__ = ["Arms", "Job", "Settings"]
 
-PROBE = 2
-"""Inputs that are run once with an eye on which layers they reach."""
-
 NOISE_DEPTH = 10
 """Ranks of the reference that are embedded again: numeric noise swaps neighbours, not strangers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How a pair is measured.
-
-    Attributes:
-        k: ranks kept of either arm.
-        batch_size: inputs per forward pass.
-        noise_floor: whether to run the reference a second time.
-        seed: of the order in which the noise floor is run.
-    """
-
-    k: int = 200
-    batch_size: int = 32
-    noise_floor: bool = True
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +45,7 @@ class Arms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Encoding):
     """The steps of a measurement, for whoever puts them together in another way.
 
     Attributes:
@@ -86,27 +63,12 @@ class Job:
         seconds: time per stage so far.
     """
 
-    pair: Pair
     queries: Inputs
     documents: Inputs
     similarity: Similarity
-    settings: Settings
-    store: EmbeddingStore
-    progress: Progress
     calibration: Inputs | None = None
     excluded: NDArray[np.int64] | None = None
     dataset: str | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str, shown: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show a stage of `total` steps and note under `name` how long it took."""
-        start = time.perf_counter()
-        try:
-            with self.progress.stage(shown, total) as tell:
-                yield tell
-        finally:
-            self.seconds[name] = round(time.perf_counter() - start, 3)
 
     def embed(self) -> Arms:
         """Both sides by both arms.
@@ -121,10 +83,10 @@ class Job:
         self._prepare()
         with self.pair.candidate():
             weights = self.pair.candidate_fingerprint()
-            low_queries = self._embed(self.queries, "candidate", weights)
+            low_queries = self.vectors(self.queries, "candidate", weights)
             low_documents = documents
             if not self.pair.query_only:
-                low_documents = self._embed(self.documents, "candidate", weights)
+                low_documents = self.vectors(self.documents, "candidate", weights)
         return Arms(
             reference=(queries, documents),
             candidate=(low_queries, low_documents),
@@ -145,9 +107,8 @@ class Job:
             )
         fingerprint = self.pair.fingerprint
         for side in sides:
-            with self.pair.observed():
-                side.encode(np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
-        queries, documents = (self._embed(side, "reference", fingerprint) for side in sides)
+            self.watch(side)
+        queries, documents = (self.vectors(side, "reference", fingerprint) for side in sides)
         return (queries, documents), fingerprint
 
     def _choose_widths(self, queries: Vectors, documents: Vectors) -> None:
@@ -162,15 +123,8 @@ class Job:
         self.seconds["allocation"] = round(time.perf_counter() - start, 3)
 
     def _prepare(self) -> None:
-        """Calibrate the candidate, where it needs that."""
-        if not self.pair.needs_calibration:
-            return
-        assert isinstance(self.pair, QuantizedPair)  # no other candidate is made here
-        start = time.perf_counter()
         inputs = self.documents if self.calibration is None else self.calibration
-        sample = draw_sample(inputs, self.pair.scheme, self.settings.batch_size)
-        self.pair.prepare(sample, root=self.store.root, progress=self.progress)
-        self.seconds["calibration"] = round(time.perf_counter() - start, 3)
+        self.calibrate(lambda pair: draw_sample(inputs, pair.scheme, self.settings.batch_size))
 
     def score(self, arms: Arms, *, tell: Callable[[int], None]) -> ScoreState:
         """The state of all queries against the documents that the arms hold.
@@ -191,14 +145,6 @@ class Job:
             progress=tell,
         )
 
-    def _embed(self, side: Inputs, arm: str, weights: str) -> Vectors:
-        """All embeddings of one side by the arm that is in place."""
-        name = f"{arm}: {side.role} embeddings"
-        with self.stage(name, name, len(side.ids)) as tell:
-            vectors = self._get(side, side.order(), weights, self.settings.batch_size, tell)
-            check_embeddings(vectors, arm=arm, what=side.role, ids=side.ids)
-        return vectors
-
     def noise(self, state: ScoreState, arms: Arms) -> Noise:
         """Embed again, in another order and batch size, what could be first; compare."""
         rng = np.random.default_rng(self.settings.seed)
@@ -214,7 +160,7 @@ class Job:
         with self.stage("noise floor", "noise floor: first documents", total) as tell:
             for side, rows in rerun:
                 order = rng.permutation(len(rows))
-                again.append(self._get(side.part(rows), order, arms.fingerprint, size, tell))
+                again.append(self.encoded(side.part(rows), order, arms.fingerprint, size, tell))
             if len(again) == 1:
                 again.append(documents[needed])
             return compare_rankings(
@@ -223,24 +169,3 @@ class Job:
                 np.where(contenders >= 0, np.searchsorted(needed, contenders), -1),
                 self.similarity,
             )
-
-    def _get(
-        self,
-        side: Inputs,
-        order: NDArray[np.int64],
-        weights: str,
-        batch_size: int,
-        tell: Callable[[int], None],
-    ) -> Vectors:
-        store = self.store if side.key is not None else EmbeddingStore(None)
-        key = key_of(
-            weights=weights,
-            inputs=side.key,
-            role=side.role,
-            batch_size=batch_size,
-            order=digest_of(order),
-            runtime=self.pair.runtime,
-        )
-        return store.get(
-            key, order=order, encode=lambda rows: side.encode(rows, batch_size), progress=tell
-        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quantdrift.evidence import Evidence
-from quantdrift.metrics import gold, quality, ranking, separation, similarity
+from quantdrift.metrics import gold, quality, ranking, separation, similarity, trusted
 from quantdrift.metrics.base import Family, MetricError
 from quantdrift.metrics.metric import Metric, Slice, members
 from quantdrift.metrics.names import parse_in
@@ -33,6 +33,7 @@ FAMILIES: dict[str, Family] = {
     for family in (
         *ranking.FAMILIES,
         *separation.FAMILIES,
+        *trusted.FAMILIES,
         *quality.FAMILIES,
         *gold.FAMILIES,
         *similarity.FAMILIES,
@@ -58,7 +59,12 @@ def default_metrics() -> list[Metric]:
 
 def headline_metrics() -> list[Metric]:
     """The most telling of the default metrics, in order."""
-    return [metric for metric in default_metrics() if metric.family.headline]
+    return [
+        metric
+        for metric in default_metrics()
+        if metric.family.headline
+        and (metric.family.cutoff_is != "level" or metric.cutoff == metric.family.cutoffs[0])
+    ]
 
 
 def measure(evidence: Evidence, metrics: Iterable[Metric] | None = None) -> dict[str, Estimate]:

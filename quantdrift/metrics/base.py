@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +41,12 @@ Arm = Literal["candidate", "reference", "change", "relative"]
 """What a metric of one arm is about: either arm, candidate minus reference, or that difference as
 a share of the reference's mean."""
 
-Section = Literal["top of the list", "gap and perturbation", "relevance", "whole ranking"]
+Section = Literal[
+    "top of the list", "gap and perturbation", "stability check", "relevance", "whole ranking"
+]
 
-PerInput = Callable[[Evidence, int, Literal["candidate", "reference"]], NDArray[np.float64]]
+PerInput = Callable[[Evidence, Any, Literal["candidate", "reference"]], NDArray[np.float64]]
+"""Values by evidence, cut-off (a whole number, or a level) and arm."""
 
 POSITION_TIES = "ties break by item position, the same way in both arms"
 
@@ -68,16 +71,19 @@ class Family:
         uncertainty: how its interval is made; decides the statistic too.
         per_input: value of every input, NaN where it is undefined, given (evidence, cut-off, arm).
         undefined_when: why it can have no value at all, for the reason beside a null.
+        too_few: for metrics that need so many inputs: why there are too few of them in some runs
+            at a cut-off, or None. Goes before `undefined_when`.
         infinite_when: what an infinite estimate means, for the reason beside that null.
         needs_labels: whether relevance labels are needed.
         cutoffs: the cut-offs listed by default; empty if the metric has none.
-        cutoff_is: "rank", or "percentile" for quantiles.
+        cutoff_is: "rank"; "percentile" for quantiles; "level" for the stability check.
         other_cutoffs: whether others than these can be asked for.
         ranks_beyond: how many ranks it looks at below the cut-off.
         ranks: how many ranks it looks at, whatever the cut-off.
         arms: whether it is about one arm (`reference.`, `change.` and `relative.` before its name
             mean the others).
-        headline: whether it is shown where only the most telling metrics are.
+        headline: whether it is shown where only the most telling metrics are; of a metric that
+            takes a level, the first.
         of_reference: whether it is about the reference alone, so that two candidates share it.
         censored: for values of +inf that only mean "more than was stored", where evidence is cut
             short: how many are known for certain. Pooled runs are only told apart up to the least.
@@ -95,9 +101,10 @@ class Family:
     per_input: PerInput
     undefined_when: str
     infinite_when: str = "no finite value"
+    too_few: Callable[[Sequence[Evidence], float], str | None] | None = None
     needs_labels: bool = False
-    cutoffs: tuple[int, ...] = ()
-    cutoff_is: Literal["rank", "percentile"] = "rank"
+    cutoffs: tuple[float, ...] = ()
+    cutoff_is: Literal["rank", "percentile", "level"] = "rank"
     other_cutoffs: bool = True
     ranks_beyond: int = 0
     ranks: int = 0

@@ -10,6 +10,7 @@ from typing import Any
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import default_metrics, parse_metric
 from quantdrift.metrics.base import MetricError
+from quantdrift.metrics.cutoffs import cutoff_text
 from quantdrift.metrics.metric import Metric
 from quantdrift.statistics import undefined
 
@@ -26,9 +27,11 @@ def key_of(metric: Metric) -> str:
     ('drift_separation_median', 'drift_change_ndcg_at_10')
     >>> key_of(parse_metric("harm:separation=0.05..0.1"))
     'drift_harm_where_separation_0.05_to_0.1'
+    >>> key_of(parse_metric("coverage@0.1"))
+    'drift_coverage_at_0.10'
     """
     arm = "" if metric.arm == "candidate" else f"{metric.arm}_"
-    cutoff = f"_at_{metric.cutoff}" if metric.cutoff else ""
+    cutoff = f"_at_{cutoff_text(metric.cutoff)}" if metric.cutoff else ""
     median = metric.uncertainty == "order statistics" and metric.family.cutoff_is == "rank"
     key = f"drift_{arm}{metric.family.name}{cutoff}" + ("_median" if median else "")
     if metric.where is None:

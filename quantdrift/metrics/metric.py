@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from quantdrift.evidence import Evidence
 from quantdrift.metrics.base import Arm, Direction, Family, MetricError, Uncertainty
+from quantdrift.metrics.cutoffs import check_cutoff, cutoff_text
+from quantdrift.metrics.slice import Slice
 from quantdrift.statistics import (
     Estimate,
     mean_estimate,
@@ -39,7 +41,7 @@ class Metric:
 
     Attributes:
         family: what it means.
-        cutoff: 0 if it has none.
+        cutoff: a rank, a percentile or a level, as the family has it; 0 if it has none.
         arm: of a metric that is about one arm; otherwise "candidate".
         where: only the inputs of a slice; all inputs if None.
 
@@ -48,24 +50,13 @@ class Metric:
     """
 
     family: Family
-    cutoff: int = 0
+    cutoff: float = 0
     arm: Arm = "candidate"
     where: Slice | None = None
 
     def __post_init__(self) -> None:
         family = self.family
-        if bool(family.cutoffs) != (self.cutoff > 0):
-            example = f"{family.name}@{family.cutoffs[0]}" if family.cutoffs else ""
-            wants = f"needs a cut-off, e.g. {example}" if example else "takes no cut-off"
-            got = f"@{self.cutoff}" if self.cutoff else "none"
-            raise MetricError(f"the metric {family.name!r} {wants}; got {got}")
-        if not family.other_cutoffs and self.cutoff not in family.cutoffs:
-            only = " and ".join(f"{family.name}@{cutoff}" for cutoff in family.cutoffs)
-            raise MetricError(f"of {family.name!r} there is only {only}; got @{self.cutoff}")
-        if family.cutoff_is == "percentile" and self.cutoff >= _PERCENTILES:
-            raise MetricError(
-                f"{family.name!r} takes a percentile from 1 to 99; got @{self.cutoff}"
-            )
+        check_cutoff(family, self.cutoff)
         if self.arm != "candidate" and not family.arms:
             raise MetricError(
                 f"{family.name!r} compares the two arms; it has no '{self.arm}.' form"
@@ -73,7 +64,7 @@ class Metric:
 
     def __str__(self) -> str:
         arm = "" if self.arm == "candidate" else f"{self.arm}."
-        cutoff = f"@{self.cutoff}" if self.cutoff else ""
+        cutoff = f"@{cutoff_text(self.cutoff)}" if self.cutoff else ""
         return f"{arm}{self.family.name}{cutoff}" + (f":{self.where}" if self.where else "")
 
     @property
@@ -153,6 +144,9 @@ class Metric:
         return estimate
 
     def _why_undefined(self, group: Sequence[Evidence]) -> str:
+        too_few = self.family.too_few and self.family.too_few(group, self.cutoff)
+        if too_few:
+            return too_few
         if self.where is None:
             return self.family.undefined_when
         if not any(self.where.of(evidence).any() for evidence in group):
@@ -186,7 +180,7 @@ class Metric:
         return values if self.where is None else np.where(self.where.of(evidence), values, np.nan)
 
     def _check_depth(self, evidence: Evidence) -> None:
-        cutoff = self.cutoff if self.family.cutoff_is == "rank" else 0
+        cutoff = int(self.cutoff) if self.family.cutoff_is == "rank" else 0
         needed = max(cutoff + self.family.ranks_beyond, self.family.ranks)
         if needed > evidence.depth and evidence.cut_short:
             raise MetricError(
@@ -195,63 +189,8 @@ class Metric:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """The inputs whose value of one metric lies in a half-open range, low <= value < high.
-
-    Written `separation=0.05..0.1`, or `separation=1..` without an upper end.
-
-    Attributes:
-        by: what is looked at.
-        low: least value that belongs.
-        high: least value above the range; +inf for none, which lets infinite values in.
-
-    Raises:
-        MetricError: the range is empty, or `by` is itself a metric over a slice.
-    """
-
-    by: Metric
-    low: float
-    high: float = math.inf
-
-    def __post_init__(self) -> None:
-        if self.by.where is not None or self.by.arm == "relative":
-            raise MetricError(f"a slice is by a value that every input has; got {self.by}")
-        if math.isinf(self.low) or not self.low < self.high:
-            raise MetricError(
-                "a slice needs a finite lower end below its upper end; got "
-                f"{self.low:g}..{self.high:g}"
-            )
-
-    def __str__(self) -> str:
-        high = "" if math.isinf(self.high) else _shortest(self.high)
-        return f"{self.by}={_shortest(self.low)}..{high}"
-
-    def of(self, evidence: Evidence) -> NDArray[np.bool_]:
-        """Which inputs belong, bool [n_inputs]; those without a value do not.
-
-        Raises:
-            MetricError: for some input the stored ranks do not tell.
-        """
-        values = self.by.per_input(evidence)
-        open_end = math.isinf(self.high)
-        if self.by.family.censored is not None and np.isposinf(values).any():
-            known = self.by.family.censored(evidence)
-            if not (self.high <= known or (open_end and self.low <= known)):
-                raise MetricError(
-                    f"{self} cannot be told: with {evidence.depth} stored ranks, values beyond "
-                    f"{known} are only known to be that large; end the range at {known} or "
-                    f"before, ask for {self.by}={known}.. or less, or run again with a larger --k"
-                )
-        return (values >= self.low) & (open_end | (values < self.high))
-
-
 def _joined(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
     return np.concatenate([np.empty(0), *parts])
-
-
-def _shortest(number: float) -> str:
-    return str(int(number)) if number == int(number) else repr(float(number))
 
 
 def members(family: Family) -> list[Metric]:

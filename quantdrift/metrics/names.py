@@ -14,7 +14,7 @@ __all__ = ["parse_in"]
 
 _ONE = re.compile(
     r"((?P<arm>candidate|reference|change|relative)\.)?"
-    r"(?P<name>[A-Za-z_]+)(@(?P<k>[1-9][0-9]{0,8}))?"
+    r"(?P<name>[A-Za-z_]+)(@(?P<k>[1-9][0-9]{0,8}|0\.(?=0*[1-9])[0-9]{1,6}))?"
 )
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
 _RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})?")
@@ -54,4 +54,6 @@ def _one(text: str, families: dict[str, Family]) -> Metric:
         known = [str(member) for family in families.values() for member in members(family)]
         raise UnknownNameError("metric", text, known, hint="(quantdrift list metrics shows all)")
     arm = cast(Arm, match["arm"] or "candidate")
-    return Metric(family=families[match["name"]], cutoff=int(match["k"] or 0), arm=arm)
+    level = "." in (match["k"] or "")
+    cutoff = float(match["k"]) if level else int(match["k"] or 0)
+    return Metric(family=families[match["name"]], cutoff=cutoff, arm=arm)

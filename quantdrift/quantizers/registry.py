@@ -36,6 +36,8 @@ _OF_CRITERIA = ("allocation", "queries", "seed", "solver", "units", "widths")
 """Settings of mixed precision."""
 _OF_FILES = ("allocation", "widths")
 """Those that a stored allocation leaves open."""
+_OF_MODELS = ("head",)
+"""Settings of which layers there are, whatever quantizes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ def _refuse_settings(scheme: Scheme) -> None:
     if scheme.criterion is not None:
         takes |= set(_OF_CRITERIA if stored is None else _OF_FILES)
     for key, _ in scheme.options:
-        if key in takes:
+        if key in takes or key in _OF_MODELS:
             continue
         if stored is not None and scheme.criterion is not None and key in _OF_CRITERIA:
             raise UnsupportedError(

@@ -3,9 +3,9 @@
     python tests/benchmarks/small_vit.py cifar10_4k.npz small-vit
 
 The file holds x_train and y_train (uint8 [n, 32, 32, 3] and class numbers); the folder then is a
-model that transformers, and so `quantdrift run small-vit@W4-rtn --data cifar10_4k.npz`, loads. It is
-trained again only if it is not there. Accuracy is that of a small model on few images: what matters
-here is a classifier that was trained end to end, as no probe is.
+model that transformers loads, and `quantdrift run ./small-vit@W4-rtn --data cifar10_4k.npz` too. It
+is trained again only if it is not there. Accuracy is that of a small model on few images: what
+matters here is a classifier that was trained end to end, as no probe is.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def test_a_calibrated_pass_against_its_forward_passes(
             batch()
 
     def calibrate() -> None:
-        opened.pair._made = None  # or it would see that it is done
+        opened.pair._maker.made = None  # or it would see that it is done
         opened.pair.prepare(sample, root=None, progress=Silent())
 
     ratios = in_turn(calibrate, forward, rounds=3)

@@ -24,6 +24,11 @@ def in_turn(ours: Callable[[], object], other: Callable[[], object], rounds: int
 def report(name: str, ratios: Sequence[float], shape: str) -> None:
     """Print the median ratio and its spread."""
     print(
-        f"\n{name}: {statistics.median(ratios):.2f} "
-        f"(min {min(ratios):.2f}, max {max(ratios):.2f}, {len(ratios)} rounds; {shape})"
+        f"\n{name}: {_shown(statistics.median(ratios))} "
+        f"(min {_shown(min(ratios))}, max {_shown(max(ratios))}, {len(ratios)} rounds; {shape})"
     )
+
+
+def _shown(ratio: float) -> str:
+    """Two digits that say something, also of small ratios."""
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"

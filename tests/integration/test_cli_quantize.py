@@ -60,11 +60,26 @@ def test_what_stays_at_full_precision_is_said_and_a_name_that_means_a_model_is_s
     options: QuantizeOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left_out = {f"layer {number}": "shares its weight" for number in range(6)}
-    monkeypatch.setattr("quantdrift.pair.left_out", lambda _: left_out)
+    monkeypatch.setattr("quantdrift.models.quantizable.left_out", lambda _: left_out)
     quantize_command(replace(options, out=Path("minilm")))
     shown = capsys.readouterr().out
     assert "left at full precision: layer 0, layer 1, layer 2, layer 3 and 2 more\n" in shown
     assert "quantdrift run './tiny vs ./minilm'" in shown
+
+
+def test_a_module_named_as_the_head_is_saved_as_it_is(
+    options: QuantizeOptions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quantize_command(replace(options, spec="./tiny@W3-g64+head=0.model.pooler"))
+    shown = capsys.readouterr().out
+    assert "3 bits per weight of 12 linear layers" in shown
+    assert "left at full precision: 0.model.pooler.dense\n" in shown
+    before = SentenceTransformer("tiny", device="cpu").state_dict()
+    after = SentenceTransformer("out", device="cpu").state_dict()
+    same = [name for name in before if torch.equal(before[name], after[name])]
+    assert "0.model.pooler.dense.weight" in same
+    assert not any(name.endswith("attention.self.query.weight") for name in same)
+    assert read_record(Path("out"))["spec"] == "./tiny@W3-g64-rtn+head=0.model.pooler"
 
 
 def test_a_candidate_is_not_quantized_again(options: QuantizeOptions) -> None:

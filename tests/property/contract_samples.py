@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.measurement.assembly import assemble
 from quantdrift.scoring import score_matrix
+from quantdrift.stability.held_out import calibrates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +57,16 @@ def cases(draw: st.DrawFn, *, ties: bool = True) -> Case:
     )
 
 
-def example() -> Case:
+def example(n_inputs: int = 240) -> Case:
     rng = np.random.default_rng(5)
-    reference = np.array([rng.permutation(12) for _ in range(40)], dtype=float) * 4
-    reference += 15 * (reference == 44) * (np.arange(40)[:, None] % 2)  # half of them are safe
-    spread = np.arange(40)[:, None] % 9 + 1
+    reference = np.array([rng.permutation(12) for _ in range(n_inputs)], dtype=float) * 4
+    rows = np.arange(n_inputs)
+    reference += 15 * (reference == 44) * (rows[:, None] % 2)  # half of them are safe
+    spread = rows[:, None] % 9 + 1
     candidate = reference + rng.integers(-1, 2, reference.shape) * spread
-    qrels = {f"q{row}": {f"d{item}": 1 for item in rng.integers(0, 12, 3)} for row in range(40)}
-    return Case(reference=reference, candidate=candidate, qrels=qrels, noisy=np.arange(40) % 9 == 0)
+    # one that does not calibrate flips by a lead that no calibration input could expect
+    odd = int(np.flatnonzero(~calibrates(np.array([f"q{row}" for row in rows], dtype=object)))[0])
+    reference[odd] = np.arange(12) * 4 - 60
+    candidate[odd] = reference[odd] + 32 * (np.arange(12) == 10)
+    qrels = {f"q{row}": {f"d{item}": 1 for item in rng.integers(0, 12, 3)} for row in rows}
+    return Case(reference=reference, candidate=candidate, qrels=qrels, noisy=rows % 9 == 0)

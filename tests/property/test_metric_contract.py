@@ -61,6 +61,9 @@ CONTRACTS = {
     "gap": GAP,
     "candidate_gap": GAP,
     "S": Contract(identity=0, monotone=False, affine="scales"),
+    "coverage": Contract(identity=1, monotone=False),
+    "violation": Contract(identity=0, monotone=False),
+    "joint_violation": Contract(identity=0, monotone=False),
     "ndcg": QUALITY,
     "recall": QUALITY,
     "mrr": QUALITY,
@@ -84,6 +87,9 @@ METRICS = [
     parse_metric("gold_lost@2"),
     parse_metric("flip@1:separation=0.05..1"),
     parse_metric("harm:contenders=1.."),
+    parse_metric("coverage@0.5"),  # the cases are small; here one calibration input is enough
+    parse_metric("violation@0.5"),
+    parse_metric("joint_violation@0.6"),
 ]
 
 

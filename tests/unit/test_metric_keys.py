@@ -23,6 +23,9 @@ from quantdrift.metrics.keys import VARIABLE, drift_keys, harness_metrics, key_o
         ("separation_quantile@25", "drift_separation_quantile_at_25"),
         ("reference.ndcg@10", "drift_reference_ndcg_at_10"),
         ("relative.ndcg@10", "drift_relative_ndcg_at_10"),
+        ("coverage@0.1", "drift_coverage_at_0.10"),
+        ("joint_violation@0.005", "drift_joint_violation_at_0.005"),
+        ("flip@1:coverage@0.05=1..", "drift_flip_at_1_where_coverage_at_0_05_from_1"),
         ("flip@1:separation=1..", "drift_flip_at_1_where_separation_from_1"),
         ("gap:ndcg@10=0..0.5", "drift_gap_median_where_ndcg_at_10_0_to_0.5"),
         (
@@ -38,7 +41,7 @@ def test_the_key_of_a_metric(metric: str, key: str) -> None:
 def test_every_default_metric_has_a_key_of_its_own() -> None:
     keys = [key_of(metric) for metric in default_metrics()]
     assert len(set(keys)) == len(keys)
-    assert all(re.fullmatch(r"drift_[A-Za-z0-9_]+", key) for key in keys)
+    assert all(re.fullmatch(r"drift_[A-Za-z0-9_.]+", key) for key in keys)
 
 
 def test_values_intervals_and_nulls() -> None:

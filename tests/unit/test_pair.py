@@ -101,7 +101,7 @@ def test_the_reference_comes_back_when_a_later_layer_cannot_be_quantized(
             return super().quantize(weight)
 
     method = Method(bits=4, quantizer=FirstOnly(bits=4, group_size=128))
-    monkeypatch.setattr(pair._methods, "for_layers", lambda n_layers: [method] * n_layers)
+    monkeypatch.setattr(pair._maker.methods, "for_layers", lambda n_layers: [method] * n_layers)
     with pytest.raises(MemoryError), pair.candidate():
         pytest.fail("there is no candidate")
     assert bits_of(model) == before

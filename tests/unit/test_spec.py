@@ -157,7 +157,7 @@ SIZE = "expected a whole number from 1 to 999999999 without leading zeros"
 PART = (
     "expected a granularity \\(channel, g128, \\.\\.\\.\\) or a quantizer \\(rtn, .*, adaround\\)"
 )
-KEYS = "allocation, backend, calib, grid, queries, seed, solver, units, widths"
+KEYS = "allocation, backend, calib, grid, head, queries, seed, solver, units, widths"
 KEY = f"expected KEY=VALUE with KEY one of {KEYS}"
 OPTION = "expected query, a criterion \\(gap, .*, random\\) or KEY=VALUE with KEY one of"
 

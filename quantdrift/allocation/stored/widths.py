@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,12 @@ def stored_allocation(scheme: Scheme) -> Allocation | None:
 
 
 def widths_for(
-    allocation: Allocation, layers: Sequence[LinearLayer], scheme: Scheme, fingerprint: str
+    allocation: Allocation,
+    layers: Sequence[LinearLayer],
+    scheme: Scheme,
+    fingerprint: str,
+    *,
+    left_out: Mapping[str, str] | None = None,
 ) -> list[int]:
     """The width of every layer.
 
@@ -36,11 +41,19 @@ def widths_for(
         layers: of the model.
         scheme: that it is used for; the quantizer may be another than it was made for.
         fingerprint: of the model's weights.
+        left_out: name to reason of layers that this scheme does not quantize.
 
     Raises:
         DataError: it was made for another model, or for a scheme with other widths.
     """
     names = [layer.name for layer in layers]
+    for name in allocation.width_of:
+        if left_out and name in left_out:
+            raise DataError(
+                f"the allocation of {allocation.model} has a width for the layer {name}, which "
+                f"{scheme} leaves at full precision ({left_out[name]}); write +head= as it was "
+                "when the allocation was made: +head=none quantizes a classification head"
+            )
     check_fits(allocation, names, [layer.weight.numel() for layer in layers], fingerprint)
     for what, there, here in (
         ("criterion", allocation.criterion, scheme.criterion),

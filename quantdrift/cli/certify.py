@@ -1,0 +1,223 @@
+"""`quantdrift certify`: coverage and violation of the stability check, without torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from rich.markup import escape
+from rich.table import Table
+
+from quantdrift.cli.certify_check import apply_stored
+from quantdrift.cli.tables import console, one_format, print_markdown
+from quantdrift.errors import QuantDriftError
+from quantdrift.evidence import Evidence
+from quantdrift.runs import Run, find_runs
+from quantdrift.stability import (
+    ALPHAS,
+    STATISTICS,
+    Certificate,
+    Certified,
+    Spread,
+    StabilityCheck,
+    Statistic,
+    certify,
+)
+from quantdrift.stability.nonconformity import confidence_name
+
+__all__ = ["certify_command"]
+
+HEAD = ("level", "calibrated", "accepted", "accepted and changed", "changed, of those", "threshold")
+
+NO_CONFIDENCE = (
+    "msp and entropy are left out: they are of class probabilities, and this run ranks by "
+    "similarities."
+)
+LIKENESS = (
+    "Bounded is what is accepted and changed, for inputs like these: mixed in the same way, from "
+    "the same source."
+)
+
+
+def certify_command(
+    paths: Sequence[Path],
+    *,
+    alphas: Sequence[float],
+    statistics: Sequence[str],
+    splits: int,
+    share: float,
+    seed: int,
+    save: Path | None,
+    check: Path | None,
+    json_output: bool,
+    markdown: bool,
+) -> None:
+    """Print what the stability check accepts of each run, and what it lets through.
+
+    Args:
+        paths: run folders, or folders that hold some.
+        alphas: levels; the paper's if there are none.
+        statistics: what is calibrated; all that a run allows if there are none.
+        splits: random splits.
+        share: of the inputs that calibrates.
+        seed: of the splits.
+        save: where to write a check calibrated on all inputs.
+        check: a stored check to apply instead.
+        json_output: print one JSON object.
+        markdown: print a Markdown table.
+
+    Raises:
+        QuantDriftError: no such run or statistic, a number out of its range, options that exclude
+            each other, or a check of another pair.
+    """
+    one_format(json_output=json_output, markdown=markdown)
+    for name in statistics:
+        confidence_name(cast(Statistic, name))  # refuses what there is not
+    asked = tuple(cast(Statistic, name) for name in dict.fromkeys(statistics))
+    if check is not None and (alphas or asked or save):
+        raise QuantDriftError(
+            "--check applies a check as it is stored, with its own level; expected no --alpha, "
+            "--statistic or --save beside it"
+        )
+    runs = find_runs(paths)
+    if check is not None:
+        apply_stored(check, runs, json_output=json_output, markdown=markdown)
+        return
+    if save is not None and (len(runs) != 1 or len(set(alphas)) != 1 or len(asked) > 1):
+        raise QuantDriftError(
+            "--save stores one check; expected one run, one --alpha and at most one --statistic; "
+            f"got {len(runs)}, {len(set(alphas))} and {len(asked)}"
+        )
+    levels, listed = tuple(dict.fromkeys(alphas)) or ALPHAS, []
+    for run in runs:
+        evidence = run.evidence()
+        found = certify(
+            evidence,
+            levels,
+            asked or _allowed(evidence),
+            n_splits=splits,
+            share=share,
+            seed=seed,
+        )
+        entry: dict[str, Any] = {"path": str(run.path), **_named(run), **found.to_json()}
+        stored = None
+        if save is not None:
+            stored = StabilityCheck.calibrate(
+                evidence, alpha=levels[0], statistic=(asked or ("S",))[0], on=run.record
+            )
+            stored.save(save)
+            entry["saved"] = str(save)
+        listed.append(entry)
+        if not json_output:
+            notes = [] if asked or evidence.confidence is not None else [NO_CONFIDENCE]
+            if save is not None and stored is not None:
+                notes.append(_saved(stored, save))
+            _print(run, found, [*_sentences(found), *notes], markdown=markdown)
+    if json_output:
+        print(json.dumps({"runs": listed}, indent=2, allow_nan=False))
+
+
+def _allowed(evidence: Evidence) -> tuple[Statistic, ...]:
+    if evidence.confidence is not None:
+        return STATISTICS
+    return tuple(name for name in STATISTICS if confidence_name(name) == "gap")
+
+
+def _named(run: Run) -> dict[str, Any]:
+    return {"spec": run.record.get("spec"), "data": run.record.get("data", {}).get("name")}
+
+
+def _print(run: Run, found: Certified, lines: Sequence[str], *, markdown: bool) -> None:
+    named = _named(run)
+    title = f"{named['spec']} on {named['data']}"
+    rows = [
+        (
+            f"{each.alpha:.2f}" if round(each.alpha, 2) == each.alpha else f"{each.alpha:g}",
+            _label(each),
+            _share(each.coverage, sd=True),
+            _share(each.joint_violation),
+            _share(each.violation),
+            _threshold(each.threshold),
+        )
+        for each in sorted(found.certificates, key=lambda each: -each.alpha)
+    ]
+    if markdown:
+        print(f"**{title}**\n")
+        print_markdown(HEAD, rows)
+        print()
+        for line in lines:
+            print(f"- {line}")
+        print()
+        return
+    table = Table(title=escape(title), title_justify="left")
+    for name in HEAD:
+        table.add_column(name, justify="left" if name == "calibrated" else "right")
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before is not None and before[0] != row[0]:
+            table.add_section()
+        table.add_row(*row)
+    out = console(wide=True)
+    out.print(table)
+    for line in lines:
+        out.print(line, highlight=False, markup=False)
+
+
+def _label(each: Certificate) -> str:
+    return each.statistic if each.statistic in {"S", "2epsilon"} else f"{each.statistic} alone"
+
+
+def _share(spread: Spread | None, *, sd: bool = False) -> str:
+    if spread is None:
+        return "-"
+    plus = f" ± {100 * spread.sd:.1f}" if sd and spread.sd is not None else ""
+    return f"{100 * spread.mean:.{1 if sd else 2}f} %{plus}"
+
+
+def _threshold(value: float) -> str:
+    if math.isfinite(value):
+        return f"{value:.4g}"
+    return "∞ (nothing)" if value > 0 else "-∞ (everything)"
+
+
+def _sentences(found: Certified) -> list[str]:
+    """What the first statistic's figures mean, in plain words."""
+    tested = found.n_inputs - found.n_calibration
+    splits = "one random split" if found.n_splits == 1 else f"{found.n_splits:,} random splits"
+    lines = [
+        f"{found.n_inputs:,} inputs, of which {found.n_calibration:,} calibrate and {tested:,} are "
+        f"tested, over {splits}; {100 * found.flip_rate:.1f} % of the answers changed."
+    ]
+    first = found.certificates[0].statistic
+    for each in (one for one in found.certificates if one.statistic == first):
+        level = f"At level {each.alpha:g}"
+        if each.coverage is None:
+            assert each.reason is not None  # what is undefined says why
+            lines.append(f"{each.reason[0].upper()}{each.reason[1:]}.")
+            continue
+        if each.violation is None:
+            lines.append(f"{level} no answer can be served without a second look.")
+        else:
+            lines.append(
+                f"{level}, {100 * each.coverage.mean:.1f} % of the answers can be served without a "
+                f"second look; of those, {100 * each.violation.mean:.2f} % changed."
+            )
+        if found.flip_rate <= each.alpha:
+            lines.append(
+                f"{level} the bound alone says nothing: were every answer accepted, only "
+                f"{100 * found.flip_rate:.1f} % would have changed. Ask for a smaller --alpha."
+            )
+    return [*lines, LIKENESS]
+
+
+def _saved(check: StabilityCheck, path: Path) -> str:
+    if check.reason is not None:
+        return f"Saved to {path}, calibrated on all inputs: {check.reason}."
+    sign = "above" if check.statistic not in {"S", "2epsilon"} else "at or above"
+    looked_at = {"msp": "its msp", "entropy": "minus its entropy"}.get(check.statistic, "its gap")
+    return (
+        f"Saved to {path}, calibrated on all {check.n_calibration:,} inputs: an answer is accepted "
+        f"where {looked_at} is {sign} {check.threshold:.6g}."
+    )

@@ -1,0 +1,103 @@
+"""`quantdrift certify --check`: a stored check on runs of the same pair."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+
+from quantdrift.cli.tables import console, print_markdown
+from quantdrift.runs import Run
+from quantdrift.stability import StabilityCheck
+from quantdrift.stability.applied import Applied, apply_check
+from quantdrift.statistics import Estimate
+
+__all__ = ["apply_stored"]
+
+HEAD = ("run", "inputs", "accepted", "accepted and changed", "changed, of those accepted")
+
+
+def apply_stored(path: Path, runs: Sequence[Run], *, json_output: bool, markdown: bool) -> None:
+    """Print what a stored check accepts of each run, and what it lets through.
+
+    Args:
+        path: of the check.
+        runs: of the pair it was calibrated on.
+        json_output: print one JSON object.
+        markdown: print a Markdown table.
+
+    Raises:
+        QuantDriftError: the check cannot be read, or a run is of another pair.
+    """
+    check = StabilityCheck.load(path)
+    applied = [(run, apply_check(check, run.evidence(), run.record)) for run in runs]
+    if json_output:
+        listed = [
+            {
+                "path": str(run.path),
+                "spec": run.record.get("spec"),
+                "data": run.record.get("data", {}).get("name"),
+                **found.to_json(),
+            }
+            for run, found in applied
+        ]
+        named = {"path": str(path), "alpha": check.alpha, "statistic": check.statistic}
+        print(json.dumps({"check": named, "runs": listed}, indent=2, allow_nan=False))
+        return
+    title = f"{path.name}: {check.statistic} at level {check.alpha:g} for {check.origin.spec}"
+    rows = [
+        (
+            f"{run.record.get('data', {}).get('name')}",
+            f"{found.n_inputs:,}",
+            _cell(found.coverage, 1),
+            _cell(found.joint_violation, 2),
+            _cell(found.violation, 2),
+        )
+        for run, found in applied
+    ]
+    lines = [line for run, found in applied for line in _lines(check, run, found)]
+    if markdown:
+        print(f"**{title}**\n")
+        print_markdown(HEAD, rows)
+        print()
+        for line in lines:
+            print(f"- {line}")
+        return
+    table = Table(title=escape(title), title_justify="left")
+    for name in HEAD:
+        table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
+    for row in rows:
+        table.add_row(escape(row[0]), *row[1:])
+    out = console(wide=True)
+    out.print(table)
+    for line in lines:
+        out.print(line, highlight=False, markup=False)
+
+
+def _cell(estimate: Estimate, digits: int) -> str:
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return "-"
+    value, low, high = (
+        f"{100 * part:.{digits}f}" for part in (estimate.value, estimate.low, estimate.high)
+    )
+    return f"{value} % ({low} to {high})"
+
+
+def _lines(check: StabilityCheck, run: Run, found: Applied) -> list[str]:
+    name = run.record.get("data", {}).get("name")
+    lines = [f"Note, {name}: {note}." for note in found.notes]
+    if found.violation.value is None:
+        lines.append(f"{name}: no answer is accepted ({found.violation.reason}).")
+    else:
+        assert found.coverage.value is not None  # something is accepted
+        lines.append(
+            f"{name}: {100 * found.coverage.value:.1f} % of the answers are accepted (of the "
+            f"calibration inputs {100 * check.expected_coverage:.1f} %); of those, "
+            f"{100 * found.violation.value:.2f} % changed, of all {100 * found.flip_rate:.1f} %."
+        )
+    if found.resemblance.alike:
+        lines.append(f"{name}: {found.resemblance.sentence}.")
+    return lines

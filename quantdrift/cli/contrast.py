@@ -1,0 +1,112 @@
+"""`quantdrift contrast`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantdrift.cli import Interrupted
+from quantdrift.cli.contrast_table import json_of, print_contrast, row_of
+from quantdrift.cli.places import RUNS, default_place, earlier_run, tell_replaced
+from quantdrift.cli.run import KEPT
+from quantdrift.cli.tables import one_format
+from quantdrift.datasets.classification import (
+    LAYOUT,
+    ClassificationDataset,
+    is_classification_folder,
+    read_classification_folder,
+)
+from quantdrift.errors import DataError, QuantDriftError
+from quantdrift.measurement.contrast import Places, run_contrast
+from quantdrift.measurement.embeddings import EmbeddingStore, default_store
+from quantdrift.measurement.encoding import Settings
+from quantdrift.progress import Silent, Terminal
+from quantdrift.spec import Spec, parse
+
+__all__ = ["ContrastOptions", "contrast_command"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContrastOptions:
+    """The options of `quantdrift contrast`, as typed by the user."""
+
+    specs: Sequence[str]
+    data: Sequence[Path]
+    split: str
+    out: Path | None
+    k: int
+    batch_size: int
+    noise_floor: bool
+    device: str | None
+    revision: str | None
+    seed: int
+    cache: bool
+    json_output: bool
+    markdown: bool
+    quiet: bool
+
+
+def contrast_command(options: ContrastOptions) -> None:
+    """Measure both readings, write the run folders, print the table and what it says.
+
+    Raises:
+        QuantDriftError: anything wrong with specs, data, model or disk.
+    """
+    one_format(json_output=options.json_output, markdown=options.markdown)
+    specs = [parse(text) for text in options.specs]
+    if not options.data:
+        raise QuantDriftError("expected --data FOLDER with classification data; got none")
+    datasets = [_dataset(path, options.split) for path in dict.fromkeys(options.data)]
+    root = options.out or RUNS
+    earlier: dict[Path, Mapping[str, Any] | None] = {}
+
+    def place(spec: Spec, dataset: ClassificationDataset) -> Places:
+        paths = [default_place(spec, dataset, ending, root=root) for ending in ("-probe", "-self")]
+        earlier.update((path, earlier_run(path)) for path in paths)
+        return Places(classification=paths[0], retrieval=paths[1])
+
+    def announce(what: str) -> None:
+        if not options.quiet:
+            print(f"\n{what}", file=sys.stderr)
+
+    try:
+        found = run_contrast(
+            specs,
+            datasets,
+            place=place,
+            settings=Settings(
+                k=options.k,
+                batch_size=options.batch_size,
+                noise_floor=options.noise_floor,
+                seed=options.seed,
+            ),
+            store=default_store() if options.cache else EmbeddingStore(None),
+            progress=Silent() if options.quiet else Terminal(),
+            announce=announce,
+            device=options.device,
+            revision=options.revision,
+        )
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "run folders that are there are whole" + (KEPT if options.cache else "")
+        ) from None
+    for record in earlier.values():
+        tell_replaced(record)
+    rows = [row_of(one) for one in found]
+    if options.json_output:
+        contrasts = [json_of(row) for row in rows]
+        print(json.dumps({"contrasts": contrasts}, indent=2, ensure_ascii=False))
+    else:
+        print_contrast(rows, root, markdown=options.markdown)
+
+
+def _dataset(path: Path, split: str) -> ClassificationDataset:
+    if path.exists() and not is_classification_folder(path):
+        raise DataError(
+            f"{path} holds no classification data, which a contrast needs. Expected {LAYOUT}"
+        )
+    return read_classification_folder(path, split)

@@ -1,0 +1,149 @@
+"""`quantdrift route`: from run folders, without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from quantdrift.cli.route_tables import print_groups
+from quantdrift.cli.tables import console, one_format
+from quantdrift.cli.values import decimals
+from quantdrift.confidence import CONFIDENCES
+from quantdrift.errors import QuantDriftError, UnknownNameError
+from quantdrift.report.law_figure import check_figure
+from quantdrift.routing.cost import break_even_share
+from quantdrift.routing.figure import draw_cost
+from quantdrift.routing.router import GapRouter
+from quantdrift.routing.study import RoutedGroup, RoutedRun, RouteSettings, group_runs, study_run
+from quantdrift.routing.sweep import PERCENTILES
+from quantdrift.runs import find_runs, refuse_copies
+
+__all__ = ["RouteOptions", "route_command"]
+
+RECOVER = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteOptions:
+    """The options of the command, as typed."""
+
+    score: str
+    percentile: str | None
+    share: float
+    splits: int
+    seed: int
+    speed_up: float
+    recover: float | None
+    save: Path | None
+    figure: Path | None
+    json_output: bool
+    markdown: bool
+
+
+def route_command(paths: Sequence[Path], options: RouteOptions) -> None:
+    """Print what routing gives back and costs, and what to do; write router and figure if asked.
+
+    Args:
+        paths: run folders, or folders that hold some.
+        options: as typed.
+
+    Raises:
+        QuantDriftError: no such run, confidence or percentile, or a place that cannot be written.
+    """
+    one_format(json_output=options.json_output, markdown=options.markdown)
+    if options.figure is not None:
+        check_figure(options.figure)
+    settings = _settings(options)
+    runs = find_runs(paths)
+    refuse_copies(runs)
+    if options.save is not None and len(runs) != 1:
+        raise QuantDriftError(
+            f"--save is for one run, whose gaps the threshold is one of; got {len(runs)}"
+        )
+    studied = [study_run(run, settings) for run in runs]
+    groups = group_runs(studied)
+    if options.figure is not None:
+        draw_cost(studied, options.figure, speed_up=settings.speed_up)
+    router = None if options.save is None else _save(studied[0], options.save, options, settings)
+    if options.json_output:
+        found = _json(studied, groups, options, settings, router)
+        print(json.dumps(found, indent=2, allow_nan=False))
+        return
+    print_groups(groups, settings, markdown=options.markdown)
+    if options.markdown:
+        return
+    out = console(wide=True)
+    if router is not None:
+        told = f"router: {options.save} (to full precision: {router.rule})"
+        out.print(told, highlight=False, markup=False, soft_wrap=True)
+    if options.figure is not None:
+        out.print(f"figure: {options.figure}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _settings(options: RouteOptions) -> RouteSettings:
+    if options.score not in {*CONFIDENCES, "all"}:
+        raise UnknownNameError("confidence", options.score, [*CONFIDENCES, "all"])
+    scores = tuple(name for name in CONFIDENCES if options.score in {name, "all"})
+    percentiles: tuple[float, ...] = PERCENTILES
+    if options.percentile is not None:
+        percentiles = tuple(dict.fromkeys(decimals(options.percentile, "--percentile")))
+    recover = RECOVER if options.recover is None else options.recover
+    if not 0 < recover <= 1:
+        raise QuantDriftError(f"--recover {recover:g}: expected a share above 0 and at most 1")
+    break_even_share(options.speed_up)  # refuses one below 1 before runs are read
+    return RouteSettings(
+        scores=scores,
+        percentiles=percentiles,
+        share=options.share,
+        n_splits=options.splits,
+        seed=options.seed,
+        speed_up=options.speed_up,
+        recover=recover,
+    )
+
+
+def _save(
+    studied: RoutedRun, path: Path, options: RouteOptions, settings: RouteSettings
+) -> GapRouter:
+    evidence, score = studied.run.evidence(), studied.curves[0].score
+    if options.percentile is not None and options.recover is None:
+        router = GapRouter.at_percentile(evidence, settings.percentiles[0], score)
+    else:
+        router = GapRouter.at_recovered_share(evidence, settings.recover, score)
+    router = router.set_on(studied.run)
+    router.save(path)
+    return router
+
+
+def _json(
+    studied: Sequence[RoutedRun],
+    groups: Sequence[RoutedGroup],
+    options: RouteOptions,
+    settings: RouteSettings,
+    router: GapRouter | None,
+) -> dict[str, Any]:
+    return {
+        "speed_up": settings.speed_up,
+        "break_even": break_even_share(settings.speed_up),
+        "share": settings.share,
+        "splits": settings.n_splits,
+        "seed": settings.seed,
+        "recover": settings.recover,
+        "runs": [run.to_json() for run in studied],
+        "means": [
+            {
+                "spec": group.spec,
+                "n_runs": len(group.runs),
+                "sweep": [point.to_json() for point in group.points],
+            }
+            for group in groups
+            if group.logits
+        ],
+        "router": None
+        if router is None
+        else {"path": str(options.save), "score": router.score, "threshold": router.threshold},
+        "figure": None if options.figure is None else str(options.figure),
+    }

@@ -1,0 +1,230 @@
+"""What `quantdrift route` prints: tables, and sentences below them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from quantdrift.cli.tables import console, print_markdown
+from quantdrift.routing.advice import allocate_spec
+from quantdrift.routing.cost import break_even_share, relative_cost
+from quantdrift.routing.study import (
+    RoutedGroup,
+    RoutedRun,
+    RouteSettings,
+    mean_curve,
+    mean_rescoring,
+)
+from quantdrift.routing.sweep import Share
+
+__all__ = ["print_groups"]
+
+Printed = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
+"""Title, head and rows of a table."""
+
+
+def print_groups(groups: Sequence[RoutedGroup], settings: RouteSettings, *, markdown: bool) -> None:
+    """Print every group of runs: its tables, then what they come to.
+
+    Args:
+        groups: at least one.
+        settings: how the runs were looked at.
+        markdown: print Markdown tables and a list.
+    """
+    out = console(wide=True)
+    for group in groups:
+        tables, lines = _tables(group, settings), _lines(group, settings)
+        if markdown:
+            for title, head, rows in tables:
+                print(f"{title}\n")
+                print_markdown(head, rows)
+                print()
+            print("\n".join(f"- {line}" for line in lines) + "\n")
+            continue
+        for title, head, rows in tables:
+            table = Table(title=escape(title), title_justify="left")
+            for name in head:
+                words = name in {"score", "data", "recommended"}
+                table.add_column(name, justify="left" if words else "right", overflow="fold")
+            for row in rows:
+                table.add_row(*map(escape, row))
+            out.print(table)
+        for line in lines:
+            out.print(line, highlight=False, markup=False)
+        out.print()
+
+
+def _tables(group: RoutedGroup, settings: RouteSettings) -> list[Printed]:
+    names = [str(run.run.record["data"]["name"]) for run in group.runs]
+    title = f"{group.spec} on {names[0]}" if len(names) == 1 else f"{group.spec}, {len(names)} runs"
+    if group.logits:
+        tables = [_sweep(title, group), _curve(group)]
+    else:
+        tables = [_rescoring(title, group, settings)]
+    if len(names) > 1:
+        rows = [(name, *_run_cells(run)) for name, run in zip(names, group.runs, strict=True)]
+        found = f"routed for {100 * settings.recover:g} %"
+        head = ("data", "inputs", "changed", "at risk (95 %)", found, "its cost", "recommended")
+        tables.append(("Each run", head, rows))
+    return tables
+
+
+def _sweep(title: str, group: RoutedGroup) -> Printed:
+    rows = [
+        (
+            point.score,
+            f"{point.percentile:g}",
+            *(
+                _share(share, len(group.runs))
+                for share in (point.routed, point.accuracy, point.changes)
+            ),
+        )
+        for point in group.points
+    ]
+    return (
+        title,
+        ("score", "percentile", "routed", "lost accuracy recovered", "changes recovered"),
+        rows,
+    )
+
+
+def _curve(group: RoutedGroup) -> Printed:
+    curves = [run.curves[0] for run in group.runs]
+    rows = [
+        tuple(_percent(row[name]) for name in ("routed", "cost", "changes", "accuracy"))
+        for row in mean_curve(curves)
+    ]
+    return (
+        f"Cost of routing by {curves[0].score} (full precision alone is 100 %)",
+        ("routed", "cost", "changes recovered", "lost accuracy recovered"),
+        rows,
+    )
+
+
+def _rescoring(title: str, group: RoutedGroup, settings: RouteSettings) -> Printed:
+    entries = mean_rescoring([run.rescoring for run in group.runs])
+    metric = next((entry.metric for entry in entries if entry.metric), None)
+    rows = [
+        (
+            f"{entry.percentile:g}",
+            f"{entry.k}",
+            _percent(entry.encoded),
+            _percent(relative_cost(entry.encoded, settings.speed_up)),
+            f"{entry.documents:.1f}",
+            _percent(entry.restored),
+            _percent(entry.ceiling),
+            *((_signed(entry.change), _signed(entry.loss)) if metric else ()),
+        )
+        for entry in entries
+    ]
+    head = (
+        "percentile",
+        "k",
+        "queries encoded again",
+        "cost of queries",
+        "documents compared",
+        "changes restored",
+        "ceiling",
+        *((f"{metric} regained", f"{metric} lost") if metric else ()),
+    )
+    return f"{title}: unsure queries' first k results rescored", head, rows
+
+
+def _run_cells(run: RoutedRun) -> tuple[str, ...]:
+    advice, point = run.advice, run.operating
+    risk = advice.at_risk
+    shown = _percent(risk.value)
+    if risk.low is not None and risk.high is not None:
+        shown += f" ({100 * risk.low:.1f} to {100 * risk.high:.1f})"
+    return (
+        f"{run.n_inputs:,}",
+        _percent(advice.flip_rate.value),
+        shown,
+        *(("-", "-") if point is None else (_percent(point["routed"]), _percent(point["cost"]))),
+        advice.fix + (" (unsure)" if advice.straddles else ""),
+    )
+
+
+def _lines(group: RoutedGroup, settings: RouteSettings) -> list[str]:
+    lines, n = [], len(group.runs)
+    if group.logits:
+        spread = "over the runs" if n > 1 else f"over {settings.n_splits} random splits"
+        counted = " In brackets: runs that the share is defined for." if n > 1 else ""
+        lines.append(f"±: standard deviation {spread}.{counted}")
+        reasons = {point.accuracy.reason for point in group.points if point.accuracy.reason}
+        lines += [f"No share of lost accuracy: {reason}." for reason in sorted(reasons)]
+    else:
+        lines += _about_rescoring(group, settings)
+    if n > 1:
+        return lines + _of_many(group, settings)
+    run = group.runs[0]
+    if (point := run.operating) is not None:
+        what = "asking full precision about" if not group.logits else "routing"
+        lines.append(
+            f"On these inputs {what} the {_percent(point['routed'])} with the least "
+            f"{_named(point['score'])} catches {_percent(point['changes'])} of the changed "
+            f"answers, at {_percent(point['cost'])} of the cost of full precision. "
+            + _stated(settings)
+        )
+    lines += run.advice.sentences(allocate_spec(group.spec))
+    if not group.logits and run.advice.fix == "route":
+        lines.append("In retrieval that is rescoring, as in the table: quantdrift.RescoredSearch.")
+    return lines
+
+
+def _stated(settings: RouteSettings) -> str:
+    return (
+        f"Relative cost is 1 / {settings.speed_up:g} + routed share; the speed-up of "
+        f"{settings.speed_up:g} is stated, not measured; with it routing breaks even at "
+        f"{_percent(break_even_share(settings.speed_up))} routed."
+    )
+
+
+def _of_many(group: RoutedGroup, settings: RouteSettings) -> list[str]:
+    fixes = [run.advice.fix for run in group.runs]
+    counts = {fix: fixes.count(fix) for fix in ("route", "allocate", "nothing") if fix in fixes}
+    told = ", ".join(f"{fix} for {count}" for fix, count in counts.items())
+    lines = [_stated(settings), f"Recommended, of {len(fixes)} runs: {told}."]
+    spec = allocate_spec(group.spec)
+    if "allocate" in counts and spec is not None:
+        lines.append(f"To allocate: quantdrift allocate {spec} --data FOLDER.")
+    return lines
+
+
+def _about_rescoring(group: RoutedGroup, settings: RouteSettings) -> list[str]:
+    lines = [
+        "Thresholds are percentiles of the candidate gap on these very queries; ceiling: the "
+        "reference's first item is among the candidate's first k.",
+        "Cost of queries: of encoding them with both models, full precision alone is 100 %; "
+        "documents compared, per query: stored embeddings of full precision, none is encoded.",
+    ]
+    absent = [name for name in settings.scores if name != "gap"]
+    if absent:
+        lines.insert(
+            0,
+            f"{' and '.join(absent)} do not apply: scores are similarities, whose softmax is no "
+            "probability.",
+        )
+    reasons = {entry.reason for entry in group.runs[0].rescoring if entry.reason}
+    return lines + [f"No metric of quality: {reason}." for reason in sorted(reasons)]
+
+
+def _named(score: str) -> str:
+    return {"gap": "gap", "msp": "probability", "entropy": "certainty (most entropy)"}[score]
+
+
+def _share(share: Share, n_runs: int) -> str:
+    if share.value is None:
+        return "-"
+    shown = _percent(share.value) + ("" if share.sd is None else f" ± {100 * share.sd:.1f}")
+    return shown + (f" ({share.n})" if n_runs > 1 else "")
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.4f}"

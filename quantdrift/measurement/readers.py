@@ -1,0 +1,185 @@
+"""A loaded model, and how it takes labelled inputs: a classifier by its logits, an encoder by a
+linear probe on its embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from torch import nn
+
+from quantdrift.calibration.sample import calibration_texts
+from quantdrift.datasets.labelled import Kind, Labelled
+from quantdrift.errors import UnsupportedError
+from quantdrift.measurement.embeddings import digest_of
+from quantdrift.measurement.inputs import Inputs
+from quantdrift.measurement.text_inputs import text_inputs
+from quantdrift.models.classifier import is_classifier, load_classifier
+from quantdrift.models.full_precision import full_precision, refuse_quantized
+from quantdrift.models.resolve import ModelSource
+from quantdrift.models.sentence_encoder import load_encoder, pick_device
+from quantdrift.pair import QuantizedPair
+from quantdrift.quantizers import methods_of
+from quantdrift.spec import Scheme, Spec
+
+__all__ = ["Reader", "check_scheme", "load_reader", "refuse_classifier"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reader:
+    """A model that labelled inputs go through.
+
+    Attributes:
+        name: of the model, as the user wrote it.
+        module: its outermost torch module.
+        gives: what it puts out, for what is shown.
+        classes: of a classifier, by logit; None of an embedding model.
+        inputs: the inputs of a part, as the model takes them.
+        model: what is known of where the model came from.
+    """
+
+    name: str
+    module: nn.Module
+    gives: Literal["logits", "embeddings"]
+    classes: tuple[str, ...] | None
+    inputs: Callable[[Labelled], Inputs]
+    model: Mapping[str, Any]
+
+    def pair(self, scheme: Scheme) -> QuantizedPair:
+        """The model and its candidate.
+
+        Raises:
+            QuantDriftError: the scheme cannot be made of this model.
+        """
+        return QuantizedPair([self.module], scheme, name=repr(self.name))
+
+    def calibration(self, scheme: Scheme) -> Inputs | None:
+        """The texts of the file that the scheme names to calibrate on; None where it names none.
+
+        Raises:
+            QuantDriftError: the file cannot be used.
+        """
+        texts = calibration_texts(scheme)
+        if texts is None:
+            return None
+        ids = tuple(str(number) for number in range(len(texts)))
+        return self.inputs(Labelled(ids=ids, inputs=texts, labels=None))
+
+
+def check_scheme(spec: Spec, kind: Kind) -> None:
+    """Refuse a scheme that has no meaning for classification, before anything is loaded.
+
+    Args:
+        spec: model and scheme.
+        kind: of the inputs.
+
+    Raises:
+        QuantDriftError: there is no such method, or it needs queries and an index.
+    """
+    scheme = spec.scheme
+    methods_of(scheme)
+    if scheme.query_only:
+        raise UnsupportedError(
+            f"{spec}: +query quantizes only the query side of a search, and classification has no "
+            "index that could stay at full precision; leave +query out"
+        )
+    if scheme.criterion is not None and scheme.option("allocation") is None:
+        raise UnsupportedError(
+            f"{spec}: a criterion chooses widths on queries and documents, and here are neither; "
+            f'make an allocation elsewhere (quantdrift allocate "{spec}" --data BEIR-FOLDER --out '
+            f"allocation.json) and run {spec.model}@allocation.json on this data"
+        )
+    if calibration_texts(scheme) is not None and kind == "image":
+        raise UnsupportedError(
+            f"{spec}: +calib= names a file of texts, and the data are images; leave it out to "
+            "calibrate on images of the train part, or give their number"
+        )
+
+
+def load_reader(
+    spec: Spec, kind: Kind, *, device: str | None = None, revision: str | None = None
+) -> Reader:
+    """Load the model of a spec for inputs of a kind.
+
+    Args:
+        spec: model and scheme.
+        kind: of the inputs.
+        device: where the model runs; the best there is if not given.
+        revision: of a hub model.
+
+    Raises:
+        QuantDriftError: there is no such model, or it takes another kind of inputs.
+    """
+    source = full_precision(spec.model)
+    where = pick_device(device)
+    model = {"canonical": source.canonical, "kind": source.kind, "revision": revision}
+    if is_classifier(source):
+        classifier = load_classifier(source, device=where, revision=revision)
+        _check_kind(spec.model, classifier.takes, kind)
+        refuse_quantized([classifier.module], spec.model)
+        described = classifier.describe()
+
+        def classified(part: Labelled) -> Inputs:
+            return Inputs(
+                role="input",
+                ids=part.ids,
+                encode=lambda rows, batch_size: classifier.logits(
+                    [part.inputs[row] for row in rows.tolist()], batch_size
+                ),
+                key={"contents": digest_of(part.contents()), "classifier": described},
+                lengths=np.array([len(text) for text in part.inputs], dtype=np.int64)
+                if kind == "text"
+                else None,
+            )
+
+        return Reader(
+            name=spec.model,
+            module=classifier.module,
+            gives="logits",
+            classes=tuple(classifier.classes),
+            inputs=classified,
+            model=model,
+        )
+    _check_kind(spec.model, "text", kind)
+    encoder = load_encoder(source, device=where, revision=revision)
+    refuse_quantized([encoder.module], spec.model)
+    return Reader(
+        name=spec.model,
+        module=encoder.module,
+        gives="embeddings",
+        classes=None,
+        inputs=lambda part: text_inputs(encoder, part.inputs, ids=part.ids),
+        model=model,
+    )
+
+
+def refuse_classifier(source: ModelSource) -> None:
+    """Refuse a classifier where embeddings are needed.
+
+    Raises:
+        UnsupportedError: it is one.
+    """
+    found = False
+    with suppress(UnsupportedError):  # of a hub that does not answer, loading says so
+        found = is_classifier(source)
+    if found:
+        raise UnsupportedError(
+            f"{source.name} is a classifier: it puts out logits of classes, and a search compares "
+            "embeddings. Expected an embedding model, or classification data (a folder with "
+            "test.jsonl, or images) for this one"
+        )
+
+
+def _check_kind(name: str, takes: str, kind: Kind) -> None:
+    """Refuse images for a model that reads texts, and texts for one that sees images."""
+    if takes != kind:
+        verb, wanted = {"text": ("reads", "texts"), "image": ("sees", "images")}[takes]
+        given = {"text": "texts", "image": "images"}[kind]
+        raise UnsupportedError(
+            f"{name} {verb} {wanted}, and the data are {given}; expected data of {wanted}, or "
+            f"a model for {given}"
+        )

@@ -1,0 +1,117 @@
+"""The record of a run, run.json: how it was measured, and every default metric of it."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol
+
+from quantdrift.evidence import Evidence
+from quantdrift.measurement.encoding import Settings
+from quantdrift.measurement.pair import Pair, PairName
+from quantdrift.metrics import measure
+
+__all__ = ["Outcome", "describe_run", "now"]
+
+_PACKAGES = (
+    "quantdrift",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "numpy",
+    "mteb",
+)
+
+
+class Outcome(Protocol):
+    """What a measurement gave, as far as its record tells it."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """The per-input record."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the reference's weights."""
+        ...
+
+    @property
+    def left_out(self) -> int:
+        """Number of inputs that layers were measured on."""
+        ...
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Time per stage."""
+        ...
+
+
+def describe_run(
+    spec: PairName,
+    pair: Pair,
+    measured: Outcome,
+    settings: Settings,
+    *,
+    model: Mapping[str, Any],
+    data: Mapping[str, Any],
+    started: str,
+    similarity: str | None = None,
+    reading: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The record of a run: everything that run.json holds.
+
+    Args:
+        spec: model and scheme.
+        pair: the pair that was measured.
+        measured: what came out.
+        settings: how it was measured.
+        model: what is known of where the model came from.
+        data: what is known of the data.
+        started: when, ISO 8601.
+        similarity: how embeddings were compared, where they were.
+        reading: how logits were had, where they were.
+    """
+    estimates = measure(measured.evidence)
+    return {
+        "spec": str(spec),
+        "model": {
+            "name": spec.model,
+            **model,
+            "fingerprint": measured.fingerprint,
+            "layers_quantized": len(pair.layers),
+            "layers_never_reached": pair.never_reached,
+        },
+        "bits_per_weight": pair.bits().to_json(),
+        "quantization": pair.describe(),
+        "data": {**data, "inputs_left_out": measured.left_out},
+        "settings": {
+            "k": settings.k,
+            "batch_size": settings.batch_size,
+            "noise_floor": settings.noise_floor,
+            "seed": settings.seed,
+            **({} if similarity is None else {"similarity": similarity}),
+            **(reading or {}),
+            **pair.runtime,
+        },
+        "versions": _versions(),
+        "times": {"started": started, "finished": now(), "seconds": dict(measured.seconds)},
+        "metrics": {name: estimate.to_json() for name, estimate in estimates.items()},
+    }
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def now() -> str:
+    """The time, ISO 8601 in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,0 +1,140 @@
+"""A stability check as a small JSON file, read strictly: a server trusts what it says."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from quantdrift.stability.check import SAMPLE, StabilityCheck
+from quantdrift.stability.errors import StabilityError
+from quantdrift.stability.nonconformity import STATISTICS, bounds_gap
+from quantdrift.stability.origin import Origin
+from quantdrift.stability.threshold import least_inputs
+from quantdrift.whole_file import refuse_other, write_text
+
+__all__ = ["FORMAT", "FORMAT_VERSION", "read_check", "write_check"]
+
+FORMAT = "quantdrift-stability-check"
+FORMAT_VERSION = 1
+
+_COUNTS = ("n_calibration", "n_flipped", "n_items_min", "n_items_max")
+
+
+def write_check(check: StabilityCheck, path: Path) -> None:
+    """Write a check whole, replacing an earlier one. JSON has no infinity: it is null, and why.
+
+    Args:
+        check: to write.
+        path: the file.
+
+    Raises:
+        RunError: the place holds something else, or it cannot be written.
+    """
+    refuse_other(path, FORMAT, "a stability check")
+    content = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(check)}
+    if math.isinf(check.threshold):
+        content["threshold"] = None
+        content["accepts"] = "nothing" if check.threshold > 0 else "everything"
+        content["reason"] = check.reason
+    text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
+    # one number a line would make a thousand lines of the sample
+    listed = json.dumps(content["sample"], indent=2).replace("\n", "\n  ")
+    write_text(
+        path, text.replace(listed, json.dumps(content["sample"])) + "\n", what="the stability check"
+    )
+
+
+def read_check(path: Path) -> StabilityCheck:
+    """Read a check.
+
+    Args:
+        path: the file.
+
+    Raises:
+        StabilityError: it is missing, damaged, something else, or of another version.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise StabilityError(
+            f"{path} cannot be read as a stability check: {error}. One is written by: "
+            "quantdrift certify RUN --alpha A --save FILE"
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise StabilityError(f"{path} is not a stability check (its format is not {FORMAT!r})")
+    if content.get("format_version") != FORMAT_VERSION:
+        raise StabilityError(
+            f"{path} is of format version {content.get('format_version')}; this quantdrift reads "
+            f"version {FORMAT_VERSION}"
+        )
+    try:
+        return _check(content)
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise StabilityError(
+            f"{path} is damaged: {what}. Calibrate and save the check again"
+        ) from error
+
+
+def _check(content: dict[str, Any]) -> StabilityCheck:
+    _need(content["statistic"] in STATISTICS, f"there is no statistic {content['statistic']!r}")
+    alpha, threshold = _number(content, "alpha"), content["threshold"]
+    _need(0 < alpha < 1, f"alpha is {alpha}")
+    counts = {name: content[name] for name in _COUNTS}
+    for name, count in counts.items():
+        whole = isinstance(count, int) and not isinstance(count, bool)
+        _need(whole and count >= 0, f"{name} is {count!r}")
+    if threshold is None:
+        accepted = content["accepts"]
+        _need(accepted in {"nothing", "everything"}, f"it accepts {accepted!r}")
+        _need(accepted == "nothing" or not bounds_gap(content["statistic"]), "S accepts everything")
+        threshold = math.inf if accepted == "nothing" else -math.inf
+    else:
+        threshold = _number(content, "threshold")
+    few = counts["n_calibration"] < least_inputs(alpha)
+    _need(few == (threshold == math.inf), "threshold and number of calibration inputs do not fit")
+    _need(counts["n_flipped"] <= counts["n_calibration"], "more flips than inputs")
+    _need(counts["n_items_min"] <= counts["n_items_max"], "n_items_min is above n_items_max")
+    coverage = _number(content, "expected_coverage")
+    _need(0 <= coverage <= 1, f"expected_coverage is {coverage}")
+    sample = content["sample"]
+    _need(isinstance(sample, list), "sample is no list")
+    numbers = all(isinstance(x, int | float) and math.isfinite(x) for x in sample)
+    _need(numbers and all(low <= high for low, high in pairwise(sample)), "sample is not sorted")
+    wanted = min(SAMPLE, counts["n_calibration"])
+    _need(len(sample) == wanted > 0, f"sample holds {len(sample)} of {wanted} confidences")
+    _need(isinstance(content["version"], str), "version is no text")
+    return StabilityCheck(
+        statistic=content["statistic"],
+        alpha=alpha,
+        threshold=threshold,
+        **counts,
+        expected_coverage=coverage,
+        origin=_origin(content["origin"]),
+        version=content["version"],
+        sample=tuple(float(x) for x in sample),
+    )
+
+
+def _origin(content: Any) -> Origin:
+    _need(isinstance(content, dict), "origin is no object")
+    known = {field.name: content[field.name] for field in fields(Origin)}
+    for name, value in known.items():
+        _need(value is None or isinstance(value, str), f"{name} is {value!r}")
+    return Origin(**known)
+
+
+def _number(content: dict[str, Any], name: str) -> float:
+    value = content[name]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    _need(number and math.isfinite(value), f"{name} is {value!r}")
+    return float(value)
+
+
+def _need(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)

@@ -1,0 +1,229 @@
+"""Laws of routing, whatever the scores: more is never less, everything is everything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from sklearn.metrics import auc, roc_auc_score
+
+from quantdrift.confidence import CONFIDENCES, confidence_in, confidence_of
+from quantdrift.evidence import Evidence
+from quantdrift.measurement.assembly import assemble
+from quantdrift.measurement.from_logits import evidence_of_logits
+from quantdrift.metrics import parse_metric
+from quantdrift.perturbation import flips
+from quantdrift.routing import GapRouter, RoutedModel
+from quantdrift.routing.cost import cost_curve, relative_cost
+from quantdrift.routing.rescored_search import RescoredSearch
+from quantdrift.routing.rescoring import rescore
+from quantdrift.routing.sweep import sweep
+from quantdrift.scoring import score_matrix
+
+
+def classified(reference: Any, candidate: Any, labels: Any) -> Evidence:
+    names = [str(number) for number in range(reference.shape[1])]
+    return evidence_of_logits(
+        reference,
+        candidate,
+        input_ids=[str(row) for row in range(len(reference))],
+        classes=names,
+        labels=[names[label] for label in labels],
+    )
+
+
+def searched(reference: Any, candidate: Any, relevant: Any) -> Evidence:
+    return assemble(
+        score_matrix(reference, candidate, k=reference.shape[1]),
+        input_ids=[str(row) for row in range(len(reference))],
+        item_ids=[str(item) for item in range(reference.shape[1])],
+        qrels={str(row): {str(item): 1} for row, item in enumerate(relevant)},
+    )
+
+
+# few values, so that there are ties of all kinds; quarters, so that differences are exact
+VALUES = st.integers(-8, 8).map(lambda value: value / 4)
+
+
+@st.composite
+def arms(draw: st.DrawFn, *, least: int = 1, items: int = 5) -> Any:
+    """(reference, candidate, labels) of a few inputs and items."""
+    n, width = draw(st.integers(least, 12)), draw(st.integers(2, items))
+    reference, candidate = (
+        draw(hnp.arrays(np.float32, (n, width), elements=VALUES.map(np.float32))) for _ in range(2)
+    )
+    labels = draw(st.lists(st.integers(0, width - 1), min_size=n, max_size=n))
+    return reference, candidate, np.array(labels)
+
+
+@given(arms(), st.sampled_from(CONFIDENCES))
+def test_more_routed_never_gives_back_fewer_changes_and_everything_gives_back_all(
+    sample: Any, score: Any
+) -> None:
+    curve = cost_curve(classified(*sample), score=score)
+    assert (curve.routed[0], curve.routed[-1]) == (0, 1)
+    assert (np.diff(curve.routed) > 0).all()
+    assert curve.cost.tolist() == [relative_cost(share) for share in curve.routed]
+    if curve.changes is not None:
+        assert (np.diff(curve.changes) >= 0).all()
+        assert (curve.changes[0], curve.changes[-1]) == (0, 1)
+    if curve.accuracy is not None:
+        assert (curve.accuracy[0], curve.accuracy[-1]) == (0, pytest.approx(1))
+
+
+@given(arms(), st.sampled_from(CONFIDENCES), st.floats(0, 100))
+def test_a_point_of_the_curve_is_what_serving_at_its_threshold_does(
+    sample: Any, score: Any, percentile: float
+) -> None:
+    reference, candidate, labels = sample
+    evidence = classified(*sample)
+    router = GapRouter.at_percentile(evidence, percentile, score)
+    model = RoutedModel(lambda rows: candidate[rows], lambda rows: reference[rows], router)
+    answers = model(np.arange(len(labels)))
+    curve = cost_curve(evidence, score=score)
+    point = curve.at(float(answers.routed.mean()))
+    assert curve.routed[point] == answers.routed.mean()
+    changed = reference.argmax(1) != candidate.argmax(1)
+    if curve.changes is not None:
+        left = (answers.index != reference.argmax(1)).sum()
+        assert curve.changes[point] == pytest.approx(1 - left / changed.sum())
+    if curve.accuracy is not None:
+        right = [
+            (index == labels).mean()
+            for index in (answers.index, candidate.argmax(1), reference.argmax(1))
+        ]
+        assert curve.accuracy[point] == pytest.approx((right[0] - right[1]) / (right[2] - right[1]))
+
+
+@given(arms(), st.sampled_from(CONFIDENCES), st.floats(0.01, 1))
+def test_the_threshold_for_a_share_reaches_it_and_no_smaller_one_does(
+    sample: Any, score: Any, share: float
+) -> None:
+    evidence = classified(*sample)
+    changed = flips(evidence)
+    if not changed.any():
+        return
+    router = GapRouter.at_recovered_share(evidence, share, score)
+    confidence = confidence_in(evidence, score)
+    # a share is of whole inputs: what a product's last bit says is not one more
+    wanted = share * changed.sum() - 1e-6
+    assert (changed & (confidence < router.threshold)).sum() >= wanted
+    smaller = np.nextafter(router.threshold, -np.inf)
+    assert (changed & (confidence < smaller)).sum() < wanted + 2e-6
+
+
+@given(arms(), st.sampled_from(CONFIDENCES), st.floats(0, 100))
+def test_without_ties_a_percentile_is_met_to_one_input_and_never_exceeded_by_more(
+    sample: Any, score: Any, percentile: float
+) -> None:
+    candidate = sample[1]
+    confidence = confidence_of(candidate, score)
+    routed = GapRouter.at_percentile(candidate, percentile, score).routes(candidate)
+    n = len(confidence)
+    assert routed.sum() <= percentile / 100 * (n - 1) + 1
+    if len(np.unique(confidence)) == n:
+        assert abs(routed.sum() - percentile / 100 * n) <= 1 + 1e-9
+
+
+@given(arms(), st.sampled_from(CONFIDENCES))
+def test_a_routed_model_answers_as_brute_force_does(sample: Any, score: Any) -> None:
+    reference, candidate, _ = sample
+    router = GapRouter.at_percentile(candidate, 50, score)
+    asked: list[int] = []
+
+    def full(rows: Any) -> Any:
+        asked.extend(rows)
+        return reference[rows]
+
+    answers = RoutedModel(lambda rows: candidate[rows], full, router)(np.arange(len(candidate)))
+    routed = [confidence_of(row[None], score)[0] < router.threshold for row in candidate]
+    expected = [
+        int((reference if there else candidate)[row].argmax()) for row, there in enumerate(routed)
+    ]
+    assert answers.index.tolist() == expected
+    assert answers.routed.tolist() == routed
+    assert asked == np.flatnonzero(routed).tolist()
+
+
+@given(arms(least=2), st.integers(0, 3))
+@settings(max_examples=30)
+def test_one_seed_gives_one_sweep_and_a_higher_percentile_routes_no_less(
+    sample: Any, seed: int
+) -> None:
+    evidence = classified(*sample)
+    told = {"scores": ["gap"], "percentiles": [0, 40, 80, 100], "n_splits": 4, "seed": seed}
+    points = sweep(evidence, **told)
+    assert points == sweep(evidence, **told)
+    assert (np.diff([point.routed.value for point in points]) >= 0).all()
+    changes = [point.changes.value for point in points if point.changes.value is not None]
+    assert (np.diff(changes) >= 0).all()
+
+
+@given(arms())
+def test_the_area_under_the_curve_is_that_of_scikit_learn(sample: Any) -> None:
+    """Changes recovered against unchanged routed, both by share, is the ROC of lack of sureness."""
+    evidence = classified(*sample)
+    changed, curve = flips(evidence), cost_curve(evidence)
+    if curve.changes is None or changed.all():
+        return
+    n, m = len(changed), changed.sum()
+    false_alarms = (curve.routed * n - curve.changes * m) / (n - m)
+    assert auc(false_alarms, curve.changes) == pytest.approx(
+        roc_auc_score(changed, -confidence_in(evidence))
+    )
+
+
+@given(arms(items=7), st.integers(1, 7))
+def test_rescoring_restores_what_is_among_the_first_k_and_all_of_it_with_every_item(
+    sample: Any, k: int
+) -> None:
+    reference, candidate, relevant = sample
+    evidence = searched(reference, candidate, relevant)
+    k = min(k, evidence.depth)
+    (part,) = rescore(evidence, percentiles=[100], depths=[k])
+    (whole,) = rescore(evidence, percentiles=[100], depths=[reference.shape[1]])
+    if part.restored is None:
+        assert not flips(evidence).any()
+        return
+    order = np.argsort(-candidate, axis=1, kind="stable")[:, :k]
+    inside = (order == reference.argmax(1)[:, None]).any(axis=1)
+    assert part.restored == part.ceiling == pytest.approx(inside[flips(evidence)].mean())
+    assert whole.restored == 1
+    assert whole.change == pytest.approx(whole.loss)
+
+
+@given(arms(items=7), st.integers(1, 7), st.floats(0, 100))
+def test_served_rescoring_agrees_with_what_the_evidence_says(
+    sample: Any, k: int, percentile: float
+) -> None:
+    reference, candidate, relevant = sample
+    evidence = searched(reference, candidate, relevant)
+    k, n_items = min(k, evidence.depth), reference.shape[1]
+    order = np.argsort(-candidate, axis=1, kind="stable")
+    found = order, np.take_along_axis(candidate, order, axis=1)
+    # documents are unit vectors, so that a query's embedding is its scores
+    search = RescoredSearch(
+        lambda rows: (found[0][rows], found[1][rows]),
+        lambda rows: reference[rows],
+        np.eye(n_items),
+        GapRouter.at_percentile(evidence, percentile),
+        k=k,
+        similarity="dot",
+    )
+    positions, _, rescored = search(np.arange(len(reference)))
+    (said,) = rescore(evidence, percentiles=[percentile], depths=[k])
+    assert rescored.mean() == pytest.approx(said.encoded)
+    changed = flips(evidence)
+    if changed.any():
+        restored = positions[:, 0] == reference.argmax(1)
+        assert restored[changed].mean() == pytest.approx(said.restored)
+        assert restored[~changed].all()  # what had not changed still has not
+    discounts = 1 / np.log2(np.arange(2, n_items + 2))
+    gains = [(ranked == relevant[:, None]) @ discounts for ranked in (positions, order)]
+    before = parse_metric("ndcg@10")(evidence).value
+    assert before == pytest.approx(gains[1].mean())
+    assert said.change == pytest.approx((gains[0] - gains[1]).mean(), abs=1e-12)

@@ -1,0 +1,81 @@
+"""Runs to route: a classifier with labels, and a search, both small and made of random numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.evidence import Evidence, Noise
+from quantdrift.measurement.assembly import assemble
+from quantdrift.measurement.from_logits import evidence_of_logits
+from quantdrift.runs import Run, write_run
+from quantdrift.scoring import score_matrix
+
+Floats = NDArray[np.float32]
+
+
+def logits(n: int = 400, n_classes: int = 4, noise: float = 0.5, seed: int = 0) -> Any:
+    """(reference, candidate, labels): the reference is right where its margin tells the label."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(n_classes, size=n)
+    reference = rng.normal(0, 1, (n, n_classes))
+    reference[np.arange(n), labels] += 2.5
+    candidate = reference + rng.normal(0, noise, reference.shape)
+    return reference.astype(np.float32), candidate.astype(np.float32), labels
+
+
+def classified(
+    reference: Any, candidate: Any, labels: Any = None, *, noise: Noise | None = None
+) -> Evidence:
+    """Evidence of a classifier from logits written by hand."""
+    before, after = (np.asarray(arm, dtype=np.float32) for arm in (reference, candidate))
+    classes = [f"c{number}" for number in range(before.shape[1])]
+    return evidence_of_logits(
+        before,
+        after,
+        input_ids=[f"x{number}" for number in range(len(before))],
+        classes=classes,
+        labels=None if labels is None else [classes[number] for number in labels],
+        noise=noise,
+    )
+
+
+def searched(
+    reference: Any, candidate: Any, relevant: Any = None, *, depth: int | None = None
+) -> Evidence:
+    """Evidence of a search from similarities written by hand; one relevant item per query."""
+    before, after = (np.asarray(arm, dtype=np.float32) for arm in (reference, candidate))
+    names = [f"q{number}" for number in range(len(before))]
+    qrels = None
+    if relevant is not None:
+        qrels = {name: {f"d{item}": 1} for name, item in zip(names, relevant, strict=True)}
+    return assemble(
+        score_matrix(before, after, k=depth or before.shape[1]),
+        input_ids=names,
+        item_ids=[f"d{item}" for item in range(before.shape[1])],
+        qrels=qrels,
+    )
+
+
+def similarities(n: int = 120, n_items: int = 30, noise: float = 0.1, seed: int = 0) -> Any:
+    """(reference, candidate, relevant item of each query)."""
+    rng = np.random.default_rng(seed)
+    relevant = rng.integers(n_items, size=n)
+    reference = rng.uniform(0, 0.8, (n, n_items))
+    reference[np.arange(n), relevant] += 0.3
+    candidate = reference + rng.normal(0, noise, reference.shape)
+    return reference.astype(np.float32), candidate.astype(np.float32), relevant
+
+
+def run_of(path: Path, evidence: Evidence, *, spec: str = "vit@W4-channel-rtn") -> Run:
+    """A run folder on data of the folder's name."""
+    record = {
+        "spec": spec,
+        "model": {"name": spec.partition("@")[0], "fingerprint": "weights"},
+        "data": {"name": path.name, "split": "test", "fingerprint": f"data of {path.name}"},
+        "settings": {"k": evidence.depth},
+    }
+    return write_run(path, evidence=evidence, record=record)

@@ -1,0 +1,226 @@
+"""Reading classification data: texts, image folders, array files, and how each may be broken."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift.datasets.classification import (
+    ClassificationDataset,
+    Labelled,
+    is_classification_folder,
+    read_classification_folder,
+)
+from quantdrift.errors import DataError
+
+Lines = Sequence[dict[str, Any]]
+TEST: Lines = (
+    {"text": "a bird", "label": "animal"},
+    {"text": "a boat", "label": "thing", "id": "boat"},
+)
+
+
+def write(folder: Path, **parts: Lines) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, lines in parts.items():
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return folder
+
+
+def test_texts_are_named_by_their_line_unless_they_have_an_id(tmp_path: Path) -> None:
+    read = read_classification_folder(write(tmp_path / "things", test=TEST))
+    assert (read.name, read.kind, read.split) == ("things", "text", "test")
+    assert read.test.ids == ("test-1", "boat")
+    assert tuple(read.test.inputs) == ("a bird", "a boat")
+    assert read.test.labels == ("animal", "thing")
+    assert read.classes == ("animal", "thing")
+    assert read.train is None
+    assert read.warnings == ()
+
+
+def test_gzipped_files_other_splits_and_whole_number_labels(tmp_path: Path) -> None:
+    folder = write(tmp_path, train=[{"text": "x", "label": 10}, {"text": "y", "label": 9}])
+    with gzip.open(folder / "dev.jsonl.gz", "wt") as file:
+        file.write('\n{"text": "z", "label": 9, "_id": 4}\n')
+    read = read_classification_folder(folder, "dev")
+    assert (read.test.ids, read.test.labels) == (("4",), ("9",))
+    assert read.train is not None
+    assert read.train.labels == ("10", "9")
+    assert read.classes == ("10", "9")  # sorted as strings
+
+
+def test_the_train_part_is_not_learnt_from_when_it_is_evaluated(tmp_path: Path) -> None:
+    assert read_classification_folder(write(tmp_path, train=TEST), "train").train is None
+
+
+def test_what_is_tolerated_is_told(tmp_path: Path) -> None:
+    texts = [{"text": "a"}, {"text": " "}, {"text": "a"}, {"text": "b"}]
+    read = read_classification_folder(write(tmp_path, test=texts, train=[{"text": "b"}]))
+    assert read.test.labels is None
+    assert read.warnings == (
+        "1 input is empty: test-2",
+        "1 of the test inputs repeats an earlier one",
+        "1 test input is also in train: test-4",
+        "no labels: changed classes are measured, accuracy is not",
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('{"text": "a"}\n{"text": "b", "label": "x"}', "line 2: expected a label on every line"),
+        ('{"text": "a", "label": "x"}\n{"text": "b"}', "line 2: expected a label on every line"),
+        ('{"text": "a"}\n{"label": "x"}', 'line 2: "text" is missing; the keys are label'),
+        ('{"text": 3}', 'line 1: "text" must be a string; got int 3'),
+        ('{"text": "a", "label": true}', "must be a string or a whole number; got bool"),
+        ('{"text": "a", "label": 1.5}', "must be a string or a whole number; got float"),
+        ('{"text": "a", "label": ""}', '"label" is empty'),
+        ('{"text": "a", "id": "q"}\n{"text": "b", "id": "q"}', "'q' is already on line 1"),
+        ('{"text": "a"', "line 1: expected a JSON object"),
+        ("[1]", "line 1: expected a JSON object"),
+        ("\n", "is empty"),
+    ],
+)
+def test_an_error_names_file_and_line(tmp_path: Path, lines: str, message: str) -> None:
+    (tmp_path / "test.jsonl").write_text(lines)
+    with pytest.raises(DataError, match=r"test\.jsonl") as refused:
+        read_classification_folder(tmp_path)
+    assert message in str(refused.value)
+
+
+def test_a_folder_that_is_no_such_data_is_told_what_was_expected(tmp_path: Path) -> None:
+    (tmp_path / "readme.md").touch()
+    with pytest.raises(DataError, match=r"readme\.md.*Expected SPLIT\.jsonl"):
+        read_classification_folder(tmp_path)
+    with pytest.raises(DataError, match="does not exist"):
+        read_classification_folder(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="has no part 'test'; it has dev"):
+        read_classification_folder(write(tmp_path, dev=TEST))
+
+
+def test_retrieval_folders_are_told_apart(tmp_path: Path) -> None:
+    assert is_classification_folder(write(tmp_path / "a", test=TEST))
+    beir = write(tmp_path / "b", corpus=TEST, queries=TEST)
+    assert not is_classification_folder(beir)
+    assert not is_classification_folder(write(tmp_path / "c", queries=TEST))
+    # a corpus decides, whatever lies beside it
+    assert not is_classification_folder(write(beir, test=TEST))
+    assert not is_classification_folder(tmp_path / "nowhere")
+
+
+def image(value: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.full((2, 3, 3), value, dtype=np.uint8)
+
+
+def test_image_folders_give_one_class_a_folder(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    for part, label, value in (("test", "cat", 1), ("test", "dog", 2), ("train", "cat", 3)):
+        (tmp_path / part / label).mkdir(parents=True)
+        pillow.fromarray(image(value)).save(tmp_path / part / label / "one.png")
+    (tmp_path / "test" / "cat" / "note.txt").touch()
+    assert is_classification_folder(tmp_path)
+    read = read_classification_folder(tmp_path)
+    assert (read.kind, read.test.ids) == ("image", ("cat/one.png", "dog/one.png"))
+    assert read.test.labels == ("cat", "dog")
+    assert np.array_equal(read.test.inputs[1], image(2))
+    assert read.train is not None
+    assert np.array_equal(read.train.inputs[0], image(3))
+    (tmp_path / "test" / "dog" / "one.png").write_bytes(b"no image")
+    broken = read_classification_folder(tmp_path)  # nothing is decoded before it is needed
+    assert np.array_equal(broken.test.inputs[0], image(1))
+    with pytest.raises(DataError, match=r"one\.png cannot be decoded"):
+        broken.test.inputs[1]
+    pillow.fromarray(image(4)).save(tmp_path / "test" / "stray.jpg")
+    with pytest.raises(DataError, match="beside class folders"):
+        read_classification_folder(tmp_path)
+
+
+def test_an_array_file_is_named_itself_or_lies_in_the_folder(tmp_path: Path) -> None:
+    colour = np.arange(2 * 2 * 3 * 3, dtype=np.uint8).reshape(2, 2, 3, 3)
+    np.savez(
+        tmp_path / "few.npz", x_test=colour, y_test=[[1], [0]], x_train=colour[:1], y_train=[1]
+    )
+    for path, name in ((tmp_path / "few.npz", "few"), (tmp_path, tmp_path.name)):
+        assert is_classification_folder(path)
+        read = read_classification_folder(path)
+        assert (read.name, read.test.ids, read.test.labels) == (
+            name,
+            ("test-0", "test-1"),
+            ("1", "0"),
+        )
+        assert np.array_equal(read.test.inputs[1], colour[1])
+        assert read.warnings == ("1 test input is also in train: test-0",)
+
+
+def test_grey_images_get_three_equal_channels(tmp_path: Path) -> None:
+    grey = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
+    np.savez(tmp_path / "grey.npz", test_images=grey)
+    read = read_classification_folder(tmp_path / "grey.npz")
+    assert read.test.labels is None
+    assert read.test.inputs[0].shape == (2, 3, 3)
+    assert all(np.array_equal(read.test.inputs[0][..., c], grey[0]) for c in range(3))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x_test": np.zeros((1, 2, 2, 3))}, "expected uint8"),
+        ({"x_test": np.zeros((1, 2, 2, 4), dtype=np.uint8)}, "expected uint8"),
+        ({"x_test": np.zeros((0, 2, 2, 3), dtype=np.uint8)}, "holds no image"),
+        (
+            {"x_test": np.zeros((2, 2, 2, 3), dtype=np.uint8), "y_test": np.array([1])},
+            "one label an image",
+        ),
+        ({"x_dev": np.zeros((1, 2, 2, 3), dtype=np.uint8)}, "has no part 'test'; it has x_dev"),
+    ],
+)
+def test_array_files_of_another_shape_are_refused(
+    tmp_path: Path, arrays: dict[str, Any], message: str
+) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        read_classification_folder(tmp_path / "a.npz")
+
+
+def test_a_broken_array_file_is_a_data_error(tmp_path: Path) -> None:
+    (tmp_path / "a.npz").write_bytes(b"PK no")
+    with pytest.raises(DataError, match=r"a\.npz"):
+        read_classification_folder(tmp_path / "a.npz")
+
+
+def made(**changes: Any) -> ClassificationDataset:
+    parts: dict[str, Any] = {"ids": ("a", "b"), "inputs": ("x", "y"), "labels": ("0", "1")}
+    test = Labelled(**(parts | changes))
+    return ClassificationDataset(name="two", kind="text", split="test", test=test)
+
+
+def test_the_fingerprint_changes_with_ids_contents_labels_and_train_alone() -> None:
+    same = made().fingerprint
+    assert made(inputs=["x", "y"]).fingerprint == same
+    others = [
+        made(ids=("a", "c")),
+        made(inputs=("x", "z")),
+        made(labels=("1", "0")),
+        made(labels=None),
+        made(inputs=(image(1), image(2))),
+        made(inputs=(image(1), image(3))),
+        ClassificationDataset(
+            name="two", kind="text", split="test", test=made().test, train=made().test
+        ),
+    ]
+    assert len({same, *(other.fingerprint for other in others)}) == 1 + len(others)
+
+
+def test_parts_that_do_not_fit_together_are_refused() -> None:
+    with pytest.raises(DataError, match="of one number"):
+        made(inputs=("x",))
+    with pytest.raises(DataError, match="must be unique; twice there is a"):
+        made(ids=("a", "a"))
+    with pytest.raises(DataError, match="there is no input"):
+        made(ids=(), inputs=(), labels=None)

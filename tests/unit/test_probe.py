@@ -1,0 +1,85 @@
+"""The linear probe against scikit-learn's own decision function."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift.errors import DataError, ScoreError
+from quantdrift.measurement.probes import fitted_probe
+from quantdrift.probe import LinearProbe
+
+linear = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
+
+
+def blobs(n_classes: int, seed: int = 0) -> tuple[Any, list[str]]:
+    """Points around one centre a class; names sort otherwise than numbers do."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(n_classes, 5))
+    of = np.arange(60) % n_classes
+    points = (centres[of] + rng.normal(size=(60, 5))).astype(np.float32)
+    return points, [f"{9 - number} kind" for number in of]
+
+
+@pytest.mark.parametrize("n_classes", [3, 7])
+def test_logits_are_those_of_scikit_learn(n_classes: int) -> None:
+    points, labels = blobs(n_classes)
+    model = linear.LogisticRegression(C=0.5, max_iter=1000).fit(points.astype(float), labels)
+    probe = LinearProbe.fit(points, labels, strength=0.5)
+    assert probe.converged
+    assert list(probe.classes) == list(model.classes_) == sorted(set(labels))
+    wanted = model.decision_function(points.astype(float))
+    assert np.allclose(probe.logits(points), wanted, atol=1e-5)
+
+
+def test_of_two_classes_the_logits_differ_by_the_decision_value() -> None:
+    points, labels = blobs(2)
+    model = linear.LogisticRegression(max_iter=1000).fit(points.astype(float), labels)
+    logits = LinearProbe.fit(points, labels).logits(points)
+    wanted = model.decision_function(points.astype(float))
+    assert np.allclose(logits[:, 1] - logits[:, 0], wanted, atol=1e-5)
+    assert np.allclose(logits.sum(axis=1), 0, atol=1e-6)
+    softmax = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    assert np.allclose(softmax, model.predict_proba(points.astype(float)), atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:lbfgs failed to converge")
+def test_a_solver_that_ran_out_of_steps_is_told() -> None:
+    points, labels = blobs(4)
+    assert not LinearProbe.fit(points, labels, most_steps=2).converged
+
+
+def test_what_cannot_be_fitted_or_read_is_refused() -> None:
+    points, labels = blobs(3)
+    with pytest.raises(DataError, match="at least two, got"):
+        LinearProbe.fit(points, ["a"] * 60)
+    with pytest.raises(DataError, match="one label for every embedding; got 59 and 60"):
+        LinearProbe.fit(points, labels[1:])
+    with pytest.raises(ScoreError, match=r"\[n_inputs, 5\]"):
+        LinearProbe.fit(points, labels).logits(points[:, :4])
+
+
+def test_a_probe_is_kept_and_not_fitted_again(tmp_path: Any, monkeypatch: Any) -> None:
+    points, labels = blobs(3)
+    first = fitted_probe(points, labels, key="k", root=tmp_path)
+    right = linear.LogisticRegression(max_iter=1000).fit(points.astype(float), labels)
+    assert first.train_accuracy == pytest.approx(right.score(points.astype(float), labels))
+    monkeypatch.setattr(LinearProbe, "fit", None)  # whoever fits now fails
+    again = fitted_probe(points, labels, key="k", root=tmp_path)
+    assert again.describe() == first.describe()
+    assert np.array_equal(again.probe.logits(points), first.probe.logits(points))
+    assert again.probe.classes == first.probe.classes
+    for key, names in (("other", labels), ("k", labels[::-1])):
+        with pytest.raises(TypeError):
+            fitted_probe(points, names, key=key, root=tmp_path)
+
+
+def test_a_damaged_file_is_fitted_anew(tmp_path: Any) -> None:
+    points, labels = blobs(3)
+    first = fitted_probe(points, labels, key="k", root=tmp_path)
+    (file,) = tmp_path.rglob("*.npz")
+    file.write_bytes(file.read_bytes()[:100])
+    again = fitted_probe(points, labels, key="k", root=tmp_path)
+    assert np.array_equal(again.probe.weight, first.probe.weight)

@@ -1,0 +1,134 @@
+"""A stability check as a file: what is written comes back, what is not ours is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift.errors import RunError
+from quantdrift.stability import StabilityCheck, StabilityError
+
+RNG = np.random.default_rng(0)
+REFERENCE = RNG.normal(size=(40, 5))
+CANDIDATE = REFERENCE + RNG.normal(size=(40, 5)) * 0.3
+RECORD = {
+    "spec": "minilm@W4-g128-rtn",
+    "model": {"fingerprint": "weights"},
+    "data": {"name": "corpus", "fingerprint": "texts", "split": "test"},
+}
+
+
+def check(**changes: Any) -> StabilityCheck:
+    options: dict[str, Any] = {"alpha": 0.1, "on": RECORD, **changes}
+    return StabilityCheck.calibrate((REFERENCE, CANDIDATE), **options)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "check.json"
+
+
+@pytest.mark.parametrize("statistic", ["S", "2epsilon", "gap", "msp", "entropy"])
+def test_a_check_comes_back(path: Path, statistic: Any) -> None:
+    one = check(statistic=statistic)
+    one.save(path)
+    other = StabilityCheck.load(path, spec="minilm@W4", model_fingerprint="weights")
+    assert other == one
+    np.testing.assert_array_equal(other.accepts(CANDIDATE), one.accepts(CANDIDATE))
+
+
+def test_an_infinite_threshold_is_null_with_a_reason(path: Path) -> None:
+    few = check(alpha=0.001)
+    few.save(path)
+    content = json.loads(path.read_text())
+    assert (content["threshold"], content["accepts"]) == (None, "nothing")
+    assert "999 calibration inputs" in content["reason"]
+    assert StabilityCheck.load(path) == few
+    none = StabilityCheck.calibrate((REFERENCE, REFERENCE), alpha=0.1, statistic="gap")
+    none.save(path)
+    assert json.loads(path.read_text())["accepts"] == "everything"
+    assert StabilityCheck.load(path) == none
+
+
+def test_another_pair_is_refused(path: Path) -> None:
+    check().save(path)
+    with pytest.raises(StabilityError, match="calibrated on minilm@W4-g128-rtn, and is asked"):
+        StabilityCheck.load(path, spec="minilm@W3")
+    with pytest.raises(StabilityError, match="other weights"):
+        StabilityCheck.load(path, spec="minilm@W4", model_fingerprint="others")
+    check(on=None).save(path)
+    with pytest.raises(StabilityError, match="an unnamed pair"):
+        StabilityCheck.load(path, spec="minilm@W4")
+    assert StabilityCheck.load(path, model_fingerprint="not known then")
+
+
+def test_something_else_is_neither_read_nor_replaced(path: Path) -> None:
+    with pytest.raises(StabilityError, match="quantdrift certify RUN"):
+        StabilityCheck.load(path)
+    path.write_text('{"format": "quantdrift-run"}')
+    with pytest.raises(StabilityError, match="is not a stability check"):
+        StabilityCheck.load(path)
+    with pytest.raises(RunError, match="not a stability check"):
+        check().save(path)
+    path.write_text('{"format"')
+    with pytest.raises(StabilityError, match="cannot be read"):
+        StabilityCheck.load(path)
+    path.write_text("[]")
+    with pytest.raises(StabilityError, match="is not a stability check"):
+        StabilityCheck.load(path)
+
+
+def test_another_version_is_refused(path: Path) -> None:
+    check().save(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "format_version": 2}))
+    with pytest.raises(StabilityError, match="format version 2; this quantdrift reads version 1"):
+        StabilityCheck.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("statistic", "T"),
+        ("statistic", ["S"]),
+        ("alpha", 1.0),
+        ("alpha", "0.1"),
+        ("alpha", True),
+        ("threshold", float("nan")),
+        ("threshold", None),
+        ("threshold", "0.5"),
+        ("n_calibration", 5),  # too few for the level, yet the threshold is finite
+        ("n_calibration", 40.0),
+        ("n_calibration", -1),
+        ("n_flipped", 41),
+        ("n_items_min", 6),
+        ("expected_coverage", 1.5),
+        ("sample", []),
+        ("sample", None),
+        ("sample", [2.0, 1.0] * 20),
+        ("sample", [float("inf")] * 40),
+        ("origin", None),
+        ("origin", {"spec": "minilm@W4"}),
+        ("origin", {**dict.fromkeys(("model_fingerprint", "data", "split")), "spec": 4}),
+        ("version", None),
+    ],
+)
+def test_what_is_damaged_is_refused(path: Path, name: str, value: Any) -> None:
+    check().save(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, name: value}))
+    with pytest.raises(StabilityError, match="is damaged"):
+        StabilityCheck.load(path)
+    del content[name]
+    path.write_text(json.dumps(content))
+    with pytest.raises(StabilityError, match=f"'{name}' is missing"):
+        StabilityCheck.load(path)
+
+
+def test_the_sample_does_not_fill_a_thousand_lines(path: Path) -> None:
+    check().save(path)
+    assert len(path.read_text().splitlines()) < 30
