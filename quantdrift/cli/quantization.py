@@ -73,7 +73,7 @@ def _widths(allocation: Mapping[str, Any]) -> str:
     bits, n = allocation["bits_per_weight"], allocation["calibration_inputs"]
     average = "" if bits is None else f"{bits:.2f} bits per weight: "
     how = "changed by hand after" if allocation["edited"] else "by"
-    source = f" on {n:,} queries of {allocation['dataset'] or 'the data'}" if n else ""
+    source = f" on {n:,} inputs of {allocation['dataset'] or 'the data'}" if n else ""
     return f"{average}{shown}, {how} {allocation['criterion']}{source}"
 
 

@@ -6,17 +6,18 @@ reference's embeddings of the training inputs and then the same for both arms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from quantdrift.allocation.for_classes import allocate_for_classes
 from quantdrift.calibration.sample import Sample, draw_sample
 from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence
 from quantdrift.measurement.class_labels import match_labels
+from quantdrift.measurement.class_readings import ClassReading
 from quantdrift.measurement.encoding import Encoding
 from quantdrift.measurement.from_logits import evidence_of_logits, noise_of_logits
 from quantdrift.measurement.inputs import Inputs, Vectors
@@ -26,12 +27,9 @@ from quantdrift.measurement.retrieval import not_calibrated_on
 from quantdrift.pair import QuantizedPair
 
 __all__ = [
-    "ClassReading",
     "Classified",
     "LabelledJob",
     "OneSide",
-    "by_logits",
-    "by_probe",
     "measure_classes",
 ]
 
@@ -110,17 +108,22 @@ class LabelledJob(Encoding):
             tell(1)
         return fitted
 
-    def run(self) -> OneSide:
+    def run(self, reading: ClassReading | None = None) -> OneSide:
         """What both arms put out for the evaluated inputs.
+
+        Args:
+            reading: how classes are read; a criterion chooses widths by their gaps.
 
         Raises:
             ScoreError: a number is not finite.
             RunError: no space to keep them.
+            QuantDriftError: the criterion cannot measure this model.
         """
         what, fingerprint = f"{self.split} {self.what}", self.pair.fingerprint
         self.watch(self.test)
         reference = self.vectors(self.test, "reference", fingerprint, what)
         again = self._again(fingerprint) if self.settings.noise_floor else None
+        self._choose_widths(reading)
         self.calibrate(self._sample)
         with self.pair.candidate():
             weights = self.pair.candidate_fingerprint()
@@ -128,6 +131,19 @@ class LabelledJob(Encoding):
         return OneSide(
             reference=reference, candidate=candidate, again=again, fingerprint=fingerprint
         )
+
+    def _choose_widths(self, reading: ClassReading | None) -> None:
+        """Give the candidate's layers their widths, where a criterion chooses them."""
+        pair = self.pair
+        if not (isinstance(pair, QuantizedPair) and pair.needs_widths):
+            return
+        assert reading is not None  # a contrast, which has two, refuses criteria
+        start = time.perf_counter()
+        allocation = allocate_for_classes(self, reading.graph, reading.key)
+        widths = allocation.width_of
+        chosen = [widths[layer.name] for layer in pair.layers]
+        pair.choose(chosen, by=allocation, for_all_data=False)
+        self.seconds["allocation"] = round(time.perf_counter() - start, 3)
 
     def _again(self, fingerprint: str) -> Vectors:
         order = np.random.default_rng(self.settings.seed).permutation(len(self.test.ids))
@@ -142,41 +158,6 @@ class LabelledJob(Encoding):
         assert self.train is not None  # `check` has looked
         sample = draw_sample(self.train, pair.scheme, size)
         return replace(sample, record={**sample.record, "source": "the train part"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ClassReading:
-    """How classes are read from what a model puts out, the same for both arms.
-
-    Attributes:
-        classes: names, by logit.
-        logits: from what the model puts out [n_inputs, dim] to float32 [n_inputs, n_classes].
-        record: what a run says of it.
-        notes: what deserves a word, one sentence each.
-    """
-
-    classes: tuple[str, ...]
-    logits: Callable[[Vectors], NDArray[np.float32]]
-    record: Mapping[str, Any]
-    notes: tuple[str, ...] = ()
-
-
-def by_logits(classes: tuple[str, ...]) -> ClassReading:
-    """What a classifier puts out is read as it is."""
-    return ClassReading(classes=classes, logits=np.asarray, record={"reading": "logits"})
-
-
-def by_probe(fitted: FittedProbe) -> ClassReading:
-    """A linear probe reads embeddings."""
-    notes: tuple[str, ...] = ()
-    if not fitted.probe.converged:
-        notes = ("the linear probe did not converge; another fit could give other logits",)
-    return ClassReading(
-        classes=fitted.probe.classes,
-        logits=fitted.probe.logits,
-        record={"reading": "linear probe", "probe": fitted.describe()},
-        notes=notes,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

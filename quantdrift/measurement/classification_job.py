@@ -8,11 +8,10 @@ from typing import Any
 
 from quantdrift.datasets.labelled import ClassificationDataset
 from quantdrift.errors import DataError
+from quantdrift.measurement.class_readings import by_logits, by_probe
 from quantdrift.measurement.classification import (
     Classified,
     LabelledJob,
-    by_logits,
-    by_probe,
     measure_classes,
 )
 from quantdrift.measurement.embeddings import EmbeddingStore
@@ -64,7 +63,7 @@ def run_classification(
         reading = by_probe(job.probe(probe_labels(dataset, spec.model)))
     else:
         reading = by_logits(reader.classes)
-    measured = measure_classes(job, job.run(), reading, labels=dataset.test.labels)
+    measured = measure_classes(job, job.run(reading), reading, labels=dataset.test.labels)
     record = describe_run(
         spec,
         job.pair,

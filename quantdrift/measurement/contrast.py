@@ -13,8 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from quantdrift.datasets.labelled import ClassificationDataset
-from quantdrift.errors import RunError
-from quantdrift.measurement.classification import by_probe, measure_classes
+from quantdrift.errors import RunError, UnsupportedError
+from quantdrift.measurement.class_readings import by_probe
+from quantdrift.measurement.classification import measure_classes
 from quantdrift.measurement.classification_job import (
     describe_labelled,
     labelled_job,
@@ -108,6 +109,7 @@ def run_contrast(
         check_size(len(dataset.test.ids), dataset.name)
         for spec in specs:
             check_scheme(spec, dataset.kind)
+            _refuse_criterion(spec)
     found = {}
     with ExitStack() as stack:
         if store.root is None:
@@ -188,6 +190,17 @@ def _one(
         )
         runs.append(write_run(path, evidence=measured.evidence, record=record))
     return Contrast(spec=str(spec), data=dataset.name, classification=runs[0], retrieval=runs[1])
+
+
+def _refuse_criterion(spec: Spec) -> None:
+    """Widths are chosen by the gaps of one reading, and a contrast has two."""
+    scheme = spec.scheme
+    if scheme.criterion is not None and scheme.option("allocation") is None:
+        raise UnsupportedError(
+            f"{spec}: {scheme.criterion} chooses widths by the gaps of classes or by those of a "
+            "search, and a contrast reads one candidate both ways; name a stored allocation "
+            f"({spec.model}@allocation.json), or one width"
+        )
 
 
 def _places(

@@ -17,7 +17,7 @@ from torch import nn
 
 from quantdrift.datasets.labelled import Labelled
 from quantdrift.errors import ScoreError, UnsupportedError
-from quantdrift.measurement.classification import ClassReading
+from quantdrift.measurement.class_readings import ClassReading, by_linear
 from quantdrift.measurement.inputs import Inputs, Vectors
 from quantdrift.measurement.readers import Reader
 from quantdrift.models.head import find_head
@@ -61,11 +61,7 @@ class HeadReading:
             weight=weight.detach().double().cpu().numpy(),
             bias=np.zeros(len(weight)) if bias is None else bias.detach().double().cpu().numpy(),
         )
-        return ClassReading(
-            classes=self.classes,
-            logits=head.logits,
-            record={"reading": "logits", "head": self.name},
-        )
+        return by_linear(head, {"reading": "logits", "head": self.name})
 
 
 def as_encoder(reader: Reader) -> tuple[Reader, HeadReading]:

@@ -87,12 +87,6 @@ def check_scheme(spec: Spec, kind: Kind) -> None:
             f"{spec}: +query quantizes only the query side of a search, and classification has no "
             "index that could stay at full precision; leave +query out"
         )
-    if scheme.criterion is not None and scheme.option("allocation") is None:
-        raise UnsupportedError(
-            f"{spec}: a criterion chooses widths on queries and documents, and here are neither; "
-            f'make an allocation elsewhere (quantdrift allocate "{spec}" --data BEIR-FOLDER --out '
-            f"allocation.json) and run {spec.model}@allocation.json on this data"
-        )
     if calibration_texts(scheme) is not None and kind == "image":
         raise UnsupportedError(
             f"{spec}: +calib= names a file of texts, and the data are images; leave it out to "

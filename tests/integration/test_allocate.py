@@ -80,7 +80,7 @@ def test_a_run_leaves_out_what_layers_were_measured_on_and_says_so(
     counts = [list(stored.width_of.values()).count(width) for width in (3, 4)]
     assert (
         f"{stored.bits_per_weight:.2f} bits per weight: {counts[0]} layers at 3, {counts[1]} at 4 "
-        "bits, by gap on 10 queries of data"
+        "bits, by gap on 10 inputs of data"
     ) in shown
     record = json.loads(Path("run/run.json").read_text())
     assert (record["data"]["n_queries"], record["data"]["inputs_left_out"]) == (40, 10)

@@ -106,11 +106,11 @@ def widths(**changes: Any) -> str:
 
 def test_widths_and_what_chose_them() -> None:
     assert widths() == (
-        "3.50 bits per weight: 1 layer at 3, 2 at 4 bits, by gap on 128 queries of cranfield"
+        "3.50 bits per weight: 1 layer at 3, 2 at 4 bits, by gap on 128 inputs of cranfield"
     )
     assert widths(calibration_inputs=0, criterion="sqnr").endswith("4 bits, by sqnr")
     assert "4 bits, changed by hand after gap on 128 queries" in widths(edited=True)
-    assert "by gap on 128 queries of the data" in widths(dataset=None)
+    assert "by gap on 128 inputs of the data" in widths(dataset=None)
 
 
 def test_layers_that_are_kept_are_counted_too() -> None:
