@@ -109,7 +109,7 @@ def test_widths_and_what_chose_them() -> None:
         "3.50 bits per weight: 1 layer at 3, 2 at 4 bits, by gap on 128 inputs of cranfield"
     )
     assert widths(calibration_inputs=0, criterion="sqnr").endswith("4 bits, by sqnr")
-    assert "4 bits, changed by hand after gap on 128 queries" in widths(edited=True)
+    assert "4 bits, changed by hand after gap on 128 inputs" in widths(edited=True)
     assert "by gap on 128 inputs of the data" in widths(dataset=None)
 
 
