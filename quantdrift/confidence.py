@@ -6,7 +6,7 @@ least this sure") serves the stability check and routing. None needs torch.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,12 +15,44 @@ from quantdrift import perturbation
 from quantdrift.errors import RunError, ScoreError, UnknownNameError
 from quantdrift.evidence import Confidence, Evidence
 
-__all__ = ["CONFIDENCES", "ConfidenceName", "confidence_in", "confidence_of", "softmax_confidence"]
+__all__ = [
+    "CONFIDENCES",
+    "ConfidenceName",
+    "as_array",
+    "confidence_in",
+    "confidence_of",
+    "softmax_confidence",
+]
 
 ConfidenceName = Literal["gap", "msp", "entropy"]
 """The candidate gap, the maximum softmax probability, or minus the predictive entropy in nats."""
 
 CONFIDENCES: tuple[ConfidenceName, ...] = get_args(ConfidenceName)
+
+_NOT_FINITE = "expected finite scores; at least one is NaN or infinite"
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """An array of what a model returned: array, nested list, or a tensor on any device.
+
+    A result with `logits` (as of transformers) stands for these. Tensors are told by what they can
+    do, so that no framework is imported.
+
+    Raises:
+        ScoreError: numpy cannot read it.
+    """
+    values = getattr(values, "logits", values)
+    tensor = hasattr(values, "detach")
+    try:
+        values = values.detach().cpu() if tensor else values
+        try:
+            return np.asarray(values)
+        except TypeError:  # numpy has no bfloat16; float32 holds every value of it
+            if not tensor:
+                raise
+            return np.asarray(values.float())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ScoreError(f"expected an array, a list or a tensor of numbers; {error}") from error
 
 
 def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> NDArray[np.float64]:
@@ -30,28 +62,31 @@ def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> NDArray[np
     minus the predictive entropy.
 
     Args:
-        scores: [n_inputs, n_items], what one model ranks by, in any order of items. A tensor on an
-            accelerator is to be moved first (`.cpu()`).
-        name: which confidence. Those of the softmax need the scores of all items.
+        scores: [n_inputs, n_items], what one model ranks by, in any order of items: an array, or a
+            tensor on any device. Those of the softmax need the scores of all items, the gap only
+            the first two.
+        name: which confidence.
 
     Returns:
-        float64 [n_inputs], in score units (gap), from 0 to 1 (msp), in nats and at most 0
-        (entropy).
+        float64 [n_inputs], in score units and at least 0 (gap), from 0 to 1 (msp), in nats and at
+        most 0 (entropy).
 
     Raises:
-        ScoreError: scores are no matrix, have fewer than two items, or are not finite.
+        ScoreError: scores are no matrix, have fewer than two items, or are not finite. The gap
+            looks at the first two scores only: a NaN anywhere counts as first, but -infinity
+            behind them is let pass.
         UnknownNameError: there is no such confidence.
 
     Source: paper, sections 3 and 5.2.
+
+    >>> confidence_of([[1.0, 4.0, 3.5], [2.0, 2.0, 0.0]])
+    array([0.5, 0. ])
     """
-    matrix = _matrix(scores)
+    if name not in CONFIDENCES:
+        raise UnknownNameError("confidence", name, CONFIDENCES)
     if name == "gap":
-        if matrix.shape[1] == 2:  # noqa: PLR2004 -- sorting two is a difference
-            return np.asarray(np.abs(matrix[:, 0] - matrix[:, 1]))
-        top = np.partition(matrix, -2, axis=1)[:, -2:]
-        return np.asarray(top[:, 1] - top[:, 0])
-    _check(name)
-    found = softmax_confidence(matrix)
+        return _top_gap(scores)
+    found = softmax_confidence(scores)
     return found.msp if name == "msp" else -found.entropy
 
 
@@ -71,7 +106,8 @@ def confidence_in(evidence: Evidence, name: ConfidenceName = "gap") -> NDArray[n
     """
     if name == "gap":
         return perturbation.candidate_gap(evidence)
-    _check(name)
+    if name not in CONFIDENCES:
+        raise UnknownNameError("confidence", name, CONFIDENCES)
     if evidence.confidence is None:
         raise RunError(
             f"{name} is of class probabilities, and this run ranks by similarities, whose softmax "
@@ -90,7 +126,9 @@ def softmax_confidence(logits: ArrayLike) -> Confidence:
     Raises:
         ScoreError: as `confidence_of`.
     """
-    matrix = _matrix(logits)
+    matrix = _matrix(logits).astype(np.float64, copy=False)
+    if not np.isfinite(matrix).all():
+        raise ScoreError(_NOT_FINITE)
     shifted = matrix - matrix.max(axis=1, keepdims=True)
     weights = np.exp(shifted)
     total = weights.sum(axis=1)
@@ -99,18 +137,33 @@ def softmax_confidence(logits: ArrayLike) -> Confidence:
     return Confidence(msp=1 / total, entropy=np.maximum(entropy, 0.0))
 
 
-def _matrix(scores: ArrayLike) -> NDArray[np.float64]:
-    matrix = np.asarray(scores, dtype=np.float64)
+def _top_gap(scores: ArrayLike) -> NDArray[np.float64]:
+    """Two passes in the scores' own dtype, as a server asks this of every answer it gives.
+
+    Only the two scores are widened, so that their difference is exact.
+    """
+    matrix = _matrix(scores).copy()  # the first score is struck out to find the second
+    rows = np.arange(len(matrix))
+    best = matrix.argmax(axis=1)
+    first = matrix[rows, best].astype(np.float64)
+    matrix[rows, best] = -np.inf
+    second = matrix.max(axis=1).astype(np.float64)
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        raise ScoreError(_NOT_FINITE)
+    return np.asarray(first - second)
+
+
+def _matrix(scores: ArrayLike) -> NDArray[np.floating[Any]]:
+    """As floating-point numbers of at least two items, finite or not."""
+    matrix = as_array(scores)
+    if matrix.dtype.kind != "f":
+        try:
+            matrix = matrix.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ScoreError(f"expected scores that are numbers; {error}") from error
     if matrix.ndim != 2 or matrix.shape[1] < 2:  # noqa: PLR2004 -- a matrix of at least two items
         raise ScoreError(
             "expected scores of shape [n_inputs, n_items] with at least two items, to tell first "
-            f"from second; got shape {matrix.shape}"
+            f"from second; got shape {matrix.shape}. One input is a batch of one: scores[None]"
         )
-    if not np.isfinite(matrix).all():
-        raise ScoreError("expected finite scores; at least one is NaN or infinite")
     return matrix
-
-
-def _check(name: str) -> None:
-    if name not in CONFIDENCES:
-        raise UnknownNameError("confidence", name, CONFIDENCES)

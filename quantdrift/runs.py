@@ -17,7 +17,7 @@ from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.whole_folder import whole_folder
 
-__all__ = ["Run", "find_runs", "read_run", "refuse_copies", "write_run"]
+__all__ = ["Run", "classifies", "find_runs", "read_run", "refuse_copies", "write_run"]
 
 FORMAT = "quantdrift-run"
 FORMAT_VERSION = 1
@@ -44,6 +44,11 @@ class Run:
             RunError: it is missing or damaged.
         """
         return read_evidence(self.path / EVIDENCE)
+
+
+def classifies(record: Mapping[str, Any]) -> bool:
+    """Whether a run.json is of inputs that were put into classes, not of searches."""
+    return bool((record.get("data") or {}).get("kind") == "classification")
 
 
 def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any]) -> Run:

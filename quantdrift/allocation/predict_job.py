@@ -16,7 +16,7 @@ from quantdrift.allocation.predicted_curve import Point, budgets, predicted_curv
 from quantdrift.allocation.predicted_runs import (
     Additivity,
     MeasuredRun,
-    Origin,
+    PredictedOn,
     additivity,
     measured_run,
 )
@@ -108,7 +108,7 @@ def predict_model(
     measured = _gaps(setting)
     with progress.stage("predicting", len(widths) + len(budgets(widths))) as tell:
         points = predicted_curve(measured, tell)
-    origin = Origin(
+    origin = PredictedOn(
         fingerprint=fingerprint,
         data=dataset.fingerprint,
         group_size=group_size,

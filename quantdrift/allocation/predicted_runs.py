@@ -18,7 +18,7 @@ from quantdrift.spec import Scheme, Spec
 from quantdrift.statistics import Estimate, rate_estimate
 from quantdrift.versus import parse_pair
 
-__all__ = ["Additivity", "MeasuredRun", "Origin", "additivity", "measured_run"]
+__all__ = ["Additivity", "MeasuredRun", "PredictedOn", "additivity", "measured_run"]
 
 _LEAST_CORRELATION = 0.9
 _RATIOS = (0.8, 1.25)
@@ -56,7 +56,7 @@ class Additivity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class PredictedOn:
     """What a run has to share with a prediction.
 
     Attributes:
@@ -119,7 +119,7 @@ def additivity(measured: Gaps, widths: Sequence[int], moved: NDArray[np.float64]
     )
 
 
-def measured_run(run: Run, measured: Gaps, origin: Origin) -> MeasuredRun | str:
+def measured_run(run: Run, measured: Gaps, origin: PredictedOn) -> MeasuredRun | str:
     """A run beside the prediction for its widths; or why it has none.
 
     Args:
@@ -156,7 +156,7 @@ def measured_run(run: Run, measured: Gaps, origin: Origin) -> MeasuredRun | str:
     )
 
 
-def _misfit(run: Run, scheme: Scheme, origin: Origin) -> str | None:
+def _misfit(run: Run, scheme: Scheme, origin: PredictedOn) -> str | None:
     record = run.record
     if record.get("model", {}).get("fingerprint") != origin.fingerprint:
         return "it is of another model"

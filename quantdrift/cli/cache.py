@@ -14,12 +14,13 @@ KINDS = {
     "embeddings": ("*.npy", "embedding files"),
     "codes": ("*.safetensors", "quantized layers"),
     "sensitivities": ("*.npy", "sensitivities of layers"),
+    "probes": ("*.npz", "linear probes"),
 }
 """Folder to what is kept in it, and what that is called."""
 
 
 def cache_command(*, clear: bool) -> None:
-    """Show, or empty, the folders that embeddings, quantized layers and sensitivities are kept in.
+    """Show, or empty, the folders of embeddings, quantized layers, sensitivities and probes.
 
     Args:
         clear: delete all of it; other files in the cache folder stay.

@@ -42,7 +42,8 @@ def metrics(
     """Compute metrics again from run folders, without the model (and without torch).
 
     One run: every metric with its interval and meaning. Several: one row per run, with flip@1,
-    separation, relative.ndcg@10 and gold_lost@1 if -m asks for no others.
+    separation, relative.ndcg@10 and gold_lost@1 if -m asks for no others; change.accuracy and
+    coverage@0.10 in place of the last two if all runs are on classification data.
     """
     from quantdrift.cli.metrics import metrics_command  # noqa: PLC0415 -- scipy
 
@@ -180,7 +181,8 @@ def compare(  # noqa: PLR0917 -- typer makes options of the parameters
             "-m",
             "--metric",
             help="Which, e.g. gold_lost@3, ndcg@10; may be repeated. If not given: flip@1, "
-            "gold_lost, ndcg@10, recall, mrr@10 and separation, where defined.",
+            "gold_lost, ndcg@10, recall, mrr@10 and separation, where defined; on classification "
+            "data flip@1, gold_lost@1, accuracy and separation.",
             metavar="NAME",
         ),
     ] = None,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantdrift.metrics import headline_metrics
+from quantdrift.runs import classifies
 
 __all__ = ["data_line", "explain", "headlines"]
 
@@ -32,7 +33,7 @@ def headlines(record: Mapping[str, Any]) -> list[str]:
         record: the content of run.json.
     """
     metrics = record["metrics"]
-    if not _classifies(record):
+    if not classifies(record):
         shown = {str(metric) for metric in headline_metrics()}
         return [name for name in metrics if name in shown]
     return [name for name in metrics if name in OF_CLASSES or name.split("@")[0] in _COVERAGE]
@@ -45,7 +46,7 @@ def data_line(record: Mapping[str, Any]) -> str:
         record: the content of run.json.
     """
     data = record["data"]
-    if not _classifies(record):
+    if not classifies(record):
         return f"{data['n_queries']:,} queries, {data['n_documents']:,} documents"
     reading = "the model's own logits"
     if record["settings"]["reading"] == "linear probe":
@@ -63,7 +64,7 @@ def explain(record: Mapping[str, Any]) -> list[str]:
         record: the content of run.json.
     """
     metrics: Metrics = record["metrics"]
-    classes = _classifies(record)
+    classes = classifies(record)
     lines = [*_changed(metrics, "class" if classes else "first answer")]
     lines += _accuracy(metrics) if classes else _ndcg(metrics)
     risk = metrics.get("at_risk")
@@ -73,10 +74,6 @@ def explain(record: Mapping[str, Any]) -> list[str]:
             "quantization to overturn (separation ratio of 1 or more)."
         )
     return lines
-
-
-def _classifies(record: Mapping[str, Any]) -> bool:
-    return bool(record["data"].get("kind") == "classification")
 
 
 def _changed(metrics: Metrics, what: str) -> list[str]:

@@ -24,7 +24,8 @@ ONLY_IN_JSON = {"section", "range", "interval", "ties"}
 
 MORE = {
     "metrics": (
-        "Other cut-offs can be asked for: gold_lost@3, set_kept@20, separation_quantile@5.",
+        "Other cut-offs can be asked for: gold_lost@3, set_kept@20, separation_quantile@5; and "
+        "other levels: coverage@0.2.",
         "reference.ndcg@10 is the other arm's, change.ndcg@10 the difference, relative.ndcg@10 "
         "that difference as a share.",
         "flip@1:separation=0.05..0.1 is over the inputs with a separation from 0.05 up to, not "

@@ -23,13 +23,14 @@ from quantdrift.cli.tables import (
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
-from quantdrift.runs import Run, find_runs
+from quantdrift.runs import Run, classifies, find_runs
 from quantdrift.statistics import Estimate
 
 __all__ = ["metrics_command"]
 
 
 OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")
+OF_MANY_CLASSIFIED = ("flip@1", "separation", "change.accuracy", "coverage@0.10")
 
 
 def metrics_command(
@@ -59,7 +60,8 @@ def metrics_command(
     if len(runs) > 1:
         if per_input:
             raise QuantDriftError(f"--per-input is for one run; got {len(runs)}")
-        few = [parse_metric(name) for name in OF_MANY]
+        classified = all(classifies(run.record) for run in runs)
+        few = [parse_metric(name) for name in (OF_MANY_CLASSIFIED if classified else OF_MANY)]
         _many(runs, asked or few, json_output=json_output, markdown=markdown)
         return
     run = runs[0]

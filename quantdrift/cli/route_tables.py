@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.tables import console, print_markdown
-from quantdrift.routing.advice import allocate_spec
+from quantdrift.routing.advice import allocate_command
 from quantdrift.routing.cost import break_even_share, relative_cost
 from quantdrift.routing.study import (
     RoutedGroup,
@@ -168,7 +168,7 @@ def _lines(group: RoutedGroup, settings: RouteSettings) -> list[str]:
             f"answers, at {_percent(point['cost'])} of the cost of full precision. "
             + _stated(settings)
         )
-    lines += run.advice.sentences(allocate_spec(group.spec))
+    lines += run.advice.sentences(allocate_command(group.spec, classes=group.logits))
     if not group.logits and run.advice.fix == "route":
         lines.append("In retrieval that is rescoring, as in the table: quantdrift.RescoredSearch.")
     return lines
@@ -187,9 +187,9 @@ def _of_many(group: RoutedGroup, settings: RouteSettings) -> list[str]:
     counts = {fix: fixes.count(fix) for fix in ("route", "allocate", "nothing") if fix in fixes}
     told = ", ".join(f"{fix} for {count}" for fix, count in counts.items())
     lines = [_stated(settings), f"Recommended, of {len(fixes)} runs: {told}."]
-    spec = allocate_spec(group.spec)
-    if "allocate" in counts and spec is not None:
-        lines.append(f"To allocate: quantdrift allocate {spec} --data FOLDER.")
+    command = allocate_command(group.spec, classes=group.logits)
+    if "allocate" in counts and command is not None:
+        lines.append(f"To allocate: {command}.")
     return lines
 
 

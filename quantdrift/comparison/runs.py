@@ -18,10 +18,10 @@ from quantdrift.comparison.matching import cautions, in_both, matching_rows
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, MetricError, parse_metric
-from quantdrift.runs import Run
+from quantdrift.runs import Run, classifies
 from quantdrift.statistics import PairedComparison, PairedSample, compare_samples
 
-__all__ = ["DEFAULT_METRICS", "Comparison", "compare_runs"]
+__all__ = ["CLASSIFICATION_METRICS", "DEFAULT_METRICS", "Comparison", "compare_runs"]
 
 DEFAULT_METRICS = (
     "flip@1",
@@ -35,6 +35,9 @@ DEFAULT_METRICS = (
     "separation",
 )
 """What is compared when nobody asks for particular metrics, where it is defined."""
+
+CLASSIFICATION_METRICS = ("flip@1", "gold_lost@1", "accuracy", "separation")
+"""The same of runs on classification data, where an input has one right answer."""
 
 LEAST_ALPHA = 1e-9
 """Nobody means less, and normal quantiles of much less do not exist in floating point."""
@@ -100,7 +103,8 @@ def compare_runs(
     Args:
         a: the run that is compared with.
         b: the run that is asked about.
-        metrics: which; if not given, those of `DEFAULT_METRICS` that these runs define.
+        metrics: which; if not given, those of `DEFAULT_METRICS` (of `CLASSIFICATION_METRICS` on
+            classification data) that these runs define.
         margin: by how much B may be worse, in each metric's own unit; None for no such test.
         alpha: level of the verdicts, over all metrics together.
         seed: of resampling and permutations.
@@ -119,7 +123,8 @@ def compare_runs(
         raise RunError(f"there is nothing to compare: {a.path} holds no inputs")
     one, other, shared = in_both(a, b, one, other)
     order = matching_rows(a, b, one, other)
-    chosen = [parse_metric(name) for name in DEFAULT_METRICS] if metrics is None else metrics
+    names = CLASSIFICATION_METRICS if classifies(a.record) else DEFAULT_METRICS
+    chosen = [parse_metric(name) for name in names] if metrics is None else metrics
     samples = []
     for metric in dict.fromkeys(chosen):
         try:

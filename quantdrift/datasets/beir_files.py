@@ -23,6 +23,7 @@ __all__ = [
     "excerpt",
     "find_file",
     "find_qrels",
+    "read_lines",
     "read_qrels",
     "read_texts",
     "some",
@@ -85,7 +86,7 @@ def read_texts(file: Path, *, titled: bool) -> dict[str, str]:
     """
     texts: dict[str, str] = {}
     lines: dict[str, int] = {}
-    for number, line in _read_lines(file):
+    for number, line in read_lines(file):
         where = f"{file}, line {number}"
         identifier, text = _parse_record(line, where, titled=titled)
         if identifier in texts:
@@ -109,7 +110,7 @@ def read_qrels(file: Path) -> tuple[dict[str, dict[str, int]], list[str]]:
     """
     qrels: dict[str, dict[str, int]] = {}
     conflicting: list[str] = []
-    for position, (number, line) in enumerate(_read_lines(file)):
+    for position, (number, line) in enumerate(read_lines(file)):
         where = f"{file}, line {number}"
         columns = line.split("\t")
         if len(columns) != _N_COLUMNS:
@@ -183,7 +184,7 @@ def _parse_record(line: str, where: str, *, titled: bool) -> tuple[str, str]:
     return identifier, text
 
 
-def _read_lines(file: Path) -> Iterator[tuple[int, str]]:
+def read_lines(file: Path) -> Iterator[tuple[int, str]]:
     """The lines that are not blank, numbered from 1; only a newline byte ends a line."""
     number = 0
     try:

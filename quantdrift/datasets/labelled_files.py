@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.datasets.beir_files import (
-    _read_lines,  # the same reader, so that both layouts have the same errors
     check_string,
     excerpt,
+    read_lines,  # the same reader, so that both layouts have the same errors
     some,
 )
 from quantdrift.errors import DataError
@@ -53,7 +53,7 @@ def read_labelled(file: Path, part: str) -> LabelledLines:
     ids: dict[str, int] = {}
     texts: list[str] = []
     labels: list[str] = []
-    for number, line in _read_lines(file):
+    for number, line in read_lines(file):
         where = f"{file}, line {number}"
         record = _parsed(line, where)
         if "text" not in record:

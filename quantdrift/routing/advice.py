@@ -22,7 +22,7 @@ from quantdrift.spec import parse
 from quantdrift.statistics import Estimate, mcnemar_exact, rate_estimate, undefined
 from quantdrift.widths import MAX_BITS
 
-__all__ = ["MAJORITY", "Advice", "Fix", "advise", "allocate_spec"]
+__all__ = ["MAJORITY", "Advice", "Fix", "advise", "allocate_command"]
 
 Fix = Literal["route", "allocate", "nothing"]
 
@@ -70,7 +70,7 @@ class Advice:
         """The advice in words.
 
         Args:
-            allocate: spec for `quantdrift allocate`, where that can be used.
+            allocate: the command that allocates, where there is one.
         """
         changed, told = self.flip_rate, []
         assert changed.value is not None  # a run has an input
@@ -101,7 +101,7 @@ class Advice:
                 if self.at_risk.value >= MAJORITY
                 else "full precision for all of them costs less"
             )
-            how = f": quantdrift allocate {allocate} --data FOLDER" if allocate else ""
+            how = f": {allocate}" if allocate else ""
             told.append(
                 f"Recommended: allocate. {risk}, not less than {self._what_limit()}: {why}. Spend "
                 f"more bits, and spend them on the layers that move the gap{how}."
@@ -167,11 +167,15 @@ def advise(evidence: Evidence, *, speed_up: float = SPEED_UP) -> Advice:
     )
 
 
-def allocate_spec(spec: str) -> str | None:
-    """The spec with half a bit more, spent by the gap; None where that makes no spec.
+def allocate_command(spec: str, *, classes: bool) -> str | None:
+    """What spends half a bit more than a spec does, by the gap; None where that makes no spec.
 
-    >>> allocate_spec("minilm@W3-gptq")
-    'minilm@W3.5-g128-gptq+gap'
+    Args:
+        spec: of a run.
+        classes: whether it is on classification data, where the run itself measures the layers.
+
+    >>> allocate_command("minilm@W3-gptq", classes=False)
+    'quantdrift allocate minilm@W3.5-g128-gptq+gap --data FOLDER'
     """
     try:
         whole = parse(spec)
@@ -181,9 +185,10 @@ def allocate_spec(spec: str) -> str | None:
         bits = f"W{scheme.weight_bits + EXTRA_BITS:g}"
         rest = str(scheme).removeprefix(f"W{scheme.weight_bits:g}")
         head, plus, options = rest.partition("+")
-        return str(parse(f"{whole.model}@{bits}{head}+gap{plus}{options}"))
+        more = parse(f"{whole.model}@{bits}{head}+gap{plus}{options}")
     except SpecError:  # two models, say, or an option that a criterion does not go with
         return None
+    return f"quantdrift {'run' if classes else 'allocate'} {more} --data FOLDER"
 
 
 def _percent(value: float | None) -> str:

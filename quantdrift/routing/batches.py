@@ -1,6 +1,6 @@
 """Batches of any kind: how long they are, and some of their rows.
 
-Tensors are told by what they can do, so that nothing here imports a framework.
+Tensors are told by what they have, so that nothing here imports a framework.
 """
 
 from __future__ import annotations
@@ -12,31 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.confidence import as_array
 from quantdrift.errors import DataError, ScoreError
 
-__all__ = ["as_array", "as_scores", "batch_length", "batch_rows"]
-
-
-def as_array(values: Any) -> NDArray[Any]:
-    """An array of what a model returned: array, nested list, or a tensor on any device.
-
-    A result with `logits` (as of transformers) stands for these.
-    """
-    values = getattr(values, "logits", values)
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        try:
-            return np.asarray(values)
-        except TypeError:  # numpy has no bfloat16; float32 holds every value of it
-            return np.asarray(values.float())
-    return np.asarray(values)
+__all__ = ["as_scores", "batch_length", "batch_rows"]
 
 
 def as_scores(values: Any) -> NDArray[Any]:
-    """The same as a matrix of scores.
+    """A matrix of scores, of an array, a nested list or a tensor on any device.
 
     Raises:
-        ScoreError: it has not two axes.
+        ScoreError: it has not two axes, or numpy cannot read it.
     """
     scores = as_array(values)
     if scores.ndim != 2:  # noqa: PLR2004 -- a matrix

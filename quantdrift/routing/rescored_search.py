@@ -9,8 +9,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.confidence import as_array
 from quantdrift.errors import QuantDriftError, ScoreError, UnknownNameError
-from quantdrift.routing.batches import as_array, as_scores, batch_length, batch_rows
+from quantdrift.routing.batches import as_scores, batch_length, batch_rows
 from quantdrift.routing.gates import Gate, Traffic, routed_by, score_of
 from quantdrift.routing.rescoring import reorder
 

@@ -9,7 +9,7 @@ Source: paper, section 5.3 (routing inputs by the gap).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.confidence import CONFIDENCES, ConfidenceName, confidence_in, confidence_of
-from quantdrift.errors import QuantDriftError, ScoreError, UnknownNameError
+from quantdrift.errors import QuantDriftError, RunError, ScoreError, UnknownNameError
 from quantdrift.evidence import Evidence
+from quantdrift.origin import Origin
 from quantdrift.perturbation import flips
 from quantdrift.routing.batches import as_scores
-from quantdrift.routing.router_file import Origin, read_router, refuse_other_origin, write_router
+from quantdrift.routing.router_file import MAKE, read_router, write_router
 from quantdrift.runs import Run
-from quantdrift.stability.top_gap import top_gap
 
-__all__ = ["GapRouter", "percentile_threshold", "recovery_threshold", "served_confidence"]
+__all__ = ["GapRouter", "percentile_threshold", "recovery_threshold"]
 
 Floats = NDArray[np.float64]
 
@@ -41,12 +41,12 @@ class GapRouter:
     Attributes:
         threshold: in the unit of the confidence, finite.
         score: which confidence: "gap", "msp" or "entropy" (minus the entropy, so larger is surer).
-        origin: spec, model and data it was set on, if that is known.
+        origin: where the inputs came from that it was set on, as far as that is known.
     """
 
     threshold: float
     score: ConfidenceName = "gap"
-    origin: Origin | None = None
+    origin: Origin = field(default_factory=Origin)
 
     def __post_init__(self) -> None:
         if self.score not in CONFIDENCES:
@@ -74,7 +74,7 @@ class GapRouter:
         Raises:
             ScoreError: no matrix, fewer than two items, or a score that is not finite.
         """
-        return np.asarray(served_confidence(as_scores(scores), self.score) < self.threshold)
+        return np.asarray(confidence_of(scores, self.score) < self.threshold)
 
     @classmethod
     def at_percentile(
@@ -97,7 +97,7 @@ class GapRouter:
         if isinstance(slice_, Evidence):
             confidence = confidence_in(slice_, score)
         else:
-            confidence = confidence_of(as_scores(slice_), score)
+            confidence = confidence_of(slice_, score)
         return cls(threshold=percentile_threshold(confidence, percentile), score=score)
 
     @classmethod
@@ -136,7 +136,7 @@ class GapRouter:
 
     def set_on(self, run: Run) -> GapRouter:
         """The same router, which remembers the run that its threshold was set on."""
-        return replace(self, origin=Origin.of(run))
+        return replace(self, origin=Origin.of(run.record))
 
     def save(self, path: Path | str) -> None:
         """Write it as a small JSON file, in place of an earlier one.
@@ -161,21 +161,14 @@ class GapRouter:
             RunError: no such file, a damaged one, or one that was set on another spec or model.
         """
         threshold, score, origin = read_router(Path(path))
-        refuse_other_origin(Path(path), origin, spec=spec, model_fingerprint=model_fingerprint)
+        origin.refuse_other(
+            what=f"the router {path}",
+            make=MAKE,
+            error=RunError,
+            spec=spec,
+            model_fingerprint=model_fingerprint,
+        )
         return cls(threshold=threshold, score=score, origin=origin)
-
-
-def served_confidence(scores: NDArray[Any], score: ConfidenceName) -> Floats:
-    """What `confidence_of` gives, by the faster way to the gap: a server asks for every batch.
-
-    Args:
-        scores: [n, n_items], the candidate's.
-        score: which confidence.
-
-    Raises:
-        ScoreError: as `GapRouter.routes`.
-    """
-    return top_gap(scores) if score == "gap" else confidence_of(scores, score)
 
 
 def percentile_threshold(confidence: Floats, percentile: float) -> float:

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.confidence import ConfidenceName
+from quantdrift.confidence import ConfidenceName, confidence_of
 from quantdrift.errors import QuantDriftError, ScoreError
 from quantdrift.routing.batches import as_scores, batch_length, batch_rows
 from quantdrift.routing.gates import Gate, Routes, Traffic, routed_by, score_of
-from quantdrift.routing.router import served_confidence
 
 __all__ = ["Routed", "RoutedBatch", "RoutedModel"]
 
@@ -159,7 +158,7 @@ class RoutedModel:
         if n == 0:
             return self._answers(np.zeros((0, 2)), np.zeros(0, dtype=bool), np.zeros(0))
         logits = self._rows(as_scores(self.candidate(batch)), n, "candidate")
-        confidence = served_confidence(logits, self._rule.score)
+        confidence = confidence_of(logits, self._rule.score)
         routed = routed_by(self.router, logits)
         if routed.any():
             rows = np.flatnonzero(routed)

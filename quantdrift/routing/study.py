@@ -10,7 +10,7 @@ import numpy as np
 
 from quantdrift.confidence import ConfidenceName
 from quantdrift.errors import RunError
-from quantdrift.routing.advice import Advice, advise, allocate_spec
+from quantdrift.routing.advice import Advice, advise, allocate_command
 from quantdrift.routing.answers import scores_for
 from quantdrift.routing.cost import SPEED_UP, CostCurve, cost_curve
 from quantdrift.routing.rescoring import Rescoring, rescore
@@ -106,7 +106,9 @@ class RoutedRun:
             "scores_are": "logits" if self.logits else "similarities",
             "advice": {
                 **self.advice.to_json(),
-                "sentences": self.advice.sentences(allocate_spec(record["spec"])),
+                "sentences": self.advice.sentences(
+                    allocate_command(record["spec"], classes=self.logits)
+                ),
             },
             "operating_point": self.operating,
             "sweep": [point.to_json() for point in self.points],

@@ -10,7 +10,6 @@ from quantdrift.stability.check import StabilityCheck
 from quantdrift.stability.errors import ExchangeabilityWarning, StabilityError
 from quantdrift.stability.monitor import StabilityMonitor
 from quantdrift.stability.nonconformity import STATISTICS, Observed, Statistic, observe
-from quantdrift.stability.origin import Origin
 from quantdrift.stability.resemblance import Resemblance
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "Certified",
     "ExchangeabilityWarning",
     "Observed",
-    "Origin",
     "Resemblance",
     "Spread",
     "StabilityCheck",

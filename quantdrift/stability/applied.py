@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from quantdrift.evidence import Evidence
+from quantdrift.origin import Origin
 from quantdrift.stability.check import StabilityCheck
-from quantdrift.stability.errors import ExchangeabilityWarning, StabilityError
+from quantdrift.stability.errors import MAKE, ExchangeabilityWarning, StabilityError
 from quantdrift.stability.nonconformity import observe
-from quantdrift.stability.origin import Origin
 from quantdrift.stability.resemblance import Resemblance
 from quantdrift.statistics import Estimate, rate_estimate, undefined
 
@@ -68,7 +68,13 @@ def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, 
         RunError: the check is by msp or entropy, and the run's scores are not logits.
     """
     here = Origin.of(record)
-    check.origin.refuse_other(spec=here.spec, model_fingerprint=here.model_fingerprint)
+    check.origin.refuse_other(
+        what="the stability check",
+        make=MAKE,
+        error=StabilityError,
+        spec=here.spec,
+        model_fingerprint=here.model_fingerprint,
+    )
     observed = observe(evidence, check.statistic)
     observed = observed.part(observed.defined)
     if not len(observed.confidence):

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quantdrift import __version__
-from quantdrift.confidence import confidence_of
+from quantdrift.confidence import as_array, confidence_of
 from quantdrift.errors import ScoreError
-from quantdrift.stability.errors import StabilityError
+from quantdrift.origin import Origin
+from quantdrift.stability.errors import MAKE, StabilityError
 from quantdrift.stability.nonconformity import (
     Observed,
     Source,
@@ -23,14 +24,12 @@ from quantdrift.stability.nonconformity import (
     confidence_name,
     observe,
 )
-from quantdrift.stability.origin import Origin
 from quantdrift.stability.resemblance import Resemblance, compare_with_calibration
 from quantdrift.stability.threshold import (
     generic_threshold,
     nothing_accepted,
     split_conformal_threshold,
 )
-from quantdrift.stability.top_gap import top_gap
 
 __all__ = ["SAMPLE", "StabilityCheck", "threshold_of"]
 
@@ -96,7 +95,8 @@ class StabilityCheck:
         Raises:
             StabilityError: there is no input, or alpha is out of its range.
             ScoreError: the arrays cannot be used.
-            RunError: msp or entropy of evidence whose scores are not logits.
+            RunError: msp or entropy of evidence whose scores are not logits, or `on` is the record
+                of another pair than `spec`.
             UnknownNameError: there is no such statistic.
         """
         observed = observe(source, statistic)
@@ -165,12 +165,10 @@ class StabilityCheck:
             ScoreError: scores are no finite matrix, or, for msp and entropy, of another number of
                 items than those calibrated on.
         """
-        name = confidence_name(self.statistic)
-        if name == "gap":
-            return top_gap(scores)
-        found = confidence_of(scores, name)
-        n_items = np.shape(scores)[1]
-        if not self.n_items_min <= n_items <= self.n_items_max:
+        name, matrix = confidence_name(self.statistic), as_array(scores)
+        found = confidence_of(matrix, name)
+        n_items = matrix.shape[1]
+        if name != "gap" and not self.n_items_min <= n_items <= self.n_items_max:
             raise ScoreError(
                 f"{name} is of all items' scores, and was calibrated on {self.n_items_min:,} to "
                 f"{self.n_items_max:,} items; got {n_items:,}"
@@ -192,7 +190,7 @@ class StabilityCheck:
         Warns:
             ExchangeabilityWarning: p below 0.01.
         """
-        values = np.asarray(served)
+        values = as_array(served)
         found = values.astype(np.float64) if values.ndim == 1 else self.confidence(values)
         return compare_with_calibration(found, np.array(self.sample), self.n_calibration)
 
@@ -224,7 +222,13 @@ class StabilityCheck:
         from quantdrift.stability.file import read_check  # noqa: PLC0415 -- it needs this class
 
         check = read_check(Path(path))
-        check.origin.refuse_other(spec=spec, model_fingerprint=model_fingerprint)
+        check.origin.refuse_other(
+            what=f"the stability check {path}",
+            make=MAKE,
+            error=StabilityError,
+            spec=spec,
+            model_fingerprint=model_fingerprint,
+        )
         return check
 
 

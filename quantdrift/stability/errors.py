@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from quantdrift.errors import QuantDriftError
 
-__all__ = ["ExchangeabilityWarning", "StabilityError"]
+__all__ = ["MAKE", "ExchangeabilityWarning", "StabilityError"]
+
+MAKE = "quantdrift certify RUN --alpha A --save FILE"
+"""The command that writes a check, for messages."""
 
 
 class StabilityError(QuantDriftError):

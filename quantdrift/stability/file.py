@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from quantdrift.origin import Origin
 from quantdrift.stability.check import SAMPLE, StabilityCheck
-from quantdrift.stability.errors import StabilityError
+from quantdrift.stability.errors import MAKE, StabilityError
 from quantdrift.stability.nonconformity import STATISTICS, bounds_gap
-from quantdrift.stability.origin import Origin
 from quantdrift.stability.threshold import least_inputs
 from quantdrift.whole_file import refuse_other, write_text
 
@@ -61,8 +61,7 @@ def read_check(path: Path) -> StabilityCheck:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StabilityError(
-            f"{path} cannot be read as a stability check: {error}. One is written by: "
-            "quantdrift certify RUN --alpha A --save FILE"
+            f"{path} cannot be read as a stability check: {error}. One is written by: {MAKE}"
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise StabilityError(f"{path} is not a stability check (its format is not {FORMAT!r})")
@@ -114,18 +113,10 @@ def _check(content: dict[str, Any]) -> StabilityCheck:
         threshold=threshold,
         **counts,
         expected_coverage=coverage,
-        origin=_origin(content["origin"]),
+        origin=Origin.read(content["origin"]),
         version=content["version"],
         sample=tuple(float(x) for x in sample),
     )
-
-
-def _origin(content: Any) -> Origin:
-    _need(isinstance(content, dict), "origin is no object")
-    known = {field.name: content[field.name] for field in fields(Origin)}
-    for name, value in known.items():
-        _need(value is None or isinstance(value, str), f"{name} is {value!r}")
-    return Origin(**known)
 
 
 def _number(content: dict[str, Any], name: str) -> float:

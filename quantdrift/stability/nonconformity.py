@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quantdrift import perturbation
-from quantdrift.confidence import ConfidenceName, confidence_in, confidence_of
+from quantdrift.confidence import ConfidenceName, as_array, confidence_in, confidence_of
 from quantdrift.errors import ScoreError, UnknownNameError
 from quantdrift.evidence import Evidence
 from quantdrift.stability.errors import StabilityError
-from quantdrift.stability.top_gap import top_gap
 
 __all__ = [
     "STATISTICS",
@@ -140,7 +139,7 @@ def _of_evidence(evidence: Evidence, statistic: Statistic, name: ConfidenceName)
 def _of_arrays(
     reference: ArrayLike, candidate: ArrayLike, statistic: Statistic, name: ConfidenceName
 ) -> Observed:
-    before, after = np.asarray(reference), np.asarray(candidate)
+    before, after = as_array(reference), as_array(candidate)
     if before.shape != after.shape or before.ndim != 2 or before.shape[1] < 2:  # noqa: PLR2004 -- a matrix of two items
         raise ScoreError(
             "expected scores of the reference and of the candidate, both [n_inputs, n_items] with "
@@ -159,7 +158,7 @@ def _of_arrays(
             own = after[part].argmax(axis=1)[:, None]
             values[part] = np.take_along_axis(delta, own, axis=1)[:, 0] - delta.min(axis=1)
     flipped = before.argmax(axis=1) != after.argmax(axis=1)
-    gap = top_gap(after) if n_inputs else np.empty(0)
+    gap = confidence_of(after)
     return Observed(
         confidence=gap if name == "gap" else confidence_of(after, name),
         flipped=flipped,

@@ -173,7 +173,7 @@ def test_a_check_of_another_pair_is_refused(
     cli("certify", write("older"), "--alpha", 0.1, "--save", file)
     code, _, err = cli("certify", write("other", spec="net@W3-g128-rtn"), "--check", file)
     assert code == 2
-    assert "calibrated on net@W4-g128-rtn, and is asked about net@W3-g128-rtn" in err
+    assert "the stability check is for net@W4-g128-rtn, and is asked about net@W3-g128-rtn" in err
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,15 @@ def test_a_classifier_gets_a_sweep_a_curve_and_a_recommendation(cli: Cli, tmp_pa
     assert "Recommended: " in out
 
 
+def test_a_classifier_that_changes_much_is_told_the_run_that_allocates(
+    cli: Cli, tmp_path: Path
+) -> None:
+    words = " ".join(cli("route", classifier(tmp_path / "pets", noise=3))[1].split())
+    assert "Recommended: allocate." in words
+    assert "quantdrift run vit@W4.5-channel-rtn+gap --data FOLDER" in words
+    assert "quantdrift allocate" not in words
+
+
 def test_a_faster_candidate_costs_less(cli: Cli, tmp_path: Path) -> None:
     run = classifier(tmp_path / "pets")
     _, out, _ = cli("route", run, "--speed-up", "10", "--json")

@@ -13,6 +13,7 @@ from quantdrift.calibration.driver import LayerCandidate
 from quantdrift.calibration.store import CodeStore
 from quantdrift.cli.cache import cache_command
 from quantdrift.measurement.embeddings import EmbeddingStore
+from quantdrift.measurement.probes import fitted_probe
 from quantdrift.quantizers.rtn import quantize_rtn
 
 
@@ -29,6 +30,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         CodeStore(root, "cd2").write(number, layer)
     for name in ("gap", "sqnr"):
         KeptArrays(root, "ef3").put(name, np.ones(4))
+    fitted_probe(np.eye(2, dtype=np.float32), ["yes", "no"], key="gh4", root=root)
     (root / "mine.txt").write_text("not of quantdrift")
     return root
 
@@ -44,12 +46,13 @@ def test_every_kind_is_counted_and_cleared(kept: Path, capsys: pytest.CaptureFix
         f"1 embedding files, 1.0 MB in {kept / 'embeddings'}",
         f"3 quantized layers, 0.0 MB in {kept / 'codes'}",
         f"2 sensitivities of layers, 0.0 MB in {kept / 'sensitivities'}",
+        f"1 linear probes, 0.0 MB in {kept / 'probes'}",
     ]
     cache_command(clear=True)
     assert lines(capsys) == [f"deleted {line}" for line in shown]
     assert [path.name for path in kept.iterdir()] == ["mine.txt"]
     cache_command(clear=False)
-    assert [line.split()[0] for line in lines(capsys)] == ["0", "0", "0"]
+    assert [line.split()[0] for line in lines(capsys)] == ["0", "0", "0", "0"]
 
 
 def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import softmax
 from scipy.stats import entropy
 
 from quantdrift.confidence import (
     CONFIDENCES,
     ConfidenceName,
+    as_array,
     confidence_in,
     confidence_of,
     softmax_confidence,
@@ -50,10 +53,45 @@ def test_larger_is_surer(name: ConfidenceName) -> None:
     assert (np.diff(confidence_of(leads, name)) > 0).all()
 
 
-@pytest.mark.parametrize("scores", [[1.0, 2.0], [[1.0], [2.0]], [[1.0, np.nan]]])
-def test_scores_that_have_no_lead_are_refused(scores: Any) -> None:
-    with pytest.raises(ScoreError):
-        confidence_of(scores)
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [1.0, 2.0],
+        [[1.0], [2.0]],
+        [[1.0, math.nan]],
+        [[math.nan, 3.0, 2.0, 1.0]],
+        [[1.0, math.inf]],
+        [[-math.inf, 1.0]],
+        [[1.0, 2.0], [3.0]],
+        [["a", "b"]],
+    ],
+)
+@pytest.mark.parametrize("name", CONFIDENCES)
+def test_scores_that_have_no_lead_are_refused(scores: Any, name: ConfidenceName) -> None:
+    with pytest.raises(ScoreError, match="expected"):
+        confidence_of(scores, name)
+
+
+def test_what_was_masked_behind_the_first_two_does_not_matter_to_the_gap() -> None:
+    masked = [[4.0, -math.inf, 2.5]]
+    assert confidence_of(masked).tolist() == [1.5]
+    with pytest.raises(ScoreError, match="finite"):
+        confidence_of(masked, "msp")
+
+
+def test_the_gap_does_not_change_the_scores_it_is_of() -> None:
+    served = np.array([[1.0, 3.0, 2.5]], dtype=np.float32)
+    assert confidence_of(served).tolist() == [0.5]
+    assert served.tolist() == [[1.0, 3.0, 2.5]]
+    assert confidence_of([[3, 1, 1]]).tolist() == [2]
+    assert confidence_of(np.zeros((0, 3))).tolist() == []
+
+
+@pytest.mark.parametrize("name", CONFIDENCES)
+def test_tensors_are_read_whatever_their_type(name: ConfidenceName) -> None:
+    tensor = torch.tensor([[1.5, 0.25, -2.0]], dtype=torch.bfloat16, requires_grad=True)
+    assert as_array(tensor).tolist() == [[1.5, 0.25, -2.0]]
+    assert confidence_of(tensor, name) == confidence_of([[1.5, 0.25, -2.0]], name)  # type: ignore[arg-type]  # of a tensor
 
 
 def evidence(classes: int = 3) -> Any:

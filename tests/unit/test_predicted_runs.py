@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from quantdrift.allocation.predict import Gaps, predict
-from quantdrift.allocation.predicted_runs import MeasuredRun, Origin, additivity, measured_run
+from quantdrift.allocation.predicted_runs import MeasuredRun, PredictedOn, additivity, measured_run
 from quantdrift.evidence import Evidence, Top
 from quantdrift.runs import Run, write_run
 
@@ -24,7 +24,7 @@ MEASURED = Gaps(
     n_weights=np.array([100, 100]),
     widths=(3, 4),
 )
-ORIGIN = Origin(
+ORIGIN = PredictedOn(
     fingerprint="f00d", data="beef", group_size=128, layers=("a", "b"), input_ids=("q1", "q0")
 )
 

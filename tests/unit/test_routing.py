@@ -16,7 +16,7 @@ from quantdrift.errors import QuantDriftError, RunError, ScoreError, UnknownName
 from quantdrift.evidence import Noise
 from quantdrift.perturbation import at_risk
 from quantdrift.routing import GapRouter
-from quantdrift.routing.advice import advise, allocate_spec
+from quantdrift.routing.advice import advise, allocate_command
 from quantdrift.routing.cost import break_even_share, cost_curve, relative_cost
 from quantdrift.routing.router import percentile_threshold, recovery_threshold
 from quantdrift.routing.sweep import mean_sweep, sweep
@@ -104,12 +104,12 @@ def test_a_router_is_kept_with_what_it_was_set_on(tmp_path: Path) -> None:
     assert GapRouter.load(tmp_path / "router.json") == router
     # the short form of the same spec is the same spec
     GapRouter.load(tmp_path / "router.json", spec="vit@W4-rtn-channel", model_fingerprint="weights")
-    with pytest.raises(RunError, match="set on vit@W4-channel-rtn; expected spec vit@W3-channel"):
+    with pytest.raises(RunError, match=r"router\.json is for vit@W4-channel-rtn, and is asked"):
         GapRouter.load(tmp_path / "router.json", spec="vit@W3-channel-rtn")
-    with pytest.raises(RunError, match="expected model_fingerprint others"):
+    with pytest.raises(RunError, match="other weights of vit@W4-channel-rtn"):
         GapRouter.load(tmp_path / "router.json", model_fingerprint="others")
     GapRouter(threshold=1.0).save(tmp_path / "router.json")
-    with pytest.raises(RunError, match="does not say what it was set on"):
+    with pytest.raises(RunError, match=r"does not say which pair .* quantdrift route RUN"):
         GapRouter.load(tmp_path / "router.json", spec="vit@W4")
 
 
@@ -275,7 +275,7 @@ def test_few_at_risk_are_routed_and_many_ask_for_bits() -> None:
     assert route.at_risk.value == at_risk(few).mean()
     assert route.limit == 0.5
     assert route.sentences()[0].startswith("Recommended: route. ")
-    assert "quantdrift allocate vit@W4.5 --data" in " ".join(allocate.sentences("vit@W4.5"))
+    assert "that move the gap: do this." in " ".join(allocate.sentences("do this"))
 
 
 def test_a_candidate_that_is_hardly_faster_is_not_worth_routing() -> None:
@@ -325,8 +325,10 @@ def test_nothing_is_advised_where_nothing_changed_or_noise_changes_as_much() -> 
         ("minilm vs minilm-8bit", None),
     ],
 )
-def test_the_spec_to_allocate_has_half_a_bit_more(spec: str, expected: str | None) -> None:
-    assert allocate_spec(spec) == expected
+def test_what_allocates_has_half_a_bit_more(spec: str, expected: str | None) -> None:
+    for classes, command in ((False, "allocate"), (True, "run")):
+        told = None if expected is None else f"quantdrift {command} {expected} --data FOLDER"
+        assert allocate_command(spec, classes=classes) == told
 
 
 def test_it_needs_no_torch() -> None:

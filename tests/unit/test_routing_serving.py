@@ -16,7 +16,7 @@ from scipy.stats import entropy
 
 from quantdrift.errors import DataError, QuantDriftError, ScoreError
 from quantdrift.routing import GapRouter, RoutedModel
-from quantdrift.routing.batches import as_array, batch_length, batch_rows
+from quantdrift.routing.batches import batch_length, batch_rows
 
 SURE, UNSURE = [3.0, 1.0, 0.0], [1.0, 0.9, 0.0]
 ROUTER = GapRouter(threshold=0.5)
@@ -136,11 +136,6 @@ def test_a_batch_encoding_of_transformers_stays_one() -> None:
 def test_a_table_is_cut_by_rows_not_by_columns() -> None:
     table = pytest.importorskip("pandas").DataFrame({"text": TEXTS, "n": [1, 2, 3]})
     assert batch_rows(table, np.array([2, 1])).text.tolist() == ["three", "two"]
-
-
-def test_tensors_in_bfloat16_and_with_gradients_are_read() -> None:
-    tensor = torch.tensor([[1.5, 0.25]], dtype=torch.bfloat16, requires_grad=True)
-    assert as_array(tensor).tolist() == [[1.5, 0.25]]
 
 
 def test_what_is_no_batch_is_refused() -> None:
