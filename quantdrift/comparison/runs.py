@@ -175,6 +175,11 @@ def _sample(
         reason = f"{uneven}; they are left out"
     if _of_reference(metric):
         reason = "of the reference, which both runs share"
+    if metric.family.cutoff_is == "level":
+        reason = (
+            "each threshold is calibrated on a part of the run, and no paired test sees that draw; "
+            "quantdrift certify shows the spread over splits"
+        )
     return PairedSample(metric=str(metric), a=a[both], b=b[both], reason=reason, **_meaning(metric))
 
 
@@ -188,7 +193,9 @@ def _meaning(metric: Metric) -> dict[str, Any]:
     percentile = family.cutoff_is == "percentile"
     return {
         "kind": kinds.get(metric.uncertainty, "mean"),
-        "better": None if metric.direction == "none" or _of_reference(metric) else metric.direction,
+        "better": None
+        if metric.direction == "none" or _of_reference(metric) or family.cutoff_is == "level"
+        else metric.direction,
         # in a change the reference, which both runs share, cancels
         "span": family.high - family.low if math.isfinite(family.low) else math.inf,
         "q": metric.cutoff / 100 if percentile else 0.5,

@@ -7,6 +7,8 @@ probability at most `level`, however often one looks.
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -39,6 +41,8 @@ class StabilityMonitor:
     starts every 1,000 inputs. Bettor j holds 1 / ((j + 1)(j + 2)) of the stake, which sums to 1, so
     that the total is a test martingale too.
 
+    Threads may share one; whoever adds waits for the others.
+
     Attributes:
         check: whose calibration inputs are compared with.
         level: chance of ever a false alarm.
@@ -50,6 +54,7 @@ class StabilityMonitor:
         "_alarm",
         "_counts",
         "_keys",
+        "_lock",
         "_n",
         "_rng",
         "_started",
@@ -66,6 +71,7 @@ class StabilityMonitor:
             )
         self.check = check
         self.level = level
+        self._lock = threading.Lock()
         self._rng = np.random.default_rng(seed)
         self._keys, counts = np.unique(rounded(np.array(check.sample)), return_counts=True)
         self._counts = counts.astype(np.int64)
@@ -87,6 +93,10 @@ class StabilityMonitor:
     @property
     def stake(self) -> float:
         """What became of the stake of 1; the alarm is raised when it reaches 1 / level."""
+        with self._lock:
+            return self._stake()
+
+    def _stake(self) -> float:
         return float(self._wealth.sum()) + 1 / (self._started + 1)
 
     def add(self, scores: ArrayLike) -> bool:
@@ -115,11 +125,12 @@ class StabilityMonitor:
                 f"expected finite confidences of shape [n_inputs]; got shape {found.shape}, "
                 f"{int((~np.isfinite(found)).sum())} of them NaN or infinite"
             )
-        for value in rounded(found).tolist():
-            self._bet(self._p_value(value))
-            self._n += 1
-            self._alarm = self._alarm or self.stake >= 1 / self.level
-        return self._alarm
+        with self._lock:
+            for value in rounded(found).tolist():
+                self._bet(self._p_value(value))
+                self._n += 1
+                self._alarm = self._alarm or self._stake() >= 1 / self.level
+            return self._alarm
 
     def _p_value(self, value: float) -> float:
         """Rank among all seen so far, the value itself included; ties at random."""

@@ -131,6 +131,14 @@ def test_calibration_takes_the_train_part(quantdrift: Run) -> None:
     assert "never on those it is evaluated on" in told
 
 
+def test_a_criterion_measures_layers_on_training_inputs(quantdrift: Run) -> None:
+    out = quantdrift("run", "TINY@W3.5+gap", "--data", "ROOT/kinds", "--out", "run")
+    assert "inputs of kinds" in out
+    record = read_run(Path("run")).record
+    assert set(record["quantization"]["allocation"]["widths"].values()) == {3, 4}
+    assert record["data"]["inputs_left_out"] == 0
+
+
 def test_an_allocation_that_was_made_elsewhere_is_taken(quantdrift: Run) -> None:
     quantdrift("allocate", "TINY@W3.5+gap", "--data", "ROOT/data", "--out", "made.json")
     out = quantdrift("run", "TINY@made.json", "--data", "ROOT/kinds", "--out", "run")
@@ -179,7 +187,7 @@ def test_labels_of_other_classes_are_told(quantdrift: Run) -> None:
     ("arguments", "message"),
     [
         ("run TINY@W4+query --data ROOT/kinds", "classification has no index"),
-        ("run TINY@W3.5+gap --data ROOT/kinds", "allocation.json"),
+        ("contrast TINY@W3.5+gap --data ROOT/kinds", "a contrast reads one candidate both ways"),
         ("run TINY@W4 --data ROOT/images.npz", "reads texts, and the data are images"),
         ("run ROOT/vit@W4 --data ROOT/kinds", "sees images, and the data are texts"),
         ("run ROOT/bert@W4 --data ROOT/data", "is a classifier"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -113,3 +115,15 @@ def test_what_cannot_be_ranked_is_refused_and_not_added() -> None:
     assert monitor.n == 0
     with pytest.raises(StabilityError, match="false alarm"):
         StabilityMonitor(monitor.check, level=0)
+
+
+def test_threads_may_share_one() -> None:
+    """Without a lock two threads change the counts under each other's hands."""
+    rng = np.random.default_rng(4)
+    monitor = StabilityMonitor(check(rng))
+    parts = [rng.normal(size=300) ** 2 for _ in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(monitor.add_confidence, parts))
+    assert monitor.n == 8 * 300
+    assert monitor._counts.sum() == 8 * 300 + len(monitor.check.sample)
+    assert (np.diff(monitor._keys) > 0).all()
