@@ -72,9 +72,9 @@ def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> NDArray[np
         most 0 (entropy).
 
     Raises:
-        ScoreError: scores are no matrix, have fewer than two items, or are not finite. The gap
-            looks at the first two scores only: a NaN anywhere counts as first, but -infinity
-            behind them is let pass.
+        ScoreError: scores are no matrix, have fewer than two items, or are not finite: a NaN or
+            +infinity anywhere, or -infinity among the first two. -infinity behind them is let
+            pass, as of a class that was masked (probability 0).
         UnknownNameError: there is no such confidence.
 
     Source: paper, sections 3 and 5.2.
@@ -121,17 +121,20 @@ def softmax_confidence(logits: ArrayLike) -> Confidence:
     """Maximum softmax probability and predictive entropy.
 
     Args:
-        logits: [n_inputs, n_classes], of all classes.
+        logits: [n_inputs, n_classes], of all classes; -infinity for one that is masked.
 
     Raises:
         ScoreError: as `confidence_of`.
     """
     matrix = _matrix(logits).astype(np.float64, copy=False)
-    if not np.isfinite(matrix).all():
+    finite = np.isfinite(matrix)
+    masked = np.isneginf(matrix)
+    if not ((finite | masked).all() and (finite.sum(axis=1) >= 2).all()):  # noqa: PLR2004 -- a runner-up
         raise ScoreError(_NOT_FINITE)
     shifted = matrix - matrix.max(axis=1, keepdims=True)
     weights = np.exp(shifted)
     total = weights.sum(axis=1)
+    shifted = np.where(masked, 0.0, shifted)  # 0 log 0 is 0
     # -sum p log p with log p = shifted - log total, so that no p of 0 takes a logarithm
     entropy = np.log(total) - (weights * shifted).sum(axis=1) / total
     return Confidence(msp=1 / total, entropy=np.maximum(entropy, 0.0))

@@ -6,13 +6,17 @@ what differs between them is the encoder, never the probe. Source: paper, table 
 
 from __future__ import annotations
 
+import hashlib
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import DataError, MissingExtraError, ScoreError
+from quantdrift.errors import DataError, MissingExtraError, RunError, ScoreError
 
 __all__ = ["LinearProbe"]
 
@@ -82,6 +86,57 @@ class LinearProbe:
             bias=np.asarray(bias, dtype=np.float64),
             converged=int(np.max(model.n_iter_)) < most_steps,
         )
+
+    def arrays(self) -> dict[str, Any]:
+        """What a file of it holds, by name."""
+        return {
+            "classes": np.array(self.classes, dtype=str),
+            "weight": self.weight,
+            "bias": self.bias,
+            "converged": np.array(self.converged),
+        }
+
+    def save(self, path: Path) -> None:
+        """Write it as one .npz file, replacing what is there.
+
+        Args:
+            path: the file.
+        """
+        with path.open("wb") as file:
+            np.savez(file, **self.arrays())
+
+    @classmethod
+    def load(cls, path: Path | str) -> LinearProbe:
+        """Read a probe that `save` wrote, as it lies in the folder of a run on embeddings.
+
+        Args:
+            path: the file, e.g. RUN/probe.npz.
+
+        Raises:
+            RunError: there is no such file, or it is no probe.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as kept:
+                return cls(
+                    classes=tuple(kept["classes"].tolist()),
+                    weight=kept["weight"],
+                    bias=kept["bias"],
+                    converged=bool(kept["converged"]),
+                )
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise RunError(
+                "expected a linear probe, as a run on classification data keeps it "
+                f"(RUN/probe.npz); {path} cannot be read: {error}"
+            ) from error
+
+    @property
+    def digest(self) -> str:
+        """Of weight, bias and class names, 40 hex digits: which logits it makes of embeddings."""
+        digest = hashlib.blake2b(digest_size=20)
+        for part in (self.weight, self.bias):
+            digest.update(part.astype("<f8").tobytes())
+        digest.update("\0".join(self.classes).encode())
+        return digest.hexdigest()
 
     def logits(self, embeddings: NDArray[np.floating]) -> NDArray[np.float32]:
         """The logits of embeddings, float32 [n_inputs, n_classes].

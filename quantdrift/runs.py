@@ -1,4 +1,4 @@
-"""A run folder: `evidence.parquet` and `run.json`, both there or neither.
+"""A run folder: `evidence.parquet` and `run.json`, both there or neither, and a probe if one read.
 
 A run is written into a folder beside its final place and moved there in one step when it is
 complete. What was interrupted never looks finished.
@@ -15,6 +15,7 @@ from typing import Any
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.probe import LinearProbe
 from quantdrift.whole_folder import whole_folder
 
 __all__ = ["Run", "classifies", "find_runs", "read_run", "refuse_copies", "write_run"]
@@ -23,6 +24,7 @@ FORMAT = "quantdrift-run"
 FORMAT_VERSION = 1
 RECORD = "run.json"
 EVIDENCE = "evidence.parquet"
+PROBE = "probe.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +53,20 @@ def classifies(record: Mapping[str, Any]) -> bool:
     return bool((record.get("data") or {}).get("kind") == "classification")
 
 
-def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any]) -> Run:
+def write_run(
+    path: Path,
+    *,
+    evidence: Evidence,
+    record: Mapping[str, Any],
+    probe: LinearProbe | None = None,
+) -> Run:
     """Write a run folder, replacing an earlier run at that place.
 
     Args:
         path: folder to write; may hold an earlier run, nothing else.
         evidence: per-input record.
         record: everything else, as JSON values; `format` and `format_version` are added.
+        probe: what read the classes, where a probe did; a deployment needs it.
 
     Returns:
         The run as it now lies on disk.
@@ -71,6 +80,8 @@ def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any]) -> R
     full = {"format": FORMAT, "format_version": FORMAT_VERSION, **record}
     with whole_folder(path, what="the run") as folder:
         write_evidence(evidence, folder / EVIDENCE)
+        if probe is not None:
+            probe.save(folder / PROBE)
         text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")
     return Run(path=path, record=full)
@@ -86,7 +97,7 @@ def check_place(path: Path) -> None:
         return
     others = sorted({entry.name for entry in path.iterdir()}) if path.is_dir() else [path.name]
     if RECORD in others and _is_ours(path / RECORD):
-        others = [name for name in others if name not in {RECORD, EVIDENCE}]
+        others = [name for name in others if name not in {RECORD, EVIDENCE, PROBE}]
     if others:
         raise RunError(
             f"{path} holds something that is not a run: {', '.join(others[:4])}; expected a new "

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import DataError
+from quantdrift.measurement.embeddings import digest_of
 from quantdrift.measurement.from_logits import evidence_of_logits
 from quantdrift.pair import Arm
 from quantdrift.probe import LinearProbe
@@ -118,9 +119,12 @@ class ProbeListener:
             keys={"drift_probe_n_train": kept.n_train},
             reading={
                 "reading": "linear probe",
-                "probes": len(so_far),
-                "n_train": kept.n_train,
-                "converged": all(probe.converged for probe in kept.probes),
+                "probe": {
+                    "folds": len(so_far),
+                    "n_train": kept.n_train,
+                    "converged": all(probe.converged for probe in kept.probes),
+                    "digest": digest_of(probe.digest for probe in kept.probes),
+                },
             },
             n_items=len(classes),
         )

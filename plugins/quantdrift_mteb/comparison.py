@@ -38,6 +38,7 @@ class Kept:
     Attributes:
         evidence: the per-input record, without inputs that layers were measured on.
         fingerprint: digest of the reference's weights.
+        candidate_fingerprint: digest of the candidate; None if it was not taken.
         left_out: number of inputs that layers were measured on.
         seconds: time per stage; mteb's own file has them.
     """
@@ -46,6 +47,7 @@ class Kept:
     fingerprint: str
     left_out: int
     seconds: Mapping[str, float] = field(default_factory=dict)
+    candidate_fingerprint: str | None = None
 
 
 def kept_of(pair: QuantizedPair, compared: Compared, name: str) -> Kept | None:

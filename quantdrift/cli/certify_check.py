@@ -17,6 +17,9 @@ from quantdrift.statistics import Estimate
 
 __all__ = ["apply_stored"]
 
+SHOWN = 3
+"""Names of data in the title; more are counted."""
+
 HEAD = ("run", "inputs", "accepted", "accepted and changed", "changed, of those accepted")
 
 
@@ -30,7 +33,7 @@ def apply_stored(path: Path, runs: Sequence[Run], *, json_output: bool, markdown
         markdown: print a Markdown table.
 
     Raises:
-        QuantDriftError: the check cannot be read, or a run is of another pair.
+        QuantDriftError: the check cannot be read, or a run is of another pair or of other scores.
     """
     check = StabilityCheck.load(path)
     applied = [(run, apply_check(check, run.evidence(), run.record)) for run in runs]
@@ -39,18 +42,23 @@ def apply_stored(path: Path, runs: Sequence[Run], *, json_output: bool, markdown
             {
                 "path": str(run.path),
                 "spec": run.record.get("spec"),
-                "data": run.record.get("data", {}).get("name"),
+                "data": _data(run),
                 **found.to_json(),
             }
             for run, found in applied
         ]
-        named = {"path": str(path), "alpha": check.alpha, "statistic": check.statistic}
+        named = {
+            "path": str(path),
+            "alpha": check.alpha,
+            "statistic": check.statistic,
+            "data": check.origin.data,
+        }
         print(json.dumps({"check": named, "runs": listed}, indent=2, allow_nan=False))
         return
-    title = f"{path.name}: {check.statistic} at level {check.alpha:g} for {check.origin.spec}"
+    title = _title(path, check, runs)
     rows = [
         (
-            f"{run.record.get('data', {}).get('name')}",
+            _data(run),
             f"{found.n_inputs:,}",
             _cell(found.coverage, 1),
             _cell(found.joint_violation, 2),
@@ -77,6 +85,17 @@ def apply_stored(path: Path, runs: Sequence[Run], *, json_output: bool, markdown
         out.print(line, highlight=False, markup=False)
 
 
+def _data(run: Run) -> str:
+    return str(run.record.get("data", {}).get("name"))
+
+
+def _title(path: Path, check: StabilityCheck, runs: Sequence[Run]) -> str:
+    title = f"{path.name}: {check.statistic} at level {check.alpha:g} for {check.origin.spec}"
+    names = list(dict.fromkeys(_data(run) for run in runs))
+    shown = ", ".join(names) if len(names) <= SHOWN else f"{len(names)} data sets"
+    return f"{title}, calibrated on {check.origin.data or 'unnamed data'}, applied to {shown}"
+
+
 def _cell(estimate: Estimate, digits: int) -> str:
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return "-"
@@ -87,7 +106,7 @@ def _cell(estimate: Estimate, digits: int) -> str:
 
 
 def _lines(check: StabilityCheck, run: Run, found: Applied) -> list[str]:
-    name = run.record.get("data", {}).get("name")
+    name = _data(run)
     lines = [f"Note, {name}: {note}." for note in found.notes]
     if found.violation.value is None:
         lines.append(f"{name}: no answer is accepted ({found.violation.reason}).")

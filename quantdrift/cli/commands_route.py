@@ -51,7 +51,8 @@ def route(  # noqa: PLR0917 -- typer makes options of the parameters
         float | None,
         typer.Option(
             help="Share of the changed answers to give back: the smallest threshold that does is "
-            "told; 0.9 if not given.",
+            "told; 0.9 if not given. Of a search it counts answers restored by rescoring the first "
+            "10, or caught ones where so many cannot be restored.",
             metavar="S",
         ),
     ] = None,

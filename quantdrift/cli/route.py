@@ -78,6 +78,7 @@ def route_command(paths: Sequence[Path], options: RouteOptions) -> None:
     out = console(wide=True)
     if router is not None:
         told = f"router: {options.save} (to full precision: {router.rule})"
+        told += _counted(studied[0], options)
         out.print(told, highlight=False, markup=False, soft_wrap=True)
     if options.figure is not None:
         out.print(f"figure: {options.figure}", highlight=False, markup=False, soft_wrap=True)
@@ -111,11 +112,25 @@ def _save(
     evidence, score = studied.run.evidence(), studied.curves[0].score
     if options.percentile is not None and options.recover is None:
         router = GapRouter.at_percentile(evidence, settings.percentiles[0], score)
+    elif studied.restoring is not None:
+        router = GapRouter(threshold=studied.restoring.threshold, score=score)
     else:
         router = GapRouter.at_recovered_share(evidence, settings.recover, score)
     router = router.set_on(studied.run)
     router.save(path)
     return router
+
+
+def _counted(studied: RoutedRun, options: RouteOptions) -> str:
+    """What the threshold of a search was set by, where it was set by a share of the changes."""
+    point = studied.restoring
+    if point is None or (options.percentile is not None and options.recover is None):
+        return ""
+    what = {"restored": "are restored", "caught": "are caught (so many cannot be restored)"}
+    return (
+        f"; {100 * studied.recover:g} % of the changed first answers {what[point.counts]} by "
+        f"rescoring the first {point.k} below it"
+    )
 
 
 def _json(
@@ -144,6 +159,11 @@ def _json(
         ],
         "router": None
         if router is None
-        else {"path": str(options.save), "score": router.score, "threshold": router.threshold},
+        else {
+            "path": str(options.save),
+            "score": router.score,
+            "threshold": router.threshold,
+            "rule": router.rule,
+        },
         "figure": None if options.figure is None else str(options.figure),
     }

@@ -8,15 +8,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.tables import console, print_markdown
-from quantdrift.routing.advice import allocate_command
-from quantdrift.routing.cost import break_even_share, relative_cost
-from quantdrift.routing.study import (
-    RoutedGroup,
-    RoutedRun,
-    RouteSettings,
-    mean_curve,
-    mean_rescoring,
-)
+from quantdrift.routing.cost import relative_cost
+from quantdrift.routing.means import mean_curve, mean_rescoring
+from quantdrift.routing.sentences import sentences_of
+from quantdrift.routing.study import RoutedGroup, RoutedRun, RouteSettings
 from quantdrift.routing.sweep import Share
 
 __all__ = ["print_groups"]
@@ -35,7 +30,7 @@ def print_groups(groups: Sequence[RoutedGroup], settings: RouteSettings, *, mark
     """
     out = console(wide=True)
     for group in groups:
-        tables, lines = _tables(group, settings), _lines(group, settings)
+        tables, lines = _tables(group, settings), sentences_of(group, settings)
         if markdown:
             for title, head, rows in tables:
                 print(f"{title}\n")
@@ -65,8 +60,13 @@ def _tables(group: RoutedGroup, settings: RouteSettings) -> list[Printed]:
         tables = [_rescoring(title, group, settings)]
     if len(names) > 1:
         rows = [(name, *_run_cells(run)) for name, run in zip(names, group.runs, strict=True)]
-        found = f"routed for {100 * settings.recover:g} %"
-        head = ("data", "inputs", "changed", "at risk (95 %)", found, "its cost", "recommended")
+        found = f"routed for {100 * settings.recover:g} %", "its cost"
+        if not group.logits:
+            found = (
+                f"rescored to restore {100 * settings.recover:g} %",
+                "cost of encoding queries",
+            )
+        head = ("data", "inputs", "changed", "at risk (95 %)", *found, "recommended")
         tables.append(("Each run", head, rows))
     return tables
 
@@ -123,7 +123,7 @@ def _rescoring(title: str, group: RoutedGroup, settings: RouteSettings) -> Print
         "percentile",
         "k",
         "queries encoded again",
-        "cost of queries",
+        "cost of encoding queries",
         "documents compared",
         "changes restored",
         "ceiling",
@@ -134,6 +134,8 @@ def _rescoring(title: str, group: RoutedGroup, settings: RouteSettings) -> Print
 
 def _run_cells(run: RoutedRun) -> tuple[str, ...]:
     advice, point = run.advice, run.operating
+    if run.restoring is not None and run.restoring.counts != "restored":
+        point = None  # so many cannot be restored
     risk = advice.at_risk
     shown = _percent(risk.value)
     if risk.low is not None and risk.high is not None:
@@ -145,74 +147,6 @@ def _run_cells(run: RoutedRun) -> tuple[str, ...]:
         *(("-", "-") if point is None else (_percent(point["routed"]), _percent(point["cost"]))),
         advice.fix + (" (unsure)" if advice.straddles else ""),
     )
-
-
-def _lines(group: RoutedGroup, settings: RouteSettings) -> list[str]:
-    lines, n = [], len(group.runs)
-    if group.logits:
-        spread = "over the runs" if n > 1 else f"over {settings.n_splits} random splits"
-        counted = " In brackets: runs that the share is defined for." if n > 1 else ""
-        lines.append(f"±: standard deviation {spread}.{counted}")
-        reasons = {point.accuracy.reason for point in group.points if point.accuracy.reason}
-        lines += [f"No share of lost accuracy: {reason}." for reason in sorted(reasons)]
-    else:
-        lines += _about_rescoring(group, settings)
-    if n > 1:
-        return lines + _of_many(group, settings)
-    run = group.runs[0]
-    if (point := run.operating) is not None:
-        what = "asking full precision about" if not group.logits else "routing"
-        lines.append(
-            f"On these inputs {what} the {_percent(point['routed'])} with the least "
-            f"{_named(point['score'])} catches {_percent(point['changes'])} of the changed "
-            f"answers, at {_percent(point['cost'])} of the cost of full precision. "
-            + _stated(settings)
-        )
-    lines += run.advice.sentences(allocate_command(group.spec, classes=group.logits))
-    if not group.logits and run.advice.fix == "route":
-        lines.append("In retrieval that is rescoring, as in the table: quantdrift.RescoredSearch.")
-    return lines
-
-
-def _stated(settings: RouteSettings) -> str:
-    return (
-        f"Relative cost is 1 / {settings.speed_up:g} + routed share; the speed-up of "
-        f"{settings.speed_up:g} is stated, not measured; with it routing breaks even at "
-        f"{_percent(break_even_share(settings.speed_up))} routed."
-    )
-
-
-def _of_many(group: RoutedGroup, settings: RouteSettings) -> list[str]:
-    fixes = [run.advice.fix for run in group.runs]
-    counts = {fix: fixes.count(fix) for fix in ("route", "allocate", "nothing") if fix in fixes}
-    told = ", ".join(f"{fix} for {count}" for fix, count in counts.items())
-    lines = [_stated(settings), f"Recommended, of {len(fixes)} runs: {told}."]
-    command = allocate_command(group.spec, classes=group.logits)
-    if "allocate" in counts and command is not None:
-        lines.append(f"To allocate: {command}.")
-    return lines
-
-
-def _about_rescoring(group: RoutedGroup, settings: RouteSettings) -> list[str]:
-    lines = [
-        "Thresholds are percentiles of the candidate gap on these very queries; ceiling: the "
-        "reference's first item is among the candidate's first k.",
-        "Cost of queries: of encoding them with both models, full precision alone is 100 %; "
-        "documents compared, per query: stored embeddings of full precision, none is encoded.",
-    ]
-    absent = [name for name in settings.scores if name != "gap"]
-    if absent:
-        lines.insert(
-            0,
-            f"{' and '.join(absent)} do not apply: scores are similarities, whose softmax is no "
-            "probability.",
-        )
-    reasons = {entry.reason for entry in group.runs[0].rescoring if entry.reason}
-    return lines + [f"No metric of quality: {reason}." for reason in sorted(reasons)]
-
-
-def _named(score: str) -> str:
-    return {"gap": "gap", "msp": "probability", "entropy": "certainty (most entropy)"}[score]
 
 
 def _share(share: Share, n_runs: int) -> str:

@@ -17,8 +17,9 @@ __all__ = ["cautions", "in_both", "matching_rows"]
 HARMLESS = frozenset({"k", "batch_size", "noise_floor", "seed"})
 """Settings that change what is stored or how noise is measured, not what a metric means."""
 
-SOFTWARE = frozenset({"device", "torch", "transformers", "sentence-transformers"})
-"""Settings that change scores by rounding only; the reference's own answers show if they did."""
+SOFTWARE = frozenset({"device", "probe", "torch", "transformers", "sentence-transformers"})
+"""Settings that change scores by rounding only; the reference's own answers show if they did. A
+probe of the same data and weights is one: fitted anew elsewhere, it differs in its last digits."""
 
 
 def in_both(a: Run, b: Run, one: Evidence, other: Evidence) -> tuple[Evidence, Evidence, list[str]]:
@@ -111,7 +112,10 @@ def cautions(a: Run, b: Run, one: Evidence, other: Evidence, order: NDArray[np.i
     for name in sorted(SOFTWARE):
         here, there = (held.get(name) for held in settings)
         if here != there:
-            notes.append(f"{name} differs: {here} in A, {there} in B")
+            shown = (
+                held.get("digest") if isinstance(held, dict) else held for held in (here, there)
+            )
+            notes.append(f"{name} differs: {next(shown)} in A, {next(shown)} in B")
     # inputs without any item have -1 there, in both
     first, second = (
         [run.item_ids[item] if item >= 0 else None for item in run.reference_top.items[rows, 0]]

@@ -168,6 +168,7 @@ def measure_sizes(
             left_out=len(job.queries.ids) - len(rest),
             state=state,
             fingerprint=arms.fingerprint,
+            candidate_fingerprint=arms.candidate_fingerprint,
             seconds=job.seconds,
         )
         for state in states

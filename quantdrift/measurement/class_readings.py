@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.measurement.embeddings import digest_of
 from quantdrift.measurement.inputs import Vectors
 from quantdrift.measurement.probes import FittedProbe
 from quantdrift.probe import LinearProbe
@@ -31,6 +30,7 @@ class ClassReading:
         key: digest of what decides the logits beside the model.
         record: what a run says of it.
         notes: what deserves a word, one sentence each.
+        probe: the linear probe that reads, where one does.
     """
 
     classes: tuple[str, ...]
@@ -39,6 +39,7 @@ class ClassReading:
     key: str
     record: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    probe: LinearProbe | None = None
 
 
 def by_logits(classes: tuple[str, ...]) -> ClassReading:
@@ -67,9 +68,10 @@ def by_linear(
         classes=probe.classes,
         logits=probe.logits,
         graph=lambda outputs: outputs @ weight.to(outputs).T + bias.to(outputs),
-        key=digest_of([part.tobytes().hex() for part in (probe.weight, probe.bias)]),
+        key=probe.digest,
         record=record,
         notes=notes,
+        probe=probe,
     )
 
 

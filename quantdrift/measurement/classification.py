@@ -43,12 +43,14 @@ class OneSide:
         candidate: likewise.
         again: the reference's once more, in another order and batch size; None if not asked for.
         fingerprint: digest of the reference's weights.
+        candidate_fingerprint: digest of the candidate; None if it was not taken.
     """
 
     reference: Vectors
     candidate: Vectors
     again: Vectors | None
     fingerprint: str
+    candidate_fingerprint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,11 @@ class LabelledJob(Encoding):
             weights = self.pair.candidate_fingerprint()
             candidate = self.vectors(self.test, "candidate", weights, what)
         return OneSide(
-            reference=reference, candidate=candidate, again=again, fingerprint=fingerprint
+            reference=reference,
+            candidate=candidate,
+            again=again,
+            fingerprint=fingerprint,
+            candidate_fingerprint=weights,
         )
 
     def _choose_widths(self, reading: ClassReading | None) -> None:
@@ -167,6 +173,7 @@ class Classified:
     Attributes:
         evidence: the per-input record, without inputs that layers were measured on.
         fingerprint: digest of the reference's weights.
+        candidate_fingerprint: digest of the candidate; None if it was not taken.
         left_out: number of inputs that layers were measured on.
         seconds: time per stage.
         reading: how logits were had.
@@ -179,6 +186,7 @@ class Classified:
     seconds: Mapping[str, float]
     reading: ClassReading
     notes: tuple[str, ...]
+    candidate_fingerprint: str | None = None
 
 
 def measure_classes(
@@ -217,6 +225,7 @@ def measure_classes(
     return Classified(
         evidence=evidence.part(rest) if left_out else evidence,
         fingerprint=side.fingerprint,
+        candidate_fingerprint=side.candidate_fingerprint,
         left_out=left_out,
         seconds=dict(job.seconds),
         reading=reading,

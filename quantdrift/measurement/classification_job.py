@@ -74,7 +74,7 @@ def run_classification(
         reading=reading.record,
         started=started,
     )
-    return write_run(out, evidence=measured.evidence, record=record)
+    return write_run(out, evidence=measured.evidence, record=record, probe=reading.probe)
 
 
 def labelled_job(

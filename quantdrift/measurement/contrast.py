@@ -169,12 +169,13 @@ def _one(
         "warnings": [f"every input searches the others of {dataset.name}, itself left out"],
     }
     runs = []
-    for path, measured, data, more in (
-        (places.classification, classified, described, {"reading": reading.record}),
+    for path, measured, data, probe, more in (
+        (places.classification, classified, described, reading.probe, {"reading": reading.record}),
         (
             places.retrieval,
             neighbours,
             searched,
+            None,
             {"reading": {"reading": "self-retrieval"}, "similarity": str(SIMILARITY)},
         ),
     ):
@@ -188,7 +189,7 @@ def _one(
             started=started,
             **more,
         )
-        runs.append(write_run(path, evidence=measured.evidence, record=record))
+        runs.append(write_run(path, evidence=measured.evidence, record=record, probe=probe))
     return Contrast(spec=str(spec), data=dataset.name, classification=runs[0], retrieval=runs[1])
 
 

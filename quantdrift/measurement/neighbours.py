@@ -35,6 +35,7 @@ class Neighbours:
     Attributes:
         evidence: the per-input record, without inputs that layers were measured on.
         fingerprint: digest of the reference's weights.
+        candidate_fingerprint: digest of the candidate; None if it was not taken.
         left_out: number of inputs that layers were measured on.
         seconds: time per stage.
     """
@@ -43,6 +44,7 @@ class Neighbours:
     fingerprint: str
     left_out: int
     seconds: Mapping[str, float]
+    candidate_fingerprint: str | None = None
 
 
 def check_size(n: int, name: str) -> None:
@@ -101,6 +103,7 @@ def measure_neighbours(job: LabelledJob, side: OneSide) -> Neighbours:
     return Neighbours(
         evidence=evidence.part(rest) if left_out else evidence,
         fingerprint=side.fingerprint,
+        candidate_fingerprint=side.candidate_fingerprint,
         left_out=left_out,
         seconds=dict(job.seconds),
     )

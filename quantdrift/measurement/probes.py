@@ -43,6 +43,7 @@ class FittedProbe:
             "most_steps": MOST_STEPS,
             "converged": self.probe.converged,
             "train_accuracy": self.train_accuracy,
+            "digest": self.probe.digest,
         }
 
 
@@ -91,31 +92,16 @@ def fitted_probe(
 def _read(path: Path) -> FittedProbe | None:
     try:
         with np.load(path, allow_pickle=False) as kept:
-            return FittedProbe(
-                probe=LinearProbe(
-                    classes=tuple(kept["classes"].tolist()),
-                    weight=kept["weight"],
-                    bias=kept["bias"],
-                    converged=bool(kept["converged"]),
-                ),
-                train_accuracy=float(kept["train_accuracy"]),
-            )
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            accuracy = float(kept["train_accuracy"])
+        return FittedProbe(probe=LinearProbe.load(path), train_accuracy=accuracy)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, RunError):
         return None  # not there, or damaged: it is fitted again
 
 
 def _write(path: Path, fitted: FittedProbe) -> None:
-    probe = fitted.probe
     try:
         with whole_file(path) as partial, partial.open("wb") as file:
-            np.savez(
-                file,
-                classes=np.array(probe.classes, dtype=str),
-                weight=probe.weight,
-                bias=probe.bias,
-                converged=probe.converged,
-                train_accuracy=fitted.train_accuracy,
-            )
+            np.savez(file, **fitted.probe.arrays(), train_accuracy=fitted.train_accuracy)
     except OSError as error:
         raise RunError(
             f"the probe cannot be kept in {path.parent}: {error}. Free some space, set "

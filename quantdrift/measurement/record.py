@@ -39,6 +39,11 @@ class Outcome(Protocol):
         ...
 
     @property
+    def candidate_fingerprint(self) -> str | None:
+        """Digest of the candidate; None if it was not taken."""
+        ...
+
+    @property
     def left_out(self) -> int:
         """Number of inputs that layers were measured on."""
         ...
@@ -81,6 +86,7 @@ def describe_run(
             "name": spec.model,
             **model,
             "fingerprint": measured.fingerprint,
+            "candidate_fingerprint": measured.candidate_fingerprint,
             "layers_quantized": len(pair.layers),
             "layers_never_reached": pair.never_reached,
         },

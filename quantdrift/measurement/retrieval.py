@@ -34,12 +34,14 @@ class Measured:
         state: the scores it came from, of all inputs, k ranks deep.
         seconds: time per stage.
         fingerprint: digest of the reference's weights.
+        candidate_fingerprint: digest of the candidate; None if it was not taken.
         left_out: number of inputs that layers were measured on.
     """
 
     evidence: Evidence
     state: ScoreState
     fingerprint: str
+    candidate_fingerprint: str | None = None
     left_out: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -113,6 +115,7 @@ def measure_retrieval(
         left_out=len(queries.ids) - len(rest),
         state=state,
         fingerprint=arms.fingerprint,
+        candidate_fingerprint=arms.candidate_fingerprint,
         seconds=job.seconds,
     )
 

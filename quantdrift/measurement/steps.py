@@ -37,11 +37,13 @@ class Arms:
         reference: of the queries [n_queries, dim] and the documents [n_docs, dim].
         candidate: likewise; with a `+query` scheme its documents are the reference's own object.
         fingerprint: digest of the reference's weights.
+        candidate_fingerprint: digest of the candidate; None if it was not taken.
     """
 
     reference: tuple[Any, Any]
     candidate: tuple[Any, Any]
     fingerprint: str
+    candidate_fingerprint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,7 @@ class Job(Encoding):
             reference=(queries, documents),
             candidate=(low_queries, low_documents),
             fingerprint=fingerprint,
+            candidate_fingerprint=weights,
         )
 
     def embed_reference(self) -> tuple[tuple[Vectors, Vectors], str]:

@@ -76,6 +76,9 @@ def accuracy_reason(answers: Answers) -> str | None:
     if not len(labelled):
         return "no input has a label"
     lost = float(labelled.sum())
+    if lost <= 0:
+        moved = f"rises by {-100 * lost / len(labelled):.2f} points" if lost else "is the same"
+        return f"accuracy {moved}, so nothing was lost"
     if lost < LEAST_LOSS * len(labelled) * (1 - 1e-12):
         return (
             f"accuracy falls by {100 * lost / len(labelled):.2f} points, less than the "

@@ -42,47 +42,88 @@ def batch_length(batch: Any) -> int:
             attention_mask and so on).
 
     Raises:
-        DataError: a single text, an empty mapping, or columns of different lengths.
+        DataError: a single text, something without a length (a generator, a single number), an
+            empty mapping, or columns of different lengths.
     """
     if isinstance(batch, str | bytes):
         raise DataError("expected a batch of inputs; got a single text. Pass a list: [text]")
     if not isinstance(batch, Mapping):
-        return len(batch)
-    lengths = {
-        str(name): len(column) if hasattr(column, "__len__") else None
-        for name, column in batch.items()
-    }
+        length = _length(batch)
+        if length is None:
+            raise DataError(
+                "expected a batch of inputs that has a length and whose rows can be picked; got "
+                f"{type(batch).__name__}. Make a list of it: list(batch), or [input] of one input"
+            )
+        return length
+    lengths = {str(name): _length(column) for name, column in batch.items()}
     different = set(lengths.values())
     if len(different) != 1 or None in different:
         raise DataError(
             "expected a mapping of equally long columns, one row per input; got lengths "
             f"{lengths}. Settings that are not per input belong into the callable"
         )
-    return int(next(iter(batch.values())).__len__())
+    return int(next(iter(lengths.values())) or 0)
+
+
+def _length(values: Any) -> int | None:
+    if isinstance(values, str | bytes):
+        return None
+    try:
+        return len(values)
+    except TypeError:  # a generator, a number, an array without axes
+        return None
 
 
 def batch_rows(batch: Any, rows: NDArray[np.int64]) -> Any:
     """Some inputs of a batch, in the order given, as a batch of the same kind.
 
     An array or tensor is indexed along its first axis (a tensor stays on its device), a table by
-    `iloc`, a mapping column by column; a mapping becomes a dict, except that the subclasses of
-    UserDict (the BatchEncoding of transformers) stay what they are. Any other sequence becomes a
-    list.
+    `iloc`, a Dataset of Hugging Face by `select`, a mapping column by column; a mapping becomes a
+    dict, except that the subclasses of UserDict (the BatchEncoding of transformers) stay what they
+    are. Any other sequence becomes a list.
 
     Args:
         batch: as of `batch_length`.
         rows: int64, positions of inputs.
+
+    Raises:
+        DataError: its rows cannot be picked, or only as something of another kind.
     """
     if isinstance(batch, Mapping):
         chosen = {name: batch_rows(column, rows) for name, column in batch.items()}
         return type(batch)(chosen) if isinstance(batch, UserDict) else chosen
     if hasattr(batch, "iloc"):
         return batch.iloc[rows]
-    if hasattr(batch, "shape"):
+    if hasattr(batch, "select") and hasattr(batch, "features"):  # a Dataset; other tables' select
+        return batch.select(rows.tolist())  # is of columns
+    if hasattr(batch, "shape") and hasattr(batch, "dtype"):
         return batch[rows]
+    if hasattr(batch, "shape"):
+        return _table_rows(batch, rows)
     if isinstance(batch, Sequence) or hasattr(batch, "__getitem__"):
         return [batch[row] for row in rows.tolist()]
     raise DataError(
         "expected a batch as a sequence, array, tensor, table or mapping of those; got "
         f"{type(batch).__name__}, whose rows cannot be picked"
+    )
+
+
+def _table_rows(table: Any, rows: NDArray[np.int64]) -> Any:
+    """Rows of a table that takes them in brackets (polars does), if they are such a table too.
+
+    Both models have to be given the same kind of batch.
+    """
+    try:
+        chosen = table[rows]
+    except Exception as error:  # of a type that is not known here
+        raise DataError(_no_rows(table)) from error
+    if type(chosen) is not type(table) or _length(chosen) != len(rows):
+        raise DataError(_no_rows(table))
+    return chosen
+
+
+def _no_rows(table: Any) -> str:
+    return (
+        f"expected a table whose rows can be picked; {type(table).__name__}[rows] gives something "
+        "else. Pass a pandas data frame, a dict of columns, or a list of inputs"
     )

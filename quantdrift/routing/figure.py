@@ -13,7 +13,8 @@ import numpy as np
 from quantdrift.errors import QuantDriftError
 from quantdrift.report.law_figure import COLOURS, METADATA, STYLE, check_figure
 from quantdrift.routing.cost import relative_cost
-from quantdrift.routing.study import RoutedRun, mean_curve
+from quantdrift.routing.means import mean_curve
+from quantdrift.routing.study import RoutedRun
 
 __all__ = ["draw_cost"]
 
@@ -47,13 +48,16 @@ def draw_cost(runs: Sequence[RoutedRun], path: Path, *, speed_up: float) -> None
         )
         for score in common
     }
+    logits = any(run.logits for run in runs)
     panels = {
         name: title
         for name, title in (
-            ("changes", "changed answers recovered (%)"),
+            ("changes", f"changed answers {'recovered' if logits else 'caught'} (%)"),
             ("accuracy", "lost accuracy recovered (%)"),
         )
-        if any(found[0][name] is not None for found in rows.values())
+        # of a search nothing says what accuracy comes back: first items are rescored, not answered
+        if (logits or name == "changes")
+        and any(found[0][name] is not None for found in rows.values())
     }
     if not panels:
         raise QuantDriftError("nothing to draw: no answer changed, so there is nothing to recover")
@@ -77,7 +81,8 @@ def draw_cost(runs: Sequence[RoutedRun], path: Path, *, speed_up: float) -> None
                     gid=f"{name}-{score}",
                 )
             axes.axvline(100, color="black", linestyle=":", linewidth=1.0, gid="break-even")
-            axes.set_xlabel("cost (% of full precision)")
+            of = "cost" if logits else "cost of encoding queries"
+            axes.set_xlabel(f"{of} (% of full precision)")
             axes.set_ylabel(title)
             axes.set_xlim(100 * relative_cost(0, speed_up) - 2, 100 * relative_cost(1, speed_up))
             axes.legend(loc="lower right")

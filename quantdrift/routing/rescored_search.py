@@ -13,11 +13,11 @@ from quantdrift.confidence import as_array
 from quantdrift.errors import QuantDriftError, ScoreError, UnknownNameError
 from quantdrift.routing.batches import as_scores, batch_length, batch_rows
 from quantdrift.routing.gates import Gate, Traffic, routed_by, score_of
-from quantdrift.routing.rescoring import reorder
+from quantdrift.routing.reordering import reorder
 
 __all__ = ["RescoredBatch", "RescoredSearch"]
 
-RescoreSimilarity = Literal["cosine", "dot"]
+RescoreSimilarity = Literal["cosine", "dot", "euclidean"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,7 +67,8 @@ class RescoredSearch:
 
         Args:
             search: batch of queries to (positions [n, width], scores [n, width]), best first,
-                larger is better; positions below 0 stand for nothing found.
+                larger is better (of distances: minus the distance); positions below 0 stand for
+                nothing found.
             encode_reference: batch of queries to embeddings [n, dim], with the query prompt of the
                 reference where it has one. It is called with the rows that
                 `quantdrift.routing.batches.batch_rows` picks.
@@ -76,7 +77,8 @@ class RescoredSearch:
             gate: a `GapRouter` with the score gap, or a check: anything with `accepts(scores)`.
                 It is shown the first two scores of each query.
             k: how many of the first results are rescored, at least 1.
-            similarity: how the reference compares, "cosine" or "dot".
+            similarity: how the reference compares: "cosine", "dot", or "euclidean" (minus the
+                distance).
 
         Raises:
             QuantDriftError: a setting is not one of these.
@@ -111,7 +113,8 @@ class RescoredSearch:
 
         Raises:
             DataError: it is no batch.
-            ScoreError: results or embeddings do not fit in shape, or are not finite.
+            ScoreError: results or embeddings do not fit in shape, or are not finite, or scores
+                increase along a row.
         """
         n = batch_length(queries)
         if n == 0:
@@ -131,6 +134,7 @@ class RescoredSearch:
                 f"the search found position {positions.max()}; reference_documents has "
                 f"{len(self.reference_documents)} rows. They must be of one corpus, in one order"
             )
+        _check_order(positions, scores)
         rescored = self._unsure(positions, scores)
         if rescored.any():
             rows = np.flatnonzero(rescored)
@@ -181,9 +185,26 @@ class RescoredSearch:
         query = queries.astype(np.float64)
         if not (np.isfinite(query).all() and np.isfinite(documents).all()):
             raise ScoreError("the reference's embeddings hold NaN or infinity")
+        if self.similarity == "euclidean":
+            return np.asarray(-np.linalg.norm(documents - query[:, None], axis=2))
         scores: NDArray[np.float64] = np.einsum("nd,nkd->nk", query, documents)
         if self.similarity == "cosine":
             norms = np.linalg.norm(query, axis=1)[:, None] * np.linalg.norm(documents, axis=2)
             # an all-zero vector has cosine 0 with everything, as when runs are scored
             scores = np.divide(scores, norms, out=np.zeros_like(scores), where=norms > 0)
         return scores
+
+
+def _check_order(positions: NDArray[np.int64], scores: NDArray[Any]) -> None:
+    """Refuse what is not given best first, larger being better: the gap would be of other items."""
+    found = positions >= 0
+    if np.isnan(scores[found]).any():
+        raise ScoreError("the search gave scores that are NaN; expected one number per result")
+    lowest = np.minimum.accumulate(np.where(found, scores, np.inf), axis=1)
+    rises = found[:, 1:] & (scores[:, 1:] > lowest[:, :-1])
+    if rises.any():
+        row = int(rises.any(axis=1).argmax())
+        raise ScoreError(
+            "expected the search's scores best first, larger being better; those of query "
+            f"{row} of the batch increase along the row. Of distances, give minus the distance"
+        )

@@ -19,15 +19,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.confidence import confidence_in
-from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence, Top
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.perturbation import flips
+from quantdrift.routing.reordering import (
+    DEPTHS,
+    rescored_ranking,
+    share_of,
+    stored_depths,
+    within,
+)
 from quantdrift.routing.router import percentile_threshold
 
-__all__ = ["DEPTHS", "RESCORE_PERCENTILES", "Rescoring", "reorder", "rescore", "rescored_ranking"]
+__all__ = ["RESCORE_PERCENTILES", "Rescoring", "rescore"]
 
-DEPTHS = (5, 10, 50)
 RESCORE_PERCENTILES = (10.0, 25.0, 50.0, 100.0)
 QUALITY = ("ndcg@10", "accuracy")
 """The first of these that the stored ranks and the labels allow."""
@@ -45,7 +50,8 @@ class Rescoring:
             encoded).
         restored: share of the changed first answers that become the reference's again; None if
             none changed.
-        ceiling: the same if every query were rescored: the reference's first item is among the k.
+        ceiling: the same if every query were rescored: share whose reference's first item is among
+            the k.
         metric: of `change` and `loss`: "ndcg@10" or "accuracy"; None without labels.
         change: mean of the metric after rescoring minus the candidate's.
         loss: the reference's minus the candidate's: what there was to gain.
@@ -66,56 +72,6 @@ class Rescoring:
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         return asdict(self)
-
-
-def reorder(
-    items: NDArray[np.int64], scores: NDArray[Any], k: int
-) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """The first k items of each row by these scores, best first; the others stay where they are.
-
-    Ties break by item position, lowest first. Places without an item (-1) stay last.
-
-    Args:
-        items: int64 [n, width], positions; -1 where there are fewer.
-        scores: [n, width], larger is better; not looked at where there is no item or behind k.
-        k: at least 1.
-
-    Returns:
-        (items, scores) in the new order, as new arrays.
-    """
-    first = slice(0, k)
-    head = np.where(items[:, first] >= 0, scores[:, first], -np.inf)
-    places = np.where(items[:, first] >= 0, items[:, first], np.iinfo(np.int64).max)
-    order = np.lexsort((places, -head), axis=1)
-    moved, told = items.copy(), scores.copy()
-    moved[:, first] = np.take_along_axis(items[:, first], order, axis=1)
-    told[:, first] = np.take_along_axis(scores[:, first], order, axis=1)
-    return moved, told
-
-
-def rescored_ranking(evidence: Evidence, rows: NDArray[np.bool_], k: int) -> NDArray[np.int64]:
-    """The candidate's ranking after the first k items of some inputs were rescored.
-
-    Args:
-        evidence: of one run.
-        rows: bool [n_inputs], which inputs.
-        k: how many items, at least 1 and at most the depth (or all of them).
-
-    Returns:
-        int64 [n_inputs, depth], indices into `Evidence.item_ids`.
-
-    Raises:
-        QuantDriftError: fewer than k ranks are stored of a longer ranking.
-    """
-    if k < 1 or (k > evidence.depth and evidence.cut_short):
-        raise QuantDriftError(
-            f"expected k from 1 to the {evidence.depth} ranks that the run stores; got {k}"
-        )
-    top = evidence.candidate_top
-    moved, _ = reorder(top.items[rows], top.reference_scores[rows], k)
-    items = top.items.copy()
-    items[rows] = moved
-    return items
 
 
 def rescore(
@@ -139,21 +95,19 @@ def rescore(
     Raises:
         QuantDriftError: no such percentile, or no depth is stored.
     """
-    stored = [k for k in depths if k <= evidence.depth or not evidence.cut_short]
-    if not stored:
-        raise QuantDriftError(
-            f"expected a depth of at most the {evidence.depth} ranks that the run stores; got "
-            f"{', '.join(map(str, depths))}"
-        )
+    stored = stored_depths(evidence, depths)
     confidence, everything = confidence_in(evidence, "gap"), np.ones(evidence.n_inputs, dtype=bool)
     metric, before, whole, reason = _quality(evidence)
     found = []
-    ceilings = {k: _restored(evidence, rescored_ranking(evidence, everything, k)) for k in stored}
+    changed = flips(evidence)
+    ceilings = {k: share_of(within(evidence, k), changed) for k in stored}
+    whole_ranking = {k: rescored_ranking(evidence, everything, k) for k in stored}
+    first = evidence.reference_top.items[:, 0]
     counts = {k: np.minimum(evidence.n_items, k) for k in stored}
     for percentile in percentiles:
         rows = confidence < percentile_threshold(confidence, percentile)
         for k in stored:
-            items = rescored_ranking(evidence, rows, k)
+            items = np.where(rows[:, None], whole_ranking[k], evidence.candidate_top.items)
             change = None
             if metric is not None:
                 after = _mean(metric, _ranked(evidence, items))
@@ -164,7 +118,7 @@ def rescore(
                     k=k,
                     encoded=float(rows.mean()),
                     documents=float((rows * counts[k]).mean()),
-                    restored=_restored(evidence, items),
+                    restored=share_of(items[:, 0] == first, changed),
                     ceiling=ceilings[k],
                     metric=metric,
                     change=change,
@@ -173,13 +127,6 @@ def rescore(
                 )
             )
     return tuple(found)
-
-
-def _restored(evidence: Evidence, items: NDArray[np.int64]) -> float | None:
-    changed = flips(evidence)
-    if not changed.any():
-        return None
-    return float((items[:, 0] == evidence.reference_top.items[:, 0])[changed].mean())
 
 
 def _ranked(evidence: Evidence, items: NDArray[np.int64]) -> Evidence:

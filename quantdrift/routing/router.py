@@ -9,6 +9,7 @@ Source: paper, section 5.3 (routing inputs by the gap).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,13 @@ class GapRouter:
 
     @classmethod
     def load(
-        cls, path: Path | str, *, spec: str | None = None, model_fingerprint: str | None = None
+        cls,
+        path: Path | str,
+        *,
+        spec: str | None = None,
+        model_fingerprint: str | None = None,
+        candidate_fingerprint: str | None = None,
+        on: Mapping[str, Any] | None = None,
     ) -> GapRouter:
         """Read a router that `save` wrote.
 
@@ -156,18 +163,21 @@ class GapRouter:
             path: the file.
             spec: the candidate it is for; one that was set on another is refused.
             model_fingerprint: digest of the reference's weights, likewise.
+            candidate_fingerprint: digest of the quantized weights, likewise.
+            on: record of a run of what is served, which says all of these and what its scores are.
 
         Raises:
-            RunError: no such file, a damaged one, or one that was set on another spec or model.
+            RunError: no such file, a damaged one, or one that was set on another spec, model or
+                candidate, or on other scores; or the record is of another pair than `spec`.
         """
         threshold, score, origin = read_router(Path(path))
-        origin.refuse_other(
-            what=f"the router {path}",
-            make=MAKE,
-            error=RunError,
+        here = Origin.of(
+            on,
             spec=spec,
             model_fingerprint=model_fingerprint,
+            candidate_fingerprint=candidate_fingerprint,
         )
+        origin.refuse_other(here, what=f"the router {path}", make=MAKE, error=RunError)
         return cls(threshold=threshold, score=score, origin=origin)
 
 

@@ -88,13 +88,14 @@ class _Rule:
     def why(self, *, routed: bool, confidence: float) -> str:
         """The decision on one input in words."""
         who = "reference" if routed else "candidate"
-        sign, below, above = 1, "below", "at least"
+        sign, below, above, unit = 1, "below", "at least", ""
         if self.score == "entropy":  # turned round, so that larger is surer
-            sign, below, above = -1, "above", "at most"
-        shown = f"{self.score} {sign * confidence:.4g}"
+            sign, below, above, unit = -1, "above", "at most", " nats"
+        shown = f"{self.score} {sign * confidence + 0.0:.4g}{unit}"  # + 0.0: no minus before a 0
         if self.threshold is None:
             return f"{who}: the check {'does not accept' if routed else 'accepts'} {shown}"
-        return f"{who}: {shown} is {below if routed else above} {sign * self.threshold:.4g}"
+        than = f"{sign * self.threshold + 0.0:.4g}{unit}"
+        return f"{who}: {shown} is {below if routed else above} {than}"
 
 
 class RoutedModel:
@@ -152,7 +153,9 @@ class RoutedModel:
 
         Raises:
             DataError: it is no batch, or its rows cannot be picked.
-            ScoreError: logits that are not finite, or not one row per input.
+            ScoreError: logits that are not finite, or not one row per input. -infinity (a class
+                that is masked) is let pass behind the candidate's first two and the reference's
+                first.
         """
         n = batch_length(batch)
         if n == 0:
@@ -208,7 +211,9 @@ class RoutedModel:
                 f"expected logits of shape {wanted} from the {arm}, one row per input and the same "
                 f"classes in both arms; got {logits.shape}"
             )
-        if not np.isfinite(logits).all():
+        # the largest is NaN or +infinity if any is; -infinity is a class that is masked, and of
+        # the candidate's second one the confidence takes care
+        if not np.isfinite(logits.max(axis=1, initial=-np.inf)).all():
             raise ScoreError(f"the {arm} gave logits that are NaN or infinite")
         if self.classes is not None and len(self.classes) != logits.shape[1]:
             raise QuantDriftError(

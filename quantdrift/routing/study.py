@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from quantdrift.confidence import ConfidenceName
 from quantdrift.errors import RunError
 from quantdrift.routing.advice import Advice, advise, allocate_command
 from quantdrift.routing.answers import scores_for
 from quantdrift.routing.cost import SPEED_UP, CostCurve, cost_curve
+from quantdrift.routing.means import SHARES
 from quantdrift.routing.rescoring import Rescoring, rescore
+from quantdrift.routing.restoring import Restoring, restoring_point
 from quantdrift.routing.sweep import N_SPLITS, PERCENTILES, SweepPoint, mean_sweep, sweep
 from quantdrift.runs import Run
 
 __all__ = [
-    "SHARES",
     "RouteSettings",
     "RoutedGroup",
     "RoutedRun",
     "group_runs",
-    "mean_curve",
-    "mean_rescoring",
     "study_run",
 ]
-
-SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
-"""Routed shares at which a cost curve is told."""
 
 EVERYTHING = 100.0
 
@@ -69,6 +63,7 @@ class RoutedRun:
         curves: cost curves, one per confidence.
         points: of the sweep; empty for similarities.
         rescoring: of the first items; empty for logits.
+        restoring: the operating point of a search; None for logits, or if no answer changed.
         recover: share of the changed answers that `operating` gives back.
     """
 
@@ -79,11 +74,20 @@ class RoutedRun:
     curves: Sequence[CostCurve]
     points: Sequence[SweepPoint]
     rescoring: Sequence[Rescoring]
+    restoring: Restoring | None
     recover: float
+
+    @property
+    def similarity(self) -> str | None:
+        """How the run compared embeddings, if it did and says so."""
+        named = self.run.record.get("settings", {}).get("similarity")
+        return None if named is None else str(named)
 
     @property
     def operating(self) -> dict[str, Any] | None:
         """Least routed share that gives back `recover` of the changes, and its cost."""
+        if not self.logits:
+            return None if self.restoring is None else self.restoring.to_json()
         curve = self.curves[0]
         point = curve.for_changes(self.recover)
         if point is None or curve.changes is None:
@@ -104,6 +108,7 @@ class RoutedRun:
             "data": record["data"]["name"],
             "n_inputs": self.n_inputs,
             "scores_are": "logits" if self.logits else "similarities",
+            "similarity": self.similarity,
             "advice": {
                 **self.advice.to_json(),
                 "sentences": self.advice.sentences(
@@ -144,6 +149,7 @@ def study_run(run: Run, settings: RouteSettings) -> RoutedRun:
         )
     points: Sequence[SweepPoint] = ()
     rescoring: Sequence[Rescoring] = ()
+    restoring = None
     if logits:
         points = sweep(
             evidence,
@@ -155,6 +161,7 @@ def study_run(run: Run, settings: RouteSettings) -> RoutedRun:
         )
     else:
         rescoring = rescore(evidence, percentiles=sorted({*settings.percentiles, EVERYTHING}))
+        restoring = restoring_point(evidence, settings.recover, speed_up=settings.speed_up)
     return RoutedRun(
         run=run,
         n_inputs=evidence.n_inputs,
@@ -163,6 +170,7 @@ def study_run(run: Run, settings: RouteSettings) -> RoutedRun:
         curves=[cost_curve(evidence, score=s, speed_up=settings.speed_up) for s in scores],
         points=points,
         rescoring=rescoring,
+        restoring=restoring,
         recover=settings.recover,
     )
 
@@ -195,40 +203,3 @@ def group_runs(runs: Sequence[RoutedRun]) -> list[RoutedGroup]:
     return [
         RoutedGroup(spec=spec, logits=logits, runs=group) for (spec, logits), group in found.items()
     ]
-
-
-def mean_curve(curves: Sequence[CostCurve], shares: Sequence[float] = SHARES) -> list[Any]:
-    """Points of several cost curves at the same routed shares, averaged.
-
-    Each column is averaged over the runs that have it, and is None if none has.
-    """
-    tables = [curve.rows(shares) for curve in curves]
-    return [
-        {name: _mean([row[name] for row in rows]) for name in rows[0]}
-        for rows in zip(*tables, strict=True)
-    ]
-
-
-def mean_rescoring(tables: Sequence[Sequence[Rescoring]]) -> list[Rescoring]:
-    """The same over several runs, for each percentile and depth that all of them have."""
-    by_place = [{(entry.percentile, entry.k): entry for entry in table} for table in tables]
-    return [
-        _mean_entry([table[place] for table in by_place])
-        for place in by_place[0]
-        if all(place in table for table in by_place)
-    ]
-
-
-def _mean_entry(entries: Sequence[Rescoring]) -> Rescoring:
-    # means of two metrics would be of neither
-    same = len({entry.metric for entry in entries} - {None}) <= 1
-    names = ("encoded", "documents", "restored", "ceiling", *(("change", "loss") if same else ()))
-    means = {name: _mean([getattr(entry, name) for entry in entries]) for name in names}
-    metric = next((entry.metric for entry in entries if entry.metric), None) if same else None
-    blank = replace(entries[0], metric=metric, change=None, loss=None)
-    return replace(blank, **means)  # type: ignore[arg-type]  # shares of every entry are defined
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from quantdrift.evidence import Evidence
-from quantdrift.origin import Origin
+from quantdrift.origin import Origin, differ
 from quantdrift.stability.check import StabilityCheck
 from quantdrift.stability.errors import MAKE, ExchangeabilityWarning, StabilityError
-from quantdrift.stability.nonconformity import observe
+from quantdrift.stability.nonconformity import confidence_name, observe
 from quantdrift.stability.resemblance import Resemblance
 from quantdrift.statistics import Estimate, rate_estimate, undefined
 
@@ -64,18 +64,19 @@ def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, 
         record: its run.json; says of which pair and data it is.
 
     Raises:
-        StabilityError: the run is of another pair, or no input has two items.
+        StabilityError: the run is of another pair or of other scores, or no input has two items.
         RunError: the check is by msp or entropy, and the run's scores are not logits.
     """
-    here = Origin.of(record)
+    # refused before the evidence is looked at: msp of similarities would be another message
     check.origin.refuse_other(
+        Origin.of(record),
         what="the stability check",
         make=MAKE,
         error=StabilityError,
-        spec=here.spec,
-        model_fingerprint=here.model_fingerprint,
+        candidate=False,  # what is measured is measured: a note says that the bound is for others
     )
     observed = observe(evidence, check.statistic)
+    here = Origin.of(record, input_ids=evidence.input_ids[observed.defined])
     observed = observed.part(observed.defined)
     if not len(observed.confidence):
         raise StabilityError("there is nothing to check: no input has two items to compare")
@@ -84,7 +85,7 @@ def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, 
     none = check.reason or "the check accepts no answer of this run"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExchangeabilityWarning)  # it is among the notes
-        resemblance = check.resembles(observed.confidence)
+        resemblance = check.resembles_confidence(observed.confidence)
     return Applied(
         n_inputs=len(accepted),
         flip_rate=float(observed.flipped.mean()),
@@ -99,18 +100,71 @@ def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, 
 def _notes(
     check: StabilityCheck, here: Origin, n_items: tuple[int, int], resemblance: Resemblance
 ) -> tuple[str, ...]:
-    notes = []
-    was, now = ((each.data_fingerprint, each.split) for each in (check.origin, here))
-    if was[0] is not None and was == now:
+    was, notes = check.origin, []
+    if differ(was.candidate_fingerprint, here.candidate_fingerprint):
         notes.append(
-            "the check was calibrated on this very data, so that these figures are not held out"
+            "these are other quantized weights than the check was calibrated on (made on other "
+            "data?); its bound is not for these"
         )
+    notes += _data_notes(was, here)
     if not resemblance.alike:
         notes.append(resemblance.sentence)
-    if n_items[0] < check.n_items_min or n_items[1] > check.n_items_max:
+    return (*notes, *_size_notes(check, n_items))
+
+
+def _data_notes(was: Origin, here: Origin) -> list[str]:
+    """Whether the inputs are those calibrated on, or of other data."""
+    if was.data_fingerprint is not None and _part(was) == _part(here):
+        return [
+            "the check was calibrated on this very data, so that these figures are not held out"
+        ]
+    notes = []
+    other_part = differ(was.split, here.split) or differ(was.subset, here.subset)
+    known = was.inputs is not None and was.data is not None
+    # ids alone would not do: mteb's tasks without ids have "test-0" and so on in every subset
+    if known and not other_part and (was.inputs, was.data) == (here.inputs, here.data):
         notes.append(
-            f"inputs of this run have {n_items[0]:,} to {n_items[1]:,} items, those calibrated on "
-            f"had {check.n_items_min:,} to {check.n_items_max:,}; with more items quantization can "
-            "overturn larger gaps"
+            "the check was calibrated on these very inputs, by their ids, so that these figures "
+            "are not held out"
         )
-    return tuple(notes)
+    if differ(was.data, here.data) or other_part:
+        names = [_named(each, parts=was.data == here.data) for each in (was, here)]
+        notes.append(
+            f"calibrated on {names[0]}; this is {names[1]}: the bound is for inputs like those of "
+            f"{names[0]}"
+        )
+    elif differ(was.data_fingerprint, here.data_fingerprint):
+        notes.append(
+            f"calibrated on {was.data or 'data'} of other content (its digest differs): the bound "
+            "is for inputs like those calibrated on"
+        )
+    return notes
+
+
+def _part(origin: Origin) -> tuple[str | None, ...]:
+    return origin.data_fingerprint, origin.split, origin.subset
+
+
+def _named(origin: Origin, *, parts: bool) -> str:
+    name = origin.data or "unnamed data"
+    listed = [part for part in (origin.split, origin.subset) if part is not None]
+    return f"{name} {'/'.join(listed)}" if parts and listed else name
+
+
+def _size_notes(check: StabilityCheck, n_items: tuple[int, int]) -> list[str]:
+    """What another number of items means for the bound."""
+    fewer, more = n_items[0] < check.n_items_min, n_items[1] > check.n_items_max
+    if not (fewer or more):
+        return []
+    what = (
+        f"inputs of this run have {n_items[0]:,} to {n_items[1]:,} items, those calibrated on had "
+        f"{check.n_items_min:,} to {check.n_items_max:,}; "
+    )
+    if confidence_name(check.statistic) != "gap":
+        return [f"{what}{check.statistic} is of all items' scores and on another scale with others"]
+    means = []
+    if more:
+        means.append("with more items quantization can overturn larger gaps, beyond the bound")
+    if fewer:
+        means.append("with fewer items it overturns less as a rule, and the check is too strict")
+    return [what + "; ".join(means)]

@@ -13,10 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.stability.check import accepts, threshold_of
 from quantdrift.stability.errors import StabilityError
 from quantdrift.stability.nonconformity import Observed, Source, Statistic, observe
-from quantdrift.stability.threshold import least_inputs, nothing_accepted
+from quantdrift.stability.threshold import (
+    accepts,
+    least_inputs,
+    nothing_accepted,
+    threshold_of,
+)
 
 __all__ = ["ALPHAS", "Certificate", "Certified", "Spread", "certify"]
 

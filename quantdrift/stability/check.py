@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +14,14 @@ from numpy.typing import ArrayLike, NDArray
 from quantdrift import __version__
 from quantdrift.confidence import as_array, confidence_of
 from quantdrift.errors import ScoreError
+from quantdrift.evidence import Evidence
 from quantdrift.origin import Origin
 from quantdrift.stability.errors import MAKE, StabilityError
-from quantdrift.stability.nonconformity import (
-    Observed,
-    Source,
-    Statistic,
-    bounds_gap,
-    confidence_name,
-    observe,
-)
+from quantdrift.stability.nonconformity import Source, Statistic, confidence_name, observe
 from quantdrift.stability.resemblance import Resemblance, compare_with_calibration
-from quantdrift.stability.threshold import (
-    generic_threshold,
-    nothing_accepted,
-    split_conformal_threshold,
-)
+from quantdrift.stability.threshold import accepts, nothing_accepted, threshold_of
 
-__all__ = ["SAMPLE", "StabilityCheck", "threshold_of"]
+__all__ = ["SAMPLE", "StabilityCheck"]
 
 SAMPLE = 1_000
 """How many calibration confidences are kept, to tell whether served inputs resemble them."""
@@ -71,7 +61,7 @@ class StabilityCheck:
     n_items_max: int
     origin: Origin
     version: str
-    sample: tuple[float, ...]
+    sample: tuple[float, ...] = field(repr=False)
 
     @classmethod
     def calibrate(
@@ -100,6 +90,7 @@ class StabilityCheck:
             UnknownNameError: there is no such statistic.
         """
         observed = observe(source, statistic)
+        ids = source.input_ids[observed.defined] if isinstance(source, Evidence) else None
         observed = observed.part(observed.defined)
         if not len(observed.confidence):
             raise StabilityError(
@@ -121,7 +112,7 @@ class StabilityCheck:
             expected_coverage=float(accepted.mean()),
             n_items_min=observed.n_items[0],
             n_items_max=observed.n_items[1],
-            origin=Origin.of(on, spec=spec),
+            origin=Origin.of(on, spec=spec, input_ids=ids),
             version=__version__,
             sample=tuple(seen.tolist()),
         )
@@ -154,7 +145,7 @@ class StabilityCheck:
         """The same from confidences (the candidate gap, msp, or minus entropy).
 
         Args:
-            values: float [n_inputs], larger is surer; NaN is never accepted.
+            values: float [n_inputs], larger is surer; what is NaN or infinite is never accepted.
         """
         return accepts(np.asarray(values, dtype=np.float64), self.threshold, self.statistic)
 
@@ -175,14 +166,14 @@ class StabilityCheck:
             )
         return found
 
-    def resembles(self, served: ArrayLike) -> Resemblance:
+    def resembles(self, scores: ArrayLike) -> Resemblance:
         """Whether served inputs look like the calibration inputs, as the guarantee supposes.
 
         A two-sample test of their confidences, to be asked once of a given set of inputs; to look
         again and again use `StabilityMonitor`.
 
         Args:
-            served: scores [n_inputs, n_items] of the candidate, or confidences [n_inputs].
+            scores: float [n_inputs, n_items], of the candidate.
 
         Raises:
             ScoreError: they cannot be used, or there are none.
@@ -190,8 +181,18 @@ class StabilityCheck:
         Warns:
             ExchangeabilityWarning: p below 0.01.
         """
-        values = as_array(served)
-        found = values.astype(np.float64) if values.ndim == 1 else self.confidence(values)
+        return self.resembles_confidence(self.confidence(scores))
+
+    def resembles_confidence(self, values: ArrayLike) -> Resemblance:
+        """The same from confidences (the candidate gap, msp, or minus entropy), float [n_inputs].
+
+        Raises:
+            ScoreError: they are not finite, of another shape, or there are none.
+
+        Warns:
+            ExchangeabilityWarning: p below 0.01.
+        """
+        found = np.asarray(values, dtype=np.float64)
         return compare_with_calibration(found, np.array(self.sample), self.n_calibration)
 
     def save(self, path: Path | str) -> None:
@@ -206,43 +207,37 @@ class StabilityCheck:
 
     @classmethod
     def load(
-        cls, path: Path | str, *, spec: str | None = None, model_fingerprint: str | None = None
+        cls,
+        path: Path | str,
+        *,
+        spec: str | None = None,
+        model_fingerprint: str | None = None,
+        candidate_fingerprint: str | None = None,
+        on: Mapping[str, Any] | None = None,
     ) -> StabilityCheck:
-        """Read a check, and refuse it for another pair than it was calibrated on.
+        """Read a check, and refuse it for other weights or scores than it was calibrated on.
 
         Args:
             path: the file.
             spec: the pair that is served; not compared if not given.
             model_fingerprint: digest of its reference's weights; likewise.
+            candidate_fingerprint: digest of its quantized weights; likewise.
+            on: record of a run of what is served, which says all of these and what its scores are.
 
         Raises:
             StabilityError: the file is missing, damaged or of another version, or the check is of
-                another pair.
+                another pair, other quantized weights, or other scores.
+            RunError: the record is of another pair than `spec`.
         """
         from quantdrift.stability.file import read_check  # noqa: PLC0415 -- it needs this class
 
         check = read_check(Path(path))
-        check.origin.refuse_other(
-            what=f"the stability check {path}",
-            make=MAKE,
-            error=StabilityError,
+        here = Origin.of(
+            on,
             spec=spec,
             model_fingerprint=model_fingerprint,
+            candidate_fingerprint=candidate_fingerprint,
         )
+        what = f"the stability check {path}"
+        check.origin.refuse_other(here, what=what, make=MAKE, error=StabilityError)
         return check
-
-
-def threshold_of(observed: Observed, alpha: float) -> float:
-    """The threshold that these calibration inputs give, all of which have a confidence."""
-    if observed.values is not None:
-        return split_conformal_threshold(observed.values, alpha)
-    return generic_threshold(observed.confidence, observed.flipped, alpha)
-
-
-def accepts(
-    confidence: NDArray[np.float64], threshold: float, statistic: Statistic
-) -> NDArray[np.bool_]:
-    """At or above the threshold where it bounds the gap; above it for a generic confidence."""
-    if bounds_gap(statistic):
-        return np.asarray(confidence >= threshold)
-    return np.asarray(confidence > threshold)

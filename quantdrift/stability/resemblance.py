@@ -74,22 +74,27 @@ def compare_with_calibration(
     """Test served confidences against those of the calibration inputs.
 
     Args:
-        served: float64 [n], at least one, no NaN.
+        served: float64 [n], at least one, finite.
         sample: float64, of calibration inputs, at least one.
         n_calibration: how many of these there were.
 
     Raises:
-        ScoreError: there is none, or one is NaN.
+        ScoreError: they are no vector, there is none, or one is NaN or infinite.
 
     Warns:
         ExchangeabilityWarning: p below 0.01.
     """
     from scipy.stats import ks_2samp  # noqa: PLC0415 -- scipy.stats takes long to import
 
-    if not len(served) or np.isnan(served).any():
+    if served.ndim != 1:
         raise ScoreError(
-            f"expected the confidence of at least one served input, and no NaN; got {len(served)} "
-            f"of which {int(np.isnan(served).sum())} are NaN"
+            f"expected confidences of shape [n_inputs]; got shape {served.shape}. Scores "
+            "[n_inputs, n_items] are what resembles() takes"
+        )
+    if not len(served) or not np.isfinite(served).all():
+        raise ScoreError(
+            "expected the confidence of at least one served input, all of them finite; got "
+            f"{len(served)} of which {int((~np.isfinite(served)).sum())} are NaN or infinite"
         )
     with warnings.catch_warnings():
         # that an exact p-value is out of reach and the asymptotic one was taken is no news

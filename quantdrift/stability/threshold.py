@@ -13,13 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.stability.errors import StabilityError
+from quantdrift.stability.nonconformity import Observed, Statistic, bounds_gap
 
 __all__ = [
+    "accepts",
     "conformal_rank",
     "generic_threshold",
     "least_inputs",
     "nothing_accepted",
     "split_conformal_threshold",
+    "threshold_of",
 ]
 
 
@@ -127,6 +130,25 @@ def generic_threshold(
         return -math.inf
     rank = min(conformal_rank(len(wrong), alpha), len(wrong))
     return float(np.partition(wrong, rank - 1)[rank - 1])
+
+
+def threshold_of(observed: Observed, alpha: float) -> float:
+    """The threshold that these calibration inputs give, all of which have a confidence."""
+    if observed.values is not None:
+        return split_conformal_threshold(observed.values, alpha)
+    return generic_threshold(observed.confidence, observed.flipped, alpha)
+
+
+def accepts(
+    confidence: NDArray[np.float64], threshold: float, statistic: Statistic
+) -> NDArray[np.bool_]:
+    """At or above the threshold where it bounds the gap; above it for a generic confidence.
+
+    What is NaN or infinite comes of no finite scores and is never accepted; without that a check
+    which accepts nothing, by a threshold of +inf, would accept an infinite confidence.
+    """
+    reached = confidence >= threshold if bounds_gap(statistic) else confidence > threshold
+    return np.asarray(reached & np.isfinite(confidence))
 
 
 def _exact(alpha: float) -> Fraction:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from quantdrift.confidence import softmax_confidence
 from quantdrift.measurement.assembly import assemble
 from quantdrift.runs import write_run
 from quantdrift.scoring import score_matrix
-from quantdrift.stability import StabilityCheck
+from quantdrift.stability import StabilityCheck, StabilityError
 
 Cli = Callable[..., tuple[int, str, str]]
 N = 200
@@ -46,26 +47,31 @@ def write(tmp_path: Path) -> Callable[..., Path]:
         *,
         noise: float = 0.3,
         n: int = N,
+        n_items: int = 6,
         scale: float = 1.0,
         spec: str = "net@W4-g128-rtn",
-        data: str = "x",
+        data: str | None = "x",
         logits: bool = True,
+        named: str | None = None,
+        model: dict[str, Any] | None = None,
+        more: dict[str, Any] | None = None,
+        settings: dict[str, Any] | None = None,
     ) -> Path:
         rng = np.random.default_rng(len(name))
-        reference = scale * rng.normal(size=(n, 6))
+        reference = scale * rng.normal(size=(n, n_items))
         candidate = reference + scale * noise * rng.normal(size=reference.shape)
         evidence = assemble(
             score_matrix(reference, candidate),
             input_ids=[f"{name}{row}" for row in range(n)],
-            item_ids=[f"class {item}" for item in range(6)],
+            item_ids=[f"class {item}" for item in range(n_items)],
         )
         if logits:
             evidence = replace(evidence, confidence=softmax_confidence(candidate))
         record = {
             "spec": spec,
-            "model": {"name": "net", "fingerprint": "weights"},
-            "data": {"name": name, "split": "test", "fingerprint": data},
-            "settings": {},
+            "model": {"name": "net", "fingerprint": "weights", **(model or {})},
+            "data": {"name": named or name, "split": "test", "fingerprint": data, **(more or {})},
+            "settings": settings or {},
         }
         return write_run(tmp_path / name, evidence=evidence, record=record).path
 
@@ -140,14 +146,16 @@ def test_a_check_is_saved_and_applied(cli: Cli, write: Callable[..., Path], tmp_
     newer = write("newer one", data="y", n=300)
     code, out, err = cli("certify", newer, "--check", file)
     assert (code, err) == (0, "")
-    assert "check.json: S at level 0.1 for net@W4-g128-rtn" in out
+    title = "check.json: S at level 0.1 for net@W4-g128-rtn, calibrated on older, applied to newer"
+    assert title in out
     assert "show no difference from those of the calibration inputs" in out
     assert "not held out" not in out
     _, out, _ = cli("certify", newer, "--check", file, "--json")
     (found,) = json.loads(out)["runs"]
     assert found["n_inputs"] == 300
     assert found["resemblance"]["alike"]
-    assert found["notes"] == []
+    same = "calibrated on older; this is newer one: the bound is for inputs like those of older"
+    assert found["notes"] == [same]
     assert 0 < found["coverage"]["value"] < 1
     assert found["joint_violation"]["value"] <= found["flip_rate"]
     assert found["violation"]["n"] == round(300 * found["coverage"]["value"])
@@ -174,6 +182,110 @@ def test_a_check_of_another_pair_is_refused(
     code, _, err = cli("certify", write("other", spec="net@W3-g128-rtn"), "--check", file)
     assert code == 2
     assert "the stability check is for net@W4-g128-rtn, and is asked about net@W3-g128-rtn" in err
+
+
+CONTRAST: tuple[dict[str, Any], ...] = (
+    {"reading": "linear probe", "probe": {"C": 1.0, "digest": "a"}},
+    {"reading": "linear probe", "probe": {"C": 1.0, "digest": "b"}},
+    {"reading": "self-retrieval", "similarity": "cosine"},
+    {"similarity": "cosine"},
+    {"similarity": "dot"},
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "applied", "message"),
+    [
+        (2, 0, "for scores of self-retrieval by cosine, and is asked about scores of linear probe"),
+        (0, 2, "for scores of linear probe, and is asked about scores of self-retrieval by cosine"),
+        (2, 3, "is asked about scores of retrieval by cosine"),
+        (3, 4, "for scores of retrieval by cosine, and is asked about scores of retrieval by dot"),
+        (0, 1, "another linear probe (digest a, now b)"),
+    ],
+)
+def test_other_scores_of_the_same_spec_and_weights_are_refused(
+    cli: Cli, write: Callable[..., Path], made: int, applied: int, message: str
+) -> None:
+    run = write("one", settings=CONTRAST[made])
+    file = run.parent / "check.json"
+    cli("certify", run, "--alpha", 0.1, "--save", file)
+    same = write("same", settings=CONTRAST[made])
+    assert cli("certify", same, "--check", file)[0] == 0
+    code, out, err = cli("certify", write("two", settings=CONTRAST[applied]), "--check", file)
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())
+
+
+@pytest.mark.parametrize("key", ["candidate_fingerprint", "candidate"])
+def test_other_quantized_weights_are_noted(
+    cli: Cli, write: Callable[..., Path], tmp_path: Path, key: str
+) -> None:
+    def model(digest: str) -> dict[str, Any]:
+        return {key: {"fingerprint": digest} if key == "candidate" else digest}
+
+    file, note = tmp_path / "check.json", "other quantized weights than the check was calibrated on"
+    cli("certify", write("older", model=model("a")), "--alpha", 0.1, "--save", file)
+    code, out, _ = cli("certify", write("other", model=model("b")), "--check", file)
+    assert code == 0
+    assert note in out
+    for run in (write("same", model=model("a")), write("unknown")):
+        assert note not in cli("certify", run, "--check", file)[1]
+    with pytest.raises(StabilityError, match="digest a, now b"):
+        StabilityCheck.load(file, candidate_fingerprint="b")
+
+
+def test_the_same_inputs_are_told_by_their_ids_where_data_have_no_digest(
+    cli: Cli, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    file, note = tmp_path / "check.json", "was calibrated on these very inputs"
+    task: dict[str, Any] = {"data": None, "more": {"subset": "de"}}
+    run = write("Task", **task)
+    cli("certify", run, "--alpha", 0.1, "--save", file)
+    assert note in cli("certify", run, "--check", file)[1]
+    # other ids of the task; the same ids of another task, or of another subset
+    for other in (
+        write("Other", named="Task", **task),
+        write("Task", named="Elsewhere", **task),
+        write("Task", data=None, more={"subset": "fr"}),
+    ):
+        assert "not held out" not in cli("certify", other, "--check", file)[1]
+    _, out, _ = cli("certify", write("Task", data=None, more={"subset": "fr"}), "--check", file)
+    assert "calibrated on Task test/de; this is Task test/fr: the bound is for inputs" in out
+
+
+def test_two_names_of_one_model_are_one_pair(
+    cli: Cli, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "check.json"
+    cli("certify", write("older", spec="minilm@W4"), "--alpha", 0.1, "--save", file)
+    long = "sentence-transformers/all-MiniLM-L6-v2@W4"
+    assert cli("certify", write("newer", spec=long), "--check", file)[0] == 0
+    code, _, err = cli(
+        "certify", write("else", spec=long, model={"fingerprint": "others"}), "--check", file
+    )
+    assert (code, "is asked about sentence-transformers" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("n_items", "message"),
+    [(7, "with more items quantization can overturn larger gaps"), (5, "with fewer items")],
+)
+def test_what_another_number_of_items_means_is_said_for_each_case(
+    cli: Cli, write: Callable[..., Path], tmp_path: Path, n_items: int, message: str
+) -> None:
+    file = tmp_path / "check.json"
+    cli("certify", write("older"), "--alpha", 0.1, "--save", file)
+    out = cli("certify", write("newer", n_items=n_items), "--check", file)[1]
+    assert f"have {n_items} to {n_items} items, those calibrated on had 6 to 6; {message}" in out
+    assert ("with more" in out, "with fewer" in out) == (n_items == 7, n_items == 5)
+
+
+def test_one_split_has_no_spread(cli: Cli, write: Callable[..., Path]) -> None:
+    _, out, _ = cli("certify", write("logits"), "--splits", 1, "--statistic", "S")
+    assert "over one random split;" in out
+    assert "±" not in out
+    _, out, _ = cli("certify", write("logits"), "--splits", 2, "--statistic", "S")
+    assert "±" in out
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from tiny_command_line import Run, corpora, one_thread, place, quantdrift
 
 from quantdrift.models.resolve import resolve
 from quantdrift.models.sentence_encoder import load_encoder
+from quantdrift.probe import LinearProbe
 from quantdrift.runs import read_run
 
 __all__ = ["corpora", "one_thread", "place", "quantdrift"]
@@ -82,6 +83,9 @@ def test_an_embedding_model_is_read_by_a_probe(quantdrift: Run, place: Path) -> 
     evidence = read_run(Path(record["path"])).evidence()
     first = [evidence.item_ids[item] for item in evidence.reference_top.items[:, 0]]
     assert first == model.predict(tests).tolist()
+    probe = LinearProbe.load(Path(record["path"]) / "probe.npz")
+    assert probe.digest == record["settings"]["probe"]["digest"]
+    np.testing.assert_allclose(probe.logits(tests), model.decision_function(tests), atol=1e-4)
     np.testing.assert_allclose(
         evidence.reference_top.reference_scores[:, 0],
         model.decision_function(tests).max(axis=1),

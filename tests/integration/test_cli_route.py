@@ -15,6 +15,7 @@ import pytest
 import quantdrift
 from quantdrift.cli import main
 from quantdrift.evidence import Evidence
+from quantdrift.evidence_file import read_evidence
 from quantdrift.measurement.assembly import assemble
 from quantdrift.measurement.from_logits import evidence_of_logits
 from quantdrift.runs import write_run
@@ -47,12 +48,12 @@ def logits(noise: float, seed: int) -> Any:
     return reference.astype(np.float32), candidate.astype(np.float32), labels
 
 
-def written(path: Path, evidence: Evidence, spec: str) -> Path:
+def written(path: Path, evidence: Evidence, spec: str, *, similarity: str | None = None) -> Path:
     record = {
         "spec": spec,
         "model": {"name": spec.partition("@")[0], "fingerprint": "weights"},
         "data": {"name": path.name, "split": "test", "fingerprint": path.name},
-        "settings": {"k": evidence.depth},
+        "settings": {"k": evidence.depth, **({"similarity": similarity} if similarity else {})},
     }
     return write_run(path, evidence=evidence, record=record).path
 
@@ -69,7 +70,7 @@ def classifier(path: Path, noise: float = 0.5, seed: int = 0) -> Path:
     return written(path, evidence, "vit@W4-channel-rtn")
 
 
-def search(path: Path, noise: float = 0.1) -> Path:
+def search(path: Path, noise: float = 0.1, similarity: str | None = None) -> Path:
     rng = np.random.default_rng(0)
     reference = rng.uniform(0, 1, (80, 40)).astype(np.float32)
     candidate = (reference + rng.normal(0, noise, reference.shape)).astype(np.float32)
@@ -79,7 +80,7 @@ def search(path: Path, noise: float = 0.1) -> Path:
         item_ids=[f"d{item}" for item in range(40)],
         qrels={f"q{row}": {f"d{item}": 1} for row, item in enumerate(reference.argmax(1))},
     )
-    return written(path, evidence, "minilm@W3-g128-rtn")
+    return written(path, evidence, "minilm@W3-g128-rtn", similarity=similarity)
 
 
 def test_a_classifier_gets_a_sweep_a_curve_and_a_recommendation(cli: Cli, tmp_path: Path) -> None:
@@ -174,6 +175,77 @@ def test_a_search_that_hardly_changes_is_told_to_rescore(cli: Cli, tmp_path: Pat
     words = " ".join(cli("route", search(tmp_path / "nq", noise=0.003))[1].split())
     assert "Recommended: route." in words
     assert "In retrieval that is rescoring" in words
+
+
+def test_a_search_is_told_what_rescoring_restores_not_what_it_catches(
+    cli: Cli, tmp_path: Path
+) -> None:
+    run, path = search(tmp_path / "nq", 0.03, "euclidean"), tmp_path / "router.json"
+    words = " ".join(cli("route", run, "--save", path)[1].split())
+    point = json.loads(cli("route", run, "--json")[1])["runs"][0]["operating_point"]
+    evidence = read_evidence(run / "evidence.parquet")
+    # one by one: routed below the threshold, and the reference's first among the first ten
+    threshold = quantdrift.GapRouter.load(path).threshold
+    tops = evidence.reference_top.items, evidence.candidate_top.items
+    changed = [row for row in range(80) if tops[0][row, 0] != tops[1][row, 0]]
+    scores = evidence.candidate_top.candidate_scores.astype(float)
+    below = {row for row in range(80) if scores[row, 0] - scores[row, 1] < threshold}
+    back = [row for row in changed if row in below and tops[0][row, 0] in tops[1][row, :10]]
+    assert 0.9 <= len(back) / len(changed) < 0.9 + 1 / len(changed)
+    assert (point["counts"], point["restored"]) == ("restored", len(back) / len(changed))
+    assert (
+        f"Rescoring the first 10 for the {100 * len(below) / 80:.1f} % of the queries with the "
+        f"least gap restores {100 * len(back) / len(changed):.1f} % of the changed first answers; "
+        "for all queries 100.0 %."
+    ) in words
+    assert "it encodes no document. Cost of encoding queries: " in words
+    assert "catches" not in words
+    assert "Embeddings were compared by euclidean" in words
+    assert "Instead of allocating, the first results can be rescored" in words
+    assert "with k = 10 for all queries, 100.0 % of the changed first answers" in words
+    assert "; 90 % of the changed first answers are restored by rescoring the first 10" in words
+
+
+def test_a_share_that_cannot_be_restored_is_counted_in_caught_answers(
+    cli: Cli, tmp_path: Path
+) -> None:
+    run, path = search(tmp_path / "nq", noise=3), tmp_path / "router.json"
+    words = " ".join(cli("route", run, "--save", path)[1].split())
+    assert "To restore 90.0 % is out of reach" in words
+    assert "are caught (so many cannot be restored)" in words
+    assert ", more than full precision alone" in words
+    assert json.loads(cli("route", run, "--json")[1])["runs"][0]["operating_point"]["caught"] >= 0.9
+
+
+def test_several_searches_are_averaged_and_told_one_by_one(cli: Cli, tmp_path: Path) -> None:
+    for name, noise in (("nq", 0.03), ("hotpot", 3)):
+        search(tmp_path / name, noise)
+    words = " ".join(cli("route", tmp_path, "--score", "gap", "--markdown")[1].split())
+    assert "rescored to restore 90 % | cost of encoding queries" in words
+    assert "| hotpot | 80 |" in words
+    assert "Instead of allocating, the first results can be rescored" in words
+    assert "Cost of encoding queries is 1 / 4.5 + rescored share" in words
+
+
+def test_what_costs_more_than_full_precision_and_a_single_split_are_said(
+    cli: Cli, tmp_path: Path
+) -> None:
+    run = classifier(tmp_path / "pets", noise=3)
+    _, out, _ = cli("route", run, "--splits", "1", "--speed-up", "1.1")
+    words = " ".join(out.split())
+    assert "of the cost of full precision, more than full precision alone." in words
+    assert "±" not in words
+    fast = " ".join(cli("route", classifier(tmp_path / "cars", 0.1), "--speed-up", "10")[1].split())
+    assert "more than full precision alone." not in fast
+    assert "±: standard deviation over 20 random splits." in fast
+
+
+def test_a_saved_entropy_is_told_in_nats(cli: Cli, tmp_path: Path) -> None:
+    run, path = classifier(tmp_path / "pets"), tmp_path / "router.json"
+    _, out, _ = cli("route", run, "--score", "entropy", "--save", path, "--json")
+    router = json.loads(out)["router"]
+    assert router["threshold"] < 0
+    assert router["rule"] == f"entropy above {-router['threshold']:.4g} nats"
 
 
 def test_the_saved_router_does_in_a_server_what_the_command_said(cli: Cli, tmp_path: Path) -> None:

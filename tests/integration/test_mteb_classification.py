@@ -205,7 +205,7 @@ def test_the_drift_is_what_one_frozen_probe_finds(
         assert evidence.item_ids[top.items[:, 0]].tolist() == [str(label) for label in chosen]
     assert evidence.confidence is not None
     settings = run.record["settings"]
-    assert (settings["reading"], settings["n_train"]) == ("linear probe", len(rows))
+    assert (settings["reading"], settings["probe"]["n_train"]) == ("linear probe", len(rows))
     assert run.record["model"]["layers_never_reached"] == ["0.model.pooler.dense"]
 
 

@@ -116,6 +116,8 @@ def test_what_quantdrift_wrote_drifts_as_its_scheme_does(tmp_path: Path) -> None
     assert found.record["quantization"]["quantization_config"]["spec"] == str(spec)
     assert found.record["bits_per_weight"] == scheme.record["bits_per_weight"]
     candidate = found.record["model"].pop("candidate")
+    assert found.record["model"].pop("candidate_fingerprint") == candidate["fingerprint"]
+    assert scheme.record["model"].pop("candidate_fingerprint") is not None
     assert found.record["model"] == scheme.record["model"]  # what is never reached, for one
     assert candidate["name"] == str(tmp_path / "w3")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,26 @@ def test_rescoring_restores_what_is_among_the_first_k_and_all_of_it_with_every_i
     assert part.restored == part.ceiling == pytest.approx(inside[flips(evidence)].mean())
     assert whole.restored == 1
     assert whole.change == pytest.approx(whole.loss)
+
+
+@given(arms(items=7), st.integers(1, 7), st.randoms(use_true_random=False))
+def test_what_rescoring_gives_back_does_not_depend_on_how_items_are_numbered(
+    sample: Any, k: int, random: Any
+) -> None:
+    """As a run that was written and read has its items in another order than the corpus."""
+    made = searched(*sample)
+    n_items = len(made.item_ids)
+    numbers = np.array(random.sample(range(n_items), n_items))
+    assert made.judgements is not None
+    other = replace(
+        made,
+        item_ids=made.item_ids[np.argsort(numbers)],
+        reference_top=replace(made.reference_top, items=numbers[made.reference_top.items]),
+        candidate_top=replace(made.candidate_top, items=numbers[made.candidate_top.items]),
+        judgements=replace(made.judgements, items=numbers[made.judgements.items]),
+    )
+    told: Any = {"percentiles": [50, 100], "depths": [min(k, made.depth)]}
+    assert rescore(other, **told) == rescore(made, **told)
 
 
 @given(arms(items=7), st.integers(1, 7), st.floats(0, 100))

@@ -19,9 +19,8 @@ from quantdrift.measurement.assembly import assemble
 from quantdrift.metrics import parse_metric
 from quantdrift.scoring import score_matrix
 from quantdrift.stability import STATISTICS, StabilityCheck, Statistic, certify, observe
-from quantdrift.stability.check import accepts, threshold_of
 from quantdrift.stability.nonconformity import bounds_gap
-from quantdrift.stability.threshold import split_conformal_threshold
+from quantdrift.stability.threshold import accepts, split_conformal_threshold, threshold_of
 
 LAW = settings(deadline=None, max_examples=60)
 LEVELS = st.sampled_from([0.05, 0.1, 0.2, 1 / 3, 0.5, 0.9])

@@ -75,8 +75,12 @@ def test_scores_that_have_no_lead_are_refused(scores: Any, name: ConfidenceName)
 def test_what_was_masked_behind_the_first_two_does_not_matter_to_the_gap() -> None:
     masked = [[4.0, -math.inf, 2.5]]
     assert confidence_of(masked).tolist() == [1.5]
-    with pytest.raises(ScoreError, match="finite"):
-        confidence_of(masked, "msp")
+
+
+def test_a_masked_class_has_no_part_in_the_softmax() -> None:
+    masked, without = [[4.0, -math.inf, 2.5]], [[4.0, 2.5]]
+    assert confidence_of(masked, "msp") == pytest.approx(softmax(without).max())
+    assert confidence_of(masked, "entropy") == pytest.approx(-entropy(softmax(without[0])))
 
 
 def test_the_gap_does_not_change_the_scores_it_is_of() -> None:

@@ -117,6 +117,18 @@ def test_logits_are_read_as_they_are() -> None:
     assert torch.equal(world.layer.weight, world.full)
 
 
+def test_the_digest_of_the_measured_candidate_comes_with_both_readings() -> None:
+    world = World()
+    job = world.job()
+    side = job.run()
+    classes = measure_classes(job, side, by_logits(("a", "b", "c")), labels=None)
+    with world.pair.candidate():
+        digest = world.pair.candidate_fingerprint()
+    assert digest != side.fingerprint
+    found = (side, classes, measure_neighbours(job, side))
+    assert [each.candidate_fingerprint for each in found] == [digest] * 3
+
+
 def test_a_probe_is_fitted_on_the_reference_and_reads_both_arms() -> None:
     linear = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
     world = World()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from quantdrift.errors import DataError, ScoreError
+from quantdrift.errors import DataError, RunError, ScoreError
 from quantdrift.measurement.probes import fitted_probe
 from quantdrift.probe import LinearProbe
 
@@ -69,6 +70,13 @@ def test_a_probe_is_kept_and_not_fitted_again(tmp_path: Any, monkeypatch: Any) -
     monkeypatch.setattr(LinearProbe, "fit", None)  # whoever fits now fails
     again = fitted_probe(points, labels, key="k", root=tmp_path)
     assert again.describe() == first.describe()
+    assert first.describe()["digest"] == first.probe.digest
+    for other in (
+        replace(first.probe, bias=first.probe.bias + 1e-12),
+        replace(first.probe, weight=-first.probe.weight),
+        replace(first.probe, classes=first.probe.classes[::-1]),
+    ):
+        assert other.digest != first.probe.digest
     assert np.array_equal(again.probe.logits(points), first.probe.logits(points))
     assert again.probe.classes == first.probe.classes
     for key, names in (("other", labels), ("k", labels[::-1])):
@@ -83,3 +91,16 @@ def test_a_damaged_file_is_fitted_anew(tmp_path: Any) -> None:
     file.write_bytes(file.read_bytes()[:100])
     again = fitted_probe(points, labels, key="k", root=tmp_path)
     assert np.array_equal(again.probe.weight, first.probe.weight)
+
+
+def test_a_probe_is_written_and_read(tmp_path: Any) -> None:
+    points, labels = blobs(3)
+    probe = LinearProbe.fit(points, labels)
+    probe.save(tmp_path / "probe.npz")
+    again = LinearProbe.load(tmp_path / "probe.npz")
+    assert (again.classes, again.digest) == (probe.classes, probe.digest)
+    assert np.array_equal(again.logits(points), probe.logits(points))
+    (tmp_path / "other.npz").write_bytes(b"no arrays")
+    for name in ("none.npz", "other.npz"):
+        with pytest.raises(RunError, match="expected a linear probe"):
+            LinearProbe.load(tmp_path / name)

@@ -102,6 +102,15 @@ def test_the_evidence_is_that_of_the_whole_matrices(scheme: str) -> None:
     assert torch.equal(world.layer.weight, world.full)
 
 
+def test_the_digest_of_the_measured_candidate_comes_with_the_evidence() -> None:
+    world = World("W2")
+    found = world.measure()
+    with world.pair.candidate():
+        assert found.candidate_fingerprint == world.pair.candidate_fingerprint()
+    assert found.candidate_fingerprint != found.fingerprint
+    assert World("W3").measure().candidate_fingerprint != found.candidate_fingerprint
+
+
 def test_each_arm_encodes_each_input_once() -> None:
     world = World()
     world.measure(settings=Settings(k=5, batch_size=4, noise_floor=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from routing_samples import classified, logits, run_of, searched, similarities
 from quantdrift.confidence import confidence_in
 from quantdrift.errors import QuantDriftError, RunError, ScoreError, UnknownNameError
 from quantdrift.evidence import Noise
+from quantdrift.origin import Origin
 from quantdrift.perturbation import at_risk
 from quantdrift.routing import GapRouter
 from quantdrift.routing.advice import advise, allocate_command
@@ -108,6 +110,15 @@ def test_a_router_is_kept_with_what_it_was_set_on(tmp_path: Path) -> None:
         GapRouter.load(tmp_path / "router.json", spec="vit@W3-channel-rtn")
     with pytest.raises(RunError, match="other weights of vit@W4-channel-rtn"):
         GapRouter.load(tmp_path / "router.json", model_fingerprint="others")
+    model = {"fingerprint": "weights", "candidate_fingerprint": "low"}
+    scores = {"reading": "self-retrieval", "similarity": "cosine"}
+    low = {**run.record, "model": model, "settings": scores}
+    replace(router, origin=Origin.of(low)).save(tmp_path / "router.json")
+    with pytest.raises(RunError, match="other quantized weights"):
+        GapRouter.load(tmp_path / "router.json", candidate_fingerprint="odd")
+    GapRouter.load(tmp_path / "router.json", on=low)
+    with pytest.raises(RunError, match="is for scores of self-retrieval by cosine"):
+        GapRouter.load(tmp_path / "router.json", on={**low, "settings": {"reading": "logits"}})
     GapRouter(threshold=1.0).save(tmp_path / "router.json")
     with pytest.raises(RunError, match=r"does not say which pair .* quantdrift route RUN"):
         GapRouter.load(tmp_path / "router.json", spec="vit@W4")
@@ -176,6 +187,14 @@ def test_a_run_that_lost_no_accuracy_has_no_share_of_it() -> None:
         curve = cost_curve(classified(before, after, [0] * n))
         assert (curve.accuracy is not None) == told
     assert str(curve.accuracy_reason).startswith("accuracy falls by 0.50 points, less than")
+
+
+def test_a_run_that_gained_accuracy_is_told_so() -> None:
+    # the candidate is right on inputs 0 and 2, the reference on none: 2 of 4 more
+    curve = cost_curve(classified(BEFORE, AFTER, [0, 1, 0, 1]))
+    assert curve.accuracy_reason == "accuracy rises by 50.00 points, so nothing was lost"
+    even = cost_curve(classified(BEFORE, AFTER, [0, 0, 1, 0]))
+    assert even.accuracy_reason == "accuracy is the same, so nothing was lost"
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -10,10 +10,13 @@ import pytest
 from routing_samples import searched, similarities
 
 from quantdrift.errors import QuantDriftError, ScoreError, UnknownNameError
+from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.perturbation import flips
 from quantdrift.routing import GapRouter
+from quantdrift.routing.reordering import reorder, rescored_ranking, within
 from quantdrift.routing.rescored_search import RescoredSearch
-from quantdrift.routing.rescoring import reorder, rescore, rescored_ranking
+from quantdrift.routing.rescoring import rescore
+from quantdrift.routing.restoring import restoring_point
 
 # the reference's first item is ranked 1st, 2nd and 4th by the candidate
 BEFORE = [[0.9, 0.5, 0.4, 0.3], [0.9, 0.5, 0.4, 0.3], [0.9, 0.5, 0.4, 0.3]]
@@ -58,6 +61,56 @@ def test_items_behind_the_first_k_stay_and_ties_go_to_the_lower_position() -> No
     assert moved.tolist() == [[5, 3, 7, 1], [4, 2, -1, -1]]
     assert told[0].tolist() == [0.9, 0.5, 0.5, 1.0]
     assert items[0].tolist() == [7, 3, 5, 1]
+
+
+def test_a_tie_of_the_reference_is_restored_after_writing_and_reading_too(tmp_path: Path) -> None:
+    # query 1 ties a (position 0) and b (position 1); b appears first, in query 0
+    reference = [[0.1, 0.9, 0.2, 0.0], [0.5, 0.5, 0.4, 0.0]]
+    candidate = [[0.1, 0.9, 0.2, 0.0], [0.4, 0.5, 0.3, 0.0]]
+    made = searched(reference, candidate)
+    write_evidence(made, tmp_path / "evidence.parquet")
+    read = read_evidence(tmp_path / "evidence.parquet")
+    assert read.item_ids[:2].tolist() == ["d1", "d2"]
+    for evidence in (made, read):
+        assert flips(evidence).tolist() == [False, True]
+        (entry,) = rescore(evidence, percentiles=[100], depths=[2])
+        assert (entry.restored, entry.ceiling) == (1.0, 1.0)
+        ranking = rescored_ranking(evidence, np.array([True, True]), 4)
+        assert evidence.item_ids[ranking[1]].tolist() == ["d0", "d1", "d2", "d3"]
+
+
+def test_tied_items_behind_the_ranks_stored_keep_the_candidates_order() -> None:
+    # of the reference d0 and d1 are stored; d3 and d2 tie with each other behind them
+    evidence = searched([[0.9, 0.8, 0.1, 0.1]], [[0.0, 0.1, 0.5, 0.6]], depth=2)
+    assert evidence.candidate_top.items.tolist() == [[3, 2]]
+    assert rescored_ranking(evidence, np.array([True]), 2).tolist() == [[3, 2]]
+
+
+def test_the_ceiling_is_whether_the_reference_s_first_item_is_among_the_k() -> None:
+    evidence = searched(BEFORE, AFTER)
+    ranks = [1, 2, 4]  # of item 0 in the candidate, by hand
+    for k in (1, 2, 3, 4):
+        assert within(evidence, k).tolist() == [rank <= k for rank in ranks]
+
+
+def test_the_threshold_counts_what_is_restored_where_that_can_be_reached() -> None:
+    # 12 items; item 0 is the reference's first, and the candidate's 2nd, 2nd, 11th and 1st
+    reference = np.tile(np.arange(12, 0, -1.0), (4, 1))
+    candidate = reference.copy()
+    candidate[0, 0], candidate[1, 0], candidate[2, 0] = 10.75, 10.5, 1.5
+    assert (np.argsort(-candidate, axis=1) == 0).argmax(1).tolist() == [1, 1, 10, 0]
+    evidence = searched(reference, candidate)
+    # gaps 0.25, 0.5, 1, 1: two of three changed answers come back with the first 10
+    half = restoring_point(evidence, 0.5, speed_up=4)
+    assert half is not None
+    assert (half.k, half.counts, half.routed, half.cost) == (10, "restored", 0.5, 0.75)
+    assert half.threshold == np.nextafter(0.5, 1)
+    assert (half.restored, half.ceiling) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    most = restoring_point(evidence, 0.9)
+    assert most is not None
+    assert (most.counts, most.caught, most.routed) == ("caught", 1.0, 1.0)
+    assert most.restored == pytest.approx(2 / 3)
+    assert restoring_point(searched(reference, reference)) is None
 
 
 def test_depths_beyond_what_is_stored_are_left_out() -> None:
@@ -123,6 +176,36 @@ def test_dot_products_and_a_part_of_the_list() -> None:
     found = search(["query"])
     assert found.positions.tolist() == [[0, 3, 1, 2]]
     assert found.scores[0] == pytest.approx([0.5, -0.5, 0.8, 0.7])
+
+
+def test_euclidean_scores_are_minus_the_distance() -> None:
+    search = RescoredSearch(
+        find([[0, 1, 2]], [[-0.1, -0.2, -0.3]]),
+        lambda queries: [[0.0, 0.5]],
+        DOCUMENTS,
+        GapRouter(threshold=1.0),
+        similarity="euclidean",
+    )
+    found = search(["query"])
+    assert found.positions.tolist() == [[2, 1, 0]]
+    wanted = [-0.5, -np.hypot(0.8, 0.1), -np.hypot(1, 0.5)]
+    assert found.scores[0] == pytest.approx(wanted)
+
+
+def test_what_is_not_best_first_is_refused() -> None:
+    for positions, scores, message in (
+        ([[0, 1], [0, 1]], [[0.9, 0.8], [0.1, 0.2]], "query 1 of the batch increase along the row"),
+        ([[0, 1, 2], [0, -1, 2]], [[0.9, 0.9, 0.9], [0.1, 0.0, 0.2]], "minus the distance"),
+        ([[0, 1, 2], [0, 1, 2]], [[0.9, 0.8, 0.7], [0.9, 0.8, np.nan]], "scores that are NaN"),
+    ):
+        search = RescoredSearch(
+            find(positions, scores),
+            lambda queries: np.ones((len(queries), 2)),
+            DOCUMENTS,
+            GapRouter(threshold=1.0),
+        )
+        with pytest.raises(ScoreError, match=message):
+            search(["one", "two"])
 
 
 def test_ties_at_full_precision_go_to_the_lower_position() -> None:

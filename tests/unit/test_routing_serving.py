@@ -81,7 +81,7 @@ def test_entropy_is_told_the_way_round_that_people_know_it() -> None:
     batch = RoutedModel(identity, Spy(), router)(np.array([SURE, UNSURE]))
     assert batch.routed.tolist() == [False, True]
     told = entropy(softmax(UNSURE))
-    assert batch[1].why == f"reference: entropy {told:.4g} is above 0.8"
+    assert batch[1].why == f"reference: entropy {told:.4g} nats is above 0.8 nats"
 
 
 TEXTS = ["one", "two", "three"]
@@ -138,7 +138,66 @@ def test_a_table_is_cut_by_rows_not_by_columns() -> None:
     assert batch_rows(table, np.array([2, 1])).text.tolist() == ["three", "two"]
 
 
+def test_a_dataset_of_hugging_face_stays_one() -> None:
+    whole = pytest.importorskip("datasets").Dataset.from_dict({"text": TEXTS, "n": [1, 2, 3]})
+    part = batch_rows(whole, np.array([2, 1]))
+    assert type(part) is type(whole)
+    assert list(part["text"]) == ["three", "two"]
+    asked: list[Any] = []
+
+    def call(batch: Any) -> Any:
+        asked.append(type(batch))
+        return of_texts(batch["text"])
+
+    assert RoutedModel(call, call, ROUTER)(whole).routed.tolist() == [False, True, False]
+    assert asked == [type(whole)] * 2
+
+
+def test_a_table_of_polars_is_cut_by_rows() -> None:
+    table = pytest.importorskip("polars").DataFrame({"text": TEXTS, "n": [1, 2, 3]})
+    part = batch_rows(table, np.array([2, 1]))
+    assert type(part) is type(table)
+    assert part["text"].to_list() == ["three", "two"]
+
+
+def test_a_table_whose_rows_come_out_as_another_kind_is_refused() -> None:
+    class Columns:
+        shape = (3, 1)
+
+        def __getitem__(self, rows: Any) -> Any:
+            return {"text": [TEXTS[row] for row in rows]}
+
+    with pytest.raises(DataError, match=r"Columns\[rows\] gives something else"):
+        batch_rows(Columns(), np.array([2, 1]))
+    table = pytest.importorskip("pyarrow").table({"text": TEXTS})
+    with pytest.raises(DataError, match="a dict of columns, or a list"):
+        batch_rows(table, np.array([2, 1]))
+
+
+def test_masked_classes_are_let_pass_behind_the_first_two() -> None:
+    masked = np.array([[3.0, 1.0, -np.inf], [1.0, 0.9, -np.inf]])
+    for score, threshold in (("gap", 0.5), ("msp", 0.7), ("entropy", -0.6)):
+        router = GapRouter(threshold=threshold, score=score)  # type: ignore[arg-type]
+        told = RoutedModel(identity, identity, router)(masked)
+        plain = RoutedModel(identity, identity, router)(masked[:, :2])
+        assert told.routed.tolist() == plain.routed.tolist() == [False, True]
+        assert told.confidence == pytest.approx(plain.confidence)
+    for logits, message in (
+        ([[1.0, -np.inf, -np.inf]], "expected finite scores"),
+        ([[-np.inf] * 3], "the candidate gave logits that are NaN or infinite"),
+        ([[3.0, 1.0, np.nan]], "the candidate gave"),
+        ([[np.inf, 1.0, 0.0]], "the candidate gave"),
+    ):
+        with pytest.raises(ScoreError, match=message):
+            RoutedModel(identity, identity, ROUTER)(np.array(logits))
+
+
 def test_what_is_no_batch_is_refused() -> None:
+    for batch in ((text for text in TEXTS), iter(TEXTS), 3, np.array(3.0)):
+        with pytest.raises(DataError, match=r"Make a list of it: list\(batch\)"):
+            batch_length(batch)
+    with pytest.raises(DataError, match="equally long columns"):
+        batch_length({"texts": "three", "n": np.array(5)})
     with pytest.raises(DataError, match="a single text"):
         batch_length("one text")
     with pytest.raises(DataError, match="equally long columns"):

@@ -114,6 +114,7 @@ def test_too_few_inputs_accept_nothing_and_say_how_many_it_takes() -> None:
     check = StabilityCheck.calibrate((REFERENCE, CANDIDATE), alpha=0.1)
     assert check.threshold == INF
     assert not check.accepts([[1e30, 0.0]]).any()
+    assert not check.accepts_confidence([INF, 1e308, np.nan]).any()  # inf reaches inf
     assert check.reason is not None
     assert "takes 9 calibration inputs, and there are 4" in check.reason
 
@@ -126,6 +127,7 @@ def test_a_confidence_must_exceed_its_threshold() -> None:
     assert (check.threshold, check.n_flipped) == (1, 1)
     served = [1, np.nextafter(1, 2), np.nan]
     assert check.accepts_confidence(served).tolist() == [False, True, False]
+    assert not check.accepts_confidence([INF, -INF]).any()
     everything = StabilityCheck.calibrate((reference, reference), alpha=0.1, statistic="gap")
     assert everything.threshold == -INF
     assert everything.accepts([[1.0, 1.0]]).all()
@@ -208,7 +210,20 @@ def test_served_inputs_that_differ_are_warned_of() -> None:
     assert not other.alike
     assert other.p_value < 1e-3
     with pytest.raises(ScoreError, match="at least one served input"):
-        check.resembles(np.empty(0))
+        check.resembles(np.empty((0, 6)))
+
+
+def test_scores_and_confidences_are_never_taken_for_each_other() -> None:
+    whole = np.random.default_rng(0).normal(size=(200, 6))
+    check = StabilityCheck.calibrate((whole, whole), alpha=0.1)
+    gaps = check.confidence(whole[:50])
+    assert check.resembles_confidence(gaps) == check.resembles(whole[:50])
+    with pytest.raises(ScoreError, match="One input is a batch of one"):
+        check.resembles(whole[0])  # six scores of one input are no six confidences
+    with pytest.raises(ScoreError, match=r"are what resembles\(\) takes"):
+        check.resembles_confidence(whole)
+    with pytest.raises(ScoreError, match="got 2 of which 1 are NaN or infinite"):
+        check.resembles_confidence([1.0, INF])
 
 
 def test_a_large_calibration_set_is_sampled_at_random() -> None:

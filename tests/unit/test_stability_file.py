@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from quantdrift.errors import RunError
+from quantdrift.origin import Origin
 from quantdrift.stability import StabilityCheck, StabilityError
 
 RNG = np.random.default_rng(0)
@@ -68,6 +70,21 @@ def test_another_pair_is_refused(path: Path) -> None:
     assert StabilityCheck.load(path, spec="minilm@W4", model_fingerprint="not known then")
 
 
+def test_a_server_can_refuse_other_quantized_weights_and_other_scores(path: Path) -> None:
+    model = {"fingerprint": "weights", "candidate_fingerprint": "low"}
+    settings = {"reading": "self-retrieval", "similarity": "cosine", "dtype": "torch.float32"}
+    record = {**RECORD, "model": model, "settings": settings}
+    check(on=record).save(path)
+    assert json.loads(path.read_text())["origin"]["dtype"] == "torch.float32"
+    assert StabilityCheck.load(path, candidate_fingerprint="low", on=record) == check(on=record)
+    with pytest.raises(StabilityError, match=r"other quantized weights .* \(digest low, now odd\)"):
+        StabilityCheck.load(path, candidate_fingerprint="odd")
+    with pytest.raises(StabilityError, match=r"self-retrieval by cosine, and .* of logits"):
+        StabilityCheck.load(path, on={**record, "settings": {"reading": "logits"}})
+    check().save(path)  # what the check does not know is not compared
+    assert StabilityCheck.load(path, candidate_fingerprint="odd", on=record)
+
+
 def test_something_else_is_neither_read_nor_replaced(path: Path) -> None:
     with pytest.raises(StabilityError, match="quantdrift certify RUN"):
         StabilityCheck.load(path)
@@ -115,7 +132,8 @@ def test_another_version_is_refused(path: Path) -> None:
         ("sample", [float("inf")] * 40),
         ("origin", None),
         ("origin", {"spec": "minilm@W4"}),
-        ("origin", {**dict.fromkeys(("model_fingerprint", "data", "split")), "spec": 4}),
+        ("origin", {**asdict(Origin()), "spec": 4}),
+        ("origin", {**asdict(Origin()), "more": None}),
         ("version", None),
     ],
 )
