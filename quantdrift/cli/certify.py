@@ -30,11 +30,16 @@ from quantdrift.stability.nonconformity import confidence_name
 
 __all__ = ["certify_command"]
 
-HEAD = ("level", "calibrated", "accepted", "accepted and changed", "changed, of those", "threshold")
+HEAD = ("level", "statistic", "accepted", "accepted and changed", "changed, of those", "threshold")
 
 NO_CONFIDENCE = (
     "msp and entropy are left out: they are of class probabilities, and this run ranks by "
     "similarities."
+)
+TWO = 2
+TWO_CLASSES = (
+    "With two classes gap, msp and entropy order the inputs alike: their rows differ in the "
+    "threshold only."
 )
 LIKENESS = (
     "Bounded is what is accepted and changed, for inputs like these: mixed in the same way, from "
@@ -86,11 +91,8 @@ def certify_command(
     if check is not None:
         apply_stored(check, runs, json_output=json_output, markdown=markdown)
         return
-    if save is not None and (len(runs) != 1 or len(set(alphas)) != 1 or len(asked) > 1):
-        raise QuantDriftError(
-            "--save stores one check; expected one run, one --alpha and at most one --statistic; "
-            f"got {len(runs)}, {len(set(alphas))} and {len(asked)}"
-        )
+    if save is not None:
+        _refuse_several(len(runs), len(set(alphas)), len(asked))
     levels, listed = tuple(dict.fromkeys(alphas)) or ALPHAS, []
     for run in runs:
         evidence = run.evidence()
@@ -113,11 +115,27 @@ def certify_command(
         listed.append(entry)
         if not json_output:
             notes = [] if asked or evidence.confidence is not None else [NO_CONFIDENCE]
+            alike = {"gap", "msp", "entropy"} & {each.statistic for each in found.certificates}
+            if len(alike) > 1 and evidence.n_items.max(initial=0) == TWO:
+                notes.append(TWO_CLASSES)
             if save is not None and stored is not None:
                 notes.append(_saved(stored, save))
             _print(run, found, [*_sentences(found), *notes], markdown=markdown)
     if json_output:
         print(json.dumps({"runs": listed}, indent=2, allow_nan=False))
+
+
+def _refuse_several(n_runs: int, n_alphas: int, n_statistics: int) -> None:
+    """Refuse to save what is not one check; says what to type."""
+    if n_runs != 1:
+        raise QuantDriftError(f"--save calibrates a check on one run; got {n_runs} runs")
+    if n_alphas != 1:
+        got = f"one level, not {n_alphas}" if n_alphas else "one level"
+        raise QuantDriftError(f"--save stores one check; give {got}, e.g. --alpha 0.05")
+    if n_statistics > 1:
+        raise QuantDriftError(
+            f"--save stores one check; give one statistic, not {n_statistics}, e.g. --statistic S"
+        )
 
 
 def _allowed(evidence: Evidence) -> tuple[Statistic, ...]:
@@ -140,7 +158,7 @@ def _print(run: Run, found: Certified, lines: Sequence[str], *, markdown: bool) 
             _share(each.coverage, sd=True),
             _share(each.joint_violation),
             _share(each.violation),
-            _threshold(each.threshold),
+            _threshold(each),
         )
         for each in sorted(found.certificates, key=lambda each: -each.alpha)
     ]
@@ -154,7 +172,7 @@ def _print(run: Run, found: Certified, lines: Sequence[str], *, markdown: bool) 
         return
     table = Table(title=escape(title), title_justify="left")
     for name in HEAD:
-        table.add_column(name, justify="left" if name == "calibrated" else "right")
+        table.add_column(name, justify="left" if name == "statistic" else "right")
     for before, row in zip([None, *rows], rows, strict=False):
         if before is not None and before[0] != row[0]:
             table.add_section()
@@ -176,7 +194,10 @@ def _share(spread: Spread | None, *, sd: bool = False) -> str:
     return f"{100 * spread.mean:.{1 if sd else 2}f} %{plus}"
 
 
-def _threshold(value: float) -> str:
+def _threshold(each: Certificate) -> str:
+    value = each.threshold
+    if math.isfinite(value) and each.statistic == "entropy":  # stored as minus the entropy
+        return f"{-value + 0.0:.4g} nats"
     if math.isfinite(value):
         return f"{value:.4g}"
     return "∞ (nothing)" if value > 0 else "-∞ (everything)"
@@ -197,17 +218,18 @@ def _sentences(found: Certified) -> list[str]:
             assert each.reason is not None  # what is undefined says why
             lines.append(f"{each.reason[0].upper()}{each.reason[1:]}.")
             continue
+        but = "."
+        if found.flip_rate <= each.alpha:
+            but = (
+                ", but the bound alone says nothing: were every answer accepted, only "
+                f"{100 * found.flip_rate:.1f} % would have changed. Ask for a smaller --alpha."
+            )
         if each.violation is None:
-            lines.append(f"{level} no answer can be served without a second look.")
+            lines.append(f"{level} no answer can be served without a second look{but}")
         else:
             lines.append(
                 f"{level}, {100 * each.coverage.mean:.1f} % of the answers can be served without a "
-                f"second look; of those, {100 * each.violation.mean:.2f} % changed."
-            )
-        if found.flip_rate <= each.alpha:
-            lines.append(
-                f"{level} the bound alone says nothing: were every answer accepted, only "
-                f"{100 * found.flip_rate:.1f} % would have changed. Ask for a smaller --alpha."
+                f"second look; of those, {100 * each.violation.mean:.2f} % changed{but}"
             )
     return [*lines, LIKENESS]
 
@@ -216,8 +238,11 @@ def _saved(check: StabilityCheck, path: Path) -> str:
     if check.reason is not None:
         return f"Saved to {path}, calibrated on all inputs: {check.reason}."
     sign = "above" if check.statistic not in {"S", "2epsilon"} else "at or above"
-    looked_at = {"msp": "its msp", "entropy": "minus its entropy"}.get(check.statistic, "its gap")
+    looked_at = "its msp" if check.statistic == "msp" else "its gap"
+    where = f"{looked_at} is {sign} {check.threshold:.6g}"
+    if check.statistic == "entropy" and math.isfinite(check.threshold):  # minus the entropy
+        where = f"its entropy is below {-check.threshold + 0.0:.6g} nats"
     return (
         f"Saved to {path}, calibrated on all {check.n_calibration:,} inputs: an answer is accepted "
-        f"where {looked_at} is {sign} {check.threshold:.6g}."
+        f"where {where}."
     )

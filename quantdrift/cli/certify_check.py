@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.tables import console, print_markdown
+from quantdrift.errors import RunError
 from quantdrift.runs import Run
-from quantdrift.stability import StabilityCheck
+from quantdrift.stability import StabilityCheck, StabilityError
 from quantdrift.stability.applied import Applied, apply_check
 from quantdrift.statistics import Estimate
 
@@ -36,7 +37,7 @@ def apply_stored(path: Path, runs: Sequence[Run], *, json_output: bool, markdown
         QuantDriftError: the check cannot be read, or a run is of another pair or of other scores.
     """
     check = StabilityCheck.load(path)
-    applied = [(run, apply_check(check, run.evidence(), run.record)) for run in runs]
+    applied = [(run, _applied(check, run)) for run in runs]
     if json_output:
         listed = [
             {
@@ -83,6 +84,14 @@ def apply_stored(path: Path, runs: Sequence[Run], *, json_output: bool, markdown
     out.print(table)
     for line in lines:
         out.print(line, highlight=False, markup=False)
+
+
+def _applied(check: StabilityCheck, run: Run) -> Applied:
+    evidence = run.evidence()
+    try:
+        return apply_check(check, evidence, run.record)
+    except (StabilityError, RunError) as error:  # one of many: say which
+        raise type(error)(f"{run.path}: {error}") from error
 
 
 def _data(run: Run) -> str:

@@ -105,7 +105,7 @@ def contrast_command(options: ContrastOptions) -> None:
 
 
 def _dataset(path: Path, split: str) -> ClassificationDataset:
-    if path.exists() and not is_classification_folder(path):
+    if path.is_dir() and not is_classification_folder(path):
         raise DataError(
             f"{path} holds no classification data, which a contrast needs. Expected {LAYOUT}"
         )

@@ -95,7 +95,11 @@ def _accuracy(metrics: Metrics) -> list[str]:
     if not change or change["value"] is None:
         return []
     flip = metrics["flip@1"]["value"]
-    text = f"Accuracy moves by {_signed(100 * change['value'])} points, "
+    text = f"Accuracy moves by {_signed(100 * change['value'])} points"
+    if change.get("low") is not None and change.get("high") is not None:
+        low, high = (_signed(100 * change[end]) for end in ("low", "high"))
+        text += f" (95 % interval {low} to {high})"
+    text += ", "
     text += f"while {_percent(flip)} of the inputs got another class"
     if lost and lost["value"] is not None:
         text += f"; {_percent(lost['value'])} of those that were right are wrong now"

@@ -14,6 +14,7 @@ from quantdrift.cli.values import decimals
 from quantdrift.confidence import CONFIDENCES
 from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.report.law_figure import check_figure
+from quantdrift.routing.answers import answers_of
 from quantdrift.routing.cost import break_even_share
 from quantdrift.routing.figure import draw_cost
 from quantdrift.routing.router import GapRouter
@@ -60,9 +61,7 @@ def route_command(paths: Sequence[Path], options: RouteOptions) -> None:
     runs = find_runs(paths)
     refuse_copies(runs)
     if options.save is not None and len(runs) != 1:
-        raise QuantDriftError(
-            f"--save is for one run, whose gaps the threshold is one of; got {len(runs)}"
-        )
+        raise QuantDriftError(f"--save sets a threshold on one run; got {len(runs)} runs")
     studied = [study_run(run, settings) for run in runs]
     groups = group_runs(studied)
     if options.figure is not None:
@@ -77,8 +76,7 @@ def route_command(paths: Sequence[Path], options: RouteOptions) -> None:
         return
     out = console(wide=True)
     if router is not None:
-        told = f"router: {options.save} (to full precision: {router.rule})"
-        told += _counted(studied[0], options)
+        told = _saved(router, studied[0], options, settings)
         out.print(told, highlight=False, markup=False, soft_wrap=True)
     if options.figure is not None:
         out.print(f"figure: {options.figure}", highlight=False, markup=False, soft_wrap=True)
@@ -90,7 +88,9 @@ def _settings(options: RouteOptions) -> RouteSettings:
     scores = tuple(name for name in CONFIDENCES if options.score in {name, "all"})
     percentiles: tuple[float, ...] = PERCENTILES
     if options.percentile is not None:
-        percentiles = tuple(dict.fromkeys(decimals(options.percentile, "--percentile")))
+        percentiles = tuple(
+            dict.fromkeys(decimals(options.percentile, "--percentile", example="10,25,50"))
+        )
     recover = RECOVER if options.recover is None else options.recover
     if not 0 < recover <= 1:
         raise QuantDriftError(f"--recover {recover:g}: expected a share above 0 and at most 1")
@@ -121,10 +121,41 @@ def _save(
     return router
 
 
-def _counted(studied: RoutedRun, options: RouteOptions) -> str:
-    """What the threshold of a search was set by, where it was set by a share of the changes."""
+def _saved(
+    router: GapRouter, studied: RoutedRun, options: RouteOptions, settings: RouteSettings
+) -> str:
+    """What the router that was saved does on the inputs it was set on."""
+    routed, caught = _shares(router, studied)
+    if studied.logits:
+        told = f"router: {options.save} routes {100 * routed:.1f} % of these inputs"
+        if caught is not None:
+            told += f", catches {100 * caught:.1f} % of the changed answers"
+        return f"{told} (to full precision: {router.rule})"
+    told = f"router: {options.save} has {100 * routed:.1f} % of these queries rescored"
+    return f"{told} ({router.rule}){_counted(studied, options, settings)}"
+
+
+def _shares(router: GapRouter, studied: RoutedRun) -> tuple[float, float | None]:
+    """Shares of the inputs, and of those whose answer changed, that a router routes."""
+    answers = answers_of(studied.run.evidence(), router.score)
+    routed = answers.confidence < router.threshold
+    changed = answers.changed
+    return float(routed.mean()), float(routed[changed].mean()) if changed.any() else None
+
+
+def _counted(studied: RoutedRun, options: RouteOptions, settings: RouteSettings) -> str:
+    """How many of the changed answers of a search the router that was saved gives back."""
     point = studied.restoring
-    if point is None or (options.percentile is not None and options.recover is None):
+    if options.percentile is not None and options.recover is None:
+        at = [each for each in studied.rescoring if each.percentile == settings.percentiles[0]]
+        deepest = max(at, key=lambda each: each.k, default=None)
+        if deepest is None or deepest.restored is None:
+            return ""
+        return (
+            f"; {100 * deepest.restored:.1f} % of the changed first answers are restored by "
+            f"rescoring the first {deepest.k} below it"
+        )
+    if point is None:
         return ""
     what = {"restored": "are restored", "caught": "are caught (so many cannot be restored)"}
     return (

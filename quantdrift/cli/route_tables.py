@@ -55,7 +55,7 @@ def _tables(group: RoutedGroup, settings: RouteSettings) -> list[Printed]:
     names = [str(run.run.record["data"]["name"]) for run in group.runs]
     title = f"{group.spec} on {names[0]}" if len(names) == 1 else f"{group.spec}, {len(names)} runs"
     if group.logits:
-        tables = [_sweep(title, group), _curve(group)]
+        tables = [_sweep(title, group, settings), _curve(group)]
     else:
         tables = [_rescoring(title, group, settings)]
     if len(names) > 1:
@@ -71,7 +71,10 @@ def _tables(group: RoutedGroup, settings: RouteSettings) -> list[Printed]:
     return tables
 
 
-def _sweep(title: str, group: RoutedGroup) -> Printed:
+def _sweep(title: str, group: RoutedGroup, settings: RouteSettings) -> Printed:
+    parts = "one half", "the other"
+    if settings.share != 0.5:  # noqa: PLR2004 -- a half
+        parts = f"{100 * settings.share:g} %", "the rest"
     rows = [
         (
             point.score,
@@ -84,7 +87,7 @@ def _sweep(title: str, group: RoutedGroup) -> Printed:
         for point in group.points
     ]
     return (
-        title,
+        f"{title}: thresholds set on {parts[0]}, measured on {parts[1]}",
         ("score", "percentile", "routed", "lost accuracy recovered", "changes recovered"),
         rows,
     )
@@ -92,12 +95,16 @@ def _sweep(title: str, group: RoutedGroup) -> Printed:
 
 def _curve(group: RoutedGroup) -> Printed:
     curves = [run.curves[0] for run in group.runs]
+    points = mean_curve(curves)
     rows = [
         tuple(_percent(row[name]) for name in ("routed", "cost", "changes", "accuracy"))
-        for row in mean_curve(curves)
+        for row in points
+        # dearer than full precision alone: only the end, which is everything
+        if row["cost"] <= 1 or row is points[-1]
     ]
     return (
-        f"Cost of routing by {curves[0].score} (full precision alone is 100 %)",
+        f"Cost of routing by {curves[0].score} on these very inputs "
+        "(full precision alone is 100 %)",
         ("routed", "cost", "changes recovered", "lost accuracy recovered"),
         rows,
     )

@@ -140,6 +140,10 @@ def dataset_of(options: RunOptions) -> RetrievalDataset:
 
 def _searched(folder: Path, split: str) -> RetrievalDataset:
     """A folder in BEIR layout; of one that is neither, it is said what else would do."""
+    if not folder.exists():
+        raise DataError(f"{folder} does not exist; expected a folder, or one .npz file of images")
+    if folder.is_file() and folder.suffix != ".npz":
+        raise DataError(f"{folder} is a file; give its folder, {folder.parent}")
     try:
         return read_beir_folder(folder, split)
     except DataError as error:

@@ -29,8 +29,8 @@ def whole_numbers(text: str, option: str, *, least: int) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def decimals(text: str, option: str) -> tuple[float, ...]:
-    """The decimal numbers in a list with commas.
+def decimals(text: str, option: str, *, example: str = "3.25,3.5") -> tuple[float, ...]:
+    """The decimal numbers in a list with commas; the example is for the message.
 
     Raises:
         QuantDriftError: a part is none.
@@ -38,7 +38,7 @@ def decimals(text: str, option: str) -> tuple[float, ...]:
     parts = names(text)
     if not all(re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", part) for part in parts):
         raise QuantDriftError(
-            f"{option} {text}: expected numbers with commas between, e.g. 3.25,3.5"
+            f"{option} {text}: expected numbers with commas between, e.g. {example}"
         )
     return tuple(map(float, parts))
 

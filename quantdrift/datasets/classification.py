@@ -9,7 +9,9 @@ from pathlib import Path
 from quantdrift.datasets.beir_files import some
 from quantdrift.datasets.images import (
     LabelledImages,
+    array_names,
     array_parts,
+    arrays_in,
     find_images,
     read_arrays,
     read_image_folder,
@@ -63,22 +65,28 @@ def read_classification_folder(path: str | Path, split: str = "test") -> Classif
     """
     place = Path(path)
     if not place.exists():
-        raise DataError(f"{place} does not exist; expected a folder that holds {LAYOUT}")
+        raise DataError(f"{place} does not exist; expected a folder, or one .npz file")
+    if place.is_file() and place.suffix != ".npz":
+        raise DataError(f"{place} is a file; give its folder, {place.parent}")
     kind: Kind = "image"
     read: Callable[[str], Labelled | None]
+    found: list[str] = []
+    arrays: Path | None = None
     if place.is_file():
-        found, read = array_parts(place), partial(_array_part, place)
+        arrays, read = place, partial(_array_part, place)
     elif _texts(place):
         kind, found, read = "text", _texts(place), partial(_text_part, place)
     elif _image_parts(place):
         found, read = _image_parts(place), partial(_folder_part, place)
     elif len(files := _arrays(place)) == 1:
-        found, read = array_parts(files[0]), partial(_array_part, files[0])
+        arrays, read = files[0], partial(_array_part, files[0])
     else:
         there = some(sorted(entry.name for entry in place.iterdir())) or "nothing"
         more = f"; give the path of one of the {len(files)} .npz files" if files else ""
         raise DataError(f"{place} holds {there}{more}. Expected {LAYOUT}")
     test = read(split)
+    if test is None and arrays is not None:
+        raise DataError(_no_array(arrays, split))
     if test is None:
         raise DataError(
             f"{place} has no part {split!r}; it has {some(found) or 'nothing'}. Choose another "
@@ -90,6 +98,16 @@ def read_classification_folder(path: str | Path, split: str = "test") -> Classif
         split=split,
         test=test,
         train=None if split == TRAIN else read(TRAIN),
+    )
+
+
+def _no_array(file: Path, split: str) -> str:
+    names = arrays_in(file)
+    parts = array_parts(names)
+    other = f" Choose another part with --split: {some(parts)}." if parts else ""
+    return (
+        f"{file} has no array {array_names(split)}; it holds {some(names) or 'nothing'}."
+        f"{other} Expected {LAYOUT}"
     )
 
 

@@ -20,7 +20,9 @@ __all__ = [
     "SUFFIXES",
     "Images",
     "LabelledImages",
+    "array_names",
     "array_parts",
+    "arrays_in",
     "find_images",
     "read_arrays",
     "read_image_folder",
@@ -160,7 +162,25 @@ def read_arrays(file: Path, part: str) -> LabelledImages | None:
     )
 
 
-def array_parts(file: Path) -> list[str]:
+def array_names(part: str) -> str:
+    """What the images of a part may be called in an array file, for messages."""
+    first, *others = (images.format(part) for images, _ in _NAMES)
+    return f"{first} (or {', '.join(others)})"
+
+
+def array_parts(names: Sequence[str]) -> list[str]:
+    """The parts that arrays of these names hold, each with images and labels."""
+    found = set()
+    for images, labels in _NAMES:
+        before, after = images.split("{}")
+        parts = {name.removeprefix(before).removesuffix(after) for name in names}
+        found |= {
+            part for part in parts if {images.format(part), labels.format(part)} <= set(names)
+        }
+    return sorted(found)
+
+
+def arrays_in(file: Path) -> list[str]:
     """Names of the arrays in an array file."""
     try:
         with np.load(file, allow_pickle=False) as arrays:

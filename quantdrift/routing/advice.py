@@ -97,7 +97,7 @@ class Advice:
             )
         else:
             why = (
-                "the exception would be the rule"
+                "most inputs would be asked twice"
                 if self.at_risk.value >= MAJORITY
                 else "full precision for all of them costs less"
             )

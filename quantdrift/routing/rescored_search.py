@@ -81,7 +81,7 @@ class RescoredSearch:
                 distance).
 
         Raises:
-            QuantDriftError: a setting is not one of these.
+            QuantDriftError: a setting is not one of these, or the gate is of other scores.
         """
         if similarity not in get_args(RescoreSimilarity):
             raise UnknownNameError("similarity", similarity, get_args(RescoreSimilarity))
@@ -90,6 +90,7 @@ class RescoredSearch:
                 f"expected a gate on the gap; got one on {score}, which is of class "
                 "probabilities: a softmax of similarities is none"
             )
+        _check_scores(gate, similarity)
         if k < 1:
             raise QuantDriftError(f"expected k of at least 1; got {k}")
         if len(np.shape(reference_documents)) != 2:  # noqa: PLR2004 -- a matrix
@@ -193,6 +194,23 @@ class RescoredSearch:
             # an all-zero vector has cosine 0 with everything, as when runs are scored
             scores = np.divide(scores, norms, out=np.zeros_like(scores), where=norms > 0)
         return scores
+
+
+def _check_scores(gate: Gate, similarity: str) -> None:
+    """Refuse a gate that was set on other scores, as far as it says what they were."""
+    origin = getattr(gate, "origin", None)
+    reading, compared = (getattr(origin, name, None) for name in ("reading", "similarity"))
+    if reading in {"logits", "linear probe"}:
+        what = "a linear probe's class logits" if reading == "linear probe" else "class logits"
+        raise QuantDriftError(
+            f"the gate was set on {what}, and this is shown similarities; a threshold is in the "
+            "unit of its own scores. Set one on a retrieval run of this pair"
+        )
+    if compared is not None and compared != similarity:
+        raise QuantDriftError(
+            f"the gate was set on similarities by {compared}, and this search is by {similarity}; "
+            f"give similarity={compared!r}, or set a gate on a run by {similarity}"
+        )
 
 
 def _check_order(positions: NDArray[np.int64], scores: NDArray[Any]) -> None:

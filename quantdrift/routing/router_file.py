@@ -56,7 +56,12 @@ def read_router(path: Path) -> tuple[float, ConfidenceName, Origin]:
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise RunError(f"{path} is not a router's file")
+        kind = content.get("format") if isinstance(content, dict) else None
+        raise RunError(
+            f"{path} is not a router's file, but "
+            + (f"holds a {kind!r}" if isinstance(kind, str) else "something else")
+            + "; routers are written by: quantdrift route RUN --save FILE"
+        )
     if content.get("format_version") != FORMAT_VERSION:
         raise RunError(
             f"{path} is of format version {content.get('format_version')}; this quantdrift reads "

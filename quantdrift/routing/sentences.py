@@ -27,6 +27,12 @@ def sentences_of(group: RoutedGroup, settings: RouteSettings) -> list[str]:
             )
         elif settings.n_splits > 1:
             lines.append(f"±: standard deviation over {settings.n_splits} random splits.")
+        if len(run_scores := group.runs[0].curves) > 1 and all(r.two_classes for r in group.runs):
+            named = [curve.score for curve in run_scores]
+            lines.append(
+                f"With two classes {', '.join(named[:-1])} and {named[-1]} order the inputs alike: "
+                "their rows are the same."
+            )
         reasons = {point.accuracy.reason for point in group.points if point.accuracy.reason}
         lines += [f"No share of lost accuracy: {reason}." for reason in sorted(reasons)]
     else:

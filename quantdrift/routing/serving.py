@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quantdrift.confidence import ConfidenceName, confidence_of
 from quantdrift.errors import QuantDriftError, ScoreError
 from quantdrift.routing.batches import as_scores, batch_length, batch_rows
-from quantdrift.routing.gates import Gate, Routes, Traffic, routed_by, score_of
+from quantdrift.routing.gates import Accepts, Gate, Routes, Traffic, routed_by, score_of
 
 __all__ = ["Routed", "RoutedBatch", "RoutedModel"]
 
@@ -133,7 +133,20 @@ class RoutedModel:
             router: a `GapRouter`, or a check: anything with `accepts(scores)`, whose unaccepted
                 inputs are routed.
             classes: names of the classes.
+
+        Raises:
+            QuantDriftError: a model cannot be called, or the router is neither router nor check.
         """
+        for arm, model in (("candidate", candidate), ("reference", reference)):
+            if not callable(model):
+                raise QuantDriftError(
+                    f"expected a {arm} that can be called with a batch; got {_kind(model)}"
+                )
+        if not isinstance(router, Routes | Accepts):
+            raise QuantDriftError(
+                "expected a router (with routes(scores)) or a check (with accepts(scores)), e.g. "
+                f"GapRouter.load(FILE) or StabilityCheck.load(FILE); got {_kind(router)}"
+            )
         self.candidate = candidate
         self.reference = reference
         self.router = router
@@ -220,3 +233,7 @@ class RoutedModel:
                 f"{len(self.classes)} names of classes were given; the {arm} has {logits.shape[1]}"
             )
         return logits
+
+
+def _kind(value: object) -> str:
+    return repr(value) if isinstance(value, str) else type(value).__name__

@@ -65,6 +65,7 @@ class RoutedRun:
         rescoring: of the first items; empty for logits.
         restoring: the operating point of a search; None for logits, or if no answer changed.
         recover: share of the changed answers that `operating` gives back.
+        two_classes: whether the inputs have two items, so that all confidences order them alike.
     """
 
     run: Run
@@ -76,6 +77,7 @@ class RoutedRun:
     rescoring: Sequence[Rescoring]
     restoring: Restoring | None
     recover: float
+    two_classes: bool
 
     @property
     def similarity(self) -> str | None:
@@ -172,6 +174,7 @@ def study_run(run: Run, settings: RouteSettings) -> RoutedRun:
         rescoring=rescoring,
         restoring=restoring,
         recover=settings.recover,
+        two_classes=int(evidence.n_items.max()) == 2,  # noqa: PLR2004 -- two
     )
 
 

@@ -157,8 +157,8 @@ def _size_notes(check: StabilityCheck, n_items: tuple[int, int]) -> list[str]:
     if not (fewer or more):
         return []
     what = (
-        f"inputs of this run have {n_items[0]:,} to {n_items[1]:,} items, those calibrated on had "
-        f"{check.n_items_min:,} to {check.n_items_max:,}; "
+        f"inputs of this run have {_span(*n_items)} items, those calibrated on had "
+        f"{_span(check.n_items_min, check.n_items_max)}; "
     )
     if confidence_name(check.statistic) != "gap":
         return [f"{what}{check.statistic} is of all items' scores and on another scale with others"]
@@ -168,3 +168,7 @@ def _size_notes(check: StabilityCheck, n_items: tuple[int, int]) -> list[str]:
     if fewer:
         means.append("with fewer items it overturns less as a rule, and the check is too strict")
     return [what + "; ".join(means)]
+
+
+def _span(least: int, most: int) -> str:
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"

@@ -64,7 +64,12 @@ def read_check(path: Path) -> StabilityCheck:
             f"{path} cannot be read as a stability check: {error}. One is written by: {MAKE}"
         ) from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise StabilityError(f"{path} is not a stability check (its format is not {FORMAT!r})")
+        kind = content.get("format") if isinstance(content, dict) else None
+        raise StabilityError(
+            f"{path} is not a stability check, but "
+            + (f"holds a {kind!r}" if isinstance(kind, str) else "something else")
+            + "; one is written by: quantdrift certify RUN --alpha A --save FILE"
+        )
     if content.get("format_version") != FORMAT_VERSION:
         raise StabilityError(
             f"{path} is of format version {content.get('format_version')}; this quantdrift reads "

@@ -104,7 +104,7 @@ def test_similarities_have_no_msp_and_one_line_says_so(
 
 def test_what_says_nothing_is_said(cli: Cli, write: Callable[..., Path]) -> None:
     _, out, _ = cli("certify", write("calm", noise=0.01), "--alpha", 0.1, "--alpha", 0.001)
-    assert "At level 0.1 the bound alone says nothing: were every answer accepted, only" in out
+    assert "% changed, but the bound alone says nothing: were every answer accepted, only" in out
     assert "Nothing can be accepted at level 0.001 from so few inputs: that takes 999" in out
     _, out, _ = cli("certify", write("rough", noise=3), "--alpha", 0.1)
     assert "says nothing" not in out
@@ -130,7 +130,7 @@ def test_json_has_what_the_table_has(cli: Cli, write: Callable[..., Path]) -> No
 
 def test_markdown(cli: Cli, write: Callable[..., Path]) -> None:
     _, out, _ = cli("certify", write("logits"), "--markdown", "--statistic", "S", "--alpha", 0.2)
-    assert "| level | calibrated | accepted | accepted and changed |" in out
+    assert "| level | statistic | accepted | accepted and changed |" in out
     assert "| 0.20 | S |" in out
     assert "- At level 0.2, " in out
 
@@ -179,8 +179,10 @@ def test_a_check_of_another_pair_is_refused(
 ) -> None:
     file = tmp_path / "check.json"
     cli("certify", write("older"), "--alpha", 0.1, "--save", file)
-    code, _, err = cli("certify", write("other", spec="net@W3-g128-rtn"), "--check", file)
+    other = write("other", spec="net@W3-g128-rtn")
+    code, _, err = cli("certify", other.parent, "--check", file)
     assert code == 2
+    assert f"{other}: the stability check is for" in err
     assert "the stability check is for net@W4-g128-rtn, and is asked about net@W3-g128-rtn" in err
 
 
@@ -276,8 +278,31 @@ def test_what_another_number_of_items_means_is_said_for_each_case(
     file = tmp_path / "check.json"
     cli("certify", write("older"), "--alpha", 0.1, "--save", file)
     out = cli("certify", write("newer", n_items=n_items), "--check", file)[1]
-    assert f"have {n_items} to {n_items} items, those calibrated on had 6 to 6; {message}" in out
+    assert f"have {n_items} items, those calibrated on had 6; {message}" in out
     assert ("with more" in out, "with fewer" in out) == (n_items == 7, n_items == 5)
+
+
+def test_entropy_thresholds_are_told_in_nats(
+    cli: Cli, write: Callable[..., Path], tmp_path: Path
+) -> None:
+    run, told = write("logits"), ("--alpha", 0.1, "--statistic", "entropy")
+    out = cli("certify", run, *told, "--json")[1]
+    threshold = json.loads(out)["runs"][0]["certificates"][0]["threshold"]["value"]
+    assert threshold < 0
+    out = cli("certify", run, *told, "--save", tmp_path / "check.json")[1]
+    assert f"│ {-threshold:.4g} nats │" in out
+    stored = StabilityCheck.load(tmp_path / "check.json").threshold
+    assert f"accepted where its entropy is below {-stored:.6g} nats" in out
+
+
+def test_with_two_classes_it_is_said_that_confidences_order_alike(
+    cli: Cli, write: Callable[..., Path]
+) -> None:
+    said = "With two classes gap, msp and entropy order the inputs alike"
+    two = write("two", n_items=2)
+    assert said in cli("certify", two)[1]
+    assert said not in cli("certify", two, "--statistic", "gap")[1]
+    assert said not in cli("certify", write("six"))[1]
 
 
 def test_one_split_has_no_spread(cli: Cli, write: Callable[..., Path]) -> None:
@@ -296,8 +321,12 @@ def test_one_split_has_no_spread(cli: Cli, write: Callable[..., Path]) -> None:
         (("--statistic", "eps"), "unknown statistic 'eps'"),
         (("--splits", 0), "expected at least one split"),
         (("--share", 1), "expected at least one split"),
-        (("--save", "x.json"), "expected one run, one --alpha"),
-        (("--save", "x.json", "--alpha", 0.1, "--alpha", 0.2), "expected one run, one --alpha"),
+        (("--save", "x.json"), "give one level, e.g. --alpha 0.05"),
+        (("--save", "x.json", "--alpha", 0.1, "--alpha", 0.2), "give one level, not 2, e.g."),
+        (
+            ("--save", "x.json", "--alpha", 0.1, "--statistic", "S", "--statistic", "gap"),
+            "give one statistic, not 2",
+        ),
         (("--check", "x.json", "--alpha", 0.1), "expected no --alpha"),
         (("--check", "x.json"), "cannot be read as a stability check"),
         (("--json", "--markdown"), "expected --json or --markdown"),

@@ -106,6 +106,48 @@ def test_a_classifier_that_changes_much_is_told_the_run_that_allocates(
     assert "quantdrift allocate" not in words
 
 
+def test_the_two_tables_say_what_they_are_measured_on(cli: Cli, tmp_path: Path) -> None:
+    run = classifier(tmp_path / "pets")
+    out = cli("route", run, "--markdown", "--speed-up", "1.5")[1]
+    assert "vit@W4-channel-rtn on pets: thresholds set on one half, measured on the other" in out
+    assert "Cost of routing by gap on these very inputs" in out
+    # it breaks even at a third; beyond that only the end is shown
+    curve = [line.split(" | ")[1] for line in out.splitlines() if line.count(" | ") == 3]
+    assert "96.7 %" in curve
+    assert not {"106.7 %", "116.7 %"} & set(curve)
+    assert "166.7 %" in curve
+    out = cli("route", run, "--markdown", "--share", "0.3")[1]
+    assert "thresholds set on 30 %, measured on the rest" in out
+
+
+def test_with_two_classes_it_is_said_that_confidences_order_alike(cli: Cli, tmp_path: Path) -> None:
+    reference, candidate, labels = logits(0.5, 0)
+    evidence = evidence_of_logits(
+        reference[:, :2],
+        candidate[:, :2],
+        input_ids=[str(row) for row in range(N)],
+        classes=CLASSES[:2],
+        labels=[CLASSES[label % 2] for label in labels],
+    )
+    two = written(tmp_path / "two", evidence, "vit@W4-channel-rtn")
+    said = "With two classes gap, msp and entropy order the inputs alike: their rows are the same."
+    assert said in " ".join(cli("route", two)[1].split())
+    assert "two classes" not in cli("route", two, "--score", "gap")[1]
+    assert "two classes" not in cli("route", classifier(tmp_path / "three"))[1]
+
+
+def test_a_searchs_saved_percentile_is_told_by_what_it_restores(cli: Cli, tmp_path: Path) -> None:
+    run, path = search(tmp_path / "nq", 0.03), tmp_path / "router.json"
+    told = ("--percentile", "20", "--save", path)
+    line = next(
+        each for each in cli("route", run, *told)[1].splitlines() if each.startswith("router: ")
+    )
+    entries = json.loads(cli("route", run, *told, "--json")[1])["runs"][0]["rescoring"]
+    (at,) = (each for each in entries if (each["percentile"], each["k"]) == (20, 10))
+    assert f"has {100 * at['encoded']:.1f} % of these queries rescored (gap below " in line
+    assert f"; {100 * at['restored']:.1f} % of the changed first answers are restored" in line
+
+
 def test_a_faster_candidate_costs_less(cli: Cli, tmp_path: Path) -> None:
     run = classifier(tmp_path / "pets")
     _, out, _ = cli("route", run, "--speed-up", "10", "--json")
@@ -253,7 +295,15 @@ def test_the_saved_router_does_in_a_server_what_the_command_said(cli: Cli, tmp_p
     reference, candidate, _ = logits(0.5, 0)
     changed = reference.argmax(1) != candidate.argmax(1)
     _, out, _ = cli("route", run, "--save", path)
-    assert f"router: {path} (to full precision: gap below " in out
+    assert f"router: {path} routes " in out
+    assert "(to full precision: gap below " in out
+    said = cli("route", run, "--save", path, "--percentile", "30,60")[1].splitlines()[-2:]
+    line = next(each for each in said if each.startswith("router: "))
+    # 300 distinct gaps: the 30th percentile is the 91st smallest, below which lie 90
+    gaps = np.sort(np.sort(candidate, axis=1)[:, -2:] @ [-1.0, 1.0])
+    below = np.sort(candidate, axis=1)[:, -2:] @ [-1.0, 1.0] < gaps[90]
+    caught = 100 * below[changed].mean()
+    assert f"routes 30.0 % of these inputs, catches {caught:.1f} % of the changed" in line
     served = {}
     for name, options in {
         "default": (),
@@ -280,11 +330,14 @@ def test_what_cannot_be_done_is_said(cli: Cli, tmp_path: Path) -> None:
     one, two = classifier(tmp_path / "pets"), classifier(tmp_path / "cars", seed=1)
     for arguments, message in (
         ((one, "--score", "gaps"), "did you mean gap"),
-        ((one, "--percentile", "ten"), "expected numbers with commas"),
+        ((one, "--percentile", "ten"), "with commas between, e.g. 10,25,50"),
         ((one, "--percentile", "101"), "percentile from 0 to 100"),
         ((one, "--recover", "0"), "above 0 and at most 1"),
         ((one, "--share", "1"), "expected a share"),
-        ((one, two, "--save", tmp_path / "r.json"), "--save is for one run"),
+        (
+            (one, two, "--save", tmp_path / "r.json"),
+            "--save sets a threshold on one run; got 2 runs",
+        ),
         ((one, "--json", "--markdown"), "--json or --markdown"),
         ((one, "--figure", tmp_path / "cost.txt"), "a figure's name ends in"),
         ((tmp_path / "none",), "does not exist"),

@@ -82,7 +82,8 @@ def test_what_is_tolerated_is_told(tmp_path: Path) -> None:
         ('{"text": "a", "label": 1.5}', "must be a string or a whole number; got float"),
         ('{"text": "a", "label": ""}', '"label" is empty'),
         ('{"text": "a", "id": "q"}\n{"text": "b", "id": "q"}', "'q' is already on line 1"),
-        ('{"text": "a"', "line 1: expected a JSON object"),
+        ('{"text": "a"', "line 1, column 13: expected a JSON object"),
+        ('{"text": "a", "l": "b}', "column 20: expected a JSON object"),
         ("[1]", "line 1: expected a JSON object"),
         ("\n", "is empty"),
     ],
@@ -100,6 +101,10 @@ def test_a_folder_that_is_no_such_data_is_told_what_was_expected(tmp_path: Path)
         read_classification_folder(tmp_path)
     with pytest.raises(DataError, match="does not exist"):
         read_classification_folder(tmp_path / "nowhere")
+    (tmp_path / "test.jsonl").write_text("")
+    with pytest.raises(DataError, match=rf"is a file; give its folder, {tmp_path}$"):
+        read_classification_folder(tmp_path / "test.jsonl")
+    (tmp_path / "test.jsonl").unlink()
     with pytest.raises(DataError, match="has no part 'test'; it has dev"):
         read_classification_folder(write(tmp_path, dev=TEST))
 
@@ -177,7 +182,14 @@ def test_grey_images_get_three_equal_channels(tmp_path: Path) -> None:
             {"x_test": np.zeros((2, 2, 2, 3), dtype=np.uint8), "y_test": np.array([1])},
             "one label an image",
         ),
-        ({"x_dev": np.zeros((1, 2, 2, 3), dtype=np.uint8)}, "has no part 'test'; it has x_dev"),
+        (
+            {"a": np.zeros(1), "y_test": np.zeros(1)},
+            r"has no array x_test \(or test_images\); it holds a, y_test\. Expected",
+        ),
+        (
+            {"x_dev": np.zeros((1, 2, 2, 3), dtype=np.uint8), "y_dev": np.zeros(1)},
+            r"it holds x_dev, y_dev\. Choose another part with --split: dev\.",
+        ),
     ],
 )
 def test_array_files_of_another_shape_are_refused(

@@ -73,6 +73,8 @@ def test_what_is_no_decimal_is_refused_in_words(text: str) -> None:
     assert str(said.value) == (
         f"--budgets {text}: expected numbers with commas between, e.g. 3.25,3.5"
     )
+    with pytest.raises(QuantDriftError, match=r"e\.g\. 10,25$"):
+        decimals(text, "--percentile", example="10,25")
 
 
 @pytest.mark.parametrize(

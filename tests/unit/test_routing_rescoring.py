@@ -11,6 +11,7 @@ from routing_samples import searched, similarities
 
 from quantdrift.errors import QuantDriftError, ScoreError, UnknownNameError
 from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.origin import Origin
 from quantdrift.perturbation import flips
 from quantdrift.routing import GapRouter
 from quantdrift.routing.reordering import reorder, rescored_ranking, within
@@ -265,3 +266,20 @@ def test_what_does_not_fit_is_refused() -> None:
         RescoredSearch(find([[0, 9]], [[0.9, 0.8]]), len, DOCUMENTS, gate)(["query"])
     with pytest.raises(ScoreError, match="2 queries in one shape"):
         RescoredSearch(one, len, DOCUMENTS, gate)(["two", "queries"])
+
+
+def test_a_gate_that_was_set_on_other_scores_is_refused() -> None:
+    one = find([[0, 1]], [[0.9, 0.8]])
+
+    def made(**known: Any) -> RescoredSearch:
+        gate = GapRouter(threshold=0.5, origin=Origin(**known))
+        return RescoredSearch(one, len, DOCUMENTS, gate, similarity="dot")
+
+    with pytest.raises(QuantDriftError, match="was set on class logits"):
+        made(reading="logits")
+    with pytest.raises(QuantDriftError, match="was set on a linear probe's class logits"):
+        made(reading="linear probe")
+    with pytest.raises(QuantDriftError, match="similarity='cosine'"):
+        made(reading="retrieval", similarity="cosine")
+    assert made(reading="retrieval", similarity="dot").similarity == "dot"
+    assert made().similarity == "dot"

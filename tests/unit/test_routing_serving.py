@@ -219,7 +219,13 @@ def test_models_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(QuantDriftError, match="2 names of classes"):
         RoutedModel(identity, identity, ROUTER, classes=["a", "b"])(unsure)
     with pytest.raises(QuantDriftError, match="a router"):
-        RoutedModel(identity, identity, object())(unsure)  # type: ignore[arg-type]
+        RoutedModel(identity, identity, object())  # type: ignore[arg-type]
+    with pytest.raises(QuantDriftError, match=r"GapRouter\.load\(FILE\).*got 'r\.json'"):
+        RoutedModel(len, len, "r.json")  # type: ignore[arg-type]
+    with pytest.raises(QuantDriftError, match="a reference that can be called"):
+        RoutedModel(identity, np.zeros(2), ROUTER)  # type: ignore[arg-type]
+    with pytest.raises(QuantDriftError, match="a candidate that can be called"):
+        RoutedModel("vit", identity, ROUTER)  # type: ignore[arg-type]
     with pytest.raises(QuantDriftError, match="one decision for each of 1"):
         RoutedModel(identity, identity, SimpleNamespace(accepts=lambda _: True))(unsure)
 
