@@ -63,7 +63,8 @@ def allocate_for_classes(
                 batch_size=size,
                 n_contenders=n_contenders,
             ),
-            ids=part.ids,
+            # ids differ within a part only: an evaluated input may have the same
+            ids=[f"train part: {name}" for name in part.ids],
             dataset=job.dataset,
             key=None
             if part.key is None

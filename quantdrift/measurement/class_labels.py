@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from quantdrift.datasets.beir_files import some
 
-__all__ = ["match_labels"]
+__all__ = ["match_labels", "told_apart"]
+
+
+def told_apart(classes: Sequence[str]) -> tuple[str, ...]:
+    """Names of classes that differ: those that occur twice get their position.
+
+    >>> told_apart(["crane", "heron", "crane"])
+    ('crane (0)', 'heron', 'crane (2)')
+    """
+    times = Counter(classes)
+    return tuple(
+        f"{name} ({place})" if times[name] > 1 else name for place, name in enumerate(classes)
+    )
 
 
 def match_labels(
-    labels: Sequence[str], classes: Sequence[str]
+    labels: Sequence[str], classes: Sequence[str], *, positions: bool = True
 ) -> tuple[tuple[str, ...] | None, str | None]:
     """The class of every label: by name, whatever its case; else by position.
 
@@ -20,6 +33,7 @@ def match_labels(
     Args:
         labels: of the data, one an input.
         classes: of the model, by logit.
+        positions: whether whole numbers may mean positions; those of a probe mean nothing.
 
     Returns:
         (one class an input, or None where no label is a class; what deserves a word, or None). A
@@ -37,9 +51,14 @@ def match_labels(
         for label in distinct
         if label in exact or label.casefold() in folded
     }
-    if not means and all(
-        label.isascii() and label.isdecimal() and int(label) < len(classes) for label in distinct
-    ):
+    numbered = positions and all(map(_is_number, distinct))
+    if 0 < len(means) < len(distinct) and numbered and all(map(_is_number, classes)):
+        return None, (
+            "accuracy is not measured: labels and classes are whole numbers of which only some are "
+            "the same, so they may be counted from another start; the labels are "
+            f"{some(distinct)}, the classes {some(classes)}"
+        )
+    if not means and numbered and all(int(label) < len(classes) for label in distinct):
         means = {label: classes[int(label)] for label in distinct}
     if not means:
         return None, (
@@ -54,3 +73,7 @@ def match_labels(
         note = f"{n:,} {inputs} that the model has no class for, which counts as wrong: "
         note += some(unknown)
     return tuple(means.get(label, label) for label in labels), note
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal()

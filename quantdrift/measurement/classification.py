@@ -205,7 +205,9 @@ def measure_classes(
     """
     notes = [*reading.notes]
     if labels is not None:
-        labels, note = match_labels(labels, reading.classes)
+        labels, note = match_labels(
+            labels, reading.classes, positions=reading.record["reading"] == "logits"
+        )
         notes += [note] if note else []
     reference = reading.logits(side.reference)
     noise = None

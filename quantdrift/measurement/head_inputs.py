@@ -6,6 +6,7 @@ among the inputs. Source: paper, appendix "Image self-retrieval".
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -101,9 +102,11 @@ def as_encoder(reader: Reader) -> tuple[Reader, HeadReading]:
 def _before(head: HeadReading, run: Callable[[], Any], n: int) -> Vectors:
     """What goes into the head while something runs, float32 [n, dim]."""
     seen: list[NDArray[np.float32]] = []
+    here = threading.get_ident()  # in calibration every batch is under way in a thread of its own
 
     def watch(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
-        seen.append(given[0].detach().float().cpu().numpy())
+        if threading.get_ident() == here:
+            seen.append(given[0].detach().float().cpu().numpy())
 
     handle = head.layer.register_forward_pre_hook(watch)
     try:

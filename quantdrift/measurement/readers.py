@@ -4,17 +4,19 @@ linear probe on its embeddings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift.calibration.sample import calibration_texts
 from quantdrift.datasets.labelled import Kind, Labelled
 from quantdrift.errors import UnsupportedError
+from quantdrift.measurement.class_labels import told_apart
 from quantdrift.measurement.embeddings import digest_of
 from quantdrift.measurement.inputs import Inputs
 from quantdrift.measurement.text_inputs import text_inputs
@@ -122,7 +124,7 @@ def load_reader(
                 role="input",
                 ids=part.ids,
                 encode=lambda rows, batch_size: classifier.logits(
-                    [part.inputs[row] for row in rows.tolist()], batch_size
+                    _Chosen(part.inputs, rows), batch_size
                 ),
                 key={"contents": digest_of(part.contents()), "classifier": described},
                 lengths=np.array([len(text) for text in part.inputs], dtype=np.int64)
@@ -134,7 +136,7 @@ def load_reader(
             name=spec.model,
             module=classifier.module,
             gives="logits",
-            classes=tuple(classifier.classes),
+            classes=told_apart(classifier.classes),
             inputs=classified,
             model=model,
         )
@@ -149,6 +151,21 @@ def load_reader(
         inputs=lambda part: text_inputs(encoder, part.inputs, ids=part.ids),
         model=model,
     )
+
+
+class _Chosen(Sequence[Any]):
+    """Some of the inputs, each read when it is asked for: images are large."""
+
+    def __init__(self, inputs: Sequence[Any], rows: NDArray[np.int64]) -> None:
+        self._inputs, self._rows = inputs, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self._inputs[row] for row in self._rows[place].tolist()]
+        return self._inputs[int(self._rows[place])]
 
 
 def refuse_classifier(source: ModelSource) -> None:

@@ -184,12 +184,14 @@ def _length_limit(module: Any, tokenizer: Any) -> int | None:
 def _agree_on_padding(module: Any, tokenizer: Any) -> bool:
     """Let model and tokenizer pad by the same token; False if neither has one."""
     config = module.config
-    if tokenizer.pad_token_id is None:
-        if getattr(config, "pad_token_id", None) is None:
-            return False
-        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(config.pad_token_id)
-    elif getattr(config, "pad_token_id", None) is None:
+    if tokenizer.pad_token_id is not None:
+        # a decoder finds a text's last token by the config's; another there would be read as text
         config.pad_token_id = tokenizer.pad_token_id
+        return True
+    known = getattr(config, "pad_token_id", None)
+    if known is None or known < 0:
+        return False
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(known)
     return True
 
 

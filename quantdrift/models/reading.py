@@ -40,7 +40,7 @@ def reading_digest(holders: Sequence[object], modules: Sequence[nn.Module]) -> s
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
-    """A digest of a tokenizer: vocabulary, rules and side of padding, 32 hex digits."""
+    """A digest of a tokenizer: vocabulary, rules and what it pads and cuts, 32 hex digits."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:
         content: Any = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else repr(tokenizer)
@@ -48,8 +48,9 @@ def tokenizer_digest(tokenizer: Any) -> str:
         content = json.loads(fast.to_str())
         for name in _STATE:
             content.pop(name, None)
-    side = getattr(tokenizer, "padding_side", None)
-    text = json.dumps([content, side], sort_keys=True, default=str)
+    names = ("padding_side", "truncation_side")
+    sides = [getattr(tokenizer, name, None) for name in names]
+    text = json.dumps([content, *sides], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 

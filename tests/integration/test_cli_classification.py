@@ -272,6 +272,16 @@ def test_a_classifier_is_contrasted_by_what_goes_into_its_head(
     assert set(search.evidence().n_items.tolist()) == {11}
 
 
+def test_batches_that_are_calibrated_at_once_do_not_see_each_others_vectors(
+    quantdrift: Run, place: Path
+) -> None:
+    """Each batch runs in a thread of its own, and all of them go through one head."""
+    options = ("--data", "ROOT/images.npz", "--batch-size", "3", "--json")
+    contrasts = json.loads(quantdrift("contrast", "ROOT/vit@W4A8-channel", *options))["contrasts"]
+    record = read_run(Path(contrasts[0]["classification"]["path"])).record
+    assert record["quantization"]["calibration"]["n_inputs"] > 3
+
+
 def test_data_of_one_name_do_not_overwrite_each_other(quantdrift: Run, place: Path) -> None:
     write(place / "other" / "kinds", train=lines(9, 3), test=lines(9, 4))
     data = ("--data", "ROOT/kinds", "--data", "ROOT/other/kinds")

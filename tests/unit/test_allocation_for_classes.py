@@ -95,7 +95,7 @@ def job_of(scheme: str, *, train: bool = True) -> LabelledJob:
             with torch.inference_mode():
                 return np.concatenate([module(data[part][batch]).numpy() for batch in batches])
 
-        ids = [f"{part}-{number}" for number in range(len(data[part]))]
+        ids = [str(number) for number in range(len(data[part]))]  # the same in both parts
         return Inputs(role="input", ids=ids, encode=encode, key={"texts": part})
 
     return LabelledJob(
@@ -118,7 +118,7 @@ def test_the_layer_that_moves_the_gaps_gets_the_bits(criterion: str) -> None:
     assert allocation is not None
     assert allocation.width_of == {"loud": 3, "quiet": 2}
     assert measured.left_out == 0  # it was measured on training inputs
-    assert all(name.startswith("train-") for name in allocation.input_ids)
+    assert all(name.startswith("train part: ") for name in allocation.input_ids)
     uniform = job_of("W2")
     plain = measure_classes(
         uniform, uniform.run(by_logits(CLASSES)), by_logits(CLASSES), labels=None

@@ -13,7 +13,7 @@ from torch import nn
 
 from quantdrift import perturbation
 from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.measurement.class_labels import match_labels
+from quantdrift.measurement.class_labels import match_labels, told_apart
 from quantdrift.measurement.class_readings import ClassReading, by_logits, by_probe
 from quantdrift.measurement.classification import (
     Classified,
@@ -250,3 +250,23 @@ def test_texts_to_calibrate_on_are_refused_for_images(tmp_path: Path) -> None:
     check_scheme(spec, "text")
     with pytest.raises(UnsupportedError, match="the data are images"):
         check_scheme(spec, "image")
+
+
+def test_numbers_mean_positions_of_a_models_own_classes_only() -> None:
+    assert match_labels(["0", "1"], ["neg", "pos"]) == (("neg", "pos"), None)
+    found, note = match_labels(["0", "1"], ["neg", "pos"], positions=False)
+    assert found is None
+    assert "none of the model's classes" in (note or "")
+
+
+def test_numbers_that_start_elsewhere_are_not_read_by_name() -> None:
+    """Labels 0, 1, 2 of classes called 1, 2, 3 would all be off by one."""
+    found, note = match_labels(["0", "1", "2"], ["1", "2", "3"])
+    assert found is None
+    assert "counted from another start" in (note or "")
+
+
+def test_classes_of_one_name_are_told_apart() -> None:
+    classes = told_apart(["crane", "heron", "crane"])
+    assert len(set(classes)) == 3
+    assert match_labels(["0", "2"], classes)[0] == ("crane (0)", "crane (2)")
