@@ -38,6 +38,10 @@ class _Sides:
     gold: list[int]
 
 
+MOST_SEARCHES = 100
+"""Pairs of languages in one split whose embeddings and evidence are held side by side."""
+
+
 class BitextListener:
     """Listens to mteb's searches, whose evaluator is an object of its own each time."""
 
@@ -56,6 +60,12 @@ class BitextListener:
         similarity = similarity_of(model.base)
         if similarity is None:
             raise UnsupportedError("the model's similarity is none that quantdrift computes")
+        if len(so_far) >= MOST_SEARCHES:
+            so_far.clear()  # what was noted would stay in memory to the end
+            raise UnsupportedError(
+                f"more than {MOST_SEARCHES} pairs of languages are searched at once, whose drift "
+                "memory would not hold; choose languages with --languages"
+            )
         sides = [as_vectors(given[f"{side}_embeddings"]) for side in ("query", "corpus")]
         so_far.append(
             _Sides(

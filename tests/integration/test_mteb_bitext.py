@@ -157,6 +157,19 @@ def test_languages_side_by_side_are_searched_pair_by_pair(model: Model) -> None:
         assert_drift(entry, cosines(model, columns[one], columns[other]), list(range(50)))
 
 
+def test_more_pairs_of_languages_than_memory_holds_are_not_measured(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("quantdrift_mteb.bitext.MOST_SEARCHES", 1)
+    languages = {"a-b": ["eng-Latn", "fra-Latn"], "b-a": ["fra-Latn", "eng-Latn"]}
+    data = DatasetDict(test=Dataset.from_dict({"a": ONES, "b": OTHERS}))
+    task = make(data, languages=languages, parallel_subsets=True)
+    for entry in scores(model.pair, task)["test"]:
+        assert "drift_flip_at_1" not in entry
+        assert "drift_reference_main_score" in entry
+    assert "more than 1 pairs of languages" in capsys.readouterr().err
+
+
 def test_gold_positions_that_the_data_give_are_what_is_right(model: Model) -> None:
     gold = [(row, (row + 10) % 50) for row in range(50)]
     turned = OTHERS[-10:] + OTHERS[:-10]
