@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,7 +73,15 @@ def load_timm(
         takes="image",
         classes=tuple(map(str, names)),
         prepare=_Transformed(transform=transform),
-        description=f"{json.dumps(settings, sort_keys=True, default=str)}\n{transform!r}",
+        description="\n".join(
+            [
+                json.dumps([settings, said], sort_keys=True, default=str),
+                repr(transform),
+                repr(module),  # the same weights with another activation give other logits
+                _config(source),  # and with another number of heads, which only it tells
+                timm.__version__,
+            ]
+        ),
     )
 
 
@@ -84,6 +93,12 @@ class _Transformed:
 
     def __call__(self, images: Sequence[Any]) -> Tensor:
         return torch.stack([self.transform(picture) for picture in as_pictures(images)])
+
+
+def _config(source: ModelSource) -> str:
+    """The settings of a local folder as they stand there; of a hub model, its name."""
+    file = Path(source.location) / "config.json"
+    return file.read_text(encoding="utf-8") if source.kind != "hub" else source.location
 
 
 def _timm_name(source: ModelSource, revision: str | None) -> str:
