@@ -9,10 +9,11 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-from quantdrift.errors import RunError
+from quantdrift.errors import QuantDriftError, RunError
 
-__all__ = ["refuse_other", "whole_file", "write_text"]
+__all__ = ["read_object", "refuse_other", "whole_file", "write_text"]
 
 
 @contextmanager
@@ -62,6 +63,43 @@ def refuse_other(path: Path, format_: str, what: str) -> None:
             f"{path} holds something that is not {what}; expected a new file or an earlier {noun} "
             "to replace. Choose another place."
         )
+
+
+def read_object(
+    path: Path, format_: str, version: int, *, what: str, make: str, error: type[QuantDriftError]
+) -> dict[str, Any]:
+    """The JSON object in a file that tells its format and version.
+
+    Args:
+        path: the file.
+        format_: that it has to have.
+        version: likewise.
+        what: it is, for messages: "a router".
+        make: the command that writes one.
+        error: what to raise.
+
+    Raises:
+        QuantDriftError: an `error`: it is missing, damaged, something else, or of another version.
+    """
+    written = f"One is written by: {make}"
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise error(
+            f"expected {what} in {path}, which cannot be read ({problem.strerror}). {written}"
+        ) from problem
+    except ValueError as problem:
+        raise error(f"{path} is damaged, expected {what}: {problem}. {written}") from problem
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != format_:
+        held = f"a {found!r}" if isinstance(found, str) else "something else"
+        raise error(f"expected {what}; {path} holds {held}. {written}")
+    if content.get("format_version") != version:
+        raise error(
+            f"{path} is of format version {content.get('format_version')}; this quantdrift reads "
+            f"version {version}"
+        )
+    return dict(content)
 
 
 def write_text(path: Path, text: str, *, what: str) -> None:

@@ -17,14 +17,12 @@ from quantdrift.allocation.stored.as_scheme import can_be_named
 from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.cli import Interrupted
 from quantdrift.cli.contest import print_contest
+from quantdrift.cli.measuring import ModelOptions
 from quantdrift.cli.tables import console
 from quantdrift.components import CALIBRATED
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import QuantDriftError
 from quantdrift.grammar import ALLOCATION_KEYS
-from quantdrift.measurement.embeddings import EmbeddingStore, default_store
-from quantdrift.measurement.steps import Settings
-from quantdrift.progress import Silent, Terminal
 from quantdrift.spec import Scheme, Spec, parse
 from quantdrift.widths import FULL_BITS
 
@@ -32,7 +30,7 @@ __all__ = ["AllocateOptions", "allocate_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateOptions:
+class AllocateOptions(ModelOptions):
     """The options of `quantdrift allocate`, as typed by the user."""
 
     spec: str
@@ -41,12 +39,6 @@ class AllocateOptions:
     out: Path
     keep: Sequence[str]
     check: bool
-    batch_size: int
-    device: str | None
-    revision: str | None
-    cache: bool
-    json_output: bool
-    quiet: bool
 
 
 def allocate_command(options: AllocateOptions) -> None:
@@ -56,16 +48,15 @@ def allocate_command(options: AllocateOptions) -> None:
         QuantDriftError: anything wrong with spec, data, model or disk.
     """
     spec, keep = parse(options.spec), _keep(options.keep)
-    store = default_store() if options.cache else EmbeddingStore(None)
     before = _state(options.out)
     try:
         done = allocate_spec(
             spec,
             options.dataset,
             out=options.out,
-            settings=Settings(batch_size=options.batch_size, noise_floor=False),
-            store=store,
-            progress=Silent() if options.quiet else Terminal(),
+            settings=options.settings,
+            store=options.store,
+            progress=options.progress,
             keep=keep,
             check=options.check,
             device=options.device,
@@ -74,7 +65,11 @@ def allocate_command(options: AllocateOptions) -> None:
     except KeyboardInterrupt:
         written = _state(options.out) != before
         what = f"{options.out} is written" if written else f"{options.out} was not written"
-        kept = "; what was measured is kept, and the same command goes on" if store.root else ""
+        kept = (
+            "; what was measured is kept, and the same command goes on"
+            if options.store.root
+            else ""
+        )
         raise Interrupted(what + kept) from None
     if options.json_output:
         print(json.dumps(_json(done, options.out), indent=2, ensure_ascii=False))

@@ -13,6 +13,8 @@ from quantdrift.cli.options import (
     BatchSize,
     Cache,
     Device,
+    NoiseFloor,
+    NoiseSeed,
     Quiet,
     Ranks,
     Revision,
@@ -45,12 +47,10 @@ def contrast(  # noqa: PLR0917 -- typer makes options of the parameters
     ] = None,
     k: Ranks = 200,
     batch_size: BatchSize = 32,
-    noise_floor: Annotated[
-        bool, typer.Option(help="Run the reference a second time, to know what noise alone flips.")
-    ] = True,
+    noise_floor: NoiseFloor = True,
     device: Device = None,
     revision: Revision = None,
-    seed: Annotated[int, typer.Option(help="Of the order in which the noise floor is run.")] = 0,
+    seed: NoiseSeed = 0,
     cache: Cache = True,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,

@@ -11,8 +11,8 @@ from typing import Any
 
 from quantdrift.cli import Interrupted
 from quantdrift.cli.contrast_table import json_of, print_contrast, row_of
+from quantdrift.cli.measuring import MeasureOptions
 from quantdrift.cli.places import RUNS, default_place, earlier_run, tell_replaced
-from quantdrift.cli.run import KEPT
 from quantdrift.cli.tables import one_format
 from quantdrift.datasets.classification import (
     LAYOUT,
@@ -22,32 +22,19 @@ from quantdrift.datasets.classification import (
 )
 from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.measurement.contrast import Places, run_contrast
-from quantdrift.measurement.embeddings import EmbeddingStore, default_store
-from quantdrift.measurement.encoding import Settings
-from quantdrift.progress import Silent, Terminal
 from quantdrift.spec import Spec, parse
 
 __all__ = ["ContrastOptions", "contrast_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContrastOptions:
+class ContrastOptions(MeasureOptions):
     """The options of `quantdrift contrast`, as typed by the user."""
 
     specs: Sequence[str]
     data: Sequence[Path]
-    split: str
     out: Path | None
-    k: int
-    batch_size: int
-    noise_floor: bool
-    device: str | None
-    revision: str | None
-    seed: int
-    cache: bool
-    json_output: bool
     markdown: bool
-    quiet: bool
 
 
 def contrast_command(options: ContrastOptions) -> None:
@@ -78,22 +65,15 @@ def contrast_command(options: ContrastOptions) -> None:
             specs,
             datasets,
             place=place,
-            settings=Settings(
-                k=options.k,
-                batch_size=options.batch_size,
-                noise_floor=options.noise_floor,
-                seed=options.seed,
-            ),
-            store=default_store() if options.cache else EmbeddingStore(None),
-            progress=Silent() if options.quiet else Terminal(),
+            settings=options.settings,
+            store=options.store,
+            progress=options.progress,
             announce=announce,
             device=options.device,
             revision=options.revision,
         )
     except KeyboardInterrupt:
-        raise Interrupted(
-            "run folders that are there are whole" + (KEPT if options.cache else "")
-        ) from None
+        raise Interrupted("run folders that are there are whole" + options.kept) from None
     for record in earlier.values():
         tell_replaced(record)
     rows = [row_of(one) for one in found]

@@ -9,15 +9,12 @@ from rich.table import Table
 
 from quantdrift.cli import Interrupted
 from quantdrift.cli.places import default_place
-from quantdrift.cli.run import KEPT, RunOptions, dataset_of
+from quantdrift.cli.run import RunOptions, dataset_of
 from quantdrift.cli.tables import cell, console, show
 from quantdrift.corpus_size.effect import SizeEffect, compare_sizes
 from quantdrift.corpus_size.job import run_sizes
 from quantdrift.corpus_size.sweep import default_sizes, parse_sizes
-from quantdrift.measurement.embeddings import EmbeddingStore, default_store
-from quantdrift.measurement.steps import Settings
 from quantdrift.metrics import measure, parse_metric
-from quantdrift.progress import Silent, Terminal
 from quantdrift.runs import Run
 from quantdrift.spec import parse
 
@@ -48,21 +45,14 @@ def corpus_size_command(options: RunOptions, sizes: str | None) -> None:
             dataset,
             out=options.out or default_place(spec, dataset, "_by_corpus_size"),
             sizes=numbers,
-            settings=Settings(
-                k=options.k,
-                batch_size=options.batch_size,
-                noise_floor=options.noise_floor,
-                seed=options.seed,
-            ),
-            store=default_store() if options.cache else EmbeddingStore(None),
-            progress=Silent() if options.quiet else Terminal(),
+            settings=options.settings,
+            store=options.store,
+            progress=options.progress,
             device=options.device,
             revision=options.revision,
         )
     except KeyboardInterrupt:
-        raise Interrupted(
-            "run folders that are there are whole" + (KEPT if options.cache else "")
-        ) from None
+        raise Interrupted("run folders that are there are whole" + options.kept) from None
     effect = compare_sizes(runs[0].evidence(), runs[-1].evidence())
     if options.json_output:
         records = [{**run.record, "path": str(run.path)} for run in runs]

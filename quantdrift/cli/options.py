@@ -16,6 +16,8 @@ __all__ = [
     "Cache",
     "Data",
     "Device",
+    "NoiseFloor",
+    "NoiseSeed",
     "Quiet",
     "Ranks",
     "Revision",
@@ -69,6 +71,10 @@ Device = Annotated[
     typer.Option(help="cpu, cuda, cuda:1 or mps; the best there is if not given.", metavar="NAME"),
 ]
 Revision = Annotated[str | None, typer.Option(help="Revision of a hub model.", metavar="NAME")]
+NoiseFloor = Annotated[
+    bool, typer.Option(help="Run the reference a second time, to know what noise alone flips.")
+]
+NoiseSeed = Annotated[int, typer.Option(help="Of the order in which the noise floor is run.")]
 Cache = Annotated[
     bool,
     typer.Option(

@@ -13,20 +13,18 @@ from quantdrift.allocation.predict import Prediction
 from quantdrift.allocation.predict_job import Predicted, predict_model
 from quantdrift.allocation.predicted_runs import Additivity
 from quantdrift.cli import Interrupted
+from quantdrift.cli.measuring import ModelOptions
 from quantdrift.cli.predicted import print_prediction
 from quantdrift.cli.values import parse_group, refuse_scheme
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import QuantDriftError
-from quantdrift.measurement.embeddings import EmbeddingStore, default_store
-from quantdrift.measurement.steps import Settings
-from quantdrift.progress import Silent, Terminal
 from quantdrift.runs import find_runs
 
 __all__ = ["PredictOptions", "predict_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictOptions:
+class PredictOptions(ModelOptions):
     """The options of `quantdrift predict`, as typed by the user."""
 
     model: str
@@ -36,12 +34,6 @@ class PredictOptions:
     group: str
     runs: Sequence[Path]
     check: bool
-    batch_size: int
-    device: str | None
-    revision: str | None
-    cache: bool
-    json_output: bool
-    quiet: bool
 
 
 def predict_command(options: PredictOptions) -> None:
@@ -53,16 +45,15 @@ def predict_command(options: PredictOptions) -> None:
     refuse_scheme(options.model, "every width is predicted at once; use quantdrift predict {}")
     widths, group_size = _widths(options.widths), parse_group(options.group)
     runs = find_runs(options.runs)
-    store = default_store() if options.cache else EmbeddingStore(None)
     try:
         found = predict_model(
             options.model,
             options.dataset,
             widths=widths,
             group_size=group_size,
-            settings=Settings(batch_size=options.batch_size, noise_floor=False),
-            store=store,
-            progress=Silent() if options.quiet else Terminal(),
+            settings=options.settings,
+            store=options.store,
+            progress=options.progress,
             runs=runs,
             check=options.check,
             device=options.device,
@@ -70,7 +61,9 @@ def predict_command(options: PredictOptions) -> None:
         )
     except KeyboardInterrupt:
         kept = "what was measured is kept, and the same command goes on"
-        raise Interrupted(kept if store.root else "nothing is kept with --no-cache") from None
+        raise Interrupted(
+            kept if options.store.root else "nothing is kept with --no-cache"
+        ) from None
     if options.json_output:
         print(json.dumps(_json(found, options, group_size), indent=2, ensure_ascii=False))
     else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantdrift.cli import Interrupted
+from quantdrift.cli.measuring import MeasureOptions
 from quantdrift.cli.places import default_place, earlier_run, tell_replaced
 from quantdrift.cli.tables import print_run
 from quantdrift.datasets.beir_files import LAYOUT as BEIR_LAYOUT
@@ -21,41 +22,23 @@ from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.datasets.tasks import load_task
 from quantdrift.errors import DataError, QuantDriftError, UnsupportedError
 from quantdrift.measurement.classification_job import run_classification
-from quantdrift.measurement.embeddings import EmbeddingStore, default_store
 from quantdrift.measurement.job import run_spec
-from quantdrift.measurement.retrieval import Settings
 from quantdrift.measurement.versus_job import run_versus
-from quantdrift.progress import Silent, Terminal
 from quantdrift.runs import Run
 from quantdrift.spec import Spec
 from quantdrift.versus import Versus, parse_pair
 
-__all__ = ["KEPT", "RunOptions", "classification_of", "dataset_of", "run_command"]
-
-KEPT = (
-    "; embeddings and layers that were finished are kept, and the same command goes on from there"
-)
-"""What is said after Ctrl-C."""
+__all__ = ["RunOptions", "classification_of", "dataset_of", "run_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(MeasureOptions):
     """The options of `quantdrift run`, as typed by the user."""
 
     spec: str
     data: Path | None
     task: str | None
-    split: str
     out: Path | None
-    k: int
-    batch_size: int
-    noise_floor: bool
-    device: str | None
-    revision: str | None
-    seed: int
-    cache: bool
-    json_output: bool
-    quiet: bool
 
 
 def run_command(options: RunOptions) -> None:
@@ -79,19 +62,14 @@ def run_command(options: RunOptions) -> None:
             spec,
             dataset,
             out=out,
-            settings=Settings(
-                k=options.k,
-                batch_size=options.batch_size,
-                noise_floor=options.noise_floor,
-                seed=options.seed,
-            ),
-            store=default_store() if options.cache else EmbeddingStore(None),
-            progress=Silent() if options.quiet else Terminal(),
+            settings=options.settings,
+            store=options.store,
+            progress=options.progress,
             device=options.device,
             revision=options.revision,
         )
     except KeyboardInterrupt:
-        raise Interrupted("no run was written" + (KEPT if options.cache else "")) from None
+        raise Interrupted("no run was written" + options.kept) from None
     tell_replaced(earlier)
     if options.json_output:
         print(json.dumps({**run.record, "path": str(run.path)}, indent=2, ensure_ascii=False))

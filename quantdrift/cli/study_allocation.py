@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quantdrift.cli import Interrupted
+from quantdrift.cli.measuring import ModelOptions
 from quantdrift.cli.study_tables import print_study
 from quantdrift.cli.values import decimals, names, parse_group, refuse_scheme, whole_numbers
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.datasets.tasks import load_task
 from quantdrift.errors import QuantDriftError
 from quantdrift.grammar import CRITERIA
-from quantdrift.measurement.embeddings import EmbeddingStore, default_store
-from quantdrift.measurement.steps import Settings
-from quantdrift.progress import Silent, Terminal
 from quantdrift.study.allocation.cells import CorpusCells
 from quantdrift.study.allocation.grid import study_corpus
 from quantdrift.study.allocation.plan import AllocationPlan
@@ -25,7 +23,7 @@ __all__ = ["StudyOptions", "study_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudyOptions:
+class StudyOptions(ModelOptions):
     """The options of `quantdrift study allocation`, as typed by the user."""
 
     model: str
@@ -42,12 +40,6 @@ class StudyOptions:
     group: str
     solver: str
     out: Path
-    batch_size: int
-    device: str | None
-    revision: str | None
-    cache: bool
-    json_output: bool
-    quiet: bool
 
 
 def study_command(options: StudyOptions) -> None:
@@ -64,7 +56,6 @@ def study_command(options: StudyOptions) -> None:
     plan = _plan(options)
     check_place(options.out)
     datasets = _datasets(options)
-    store = default_store() if options.cache else EmbeddingStore(None)
     corpora: list[CorpusCells] = []
     try:
         for dataset in datasets:
@@ -72,9 +63,9 @@ def study_command(options: StudyOptions) -> None:
                 options.model,
                 dataset,
                 plan,
-                settings=Settings(batch_size=options.batch_size, noise_floor=False),
-                store=store,
-                progress=Silent() if options.quiet else Terminal(),
+                settings=options.settings,
+                store=options.store,
+                progress=options.progress,
                 device=options.device,
                 revision=options.revision,
             )
@@ -85,7 +76,11 @@ def study_command(options: StudyOptions) -> None:
         there = f"{options.out} has {len(corpora)} of {len(datasets)} corpora"
         raise Interrupted(
             (there if corpora else f"{options.out} was not written")
-            + ("; what was answered is kept, and the same command goes on" if store.root else "")
+            + (
+                "; what was answered is kept, and the same command goes on"
+                if options.store.root
+                else ""
+            )
         ) from None
     print_study([study], json_output=options.json_output)
     if not options.json_output:

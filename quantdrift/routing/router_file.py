@@ -11,7 +11,7 @@ from typing import Any
 from quantdrift.confidence import CONFIDENCES, ConfidenceName
 from quantdrift.errors import RunError
 from quantdrift.origin import Origin
-from quantdrift.whole_file import refuse_other, write_text
+from quantdrift.whole_file import read_object, refuse_other, write_text
 
 __all__ = ["MAKE", "read_router", "write_router"]
 
@@ -46,27 +46,7 @@ def read_router(path: Path) -> tuple[float, ConfidenceName, Origin]:
     Raises:
         RunError: no such file, or it cannot be read.
     """
-    try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunError(
-            f"expected a router's file; {path} cannot be read ({error.strerror}). "
-            f"Routers are written by: {MAKE}"
-        ) from error
-    except ValueError as error:
-        raise RunError(f"{path} is damaged: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        kind = content.get("format") if isinstance(content, dict) else None
-        raise RunError(
-            f"{path} is not a router's file, but "
-            + (f"holds a {kind!r}" if isinstance(kind, str) else "something else")
-            + "; routers are written by: quantdrift route RUN --save FILE"
-        )
-    if content.get("format_version") != FORMAT_VERSION:
-        raise RunError(
-            f"{path} is of format version {content.get('format_version')}; this quantdrift reads "
-            f"version {FORMAT_VERSION}"
-        )
+    content = read_object(path, FORMAT, FORMAT_VERSION, what="a router", make=MAKE, error=RunError)
     threshold: Any = content.get("threshold")
     score: Any = content.get("score")
     number = isinstance(threshold, int | float) and not isinstance(threshold, bool)

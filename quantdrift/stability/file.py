@@ -14,7 +14,7 @@ from quantdrift.stability.check import SAMPLE, StabilityCheck
 from quantdrift.stability.errors import MAKE, StabilityError
 from quantdrift.stability.nonconformity import STATISTICS, bounds_gap
 from quantdrift.stability.threshold import least_inputs
-from quantdrift.whole_file import refuse_other, write_text
+from quantdrift.whole_file import read_object, refuse_other, write_text
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "read_check", "write_check"]
 
@@ -57,24 +57,9 @@ def read_check(path: Path) -> StabilityCheck:
     Raises:
         StabilityError: it is missing, damaged, something else, or of another version.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StabilityError(
-            f"{path} cannot be read as a stability check: {error}. One is written by: {MAKE}"
-        ) from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        kind = content.get("format") if isinstance(content, dict) else None
-        raise StabilityError(
-            f"{path} is not a stability check, but "
-            + (f"holds a {kind!r}" if isinstance(kind, str) else "something else")
-            + "; one is written by: quantdrift certify RUN --alpha A --save FILE"
-        )
-    if content.get("format_version") != FORMAT_VERSION:
-        raise StabilityError(
-            f"{path} is of format version {content.get('format_version')}; this quantdrift reads "
-            f"version {FORMAT_VERSION}"
-        )
+    content = read_object(
+        path, FORMAT, FORMAT_VERSION, what="a stability check", make=MAKE, error=StabilityError
+    )
     try:
         return _check(content)
     except (KeyError, TypeError, ValueError) as error:

@@ -328,7 +328,7 @@ def test_one_split_has_no_spread(cli: Cli, write: Callable[..., Path]) -> None:
             "give one statistic, not 2",
         ),
         (("--check", "x.json", "--alpha", 0.1), "expected no --alpha"),
-        (("--check", "x.json"), "cannot be read as a stability check"),
+        (("--check", "x.json"), "expected a stability check in x.json, which cannot be read"),
         (("--json", "--markdown"), "expected --json or --markdown"),
     ],
 )

@@ -130,7 +130,7 @@ def test_files_that_hold_no_router_are_refused(tmp_path: Path) -> None:
         GapRouter.load(path)
     good = {"format": "quantdrift-router", "format_version": 1, "score": "gap", "threshold": 1.0}
     for change, message in (
-        ({"format": "other"}, "not a router's file"),
+        ({"format": "other"}, "expected a router"),
         ({"format_version": 2}, "format version 2"),
         ({"score": "margin"}, "damaged"),
         ({"threshold": True}, "damaged"),

@@ -89,15 +89,15 @@ def test_something_else_is_neither_read_nor_replaced(path: Path) -> None:
     with pytest.raises(StabilityError, match="quantdrift certify RUN"):
         StabilityCheck.load(path)
     path.write_text('{"format": "quantdrift-run"}')
-    with pytest.raises(StabilityError, match="is not a stability check"):
+    with pytest.raises(StabilityError, match="expected a stability check"):
         StabilityCheck.load(path)
     with pytest.raises(RunError, match="not a stability check"):
         check().save(path)
     path.write_text('{"format"')
-    with pytest.raises(StabilityError, match="cannot be read"):
+    with pytest.raises(StabilityError, match="is damaged"):
         StabilityCheck.load(path)
     path.write_text("[]")
-    with pytest.raises(StabilityError, match="is not a stability check"):
+    with pytest.raises(StabilityError, match="expected a stability check"):
         StabilityCheck.load(path)
 
 

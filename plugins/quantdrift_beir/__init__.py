@@ -1,0 +1,1 @@
+"""quantdrift inside beir."""
