@@ -7,15 +7,21 @@ noise floor. Reading it needs no torch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import RunError
 
-__all__ = ["Confidence", "Evidence", "Judgements", "Noise", "Top"]
+__all__ = ["Confidence", "Deltas", "Evidence", "Judgements", "Noise", "Top"]
+
+Deltas = Literal["all", "listed", "none"]
+"""Which items' score changes the extremes of delta are over: all that were scored; those that lists
+which were cut short tell of, so that epsilon and S are lower bounds; or none, for answers without
+scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,6 +57,34 @@ class Judgements:
         """The labels of one input, item index to grade."""
         part = slice(self.offsets[row], self.offsets[row + 1])
         return dict(zip(self.items[part].tolist(), self.grades[part].tolist(), strict=True))
+
+    @classmethod
+    def from_qrels(
+        cls,
+        qrels: Mapping[str, Mapping[str, int]],
+        input_ids: Sequence[str],
+        names: list[str],
+    ) -> Judgements:
+        """The labels of inputs.
+
+        Args:
+            qrels: input to item to grade; inputs without an entry have no judgement.
+            input_ids: of the rows, in order.
+            names: of items, by index; judged items that are new are added.
+        """
+        index = {name: number for number, name in enumerate(names)}
+        labels = [qrels.get(input_id, {}) for input_id in input_ids]
+        new = dict.fromkeys(item for part in labels for item in part if item not in index)
+        index |= {name: len(names) + number for number, name in enumerate(new)}
+        names.extend(new)
+        items = [index[item] for part in labels for item in part]
+        grades = [int(grade) for part in labels for grade in part.values()]
+        counts = np.array([len(part) for part in labels], dtype=np.int64)
+        return cls(
+            offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            items=np.array(items, dtype=np.int64),
+            grades=np.array(grades, dtype=np.int64),
+        )
 
     def part(self, rows: NDArray[np.int64]) -> Judgements:
         """The labels of some of the inputs, in the order given."""
@@ -104,6 +138,8 @@ class Evidence:
         judgements: relevance labels, where there are any.
         noise: the noise floor, where it was measured.
         confidence: the candidate's confidence, where scores are logits.
+        deltas: which items the extremes of delta are over. If it is not "all", `n_items` counts the
+            items that are known.
     """
 
     input_ids: NDArray[Any]
@@ -116,6 +152,7 @@ class Evidence:
     judgements: Judgements | None = None
     noise: Noise | None = None
     confidence: Confidence | None = None
+    deltas: Deltas = "all"
 
     def __post_init__(self) -> None:
         n = len(self.input_ids)
@@ -179,8 +216,13 @@ class Evidence:
 
     @property
     def cut_short(self) -> bool:
-        """Whether some input had more items than ranks are stored."""
-        return int(self.n_items.max(initial=0)) > self.depth
+        """Whether some input had more items than ranks are stored, or may have had."""
+        return self.deltas == "listed" or int(self.n_items.max(initial=0)) > self.depth
+
+    @property
+    def exact(self) -> bool:
+        """Whether the extremes of delta are over all items, and not over the known ones."""
+        return self.deltas == "all"
 
     @property
     def depth(self) -> int:

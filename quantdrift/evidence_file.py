@@ -8,7 +8,7 @@ from the same functions the metrics use, and ignored when reading.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 
 from quantdrift import perturbation
 from quantdrift.errors import RunError
-from quantdrift.evidence import Confidence, Evidence, Judgements, Noise, Top
+from quantdrift.evidence import Confidence, Deltas, Evidence, Judgements, Noise, Top
 
 __all__ = ["FORMAT_VERSION", "read_evidence", "write_evidence"]
 
 FORMAT_VERSION = 1
+_BOUNDS_VERSION = 2
+"""Of evidence whose deltas are not all known: what read only version 1 would take it for exact."""
 _VERSION_KEY = b"quantdrift_evidence_version"
+_DELTAS_KEY = b"quantdrift_deltas"
 _ARMS = ("reference", "candidate")
 
 
@@ -65,7 +68,9 @@ def write_evidence(evidence: Evidence, path: Path) -> None:
     if evidence.confidence is not None:
         columns["candidate_msp"] = pa.array(evidence.confidence.msp)
         columns["candidate_entropy"] = pa.array(evidence.confidence.entropy)
-    table = pa.table(columns).replace_schema_metadata({_VERSION_KEY: str(FORMAT_VERSION).encode()})
+    version = FORMAT_VERSION if evidence.exact else _BOUNDS_VERSION
+    metadata = {_VERSION_KEY: str(version).encode(), _DELTAS_KEY: evidence.deltas.encode()}
+    table = pa.table(columns).replace_schema_metadata(metadata)
     pq.write_table(table, path, compression="zstd")
 
 
@@ -85,10 +90,11 @@ def read_evidence(path: Path) -> Evidence:
     except (pa.ArrowException, OSError) as error:
         raise RunError(f"{path} is not a readable Parquet file: {error}") from error
     version = (table.schema.metadata or {}).get(_VERSION_KEY)
-    if version != str(FORMAT_VERSION).encode():
+    if version not in {str(known).encode() for known in (FORMAT_VERSION, _BOUNDS_VERSION)}:
         found = "no version" if version is None else f"version {version.decode()}"
         raise RunError(
-            f"{path} holds evidence of {found}; this quantdrift reads version {FORMAT_VERSION}. "
+            f"{path} holds evidence of {found}; this quantdrift reads versions up to "
+            f"{_BOUNDS_VERSION}. "
             "Read it with the quantdrift that wrote it, or make the run again."
         )
     try:
@@ -131,7 +137,15 @@ def _evidence(table: pa.Table) -> Evidence:
         judgements=judgements,
         noise=noise,
         confidence=confidence,
+        deltas=_deltas(table),
     )
+
+
+def _deltas(table: pa.Table) -> Deltas:
+    name = (table.schema.metadata or {}).get(_DELTAS_KEY, b"all").decode()
+    if name not in get_args(Deltas):
+        raise ValueError(f"deltas of {name!r}")
+    return cast(Deltas, name)
 
 
 def _nullable(values: NDArray[np.float64]) -> pa.Array:

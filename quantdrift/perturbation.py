@@ -127,7 +127,8 @@ def contender_count(evidence: Evidence) -> NDArray[np.int64]:
 def contenders_cut_short(evidence: Evidence) -> NDArray[np.bool_]:
     """Whether the stored list ends among contenders, so that their count is only a lower bound."""
     full = contender_count(evidence) == evidence.depth - 1
-    return np.asarray(full & (evidence.n_items > evidence.depth))
+    more = evidence.n_items > evidence.depth
+    return np.asarray(full & (more | (evidence.deltas == "listed")))
 
 
 def perturbation_s(evidence: Evidence) -> Floats:
@@ -136,12 +137,17 @@ def perturbation_s(evidence: Evidence) -> Floats:
     Returns:
         float64 [n_inputs], in score units, from 0 to 2 epsilon; NaN where no item was scored.
         A flip implies that the candidate gap is at most S (Corollary 1; equal only in a tie).
+        Where the reference's score of the candidate's top-1 is not known (lists that were cut
+        short), 0.
     """
     top = evidence.candidate_top
     # delta was rounded to float32 when its extremes were taken; do the same here, or S could leave
     # [0, 2 epsilon] by a rounding error.
     delta = (top.candidate_scores[:, 0] - top.reference_scores[:, 0]).astype(np.float64)
-    return np.asarray(delta - evidence.delta_min.astype(np.float64))
+    s = np.asarray(delta - evidence.delta_min.astype(np.float64))
+    if evidence.deltas != "listed":
+        return s
+    return np.where((evidence.n_items > 0) & np.isnan(s), 0.0, s)
 
 
 def flips(evidence: Evidence) -> NDArray[np.bool_]:

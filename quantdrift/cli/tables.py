@@ -88,7 +88,7 @@ def print_run(run: Run) -> None:
 
 
 def _estimates(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Estimate]:
-    names = ("value", "low", "high", "n", "reason")
+    names = ("value", "low", "high", "n", "reason", "bound")
     return {
         name: Estimate(**{key: value for key, value in entry.items() if key in names})
         for name, entry in metrics.items()
@@ -137,17 +137,16 @@ def has_value(estimate: Estimate) -> bool:
 
 
 def show(metric: Metric, estimate: Estimate) -> str:
-    """The value as people read it; "-" if there is none, ∞ if it is infinite."""
-    if estimate.value is not None and isinf(estimate.value):
-        return "∞"
-    return (
-        _form(metric)(estimate.value) if estimate.value is not None and has_value(estimate) else "-"
-    )
+    """The value as people read it, a bound with its sign; "-" if there is none, ∞ if infinite."""
+    if estimate.value is None:
+        return "-"
+    sign = {None: "", "lower": "≥ ", "upper": "≤ "}[estimate.bound]
+    return sign + ("∞" if isinf(estimate.value) else _form(metric)(estimate.value))
 
 
 def show_interval(metric: Metric, estimate: Estimate) -> str:
-    """The 95 % interval as people read it; empty if there is none."""
-    if estimate.low is None and estimate.high is None:
+    """The 95 % interval as people read it; empty if there is none, or it is one of a bound."""
+    if (estimate.low is None and estimate.high is None) or estimate.bound is not None:
         return ""
     # where there is no end, what the metric can be at all is one
     ends = (

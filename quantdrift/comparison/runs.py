@@ -159,6 +159,8 @@ def _sample(
     if metric.arm == "relative":
         ask = f"change.{str(metric).removeprefix('relative.')}"
         return _nothing(metric, f"a ratio of means has no value per input; compare {ask}")
+    if metric.family.when_cut != "the same" and not (one.exact and other.exact):
+        return _nothing(metric, "only a bound is known, of lists that were cut short")
     both_runs = (one, other)
     a, b = (metric.told_apart(metric.per_input(run), both_runs) for run in both_runs)
     b = b[order]

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quantdrift.evidence import Evidence, Judgements, Noise, Top
 from quantdrift.scoring import ScoreState
@@ -48,7 +47,7 @@ def assemble(
     names = [item_ids[position] for position in occurring.tolist()]
     judgements = None
     if qrels:
-        judgements = _judgements(qrels, input_ids, names)
+        judgements = Judgements.from_qrels(qrels, input_ids, names)
     made = [
         Top(
             items=np.where(positions >= 0, np.searchsorted(occurring, positions), -1),
@@ -77,29 +76,7 @@ def with_qrels(evidence: Evidence, qrels: Qrels) -> Evidence:
         evidence: with or without labels.
         qrels: input id to item id to grade.
     """
+    input_ids = [str(name) for name in evidence.input_ids]
     names = [str(name) for name in evidence.item_ids]
-    judgements = _judgements(qrels, [str(name) for name in evidence.input_ids], names)
+    judgements = Judgements.from_qrels(qrels, input_ids, names)
     return replace(evidence, item_ids=np.array(names, dtype=object), judgements=judgements)
-
-
-def _judgements(qrels: Qrels, input_ids: Sequence[str], names: list[str]) -> Judgements:
-    """The labels of the inputs; names of judged items that are new are added to `names`."""
-    index = {name: number for number, name in enumerate(names)}
-    items: list[int] = []
-    grades: list[int] = []
-    counts: list[int] = []
-    for input_id in input_ids:
-        labels = qrels.get(input_id, {})
-        for item_id, grade in labels.items():
-            if item_id not in index:
-                index[item_id] = len(names)
-                names.append(item_id)
-            items.append(index[item_id])
-            grades.append(int(grade))
-        counts.append(len(labels))
-    offsets: NDArray[np.int64] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Judgements(
-        offsets=offsets,
-        items=np.array(items, dtype=np.int64),
-        grades=np.array(grades, dtype=np.int64),
-    )

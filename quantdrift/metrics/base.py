@@ -25,6 +25,7 @@ __all__ = [
     "Section",
     "Uncertainty",
     "Unit",
+    "WhenCut",
 ]
 
 Direction = Literal["lower", "higher", "none"]
@@ -40,6 +41,10 @@ Unit = Literal["rate", "score", "ratio", "gain", "rank", "items", "grade", "simi
 Arm = Literal["candidate", "reference", "change", "relative"]
 """What a metric of one arm is about: either arm, candidate minus reference, or that difference as
 a share of the reference's mean."""
+
+WhenCut = Literal["the same", "at least", "at most", "undefined"]
+"""What a metric of lists that were cut short says of the whole ranking, as not all deltas are
+known."""
 
 Section = Literal[
     "top of the list", "gap and perturbation", "stability check", "relevance", "whole ranking"
@@ -87,6 +92,8 @@ class Family:
         of_reference: whether it is about the reference alone, so that two candidates share it.
         censored: for values of +inf that only mean "more than was stored", where evidence is cut
             short: how many are known for certain. Pooled runs are only told apart up to the least.
+        when_cut: what it says where only some deltas are known: the same, a lower or upper bound
+            of every input's value, or nothing.
         ties: tie policy.
     """
 
@@ -112,4 +119,5 @@ class Family:
     headline: bool = False
     of_reference: bool = False
     censored: Callable[[Evidence], int] | None = None
+    when_cut: WhenCut = "the same"
     ties: str = POSITION_TIES

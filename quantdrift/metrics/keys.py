@@ -14,6 +14,8 @@ from quantdrift.metrics.cutoffs import cutoff_text
 from quantdrift.metrics.metric import Metric
 from quantdrift.statistics import undefined
 
+_BOUNDS = {None: "", "lower": "_at_least", "upper": "_at_most"}
+
 __all__ = ["VARIABLE", "drift_keys", "harness_metrics", "key_of"]
 
 VARIABLE = "QUANTDRIFT_METRICS"
@@ -73,7 +75,8 @@ def drift_keys(
 
     Returns:
         Key to number, None where it is undefined or infinite; rates, and changes of anything, with
-        `_low` and `_high`, the ends of their 95 % interval.
+        `_low` and `_high`, the ends of their 95 % interval. The key of what is only a bound ends in
+        `_at_least` or `_at_most`.
     """
     keys: dict[str, Any] = {}
     for metric in metrics:
@@ -82,7 +85,7 @@ def drift_keys(
         except MetricError as error:
             warn(str(error))
             estimate = undefined(str(error))
-        key, entry = key_of(metric), estimate.to_json()
+        key, entry = key_of(metric) + _BOUNDS[estimate.bound], estimate.to_json()
         keys[key] = entry["value"]
         if entry["value"] is not None and (metric.unit == "rate" or metric.arm == "change"):
             keys[f"{key}_low"], keys[f"{key}_high"] = entry["low"], entry["high"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,10 +99,15 @@ class Metric:
     def per_input(self, evidence: Evidence) -> NDArray[np.float64]:
         """The value of every input, float64 [n_inputs], NaN where it is undefined.
 
+        Where not all deltas are known, it is what `Family.when_cut` says.
+
         Raises:
-            MetricError: the cut-off is deeper than the stored ranking, and that ranking was cut; or
-                it is a relative change, which is one of means.
+            MetricError: the cut-off is deeper than the stored ranking, and that ranking was cut; it
+                is a relative change, which is one of means; or it is not known, as not all deltas
+                are.
         """
+        if why := self._unknown([evidence]):
+            raise MetricError(f"{self}: {why}")
         if self.arm == "relative":
             change = str(replace(self, arm="change"))
             raise MetricError(f"{self} is a ratio of means: an input has none. Ask for {change}")
@@ -131,6 +136,8 @@ class Metric:
             group = [evidence for evidence in group if evidence.judgements is not None]
             if not group:
                 return undefined("no relevance labels")
+        if why := self._unknown(group):
+            return undefined(why)
         values = self.told_apart(_joined(self._values(evidence) for evidence in group), group)
         defined = ~np.isnan(values)
         if not defined.any():
@@ -138,10 +145,29 @@ class Metric:
         if self.arm == "relative":
             reference = _joined(self._arm(evidence, "reference") for evidence in group)[defined]
             return relative_change_estimate(values[defined] + reference, reference)
-        estimate = self._estimate(values[defined])
+        estimate = replace(self._estimate(values[defined]), bound=self._bound(group))
         if estimate.value is not None and math.isinf(estimate.value):
             return replace(estimate, reason=self.family.infinite_when)
         return estimate
+
+    def _unknown(self, group: Sequence[Evidence]) -> str | None:
+        """Why the metric is unknown where not all deltas are known; None where it is known."""
+        deltas = {evidence.deltas for evidence in group} - {"all"}
+        if not deltas:
+            return None
+        if self.where is not None and self.where.by.family.when_cut != "the same":
+            return f"{self.where.by} is not known of every input (not all scores are)"
+        if "none" in deltas and self.family.when_cut != "the same":
+            return "the answers have no scores"
+        if self.family.when_cut == "undefined":
+            return "needs every item's score in both arms, and these are lists that were cut short"
+        return None
+
+    def _bound(self, group: Sequence[Evidence]) -> Literal["lower", "upper"] | None:
+        if all(evidence.exact for evidence in group):
+            return None
+        bounds: dict[str, Literal["lower", "upper"]] = {"at least": "lower", "at most": "upper"}
+        return bounds.get(self.family.when_cut)
 
     def _why_undefined(self, group: Sequence[Evidence]) -> str:
         too_few = self.family.too_few and self.family.too_few(group, self.cutoff)
@@ -183,6 +209,10 @@ class Metric:
         cutoff = int(self.cutoff) if self.family.cutoff_is == "rank" else 0
         needed = max(cutoff + self.family.ranks_beyond, self.family.ranks)
         if needed > evidence.depth and evidence.cut_short:
+            if not evidence.exact:
+                raise MetricError(
+                    f"{self} looks at {needed} ranks, but these lists are {evidence.depth} deep"
+                )
             raise MetricError(
                 f"{self} looks at {needed} ranks, but this run stored {evidence.depth}; "
                 f"run again with --k {min(needed, int(evidence.n_items.max()))} or more"

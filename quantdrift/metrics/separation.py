@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from quantdrift import perturbation
 from quantdrift.evidence import Evidence
-from quantdrift.metrics.base import Direction, Family, PerInput, Unit
+from quantdrift.metrics.base import Direction, Family, PerInput, Unit, WhenCut
 
 __all__ = ["FAMILIES"]
 
@@ -51,6 +51,7 @@ def _typical(
     headline: bool = False,
     of_reference: bool = False,
     ranks: int = 2,
+    when_cut: WhenCut = "the same",
 ) -> Family:
     """A quantity of every input, reported as its median."""
     return Family(
@@ -68,11 +69,18 @@ def _typical(
         headline=headline,
         of_reference=of_reference,
         ranks=ranks,
+        when_cut=when_cut,
     )
 
 
 def _share(
-    name: str, summary: str, quantity: Any, direction: Direction, *, headline: bool
+    name: str,
+    summary: str,
+    quantity: Any,
+    direction: Direction,
+    *,
+    headline: bool,
+    when_cut: WhenCut,
 ) -> Family:
     return Family(
         name=name,
@@ -87,6 +95,7 @@ def _share(
         undefined_when=_ONE_ITEM,
         headline=headline,
         ranks=2,
+        when_cut=when_cut,
     )
 
 
@@ -98,6 +107,7 @@ FAMILIES = (
         direction="higher",
         unit="ratio",
         headline=True,
+        when_cut="at most",
     ),
     Family(
         name="separation_quantile",
@@ -114,6 +124,7 @@ FAMILIES = (
         cutoffs=(10, 25, 75, 90),
         cutoff_is="percentile",
         ranks=2,
+        when_cut="at most",
     ),
     Family(
         name="cut_separation",
@@ -130,6 +141,7 @@ FAMILIES = (
         infinite_when=_EXACT,
         cutoffs=(1, 2, 3, 5),
         ranks_beyond=1,
+        when_cut="at most",
     ),
     _share(
         "at_risk",
@@ -137,6 +149,7 @@ FAMILIES = (
         perturbation.at_risk,
         "lower",
         headline=True,
+        when_cut="at least",
     ),
     _share(
         "stable",
@@ -144,6 +157,7 @@ FAMILIES = (
         _stable,
         "higher",
         headline=False,
+        when_cut="at most",
     ),
     Family(
         name="contenders",
@@ -158,6 +172,7 @@ FAMILIES = (
         undefined_when=_ONE_ITEM,
         infinite_when="more contenders than stored ranks; run again with a larger --k",
         censored=lambda evidence: evidence.depth - 1,
+        when_cut="at least",
     ),
     _typical(
         "epsilon",
@@ -166,6 +181,7 @@ FAMILIES = (
         direction="lower",
         undefined_when=_NONE,
         ranks=1,
+        when_cut="at least",
     ),
     _typical(
         "gap",
@@ -187,5 +203,6 @@ FAMILIES = (
         direction="lower",
         undefined_when=_NONE,
         ranks=1,
+        when_cut="at least",
     ),
 )

@@ -90,6 +90,7 @@ FAMILIES = (
         per_input=_tau_b,
         undefined_when="no input has two items that score differently in both arms",
         cutoffs=(10,),
+        when_cut="undefined",
         ties="equal scores count as ties (tau-b); position decides nothing",
     ),
 )

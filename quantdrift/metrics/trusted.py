@@ -86,6 +86,7 @@ def _family(
         cutoff_is="level",
         headline=headline,
         ranks=2,
+        when_cut="undefined",
     )
 
 

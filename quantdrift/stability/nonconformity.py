@@ -120,6 +120,11 @@ def _of_evidence(evidence: Evidence, statistic: Statistic, name: ConfidenceName)
             "the stability check needs the first two ranks; this run stored one. Run again with "
             "--k 2 or more"
         )
+    if not evidence.exact and bounds_gap(statistic):
+        raise StabilityError(
+            f"{statistic} is the greatest over all items, and this run knows the scores of some "
+            "only (it was made of lists that were cut short, or of answers without scores)"
+        )
     flipped, values = perturbation.flips(evidence), None
     if statistic == "S":
         values = perturbation.perturbation_s(evidence)

@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ class Estimate:
         high: upper end.
         n: number of inputs for which the quantity is defined.
         reason: why value is None.
+        bound: of a quantity that is only known to be at least ("lower") or at most ("upper") so
+            much for every input: which of the two the value is.
     """
 
     value: float | None
@@ -46,9 +48,10 @@ class Estimate:
     high: float | None = None
     n: int = 0
     reason: str | None = None
+    bound: Literal["lower", "upper"] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object: value, low, high and n; or value null and the reason.
+        """As a JSON object: value, low, high, n and bound; or value null and the reason.
 
         JSON has no infinity, so an infinite value is null too, with a reason that says so.
         """
@@ -62,6 +65,7 @@ class Estimate:
             "low": _finite(self.low),
             "high": _finite(self.high),
             "n": self.n,
+            **({} if self.bound is None else {"bound": self.bound}),
         }
 
 

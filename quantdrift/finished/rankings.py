@@ -1,0 +1,217 @@
+"""Two finished rankings of every input to evidence.
+
+What a list that was cut short leaves out is not known: not its score in the other arm, nor whether
+it moved more than everything listed. So the extremes of delta are over the items that both lists
+hold, epsilon and S are lower bounds, and the evidence says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from quantdrift.errors import RunError
+from quantdrift.evidence import Evidence, Judgements, Top
+
+__all__ = ["Ranking", "Rankings", "evidence_of_answers", "evidence_of_rankings"]
+
+Ranking = Mapping[str, float]
+"""Item to score, higher is better."""
+
+Rankings = Mapping[str, Ranking]
+"""Input to its ranking."""
+
+Qrels = Mapping[str, Mapping[str, int]]
+
+DEPTH = 200
+"""Ranks kept of either arm."""
+
+_SHOWN = 3
+
+
+def evidence_of_rankings(
+    reference: Rankings,
+    candidate: Rankings,
+    *,
+    qrels: Qrels | None = None,
+    complete: bool = False,
+    position: Callable[[str], Any] | None = None,
+    depth: int = DEPTH,
+) -> Evidence:
+    """Evidence of the rankings of two arms.
+
+    delta = candidate score - reference score of the items that both lists of an input hold, in
+    float32.
+
+    Args:
+        reference: the reference's rankings.
+        candidate: the candidate's, of the same inputs.
+        qrels: input to item to grade; inputs without an entry have no judgement.
+        complete: whether the two lists of an input hold all its items (the choices of a question, a
+            shortlist); then epsilon and S are exact.
+        position: ties break by position(item), the same way in both arms; by the item's name if not
+            given.
+        depth: how many ranks to keep at most. Lists of different depth are cut to the depth of the
+            shallower arm, after delta was taken.
+
+    Raises:
+        RunError: the inputs differ, lists are said to be complete and hold different items, a score
+            is not finite, or there is nothing in them.
+    """
+    _same_inputs(reference, candidate)
+    key: Callable[[str], Any] = position or (lambda item: item)
+    names: dict[str, int] = {}
+    # how deep the lists of an arm go; they are compared as far as both do
+    deepest = [max(len(own) for own in arm.values()) for arm in (reference, candidate)]
+    n_ranks = max(1, min(depth, *deepest))
+    tops = [_Rows(len(reference), n_ranks) for _ in range(2)]
+    extremes = np.zeros((2, len(reference)), dtype=np.float32)
+    n_items = np.zeros(len(reference), dtype=np.int64)
+    for row, (input_id, before) in enumerate(reference.items()):
+        after = candidate[input_id]
+        _check(input_id, before, after, complete=complete)
+        shared = [item for item in before if item in after]
+        n_items[row] = len(before) + len(after) - len(shared)
+        if shared:
+            deltas = np.array([after[item] for item in shared], dtype=np.float32)
+            deltas -= np.array([before[item] for item in shared], dtype=np.float32)
+            extremes[:, row] = deltas.min(), deltas.max()
+        elif complete:
+            extremes[:, row] = np.nan
+        for rows, own in zip(tops, (before, after), strict=True):
+            # twice, as Python sorts stably: by position, and then the best first
+            ranked = sorted(sorted(own, key=key), key=own.__getitem__, reverse=True)[:n_ranks]
+            for item in ranked:
+                names.setdefault(item, len(names))
+            rows.set(row, [names[item] for item in ranked], ranked, before, after)
+    if not n_items.any():
+        raise RunError("expected rankings; none of the inputs has an item")
+    item_ids = list(names)
+    judgements = Judgements.from_qrels(qrels, list(reference), item_ids) if qrels else None
+    return Evidence(
+        input_ids=np.array(list(reference), dtype=object),
+        item_ids=np.array(item_ids, dtype=object),
+        reference_top=tops[0].top(),
+        candidate_top=tops[1].top(),
+        delta_min=extremes[0],
+        delta_max=extremes[1],
+        n_items=n_items,
+        judgements=judgements,
+        deltas="all" if complete else "listed",
+    )
+
+
+def evidence_of_answers(
+    reference: Mapping[str, str],
+    candidate: Mapping[str, str],
+    *,
+    right: tuple[Mapping[str, bool], Mapping[str, bool]] | None = None,
+) -> Evidence:
+    """Evidence of one answer per input and arm, without scores: a generated text.
+
+    An answer is a ranking of one item, so a flip is another answer. What rests on a score is
+    undefined.
+
+    Args:
+        reference: input to the reference's answer.
+        candidate: input to the candidate's, of the same inputs.
+        right: whether the answer is right, of the reference and of the candidate; a right one is a
+            relevant item. Answers that differ can both be right.
+
+    Raises:
+        RunError: the inputs differ, one answer is both right and wrong, or there are none.
+    """
+    _same_inputs(reference, candidate)
+    names: dict[str, int] = {}
+    arms = [
+        np.array([[names.setdefault(arm[name], len(names))] for name in reference], dtype=np.int64)
+        for arm in (reference, candidate)
+    ]
+    judgements = None
+    if right is not None:
+        qrels = _graded(reference, candidate, right)
+        judgements = Judgements.from_qrels(qrels, list(reference), list(names))
+    unknown = np.full((len(reference), 1), np.nan, dtype=np.float32)
+    tops = [Top(items=items, reference_scores=unknown, candidate_scores=unknown) for items in arms]
+    nothing = np.full(len(reference), np.nan, dtype=np.float32)
+    return Evidence(
+        input_ids=np.array(list(reference), dtype=object),
+        item_ids=np.array(list(names), dtype=object),
+        reference_top=tops[0],
+        candidate_top=tops[1],
+        delta_min=nothing,
+        delta_max=nothing,
+        n_items=np.ones(len(reference), dtype=np.int64),
+        judgements=judgements,
+        deltas="none",
+    )
+
+
+class _Rows:
+    """One arm's first ranks, filled a row at a time."""
+
+    def __init__(self, n_inputs: int, n_ranks: int) -> None:
+        self.items = np.full((n_inputs, n_ranks), -1, dtype=np.int64)
+        self.scores = np.full((2, n_inputs, n_ranks), np.nan, dtype=np.float32)
+
+    def set(
+        self, row: int, numbers: list[int], items: list[str], before: Ranking, after: Ranking
+    ) -> None:
+        self.items[row, : len(items)] = numbers
+        for arm, scores in enumerate((before, after)):
+            self.scores[arm, row, : len(items)] = [scores.get(item, math.nan) for item in items]
+
+    def top(self) -> Top:
+        return Top(
+            items=self.items, reference_scores=self.scores[0], candidate_scores=self.scores[1]
+        )
+
+
+def _same_inputs(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> None:
+    only = [
+        sorted(x.keys() - y.keys()) for x, y in ((reference, candidate), (candidate, reference))
+    ]
+    if any(only):
+        told = ", ".join(
+            f"{len(names):,} only in the {arm} ({', '.join(names[:_SHOWN])}"
+            f"{', ...' if len(names) > _SHOWN else ''})"
+            for arm, names in zip(("reference", "candidate"), only, strict=True)
+            if names
+        )
+        raise RunError(f"expected the same inputs in both arms; got {told}")
+    if not reference:
+        raise RunError("expected answers to compare; there are no inputs")
+
+
+def _check(input_id: str, before: Ranking, after: Ranking, *, complete: bool) -> None:
+    for arm, own in (("reference", before), ("candidate", after)):
+        if not all(map(math.isfinite, own.values())):
+            item = next(item for item, score in own.items() if not math.isfinite(score))
+            raise RunError(
+                f"expected finite scores; the {arm}'s score of {item!r} for {input_id!r} is "
+                f"{own[item]}"
+            )
+    if complete and before.keys() != after.keys():
+        raise RunError(
+            f"expected both arms to score the same items; for {input_id!r} the reference scored "
+            f"{len(before):,} and the candidate {len(after):,}, and they are not the same"
+        )
+
+
+def _graded(
+    reference: Mapping[str, str],
+    candidate: Mapping[str, str],
+    right: tuple[Mapping[str, bool], Mapping[str, bool]],
+) -> dict[str, dict[str, int]]:
+    qrels: dict[str, dict[str, int]] = {}
+    for name, answer in reference.items():
+        other, grades = candidate[name], [int(arm[name]) for arm in right]
+        if answer == other and grades[0] != grades[1]:
+            raise RunError(
+                f"the answer to {name!r} is the same in both arms, and right in one only"
+            )
+        qrels[name] = {answer: grades[0], other: grades[1]}
+    return qrels

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantdrift import perturbation
+from quantdrift.errors import RunError
+from quantdrift.evidence import Evidence
+from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings
+from quantdrift.metrics import MetricError, measure, parse_metric
+from quantdrift.metrics.keys import drift_keys
+from quantdrift.stability.nonconformity import observe
+
+REFERENCE = {"q1": {"a": 3.0, "b": 2.0, "c": 1.0}, "q2": {"a": 1.0, "b": 0.5, "c": 0.0}}
+CANDIDATE = {"q1": {"a": 2.0, "b": 2.5, "c": 1.0}, "q2": {"a": 1.25, "b": 0.5, "c": 0.25}}
+
+
+def _value(evidence: Evidence, name: str) -> float | None:
+    return parse_metric(name)(evidence).value
+
+
+def test_complete_lists_give_exact_evidence() -> None:
+    evidence = evidence_of_rankings(REFERENCE, CANDIDATE, complete=True)
+    assert evidence.exact
+    assert _value(evidence, "flip@1") == 0.5  # q1: a to b
+    assert perturbation.epsilon(evidence).tolist() == [1.0, 0.25]
+    assert perturbation.perturbation_s(evidence).tolist() == [1.5, 0.25]
+    assert perturbation.separation_ratio(evidence).tolist() == [0.5, 1.0]
+    assert parse_metric("epsilon")(evidence).bound is None
+
+
+def test_lists_that_were_cut_short_give_bounds_and_say_so() -> None:
+    reference = {name: dict(list(scores.items())[:2]) for name, scores in REFERENCE.items()}
+    candidate = {"q1": {"b": 2.5, "a": 2.0}, "q2": {"a": 1.25, "b": 0.5}}
+    evidence = evidence_of_rankings(reference, candidate)
+    assert not evidence.exact
+    assert evidence.depth == 2
+    assert _value(evidence, "flip@1") == 0.5
+    for name, bound in {
+        "epsilon": "lower",
+        "S": "lower",
+        "at_risk": "lower",
+        "separation": "upper",
+        "stable": "upper",
+        "gap": None,
+        "candidate_gap": None,
+        "flip@1": None,
+    }.items():
+        assert parse_metric(name)(evidence).bound == bound, name
+    estimate = parse_metric("coverage@0.10")(evidence)
+    assert estimate.value is None
+    assert "cut short" in str(estimate.reason)
+    with pytest.raises(MetricError, match="cut short"):
+        parse_metric("violation@0.10").per_input(evidence)
+    with pytest.raises(MetricError, match="2 deep"):
+        parse_metric("set_kept@3")(evidence)
+    with pytest.raises(Exception, match="the scores of some"):
+        observe(evidence, "S")
+    assert measure(evidence)["flip@1"].value == 0.5
+
+
+def test_bounds_are_labelled_in_json_and_in_the_keys_of_a_harness() -> None:
+    evidence = evidence_of_rankings(REFERENCE, CANDIDATE)
+    metric = parse_metric("epsilon")
+    assert metric(evidence).to_json()["bound"] == "lower"
+    chosen = [metric, parse_metric("separation"), parse_metric("flip@1")]
+    keys = drift_keys(evidence, chosen, warn=pytest.fail)
+    assert keys["drift_epsilon_median_at_least"] == 0.625
+    assert "drift_separation_median_at_most" in keys
+    assert "drift_flip_at_1" in keys
+
+
+def test_only_items_of_both_lists_have_a_delta() -> None:
+    evidence = evidence_of_rankings({"q": {"a": 1.0, "b": 0.5}}, {"q": {"c": 9.0, "b": 0.25}})
+    assert perturbation.epsilon(evidence).tolist() == [0.25]
+    assert evidence.n_items.tolist() == [3]
+    # the reference's score of c is not known, so nothing bounds S from below
+    assert perturbation.perturbation_s(evidence).tolist() == [0.0]
+    assert np.isnan(evidence.candidate_top.reference_scores[0, 0])
+    nothing = evidence_of_rankings({"q": {"a": 1.0}}, {"q": {"b": 1.0}})
+    assert perturbation.epsilon(nothing).tolist() == [0.0]
+    assert _value(nothing, "flip@1") == 1.0
+
+
+def test_lists_are_compared_as_deep_as_both_go() -> None:
+    deep = {"q": {str(rank): 10.0 - rank for rank in range(9)}}
+    shallow = {"q": {str(rank): 10.5 - rank for rank in range(3)}}
+    assert evidence_of_rankings(deep, shallow).depth == 3
+    assert evidence_of_rankings(deep, deep).depth == 9
+    assert evidence_of_rankings(deep, deep, depth=4).depth == 4
+
+
+def test_ties_break_by_position_the_same_way_in_both_arms() -> None:
+    tied = {"q": {"10": 1.0, "2": 1.0}}
+    for position, first in ((None, "10"), (int, "2")):
+        evidence = evidence_of_rankings(tied, tied, complete=True, position=position)
+        tops = (evidence.reference_top, evidence.candidate_top)
+        assert [evidence.item_ids[top.items[0, 0]] for top in tops] == [first, first]
+
+
+def test_judged_items_that_no_list_holds_count_in_the_ideal_ranking() -> None:
+    qrels = {"q1": {"a": 1, "elsewhere": 1}}
+    evidence = evidence_of_rankings(REFERENCE, CANDIDATE, qrels=qrels, complete=True)
+    assert _value(evidence, "reference.recall@1") == 0.5
+    assert _value(evidence, "gold_lost@1") == 1.0
+
+
+def test_an_input_without_items_has_no_answer() -> None:
+    evidence = evidence_of_rankings({"q": {}, "p": {"a": 1.0}}, {"q": {}, "p": {"a": 1.0}})
+    assert parse_metric("flip@1")(evidence).n == 1
+
+
+def test_the_file_keeps_what_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "evidence.parquet"
+    for evidence in (
+        evidence_of_rankings(REFERENCE, CANDIDATE),
+        evidence_of_rankings(REFERENCE, CANDIDATE, complete=True),
+        evidence_of_answers({"q": "yes"}, {"q": "no"}),
+    ):
+        write_evidence(evidence, path)
+        assert read_evidence(path).deltas == evidence.deltas
+
+
+def test_answers_flip_and_are_right_or_wrong() -> None:
+    reference = {"q1": "4", "q2": "7", "q3": "9", "q4": "1"}
+    candidate = {"q1": "4", "q2": "8", "q3": "10", "q4": "2"}
+    right = (
+        {"q1": True, "q2": True, "q3": False, "q4": False},
+        {"q1": True, "q2": False, "q3": True, "q4": False},
+    )
+    evidence = evidence_of_answers(reference, candidate, right=right)
+    assert _value(evidence, "flip@1") == 0.75
+    assert _value(evidence, "harm") == 0.25
+    assert _value(evidence, "benefit") == 0.25
+    for name in ("epsilon", "separation", "S", "coverage@0.10"):
+        assert parse_metric(name)(evidence).reason == "the answers have no scores"
+
+
+@pytest.mark.parametrize(
+    ("reference", "candidate", "complete", "message"),
+    [
+        ({"q": {"a": 1.0}}, {"p": {"a": 1.0}}, False, r"1 only in the reference \(q\), 1 only in"),
+        ({"q": {"a": 1.0}}, {"q": {"a": float("nan")}}, False, "candidate's score of 'a'"),
+        ({"q": {"a": float("inf")}}, {"q": {"a": 1.0}}, False, "reference's score of 'a'"),
+        ({"q": {"a": 1.0}}, {"q": {"b": 1.0}}, True, "score the same items"),
+        ({"q": {}}, {"q": {}}, False, "none of the inputs has an item"),
+        ({}, {}, False, "there are no inputs"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    reference: dict[str, dict[str, float]],
+    candidate: dict[str, dict[str, float]],
+    complete: bool,
+    message: str,
+) -> None:
+    with pytest.raises(RunError, match=message):
+        evidence_of_rankings(reference, candidate, complete=complete)
+
+
+def test_one_answer_is_not_right_and_wrong() -> None:
+    with pytest.raises(RunError, match="right in one only"):
+        evidence_of_answers({"q": "a"}, {"q": "a"}, right=({"q": True}, {"q": False}))
