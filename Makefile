@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo test check bench matrix clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,10 @@ check: setup ## Lint, formatting, types and import boundaries
 
 bench: setup ## Measure time and memory against the bare products and mteb's own search
 	@$(BIN)/python -m pytest tests/benchmarks -s -p no:cacheprovider
+
+matrix: ## Run the harnesses' tests with the oldest and the newest versions, in .venv-matrix
+	@tests/matrix/run oldest $(PYTHON)
+	@tests/matrix/run newest $(PYTHON)
 
 clean: ## Remove caches and build results; .venv stays
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks

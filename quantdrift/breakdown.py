@@ -61,6 +61,11 @@ def breakdown(
     Raises:
         MetricError: the edges do not rise, or a metric is a slice already.
     """
+    if by.family.when_cut != "the same" and not all(evidence.exact for evidence in group):
+        raise MetricError(
+            f"inputs cannot be sorted by {by}: of lists that were cut short, or answers without "
+            "scores, it is a bound at best. Sort by another metric, e.g. gap or candidate_gap"
+        )
     starts = edges_of(by, group) if edges is None else tuple(edges)
     if not starts or not all(low < high for low, high in pairwise((*starts, math.inf))):
         raise MetricError(f"expected edges that rise, e.g. 0, 0.1, 1; got {list(starts)}")

@@ -47,6 +47,25 @@ class Run:
         """
         return read_evidence(self.path / EVIDENCE)
 
+    def exact_evidence(self, purpose: str) -> Evidence:
+        """The evidence, if it knows both arms' scores of all items.
+
+        Args:
+            purpose: what that is needed for, for the message.
+
+        Raises:
+            RunError: it is missing or damaged, or was made of lists that were cut short or of
+                answers without scores.
+        """
+        evidence = self.evidence()
+        if not evidence.exact:
+            raise RunError(
+                f"{purpose} needs the scores of all items in both arms; {self.path} was made of "
+                "lists that were cut short, or of answers without scores, so that epsilon and the "
+                "separation ratio are bounds at best"
+            )
+        return evidence
+
 
 def classifies(record: Mapping[str, Any]) -> bool:
     """Whether a run.json is of inputs that were put into classes, not of searches."""

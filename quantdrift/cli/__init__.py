@@ -29,6 +29,8 @@ def main() -> None:
         commands_allocation,
         commands_certify,
         commands_classification,
+        commands_diff,
+        commands_harness,
         commands_models,
         commands_route,
         commands_runs,

@@ -159,6 +159,8 @@ class Metric:
             return f"{self.where.by} is not known of every input (not all scores are)"
         if "none" in deltas and self.family.when_cut != "the same":
             return "the answers have no scores"
+        if "none" in deltas and self.family.unit == "gain":
+            return "the answers are no rankings"
         if self.family.when_cut == "undefined":
             return "needs every item's score in both arms, and these are lists that were cut short"
         return None

@@ -30,7 +30,9 @@ def _recall(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
 
 def _accuracy(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
     right = (arm_grades(evidence, arm, 1)[:, 0] > 0).astype(np.float64)
-    return np.where(relevant_count(evidence) > 0, right, np.nan)
+    # of free answers only those given are judged, and both can be wrong
+    known = judged(evidence) if evidence.deltas == "none" else relevant_count(evidence) > 0
+    return np.where(known, right, np.nan)
 
 
 def _mrr(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:

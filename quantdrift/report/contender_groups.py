@@ -101,7 +101,7 @@ def _scheme(run: Run) -> str:
 
 
 def _group(name: str, runs: Sequence[Run]) -> ContenderGroup:
-    evidence = [run.evidence() for run in runs]
+    evidence = [run.exact_evidence("the number of contenders") for run in runs]
     corpora = [(run.record["data"]["name"], run.record["data"].get("fingerprint")) for run in runs]
     return ContenderGroup(
         name=name,

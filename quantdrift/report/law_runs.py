@@ -112,12 +112,13 @@ def law_runs(runs: Sequence[Run]) -> list[LawRun]:
 def _stored_bits(run: Run) -> float | None:
     """What its method calls itself, else what was counted in its files."""
     nominal = run.record.get("quantization", {}).get("nominal_bits")
-    found = nominal or run.record.get("bits_per_weight", {}).get("linear")
+    counted = run.record.get("bits_per_weight") or {}  # null where a server has the weights
+    found = nominal or counted.get("linear")
     return None if found is None else round(float(found), 2)
 
 
 def _law_run(run: Run, spec: Spec | Versus) -> LawRun:
-    evidence = run.evidence()
+    evidence = run.exact_evidence("the law")
     data = str(run.record["data"]["name"])
     n_documents = run.record["data"].get("n_documents")
     scored = evidence.n_items > 0

@@ -139,7 +139,7 @@ def study_run(run: Run, settings: RouteSettings) -> RoutedRun:
             small.
         QuantDriftError: a setting is out of range.
     """
-    evidence = run.evidence()
+    evidence = run.exact_evidence("the advice of what to do")
     if evidence.n_inputs == 0:
         raise RunError(f"{run.path} has no inputs")
     logits = evidence.confidence is not None

@@ -137,6 +137,9 @@ def test_answers_flip_and_are_right_or_wrong() -> None:
     assert _value(evidence, "benefit") == 0.25
     for name in ("epsilon", "separation", "S", "coverage@0.10"):
         assert parse_metric(name)(evidence).reason == "the answers have no scores"
+    # two answers can both be right, which would halve the recall of either
+    assert parse_metric("recall@1")(evidence).reason == "the answers are no rankings"
+    assert _value(evidence, "accuracy") == 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,197 @@
+"""`quantdrift diff` as a user types it, on files of a thousand queries and on refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantdrift.cli import main
+from quantdrift.measurement.assembly import assemble
+from quantdrift.runs import write_run
+from quantdrift.scoring import score_matrix
+
+N, K = 120, 10
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """Two TREC runs that are 10 deep, and labels; the reference's first documents are relevant."""
+    rng = np.random.default_rng(0)
+    reference = rng.normal(size=(N, 60))
+    arms = {"reference": reference, "candidate": reference + 0.1 * rng.normal(size=(N, 60))}
+    for name, scores in arms.items():
+        lines = [
+            f"q{row} Q0 d{item} {rank} {own[item]:.6f} {name}\n"
+            for row, own in enumerate(scores)
+            for rank, item in enumerate(np.argsort(-own)[:K], start=1)
+        ]
+        (tmp_path / f"{name}.trec").write_text("".join(lines))
+    labels = [f"q{row} 0 d{own.argmax()} 1\n" for row, own in enumerate(reference)]
+    (tmp_path / "qrels").write_text("".join(labels))
+    return tmp_path / "reference.trec", tmp_path / "candidate.trec", tmp_path / "qrels"
+
+
+def quantdrift(
+    *arguments: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    out, err = capsys.readouterr()
+    return int(stopped.value.code or 0), out, err
+
+
+def test_it_prints_bounds_changes_and_sentences(
+    files: tuple[Path, Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    a, b, qrels = files
+    code, out, err = quantdrift(
+        "diff", a, b, "--qrels", qrels, "--changed", "2", monkeypatch=monkeypatch, capsys=capsys
+    )
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    (separation,) = (line for line in lines if "│ separation" in line)
+    assert "≤ " in separation
+    (at_risk,) = (line for line in lines if "│ at_risk" in line)
+    assert "≥ " in at_risk
+    assert "these are lists that were cut short" in " ".join(out.replace("│", " ").split())
+    assert "2 of " in out
+    assert "right to wrong" in out
+    assert "10 deep" in out
+
+
+def test_json_and_a_run_folder_hold_the_same_numbers(
+    files: tuple[Path, Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    a, b, qrels = files
+    options = ["--qrels", qrels, "--json", "-o", tmp_path / "out", "-m", "flip@1", "-m", "epsilon"]
+    code, out, _ = quantdrift("diff", a, b, *options, monkeypatch=monkeypatch, capsys=capsys)
+    found = json.loads(out)
+    (part,) = found["parts"]
+    assert code == 0
+    assert found["folders"] == [str(tmp_path / "out")]
+    assert part["ranks"] == {"a": [K, K], "b": [K, K], "compared": K}
+    assert part["n_changed"] == round(N * part["metrics"]["flip@1"]["value"])
+    assert part["metrics"]["epsilon"]["bound"] == "lower"
+    asked = ["-m", "flip@1", "-m", "epsilon", "--json"]
+    _, again, _ = quantdrift(
+        "metrics", tmp_path / "out", *asked, monkeypatch=monkeypatch, capsys=capsys
+    )
+    assert json.loads(again)["metrics"] == part["metrics"]
+
+
+@pytest.mark.parametrize("command", ["law", "contenders", "route", "breakdown"])
+def test_what_needs_all_scores_says_that_it_does(
+    command: str,
+    files: tuple[Path, Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    a, b, _ = files
+    quantdrift("diff", a, b, "-o", tmp_path / "out", monkeypatch=monkeypatch, capsys=capsys)
+    code, _, err = quantdrift(command, tmp_path / "out", monkeypatch=monkeypatch, capsys=capsys)
+    assert code == 2
+    assert "cut short" in err
+
+
+def test_breakdown_sorts_by_what_is_known(
+    files: tuple[Path, Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    a, b, _ = files
+    quantdrift("diff", a, b, "-o", tmp_path / "out", monkeypatch=monkeypatch, capsys=capsys)
+    options = ["--by", "gap", "-m", "flip@1", "--json"]
+    _, out, _ = quantdrift(
+        "breakdown", tmp_path / "out", *options, monkeypatch=monkeypatch, capsys=capsys
+    )
+    rates = [bucket["metrics"]["flip@1"]["value"] for bucket in json.loads(out)["buckets"]]
+    assert rates[0] > rates[-1]
+
+
+def test_markdown_has_the_tables_and_the_sentences(
+    files: tuple[Path, Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, out, _ = quantdrift("diff", *files[:2], "--markdown", monkeypatch=monkeypatch, capsys=capsys)
+    assert out.startswith("| metric | value | 95 % interval | n |")
+    assert "| input | A answers | B answers |" in out
+    assert "- Note: the lists of A are 10 deep" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--format", "trek"], "--format trek: expected one of trec"),
+        (["--arms", "both"], "--arms both: expected one of candidate, reference"),
+        (["--json", "--markdown"], "expected --json or --markdown"),
+        (["-m", "flop@1"], "did you mean flip"),
+        (["--part", "test"], "unknown part 'test'"),
+        (["--qrels", "nothing"], "nothing is none"),
+    ],
+)
+def test_a_wrong_option_is_refused_in_one_line(
+    options: list[str],
+    told: str,
+    files: tuple[Path, Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = quantdrift(
+        "diff", *files[:2], *options, monkeypatch=monkeypatch, capsys=capsys
+    )
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_arms_of_run_folders_are_named_in_the_order_of_the_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reference = np.tile([1.0, 0.6, 0.2], (30, 1))
+    candidate = reference.copy()
+    candidate[:6, :2] = [0.6, 1.0]
+    evidence = assemble(
+        score_matrix(reference, candidate, k=3),
+        input_ids=[f"q{row}" for row in range(30)],
+        item_ids=["first", "second", "third"],
+    )
+    record = {"spec": "minilm@W4", "model": {"name": "minilm"}, "data": {"name": "x"}}
+    run = write_run(tmp_path / "run", evidence=evidence, record=record).path
+    options = ["--arms", "reference,candidate", "--json", "--changed", "1"]
+    _, out, _ = quantdrift("diff", run, run, *options, monkeypatch=monkeypatch, capsys=capsys)
+    found = json.loads(out)
+    (part,) = found["parts"]
+    assert (found["a"]["name"], found["b"]["name"]) == ("minilm", "minilm@W4")
+    assert (part["metrics"]["flip@1"]["value"], part["deltas"]) == (0.2, "all")
+    assert (part["changed"][0]["before"], part["changed"][0]["after"]) == ("first", "second")
+
+
+def test_no_torch_is_loaded(files: tuple[Path, Path, Path]) -> None:
+    code = (
+        "import sys\n"
+        "from quantdrift.cli import main\n"
+        f"sys.argv = ['quantdrift', 'diff', {str(files[0])!r}, {str(files[1])!r}]\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('torch', 'transformers', 'mteb', 'beir', 'lm_eval') "
+        "if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+    assert "flip@1" in done.stdout

@@ -1,0 +1,99 @@
+"""Samples of lm-eval written by hand, as it has them in memory and as they read back from a log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def question(
+    doc_id: int, scores: Sequence[float], target: Any = 0, *, filter_name: str = "none", **more: Any
+) -> dict[str, Any]:
+    """A question with one choice per score; `acc` follows from a target that is a number."""
+    prompt = f"question {doc_id}"
+    right = isinstance(target, int) and max(scores) == scores[target]
+    metrics = more.pop("metrics", {"acc": float(right)} if isinstance(target, int) else {})
+    return sample(
+        doc_id,
+        [(prompt, f" choice {n}") for n in range(len(scores))],
+        [(score, False) for score in scores],
+        target,
+        metrics,
+        filter_name=filter_name,
+        **more,
+    )
+
+
+def text(doc_id: int, loglikelihood: float, greedy: bool) -> dict[str, Any]:
+    metrics = {"acc": int(greedy), "perplexity": loglikelihood}
+    answers = [(loglikelihood, greedy)]
+    return sample(doc_id, [(f"prompt {doc_id}", " word")], answers, "word", metrics)
+
+
+def document(doc_id: int, loglikelihood: float) -> dict[str, Any]:
+    metrics = {"word_perplexity": (loglikelihood, 7)}
+    return sample(doc_id, [(f"document {doc_id}",)], [loglikelihood], f"document {doc_id}", metrics)
+
+
+def generated(doc_id: int, answer: Any, right: float, filter_name: str = "none") -> dict[str, Any]:
+    settings = {"until": ["\n"], "do_sample": False}
+    return sample(
+        doc_id,
+        [(f"sum {doc_id}", settings)],
+        [answer],
+        "4",
+        {"exact_match": right},
+        filter_name=filter_name,
+    )
+
+
+def sample(
+    doc_id: int,
+    requests: Sequence[tuple[Any, ...]],
+    answers: Sequence[Any],
+    target: Any,
+    metrics: Mapping[str, Any],
+    *,
+    filter_name: str = "none",
+    **hashes: str,
+) -> dict[str, Any]:
+    return {
+        "doc_id": doc_id,
+        "doc": {"number": doc_id},
+        "target": target,
+        "arguments": list(requests),
+        "resps": [[answer] for answer in answers],
+        "filtered_resps": list(answers),
+        "filter": filter_name,
+        "metrics": list(metrics),
+        "doc_hash": f"d{doc_id}",
+        "prompt_hash": f"p{doc_id}",
+        "target_hash": f"t{doc_id}",
+        **hashes,
+        **metrics,
+    }
+
+
+def logged(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """As the lines of a --log_samples file read back."""
+    lines = []
+    for own in samples:
+        arguments = {
+            f"gen_args_{n}": {f"arg_{m}": part for m, part in enumerate(request)}
+            for n, request in enumerate(own["arguments"])
+        }
+        line = {
+            **own,
+            "arguments": arguments,
+            "resps": strings(own["resps"]),
+            "filtered_resps": strings(own["filtered_resps"]),
+            "target": str(own["target"]),
+        }
+        lines.append(json.loads(json.dumps(line)))
+    return lines
+
+
+def strings(value: Any) -> Any:
+    """What lm-eval makes of answers before it writes them."""
+    return [strings(one) for one in value] if isinstance(value, list | tuple) else str(value)
