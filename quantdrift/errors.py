@@ -7,6 +7,7 @@ QuantDriftError
 ├── MissingExtraError    a package is not installed; names the extra that brings it
 ├── DataError            the corpus, queries or relevance labels cannot be used
 ├── ScoreError           embeddings or scores are not finite
+├── ServerError          a model behind a URL cannot be reached, refuses, or answers something else
 └── RunError             a run folder cannot be written or read
 
 Every message says what was expected, what came, and what to do.
@@ -23,6 +24,7 @@ __all__ = [
     "QuantDriftError",
     "RunError",
     "ScoreError",
+    "ServerError",
     "SpecError",
     "UnknownNameError",
     "UnsupportedError",
@@ -99,6 +101,10 @@ class DataError(QuantDriftError):
 
 class ScoreError(QuantDriftError):
     """Embeddings or scores are not finite, or their shapes do not fit."""
+
+
+class ServerError(QuantDriftError):
+    """A model behind a URL cannot be reached, refuses to answer, or answers something else."""
 
 
 class RunError(QuantDriftError):

@@ -37,6 +37,7 @@ from quantdrift.grammar import (
     split_spec,
     stripped,
 )
+from quantdrift.models.endpoint import refuse_endpoint
 
 _STORED = re.compile(r"(?P<file>[^+=]+\.json)(?P<rest>(?:-[^+]*)?(?:\+.*)?)")
 
@@ -195,6 +196,7 @@ def parse(text: str) -> Spec:
         SpecError: it is none; its start and end are positions in `text`.
     """
     start, end = stripped(text)
+    refuse_endpoint(text, start, end)
     at = split_spec(text, start, end)
     return Spec(model=text[start:at], scheme=_scheme_at(text, at + 1, end))
 

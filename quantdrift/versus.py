@@ -2,7 +2,8 @@
 
 VERSUS := MODEL " vs " MODEL        the reference first; either as in a spec, without a scheme
 
-A candidate is also a GGUF file: `FOLDER/FILE.gguf`, or `ORG/REPO:FILE.gguf` on the hub.
+A candidate is also a GGUF file: `FOLDER/FILE.gguf`, or `ORG/REPO:FILE.gguf` on the hub. Either is
+also a model on a server, `openai:URL#MODEL`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from quantdrift.errors import SpecError
 from quantdrift.grammar import error_at, split_versus, stripped
+from quantdrift.models.endpoint import canonical_model
 from quantdrift.spec import Spec, parse
 
 __all__ = ["Versus", "parse_pair"]
@@ -28,7 +30,8 @@ class Versus:
     'minilm vs ./minilm-gptq'
 
     Attributes:
-        reference: short name, hub id or folder: one line, no whitespace at its ends.
+        reference: short name, hub id or folder: one line, no whitespace at its ends; or a model on
+            a server, which becomes canonical.
         candidate: likewise, or a GGUF file.
 
     Raises:
@@ -48,6 +51,8 @@ class Versus:
             start, end = (before, n) if before < n else (n + len(WORD), after)
             expected = "models without spaces at their ends"
             raise error_at(text, start, end, "unexpected", expected)
+        for side, at in (("reference", 0), ("candidate", n + len(WORD))):
+            object.__setattr__(self, side, canonical_model(getattr(self, side), text, at))
 
     @property
     def model(self) -> str:
@@ -76,4 +81,8 @@ def parse_pair(text: str) -> Spec | Versus:
     versus = split_versus(text, start, end)
     if versus is None:
         return parse(text)
-    return Versus(reference=text[start : versus[0]], candidate=text[versus[1] : end])
+    before, after = versus
+    return Versus(
+        reference=canonical_model(text[start:before], text, start),
+        candidate=canonical_model(text[after:end], text, after),
+    )

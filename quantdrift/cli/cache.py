@@ -15,12 +15,13 @@ KINDS = {
     "codes": ("*.safetensors", "quantized layers"),
     "sensitivities": ("*.npy", "sensitivities of layers"),
     "probes": ("*.npz", "linear probes"),
+    "servers": ("*.npz", "models seen on servers"),
 }
 """Folder to what is kept in it, and what that is called."""
 
 
 def cache_command(*, clear: bool) -> None:
-    """Show, or empty, the folders of embeddings, quantized layers, sensitivities and probes.
+    """Show, or empty, the folders of what is kept between runs.
 
     Args:
         clear: delete all of it; other files in the cache folder stay.

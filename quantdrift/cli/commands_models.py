@@ -1,4 +1,4 @@
-"""Commands that run a model: `run`, `corpus-size`, `quantize`, `mteb`, `demo`."""
+"""Commands that run a model: `run`, `corpus-size`, `quantize`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ import typer
 from quantdrift.cli.app import app
 from quantdrift.cli.options import (
     PAIR_HELP,
-    SPEC_HELP,
     AnyData,
     AnySplit,
     BatchSize,
     Cache,
+    Concurrency,
     Data,
     Device,
+    DocumentPrefix,
     NoiseFloor,
     NoiseSeed,
+    QueryPrefix,
     Quiet,
     Ranks,
+    RequestsPerMinute,
     Revision,
+    ShortlistFrom,
+    ShortlistTop,
     SpecText,
     Split,
     Task,
@@ -46,12 +51,18 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
             metavar="FOLDER",
         ),
     ] = None,
+    shortlist: ShortlistFrom = None,
+    top: ShortlistTop = None,
     k: Ranks = 200,
     batch_size: BatchSize = 32,
     noise_floor: NoiseFloor = True,
     device: Device = None,
     revision: Revision = None,
     seed: NoiseSeed = 0,
+    concurrency: Concurrency = None,
+    requests_per_minute: RequestsPerMinute = None,
+    query_prefix: QueryPrefix = None,
+    document_prefix: DocumentPrefix = None,
     cache: Cache = True,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print run.json instead of a table.")
@@ -64,7 +75,12 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
     probe that is fitted on its full-precision embeddings of the train part.
 
     In place of a scheme, a checkpoint that is quantized already can be the other side:
-    "MODEL vs CHECKPOINT", a folder, a hub id or a GGUF file.
+    "MODEL vs CHECKPOINT", a folder, a hub id or a GGUF file. Either can be a model on a server that
+    answers OpenAI's requests for embeddings, openai:URL#MODEL; its key is taken from
+    QUANTDRIFT_OPENAI_KEY.
+
+    A cross-encoder reranks what a finished search found first: --shortlist RUN. The list stays as
+    it is, and both arms score its pairs.
 
     The folder holds evidence.parquet (one row per query or
     input: both rankings, epsilon, flip) and run.json
@@ -72,6 +88,7 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
     with: quantdrift metrics RUN
     """
     from quantdrift.cli.run import RunOptions, run_command  # noqa: PLC0415 -- torch
+    from quantdrift.cli.servers import ServerOptions  # noqa: PLC0415 -- torch
 
     run_command(
         RunOptions(
@@ -89,6 +106,14 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
             cache=cache,
             json_output=json_output,
             quiet=quiet,
+            shortlist=shortlist,
+            top=top,
+            servers=ServerOptions(
+                concurrency=concurrency,
+                requests_per_minute=requests_per_minute,
+                query_prefix=query_prefix,
+                document_prefix=document_prefix,
+            ),
         )
     )
 
@@ -208,32 +233,3 @@ def quantize(  # noqa: PLR0917 -- typer makes options of the parameters
             quiet=quiet,
         )
     )
-
-
-@app.command(
-    short_help="mteb's own command, without the hook.",
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "help_option_names": [],
-    },
-)
-def mteb(context: typer.Context) -> None:
-    """Run mteb's own command with quantdrift in it; needs no start-up hook.
-
-    quantdrift mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval
-    """
-    from quantdrift.cli.harness import harness_command  # noqa: PLC0415 -- each command loads its own
-
-    harness_command("mteb", context.args)
-
-
-@app.command(short_help="The main job on an embedded model.")
-def demo(
-    out: Annotated[Path, typer.Option(help="Where mteb puts its results.")] = Path("demo-results"),
-    spec: Annotated[str, typer.Option(help=SPEC_HELP, metavar="SPEC")] = "minilm@W4-rtn",
-) -> None:
-    """Run the stock mteb command on an embedded model and corpus, and explain what it prints."""
-    from quantdrift.cli.demo import demo_command  # noqa: PLC0415 -- each command loads its own
-
-    demo_command(spec, out)

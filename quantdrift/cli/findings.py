@@ -46,6 +46,12 @@ def data_line(record: Mapping[str, Any]) -> str:
         record: the content of run.json.
     """
     data = record["data"]
+    if shortlist := data.get("shortlist"):
+        top = record["settings"]["shortlist"]["top"]
+        return (
+            f"{data['n_queries']:,} queries, reranking {top:,} documents of {shortlist['path']}"
+            f"{_found_by(shortlist)}"
+        )
     if not classifies(record):
         return f"{data['n_queries']:,} queries, {data['n_documents']:,} documents"
     reading = "the model's own logits"
@@ -55,6 +61,13 @@ def data_line(record: Mapping[str, Any]) -> str:
     before = record["metrics"]["reference.accuracy"]["value"]
     accuracy = "" if before is None else f" (accuracy {_percent(before)} at full precision)"
     return f"{data['n_inputs']:,} inputs, {data['n_classes']:,} classes, {reading}{accuracy}"
+
+
+def _found_by(shortlist: Mapping[str, Any]) -> str:
+    """The retriever; of a run of ours it is known, and that nothing was quantized."""
+    if shortlist["from"] != "run":
+        return ""
+    return f" (found by {shortlist['retriever']} at full precision)"
 
 
 def explain(record: Mapping[str, Any]) -> list[str]:
@@ -67,6 +80,7 @@ def explain(record: Mapping[str, Any]) -> list[str]:
     classes = classifies(record)
     lines = [*_changed(metrics, "class" if classes else "first answer")]
     lines += _accuracy(metrics) if classes else _ndcg(metrics)
+    lines += _out_of_reach(record)
     risk = metrics.get("at_risk")
     if risk and risk["value"] is not None:
         lines.append(
@@ -119,6 +133,18 @@ def _ndcg(metrics: Metrics) -> list[str]:
             "lose it"
         )
     return [text + "."]
+
+
+def _out_of_reach(record: Mapping[str, Any]) -> list[str]:
+    """What no reranker can find: relevant documents that are not in the shortlist."""
+    shortlist = record["data"].get("shortlist") or {}
+    n, found = (shortlist.get(name) for name in ("n_relevant", "n_relevant_found"))
+    if not n or found == n:
+        return []
+    return [
+        f"{n - found:,} of {n:,} relevant documents are in no shortlist: neither arm can find "
+        "them, and they count in nDCG."
+    ]
 
 
 def _signed(value: float) -> str:

@@ -30,7 +30,7 @@ def harness_command(name: str, arguments: Sequence[str]) -> None:
     try:
         run = entry.load()
     except ModuleNotFoundError as error:
-        if error.name is not None and error.name.split(".")[0] == name:
+        if error.name is not None and error.name.split(".")[0] == name.replace("-", "_"):
             raise MissingExtraError(name, name, needed_for=f"quantdrift {name}") from error
         raise
     run()

@@ -14,13 +14,19 @@ __all__ = [
     "AnySplit",
     "BatchSize",
     "Cache",
+    "Concurrency",
     "Data",
     "Device",
+    "DocumentPrefix",
     "NoiseFloor",
     "NoiseSeed",
+    "QueryPrefix",
     "Quiet",
     "Ranks",
+    "RequestsPerMinute",
     "Revision",
+    "ShortlistFrom",
+    "ShortlistTop",
     "SpecText",
     "Split",
     "Task",
@@ -31,7 +37,8 @@ SPEC_HELP = (
     "./my-model@W4-channel+query"
 )
 PAIR_HELP = (
-    f'{SPEC_HELP}; or a model and a checkpoint that is quantized already: "minilm vs ./my-gptq"'
+    f'{SPEC_HELP}; or a model and a checkpoint that is quantized already: "minilm vs ./my-gptq"; '
+    'or a model on a server: "minilm vs openai:http://localhost:8000/v1#my-model"'
 )
 
 
@@ -65,7 +72,9 @@ AnySplit = Annotated[
     ),
 ]
 Ranks = Annotated[int, typer.Option("-k", "--k", min=1, help="Ranks kept of either arm.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Inputs per forward pass.")]
+BatchSize = Annotated[
+    int, typer.Option(min=1, help="Inputs per forward pass, or per request to a server.")
+]
 Device = Annotated[
     str | None,
     typer.Option(help="cpu, cuda, cuda:1 or mps; the best there is if not given.", metavar="NAME"),
@@ -82,3 +91,42 @@ Cache = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")]
+ShortlistFrom = Annotated[
+    Path | None,
+    typer.Option(
+        help="SPEC is of a cross-encoder, which reranks what a search of the same data found: the "
+        "run folder of the retriever (its full-precision ranking), or a TREC run file.",
+        metavar="RUN",
+    ),
+]
+ShortlistTop = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Documents per query that are reranked, 100 if not given.", metavar="N"
+    ),
+]
+
+# For models on servers.
+Concurrency = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=64, help="Servers: requests under way at a time, 4 if not given.", metavar="N"
+    ),
+]
+RequestsPerMinute = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01, help="Servers: requests a minute at most; no limit if not given.", metavar="N"
+    ),
+]
+QueryPrefix = Annotated[
+    str | None,
+    typer.Option(
+        help="Servers: put before every query; what the other model puts there if not given.",
+        metavar="TEXT",
+    ),
+]
+DocumentPrefix = Annotated[
+    str | None,
+    typer.Option(help="Servers: the same for documents.", metavar="TEXT"),
+]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from quantdrift.cli import Interrupted
 from quantdrift.cli.measuring import MeasureOptions
 from quantdrift.cli.places import default_place, earlier_run, tell_replaced
+from quantdrift.cli.servers import ServerOptions
 from quantdrift.cli.tables import print_run
 from quantdrift.datasets.beir_files import LAYOUT as BEIR_LAYOUT
 from quantdrift.datasets.classification import (
@@ -19,10 +21,12 @@ from quantdrift.datasets.classification import (
     read_classification_folder,
 )
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.datasets.shortlist import FIRST, read_shortlist
 from quantdrift.datasets.tasks import load_task
 from quantdrift.errors import DataError, QuantDriftError, UnsupportedError
 from quantdrift.measurement.classification_job import run_classification
 from quantdrift.measurement.job import run_spec
+from quantdrift.measurement.rerank_job import run_reranking
 from quantdrift.measurement.versus_job import run_versus
 from quantdrift.runs import Run
 from quantdrift.spec import Spec
@@ -39,6 +43,9 @@ class RunOptions(MeasureOptions):
     data: Path | None
     task: str | None
     out: Path | None
+    shortlist: Path | None = None
+    top: int | None = None
+    servers: ServerOptions = field(default_factory=ServerOptions)
 
 
 def run_command(options: RunOptions) -> None:
@@ -48,14 +55,24 @@ def run_command(options: RunOptions) -> None:
         QuantDriftError: anything wrong with spec, data, model or disk.
     """
     spec = parse_pair(options.spec)
-    labelled = classification_of(options)
-    dataset = dataset_of(options) if labelled is None else labelled
+    if options.top is not None and options.shortlist is None:
+        raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN too")
+    servers = options.servers.servers(spec, quiet=options.quiet)
+    labelled = None if options.shortlist is not None else classification_of(options)
     measure: Callable[..., Run] = run_spec
+    dataset: RetrievalDataset | ClassificationDataset
+    ending = ""
     if labelled is not None:
-        measure, spec = run_classification, _one_model(spec)
-    elif isinstance(spec, Versus):
-        measure = run_versus
-    out = options.out or default_place(spec, dataset)
+        measure, spec, dataset = run_classification, _one_model(spec), labelled
+    else:
+        dataset = dataset_of(options)
+        if options.shortlist is not None:
+            _refuse_reranking(options, spec)
+            shortlist = read_shortlist(options.shortlist, dataset, top=options.top or FIRST)
+            measure, ending = partial(run_reranking, shortlist=shortlist), f"_top{shortlist.top}"
+        elif isinstance(spec, Versus):
+            measure = partial(run_versus, servers=servers)
+    out = options.out or default_place(spec, dataset, ending)
     earlier = earlier_run(out)
     try:
         run = measure(
@@ -88,6 +105,19 @@ def classification_of(options: RunOptions) -> ClassificationDataset | None:
     if not is_classification_folder(options.data):
         return None
     return read_classification_folder(options.data, options.split)
+
+
+def _refuse_reranking(options: RunOptions, pair: Spec | Versus) -> None:
+    """Refuse a shortlist for two models, and one that the run would take the place of."""
+    if isinstance(pair, Versus):
+        raise UnsupportedError(
+            f'"{pair}" with --shortlist is not available; expected MODEL@SCHEME of one '
+            "cross-encoder. Of two, rerank with each and compare the two TREC run files with "
+            "quantdrift diff"
+        )
+    out, shortlist = options.out, options.shortlist
+    if out is not None and shortlist is not None and out.resolve() == shortlist.resolve():
+        raise UnsupportedError(f"{out} is the shortlist itself; choose another folder with --out")
 
 
 def _one_model(pair: Spec | Versus) -> Spec:

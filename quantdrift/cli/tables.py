@@ -69,12 +69,15 @@ def print_run(run: Run) -> None:
         f"\n[bold]{escape(record['spec'])}[/bold] on {escape(name)}: {data_line(record)}",
         highlight=False,
     )
-    out.print(
-        f"{bits['linear']:g} bits per weight of the linear layers "
-        f"({bits['linear_with_scales']:.3f} with scales), "
-        f"{bits['all_parameters']:.2f} over all parameters",
-        highlight=False,
-    )
+    if bits is None:
+        out.print("bits per weight: not known, a server has the weights", highlight=False)
+    else:
+        out.print(
+            f"{bits['linear']:g} bits per weight of the linear layers "
+            f"({bits['linear_with_scales']:.3f} with scales), "
+            f"{bits['all_parameters']:.2f} over all parameters",
+            highlight=False,
+        )
     for line in quantization_lines(record):
         out.print(line, highlight=False, markup=False)
     for warning in record["data"]["warnings"]:

@@ -22,10 +22,12 @@ from quantdrift.errors import MissingExtraError, RunError, ScoreError
 from quantdrift.measurement.disk import reserve
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
 
-__all__ = ["EmbeddingStore", "default_store", "digest_of", "key_of"]
+__all__ = ["CHUNK_ELSEWHERE", "EmbeddingStore", "default_store", "digest_of", "key_of"]
 
 CHUNK = 1024
 """Inputs per chunk: what is lost at most when a run is killed."""
+CHUNK_ELSEWHERE = 256
+"""Of inputs that a server embeds, where it may cost money or an hour of somebody's rate limit."""
 
 Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
@@ -70,6 +72,7 @@ class EmbeddingStore:
         order: NDArray[np.int64],
         encode: Encode,
         progress: Callable[[int], None] | None = None,
+        chunk: int | None = None,
     ) -> NDArray[np.float32]:
         """The embeddings of a key, computed as far as they are not there yet.
 
@@ -79,6 +82,7 @@ class EmbeddingStore:
                 similar length beside each other waste less padding.
             encode: embeds the inputs of the given numbers, float32 [len, dim].
             progress: called with the number of inputs done since its last call.
+            chunk: inputs per chunk, always the same for a key; CHUNK if not given.
 
         Returns:
             float32 [n, dim], row i the embedding of input i; a read-only memory map when kept.
@@ -88,7 +92,8 @@ class EmbeddingStore:
             ScoreError: the encoder returned something that is not one vector per input.
         """
         tell = progress or (lambda _: None)
-        chunks = [order[at : at + CHUNK] for at in range(0, len(order), CHUNK)]
+        size = chunk or CHUNK
+        chunks = [order[at : at + size] for at in range(0, len(order), size)]
         root = self.root
         try:
             if root is None:

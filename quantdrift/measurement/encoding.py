@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.calibration.sample import Sample
-from quantdrift.measurement.embeddings import EmbeddingStore, digest_of, key_of
+from quantdrift.measurement.embeddings import (
+    CHUNK_ELSEWHERE,
+    EmbeddingStore,
+    digest_of,
+    key_of,
+)
 from quantdrift.measurement.inputs import Inputs, Vectors
 from quantdrift.measurement.pair import Pair
 from quantdrift.pair import QuantizedPair
@@ -73,7 +78,9 @@ class Encoding:
             self.seconds[name] = round(time.perf_counter() - start, 3)
 
     def watch(self, side: Inputs) -> None:
-        """Run a few inputs with an eye on which layers they reach."""
+        """Run a few inputs with an eye on which layers they reach, where that can be seen."""
+        if side.elsewhere:
+            return
         with self.pair.observed():
             side.encode(np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
 
@@ -125,6 +132,7 @@ class Encoding:
             order=order,
             encode=lambda rows: side.encode(rows, batch_size),
             progress=tell,
+            chunk=CHUNK_ELSEWHERE if side.elsewhere else None,
         )
 
     def key(self, side: Inputs, order: NDArray[np.int64], weights: str, batch_size: int) -> str:
@@ -133,7 +141,7 @@ class Encoding:
             weights=weights,
             inputs=side.key,
             role=side.role,
-            batch_size=batch_size,
+            batch_size=None if side.elsewhere else batch_size,
             order=digest_of(order),
-            runtime=self.pair.runtime,
+            runtime=None if side.elsewhere else self.pair.runtime,
         )

@@ -29,6 +29,10 @@ class Inputs:
             limit); None if they cannot be told, then nothing of this side is kept between runs.
         lengths: int64 [n], rough length of each input, to encode similar ones together; None
             keeps the given order.
+        elsewhere: whether a server embeds them: neither batches nor what is installed here decide
+            anything then, and less is lost when a run is killed.
+        candidate: what the candidate embeds in their place, where it is a model of its own that is
+            asked in another way; None if the same inputs go to it.
     """
 
     role: str
@@ -36,6 +40,13 @@ class Inputs:
     encode: Callable[[NDArray[np.int64], int], Vectors]
     key: Mapping[str, Any] | None
     lengths: NDArray[np.int64] | None = None
+    elsewhere: bool = False
+    candidate: Inputs | None = None
+
+    @property
+    def of_candidate(self) -> Inputs:
+        """What the candidate embeds."""
+        return self if self.candidate is None else self.candidate
 
     def order(self) -> NDArray[np.int64]:
         """Longest first: similar lengths share a batch, and too long a batch fails at once."""
@@ -55,4 +66,6 @@ class Inputs:
             encode=lambda chosen, batch_size: self.encode(rows[chosen], batch_size),
             key=None if self.key is None else {**self.key, "rows": digest_of(rows)},
             lengths=None if self.lengths is None else self.lengths[rows],
+            elsewhere=self.elsewhere,
+            candidate=None if self.candidate is None else self.candidate.part(rows),
         )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from quantdrift.evidence import Noise
 from quantdrift.scoring import Similarity
 
-__all__ = ["compare_rankings", "other_batch_size"]
+__all__ = ["compare_rankings", "noise_of_scores", "other_batch_size"]
 
 Vectors = NDArray[np.float32]
 _BLOCK = 512
@@ -53,15 +53,33 @@ def compare_rankings(
     for at in range(0, n_queries, _BLOCK):
         rows = slice(at, at + _BLOCK)
         ranks = contenders[rows]
-        missing = ranks < 0
         once, again = (
             _scores(queries[rows], documents[ranks.clip(min=0)], similarity)
             for queries, documents in (first, second)
         )
-        best = [_best(np.where(missing, -np.inf, scores), ranks) for scores in (once, again)]
-        flips[rows] = best[0] != best[1]
-        epsilon[rows] = np.where(missing, 0, np.abs(again - once)).max(axis=1)
+        part = noise_of_scores(once, again, ranks)
+        flips[rows], epsilon[rows] = part.flips, part.epsilon
     return Noise(flips=flips, epsilon=epsilon)
+
+
+def noise_of_scores(
+    once: NDArray[np.float64], again: NDArray[np.float64], contenders: NDArray[np.int64]
+) -> Noise:
+    """Whether the best of the contenders is the same by the scores of two runs of one model.
+
+    Args:
+        once: float64 [n_queries, depth], scores of the contenders.
+        again: float64 [n_queries, depth], of the second run.
+        contenders: int64 [n_queries, depth], their positions in the corpus, -1 where there are
+            fewer; what is scored there does not count.
+
+    Returns:
+        The noise floor of every query.
+    """
+    missing = contenders < 0
+    best = [_best(np.where(missing, -np.inf, scores), contenders) for scores in (once, again)]
+    epsilon = np.where(missing, 0, np.abs(again - once)).max(axis=1)
+    return Noise(flips=best[0] != best[1], epsilon=epsilon.astype(np.float32))
 
 
 def _best(scores: NDArray[np.float64], ranks: NDArray[np.int64]) -> NDArray[np.int64]:

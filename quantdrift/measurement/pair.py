@@ -27,13 +27,13 @@ class Pair(Protocol):
         ...
 
     @property
-    def layers(self) -> Sequence[object]:
-        """The layers that are quantized."""
+    def layers(self) -> Sequence[object] | None:
+        """The layers that are quantized; None where they cannot be seen from here."""
         ...
 
     @property
-    def never_reached(self) -> list[str]:
-        """Names of those that no observed forward pass used."""
+    def never_reached(self) -> list[str] | None:
+        """Names of those that no observed forward pass used; None where none was observed."""
         ...
 
     @property
@@ -63,8 +63,8 @@ class Pair(Protocol):
         """Inside, the candidate answers; afterwards the reference."""
         ...
 
-    def bits(self) -> BitsReport:
-        """Bits per weight of the candidate."""
+    def bits(self) -> BitsReport | None:
+        """Bits per weight of the candidate; None where they are not known."""
         ...
 
     def describe(self) -> dict[str, Any]:

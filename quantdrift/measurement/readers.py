@@ -21,6 +21,7 @@ from quantdrift.measurement.embeddings import digest_of
 from quantdrift.measurement.inputs import Inputs
 from quantdrift.measurement.text_inputs import text_inputs
 from quantdrift.models.classifier import is_classifier, load_classifier
+from quantdrift.models.classifier_config import is_cross_encoder
 from quantdrift.models.full_precision import full_precision, refuse_quantized
 from quantdrift.models.resolve import ModelSource
 from quantdrift.models.sentence_encoder import load_encoder, pick_device
@@ -169,14 +170,22 @@ class _Chosen(Sequence[Any]):
 
 
 def refuse_classifier(source: ModelSource) -> None:
-    """Refuse a classifier where embeddings are needed.
+    """Refuse a classifier, and a cross-encoder, where embeddings are needed.
 
     Raises:
         UnsupportedError: it is one.
     """
-    found = False
+    found = reranks = False
     with suppress(UnsupportedError):  # of a hub that does not answer, loading says so
+        reranks = is_cross_encoder(source)
         found = is_classifier(source)
+    if reranks:
+        raise UnsupportedError(
+            f"{source.name} is a cross-encoder: it scores a query and a document together, and "
+            "embeds nothing. It reranks what a search has found: quantdrift run "
+            f"{source.name}@SCHEME --data FOLDER --shortlist RUN, where RUN is the run folder of "
+            "an embedding model on the same data, or a TREC run file"
+        )
     if found:
         raise UnsupportedError(
             f"{source.name} is a classifier: it puts out logits of classes, and a search compares "

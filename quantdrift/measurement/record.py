@@ -80,6 +80,7 @@ def describe_run(
         reading: how logits were had, where they were.
     """
     estimates = measure(measured.evidence)
+    bits = pair.bits()
     return {
         "spec": str(spec),
         "model": {
@@ -87,10 +88,10 @@ def describe_run(
             **model,
             "fingerprint": measured.fingerprint,
             "candidate_fingerprint": measured.candidate_fingerprint,
-            "layers_quantized": len(pair.layers),
+            "layers_quantized": None if pair.layers is None else len(pair.layers),
             "layers_never_reached": pair.never_reached,
         },
-        "bits_per_weight": pair.bits().to_json(),
+        "bits_per_weight": None if bits is None else bits.to_json(),
         "quantization": pair.describe(),
         "data": {**data, "inputs_left_out": measured.left_out},
         "settings": {

@@ -85,10 +85,10 @@ class Job(Encoding):
         self._prepare()
         with self.pair.candidate():
             weights = self.pair.candidate_fingerprint()
-            low_queries = self.vectors(self.queries, "candidate", weights)
+            low_queries = self.vectors(self.queries.of_candidate, "candidate", weights)
             low_documents = documents
             if not self.pair.query_only:
-                low_documents = self.vectors(self.documents, "candidate", weights)
+                low_documents = self.vectors(self.documents.of_candidate, "candidate", weights)
         return Arms(
             reference=(queries, documents),
             candidate=(low_queries, low_documents),

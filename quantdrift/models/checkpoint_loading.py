@@ -54,7 +54,7 @@ class LoadedCheckpoint:
 
 
 def load_checkpoint(
-    checkpoint: Checkpoint, reference: SentenceEncoder, *, device: torch.device
+    checkpoint: Checkpoint, reference: SentenceEncoder | None, *, device: torch.device
 ) -> LoadedCheckpoint:
     """Load a checkpoint as the candidate of a reference.
 
@@ -64,7 +64,7 @@ def load_checkpoint(
 
     Args:
         checkpoint: what to load.
-        reference: what it will be compared with.
+        reference: what it will be compared with; None for what is not here and can lend nothing.
         device: where it runs.
 
     Raises:
@@ -74,8 +74,14 @@ def load_checkpoint(
         RunError: no room to unpack it, or a saved candidate's files were changed.
     """
     refuse_missing(checkpoint)
+    if reference is None and not checkpoint.has_modules:
+        raise UnsupportedError(
+            f"{checkpoint.name} says nothing of {_TAKEN}, and a server cannot lend them; expected "
+            "a folder with modules.json, as SentenceTransformer.save_pretrained writes it"
+        )
     with one_line_errors(checkpoint), process_undisturbed(checkpoint):
         if checkpoint.gguf is not None:
+            assert reference is not None  # a GGUF file has no modules.json
             body = gguf_body(checkpoint)
             stored = stored_gguf(checkpoint.folder / checkpoint.gguf, body)
             model, taken = dressed(checkpoint, reference, body, None, device), ["tokenizer"]
@@ -86,23 +92,22 @@ def load_checkpoint(
     if not checkpoint.has_modules:
         named = ", ".join([*taken, _TAKEN])
         notes.append(f"{checkpoint.name} says nothing of {named}: taken from the reference")
-    notes.extend(of_another_model(checkpoint, reference))
-    notes.extend(other_settings(reference.model, model))
     encoder = SentenceEncoder(
         model=model,
         source=_source(checkpoint),
         similarity=_same_similarity(checkpoint, model, reference),
     )
+    if reference is not None:
+        notes.extend(of_another_model(checkpoint, reference))
+        notes.extend(other_settings(reference.model, model))
+        notes.extend(differences(reference, encoder))
     return LoadedCheckpoint(
-        checkpoint=checkpoint,
-        encoder=encoder,
-        stored=stored,
-        notes=(*notes, *differences(reference, encoder)),
+        checkpoint=checkpoint, encoder=encoder, stored=stored, notes=tuple(notes)
     )
 
 
 def _from_folder(
-    checkpoint: Checkpoint, reference: SentenceEncoder, device: torch.device
+    checkpoint: Checkpoint, reference: SentenceEncoder | None, device: torch.device
 ) -> tuple[Any, StoredLayers, list[str]]:
     """The model of a folder, how it is stored, and what it took beside what is always taken."""
     if checkpoint.method == "quantdrift":
@@ -121,6 +126,7 @@ def _from_folder(
         if not checkpoint.has_modules:
             body = load_body(checkpoint, folder, quantization, device)
             check_packed(checkpoint, stored, body)
+            assert reference is not None  # refused before
             own = any((folder / name).is_file() for name in _TOKENIZERS)
             model = dressed(checkpoint, reference, body, folder if own else None, device)
             return model, stored, [] if own else ["tokenizer"]
@@ -155,8 +161,17 @@ def _source(checkpoint: Checkpoint) -> ModelSource:
     )
 
 
-def _same_similarity(checkpoint: Checkpoint, model: Any, reference: SentenceEncoder) -> Similarity:
+def _same_similarity(
+    checkpoint: Checkpoint, model: Any, reference: SentenceEncoder | None
+) -> Similarity:
     name = str(model.similarity_fn_name or "cosine")
+    if reference is None:
+        if name not in set(Similarity):
+            raise UnsupportedError(
+                f"{checkpoint.name} compares embeddings by {name!r}; expected one of "
+                f"{', '.join(Similarity)}"
+            )
+        return Similarity(name)
     if name != str(reference.similarity):
         raise UnsupportedError(
             f"{checkpoint.name} compares embeddings by {name!r}, {reference.source.name} by "

@@ -53,10 +53,14 @@ class SentenceEncoder:
 
     def describe(self, role: Role) -> str:
         """Everything but the weights that decides an embedding: prompt, length limit, pooling."""
-        name = role if role in self.model.prompts else self.model.default_prompt_name
         modules = [repr(module) for module in list(self.model.children())[1:]]
-        parts = [self.model.prompts.get(name, ""), str(self.model.max_seq_length), *modules]
+        parts = [self.prompt(role), str(self.model.max_seq_length), *modules]
         return "\n".join(str(part) for part in parts)
+
+    def prompt(self, role: Role) -> str:
+        """What the model puts before every text of a role."""
+        name = role if role in self.model.prompts else self.model.default_prompt_name
+        return str(self.model.prompts.get(name, ""))
 
 
 def pick_device(wanted: str | None = None) -> torch.device:

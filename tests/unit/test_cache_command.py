@@ -14,6 +14,8 @@ from quantdrift.calibration.store import CodeStore
 from quantdrift.cli.cache import cache_command
 from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.probes import fitted_probe
+from quantdrift.models.endpoint import Endpoint
+from quantdrift.models.endpoint_identity import identify
 from quantdrift.quantizers.rtn import quantize_rtn
 
 
@@ -31,6 +33,8 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("gap", "sqnr"):
         KeptArrays(root, "ef3").put(name, np.ones(4))
     fitted_probe(np.eye(2, dtype=np.float32), ["yes", "no"], key="gh4", root=root)
+    on_server = Endpoint(url="http://localhost/v1", model="m")
+    identify(lambda texts: np.ones((len(texts), 4), dtype=np.float32), on_server, root)
     (root / "mine.txt").write_text("not of quantdrift")
     return root
 
@@ -47,12 +51,13 @@ def test_every_kind_is_counted_and_cleared(kept: Path, capsys: pytest.CaptureFix
         f"3 quantized layers, 0.0 MB in {kept / 'codes'}",
         f"2 sensitivities of layers, 0.0 MB in {kept / 'sensitivities'}",
         f"1 linear probes, 0.0 MB in {kept / 'probes'}",
+        f"1 models seen on servers, 0.0 MB in {kept / 'servers'}",
     ]
     cache_command(clear=True)
     assert lines(capsys) == [f"deleted {line}" for line in shown]
     assert [path.name for path in kept.iterdir()] == ["mine.txt"]
     cache_command(clear=False)
-    assert [line.split()[0] for line in lines(capsys)] == ["0", "0", "0", "0"]
+    assert [line.split()[0] for line in lines(capsys)] == ["0"] * 5
 
 
 def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(

@@ -1,0 +1,155 @@
+"""A server on loopback that answers OpenAI's requests for embeddings, and can misbehave."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Embed = Callable[[Sequence[str]], NDArray[np.float32]]
+Answer = Callable[["Request"], None]
+"""Answers a request in place of the model."""
+
+
+class Request(BaseHTTPRequestHandler):
+    """One request; `body` is what was sent, `number` how many embeddings were asked for before."""
+
+    server: Server
+    protocol_version = "HTTP/1.1"
+    body: dict[str, Any]
+    number: int
+
+    def do_GET(self) -> None:
+        self.reply(200, {"object": "list", "data": self.server.listed})
+
+    def do_POST(self) -> None:
+        length = int(self.headers["content-length"])
+        self.body = json.loads(self.rfile.read(length))
+        with self.server.lock:
+            self.number = len(self.server.asked)
+            self.server.asked.append(self.body["input"])
+            self.server.headers.append({k.lower(): v for k, v in self.headers.items()})
+        if self.path != "/v1/embeddings":
+            self.reply(404, {"detail": "Not Found"})
+        elif self.body["model"] not in self.server.models:
+            message = f"The model `{self.body['model']}` does not exist."
+            self.reply(404, {"error": {"message": message, "code": 404}})
+        elif misbehave := self.server.next_answer():
+            misbehave(self)
+        else:
+            self.embed()
+
+    def embed(self) -> None:
+        with self.server.lock:  # one model, many threads
+            vectors = self.server.models[self.body["model"]](self.body["input"])
+        self.reply(200, answer_of(vectors.tolist()))
+
+    def reply(self, status: int, content: Any, **headers: str) -> None:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(status)
+        headers = {"content_type": "application/json", **headers}
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves models by name; `asked` holds what was sent, one entry a request."""
+
+    daemon_threads = True
+    # of a test that broke off a connection on purpose nothing is printed
+    handle_error = staticmethod(lambda *_: None)  # type: ignore[assignment]
+
+    def __init__(self, **models: Embed) -> None:
+        super().__init__(("127.0.0.1", 0), Request)
+        self.models = dict(models)
+        self.asked: list[list[str]] = []
+        self.headers: list[dict[str, str]] = []
+        self.listed: list[dict[str, Any]] = [{"id": name, "object": "model"} for name in models]
+        self.lock = threading.RLock()
+        self._answers: list[Answer | None] = []
+        self.always: Answer | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def name(self, model: str) -> str:
+        return f"openai:{self.url}#{model}"
+
+    def answer(self, *answers: Answer | None) -> None:
+        """The next requests are answered so, one each; None is the model."""
+        self._answers.extend(answers)
+
+    def next_answer(self) -> Answer | None:
+        with self.lock:
+            return self._answers.pop(0) if self._answers else self.always
+
+    def texts(self) -> list[str]:
+        return [text for request in self.asked for text in request]
+
+    def forget(self) -> None:
+        self.asked.clear()
+        self.headers.clear()
+
+
+@contextmanager
+def serving(**models: Embed) -> Iterator[Server]:
+    """A server that runs while the block does."""
+    with Server(**models) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def answer_of(embeddings: Sequence[Any], **more: Any) -> dict[str, Any]:
+    """What OpenAI answers."""
+    data = [
+        {"object": "embedding", "index": index, "embedding": embedding}
+        for index, embedding in enumerate(embeddings)
+    ]
+    return {"object": "list", "data": data, "model": "m", **more}
+
+
+def in_base64(vector: NDArray[np.float32]) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def of_model(model: Any) -> Embed:
+    """A SentenceTransformer as a server runs it: no prompts, texts as they come."""
+
+    def embed(texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.asarray(
+            model.encode(list(texts), prompt="", show_progress_bar=False), dtype=np.float32
+        )
+
+    return embed
+
+
+def of_letters(texts: Sequence[str]) -> NDArray[np.float32]:
+    """A model of no weight: how often each letter occurs, float32 [n, 26], of length 1."""
+    counts = np.array(
+        [[text.lower().count(chr(97 + letter)) + 0.1 for letter in range(26)] for text in texts]
+    )
+    return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
+
+
+def of_odd_letters(texts: Sequence[str]) -> NDArray[np.float32]:
+    """Another one: every second letter."""
+    return of_letters([text[::2] for text in texts])

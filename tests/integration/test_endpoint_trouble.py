@@ -1,0 +1,194 @@
+"""Servers that are slow, full, down, out of order or not what they were, and runs that go on."""
+
+from __future__ import annotations
+
+import gzip
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("tenacity", reason="tenacity is not installed")
+
+from embedding_server import (
+    Request,
+    Server,
+    answer_of,
+    in_base64,
+    of_letters,
+    of_odd_letters,
+    serving,
+)
+from endpoint_samples import many, run_servers
+
+from quantdrift import perturbation
+from quantdrift.errors import QuantDriftError, ServerError
+from quantdrift.runs import Run
+
+KNOWN = 3
+"""Requests that tell which model it is."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving(one=of_letters, two=of_odd_letters) as found:
+        yield found
+
+
+def measured(server: Server, out: Path, **options: Any) -> Run:
+    return run_servers(server.name("one"), server.name("two"), out, **options)
+
+
+def refused(server: Server, out: Path, **options: Any) -> str:
+    with pytest.raises(QuantDriftError) as caught:
+        measured(server, out, **options)
+    assert not out.exists()
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    return message
+
+
+def status(code: int, **headers: str) -> Callable[[Request], None]:
+    return lambda request: request.reply(code, {"error": {"message": "busy"}}, **headers)
+
+
+def hang_up(request: Request) -> None:
+    request.connection.shutdown(socket.SHUT_RDWR)
+
+
+def cut_short(request: Request) -> None:
+    request.send_response(200)
+    request.send_header("content-length", "1000")
+    request.end_headers()
+    request.wfile.write(b'{"data": [')
+    request.connection.shutdown(socket.SHUT_RDWR)
+
+
+def rearranged(request: Request) -> None:
+    vectors = of_letters(request.body["input"])
+    answer = answer_of([in_base64(vector) for vector in vectors])
+    request.reply(200, {**answer, "data": answer["data"][::-1]})
+
+
+def packed(request: Request) -> None:
+    data = gzip.compress(b'{"data": [{"embedding": [' + b"1, " * 25 + b"1]}]}")
+    request.reply(200, data, content_encoding="gzip")
+
+
+def test_what_goes_wrong_for_a_while_leaves_no_trace(server: Server, tmp_path: Path) -> None:
+    wanted = measured(server, tmp_path / "a").evidence()
+    told: list[str] = []
+    server.answer(*[None] * 2 * KNOWN, status(429, retry_after="30"), status(500), status(500))
+    server.answer(None, hang_up, cut_short, rearranged, None, status(503))
+    server.forget()
+    found = measured(server, tmp_path / "b", batch_size=2, say=told.append, concurrency=1)
+    np.testing.assert_array_equal(
+        perturbation.epsilon(found.evidence()), perturbation.epsilon(wanted)
+    )
+    assert len(server.asked) == 2 * KNOWN + 2 * (2 + 4) + 6
+    assert told == [f"{server.url} answered HTTP 429 (busy); next try in 30 s"]
+
+
+def test_an_answer_that_takes_too_long_is_asked_for_again(server: Server, tmp_path: Path) -> None:
+    slow = lambda request: request.rfile.read(1)  # noqa: E731 -- until the client hangs up
+    server.answer(*[None] * 2 * KNOWN, slow)
+    server.forget()
+    found = measured(server, tmp_path / "run", timeout=0.5)
+    assert len(server.asked) == 2 * KNOWN + 4 + 1
+    assert perturbation.epsilon(found.evidence()).any()
+    server.always = slow
+    assert "broke off: no answer within 0.05 s (8 attempts)" in refused(
+        server, tmp_path / "b", timeout=0.05
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda r: r.reply(200, answer_of([[1.0] * 26])), "expected 8 embeddings for 8 inputs; g"),
+        (lambda r: r.reply(200, b"<title>Hi</title>", content_type="text/html"), "text/html: Hi"),
+        (lambda r: r.reply(200, answer_of([[1.0] * 9] * 8)), "lengths: 26 numbers and 9"),
+        (lambda r: r.reply(200, answer_of([[1.0] * 26] * 7 + [[None] * 26])), "null, NaN or inf"),
+        (lambda r: r.reply(200, answer_of([[[1.0] * 26] * 4] * 8)), "gave 4 vectors for it"),
+        (lambda r: r.reply(418, {"error": "teapot"}), "answered HTTP 418 (teapot)"),
+        (packed, "expected 8 embeddings for 8 inputs; got 1"),
+    ],
+)
+def test_what_is_wrong_for_good_is_one_line(
+    server: Server, tmp_path: Path, answer: Callable[[Request], None], message: str
+) -> None:
+    server.answer(*[None] * 2 * KNOWN, None, answer)  # the reference's documents
+    found = refused(server, tmp_path / "run", concurrency=1)
+    assert message in found
+    assert found.startswith(f"{server.url}/embeddings")
+
+
+def test_the_input_that_a_server_refuses_is_named(server: Server, tmp_path: Path) -> None:
+    def no_trains(request: Request) -> None:
+        if any("Trains" in text for text in request.body["input"]):
+            request.reply(400, {"error": {"message": "maximum context length is 5 tokens"}})
+        else:
+            request.embed()
+
+    server.always = no_trains
+    found = refused(server, tmp_path / "run")
+    assert "document 'd6' (46 characters: 'Trains to the coast depart from" in found
+    assert found.endswith(": the server answered HTTP 400 (maximum context length is 5 tokens)")
+    server.always = lambda request: request.reply(
+        200,
+        answer_of([[np.nan if "goat" in text.lower() else 1.0] for text in request.body["input"]]),
+    )
+    found = refused(server, tmp_path / "run")
+    assert "document 'd1' (40 characters: 'Goats and sheep" in found
+
+
+def test_a_server_that_takes_few_inputs_gets_few(server: Server, tmp_path: Path) -> None:
+    def four(request: Request) -> None:
+        if len(request.body["input"]) > 4:
+            request.reply(413, {"error": "batch size 8 > maximum allowed batch size 4"})
+        else:
+            request.embed()
+
+    wanted = measured(server, tmp_path / "a").evidence()
+    server.always = four
+    server.forget()
+    found = measured(server, tmp_path / "b", dataset=many(40), batch_size=16, concurrency=1)
+    assert found.evidence().n_items.tolist() == [40, 40, 40]
+    sizes = [len(request) for request in server.asked]
+    assert [size for size in sizes if size > 4] == [8, 8]  # each server has to say it once
+    again = measured(server, tmp_path / "c").evidence()
+    np.testing.assert_array_equal(perturbation.epsilon(again), perturbation.epsilon(wanted))
+
+
+def test_a_server_that_is_down_or_lacks_the_model_is_said_at_once(
+    server: Server, tmp_path: Path
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        down = f"openai:http://127.0.0.1:{free.getsockname()[1]}#m"
+    with pytest.raises(ServerError, match=r"cannot be reached: .*refused.*Is the server running"):
+        run_servers(server.name("one"), down, tmp_path / "run")
+    with pytest.raises(ServerError, match=r"`three` does not exist.*; the server lists one, two$"):
+        run_servers(server.name("one"), server.name("three"), tmp_path / "run")
+    with pytest.raises(ServerError, match=r"/v2/embeddings answered HTTP 404 \(Not Found\)"):
+        run_servers(server.name("one"), f"openai:{server.url[:-1]}2#two", tmp_path / "run")
+
+
+def test_a_key_is_sent_and_left_nowhere(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
+    measured(server, tmp_path / "a")
+    assert not any("authorization" in headers for headers in server.headers)
+    monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY", "s3cret")
+    server.forget()
+    found = measured(server, tmp_path / "b", cache=tmp_path / "cache")
+    assert {headers["authorization"] for headers in server.headers} == {"Bearer s3cret"}
+    for file in [*found.path.rglob("*"), *(tmp_path / "cache").rglob("*")]:
+        assert file.is_dir() or b"s3cret" not in file.read_bytes()
+    server.always = status(401)
+    assert "refuses the key in QUANTDRIFT_OPENAI_KEY (HTTP 401)" in refused(server, tmp_path / "c")
