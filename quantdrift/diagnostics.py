@@ -23,7 +23,7 @@ from quantdrift.paths import CACHE_VARIABLE, cache_dir
 
 __all__ = ["CacheReport", "Diagnosis", "HookReport", "diagnose"]
 
-FALLBACK = "`quantdrift mteb run ...` works without the hook"
+FALLBACK = "`quantdrift mteb run ...` works without the hook, and so does `quantdrift lm-eval ...`"
 LITTLE_SPACE = 2 * 1024**3  # bytes; the embeddings of a million documents at 512 dimensions
 
 
@@ -118,7 +118,10 @@ def _hook_report() -> HookReport:
         failed = "; ".join(f"{name}: {error}" for name, error in status.errors.items())
         advice = f"The hook could not hook into {failed}."
     elif status.active:
-        advice = "The hook is active: stock commands such as `mteb run` know quantdrift's models."
+        advice = (
+            "The hook is active: the stock commands `mteb run` and `lm_eval` know quantdrift's "
+            "models."
+        )
     elif status.switched_off:
         advice = f"The hook is switched off by {_hook.OFF_SWITCH}: unset it; {FALLBACK}."
     elif sys.flags.no_site:

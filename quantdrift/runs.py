@@ -198,10 +198,11 @@ def refuse_copies(runs: Iterable[Run]) -> None:
     seen: dict[str, Path] = {}
     for run in runs:
         record = run.record
-        data = record.get("data", {})
+        model, data = record.get("model", {}), record.get("data", {})
         parts = {
             "spec": record.get("spec"),
-            "model": record.get("model", {}).get("fingerprint"),
+            # a server can change what a name stands for
+            "models": [model.get(key) for key in ("fingerprint", "candidate_fingerprint")],
             "data": [data.get(key) for key in ("name", "fingerprint", "split", "n_documents")],
             "settings": record.get("settings"),
         }

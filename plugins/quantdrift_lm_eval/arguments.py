@@ -1,0 +1,100 @@
+"""Reading --model_args: which pair is meant, and what cannot be one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from quantdrift.errors import SpecError, UnsupportedError
+from quantdrift.models.layers import find_linears
+from quantdrift.spec import Scheme, Spec, parse, parse_scheme
+
+__all__ = ["read_spec", "refuse_options", "without_output_layer"]
+
+EXAMPLE = "--model_args pretrained=NAME,scheme=W4-gptq"
+_QUANTIZED = "a pair starts from full precision. Leave it out, and name the scheme"
+_REFUSED = {
+    "peft": "an adapter beside the weights cannot be quantized with them; merge it into the model "
+    "(merge_and_unload) and name the folder of that",
+    "autogptq": _QUANTIZED,
+    "gptqmodel": _QUANTIZED,
+    "gguf_file": _QUANTIZED,
+    "load_in_4bit": _QUANTIZED,
+    "load_in_8bit": _QUANTIZED,
+    "quantization_config": _QUANTIZED,
+    "tp_plan": "weights that are split over processes cannot be quantized in place; use "
+    "parallelize=True, or accelerate launch with the model whole on every device",
+}
+
+
+def read_spec(pretrained: Any, scheme: str | None) -> Spec:
+    """The pair that is asked for.
+
+    Args:
+        pretrained: NAME, or NAME@SCHEME if there is no scheme; or a model that is loaded.
+        scheme: of the candidate.
+
+    Raises:
+        SpecError: the scheme is missing or none.
+        UnsupportedError: there is no model, or the scheme chooses widths, or is for a query side.
+    """
+    if pretrained is None:
+        raise UnsupportedError(f"expected a model; got none. Name it: {EXAMPLE}")
+    if not isinstance(pretrained, str):
+        pretrained = getattr(pretrained, "name_or_path", "") or type(pretrained).__name__
+    if scheme is not None:
+        spec = Spec(model=pretrained, scheme=parse_scheme(str(scheme)))
+    elif "@" in pretrained:
+        spec = parse(pretrained)
+    else:
+        raise SpecError(
+            f"expected the scheme of the candidate beside pretrained={pretrained}; got none. "
+            f"Name it: {EXAMPLE}, or pretrained={pretrained}@W4-gptq",
+            text=pretrained,
+            start=len(pretrained),
+            end=len(pretrained),
+        )
+    if spec.scheme.query_only:
+        raise UnsupportedError(
+            f"{spec.scheme}: +query keeps the index of a search at full precision, and lm-eval "
+            "has no search. Leave +query out"
+        )
+    if spec.scheme.criterion is not None and spec.scheme.option("allocation") is None:
+        raise UnsupportedError(
+            f"the criterion {spec.scheme.criterion} chooses the layers' widths on a search or on "
+            "classes, and lm-eval has neither. Choose widths before, and name the file: "
+            "scheme=allocation.json"
+        )
+    return spec
+
+
+def refuse_options(options: Mapping[str, Any]) -> None:
+    """Refuse arguments of lm-eval's hf model that make no pair.
+
+    Raises:
+        UnsupportedError: one of them is set.
+    """
+    for name, why in _REFUSED.items():
+        if options.get(name):
+            raise UnsupportedError(f"{name}={options[name]}: {why}")
+
+
+def without_output_layer(model: Any, scheme: Scheme) -> Scheme:
+    """The scheme with +head= for the layer that gives the vocabulary's logits, where it has one.
+
+    That layer is left out as a classification head is; one that is tied to the token embeddings is
+    left out anyway, and a head that the user names stays.
+
+    Args:
+        model: a model of transformers.
+        scheme: as asked for.
+    """
+    if scheme.option("head") is not None:
+        return scheme
+    get = getattr(model, "get_output_embeddings", None)
+    output = get() if callable(get) else None
+    for layer in find_linears([model]):
+        if output is not None and any(module is output for module in layer.modules):
+            return replace(scheme, options=(*scheme.options, ("head", layer.name)))
+    return scheme

@@ -1,0 +1,197 @@
+"""The drift in lm-eval's results: a few rows of its table, values of every sample, and the rest.
+
+What a row says is a mean over documents, so that lm-eval's own formulas give its standard error and
+put groups together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lm_eval.api.metrics import mean, mean_stderr, stderr_for_metric
+from lm_eval.utils import sanitize_list
+
+import quantdrift
+from quantdrift.finished.lm_eval_figures import (
+    HIGHER_IS_BETTER,
+    details_of,
+    medians_of,
+    per_document,
+    pooled_details,
+    scores_of,
+)
+from quantdrift.finished.lm_eval_samples import PairedFilter, PairedSamples
+from quantdrift_lm_eval.careful import carefully, warn
+from quantdrift_lm_eval.groups import add_group_rows, members_of
+from quantdrift_lm_eval.recording import Recording
+from quantdrift_lm_eval.run_folders import Place, write_runs
+
+__all__ = ["KEY", "REFERENCE", "Compared", "add_drift"]
+
+KEY = "quantdrift"
+"""In the results: everything that is no row of the table."""
+REFERENCE = "drift_reference_"
+_SLOW = ("bleu", "chrf", "chrf++", "ter")
+_FEW = 100
+"""Bootstrap samples that lm-eval takes of slow metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Both arms on all tasks of an evaluation.
+
+    Attributes:
+        tasks: lm-eval's, by name.
+        groups: lm-eval's, by name.
+        joined: the samples of both arms, of the tasks where that went well.
+        raw: the reference's samples.
+        bootstrap_iters: as lm-eval was told.
+    """
+
+    tasks: Mapping[str, Any]
+    groups: Mapping[str, Any]
+    joined: Mapping[str, PairedSamples]
+    raw: Mapping[str, Sequence[Mapping[str, Any]]]
+    bootstrap_iters: int | None
+
+
+def add_drift(
+    results: dict[str, Any],
+    compared: Compared,
+    pair: Any,
+    recorded: Recording,
+    *,
+    folder: Path | None,
+    started: str,
+) -> None:
+    """Write the drift into lm-eval's results, and the run folders.
+
+    Args:
+        results: of lm-eval, with samples.
+        compared: both arms.
+        pair: the model, a QuantizedPairLM.
+        recorded: what was noted on this rank.
+        folder: where run folders go; None writes none.
+        started: when, ISO 8601.
+    """
+    told: dict[str, Any] = {}
+    for name, samples in compared.joined.items():
+        with carefully(name):
+            rows = _reference_rows(compared, name)
+            details = {}
+            for filter_name, paired in samples.filters.items():
+                rows |= _rows(paired, filter_name, compared.bootstrap_iters)
+                details[filter_name] = details_of(paired, warn=warn)
+            _add_to_samples(results["samples"][name], samples, compared.raw[name])
+            results["results"][name] |= rows
+            better = results.setdefault("higher_is_better", {}).setdefault(name, {})
+            better |= _directions(rows, better)
+            told[name] = details
+    done = {name: compared.joined[name] for name in told}
+    for name, group in compared.groups.items():
+        with carefully(name):
+            add_group_rows(results, group, done)
+    results[KEY] = {
+        "version": quantdrift.__version__,
+        "spec": str(pair.spec),
+        "bits_per_weight": pair.pair.bits().to_json(),
+        "seconds": dict(recorded.seconds),
+        "tasks": told,
+        "groups": {
+            name: {
+                filter_name: pooled_details(parts)
+                for filter_name, parts in members_of(group, done).items()
+            }
+            for name, group in compared.groups.items()
+        },
+    }
+    if folder is not None:
+        place = Place(folder=folder, started=started)
+        results[KEY]["runs"] = write_runs(pair, recorded, compared, place)
+
+
+def _rows(
+    paired: PairedFilter, filter_name: str, bootstrap_iters: int | None
+) -> dict[str, float | str]:
+    rows: dict[str, float | str] = {}
+    for name, values in per_document(paired).items():
+        own = values.tolist()
+        rows[f"{name},{filter_name}"] = mean(own)
+        known = len(own) > 1 and bool(bootstrap_iters)  # 0 asks for no standard errors
+        rows[f"{name}_stderr,{filter_name}"] = mean_stderr(own) if known else "N/A"
+    for name, estimate in medians_of([paired]).items():
+        if estimate.value is not None:
+            rows[f"{name},{filter_name}"] = estimate.value
+    return rows
+
+
+def _reference_rows(compared: Compared, name: str) -> dict[str, Any]:
+    """The reference's own value of every metric of a task, as lm-eval would compute it."""
+    task, iters = compared.tasks[name], compared.bootstrap_iters
+    aggregation = task.aggregation()
+    values: dict[tuple[str, str], list[Any]] = {}
+    for sample in compared.raw[name]:
+        for metric in sample["metrics"]:
+            values.setdefault((metric, sample["filter"]), []).append(sample[metric])
+    rows: dict[str, Any] = {}
+    for (metric, filter_name), own in values.items():
+        function = aggregation.get(metric, mean)
+        rows[f"{REFERENCE}{metric},{filter_name}"] = function(own)
+        times = 0 if not isinstance(iters, int) else min(iters, _FEW) if metric in _SLOW else iters
+        error = stderr_for_metric(function, times)
+        rows[f"{REFERENCE}{metric}_stderr,{filter_name}"] = (
+            error(own) if error is not None and len(own) > 1 else "N/A"
+        )
+    return rows
+
+
+def _directions(row: Mapping[str, Any], stock: Mapping[str, Any]) -> dict[str, Any]:
+    """Which way is better, of every row that is ours and has one."""
+    directions = {}
+    for key in row:
+        name = key.partition(",")[0]
+        if name.startswith(REFERENCE):
+            if (metric := name.removeprefix(REFERENCE)) in stock:
+                directions[name] = stock[metric]
+        elif not name.endswith("_stderr"):
+            for known, better in HIGHER_IS_BETTER.items():
+                if better is not None and (
+                    name == known or (known.endswith("_") and name.startswith(known))
+                ):
+                    directions[name] = better
+    return directions
+
+
+def _add_to_samples(
+    samples: Sequence[dict[str, Any]],
+    joined: PairedSamples,
+    raw: Sequence[Mapping[str, Any]],
+) -> None:
+    """The figures of every document, and what the reference answered, beside the candidate's."""
+    before = {(one["filter"], one["doc_id"]): one for one in raw}
+    figures: dict[tuple[str, int], dict[str, Any]] = {}
+    for filter_name, paired in joined.filters.items():
+        columns = dict(per_document(paired))
+        if paired.evidence is not None:
+            columns |= scores_of(paired)
+        for row, doc_id in enumerate(paired.doc_ids):
+            figures[filter_name, doc_id] = {
+                name: _number(column[row]) for name, column in columns.items()
+            }
+    for sample in samples:
+        where = (sample["filter"], sample["doc_id"])
+        reference = before[where]
+        own = figures[where]
+        own |= {REFERENCE + name: reference[name] for name in reference["metrics"]}
+        sample["metrics"] = [*sample["metrics"], *own]
+        sample.update(own)
+        sample[f"{REFERENCE}filtered_resps"] = sanitize_list(reference["filtered_resps"])
+
+
+def _number(value: Any) -> float | None:
+    """As JSON has it: it knows no infinity, which a separation can be."""
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,32 @@
+"""What a user sees of our errors inside somebody else's command: one line, not a traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+
+from quantdrift.errors import QuantDriftError
+
+__all__ = ["errors_in_one_line"]
+
+_MARK = "__quantdrift_wrapped__"
+
+
+def errors_in_one_line() -> None:
+    """Let an error of ours that nobody catches end the program in one line.
+
+    `QUANTDRIFT_DEBUG=1` shows the traceback.
+    """
+    previous = sys.excepthook
+    if hasattr(previous, _MARK):
+        return
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, QuantDriftError) and not os.environ.get("QUANTDRIFT_DEBUG"):
+            print(f"quantdrift: {error}", file=sys.stderr)
+        else:
+            previous(kind, error, trace)
+
+    setattr(show, _MARK, True)
+    sys.excepthook = show

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+from lm_eval.api.model import hash_args
+
+from quantdrift_lm_eval.answers import ArmCache, filled_in
+from quantdrift_lm_eval.prompts import prompts_of
+
+
+def request(*arguments: Any) -> Any:
+    return SimpleNamespace(args=arguments)
+
+
+def alone(here: bool) -> bool:
+    return here
+
+
+class Model:
+    """Answers with the number of the call and the request's last argument."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[Any]] = []
+
+    def __call__(self, some: Sequence[Any]) -> list[Any]:
+        self.asked.append([one.args[-1] for one in some])
+        return [(len(self.asked), one.args[-1]) for one in some]
+
+
+REQUESTS = [request("c", " a"), request("c", " b"), request("d", " a")]
+
+
+def test_what_is_kept_is_not_asked_again() -> None:
+    kept: dict[str, Any] = {}
+    model = Model()
+    first = filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS[:2], model, alone)
+    assert (first.answers, first.n_kept) == ([(1, " a"), (1, " b")], 0)
+    second = filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS, model, alone)
+    assert (second.answers, second.n_kept) == ([(1, " a"), (1, " b"), (2, " a")], 2)
+    assert model.asked == [[" a", " b"], [" a"]]
+    filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS, model, alone)
+    assert len(model.asked) == 2
+
+
+def test_arms_and_kinds_share_nothing() -> None:
+    kept: dict[str, Any] = {}
+    model = Model()
+    for arm, kind in (("w", "loglikelihood"), ("v", "loglikelihood"), ("w", "generate_until")):
+        filled = filled_in(ArmCache(kept, arm), kind, [request("c", {})], model, alone)
+        assert filled.n_kept == 0
+    assert len(kept) == 3
+
+
+def test_what_a_stock_run_has_kept_is_not_taken_nor_given() -> None:
+    kept = {hash_args("loglikelihood", ("c", " a")): "of a stock run"}
+    filled = filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS[:1], Model(), alone)
+    assert filled.answers == [(1, " a")]
+    assert kept[hash_args("loglikelihood", ("c", " a"))] == "of a stock run"
+    assert all(key.startswith("quantdrift-") for key in list(kept)[1:])
+
+
+def test_answers_that_are_drawn_are_not_kept() -> None:
+    kept: dict[str, Any] = {}
+    drawn = [request("c", {"do_sample": True})]
+    for _ in range(2):
+        assert filled_in(ArmCache(kept, "w"), "generate_until", drawn, Model(), alone).n_kept == 0
+    assert kept == {}
+
+
+def test_an_answer_is_kept_as_soon_as_there_is_one() -> None:
+    kept: dict[str, Any] = {}
+    hook = ArmCache(kept, "w")
+
+    def breaks(some: Sequence[Any]) -> list[Any]:
+        hook.add_partial("loglikelihood", ("c", " a"), (-1.0, True))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        filled_in(hook, "loglikelihood", REQUESTS, breaks, alone)
+    again = filled_in(hook, "loglikelihood", REQUESTS, Model(), alone)
+    assert again.n_kept == 1
+    assert again.answers[0] == (-1.0, True)
+
+
+def test_a_rank_that_has_everything_asks_once_more_while_others_ask() -> None:
+    kept: dict[str, Any] = {}
+    model = Model()
+    filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS, model, alone)
+    filled = filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS, model, lambda here: True)
+    assert model.asked[1:] == [[" a"]]
+    assert filled.n_kept == 3
+
+
+def test_prompts_are_what_stands_before_an_answer() -> None:
+    requests = [
+        request("the question", " choice one"),
+        request("the question", " choice two"),
+        request("", "a sentence whose choice is the whole"),
+        request("a document whose perplexity is measured"),
+        request("a sum", {"until": ["\n"]}),
+    ]
+    assert prompts_of(requests) == ["a sum", "the question"]

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from quantdrift.errors import QuantDriftError, SpecError, UnsupportedError
+from quantdrift.pair import QuantizedPair
+from quantdrift.spec import parse_scheme
+from quantdrift_lm_eval.arguments import read_spec, refuse_options, without_output_layer
+
+
+def llama(*, tied: bool) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=24,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            tie_word_embeddings=tied,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "scheme", "spec"),
+    [
+        ("org/name", "W4", "org/name@W4-g128-rtn"),
+        ("org/name@W4-gptq", None, "org/name@W4-g128-gptq"),
+        ("at@home/name", "W3-channel+seed=3", "at@home/name@W3-channel-rtn+seed=3"),
+        ("at@home/name@W3", None, "at@home/name@W3-g128-rtn"),
+    ],
+)
+def test_a_pair_is_named_by_one_argument_or_by_two(
+    pretrained: str, scheme: str | None, spec: str
+) -> None:
+    assert str(read_spec(pretrained, scheme)) == spec
+
+
+def test_a_model_that_is_loaded_is_named_after_its_class() -> None:
+    assert read_spec(llama(tied=True), "W4").model == "LlamaForCausalLM"
+
+
+@pytest.mark.parametrize(
+    ("pretrained", "scheme", "says"),
+    [
+        (None, "W4", "Name it: --model_args pretrained=NAME,scheme=W4-gptq"),
+        ("org/name", None, "pretrained=org/name@W4-gptq"),
+        ("org/name", "W4-qptq", "gptq"),
+        ("org/name", "W4+query", "lm-eval has no search"),
+        ("org/name", "W3.5+gap", "scheme=allocation.json"),
+    ],
+)
+def test_what_is_no_pair_is_refused_with_the_way_out(
+    pretrained: str | None, scheme: str | None, says: str
+) -> None:
+    with pytest.raises(QuantDriftError) as caught:
+        read_spec(pretrained, scheme)
+    assert says in str(caught.value)
+    assert isinstance(caught.value, SpecError | UnsupportedError)
+
+
+@pytest.mark.parametrize(
+    "option", ["peft", "autogptq", "gptqmodel", "gguf_file", "load_in_4bit", "tp_plan"]
+)
+def test_arguments_of_the_hf_model_that_make_no_pair_are_refused(option: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"{option}=x: "):
+        refuse_options({option: "x"})
+    refuse_options({option: None, "dtype": "float32", "parallelize": True})
+
+
+def test_the_layer_of_the_logits_stays_at_full_precision() -> None:
+    model = llama(tied=False)
+    scheme = without_output_layer(model, parse_scheme("W4"))
+    assert str(scheme) == "W4-g128-rtn+head=lm_head"
+    pair = QuantizedPair([model], scheme)
+    before = model.lm_head.weight.clone()
+    with pair.candidate():
+        assert torch.equal(model.lm_head.weight, before)
+        assert "lm_head" in pair.left_out
+    assert len(pair.layers) == 7
+
+
+def test_one_that_is_tied_to_the_embeddings_stays_without_being_named() -> None:
+    model = llama(tied=True)
+    scheme = without_output_layer(model, parse_scheme("W4"))
+    assert str(scheme) == "W4-g128-rtn"
+    assert "shares its weight" in QuantizedPair([model], scheme).left_out["lm_head"]
+
+
+@pytest.mark.parametrize("head", ["none", "model.layers.0.mlp"])
+def test_a_head_that_the_user_names_stays(head: str) -> None:
+    scheme = parse_scheme(f"W4+head={head}")
+    assert without_output_layer(llama(tied=False), scheme) == scheme
+
+
+def test_a_model_without_output_embeddings_has_none(tmp_path: Path) -> None:
+    scheme = parse_scheme("W4")
+    assert without_output_layer(nn.Sequential(nn.Linear(4, 4)), scheme) == scheme

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from quantdrift import _hook
+from quantdrift_lm_eval import hooks
+
+
+class Registry(dict[str, Any]):
+    def register(self, name: str, *, target: Any) -> None:
+        assert name not in self
+        self[name] = target
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    found = Registry(hf="lm_eval.models.huggingface:HFLM")
+    monkeypatch.setattr(hooks, "_api_registry", lambda: SimpleNamespace(model_registry=found))
+    return found
+
+
+def module(name: str, **content: Any) -> ModuleType:
+    made = ModuleType(name)
+    made.__dict__.update(content)
+    return made
+
+
+def evaluator() -> ModuleType:
+    def evaluate(lm: Any, task_dict: Any, log_samples: bool = True) -> Any:
+        return lm, task_dict, log_samples
+
+    def simple_evaluate(model: Any, evaluation_tracker: Any = None) -> Any:
+        return model
+
+    return module("lm_eval.evaluator", evaluate=evaluate, simple_evaluate=simple_evaluate)
+
+
+def test_both_modules_are_watched() -> None:
+    assert _hook.WATCHED["lm_eval.models"] == "quantdrift_lm_eval.hooks:on_models_imported"
+    assert _hook.WATCHED["lm_eval.evaluator"] == "quantdrift_lm_eval.hooks:on_evaluator_imported"
+
+
+@pytest.mark.parametrize(
+    "found", [[], [EntryPoint(name="quantdrift", value=hooks.TARGET, group=hooks.GROUP)]]
+)
+def test_the_name_is_registered_once_and_loaded_later(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, found: list[EntryPoint]
+) -> None:
+    monkeypatch.setattr(hooks, "entry_points", lambda **_: found)
+    models = module("lm_eval.models", MODEL_MAPPING={})
+    for _ in range(2):
+        hooks.on_models_imported(models)
+    assert registry["quantdrift"] == (found[0] if found else hooks.TARGET)
+    assert list(registry) == ["hf", "quantdrift"]
+
+
+def test_a_module_that_looks_different_is_left_alone(registry: Registry) -> None:
+    with pytest.raises(TypeError, match="MODEL_MAPPING"):
+        hooks.on_models_imported(module("lm_eval.models"))
+    assert list(registry) == ["hf"]
+    with pytest.raises(TypeError, match="no function evaluate"):
+        hooks.on_evaluator_imported(module("lm_eval.evaluator"))
+    other = evaluator()
+    other.evaluate = lambda lm, task_dict: None  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="no parameter log_samples"):
+        hooks.on_evaluator_imported(other)
+
+
+def test_a_stock_model_goes_through_untouched() -> None:
+    changed = evaluator()
+    hooks.on_evaluator_imported(changed)
+    before = changed.evaluate
+    hooks.on_evaluator_imported(changed)
+    assert changed.evaluate is before
+    assert changed.evaluate("hf", {"tasks": {}}, log_samples=False) == ("hf", {"tasks": {}}, False)
+    assert changed.simple_evaluate("hf") == "hf"
+    cached = SimpleNamespace(lm=SimpleNamespace())
+    assert changed.evaluate(cached, {})[0] is cached
+    assert changed.evaluate.__name__ == "evaluate"
