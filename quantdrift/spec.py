@@ -37,7 +37,7 @@ from quantdrift.grammar import (
     split_spec,
     stripped,
 )
-from quantdrift.models.endpoint import refuse_endpoint
+from quantdrift.models.endpoint.address import refuse_endpoint
 
 _STORED = re.compile(r"(?P<file>[^+=]+\.json)(?P<rest>(?:-[^+]*)?(?:\+.*)?)")
 

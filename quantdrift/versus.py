@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from quantdrift.errors import SpecError
 from quantdrift.grammar import error_at, split_versus, stripped
-from quantdrift.models.endpoint import canonical_model
+from quantdrift.models.endpoint.address import canonical_model
 from quantdrift.spec import Spec, parse
 
 __all__ = ["Versus", "parse_pair"]

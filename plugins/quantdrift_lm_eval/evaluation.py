@@ -13,7 +13,7 @@ from typing import Any
 
 from lm_eval.api.model import CachingLM
 
-from quantdrift.finished.lm_eval_samples import PairedSamples, pair_samples, with_noise
+from quantdrift.finished.lm_eval.samples import PairedSamples, pair_samples, with_noise
 from quantdrift.measurement.record import now
 from quantdrift_lm_eval.careful import carefully
 from quantdrift_lm_eval.place import default_folder

@@ -11,8 +11,8 @@ from lm_eval.api.metrics import (
     unweighted_mean_stderr,
 )
 
-from quantdrift.finished.lm_eval_figures import medians_of, per_document
-from quantdrift.finished.lm_eval_samples import PairedFilter, PairedSamples
+from quantdrift.finished.lm_eval.figures import medians_of, per_document
+from quantdrift.finished.lm_eval.samples import PairedFilter, PairedSamples
 
 __all__ = ["add_group_rows", "members_of"]
 

@@ -16,7 +16,7 @@ from lm_eval.api.metrics import mean, mean_stderr, stderr_for_metric
 from lm_eval.utils import sanitize_list
 
 import quantdrift
-from quantdrift.finished.lm_eval_figures import (
+from quantdrift.finished.lm_eval.figures import (
     HIGHER_IS_BETTER,
     details_of,
     medians_of,
@@ -24,7 +24,7 @@ from quantdrift.finished.lm_eval_figures import (
     pooled_details,
     scores_of,
 )
-from quantdrift.finished.lm_eval_samples import PairedFilter, PairedSamples
+from quantdrift.finished.lm_eval.samples import PairedFilter, PairedSamples
 from quantdrift_lm_eval.careful import carefully, warn
 from quantdrift_lm_eval.groups import add_group_rows, members_of
 from quantdrift_lm_eval.recording import Recording

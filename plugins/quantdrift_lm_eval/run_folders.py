@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
-from quantdrift.finished.lm_eval_samples import PairedFilter
+from quantdrift.finished.lm_eval.samples import PairedFilter
 from quantdrift.measurement.encoding import Settings
 from quantdrift.measurement.record import describe_run
 from quantdrift.runs import write_run

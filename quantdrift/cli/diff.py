@@ -22,11 +22,11 @@ from quantdrift.cli.tables import console, metric_table, one_format
 from quantdrift.cli.values import names
 from quantdrift.errors import QuantDriftError
 from quantdrift.finished.changed import changed_inputs
-from quantdrift.finished.contents import ARMS, FORMATS, Arm, FinishedRun
 from quantdrift.finished.diff import Diff, PartDiff, diff_runs
-from quantdrift.finished.formats import read_finished
 from quantdrift.finished.pooled import change_of, estimate_of, pooled_estimate
-from quantdrift.finished.qrels import read_qrels
+from quantdrift.finished.readers.contents import ARMS, FORMATS, Arm, FinishedRun
+from quantdrift.finished.readers.formats import read_finished
+from quantdrift.finished.readers.qrels import read_qrels
 from quantdrift.finished.record import write_diff
 from quantdrift.metrics import Metric, parse_metric
 

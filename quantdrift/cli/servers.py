@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields, replace
 
 from quantdrift.errors import QuantDriftError
 from quantdrift.measurement.versus_server import names_server
-from quantdrift.models.endpoint_encoder import Servers
-from quantdrift.models.endpoint_retries import Patience
+from quantdrift.models.endpoint.encoder import Servers
+from quantdrift.models.endpoint.retries import Patience
 from quantdrift.spec import Spec
 from quantdrift.versus import Versus
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from quantdrift.datasets.beir_files import some
 from quantdrift.errors import RunError, UnknownNameError
-from quantdrift.finished.contents import FinishedRun, Labelled, Part, Ranked, Sampled
-from quantdrift.finished.lm_eval_samples import PairedSamples, pair_samples
+from quantdrift.finished.lm_eval.samples import PairedSamples, pair_samples
+from quantdrift.finished.readers.contents import FinishedRun, Labelled, Part, Ranked, Sampled
 from quantdrift.finished.sampled import shared_samples
 
 __all__ = ["Matched", "match_parts"]

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from quantdrift.errors import DataError, RunError
 from quantdrift.evidence import Evidence
 from quantdrift.finished.comparable import Matched, match_parts
-from quantdrift.finished.contents import FinishedRun, Labelled, Ranked
 from quantdrift.finished.lists import Lists, list_notes, lists_of, without_identical
 from quantdrift.finished.rankings import (
     DEPTH,
@@ -19,6 +18,7 @@ from quantdrift.finished.rankings import (
     evidence_of_answers,
     evidence_of_rankings,
 )
+from quantdrift.finished.readers.contents import FinishedRun, Labelled, Ranked
 
 __all__ = ["Diff", "PartDiff", "diff_runs"]
 

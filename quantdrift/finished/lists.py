@@ -8,8 +8,8 @@ import numpy as np
 
 from quantdrift import perturbation
 from quantdrift.evidence import Evidence
-from quantdrift.finished.contents import Ranked
 from quantdrift.finished.rankings import Ranking, Rankings
+from quantdrift.finished.readers.contents import Ranked
 
 __all__ = ["Lists", "list_notes", "lists_of", "without_identical"]
 

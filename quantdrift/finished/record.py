@@ -9,9 +9,9 @@ from typing import Any
 from quantdrift import __version__
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
-from quantdrift.finished.contents import FinishedRun
 from quantdrift.finished.diff import Diff, PartDiff
-from quantdrift.finished.files import digest
+from quantdrift.finished.readers.contents import FinishedRun
+from quantdrift.finished.readers.files import digest
 from quantdrift.metrics import measure
 from quantdrift.runs import Run, write_run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quantdrift.finished.lm_eval_document import HASHES
+from quantdrift.finished.lm_eval.document import HASHES
 
 __all__ = ["shared_samples"]
 

@@ -22,6 +22,7 @@ _PACKAGES = (
     "sentence-transformers",
     "numpy",
     "mteb",
+    "lm_eval",
 )
 
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from quantdrift.errors import ServerError
 from quantdrift.measurement.embeddings import digest_of
 from quantdrift.measurement.inputs import Inputs, Vectors
-from quantdrift.models.endpoint_answers import OneInputError
-from quantdrift.models.endpoint_encoder import EndpointEncoder, Role
+from quantdrift.models.endpoint.answers import OneInputError
+from quantdrift.models.endpoint.encoder import EndpointEncoder, Role
 
 __all__ = ["server_inputs"]
 

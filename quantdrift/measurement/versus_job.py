@@ -11,7 +11,7 @@ from quantdrift.measurement.record import describe_run, now
 from quantdrift.measurement.retrieval import Settings, measure_retrieval
 from quantdrift.measurement.versus_checkpoint import open_checkpoint
 from quantdrift.measurement.versus_server import names_server, open_server
-from quantdrift.models.endpoint_encoder import Servers
+from quantdrift.models.endpoint.encoder import Servers
 from quantdrift.models.sentence_encoder import pick_device
 from quantdrift.progress import Progress
 from quantdrift.runs import Run, check_place, write_run

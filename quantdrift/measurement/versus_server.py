@@ -17,8 +17,8 @@ from quantdrift.measurement.text_inputs import text_inputs
 from quantdrift.measurement.versus_models import OpenedVersus, load_reference, refuse_reference
 from quantdrift.models.checkpoint import find_checkpoint, refuse_missing
 from quantdrift.models.checkpoint_loading import load_checkpoint
-from quantdrift.models.endpoint import is_endpoint, read_endpoint
-from quantdrift.models.endpoint_encoder import EndpointEncoder, Servers, open_endpoint
+from quantdrift.models.endpoint.address import is_endpoint, read_endpoint
+from quantdrift.models.endpoint.encoder import EndpointEncoder, Servers, open_endpoint
 from quantdrift.models.resolve import resolve
 from quantdrift.models.sentence_encoder import SentenceEncoder
 from quantdrift.models.stored_candidate import StoredCandidate

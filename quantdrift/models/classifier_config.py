@@ -10,7 +10,7 @@ from typing import Any, Literal
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.resolve import ModelSource
 
-__all__ = ["ClassifierKind", "classifier_kind", "is_classifier"]
+__all__ = ["ClassifierKind", "classifier_kind", "is_classifier", "is_cross_encoder"]
 
 ClassifierKind = Literal["text", "image", "audio", "timm"]
 """What a classifier takes; "timm" is an image classifier that timm loads."""
@@ -56,6 +56,28 @@ def classifier_kind(source: ModelSource, revision: str | None = None) -> Classif
         said = _json(source, _ST_CONFIG, revision).get("model_type")
         return kind if said == "CrossEncoder" else None
     return kind
+
+
+def is_cross_encoder(source: ModelSource, revision: str | None = None) -> bool:
+    """Whether a model scores two texts together; no weights are loaded.
+
+    It is what sentence-transformers saved as a CrossEncoder, or a sequence classifier of one class.
+
+    Args:
+        source: where it lies.
+        revision: of a hub model.
+
+    Raises:
+        UnsupportedError: as for `is_classifier`.
+    """
+    if classifier_kind(source, revision) == "text":
+        config = _json(source, "config.json", revision)
+        # transformers writes no labels where there are two
+        if len(config.get("id2label") or {0: "", 1: ""}) == 1:
+            return True
+    if not _json(source, "modules.json", revision):
+        return False
+    return bool(_json(source, _ST_CONFIG, revision).get("model_type") == "CrossEncoder")
 
 
 def _kind_of(config: Mapping[str, Any]) -> ClassifierKind | None:

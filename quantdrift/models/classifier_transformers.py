@@ -149,7 +149,7 @@ def _classes(config: Any, source: ModelSource) -> tuple[str, ...]:
         raise UnsupportedError(
             f"{source.name!r} ({source.canonical}) gives {n_classes} number(s) and no classes (it "
             "is a regression model or a reranker), so there is nothing to rank; expected two "
-            "classes or more. A reranker is compared on a reranking task of mteb"
+            "classes or more. A reranker is measured on a search: quantdrift run --shortlist RUN"
         )
     names = config.id2label or {}
     return tuple(str(names.get(number, number)) for number in range(n_classes))

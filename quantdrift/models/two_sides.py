@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from quantdrift.bits import BitsReport
-from quantdrift.models.endpoint_encoder import EndpointEncoder
+from quantdrift.models.endpoint.encoder import EndpointEncoder
 from quantdrift.models.fingerprint import weights_fingerprint
 from quantdrift.models.sentence_encoder import SentenceEncoder
 from quantdrift.models.stored_candidate import runtime_of_encoder

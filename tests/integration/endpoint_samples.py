@@ -12,9 +12,9 @@ from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.retrieval import Settings
 from quantdrift.measurement.versus_job import run_versus
-from quantdrift.models.endpoint_encoder import Servers
-from quantdrift.models.endpoint_pace import Clock
-from quantdrift.models.endpoint_retries import Patience
+from quantdrift.models.endpoint.encoder import Servers
+from quantdrift.models.endpoint.pace import Clock
+from quantdrift.models.endpoint.retries import Patience
 from quantdrift.progress import Progress, Silent
 from quantdrift.runs import Run
 from quantdrift.versus import Versus

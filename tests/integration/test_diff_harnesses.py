@@ -24,9 +24,9 @@ from mteb_samples import (
 
 from quantdrift.errors import DataError
 from quantdrift.finished.diff import PartDiff, diff_runs
-from quantdrift.finished.formats import read_finished
 from quantdrift.finished.pooled import estimate_of
-from quantdrift.finished.qrels import read_qrels
+from quantdrift.finished.readers.formats import read_finished
+from quantdrift.finished.readers.qrels import read_qrels
 from quantdrift.metrics import parse_metric
 
 Results = dict[str, dict[str, float]]

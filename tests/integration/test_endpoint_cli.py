@@ -118,7 +118,7 @@ def test_what_is_wrong_is_said_in_a_line(
 def test_long_waits_are_told_unless_it_is_to_be_quiet(
     server: Server, command: Command, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("quantdrift.models.endpoint_retries.TOLD_WAIT", 0.0)
+    monkeypatch.setattr("quantdrift.models.endpoint.retries.TOLD_WAIT", 0.0)
 
     def busy(request: Request) -> None:
         request.reply(429, {"error": "busy"}, retry_after="0.01")

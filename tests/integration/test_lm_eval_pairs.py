@@ -16,8 +16,8 @@ pytest.importorskip("lm_eval")
 from lm_eval.models.huggingface import HFLM
 from lm_eval_samples_maker import KINDS, evaluate, save_model, write_tasks
 
-from quantdrift.finished.lm_eval_figures import per_document
-from quantdrift.finished.lm_eval_samples import pair_samples
+from quantdrift.finished.lm_eval.figures import per_document
+from quantdrift.finished.lm_eval.samples import pair_samples
 from quantdrift.metrics import measure, parse_metric
 from quantdrift.metrics.keys import key_of
 from quantdrift.pair import QuantizedPair

@@ -131,7 +131,8 @@ def test_a_cross_encoder_reranks_in_both_arms(models: Mapping[str, Model], tmp_p
     run = read_run(next(tmp_path.rglob("run.json")))
     assert set(run.evidence().n_items.tolist()) == {8}
     assert run.record["data"]["n_documents"] == 40
-    assert run.record["settings"]["similarity"] == "the model's own search"
+    similarity = run.record["settings"]["similarity"]
+    assert similarity == "the model's own search, before its sigmoid"
     assert run.record["model"]["layers_never_reached"] == []
     assert "reference: search" in run.record["times"]["seconds"]
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantdrift.models.endpoint import read_endpoint
-from quantdrift.models.endpoint_answers import OneInputError
-from quantdrift.models.endpoint_batches import Limit, batches, in_halves, side_by_side
-from quantdrift.models.endpoint_identity import _fingerprint
-from quantdrift.models.endpoint_refusals import TooMuchError
+from quantdrift.models.endpoint.address import read_endpoint
+from quantdrift.models.endpoint.answers import OneInputError
+from quantdrift.models.endpoint.batches import Limit, batches, in_halves, side_by_side
+from quantdrift.models.endpoint.identity import _fingerprint
+from quantdrift.models.endpoint.refusals import TooMuchError
 from quantdrift.versus import Versus, parse_pair
 
 WORDS = st.text(st.characters(categories=("L", "N"), include_characters="-_."), min_size=1)

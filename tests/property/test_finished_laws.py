@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from quantdrift import perturbation
 from quantdrift.evidence import Evidence
-from quantdrift.finished.contents import FinishedRun, Ranked
 from quantdrift.finished.diff import diff_runs
+from quantdrift.finished.readers.contents import FinishedRun, Ranked
 from quantdrift.measurement.assembly import assemble
 from quantdrift.metrics import default_metrics, measure, parse_metric
 from quantdrift.scoring import score_matrix

@@ -14,8 +14,8 @@ from quantdrift.calibration.store import CodeStore
 from quantdrift.cli.cache import cache_command
 from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.probes import fitted_probe
-from quantdrift.models.endpoint import Endpoint
-from quantdrift.models.endpoint_identity import identify
+from quantdrift.models.endpoint.address import Endpoint
+from quantdrift.models.endpoint.identity import identify
 from quantdrift.quantizers.rtn import quantize_rtn
 
 

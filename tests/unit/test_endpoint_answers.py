@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quantdrift.errors import ServerError
-from quantdrift.models.endpoint_answers import (
+from quantdrift.models.endpoint.answers import (
     OneInputError,
     complaint_of,
     read_embeddings,

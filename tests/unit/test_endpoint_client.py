@@ -15,12 +15,12 @@ import httpx
 from endpoint_script import OK, Script, Time
 
 from quantdrift.errors import ServerError
-from quantdrift.models.endpoint import read_endpoint
-from quantdrift.models.endpoint_client import EndpointClient
-from quantdrift.models.endpoint_key import Key
-from quantdrift.models.endpoint_pace import StoppedError, seconds_asked
-from quantdrift.models.endpoint_refusals import TooMuchError
-from quantdrift.models.endpoint_retries import Patience
+from quantdrift.models.endpoint.address import read_endpoint
+from quantdrift.models.endpoint.client import EndpointClient
+from quantdrift.models.endpoint.key import Key
+from quantdrift.models.endpoint.pace import StoppedError, seconds_asked
+from quantdrift.models.endpoint.refusals import TooMuchError
+from quantdrift.models.endpoint.retries import Patience
 
 
 def refused(script: Script, key: Key | None = None) -> str:

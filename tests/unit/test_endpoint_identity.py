@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from quantdrift.errors import RunError
-from quantdrift.models.endpoint import Endpoint
-from quantdrift.models.endpoint_identity import CANARIES, Identity, identify
+from quantdrift.models.endpoint.address import Endpoint
+from quantdrift.models.endpoint.identity import CANARIES, Identity, identify
 
 HERE = Endpoint(url="http://localhost:8000/v1", model="m")
 THERE = Endpoint(url="http://localhost:8001/v1", model="m")

@@ -192,7 +192,9 @@ def test_a_file_cut_short(tmp_path: Path) -> None:
 def test_another_version(tmp_path: Path, metadata: dict[bytes, bytes], found: str) -> None:
     path = written(evidence(), tmp_path)
     pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), path)
-    with pytest.raises(RunError, match=f"evidence of {found}; this quantdrift reads versions up to 2"):
+    with pytest.raises(
+        RunError, match=f"evidence of {found}; this quantdrift reads versions up to 2"
+    ):
         read_evidence(path)
 
 

@@ -15,8 +15,8 @@ from quantdrift.comparison import compare_runs
 from quantdrift.errors import DataError, RunError
 from quantdrift.finished.changed import changed_inputs
 from quantdrift.finished.diff import Diff, PartDiff, diff_runs
-from quantdrift.finished.formats import read_finished
 from quantdrift.finished.pooled import change_of, estimate_of, pooled_estimate
+from quantdrift.finished.readers.formats import read_finished
 from quantdrift.finished.record import write_diff
 from quantdrift.metrics import parse_metric
 from quantdrift.runs import read_run

@@ -10,10 +10,10 @@ from comparison_samples import ITEMS, N, evidence_of, flipped, run_of, scores
 
 from quantdrift import perturbation
 from quantdrift.errors import RunError
-from quantdrift.finished.contents import Ranked
 from quantdrift.finished.diff import Diff, PartDiff, diff_runs
-from quantdrift.finished.formats import read_finished
 from quantdrift.finished.pooled import estimate_of
+from quantdrift.finished.readers.contents import Ranked
+from quantdrift.finished.readers.formats import read_finished
 from quantdrift.metrics import parse_metric
 
 

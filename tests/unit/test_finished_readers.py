@@ -11,9 +11,9 @@ import pytest
 from finished_samples import A, B, question, write_json, write_mteb, write_samples, write_trec
 
 from quantdrift.errors import DataError, UnknownNameError
-from quantdrift.finished.contents import Labelled, Ranked, Sampled
-from quantdrift.finished.formats import read_finished, recognise
-from quantdrift.finished.qrels import read_qrels
+from quantdrift.finished.readers.contents import Labelled, Ranked, Sampled
+from quantdrift.finished.readers.formats import read_finished, recognise
+from quantdrift.finished.readers.qrels import read_qrels
 
 
 def ranked(path: Path, **options: Any) -> Ranked:

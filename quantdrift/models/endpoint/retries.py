@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.models.endpoint_pace import Clock, Pace
-from quantdrift.models.endpoint_refusals import TransientError
+from quantdrift.models.endpoint.pace import Clock, Pace
+from quantdrift.models.endpoint.refusals import TransientError
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState, Retrying

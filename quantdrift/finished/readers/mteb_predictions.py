@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.errors import DataError
-from quantdrift.finished.contents import FinishedRun, Labelled, Part, Ranked
-from quantdrift.finished.files import digest, number, parse_json, read_text
-from quantdrift.finished.json_rankings import as_rankings, is_rankings
+from quantdrift.finished.readers.contents import FinishedRun, Labelled, Part, Ranked
+from quantdrift.finished.readers.files import digest, number, parse_json, read_text
+from quantdrift.finished.readers.json_rankings import as_rankings, is_rankings
 
 __all__ = ["META", "SUFFIX", "prediction_files", "read_mteb"]
 

@@ -10,13 +10,13 @@ from typing import cast
 
 from quantdrift.datasets.beir_files import excerpt, some
 from quantdrift.errors import DataError, UnknownNameError
-from quantdrift.finished.contents import FORMATS, Arm, FinishedRun, Format
-from quantdrift.finished.files import parse_json, read_text
-from quantdrift.finished.json_rankings import is_rankings, means_only, read_json_rankings
-from quantdrift.finished.lm_eval_folder import is_sample, read_lm_eval, sample_files
-from quantdrift.finished.mteb_predictions import META, prediction_files, read_mteb
-from quantdrift.finished.own_runs import read_own
-from quantdrift.finished.trec import looks_like_trec, read_trec
+from quantdrift.finished.lm_eval.folder import is_sample, read_lm_eval, sample_files
+from quantdrift.finished.readers.contents import FORMATS, Arm, FinishedRun, Format
+from quantdrift.finished.readers.files import parse_json, read_text
+from quantdrift.finished.readers.json_rankings import is_rankings, means_only, read_json_rankings
+from quantdrift.finished.readers.mteb_predictions import META, prediction_files, read_mteb
+from quantdrift.finished.readers.own_runs import read_own
+from quantdrift.finished.readers.trec import looks_like_trec, read_trec
 from quantdrift.runs import RECORD
 
 __all__ = ["read_finished", "recognise"]

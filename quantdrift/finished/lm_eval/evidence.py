@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
-from quantdrift.finished.lm_eval_document import Document
-from quantdrift.finished.lm_eval_gold import ACCURACY, choices, right_choices
+from quantdrift.finished.lm_eval.document import Document
+from quantdrift.finished.lm_eval.gold import ACCURACY, choices, right_choices
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings
 
 __all__ = ["evidence_of_choices", "evidence_of_texts", "right_or_wrong"]

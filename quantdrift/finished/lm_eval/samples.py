@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from quantdrift import perturbation
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence, Noise
-from quantdrift.finished.lm_eval_document import HASHES, Document, Kind, read_document
-from quantdrift.finished.lm_eval_evidence import (
+from quantdrift.finished.lm_eval.document import HASHES, Document, Kind, read_document
+from quantdrift.finished.lm_eval.evidence import (
     evidence_of_choices,
     evidence_of_texts,
     right_or_wrong,

@@ -13,8 +13,8 @@ from typing import Any
 
 from quantdrift.datasets.beir_files import some
 from quantdrift.errors import DataError
-from quantdrift.finished.contents import FinishedRun, Part, Sampled
-from quantdrift.finished.files import digest, parse_json, read_text
+from quantdrift.finished.readers.contents import FinishedRun, Part, Sampled
+from quantdrift.finished.readers.files import digest, parse_json, read_text
 
 __all__ = ["is_sample", "read_lm_eval", "sample_files"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from quantdrift.datasets.beir_files import excerpt
 from quantdrift.errors import DataError
-from quantdrift.finished.contents import FinishedRun, Ranked
-from quantdrift.finished.files import digest, read_text
+from quantdrift.finished.readers.contents import FinishedRun, Ranked
+from quantdrift.finished.readers.files import digest, read_text
 
 __all__ = ["looks_like_trec", "read_trec"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.evidence import Evidence
-from quantdrift.finished.lm_eval_samples import LOGLIKELIHOOD, PairedFilter
+from quantdrift.finished.lm_eval.samples import LOGLIKELIHOOD, PairedFilter
 from quantdrift.metrics import Metric, MetricError, default_metrics, parse_metric
 from quantdrift.metrics.keys import drift_keys, harness_metrics, key_of
 from quantdrift.statistics import (

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import MissingExtraError, ServerError
-from quantdrift.models.endpoint import Endpoint
-from quantdrift.models.endpoint_answers import OneInputError, read_embeddings, read_json
-from quantdrift.models.endpoint_key import Key, variables
-from quantdrift.models.endpoint_pace import Pace, seconds_asked
-from quantdrift.models.endpoint_refusals import Refusal, TransientError, refusal_of
-from quantdrift.models.endpoint_retries import Patience, retrying
+from quantdrift.models.endpoint.address import Endpoint
+from quantdrift.models.endpoint.answers import OneInputError, read_embeddings, read_json
+from quantdrift.models.endpoint.key import Key, variables
+from quantdrift.models.endpoint.pace import Pace, seconds_asked
+from quantdrift.models.endpoint.refusals import Refusal, TransientError, refusal_of
+from quantdrift.models.endpoint.retries import Patience, retrying
 
 if TYPE_CHECKING:
     import httpx

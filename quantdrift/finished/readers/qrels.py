@@ -8,7 +8,7 @@ from typing import Any
 from quantdrift.datasets.beir_files import excerpt
 from quantdrift.datasets.beir_files import read_qrels as read_beir_qrels
 from quantdrift.errors import DataError
-from quantdrift.finished.files import parse_json, read_text
+from quantdrift.finished.readers.files import parse_json, read_text
 
 __all__ = ["read_qrels"]
 

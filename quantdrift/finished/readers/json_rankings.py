@@ -7,8 +7,8 @@ from typing import Any
 
 from quantdrift.datasets.beir_files import excerpt
 from quantdrift.errors import DataError
-from quantdrift.finished.contents import FinishedRun, Ranked
-from quantdrift.finished.files import digest, number, parse_json, read_text
+from quantdrift.finished.readers.contents import FinishedRun, Ranked
+from quantdrift.finished.readers.files import digest, number, parse_json, read_text
 
 __all__ = ["as_rankings", "is_rankings", "means_only", "read_json_rankings"]
 

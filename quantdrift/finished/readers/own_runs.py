@@ -10,8 +10,8 @@ import numpy as np
 
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
-from quantdrift.finished.contents import Arm, FinishedRun, Labelled, Part, Ranked
-from quantdrift.finished.files import digest
+from quantdrift.finished.readers.contents import Arm, FinishedRun, Labelled, Part, Ranked
+from quantdrift.finished.readers.files import digest
 from quantdrift.runs import EVIDENCE, Run, read_run
 
 __all__ = ["read_own"]

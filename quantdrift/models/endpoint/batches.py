@@ -12,8 +12,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.models.endpoint_answers import OneInputError
-from quantdrift.models.endpoint_refusals import TooMuchError
+from quantdrift.models.endpoint.answers import OneInputError
+from quantdrift.models.endpoint.refusals import TooMuchError
 
 __all__ = ["CHARACTERS", "Limit", "batches", "in_halves", "side_by_side"]
 

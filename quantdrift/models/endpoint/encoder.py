@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import ServerError
-from quantdrift.models.endpoint import Endpoint
-from quantdrift.models.endpoint_answers import OneInputError
-from quantdrift.models.endpoint_batches import Limit, batches, in_halves, side_by_side
-from quantdrift.models.endpoint_client import EndpointClient
-from quantdrift.models.endpoint_identity import CANARIES, Identity, identify
-from quantdrift.models.endpoint_key import find_key
-from quantdrift.models.endpoint_retries import Patience
+from quantdrift.models.endpoint.address import Endpoint
+from quantdrift.models.endpoint.answers import OneInputError
+from quantdrift.models.endpoint.batches import Limit, batches, in_halves, side_by_side
+from quantdrift.models.endpoint.client import EndpointClient
+from quantdrift.models.endpoint.identity import CANARIES, Identity, identify
+from quantdrift.models.endpoint.key import find_key
+from quantdrift.models.endpoint.retries import Patience
 
 __all__ = ["EndpointEncoder", "Servers", "open_endpoint"]
 

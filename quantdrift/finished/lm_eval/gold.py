@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from quantdrift.finished.lm_eval_document import Document
+from quantdrift.finished.lm_eval.document import Document
 
 __all__ = ["choices", "right_choices"]
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import RunError
-from quantdrift.models.endpoint import Endpoint
+from quantdrift.models.endpoint.address import Endpoint
 from quantdrift.whole_file import whole_file
 
 __all__ = ["CANARIES", "Identity", "identify"]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantdrift.errors import ServerError
-from quantdrift.models.endpoint_answers import complaint_of
-from quantdrift.models.endpoint_key import Key
+from quantdrift.models.endpoint.answers import complaint_of
+from quantdrift.models.endpoint.key import Key
 
 __all__ = ["Refusal", "TooMuchError", "TransientError", "refusal_of"]
 

@@ -1,0 +1,1 @@
+"""The samples that lm-eval logs, of two arms, joined."""

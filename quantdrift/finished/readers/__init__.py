@@ -1,0 +1,1 @@
+"""Readers of what harnesses write, each by its format."""

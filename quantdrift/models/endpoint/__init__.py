@@ -1,0 +1,1 @@
+"""Embedding models behind an OpenAI-compatible server."""

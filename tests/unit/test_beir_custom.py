@@ -1,0 +1,236 @@
+"""Metrics by name on results with and without drift, and what becomes of copies of results."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("beir")
+
+from beir.retrieval.evaluation import EvaluateRetrieval
+from beir.retrieval.search.base import BaseSearch
+
+from quantdrift.errors import DataError, RunError, UnknownNameError, UnsupportedError
+from quantdrift.metrics import default_metrics
+from quantdrift.metrics.base import MetricError
+from quantdrift.runs import read_run
+from quantdrift_beir import Drift, PairedResults, PairedSearch
+from quantdrift_beir.custom import BEIR_METRICS, metrics_named
+
+CORPUS = {name: {"title": "", "text": name} for name in "abcd"}
+QUERIES = {"p": "?", "q": "?"}
+QRELS = {"p": {"a": 1}, "q": {"b": 2, "d": 1}}
+
+
+class Fixed(BaseSearch):  # type: ignore[misc]  # its type is not known
+    """A search whose results are known."""
+
+    show_progress_bar = False
+
+    def __init__(self, **results: dict[str, float]) -> None:
+        self.results = results
+
+    def search(self, *_: Any, **__: Any) -> Any:
+        return self.results
+
+    def encode(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+    def search_from_files(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+
+REFERENCE = {
+    "p": {"a": 0.9, "b": 0.8, "c": 0.2, "d": 0.1},
+    "q": {"b": 0.7, "a": 0.3, "c": 0.2, "d": 0.1},
+}
+CANDIDATE = {
+    "p": {"a": 0.6, "b": 0.8, "c": 0.2, "d": 0.1},  # a fell behind b: delta -0.3
+    "q": {"b": 0.7, "a": 0.4, "c": 0.2, "d": 0.1},
+}
+
+
+def paired(reference: Any = REFERENCE, candidate: Any = CANDIDATE) -> PairedResults:
+    search = PairedSearch(Fixed(**reference), Fixed(**candidate))
+    found = EvaluateRetrieval(search, k_values=[1, 4]).retrieve(CORPUS, QUERIES)
+    assert isinstance(found, PairedResults)
+    return found
+
+
+def judged(metric: str, results: Any = None, k_values: Any = (1, 2, 4)) -> dict[str, float | None]:
+    given = paired() if results is None else results
+    found: dict[str, float | None]
+    found = EvaluateRetrieval.evaluate_custom(QRELS, given, list(k_values), metric=metric)
+    return found
+
+
+@pytest.mark.parametrize("name", ["flip", "flip@1", " flip@1 "])
+def test_a_family_and_its_member_are_the_same_where_there_is_one(name: str) -> None:
+    assert judged(name) == {"flip@1": 0.5}
+
+
+def test_a_family_of_ranks_is_computed_at_beirs_cutoffs() -> None:
+    assert judged("gold_lost") == {"gold_lost@1": 0.5, "gold_lost@2": 0.0, "gold_lost@4": 0.0}
+    assert judged("change.ndcg", k_values=[1]) == {"change.ndcg@1": -0.5}
+    assert judged("set_kept", k_values=[2]) == {"set_kept@2": 1.0}
+
+
+def test_metrics_of_scores_are_those_of_the_lists() -> None:
+    found = judged("epsilon")
+    assert found["epsilon"] == pytest.approx((0.3 + 0.1) / 2)
+    assert paired().drift["epsilon"].bound is None  # all four documents are in every list
+
+
+def test_shorter_lists_say_that_they_give_a_bound() -> None:
+    cut = [{q: dict(list(r.items())[:2]) for q, r in arm.items()} for arm in (REFERENCE, CANDIDATE)]
+    found = paired(*cut)
+    assert not found.evidence.exact
+    assert found.drift["epsilon"].bound == "lower"
+    assert found.drift["flip@1"].bound is None
+
+
+def test_beirs_own_metrics_are_beirs() -> None:
+    results = {query: dict(scores) for query, scores in CANDIDATE.items()}
+    for name in BEIR_METRICS:
+        stock = EvaluateRetrieval.evaluate_custom(QRELS, results, [1, 2], metric=name)
+        assert stock is not None
+        assert judged(name, k_values=[1, 2]) == stock
+    assert judged("mrr", k_values=[2]) == {"MRR@2": 0.75}
+    assert judged("mrr@2") == {"mrr@2": 0.75}  # with its cut-off it is ours
+    assert judged("accuracy", k_values=[1]) == {"Accuracy@1": 0.5}
+    assert judged("reference.accuracy") == {"reference.accuracy": 1.0}
+
+
+def test_beirs_functions_are_all_known() -> None:
+    original = EvaluateRetrieval.evaluate_custom.__quantdrift_wrapped__
+    for name in BEIR_METRICS:
+        assert original(QRELS, dict(CANDIDATE), [1], name) is not None
+    assert original(QRELS, dict(CANDIDATE), [1], "flip@1") is None  # what it did for any name
+
+
+@pytest.mark.parametrize("results", [CANDIDATE, None])
+def test_an_unknown_name_is_an_error_whatever_the_results_are(results: Any) -> None:
+    with pytest.raises(UnknownNameError, match="'flipp'; did you mean flip") as error:
+        judged("flipp", results)
+    assert error.value.suggestions[0] == "flip"
+    with pytest.raises(UnknownNameError, match="top_k_acc"):
+        judged("top_k_ac", results)
+
+
+@pytest.mark.parametrize("metric", ["flip@2", "gold_lost@0", "separation@3", "change.flip@1"])
+def test_a_cutoff_that_there_is_not_is_an_error(metric: str) -> None:
+    with pytest.raises((MetricError, UnknownNameError)):
+        judged(metric)
+
+
+def test_what_looks_deeper_than_the_lists_is_told_and_of_a_family_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cut = [{q: dict(list(r.items())[:2]) for q, r in arm.items()} for arm in (REFERENCE, CANDIDATE)]
+    found = paired(*cut)
+    with pytest.raises(MetricError, match=r"gold_lost@4 looks deeper than the 2 ranks .*up to 200"):
+        judged("gold_lost@4", found)
+    assert judged("gold_lost", found) == {"gold_lost@1": 0.5, "gold_lost@2": 0.0}
+    assert "gold_lost@4 looks deeper" in capsys.readouterr().err
+    assert found.drift["set_kept@5"].value is None
+    assert {name: value.n for name, value in found.drift.items()}["flip@1"] == 2
+
+
+def test_results_of_one_model_have_no_drift_and_the_error_says_how_to_get_it() -> None:
+    with pytest.raises(UnsupportedError, match=r"QuantizedPair\(model.*PairedSearch") as error:
+        judged("flip", dict(CANDIDATE))
+    assert "\n" not in str(error.value)
+    with pytest.raises(UnsupportedError, match=r"results\.copy\(\)"):
+        judged("flip", {**paired()})
+
+
+def test_what_is_undefined_is_none_and_a_line_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    same = paired(REFERENCE, REFERENCE)
+    assert judged("new_top_rank", same) == {"new_top_rank": None}
+    assert "new_top_rank is undefined: no input flipped" in capsys.readouterr().err
+
+
+def test_names_of_all_default_metrics_mean_themselves() -> None:
+    for metric in default_metrics():
+        if str(metric) not in BEIR_METRICS:
+            assert metrics_named(str(metric), [7]) == [metric]
+
+
+def test_levels_and_percentiles_have_cutoffs_of_their_own() -> None:
+    assert [str(one) for one in metrics_named("coverage", [1, 5])] == [
+        "coverage@0.10",
+        "coverage@0.05",
+        "coverage@0.01",
+    ]
+    quantiles = [str(one) for one in metrics_named("separation_quantile", [1])]
+    assert quantiles == [f"separation_quantile@{percent}" for percent in (10, 25, 75, 90)]
+    sliced = metrics_named("gold_lost:separation=0..1", [3])
+    assert [str(one) for one in sliced] == ["gold_lost@3:separation=0..1"]
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        PairedResults.copy,
+        copy.copy,
+        copy.deepcopy,
+        lambda results: pickle.loads(pickle.dumps(results)),
+    ],
+)
+def test_copies_keep_the_drift(copied: Any) -> None:
+    found = paired()
+    again = copied(found)
+    assert type(again) is PairedResults
+    assert again == found
+    assert again is not found
+    assert judged("flip", again) == {"flip@1": 0.5}
+    assert again.reference == REFERENCE
+
+
+def test_results_are_an_ordinary_dict_to_beir() -> None:
+    found = paired()
+    assert found == CANDIDATE
+    stock = EvaluateRetrieval.evaluate(QRELS, dict(CANDIDATE), [1, 2])
+    assert EvaluateRetrieval.evaluate(QRELS, found, [1, 2]) == stock
+
+
+def test_drift_is_a_mapping_of_all_metrics() -> None:
+    drift: Drift = paired().drift
+    assert len(drift) == len(list(drift)) == len(default_metrics())
+    assert "flip@1" in drift
+    assert "flipp" not in drift
+    estimate = drift["flip@1"]
+    assert (estimate.value, estimate.n) == (0.5, 2)
+    assert drift["gold_lost@1"].value is None  # without labels
+    assert drift.with_qrels(QRELS)["gold_lost@1"].value == 0.5
+
+
+def test_a_saved_run_holds_what_was_found(tmp_path: Path) -> None:
+    found = paired()
+    found.save(str(tmp_path / "run"), qrels=QRELS, data="letters")
+    run = read_run(tmp_path / "run")
+    assert run.record["spec"] == "Fixed vs Fixed"
+    assert run.record["data"]["name"] == "letters"
+    assert run.record["metrics"]["flip@1"]["value"] == 0.5
+    assert run.evidence().judgements is not None
+    plain = found.save(tmp_path / "run").record["data"]["fingerprint"]
+    assert plain != run.record["data"]["fingerprint"]  # other labels are other data
+
+
+def test_two_searches_of_other_queries_or_without_scores_are_refused() -> None:
+    with pytest.raises(RunError, match="none of the inputs has an item"):
+        paired({"p": {}, "q": {}}, {"p": {}, "q": {}})
+    with pytest.raises(RunError, match="finite"):
+        paired(REFERENCE, {**CANDIDATE, "p": {"a": float("nan")}})
+    with pytest.raises(DataError, match=r"expected encode\(corpus, queries"):
+        PairedSearch(Fixed(), Fixed()).search_from_files("queries.pkl", [], 3)
+
+
+def test_a_query_that_one_search_finds_nothing_for_still_counts() -> None:
+    found = paired(REFERENCE, {"p": CANDIDATE["p"]})
+    assert found["q"] == {}
+    assert found.evidence.n_inputs == 2

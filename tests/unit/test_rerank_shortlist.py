@@ -1,0 +1,149 @@
+"""Shortlists: the first documents of a finished search, checked against the data."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.datasets.shortlist import read_shortlist
+from quantdrift.errors import DataError, RunError
+from quantdrift.finished.rankings import evidence_of_rankings
+from quantdrift.runs import write_run
+
+DATA = RetrievalDataset(
+    name="small",
+    query_ids=("q0", "q1", "q2"),
+    queries=("wing", "heat", "flow"),
+    document_ids=("a", "b", "d", "c"),
+    documents=("a wing", "some heat", "nothing", "a flow"),
+    qrels={"q0": {"a": 1}, "q1": {"b": 1}, "q2": {"c": 1}},
+    split="test",
+)
+SCORES = {
+    "q0": {"a": 4.0, "b": 3.0, "c": 2.0, "d": 1.0},
+    "q1": {"d": 4.0, "c": 3.0, "b": 2.0, "a": 1.0},
+    "q2": {"b": 9.0, "a": 1.0, "d": -1.0, "c": -5.0},
+}
+CHANGED = {query: {name: -score for name, score in own.items()} for query, own in SCORES.items()}
+
+
+def written(folder: Path, *, depth: int = 10, **data: Any) -> Path:
+    """A run whose candidate ranks everything the other way round."""
+    evidence = evidence_of_rankings(SCORES, CHANGED, complete=True, depth=depth)
+    said = {"name": "small", "split": "test", "fingerprint": DATA.fingerprint} | data
+    record = {
+        "spec": "minilm@W4-g128-rtn",
+        "model": {"name": "minilm", "fingerprint": "abc"},
+        "data": {key: value for key, value in said.items() if value is not None},
+    }
+    write_run(folder, evidence=evidence, record=record)
+    return folder
+
+
+def trec(path: Path, rankings: Mapping[str, Mapping[str, float]]) -> Path:
+    lines = [
+        f"{query} Q0 {name} 0 {score} bm25"
+        for query, own in rankings.items()
+        for name, score in own.items()
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_the_references_first_documents_are_taken_not_the_candidates(tmp_path: Path) -> None:
+    found = read_shortlist(written(tmp_path / "run"), DATA, top=2)
+    assert found.documents == {"q0": ("a", "b"), "q1": ("d", "c"), "q2": ("b", "a")}
+    assert (found.retriever, found.top, found.notes) == ("minilm", 2, ())
+    assert found.record["retriever_fingerprint"] == "abc"
+    assert read_shortlist(tmp_path / "run" / "run.json", DATA, top=2).documents == found.documents
+
+
+def test_no_more_than_there_are(tmp_path: Path) -> None:
+    found = read_shortlist(written(tmp_path / "run"), DATA)
+    assert found.top == 100
+    assert {len(names) for names in found.documents.values()} == {4}
+    assert found.notes == ()
+
+
+def test_a_run_of_fewer_ranks_says_what_to_do(tmp_path: Path) -> None:
+    folder = written(tmp_path / "run", depth=3)
+    assert len(read_shortlist(folder, DATA, top=3).documents["q0"]) == 3
+    with pytest.raises(DataError, match=r"keeps 3 ranks.*--top 3, or make that run again with -k"):
+        read_shortlist(folder, DATA, top=4)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({"name": "other"}, "name: other there, small here"),
+        ({"split": "dev", "n_queries": 7}, "n_queries: 7 there, 3 here"),
+        ({}, "texts or judgements: digests 00 there"),
+        ({"fingerprint": None}, "no digest of its data, as those that a harness made"),
+    ],
+)
+def test_a_run_of_other_data_is_refused_with_what_differs(
+    data: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    folder = written(tmp_path / "run", **({"fingerprint": "00"} | data))
+    with pytest.raises(DataError, match="is of other data than small") as caught:
+        read_shortlist(folder, DATA)
+    assert told in str(caught.value)
+
+
+def test_classes_are_no_shortlist(tmp_path: Path) -> None:
+    folder = written(tmp_path / "run", kind="classification")
+    with pytest.raises(DataError, match="whose items are classes"):
+        read_shortlist(folder, DATA)
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist; expected the shortlist"):
+        read_shortlist(tmp_path / "none", DATA)
+    with pytest.raises(RunError, match="expected a run folder"):
+        read_shortlist(tmp_path, DATA)
+    with pytest.raises(DataError, match="at least 1 document"):
+        read_shortlist(tmp_path, DATA, top=0)
+
+
+def test_of_a_trec_run_the_scores_decide_and_ties_break_by_position(tmp_path: Path) -> None:
+    tied = {"q0": {"d": 1.0, "c": 1.0, "a": 0.5}, "q1": {"a": -3.0, "b": -2.0}, "q2": {"c": 1.0}}
+    path = trec(tmp_path / "bm25.trec", tied)
+    found = read_shortlist(path, DATA, top=2)
+    assert found.documents == {"q0": ("d", "c"), "q1": ("b", "a"), "q2": ("c",)}
+    assert found.retriever == "bm25.trec"
+    assert found.notes == ("1 query has fewer than 2 documents in the shortlist and is kept: q2",)
+    (tmp_path / "bm25.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert read_shortlist(tmp_path / "bm25.gz", DATA, top=2).documents == found.documents
+
+
+def test_documents_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    path = trec(tmp_path / "run.trec", {"q0": {"a": 1.0, "z": 0.5}, "q1": {"y": 1.0}})
+    with pytest.raises(DataError, match=r"2 documents that are not in small \(y, z\)"):
+        read_shortlist(path, DATA)
+
+
+def test_queries_on_one_side_only_are_told(tmp_path: Path) -> None:
+    path = trec(tmp_path / "run.trec", {"q1": {"a": 1.0}, "q9": {"b": 1.0}})
+    found = read_shortlist(path, DATA, top=1)
+    assert found.documents == {"q1": ("a",)}
+    told = " ".join(found.notes)
+    assert "1 queries that are not in the data (q9)" in told
+    assert "2 queries have no shortlist and are left out: q0, q2" in told
+    with pytest.raises(DataError, match="no document for any of the 3 queries"):
+        read_shortlist(trec(tmp_path / "none.trec", {"q9": {"b": 1.0}}), DATA)
+
+
+def test_the_digest_is_of_what_is_scored_and_not_of_its_order(tmp_path: Path) -> None:
+    found = read_shortlist(written(tmp_path / "run"), DATA, top=2)
+    turned = {query: names[::-1] for query, names in found.documents.items()}
+    other = found.documents | {"q0": ("a", "c")}
+    split = {"q0": ("ab",)}, {"q0": ("a", "b")}
+    assert replace(found, documents=turned).digest == found.digest
+    assert replace(found, documents=other).digest != found.digest
+    assert len({replace(found, documents=one).digest for one in split}) == 2
