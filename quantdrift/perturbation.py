@@ -71,15 +71,21 @@ def separation_ratio(evidence: Evidence) -> Floats:
 
     Returns:
         float64 [n_inputs], at least 0; +inf where epsilon is 0 (an exact copy is stable, ties
-        included); NaN where there is only one item.
+        included); NaN where there is only one item. Of lists that were cut short it is an upper
+        bound, so +inf where a list ends before rank 2.
     """
-    return _in_units_of_2_epsilon(gap(evidence), epsilon(evidence))
+    return _in_units_of_2_epsilon(gap(evidence), evidence)
 
 
-def _in_units_of_2_epsilon(gaps: Floats, epsilons: Floats) -> Floats:
+def _in_units_of_2_epsilon(gaps: Floats, evidence: Evidence) -> Floats:
+    epsilons = epsilon(evidence)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = gaps / (2 * epsilons)
-    return np.where(epsilons == 0, np.where(np.isnan(gaps), np.nan, np.inf), ratio)
+    ratio = np.where(epsilons == 0, np.where(np.isnan(gaps), np.nan, np.inf), ratio)
+    if evidence.deltas == "listed":
+        # an input left out would make a bound on the median of all inputs a guess
+        return np.where(np.isnan(ratio), np.inf, ratio)
+    return ratio
 
 
 def cut_separation(evidence: Evidence, k: int) -> Floats:
@@ -93,21 +99,22 @@ def cut_separation(evidence: Evidence, k: int) -> Floats:
 
     Returns:
         float64 [n_inputs], at least 0; +inf where epsilon is 0; NaN where there are not more than
-        k items.
+        k items (+inf if that may be because the list was cut short).
 
     Source: paper, Lemma 1 and the appendix's table of top-k sets.
     """
     scores = evidence.reference_top.reference_scores.astype(np.float64)
     if scores.shape[1] <= k:
         return np.full(len(scores), np.nan)
-    return _in_units_of_2_epsilon(scores[:, k - 1] - scores[:, k], epsilon(evidence))
+    return _in_units_of_2_epsilon(scores[:, k - 1] - scores[:, k], evidence)
 
 
 def at_risk(evidence: Evidence) -> Floats:
     """Whether the contender set is not empty (separation ratio below 1), as 1.0 or 0.0.
 
     Returns:
-        float64 [n_inputs]; NaN where there is only one item.
+        float64 [n_inputs]; NaN where there is only one item (0.0 if that may be because the list
+        was cut short).
     """
     ratio = separation_ratio(evidence)
     return np.where(np.isnan(ratio), np.nan, (ratio < 1).astype(np.float64))

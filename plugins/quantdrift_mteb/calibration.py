@@ -18,6 +18,7 @@ from quantdrift.calibration.sample import calibration_texts, draw_sample
 from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.embeddings import default_store
 from quantdrift.measurement.inputs import Inputs
+from quantdrift.measurement.rerank_pairs import OPENING, opening_of
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent, Terminal
 from quantdrift.spec import Scheme
@@ -27,9 +28,6 @@ __all__ = ["Encoded", "file_inputs", "prepare_search"]
 
 Call = tuple[Any, Any, dict[str, Any]]
 """Dataset, collate function and other arguments of a call of a model's `encode`."""
-
-OPENING = 12
-"""Words of a document that stand for a query, where a model reads both together."""
 
 
 def file_inputs(model: Any, call: Any, scheme: Scheme) -> Inputs | None:
@@ -126,7 +124,7 @@ def _openings(documents: Any, queries: Any) -> Dataset:
     """Queries made of documents: their ids and first words, in the columns that queries have."""
     columns = {name: [""] * len(documents) for name in queries.column_names}
     columns["id"] = list(documents["id"])
-    columns["text"] = [" ".join(str(text).split()[:OPENING]) or "." for text in documents["text"]]
+    columns["text"] = [opening_of(str(text)) for text in documents["text"]]
     return Dataset.from_dict(columns)
 
 

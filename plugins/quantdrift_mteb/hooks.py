@@ -9,13 +9,11 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import os
-import sys
 import warnings
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
-from quantdrift.errors import QuantDriftError
+from quantdrift.uncaught import errors_in_one_line
 
 __all__ = ["PREFIX", "on_evaluate_imported", "on_models_imported", "on_tasks_imported"]
 
@@ -42,7 +40,7 @@ def on_models_imported(module: ModuleType) -> None:
             return original(model_name, *args, **kwargs)
         from quantdrift_mteb.meta import pair_meta  # noqa: PLC0415 -- a stock run must not load it
 
-        _errors_in_one_line()
+        errors_in_one_line()
         given = inspect.signature(original).bind(model_name, *args, **kwargs).arguments
         return pair_meta(
             model_name.removeprefix(PREFIX),
@@ -151,19 +149,3 @@ def _warn_of_wrapped(model: Any) -> None:
             "evaluated and no drift is measured",
             stacklevel=3,
         )
-
-
-def _errors_in_one_line() -> None:
-    """Let an error of ours that nobody catches end the program in one line, not a traceback."""
-    previous = sys.excepthook
-    if hasattr(previous, _MARK):
-        return
-
-    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, QuantDriftError) and not os.environ.get("QUANTDRIFT_DEBUG"):
-            print(f"quantdrift: {error}", file=sys.stderr)
-        else:
-            previous(kind, error, trace)
-
-    setattr(show, _MARK, True)
-    sys.excepthook = show

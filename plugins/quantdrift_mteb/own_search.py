@@ -19,12 +19,16 @@ from quantdrift.pair import QuantizedPair
 from quantdrift.scoring import ScoreState, score_ragged
 from quantdrift_mteb.calibration import prepare_search
 from quantdrift_mteb.choice import refuse_unchosen
+from quantdrift_mteb.raw_scores import activation_of, raw_scores
 from quantdrift_mteb.search import DEPTH, Found, Results, SearchCall
 
 __all__ = ["search_by_model"]
 
 MOST_SCORES = 20_000_000
 """Scores that a search by the model's own index may return, all of them being needed at once."""
+
+OWN = "the model's own search"
+"""How scores are made."""
 
 PROBE = 2
 """Queries, and documents of each, that are run with an eye on which layers they reach."""
@@ -64,17 +68,19 @@ def search_by_model(pair: QuantizedPair, searcher: Any, call: SearchCall) -> Fou
         raise DataError(f"no query of {call.task_metadata.name} has a document to rank")
     clock = [time.perf_counter()]
     fingerprint = pair.fingerprint
-    _watch(pair, searcher, _part(call, probe))
-    reference = call.run(searcher, top_k=len(document_ids))
-    clock.append(time.perf_counter())
-    prepare_search(pair, searcher, call)
-    clock.append(time.perf_counter())
-    with pair.candidate():
-        candidate = call.run(searcher, top_k=len(document_ids))
-    clock.append(time.perf_counter())
-    state, input_ids = _state(reference, candidate, document_ids, call)
-    noise = _noise(searcher, call, reference, input_ids, document_ids)
-    clock.append(time.perf_counter())
+    activation = activation_of(searcher)
+    with raw_scores(searcher) as given:
+        _watch(pair, searcher, _part(call, probe))
+        reference = call.run(searcher, top_k=len(document_ids))
+        clock.append(time.perf_counter())
+        prepare_search(pair, searcher, call)
+        clock.append(time.perf_counter())
+        with pair.candidate():
+            candidate = call.run(searcher, top_k=len(document_ids))
+        clock.append(time.perf_counter())
+        state, input_ids = _state(reference, candidate, document_ids, call)
+        noise = _noise(searcher, call, reference, input_ids, document_ids)
+        clock.append(time.perf_counter())
     evidence = assemble(state, input_ids=input_ids, item_ids=document_ids, depth=DEPTH, noise=noise)
     rest = not_calibrated_on(pair, input_ids, call.task_metadata.name)
     stages = ("reference: search", "calibration", "candidate: search", "noise floor")
@@ -87,12 +93,16 @@ def search_by_model(pair: QuantizedPair, searcher: Any, call: SearchCall) -> Fou
             left_out=len(input_ids) - len(rest),
             seconds=seconds,
         ),
-        results=lambda arm: _cut(reference if arm == "reference" else candidate, call.top_k),
+        results=lambda arm: _cut(given(reference if arm == "reference" else candidate), call.top_k),
         query_ids=query_ids,
         settings=Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size),
-        similarity="the model's own search",
+        similarity=OWN if activation is None else f"{OWN}, before its {_name(activation)}",
         n_documents=len(document_ids),
     )
+
+
+def _name(activation: Any) -> str:
+    return type(activation).__name__.lower()
 
 
 def _watch(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:

@@ -205,7 +205,12 @@ def _samples(
     left_out = 0, 0
     if common:
         kept = shared_samples(a.samples, b.samples)
-        left_out = len(a.samples) - len(kept[0]), len(b.samples) - len(kept[1])
+        mine, theirs = (
+            # a document has a sample of every filter
+            len({each["doc_id"] for each in whole}) - len({each["doc_id"] for each in part})
+            for whole, part in zip((a.samples, b.samples), kept, strict=True)
+        )
+        left_out = mine, theirs
         if not kept[0]:
             wrong.append(f"{name}: no document has the same prompt in both")
             return None

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from quantdrift.datasets.beir_files import excerpt
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence, Judgements, Top
 
@@ -30,6 +31,7 @@ DEPTH = 200
 """Ranks kept of either arm."""
 
 _SHOWN = 3
+_MOST = float(np.finfo(np.float32).max)
 
 
 def evidence_of_rankings(
@@ -59,7 +61,7 @@ def evidence_of_rankings(
 
     Raises:
         RunError: the inputs differ, lists are said to be complete and hold different items, a score
-            is not finite, or there is nothing in them.
+            is not finite in float32, or there is nothing in them.
     """
     _same_inputs(reference, candidate)
     key: Callable[[str], Any] = position or (lambda item: item)
@@ -188,11 +190,12 @@ def _same_inputs(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> 
 
 def _check(input_id: str, before: Ranking, after: Ranking, *, complete: bool) -> None:
     for arm, own in (("reference", before), ("candidate", after)):
-        if not all(map(math.isfinite, own.values())):
-            item = next(item for item, score in own.items() if not math.isfinite(score))
+        # also false of NaN, and of an integer that no float can hold
+        wrong = next((item for item, score in own.items() if not -_MOST <= score <= _MOST), None)
+        if wrong is not None:
             raise RunError(
-                f"expected finite scores; the {arm}'s score of {item!r} for {input_id!r} is "
-                f"{own[item]}"
+                f"expected finite scores, of 32-bit floats; the {arm}'s score of {wrong!r} for "
+                f"{input_id!r} is {excerpt(own[wrong])}"
             )
     if complete and before.keys() != after.keys():
         raise RunError(

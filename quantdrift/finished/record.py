@@ -26,16 +26,23 @@ def write_diff(diff: Diff, folder: Path) -> list[Run]:
         folder: where; a part of a name gets a folder of that name in it.
 
     Raises:
-        RunError: no part has evidence, or it cannot be written.
+        RunError: no part has evidence, it would replace one of the two runs, or it cannot be
+            written.
     """
     known = [(part, part.evidence) for part in diff.parts if part.evidence is not None]
     if not known:
         raise RunError("there is no evidence to write: no part has an answer that could change")
     places: dict[str, Path] = {}
+    sources = {run.path.resolve() for run in (diff.a, diff.b)}
     for part, _ in known:
         place = folder if len(diff.parts) == 1 else folder / _folder_name(part.name)
         while place in places.values():  # two names of the same letters and digits
             place = place.with_name(f"{place.name}-")
+        if place.resolve() in sources:
+            raise RunError(
+                f"{place} is one of the two runs that are compared, which the comparison would "
+                "replace. Choose another folder with --out"
+            )
         places[part.name] = place
     return [
         write_run(places[part.name], evidence=evidence, record=_record(diff, part, evidence))

@@ -33,6 +33,7 @@ __all__ = ["Metric", "Slice", "members"]
 
 _PERCENTILES = 100
 _MEDIAN = 50
+_NOT_BOUNDED = "the typical list ends too early, or holds no change, and so says nothing of it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,8 @@ class Metric:
             return relative_change_estimate(values[defined] + reference, reference)
         estimate = replace(self._estimate(values[defined]), bound=self._bound(group))
         if estimate.value is not None and math.isinf(estimate.value):
-            return replace(estimate, reason=self.family.infinite_when)
+            reason = self.family.infinite_when if estimate.bound != "upper" else _NOT_BOUNDED
+            return replace(estimate, reason=reason)
         return estimate
 
     def _unknown(self, group: Sequence[Evidence]) -> str | None:

@@ -116,6 +116,9 @@ def test_a_document_of_the_querys_own_id_is_left_out_of_everything(folder: str) 
     assert "q1" in found["q0"]
     counts = dict(zip(found.evidence.input_ids, found.evidence.n_items.tolist(), strict=True))
     assert counts == {name: len(corpus) - (name == "q1") for name in QUERIES}
+    assert found.drift.made.data["warnings"] == [
+        "1 query has the id of a document, which beir leaves out"
+    ]
     plain = model(folder)
     with quantized(plain, "W3"):
         assert_same_results(found, exact(plain).search(corpus, QUERIES, 1000, "cos_sim"))

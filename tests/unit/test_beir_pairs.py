@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
 from beir_letters import CORPUS, Letters
 
-from quantdrift.errors import QuantDriftError, SpecError, UnsupportedError
+import quantdrift_beir
+from quantdrift.errors import MissingExtraError, QuantDriftError, SpecError, UnsupportedError
 from quantdrift_beir import QuantizedPair, hooks
 from quantdrift_beir.pairs import held_pair
 
@@ -124,6 +126,12 @@ def test_six_functions_of_beir_are_wrapped_and_only_once() -> None:
     hooks.wrap_beir()
     assert [getattr(kind, name) for kind, name in WRAPPED] == before
     assert not hasattr(EvaluateRetrieval.evaluate, "__quantdrift_wrapped__")
+
+
+def test_a_beir_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"quantdrift\[beir\]"):
+        importlib.reload(quantdrift_beir)
 
 
 def test_a_stock_search_goes_through_untouched() -> None:

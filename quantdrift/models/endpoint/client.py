@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import MissingExtraError, ServerError
+from quantdrift.errors import MissingExtraError, ServerError, UnsupportedError
 from quantdrift.models.endpoint.address import Endpoint
 from quantdrift.models.endpoint.answers import OneInputError, read_embeddings, read_json
-from quantdrift.models.endpoint.key import Key, variables
+from quantdrift.models.endpoint.key import Key, variables, without_key
 from quantdrift.models.endpoint.pace import Pace, seconds_asked
 from quantdrift.models.endpoint.refusals import Refusal, TransientError, refusal_of
 from quantdrift.models.endpoint.retries import Patience, retrying
@@ -51,6 +51,7 @@ class EndpointClient:
 
         Raises:
             MissingExtraError: httpx or tenacity is not installed.
+            UnsupportedError: the URL names no host, or the environment no usable proxy.
         """
         self._pace = Pace(patience.requests_per_minute, patience.clock)
         try:
@@ -67,19 +68,7 @@ class EndpointClient:
         self._dimensions: int | None = None
         self._failed: tuple[type[Exception], ...] = (httpx.RequestError,)
         self._unreached: tuple[type[Exception], ...] = (httpx.ConnectError, httpx.ConnectTimeout)
-        headers = {"User-Agent": f"quantdrift/{_own_version()}"}
-        if key is not None:
-            headers["Authorization"] = f"Bearer {key.value}"
-        # Redirects are not followed, so the key stays with the host that it was meant for. A proxy
-        # could not reach what runs on this machine.
-        own = endpoint.host in {"localhost", "127.0.0.1", "::1"}
-        self._http = httpx.Client(
-            headers=headers,
-            timeout=httpx.Timeout(patience.timeout, connect=10.0),
-            transport=patience.transport,
-            follow_redirects=False,
-            mounts=dict.fromkeys(("http://", "https://")) if own else None,
-        )
+        self._http = _connections(endpoint, key, patience)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """The embeddings of one request.
@@ -104,10 +93,11 @@ class EndpointClient:
         try:
             answer = read_json(response.content, response.headers.get("content-type", ""))
             vectors = read_embeddings(answer, len(texts), self._dimensions)
-        except OneInputError:
-            raise
+        except OneInputError as error:
+            raise OneInputError(error.number, without_key(error.reason, self._key)) from None
         except ServerError as error:
-            raise ServerError(f"{self.endpoint.embeddings}: {error}") from error
+            said = without_key(str(error), self._key)
+            raise ServerError(f"{self.endpoint.embeddings}: {said}") from None
         self._dimensions = vectors.shape[1]
         return vectors
 
@@ -187,6 +177,38 @@ class EndpointClient:
             hint = "Is the server running, and is that its address?"
             return TransientError(reason, hint=hint, attempts=ATTEMPTS_TO_CONNECT)
         return TransientError(reason)
+
+
+def _connections(endpoint: Endpoint, key: Key | None, patience: Patience) -> httpx.Client:
+    import httpx  # noqa: PLC0415 -- an extra, and slow to import
+
+    headers = {"User-Agent": f"quantdrift/{_own_version()}"}
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key.value}"
+    # Redirects are not followed, so the key stays with the host that it was meant for. A proxy
+    # could not reach what runs on this machine.
+    own = endpoint.host in {"localhost", "127.0.0.1", "::1"}
+    try:
+        httpx.URL(endpoint.embeddings)
+    except httpx.InvalidURL as error:
+        raise UnsupportedError(
+            f"{endpoint.url} is no address that can be asked: {error}"
+        ) from error
+    try:
+        return httpx.Client(
+            headers=headers,
+            timeout=httpx.Timeout(patience.timeout, connect=10.0),
+            transport=patience.transport,
+            follow_redirects=False,
+            mounts=dict.fromkeys(("http://", "https://")) if own else None,
+            trust_env=not own or endpoint.url.startswith("https:"),
+        )
+    except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+        raise UnsupportedError(
+            f"{endpoint.url} cannot be asked, as what the environment says of proxies or "
+            "certificates (HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE, SSL_CERT_DIR) cannot "
+            f"be used: {error}"
+        ) from error
 
 
 def _own_version() -> str:

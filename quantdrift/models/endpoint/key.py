@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 
 from quantdrift.errors import UnsupportedError
 
-__all__ = ["Key", "find_key"]
+__all__ = ["Key", "find_key", "without_key"]
 
 VARIABLE = "QUANTDRIFT_OPENAI_KEY"
 OPENAI_VARIABLE = "OPENAI_API_KEY"
 OPENAI_HOST = "api.openai.com"
+_SHORTEST = 4
+"""Characters: fewer are no secret, and stand in many a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +70,20 @@ def find_key(host: str, hosts: Collection[str]) -> Key | None:
             )
         return Key(value=value, variable=variable)
     return None
+
+
+def without_key(text: str, key: Key | None) -> str:
+    """What a server said, without the key that it may have repeated.
+
+    Args:
+        text: may end early, in "...", in the middle of the key.
+        key: that was sent.
+    """
+    if key is None or len(key.value) < _SHORTEST:
+        return text
+    text = text.replace(key.value, "***")
+    said, dots, rest = text.rpartition("...")
+    for n in range(len(key.value) - 1, _SHORTEST - 1, -1):
+        if said.endswith(key.value[:n]):
+            return f"{said[:-n]}***{dots}{rest}"
+    return text

@@ -46,7 +46,7 @@ class Pace:
         self._interval = 0.0 if per_minute is None else 60.0 / per_minute
         self._clock = clock
         self._lock = threading.Lock()
-        self._next = clock.now()
+        self._next = self._held = clock.now()
         self._stopped = False
 
     def wait(self) -> None:
@@ -55,11 +55,14 @@ class Pace:
         Raises:
             StoppedError: the run was given up.
         """
-        with self._lock:
-            now = self._clock.now()
-            start = max(now, self._next)
-            self._next = start + self._interval
-        self.pause(start - now)
+        while True:
+            with self._lock:
+                now = self._clock.now()
+                start = max(now, self._next)
+                self._next = start + self._interval
+            self.pause(start - now)
+            if self._held <= start:  # else the server asked to wait for longer in the meantime
+                return
 
     def pause(self, seconds: float) -> None:
         """Wait.
@@ -82,7 +85,8 @@ class Pace:
             seconds: how long.
         """
         with self._lock:
-            self._next = max(self._next, self._clock.now() + seconds)
+            self._held = max(self._held, self._clock.now() + seconds)
+            self._next = max(self._next, self._held)
 
     def stop(self) -> None:
         """Give up: whoever waits raises `StoppedError` when it wakes up."""

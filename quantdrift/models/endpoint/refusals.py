@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from quantdrift.errors import ServerError
 from quantdrift.models.endpoint.answers import complaint_of
-from quantdrift.models.endpoint.key import Key
+from quantdrift.models.endpoint.key import VARIABLE, Key, without_key
 
 __all__ = ["Refusal", "TooMuchError", "TransientError", "refusal_of"]
 
@@ -86,9 +86,7 @@ def refusal_of(refusal: Refusal, *, key: Key | None, variables: Sequence[str]) -
     status, url = refusal.status, refusal.url
     if status in {401, 403}:  # what it says of a key is not passed on
         return ServerError(_about_key(refusal, key, variables))
-    said = complaint_of(refusal.content)
-    if key is not None:
-        said = said.replace(key.value, "***")
+    said = without_key(complaint_of(refusal.content), key)
     reason = f"answered HTTP {status}" + (f" ({said})" if said else "")
     own = status >= 500  # noqa: PLR2004 -- the server's own errors
     if status in _FEWER or (own and _TOO_MUCH.search(said)):  # the latter from llama.cpp
@@ -106,7 +104,10 @@ def refusal_of(refusal: Refusal, *, key: Key | None, variables: Sequence[str]) -
 def _about_key(refusal: Refusal, key: Key | None, variables: Sequence[str]) -> str:
     named = " or ".join(variables)
     if key is None:
-        return f"{refusal.url} wants a key (HTTP {refusal.status}): set {named}"
+        among = (
+            "" if VARIABLE in variables else f". {VARIABLE} is not used where a run asks two hosts"
+        )
+        return f"{refusal.url} wants a key (HTTP {refusal.status}): set {named}{among}"
     return (
         f"{refusal.url} refuses the key in {key.variable} (HTTP {refusal.status}); keys are looked "
         f"for in {named}"

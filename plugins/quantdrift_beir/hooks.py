@@ -1,0 +1,164 @@
+"""What is changed in beir when quantdrift_beir is imported: six functions, each wrapped.
+
+Models and results that are not a pair's go through untouched. Whoever imports quantdrift_beir wants
+it to work, so a beir that does not look as expected is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from types import TracebackType
+from typing import Any
+
+from beir.reranking import Rerank  # type: ignore[import-untyped]  # it ships no types
+from beir.retrieval.evaluation import EvaluateRetrieval  # type: ignore[import-untyped]  # likewise
+from beir.retrieval.search.dense import (  # type: ignore[import-untyped]  # likewise
+    DenseRetrievalExactSearch,
+)
+
+from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift_beir.custom import evaluate_custom
+from quantdrift_beir.files import encode_both, search_both_files
+from quantdrift_beir.own_search import retrieve_both
+from quantdrift_beir.pairs import held_pair
+from quantdrift_beir.reranking import rerank_both
+from quantdrift_beir.search import search_by_pair
+
+__all__ = ["wrap_beir"]
+
+_MARK = "__quantdrift_wrapped__"
+
+
+def wrap_beir() -> None:
+    """Wrap what beir searches, reranks and judges with; what is wrapped already stays.
+
+    Raises:
+        UnsupportedError: beir has not the functions that this was written for.
+    """
+    _of_pairs(
+        DenseRetrievalExactSearch,
+        "search",
+        search_by_pair,
+        ("corpus", "queries", "top_k", "score_function"),
+    )
+    _of_pairs(
+        DenseRetrievalExactSearch,
+        "encode",
+        encode_both,
+        (
+            "corpus",
+            "queries",
+            "encode_output_path",
+            "overwrite",
+            "query_filename",
+            "corpus_filename",
+        ),
+    )
+    _of_pairs(
+        DenseRetrievalExactSearch,
+        "search_from_files",
+        search_both_files,
+        ("query_embeddings_file", "corpus_embeddings_files", "top_k"),
+    )
+    _of_pairs(Rerank, "rerank", rerank_both, ("corpus", "queries", "results", "top_k"))
+    _of_pairs(
+        EvaluateRetrieval, "retrieve", retrieve_both, ("corpus", "queries"), holder="retriever"
+    )
+    judge = _expected(
+        EvaluateRetrieval, "evaluate_custom", ("qrels", "results", "k_values", "metric")
+    )
+    if judge is not None:
+        _replace(EvaluateRetrieval, "evaluate_custom", judge, _judging(judge), static=True)
+    _errors_in_one_line()
+
+
+def _of_pairs(
+    kind: type,
+    name: str,
+    ours: Callable[..., Any],
+    parameters: tuple[str, ...],
+    *,
+    holder: str | None = None,
+) -> None:
+    """Wrap a method, so that it is ours where the object keeps a pair.
+
+    Args:
+        kind: class of beir's.
+        name: of its method.
+        ours: called with the original method, the object and the arguments by name.
+        parameters: that the method must have.
+        holder: attribute of the object that keeps the pair, where it is not the object itself.
+    """
+    original = _expected(kind, name, parameters)
+    if original is None:
+        return
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        pair = held_pair(self if holder is None else getattr(self, holder, None))
+        if pair is None:
+            return original(self, *args, **kwargs)
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        arguments = dict(given.arguments)
+        arguments.pop("self")
+        arguments |= arguments.pop("kwargs", {})
+        return ours(original, self, pair, arguments)
+
+    _replace(kind, name, original, method)
+
+
+def _judging(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def judge(qrels: Any, results: Any, k_values: Any, metric: str) -> Any:
+        return evaluate_custom(original, qrels, results, k_values, metric)
+
+    return judge
+
+
+def _expected(kind: type, name: str, parameters: tuple[str, ...]) -> Any:
+    """The function to wrap; None if it is wrapped already."""
+    function = getattr(kind, name, None)
+    if function is None or not callable(function):
+        raise _unlike(f"{kind.__name__} has no method {name}")
+    if hasattr(function, _MARK):
+        return None
+    missing = set(parameters) - set(inspect.signature(function).parameters)
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise _unlike(f"{kind.__name__}.{name} has no parameter {names}")
+    return function
+
+
+def _unlike(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"beir {version('beir')} is not as expected: {what}. quantdrift was written for beir 2.2; "
+        'install it with: pip install "beir>=2.2,<3"'
+    )
+
+
+def _replace(kind: type, name: str, original: Any, wrapper: Any, *, static: bool = False) -> None:
+    setattr(wrapper, _MARK, original)
+    setattr(kind, name, staticmethod(wrapper) if static else wrapper)
+
+
+def _errors_in_one_line() -> None:
+    """Let an error of ours that nobody catches end the script in one line, not a traceback."""
+    previous = sys.excepthook
+    if hasattr(previous, _MARK):
+        return
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, QuantDriftError) and not os.environ.get("QUANTDRIFT_DEBUG"):
+            print(f"quantdrift: {error}", file=sys.stderr)
+        else:
+            previous(kind, error, trace)
+
+    setattr(show, _MARK, True)
+    sys.excepthook = show
