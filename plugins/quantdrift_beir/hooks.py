@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from types import TracebackType
 from typing import Any
 
 from beir.reranking import Rerank  # type: ignore[import-untyped]  # it ships no types
@@ -21,7 +18,8 @@ from beir.retrieval.search.dense import (  # type: ignore[import-untyped]  # lik
     DenseRetrievalExactSearch,
 )
 
-from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift.errors import UnsupportedError
+from quantdrift.uncaught import errors_in_one_line
 from quantdrift_beir.custom import evaluate_custom
 from quantdrift_beir.files import encode_both, search_both_files
 from quantdrift_beir.own_search import retrieve_both
@@ -74,7 +72,7 @@ def wrap_beir() -> None:
     )
     if judge is not None:
         _replace(EvaluateRetrieval, "evaluate_custom", judge, _judging(judge), static=True)
-    _errors_in_one_line()
+    errors_in_one_line()
 
 
 def _of_pairs(
@@ -146,19 +144,3 @@ def _unlike(what: str) -> UnsupportedError:
 def _replace(kind: type, name: str, original: Any, wrapper: Any, *, static: bool = False) -> None:
     setattr(wrapper, _MARK, original)
     setattr(kind, name, staticmethod(wrapper) if static else wrapper)
-
-
-def _errors_in_one_line() -> None:
-    """Let an error of ours that nobody catches end the script in one line, not a traceback."""
-    previous = sys.excepthook
-    if hasattr(previous, _MARK):
-        return
-
-    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if isinstance(error, QuantDriftError) and not os.environ.get("QUANTDRIFT_DEBUG"):
-            print(f"quantdrift: {error}", file=sys.stderr)
-        else:
-            previous(kind, error, trace)
-
-    setattr(show, _MARK, True)
-    sys.excepthook = show

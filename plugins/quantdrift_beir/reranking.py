@@ -23,11 +23,11 @@ from quantdrift.measurement.record import now
 from quantdrift.measurement.rerank_pairs import OPENING, opening_of
 from quantdrift.measurement.retrieval import Settings
 from quantdrift.measurement.steps import NOISE_DEPTH
+from quantdrift.models.raw_scores import activation_of, raw_scores
 from quantdrift.progress import Terminal
 from quantdrift.scoring import score_ragged
 from quantdrift_beir.inputs import description_of, digest_of_data
 from quantdrift_beir.pairs import QuantizedPair, refuse_unchosen
-from quantdrift_beir.raw_scores import activation_of, raw_scores
 from quantdrift_beir.record import made_by
 from quantdrift_beir.results import DEPTH, Drift, PairedResults, Results, say
 
@@ -72,7 +72,7 @@ def rerank_both(
     started, clock = now(), [time.perf_counter()]
     fingerprint = pair.pair.fingerprint
     activation = activation_of(pair.pair.modules)
-    with raw_scores(pair.pair.modules) as activated, pair.both_arms() as choose:
+    with raw_scores(pair.pair.modules, "beir") as activated, pair.both_arms() as choose:
         _watch(pair, given)
         reference = _kept(original(reranker, **given))
         clock.append(time.perf_counter())

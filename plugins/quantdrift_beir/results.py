@@ -29,7 +29,7 @@ Results = dict[str, dict[str, float]]
 Qrels = Mapping[str, Mapping[str, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Drift(Mapping[str, Estimate]):
     """What a scheme changed: every metric by its name, computed when it is asked for.
 
@@ -65,6 +65,9 @@ class Drift(Mapping[str, Estimate]):
 
     def __len__(self) -> int:
         return len(default_metrics())
+
+    def __repr__(self) -> str:
+        return f"Drift({self.made.spec!r}, {self.evidence.n_inputs:,} queries)"
 
     def with_qrels(self, qrels: Qrels) -> Drift:
         """The same with relevance labels.

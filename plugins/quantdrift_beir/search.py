@@ -39,6 +39,9 @@ __all__ = [
 
 Original = Callable[..., Any]
 
+_ASKED = 16_384
+"""Length of the embeddings that a score function is asked about."""
+
 
 def search_by_pair(
     original: Original, searcher: Any, pair: QuantizedPair, given: Mapping[str, Any]
@@ -167,11 +170,18 @@ def similarity_of(score: Callable[[Any, Any], Any]) -> Similarity | None:
         score: from embeddings [n, dim] and [m, dim] to scores [n, m].
 
     Returns:
-        None if it is none of those that are computed here.
+        None if it is none of those that are computed here, or takes no embeddings but its own.
     """
     rng = np.random.default_rng(0)
-    left, right = (torch.from_numpy(rng.normal(size=(n, 8)).astype(np.float32)) for n in (3, 5))
-    own = torch.as_tensor(score(left.clone(), right.clone())).detach().float().cpu()
+    # as long as those of no model: a cosine of the first 256 numbers is not the cosine
+    left, right = (
+        torch.from_numpy(rng.normal(scale=0.03, size=(n, _ASKED)).astype(np.float32))
+        for n in (3, 5)
+    )
+    try:
+        own = torch.as_tensor(score(left.clone(), right.clone())).detach().float().cpu()
+    except Exception:  # code of the user; beir itself runs it on what it is for
+        return None
     for similarity in Similarity:
         ours = torch.empty(3, 5)
         prepared = [prepare(part, similarity, torch.device("cpu")) for part in (left, right)]

@@ -15,11 +15,11 @@ from quantdrift.evidence import Noise
 from quantdrift.measurement.assembly import assemble
 from quantdrift.measurement.noise import other_batch_size
 from quantdrift.measurement.retrieval import Measured, Settings, not_calibrated_on
+from quantdrift.models.raw_scores import activation_of, raw_scores
 from quantdrift.pair import QuantizedPair
 from quantdrift.scoring import ScoreState, score_ragged
 from quantdrift_mteb.calibration import prepare_search
 from quantdrift_mteb.choice import refuse_unchosen
-from quantdrift_mteb.raw_scores import activation_of, raw_scores
 from quantdrift_mteb.search import DEPTH, Found, Results, SearchCall
 
 __all__ = ["search_by_model"]
@@ -68,8 +68,9 @@ def search_by_model(pair: QuantizedPair, searcher: Any, call: SearchCall) -> Fou
         raise DataError(f"no query of {call.task_metadata.name} has a document to rank")
     clock = [time.perf_counter()]
     fingerprint = pair.fingerprint
-    activation = activation_of(searcher)
-    with raw_scores(searcher) as given:
+    scorers = [getattr(getattr(searcher, "model", None), "model", None)]
+    activation = activation_of(scorers)
+    with raw_scores(scorers, "mteb") as given:
         _watch(pair, searcher, _part(call, probe))
         reference = call.run(searcher, top_k=len(document_ids))
         clock.append(time.perf_counter())
@@ -96,13 +97,9 @@ def search_by_model(pair: QuantizedPair, searcher: Any, call: SearchCall) -> Fou
         results=lambda arm: _cut(given(reference if arm == "reference" else candidate), call.top_k),
         query_ids=query_ids,
         settings=Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size),
-        similarity=OWN if activation is None else f"{OWN}, before its {_name(activation)}",
+        similarity=OWN if activation is None else f"{OWN}, before its {activation}",
         n_documents=len(document_ids),
     )
-
-
-def _name(activation: Any) -> str:
-    return type(activation).__name__.lower()
 
 
 def _watch(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:

@@ -30,6 +30,11 @@ __all__ = ["names_server", "open_server"]
 
 Encoder = SentenceEncoder | EndpointEncoder
 
+NOISY = 0.01
+"""Of an embedding's length, that two answers differ by: bfloat16 changes less, and three times this
+is what 8-bit weights change, so those would not be noticed.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loaded:
@@ -148,6 +153,11 @@ def _reached(name: str, encoder: EndpointEncoder, servers: Servers) -> _Loaded:
         notes.append(
             f"another model answers to {name} than on {identity.changed_since}: embeddings of then "
             "are not used"
+        )
+    if identity.noise > NOISY:
+        notes.append(
+            f"{name} answered the same texts twice and differently, by {identity.noise:.1%} of an "
+            f"embedding's length; another model there is noticed from {identity.tolerance:.1%} on"
         )
     for role, prefix in encoder.prefixes.items():
         if prefix:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("tenacity", reason="tenacity is not installed")
@@ -97,6 +98,21 @@ def test_another_model_behind_the_name_is_not_taken_for_the_first(
     np.testing.assert_array_equal(
         perturbation.epsilon(back.evidence()), perturbation.epsilon(first.evidence())
     )
+
+
+def test_a_server_that_does_not_repeat_itself_is_said_to_hide_other_models(
+    server: Server, tmp_path: Path
+) -> None:
+    turns = iter(range(1000))
+
+    def one_model_or_another(texts: Sequence[str]) -> NDArray[np.float32]:
+        return of_letters([text[next(turns) % 3 :] for text in texts])
+
+    server.models["two"] = one_model_or_another
+    (note,) = measured(server, tmp_path / "run").record["data"]["warnings"]
+    assert note.startswith(f"{server.name('two')} answered the same texts twice and differently")
+    server.models["two"] = of_odd_letters
+    assert measured(server, tmp_path / "run").record["data"]["warnings"] == []
 
 
 @pytest.mark.parametrize("role", ["query", "document"])

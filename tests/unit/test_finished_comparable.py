@@ -140,3 +140,12 @@ def test_labels_of_other_inputs_are_refused(tmp_path: Path) -> None:
         diff(a, b, qrels={"other": {"d1": 1}})
     (part,) = diff(a, b, qrels={"q1": {"d1": 1}}).parts
     assert "1 of 2 inputs have no relevance label" in part.notes
+
+
+def test_documents_are_left_out_once_however_many_filters_they_went_through(tmp_path: Path) -> None:
+    def samples(n: int) -> list[dict[str, object]]:
+        return [question(k, [-1.0, -2.0], filter=name) for k in range(n) for name in ("x", "y")]
+
+    a = write_samples(tmp_path / "a", "t", samples(5))
+    b = write_samples(tmp_path / "b", "t", samples(3))
+    assert [part.left_out for part in diff(a, b, common=True).parts] == [(2, 0), (2, 0)]

@@ -12,9 +12,12 @@ from quantdrift import perturbation
 from quantdrift.errors import RunError
 from quantdrift.finished.diff import Diff, PartDiff, diff_runs
 from quantdrift.finished.pooled import estimate_of
+from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.finished.readers.contents import Ranked
 from quantdrift.finished.readers.formats import read_finished
+from quantdrift.finished.record import write_diff
 from quantdrift.metrics import parse_metric
+from quantdrift.runs import write_run
 
 
 def diff(a: Path, b: Path) -> Diff:
@@ -87,3 +90,18 @@ def test_the_labels_of_a_run_come_along(tmp_path: Path) -> None:
     path = run_of(tmp_path / "run", evidence).path
     part = only(diff_runs(read_finished(path, arm="reference"), read_finished(path)))
     assert value(part, "harm") == pytest.approx(6 / N)
+
+
+def test_a_comparison_does_not_replace_the_run_it_is_made_of(tmp_path: Path) -> None:
+    rankings = [{"q": {"x": 1.0, "y": second}} for second in (0.5, 0.75)]
+    evidence = evidence_of_rankings(*rankings, complete=True)
+    runs = [
+        write_run(tmp_path / name, evidence=evidence, record={"spec": "m@W4"}).path
+        for name in ("a", "b")
+    ]
+    found = diff_runs(*(read_finished(path) for path in runs))
+    before = (runs[1] / "run.json").read_bytes()
+    with pytest.raises(RunError, match="one of the two runs"):
+        write_diff(found, runs[1])
+    assert (runs[1] / "run.json").read_bytes() == before
+    assert write_diff(found, tmp_path / "c")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from lm_eval_log import document, generated, logged, question, sample, text
 
 from quantdrift.errors import RunError
+from quantdrift.finished.lm_eval.figures import details_of
 from quantdrift.finished.lm_eval.samples import PairedFilter, pair_samples
 from quantdrift.metrics import measure, parse_metric
 
@@ -121,7 +123,8 @@ def test_one_text_that_greedy_decoding_gives_or_not(form: Form) -> None:
     assert values(of, "flip@1", "harm", "benefit", "separation") == [1 / 3, 1 / 3, 0.0, None]
     change = of.values["loglikelihood"][1] - of.values["loglikelihood"][0]
     assert change.tolist() == [-0.5, 1.0, 0.0]
-    assert of.values["perplexity"][0].tolist() == [-1.0, -2.0, -3.0]
+    # what lm-eval logs as `perplexity` is the log-likelihood, and is not shown as another thing
+    assert sorted(of.values) == ["acc", "loglikelihood"]
     assert of.right_or_wrong == ["acc"]
 
 
@@ -203,3 +206,25 @@ def test_numbers_of_numpy_are_numbers() -> None:
 def test_what_is_no_sample_is_refused(broken: Any) -> None:
     with pytest.raises(RunError, match="expected a sample of lm-eval"):
         pair_samples([broken], [broken], task="t")
+
+
+def test_a_text_held_for_impossible_has_no_change(form: Form) -> None:
+    before = [text(n, -2.0, greedy=True) for n in range(2)]
+    after = [text(0, -3.0, greedy=True), text(1, float("-inf"), greedy=False)]
+    of = paired(before, after, form)
+    assert np.isnan(of.values["loglikelihood"][1]).tolist() == [False, True]
+    json.dumps(details_of(of, warn=pytest.fail), allow_nan=False)
+
+
+def test_numbers_as_choices_have_no_right_one_where_nothing_tells_which_reading_is_meant(
+    form: Form,
+) -> None:
+    asked = [("one less than one?", choice) for choice in (" 1", " 0")]
+    scores = [(-1.0, False), (-2.0, False)]
+    same = [sample(0, asked, scores, "0", {"acc_norm": 0.0})]  # is the second right, or number 0?
+    of = paired(same, same, form)
+    assert of.evidence is not None
+    assert of.evidence.judgements is None
+    told = [sample(0, asked, scores, "0", {"acc": 0.0})]
+    of = paired(told, told, form)
+    assert values(of, "accuracy") == [0.0]

@@ -166,3 +166,32 @@ def test_what_cannot_be_compared_is_refused(
 def test_one_answer_is_not_right_and_wrong() -> None:
     with pytest.raises(RunError, match="right in one only"):
         evidence_of_answers({"q": "a"}, {"q": "a"}, right=({"q": True}, {"q": False}))
+
+
+def test_an_input_whose_list_ends_at_rank_1_does_not_spoil_a_bound() -> None:
+    names = ("q1", "q2", "q3")
+    # q1 alone is at risk: the second document comes near in one arm
+    before = {name: {"a": 1.0, "b": 0.5} for name in names}
+    after = {name: {"a": 1.0, "b": 0.9 if name == "q1" else 0.6} for name in names}
+    exact = evidence_of_rankings(before, after, complete=True)
+    listed = [{**arm, "q2": {"a": 1.0}, "q3": {"a": 1.0}} for arm in (before, after)]
+    cut = evidence_of_rankings(*listed)
+    assert perturbation.at_risk(cut).tolist() == [1.0, 0.0, 0.0]
+    assert perturbation.cut_separation(cut, 1)[1:].tolist() == [np.inf, np.inf]
+    at_risk, separation = (parse_metric(name)(cut) for name in ("at_risk", "separation"))
+    assert at_risk.bound == "lower"
+    assert (at_risk.value, at_risk.n) == (_value(exact, "at_risk"), 3)
+    assert separation.bound == "upper"
+    assert separation.value == np.inf
+    assert "ends too early" in str(separation.reason)
+
+
+@pytest.mark.parametrize(
+    "score",
+    [float("nan"), float("inf"), 1e39, -1e39, 10**400],
+    ids=["nan", "inf", "large", "small", "no float"],
+)
+def test_scores_that_no_32_bit_float_holds_are_refused(score: float) -> None:
+    wrong = {**CANDIDATE, "q2": {"a": score, "b": 0.5}}
+    with pytest.raises(RunError, match="the candidate's score of 'a' for 'q2'"):
+        evidence_of_rankings(REFERENCE, wrong)

@@ -24,6 +24,7 @@ HASHES = ("doc_hash", "prompt_hash", "target_hash")
 _PAIR = 2
 """Arguments of a request for a continuation: context and text. And its answer: log-likelihood, and
 whether greedy decoding gives it."""
+_PERPLEXITY = "perplexity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,8 @@ def _metrics(sample: Mapping[str, Any]) -> dict[str, float]:
     for name in sample.get("metrics", ()):
         if str(name).startswith("drift_"):
             continue  # ours, of a pair
+        if name == _PERPLEXITY:
+            continue  # what lm-eval logs under this name is the log-likelihood, which we have
         value: Any = sample.get(name)
         if hasattr(value, "item") and not getattr(value, "ndim", 0):
             value = value.item()  # numpy's

@@ -48,6 +48,7 @@ def right_choices(
     Returns:
         None where they cannot be told for every question.
     """
+    fitting = []
     for read in (_by_number, _by_text, _by_accuracy):
         found = [read(*pair) for pair in zip(reference, candidate, strict=True)]
         sure = [right for right in found if right]
@@ -56,8 +57,11 @@ def right_choices(
             for arm in (reference, candidate)
             for document, right in zip(arm, sure, strict=True)
         ):
-            return sure
-    return None
+            fitting.append(sure)
+    # choices that are numbers themselves, and no accuracy that would tell which reading is meant
+    if not any(ACCURACY in document.metrics for document in reference):
+        return fitting[0] if fitting and all(each == fitting[0] for each in fitting) else None
+    return fitting[0] if fitting else None
 
 
 Reading = Callable[[Document, Document], frozenset[int] | None]

@@ -218,7 +218,11 @@ def _values(
             np.array([document.loglikelihoods[0] for document in arm], dtype=np.float64)
             for arm in (before, after)
         )
-        values[LOGLIKELIHOOD] = (once, again)
+        # a text that a model holds for impossible has no change that could be averaged
+        values[LOGLIKELIHOOD] = (
+            np.where(np.isfinite(once), once, np.nan),
+            np.where(np.isfinite(again), again, np.nan),
+        )
     return values
 
 
