@@ -44,6 +44,7 @@ def read_spec(pretrained: Any, scheme: str | None) -> Spec:
     if not isinstance(pretrained, str):
         pretrained = getattr(pretrained, "name_or_path", "") or type(pretrained).__name__
     if scheme is not None:
+        _refuse_second(pretrained, scheme)
         spec = Spec(model=pretrained, scheme=parse_scheme(str(scheme)))
     elif "@" in pretrained:
         spec = parse(pretrained)
@@ -67,6 +68,25 @@ def read_spec(pretrained: Any, scheme: str | None) -> Spec:
             "scheme=allocation.json"
         )
     return spec
+
+
+def _refuse_second(pretrained: str, scheme: str) -> None:
+    """Refuse a name that ends in a scheme, beside another.
+
+    Raises:
+        SpecError: it does.
+    """
+    try:
+        named = parse(pretrained)
+    except SpecError:  # a name without a scheme; an @ can be part of one
+        return
+    raise SpecError(
+        f"expected one scheme; got two, {named.scheme} in pretrained={pretrained} and "
+        f"scheme={scheme}. Leave one out",
+        text=pretrained,
+        start=len(named.model),
+        end=len(pretrained),
+    )
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:

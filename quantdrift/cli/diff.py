@@ -128,7 +128,8 @@ def _two(text: str, option: str, known: Sequence[str] | dict[str, str]) -> tuple
 def _print(found: Diff, chosen: Sequence[Metric], n_changed: int, lines: Sequence[str]) -> None:
     out = console(wide=True)
     for letter, run in (("A", found.a), ("B", found.b)):
-        line = f"[bold]{letter}[/bold]  {escape(run.name)}  [dim]{escape(_where(run))}[/dim]"
+        name = "" if run.name in {str(run.path), run.path.name} else f"{escape(run.name)}  "
+        line = f"[bold]{letter}[/bold]  {name}[dim]{escape(_where(run))}[/dim]"
         out.print(line, highlight=False, soft_wrap=True)
     if len(found.parts) == 1:
         part = found.parts[0]

@@ -78,19 +78,22 @@ def explain(record: Mapping[str, Any]) -> list[str]:
     """
     metrics: Metrics = record["metrics"]
     classes = classifies(record)
-    lines = [*_changed(metrics, "class" if classes else "first answer")]
+    # what runs on a server can be any two models
+    served = record.get("bits_per_weight", {}) is None
+    lines = [*_changed(metrics, "class" if classes else "first answer", served=served)]
     lines += _accuracy(metrics) if classes else _ndcg(metrics)
     lines += _out_of_reach(record)
     risk = metrics.get("at_risk")
     if risk and risk["value"] is not None:
         lines.append(
             f"{_percent(1 - risk['value'])} of the inputs had a lead too large for this "
-            "quantization to overturn (separation ratio of 1 or more)."
+            f"{'difference' if served else 'quantization'} to overturn (separation ratio of 1 or "
+            "more)."
         )
     return lines
 
 
-def _changed(metrics: Metrics, what: str) -> list[str]:
+def _changed(metrics: Metrics, what: str, *, served: bool) -> list[str]:
     flip, floor = metrics["flip@1"], metrics.get("noise_floor", {"value": None})
     if flip["value"] is None:
         return []
@@ -100,7 +103,7 @@ def _changed(metrics: Metrics, what: str) -> list[str]:
         noise = f"; noise alone changes {_percent(floor['value'])}."
     return [
         f"{changed:,} of {flip['n']:,} inputs ({_percent(flip['value'])}) have another {what} "
-        f"than at full precision{noise}"
+        f"than {'of the reference' if served else 'at full precision'}{noise}"
     ]
 
 
