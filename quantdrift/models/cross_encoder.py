@@ -90,7 +90,7 @@ class CrossEncoderModel:
             model.max_seq_length,
             *map(repr, model.children()),
             getattr(model.tokenizer, "chat_template", None),
-            model.keep_in_fp32_modules,
+            getattr(model, "keep_in_fp32_modules", None),
             reading_digest([model], [model]),
         ]
         return "\n".join(map(str, parts))
@@ -167,7 +167,10 @@ def _several_scores(source: ModelSource, n_scores: int) -> UnsupportedError:
 
 
 def _score_in_float32(model: Any) -> None:
-    """Compute the layer that makes the scores in float32, where the model is of low precision."""
+    """Compute the layer that makes the scores in float32, where the model is of low precision.
+
+    sentence-transformers can do that from 6.2 on.
+    """
     head = find_head([model])
     layers = (
         []
@@ -180,5 +183,5 @@ def _score_in_float32(model: Any) -> None:
             and module.weight.dtype in _LOW
         ]
     )
-    if layers:
+    if layers and hasattr(model, "set_keep_in_fp32_modules"):
         model.set_keep_in_fp32_modules([*(model.keep_in_fp32_modules or []), *layers])

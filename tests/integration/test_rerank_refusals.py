@@ -84,6 +84,10 @@ def test_scores_are_taken_before_the_activation(place: Path) -> None:
     np.testing.assert_allclose(1 / (1 + np.exp(-raw)), own, atol=1e-6)
 
 
+@pytest.mark.skipif(
+    not hasattr(CrossEncoder, "set_keep_in_fp32_modules"),
+    reason="sentence-transformers is older than 6.2",
+)
 def test_a_head_of_low_precision_scores_in_float32(tmp_path: Path) -> None:
     folder = save_cross_encoder(tmp_path / "half", dtype=torch.bfloat16)
     model = load_cross_encoder(resolve(str(folder)), device=CPU)
