@@ -7,10 +7,9 @@ import sys
 from types import TracebackType
 
 from quantdrift.errors import QuantDriftError
+from quantdrift.patching import is_replaced, replace
 
 __all__ = ["errors_in_one_line"]
-
-_MARK = "__quantdrift_wrapped__"
 
 
 def errors_in_one_line() -> None:
@@ -19,7 +18,7 @@ def errors_in_one_line() -> None:
     `QUANTDRIFT_DEBUG=1` shows the traceback.
     """
     previous = sys.excepthook
-    if hasattr(previous, _MARK):
+    if is_replaced(previous):
         return
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -28,5 +27,4 @@ def errors_in_one_line() -> None:
         else:
             previous(kind, error, trace)
 
-    setattr(show, _MARK, True)
-    sys.excepthook = show
+    replace(sys, "excepthook", show)

@@ -19,17 +19,17 @@ from beir.retrieval.search.dense import (  # type: ignore[import-untyped]  # lik
 )
 
 from quantdrift.errors import UnsupportedError
+from quantdrift.patching import expected, replace
 from quantdrift.uncaught import errors_in_one_line
 from quantdrift_beir.custom import evaluate_custom
-from quantdrift_beir.files import encode_both, search_both_files
+from quantdrift_beir.file_search import search_both_files
+from quantdrift_beir.files import encode_both
 from quantdrift_beir.own_search import retrieve_both
 from quantdrift_beir.pairs import held_pair
 from quantdrift_beir.reranking import rerank_both
 from quantdrift_beir.search import search_by_pair
 
 __all__ = ["wrap_beir"]
-
-_MARK = "__quantdrift_wrapped__"
 
 
 def wrap_beir() -> None:
@@ -71,7 +71,7 @@ def wrap_beir() -> None:
         EvaluateRetrieval, "evaluate_custom", ("qrels", "results", "k_values", "metric")
     )
     if judge is not None:
-        _replace(EvaluateRetrieval, "evaluate_custom", judge, _judging(judge), static=True)
+        replace(EvaluateRetrieval, "evaluate_custom", _judging(judge), static=True)
     errors_in_one_line()
 
 
@@ -109,7 +109,7 @@ def _of_pairs(
         arguments |= arguments.pop("kwargs", {})
         return ours(original, self, pair, arguments)
 
-    _replace(kind, name, original, method)
+    replace(kind, name, method)
 
 
 def _judging(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,25 +122,10 @@ def _judging(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _expected(kind: type, name: str, parameters: tuple[str, ...]) -> Any:
     """The function to wrap; None if it is wrapped already."""
-    function = getattr(kind, name, None)
-    if function is None or not callable(function):
-        raise _unlike(f"{kind.__name__} has no method {name}")
-    if hasattr(function, _MARK):
-        return None
-    missing = set(parameters) - set(inspect.signature(function).parameters)
-    if missing:
-        names = ", ".join(sorted(missing))
-        raise _unlike(f"{kind.__name__}.{name} has no parameter {names}")
-    return function
-
-
-def _unlike(what: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"beir {version('beir')} is not as expected: {what}. quantdrift was written for beir 2.2; "
-        'install it with: pip install "beir>=2.2,<3"'
-    )
-
-
-def _replace(kind: type, name: str, original: Any, wrapper: Any, *, static: bool = False) -> None:
-    setattr(wrapper, _MARK, original)
-    setattr(kind, name, staticmethod(wrapper) if static else wrapper)
+    try:
+        return expected(kind, name, *parameters)
+    except TypeError as error:
+        raise UnsupportedError(
+            f"beir {version('beir')} is not as expected: {error}. quantdrift was written for beir "
+            '2.2; install it with: pip install "beir>=2.2,<3"'
+        ) from error

@@ -15,6 +15,7 @@ from quantdrift.evidence import Evidence
 from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.measurement.record import now
 from quantdrift.measurement.retrieval import Settings, not_calibrated_on
+from quantdrift.patching import is_replaced
 from quantdrift_beir.arms import KEPT, arms_of, batch_size_of, calibrate, watch
 from quantdrift_beir.inputs import digest_of_data, ids_and_rows
 from quantdrift_beir.pairs import QuantizedPair, refuse_unchosen
@@ -45,7 +46,7 @@ def retrieve_both(
         given: the arguments of the call, by name.
     """
     retriever = evaluator.retriever
-    if hasattr(type(retriever).search, "__quantdrift_wrapped__"):
+    if is_replaced(type(retriever).search):  # by ours, which measures both arms
         results: Results = original(evaluator, **given)
         return results
 
@@ -81,7 +82,8 @@ def search_twice(
     fingerprint = pair.pair.fingerprint
     with pair.both_arms() as choose:
         watch(pair, corpus)
-        reference = _kept(search(arms[0]), queries)
+        first = search(arms[0])
+        reference = _kept(first, queries)
         clock.append(time.perf_counter())
         calibrate(pair, corpus, searcher)
         clock.append(time.perf_counter())
@@ -99,12 +101,26 @@ def search_twice(
         started=started,
         seconds=dict(zip(stages, np.diff(clock).round(3).tolist(), strict=True)),
     )
-    if isinstance(found, PairedResults):  # it searches with beir's exact search, which measured
-        drift = Drift(evidence=found.evidence, reference=reference, made=found.drift.made)
+    measured = _measured(first, found, corpus, queries)
+    if measured is not None:
+        drift = replace(measured, reference=reference)
     else:
         drift = drift_of_lists(reference, found, corpus, queries, made, weights=pair)
     say(pair.spec, drift.evidence, shown=getattr(searcher, "show_progress_bar", True))
     return PairedResults({query: dict(one) for query, one in found.items()}, drift)
+
+
+def _measured(first: Any, found: Any, corpus: Any, queries: Any) -> Drift | None:
+    """The drift that beir's exact search measured, where a search asks that one once.
+
+    Other texts in either arm, such as queries made longer by what was found, are two measurements,
+    and parts of the corpus are several: neither is of what comes out in the end.
+    """
+    if not isinstance(found, PairedResults) or found.drift is not getattr(first, "drift", None):
+        return None
+    data = found.drift.made.data
+    sizes = (data.get("n_queries"), data.get("n_documents"))
+    return found.drift if sizes == (len(queries), len(corpus)) else None
 
 
 def drift_of_lists(

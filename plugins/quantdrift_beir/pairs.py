@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from quantdrift.allocation import unchosen
 from quantdrift.calibration.sample import calibration_texts
 from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.models.aliases import EMBEDDED
@@ -217,14 +218,9 @@ def refuse_unchosen(pair: QuantizedPair, why: str) -> None:
         why: that cannot be, a clause.
 
     Raises:
-        UnsupportedError: its scheme has a criterion, and no allocation.
+        UnsupportedError: a criterion has to choose its widths, and has not.
     """
-    if pair.pair.needs_widths:
-        raise UnsupportedError(
-            f"the criterion {pair.spec.scheme.criterion} chooses the layers' widths on a search "
-            f"over embeddings, and {why}. Choose widths with quantdrift allocate and name the "
-            'file: QuantizedPair(model, "allocation.json")'
-        )
+    unchosen.refuse_unchosen(pair.pair, why, named='QuantizedPair(model, "allocation.json")')
 
 
 def _name_of(modules: list[nn.Module]) -> str | None:

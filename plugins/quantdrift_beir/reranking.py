@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import islice
 from typing import Any
@@ -18,14 +18,14 @@ from quantdrift.evidence import Noise
 from quantdrift.measurement.assembly import assemble
 from quantdrift.measurement.embeddings import default_store, digest_of
 from quantdrift.measurement.inputs import Inputs
-from quantdrift.measurement.noise import other_batch_size
+from quantdrift.measurement.noise import noise_of_scores, other_batch_size
 from quantdrift.measurement.record import now
 from quantdrift.measurement.rerank_pairs import OPENING, opening_of
-from quantdrift.measurement.retrieval import Settings
+from quantdrift.measurement.retrieval import Settings, not_calibrated_on
 from quantdrift.measurement.steps import NOISE_DEPTH
 from quantdrift.models.raw_scores import activation_of, raw_scores
 from quantdrift.progress import Terminal
-from quantdrift.scoring import score_ragged
+from quantdrift.scoring import ScoreState, score_ragged
 from quantdrift_beir.inputs import description_of, digest_of_data
 from quantdrift_beir.pairs import QuantizedPair, refuse_unchosen
 from quantdrift_beir.record import made_by
@@ -35,6 +35,8 @@ __all__ = ["rerank_both"]
 
 PROBE = 2
 """Pairs of texts that are run with an eye on which layers they reach."""
+
+_NOTHING = "nothing to rerank: none of {n} queries has a document in its results"
 
 Rerank = Callable[..., Mapping[str, Mapping[str, float]]]
 
@@ -55,7 +57,7 @@ def rerank_both(
 
     Raises:
         UnsupportedError: `+query`, or a criterion that would have to choose widths.
-        DataError: no query has a document.
+        DataError: no query has a document, or layers were measured on all that have one.
         QuantDriftError: the scheme cannot be made, or a score is not finite.
     """
     if pair.pair.query_only:
@@ -65,10 +67,10 @@ def rerank_both(
         )
     refuse_unchosen(pair, "a cross-encoder reads query and document together")
     corpus, queries, shortlists = given["corpus"], given["queries"], given["results"]
-    if not any(name != query for query, names in shortlists.items() for name in names):
-        raise DataError(
-            f"nothing to rerank: none of {len(shortlists)} queries has a document in its results"
-        )
+    listed = [query for query, names in shortlists.items() if any(n != query for n in names)]
+    if not listed:
+        raise DataError(_NOTHING.format(n=len(shortlists)))
+    not_calibrated_on(pair.pair, listed)  # refuses before hours go into it
     started, clock = now(), [time.perf_counter()]
     fingerprint = pair.pair.fingerprint
     activation = activation_of(pair.pair.modules)
@@ -84,20 +86,25 @@ def rerank_both(
         choose("reference")
         position = {name: number for number, name in enumerate(corpus)}
         counted = _counted(reference, position)
-        noise = _noise(pair, counted, reference, given, int(reranker.batch_size))
+        if not counted:  # a short list may end before the first document that counts
+            raise DataError(_NOTHING.format(n=len(shortlists)))
+        rows = [
+            (
+                np.array([position[name] for name in names], dtype=np.int64),
+                np.array([reference[query][name] for name in names], dtype=np.float32),
+                np.array([candidate[query][name] for name in names], dtype=np.float32),
+            )
+            for query, names in counted.items()
+        ]
+        state = score_ragged(rows, k=DEPTH)
+        noise = _noise(pair, list(counted), state, given, int(reranker.batch_size))
         clock.append(time.perf_counter())
-    rows = [
-        (
-            np.array([position[name] for name in names], dtype=np.int64),
-            np.array([reference[query][name] for name in names], dtype=np.float32),
-            np.array([candidate[query][name] for name in names], dtype=np.float32),
-        )
-        for query, names in counted.items()
-    ]
-    state = score_ragged(rows, k=DEPTH)
     evidence = assemble(
         state, input_ids=list(counted), item_ids=list(position), noise=noise, depth=DEPTH
     )
+    rest = not_calibrated_on(pair.pair, list(counted))
+    left_out = len(counted) - len(rest)
+    evidence = evidence.part(rest) if left_out else evidence
     stages = ("reference: reranking", "calibration", "candidate: reranking", "noise floor")
     made = made_by(
         pair.pair,
@@ -110,9 +117,10 @@ def rerank_both(
             if activation is None
             else f"raw, before the {activation}",
             "top_k": int(given["top_k"]),
+            "shortlist": {"digest": _digest_of_lists(counted)},
         },
         data={
-            "n_queries": evidence.n_inputs,
+            "n_queries": len(counted),
             "n_documents": len(corpus),
             "fingerprint": digest_of_data(
                 {query: queries[query] for query in counted},
@@ -120,6 +128,7 @@ def rerank_both(
             ),
             "warnings": [],
         },
+        left_out=left_out,
         started=started,
         seconds=dict(zip(stages, np.diff(clock).round(3).tolist(), strict=True)),
     )
@@ -145,34 +154,33 @@ def _counted(results: Results, position: Mapping[str, int]) -> dict[str, list[st
     return {query: listed for query, listed in names.items() if listed}
 
 
+def _digest_of_lists(counted: Mapping[str, list[str]]) -> str:
+    """A digest of which documents each query has, in whatever order they were ranked."""
+    return digest_of(
+        text for query in sorted(counted) for text in (query, *sorted(counted[query]), "")
+    )
+
+
 def _noise(
     pair: QuantizedPair,
-    counted: Mapping[str, list[str]],
-    reference: Results,
+    queries: Sequence[str],
+    state: ScoreState,
     given: Mapping[str, Any],
     batch_size: int,
 ) -> Noise:
     """Score again, in another order and batch size, what could be first; compare."""
-
-    def rank(names: list[str], scores: Mapping[str, float]) -> list[str]:
-        # of equal scores the lower position wins, as in the ranking itself: names are in that order
-        return sorted(names, key=lambda name: -np.float32(scores[name]))
-
-    contenders = {
-        query: set(rank(names, reference[query])[:NOISE_DEPTH]) for query, names in counted.items()
-    }
-    asked = [(query, name) for query, names in contenders.items() for name in sorted(names)][::-1]
-    texts = [[given["queries"][query], _text(given["corpus"][name])] for query, name in asked]
-    again: Results = {query: {} for query in contenders}
+    positions, once, _ = (part[:, :NOISE_DEPTH] for part in state.reference_top())
+    names = list(given["corpus"])
+    places = [(row, names[positions[row, at]], at) for row, at in np.argwhere(positions >= 0)]
+    places.sort(reverse=True)
+    texts = [
+        [given["queries"][queries[row]], _text(given["corpus"][name])] for row, name, _ in places
+    ]
     scores = pair.base.predict(texts, batch_size=other_batch_size(batch_size), **_quiet(pair))
-    for (query, name), score in zip(asked, scores, strict=True):
-        again[query][name] = float(score)
-    flips, epsilon = [], []
-    for query, near in contenders.items():
-        names = [name for name in counted[query] if name in near]
-        flips.append(rank(names, again[query])[0] != rank(names, reference[query])[0])
-        epsilon.append(max(abs(again[query][name] - reference[query][name]) for name in names))
-    return Noise(flips=np.array(flips), epsilon=np.array(epsilon, dtype=np.float32))
+    again = np.zeros(once.shape, dtype=np.float32)
+    for (row, _, at), score in zip(places, scores, strict=True):
+        again[row, at] = float(score)
+    return noise_of_scores(once.astype(np.float64), again.astype(np.float64), positions)
 
 
 def _watch(pair: QuantizedPair, given: Mapping[str, Any]) -> None:

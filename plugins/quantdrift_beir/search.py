@@ -30,6 +30,7 @@ from quantdrift_beir.results import DEPTH, Drift, PairedResults, Results, say
 
 __all__ = [
     "excluded",
+    "of_arm",
     "options_of",
     "progress_of",
     "search_by_pair",
@@ -75,13 +76,14 @@ def search_by_pair(
         say(pair.spec, found.evidence, shown=searcher.show_progress_bar)
         searcher.results = found
         return found
-    asked = key_of(queries=list(queries), corpus=list(corpus), top_k=top_k, score=name)
+    texts = digest_of_data(queries, corpus)  # a search may ask again for other texts of these ids
+    asked = key_of(texts=texts, top_k=top_k, similarity=str(similarity))
     if asked not in pair.found:
         pair.restore()
         pair.found[asked] = _measured(
             searcher, pair, corpus, queries, top_k=top_k, similarity=similarity
         )
-    results = searcher.results = _of_arm(pair.found[asked], pair.arm)
+    results = searcher.results = of_arm(pair.found[asked], pair.arm)
     return results
 
 
@@ -196,8 +198,16 @@ def _stock(original: Original, searcher: Any, given: Mapping[str, Any]) -> Resul
     return results
 
 
-def _of_arm(found: PairedResults, arm: Arm) -> PairedResults:
-    """One arm's results, made anew: whoever asked may change them."""
+def of_arm(found: PairedResults, arm: Arm) -> PairedResults:
+    """One arm's results, made anew: whoever asked may change them.
+
+    Args:
+        found: of both.
+        arm: whose results are wanted.
+
+    Returns:
+        They carry the same drift, the very object, whichever arm is asked for.
+    """
     results = found.reference if arm == "reference" else found
     return PairedResults({query: dict(one) for query, one in results.items()}, found.drift)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from quantdrift.allocation.unchosen import chooses
 from quantdrift.errors import SpecError, UnsupportedError
 from quantdrift.models.layers import find_linears
 from quantdrift.spec import Scheme, Spec, parse, parse_scheme
@@ -61,7 +62,7 @@ def read_spec(pretrained: Any, scheme: str | None) -> Spec:
             f"{spec.scheme}: +query keeps the index of a search at full precision, and lm-eval "
             "has no search. Leave +query out"
         )
-    if spec.scheme.criterion is not None and spec.scheme.option("allocation") is None:
+    if chooses(spec.scheme):
         raise UnsupportedError(
             f"the criterion {spec.scheme.criterion} chooses the layers' widths on a search or on "
             "classes, and lm-eval has neither. Choose widths before, and name the file: "

@@ -12,13 +12,14 @@ from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any
 
+from quantdrift.patching import expected, replace
+
 __all__ = ["NAME", "on_evaluator_imported", "on_models_imported"]
 
 NAME = "quantdrift"
 """Of our model, as in --model quantdrift."""
 GROUP = "lm_eval.models"
 TARGET = "quantdrift_lm_eval.model:QuantizedPairLM"
-_MARK = "__quantdrift_wrapped__"
 
 
 def on_models_imported(module: ModuleType) -> None:
@@ -47,12 +48,12 @@ def on_evaluator_imported(module: ModuleType) -> None:
     Raises:
         TypeError: it is not the module this was written for.
     """
-    evaluate = _expected(module, "evaluate", "lm", "task_dict", "log_samples")
-    simple = _expected(module, "simple_evaluate", "model", "evaluation_tracker")
+    evaluate = expected(module, "evaluate", "lm", "task_dict", "log_samples")
+    simple = expected(module, "simple_evaluate", "model", "evaluation_tracker")
     if evaluate is not None:
-        _replace(module, "evaluate", _both_arms(evaluate))
+        replace(module, "evaluate", _both_arms(evaluate))
     if simple is not None:
-        _replace(module, "simple_evaluate", _with_place(simple))
+        replace(module, "simple_evaluate", _with_place(simple))
 
 
 def _both_arms(original: Any) -> Any:
@@ -97,24 +98,6 @@ def _api_registry() -> Any:
     from lm_eval.api import registry  # noqa: PLC0415 -- this is called when lm-eval is there
 
     return registry
-
-
-def _expected(module: ModuleType, name: str, *parameters: str) -> Any:
-    """The function to wrap; None if it is wrapped already."""
-    function = getattr(module, name, None)
-    if function is None or not callable(function):
-        raise TypeError(f"{module.__name__} has no function {name}")
-    if hasattr(function, _MARK):
-        return None
-    missing = set(parameters) - set(inspect.signature(function).parameters)
-    if missing:
-        raise TypeError(f"{module.__name__}.{name} has no parameter {', '.join(sorted(missing))}")
-    return function
-
-
-def _replace(module: ModuleType, name: str, wrapper: Any) -> None:
-    setattr(wrapper, _MARK, True)
-    setattr(module, name, wrapper)
 
 
 def _is_pair(model: Any) -> bool:

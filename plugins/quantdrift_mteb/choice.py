@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from quantdrift.errors import UnsupportedError
+from quantdrift.allocation import unchosen
 from quantdrift.pair import QuantizedPair
-from quantdrift.spec import Scheme
 
-__all__ = ["chooses", "refuse_unchosen"]
-
-
-def chooses(scheme: Scheme) -> bool:
-    """Whether widths are to be chosen anew, rather than taken from a file."""
-    return scheme.criterion is not None and scheme.option("allocation") is None
+__all__ = ["refuse_unchosen"]
 
 
 def refuse_unchosen(pair: QuantizedPair, why: str) -> None:
@@ -22,11 +16,6 @@ def refuse_unchosen(pair: QuantizedPair, why: str) -> None:
         why: that cannot be, a clause.
 
     Raises:
-        UnsupportedError: its scheme has a criterion, and no allocation.
+        UnsupportedError: a criterion has to choose its widths, and has not.
     """
-    if chooses(pair.scheme) and pair.needs_widths:
-        raise UnsupportedError(
-            f"the criterion {pair.scheme.criterion} chooses the layers' widths on a search over "
-            f"embeddings, and {why}. Choose widths with quantdrift allocate and name the file, "
-            "MODEL@allocation.json"
-        )
+    unchosen.refuse_unchosen(pair, why, named="MODEL@allocation.json")

@@ -13,12 +13,12 @@ import warnings
 from types import ModuleType
 from typing import Any
 
+from quantdrift.patching import expected, replace
 from quantdrift.uncaught import errors_in_one_line
 
 __all__ = ["PREFIX", "on_evaluate_imported", "on_models_imported", "on_tasks_imported"]
 
 PREFIX = "quantdrift:"
-_MARK = "__quantdrift_wrapped__"
 
 
 def on_models_imported(module: ModuleType) -> None:
@@ -30,7 +30,7 @@ def on_models_imported(module: ModuleType) -> None:
     Raises:
         TypeError: it is not the function this was written for.
     """
-    original = _expected(module, "get_model_meta", "model_name", "revision", "fetch_from_hf")
+    original = expected(module, "get_model_meta", "model_name", "revision", "fetch_from_hf")
     if original is None:
         return
 
@@ -49,7 +49,7 @@ def on_models_imported(module: ModuleType) -> None:
             experiment_kwargs=given.get("experiment_kwargs"),
         )
 
-    _replace(module, "get_model_meta", get_model_meta)
+    replace(module, "get_model_meta", get_model_meta)
 
 
 def on_evaluate_imported(module: ModuleType) -> None:
@@ -61,7 +61,7 @@ def on_evaluate_imported(module: ModuleType) -> None:
     Raises:
         TypeError: it is not the function this was written for.
     """
-    original = _expected(module, "_evaluate_task", "model", "task", "cache", "model_meta")
+    original = expected(module, "_evaluate_task", "model", "task", "cache", "model_meta")
     if original is None:
         return
 
@@ -77,7 +77,7 @@ def on_evaluate_imported(module: ModuleType) -> None:
         with both_arms(given["model"], given["task"], given.get("cache"), meta):
             return original(*args, **kwargs)
 
-    _replace(module, "_evaluate_task", _evaluate_task)
+    replace(module, "_evaluate_task", _evaluate_task)
 
 
 def on_tasks_imported(module: ModuleType) -> None:
@@ -98,9 +98,9 @@ def on_tasks_imported(module: ModuleType) -> None:
         return
     # That module is being imported right now, and importing mteb is the first thing it does.
     for name in ("get_task", "get_tasks"):
-        original = _expected(module, name)
+        original = expected(module, name)
         if original is not None:
-            _replace(module, name, _after_adding(module, tasks, original))
+            replace(module, name, _after_adding(module, tasks, original))
 
 
 def _after_adding(module: ModuleType, tasks: ModuleType, original: Any) -> Any:
@@ -117,24 +117,6 @@ def _add_tasks(module: Any, tasks: tuple[Any, ...]) -> None:
     new = tuple(task for task in tasks if task.metadata.name not in registry)
     registry.update({task.metadata.name: task for task in new})
     module.TASK_LIST = (*module.TASK_LIST, *new)
-
-
-def _expected(module: ModuleType, name: str, *parameters: str) -> Any:
-    """The function to wrap; None if it is wrapped already (a reload keeps wrapped functions)."""
-    function = getattr(module, name, None)
-    if function is None or not callable(function):
-        raise TypeError(f"{module.__name__} has no function {name}")
-    if hasattr(function, _MARK):
-        return None
-    missing = set(parameters) - set(inspect.signature(function).parameters)
-    if missing:
-        raise TypeError(f"{module.__name__}.{name} has no parameter {', '.join(sorted(missing))}")
-    return function
-
-
-def _replace(module: ModuleType, name: str, wrapper: Any) -> None:
-    setattr(wrapper, _MARK, True)
-    setattr(module, name, wrapper)
 
 
 def _is_pair(model: Any) -> bool:

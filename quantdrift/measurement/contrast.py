@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from quantdrift.allocation.unchosen import chooses
 from quantdrift.datasets.labelled import ClassificationDataset
 from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.measurement.class_readings import by_probe
@@ -196,7 +197,7 @@ def _one(
 def _refuse_criterion(spec: Spec) -> None:
     """Widths are chosen by the gaps of one reading, and a contrast has two."""
     scheme = spec.scheme
-    if scheme.criterion is not None and scheme.option("allocation") is None:
+    if chooses(scheme):
         raise UnsupportedError(
             f"{spec}: {scheme.criterion} chooses widths by the gaps of classes or by those of a "
             "search, and a contrast reads one candidate both ways; name a stored allocation "

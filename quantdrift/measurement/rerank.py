@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.allocation.unchosen import chooses
 from quantdrift.calibration.sample import draw_sample
 from quantdrift.errors import DataError, ScoreError, UnsupportedError
 from quantdrift.evidence import Noise
@@ -172,7 +173,7 @@ def refuse_scheme(scheme: Scheme) -> None:
             f"{scheme}: +query keeps the index at full precision, and a cross-encoder has none: it "
             "reads query and document together. Leave +query out"
         )
-    if scheme.criterion is not None and scheme.option("allocation") is None:
+    if chooses(scheme):
         raise UnsupportedError(
             f"{scheme}: the criterion {scheme.criterion} chooses the layers' widths on a search "
             "over embeddings or on classes, and a reranker has neither; expected one width for "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quantdrift.allocation.unchosen import chooses
 from quantdrift.calibration.sample import calibration_texts, draw_sample
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import UnsupportedError
@@ -43,7 +44,7 @@ def make_candidate(
         QuantDriftError: scheme, model or device cannot be used, or documents are needed.
     """
     methods = [method.quantizer for method in methods_of(spec.scheme).values()]
-    if spec.scheme.criterion is not None and spec.scheme.option("allocation") is None:
+    if chooses(spec.scheme):
         raise UnsupportedError(
             f"{spec} chooses widths on queries, which quantize does not have; expected an "
             f"allocation: quantdrift allocate {spec} --data FOLDER, then quantdrift quantize "

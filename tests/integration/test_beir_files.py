@@ -14,6 +14,7 @@ pytest.importorskip("beir")
 pytest.importorskip("faiss")
 
 from beir.retrieval.evaluation import EvaluateRetrieval
+from beir.retrieval.search.dense import DenseRetrievalExactSearch
 from beir.retrieval.search.dense.util import pickle_load
 from beir_samples import (
     assert_same_evidence,
@@ -23,6 +24,7 @@ from beir_samples import (
     qrels_of,
     quantized,
     save_encoder,
+    text,
     texts,
 )
 
@@ -181,6 +183,85 @@ def test_searching_files_of_another_pair_is_refused(folder: str, tmp_path: Path)
     (tmp_path / "quantdrift.json").unlink()
     with pytest.raises(DataError, match="no embeddings of a pair"):
         exact(pair).search_from_files(corpus_embeddings_files=files, **asked)
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"whose": {"spec": "tiny@W3"}}', '{"whose": null}']
+)
+def test_a_marker_that_was_not_written_here_makes_the_embeddings_unknown(
+    folder: str, tmp_path: Path, content: str
+) -> None:
+    pair = QuantizedPair(model(folder), "W3", name="tiny")
+    found = found_in(tmp_path, pair)
+    (tmp_path / "quantdrift.json").write_text(content)
+    with pytest.raises(RunError, match=r"\(its quantdrift\.json cannot be read, .*overwrite=True"):
+        found_in(tmp_path, pair)
+    files = [str(tmp_path / f"corpus.{number}.pkl") for number in range(3)]
+    with pytest.raises(DataError, match=r"\(its quantdrift\.json cannot be read, .*expected those"):
+        exact(pair).search_from_files(str(tmp_path / "queries.pkl"), files, 5)
+    again = found_in(tmp_path, pair, overwrite=True)
+    assert_same_evidence(again.evidence, found.evidence)
+
+
+def test_files_of_an_arm_that_are_missing_are_named(folder: str, tmp_path: Path) -> None:
+    pair = QuantizedPair(model(folder), "W3")
+    found_in(tmp_path, pair)
+    files = [str(tmp_path / f"corpus.{number}.pkl") for number in range(3)]
+    (tmp_path / "reference" / "corpus.1.pkl").unlink()
+    with pytest.raises(DataError, match=r"reference.corpus\.1\.pkl is missing.*overwrite=True"):
+        exact(pair).search_from_files(str(tmp_path / "queries.pkl"), files, 5)
+    with pytest.raises(DataError, match=r"expected the files corpus\.0\.pkl, .*; got none"):
+        exact(pair).search_from_files(str(tmp_path / "queries.pkl"), [], 5)
+
+
+def test_a_file_that_the_scheme_names_counts_by_what_it_holds(folder: str, tmp_path: Path) -> None:
+    file = tmp_path / "texts.txt"
+
+    def pair_of(seed: int) -> QuantizedPair:
+        file.write_text("\n".join(text(seed + number) for number in range(20)))
+        return QuantizedPair(model(folder), f"W3-g64-gptq+calib={file}", name="tiny")
+
+    first = found_in(tmp_path / "files", pair_of(0))
+    other = pair_of(1000)
+    with pytest.raises(RunError, match="holds other embeddings"):
+        found_in(tmp_path / "files", other)
+    files = [str(tmp_path / "files" / f"corpus.{number}.pkl") for number in range(3)]
+    with pytest.raises(DataError, match="where the scheme names a file, the same content"):
+        exact(other).search_from_files(str(tmp_path / "files" / "queries.pkl"), files, 5)
+    again = found_in(tmp_path / "files", other, overwrite=True)
+    assert again.drift["epsilon"].value != first.drift["epsilon"].value
+    assert_same_evidence(found_in(tmp_path / "files", pair_of(1000)).evidence, again.evidence)
+
+
+def test_widths_are_chosen_on_the_search_that_the_files_are_for(
+    folder: str, tmp_path: Path
+) -> None:
+    pair = QuantizedPair(model(folder), "W3.5+gap")
+    found = found_in(tmp_path, pair)
+    direct = exact(pair).search(CORPUS, QUERIES, 5, "dot").evidence
+    assert 0 < found.evidence.n_inputs < len(QUERIES)
+    assert_same_evidence(found.evidence, without_noise(direct))
+    assert_same_evidence(found_in(tmp_path, pair).evidence, found.evidence)
+
+
+def test_a_search_class_that_goes_through_files_gives_either_arms_results(
+    folder: str, tmp_path: Path
+) -> None:
+    class Filed(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
+        def search(self, corpus: Any, queries: Any, top_k: int, *_: Any, **__: Any) -> Any:
+            self.model.encode_queries(["drag"])  # an arm's weights are in place from here on
+            self.encode(corpus, queries, str(tmp_path))
+            self.model.encode_queries(["drag"])
+            files = [str(tmp_path / "corpus.0.pkl")]
+            return self.search_from_files(str(tmp_path / "queries.pkl"), files, top_k)
+
+    pair = QuantizedPair(model(folder), "W3")
+    search = Filed(pair, batch_size=8, show_progress_bar=False)
+    found = EvaluateRetrieval(search, k_values=KS).retrieve(CORPUS, QUERIES)
+    direct = exact(pair).search(CORPUS, QUERIES, 5, "dot")
+    assert_same_results(found, direct)
+    assert_same_results(found.reference, direct.reference)
+    assert_same_evidence(found.evidence, without_noise(direct.evidence))
 
 
 def test_a_file_name_for_several_parts_needs_a_star(folder: str, tmp_path: Path) -> None:

@@ -16,8 +16,11 @@ from beir_samples import assert_same_results, qrels_of, quantized, save_cross_en
 from sentence_transformers import CrossEncoder as PlainCrossEncoder
 from torch import nn
 
-from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
+from quantdrift.comparison import compare_runs
+from quantdrift.errors import DataError, RunError, UnsupportedError
 from quantdrift.evidence import Evidence
+from quantdrift.measurement.noise import other_batch_size
 from quantdrift_beir import PairedResults, QuantizedPair
 
 CORPUS, QUERIES = texts()
@@ -121,6 +124,94 @@ def test_a_query_without_documents_and_a_document_of_its_own_id_do_not_count(fol
     assert "q0" not in found.evidence.input_ids
     row = found.evidence.input_ids.tolist().index("q1")
     assert found.evidence.n_items[row] == 2
+
+
+def test_the_noise_floor_is_that_of_two_runs_by_hand(folder: str) -> None:
+    """A model whose scores move with the batch size: of d1 in q1 by 10, of d2 in q2 by 0.25."""
+    base = CrossEncoder(folder, device="cpu")
+    words = {f"{CORPUS[name]['title']} {CORPUS[name]['text']}".strip(): name for name in CORPUS}
+    asked = {text: query for query, text in QUERIES.items()}
+    moved = {("q1", "d1"): 10.0, ("q2", "d2"): 0.25, ("q3", "d14"): 99.0}
+
+    def predict(sentences: Any, batch_size: int = 32, **_: Any) -> list[float]:
+        pairs = [(asked[query], words[text]) for query, text in sentences]
+        usual = [-float(name[1:]) for _, name in pairs]  # the first of a shortlist is the best
+        again = batch_size == other_batch_size(4)
+        return [score + again * moved.get(one, 0) for score, one in zip(usual, pairs, strict=True)]
+
+    base.predict = predict
+    found = reranked(QuantizedPair(base, "W3-rtn")).evidence
+    noise = dict(zip(found.input_ids, found.noise.epsilon.tolist(), strict=True))
+    flips = dict(zip(found.input_ids, found.noise.flips.tolist(), strict=True))
+    # q1 and q2 begin with d1 and d2, which stay first; d14 is the twelfth of q3, out of the ten
+    assert {query: value for query, value in noise.items() if value} == {"q1": 10.0, "q2": 0.25}
+    assert not any(flips.values())
+    moved[("q1", "d2")] = 12.0  # past d1
+    found = reranked(QuantizedPair(base, "W3-rtn")).evidence
+    assert found.noise.flips.tolist() == [query == "q1" for query in found.input_ids]
+    assert found.noise.epsilon.max() == 12
+
+
+def test_lists_that_end_before_what_counts_are_nothing_to_rerank(folder: str) -> None:
+    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W4")
+    corpus = {**CORPUS, "q1": {"title": "", "text": "drag of the wing"}}
+    with pytest.raises(DataError, match="nothing to rerank: none of 1 queries"):
+        Rerank(pair, batch_size=4).rerank(corpus, QUERIES, {"q1": {"q1": 2.0, "d4": 1.0}}, top_k=1)
+
+
+def test_queries_that_widths_were_chosen_on_are_left_out(folder: str, tmp_path: Path) -> None:
+    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W3.5-channel+gap")
+    chosen_on(pair, "q0", "q5")
+    found = reranked(pair)
+    assert set(QUERIES) - set(found.evidence.input_ids) == {"q0", "q5"}
+    assert found.keys() == QUERIES.keys()
+    record = found.save(tmp_path / "run").record
+    assert record["data"]["n_queries"] == len(QUERIES)
+    chosen_on(pair, *QUERIES)
+    pair.base.predict = None  # it would fail: this is refused before anything is scored
+    with pytest.raises(DataError, match="rates are over others"):
+        reranked(pair)
+
+
+def chosen_on(pair: QuantizedPair, *queries: str) -> None:
+    """Give a pair widths as a stored allocation does."""
+    layers = tuple(
+        AllocatedLayer(name=layer.name, shape=tuple(layer.weight.shape), width=4, loss=None)
+        for layer in pair.pair.layers
+    )
+    allocation = Allocation(
+        model="tiny",
+        fingerprint=pair.pair.fingerprint,
+        group_size=None,
+        quantizer="rtn",
+        criterion="gap",
+        widths=(3, 4),
+        budget=3.5,
+        method="knapsack",
+        status="optimal",
+        bound=None,
+        layers=layers,
+        n_others=0,
+        others_bits=0,
+        input_ids=queries,
+    )
+    pair.pair.choose([4] * len(layers), by=allocation)
+
+
+def test_runs_on_other_shortlists_of_the_same_documents_are_not_compared(
+    folder: str, tmp_path: Path
+) -> None:
+    lists = {"q0": {"d0": 2.0, "d1": 1.0}, "q1": {"d0": 2.0, "d2": 1.0}}
+    others = {"q0": {"d0": 2.0, "d1": 1.0}, "q1": {"d1": 2.0, "d2": 1.0}}
+    turned = {query: dict(reversed(names.items())) for query, names in lists.items()}
+    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W3")
+    runs = [
+        reranked(pair, shortlists).save(tmp_path / str(number))
+        for number, shortlists in enumerate((lists, others, turned))
+    ]
+    assert compare_runs(runs[0], runs[2]).n_inputs == 2
+    with pytest.raises(RunError, match="setting shortlist"):
+        compare_runs(runs[0], runs[1])
 
 
 def test_calibration_is_on_documents_and_their_own_first_words(folder: str, tmp_path: Path) -> None:

@@ -185,6 +185,87 @@ def test_a_search_class_that_changes_results_afterwards_does_so_in_both_arms(fol
     assert_same_evidence(found.evidence, direct.evidence)
 
 
+def evaluated(kind: Any, one: Any, corpus: Any = CORPUS) -> Any:
+    search = kind(one, batch_size=8, show_progress_bar=False)
+    return EvaluateRetrieval(search, [1000]).retrieve(corpus, QUERIES)
+
+
+def assert_both_arms_are_stock(kind: Any, folder: str) -> PairedResults:
+    """Either arm finds what a stock model of its weights finds with the same class."""
+    found = evaluated(kind, QuantizedPair(model(folder), "W3"))
+    assert isinstance(found, PairedResults)
+    plain = model(folder)
+    assert_same_results(found.reference, evaluated(kind, plain))
+    with quantized(plain, "W3"):
+        assert_same_results(found, evaluated(kind, plain))
+    return found
+
+
+def test_other_texts_of_the_same_ids_are_another_search(folder: str) -> None:
+    class Longer(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
+        def search(self, corpus: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
+            super().search(corpus, queries, *args, **kwargs)
+            longer = {query: f"{text} wing drag heat" for query, text in queries.items()}
+            return super().search(corpus, longer, *args, **kwargs)
+
+    class Bare(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
+        def search(self, corpus: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
+            super().search(corpus, queries, *args, **kwargs)
+            bare = {name: {**one, "title": ""} for name, one in corpus.items()}
+            return super().search(bare, queries, *args, **kwargs)
+
+    for kind in (Longer, Bare):
+        found = assert_both_arms_are_stock(kind, folder)
+        with pytest.raises(AssertionError):
+            assert_same_results(found, evaluated(DenseRetrievalExactSearch, model(folder)))
+        assert found.evidence.noise is not None  # both arms were asked the same: it was measured
+
+
+def test_queries_that_depend_on_what_an_arm_found_compare_the_two_lists(folder: str) -> None:
+    class Feedback(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
+        def search(self, corpus: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
+            first = super().search(corpus, queries, *args, **kwargs)
+            best = {query: max(scores, key=scores.__getitem__) for query, scores in first.items()}
+            longer = {query: f"{queries[query]} {corpus[best[query]]['text']}" for query in queries}
+            return super().search(corpus, longer, *args, **kwargs)
+
+    found = assert_both_arms_are_stock(Feedback, folder)
+    evidence = found.evidence
+    for row, query in enumerate(evidence.input_ids):
+        deltas = [found[query][name] - found.reference[query][name] for name in CORPUS]
+        assert evidence.delta_min[row] == pytest.approx(min(deltas), abs=1e-6)
+        assert evidence.delta_max[row] == pytest.approx(max(deltas), abs=1e-6)
+
+
+def test_results_put_together_from_parts_of_a_corpus_are_compared_as_a_whole(folder: str) -> None:
+    class Halves(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
+        def search(self, corpus: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
+            names = list(corpus)
+            found, rest = (
+                super(Halves, self).search({n: corpus[n] for n in half}, queries, *args, **kwargs)
+                for half in (names[::2], names[1::2])
+            )
+            for query, scores in rest.items():
+                found[query].update(scores)
+            return found
+
+    found = assert_both_arms_are_stock(Halves, folder)
+    direct = exact(QuantizedPair(model(folder), "W3")).search(CORPUS, QUERIES, 1000, "cos_sim")
+    assert set(found.evidence.n_items.tolist()) == {len(CORPUS)}
+    assert found.drift["flip@1"] == direct.drift["flip@1"]
+    assert found.drift["epsilon"].value == pytest.approx(direct.drift["epsilon"].value, rel=1e-4)
+
+
+def test_one_name_for_two_score_functions_is_two_searches(folder: str) -> None:
+    class Both(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
+        def search(self, *args: Any, **kwargs: Any) -> Any:
+            super().search(*args, **kwargs)
+            self.score_functions = {"cos_sim": dot_score}
+            return super().search(*args, **kwargs)
+
+    assert_both_arms_are_stock(Both, folder)
+
+
 def test_an_embedding_that_is_no_number_is_an_error_that_names_the_input(folder: str) -> None:
     sick = model(folder)
     original = sick.encode_queries

@@ -106,7 +106,7 @@ def test_beirs_own_metrics_are_beirs() -> None:
 
 
 def test_beirs_functions_are_all_known() -> None:
-    original = EvaluateRetrieval.evaluate_custom.__quantdrift_wrapped__
+    original = EvaluateRetrieval.evaluate_custom.__wrapped__
     for name in BEIR_METRICS:
         assert original(QRELS, dict(CANDIDATE), [1], name) is not None
     assert original(QRELS, dict(CANDIDATE), [1], "flip@1") is None  # what it did for any name
@@ -207,6 +207,48 @@ def test_drift_is_a_mapping_of_all_metrics() -> None:
     assert (estimate.value, estimate.n) == (0.5, 2)
     assert drift["gold_lost@1"].value is None  # without labels
     assert drift.with_qrels(QRELS)["gold_lost@1"].value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "member"),
+    [
+        ("flip", "flip@1"),
+        (" flip ", "flip@1"),
+        ("flip:gap=0..0.2", "flip@1:gap=0..0.2"),
+        ("separation", "separation"),
+    ],
+)
+def test_drift_takes_a_family_of_one(name: str, member: str) -> None:
+    drift = paired().drift
+    assert drift[name] == drift[member]
+    assert drift[name].n > 0
+    assert name in drift
+    if not member.startswith("separation"):
+        assert judged(name) == {member: drift[name].value}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("gold_lost", "gold_lost@1, gold_lost@5, gold_lost@10, or with another rank"),
+        ("change.ndcg", r"one of them: change\.ndcg@10, or with another rank.*evaluate_custom"),
+        ("coverage", r"coverage@0\.10, coverage@0\.05, coverage@0\.01, or with another level"),
+        ("gold_lost:gap=0..1", r"gold_lost@1:gap=0\.\.1, gold_lost@5:gap=0\.\.1"),
+    ],
+)
+def test_a_family_of_several_lists_its_members(name: str, told: str) -> None:
+    drift = paired().drift
+    with pytest.raises(MetricError, match=told):
+        _ = drift[name]
+    assert name not in drift
+
+
+@pytest.mark.parametrize("name", ["flipp", "change.flip", "flip@2", "flip:"])
+def test_what_is_no_metric_is_still_an_error(name: str) -> None:
+    drift = paired().drift
+    with pytest.raises((MetricError, UnknownNameError)):
+        _ = drift[name]
+    assert name not in drift
 
 
 def test_a_saved_run_holds_what_was_found(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from beir_letters import CORPUS, Letters
 
 import quantdrift_beir
 from quantdrift.errors import MissingExtraError, QuantDriftError, SpecError, UnsupportedError
+from quantdrift.patching import is_replaced
 from quantdrift_beir import QuantizedPair, hooks
 from quantdrift_beir.pairs import held_pair
 
@@ -122,10 +123,10 @@ def test_a_pair_can_be_copied_and_named() -> None:
 
 def test_six_functions_of_beir_are_wrapped_and_only_once() -> None:
     before = [getattr(kind, name) for kind, name in WRAPPED]
-    assert all(hasattr(function, "__quantdrift_wrapped__") for function in before)
+    assert all(is_replaced(function) for function in before)
     hooks.wrap_beir()
     assert [getattr(kind, name) for kind, name in WRAPPED] == before
-    assert not hasattr(EvaluateRetrieval.evaluate, "__quantdrift_wrapped__")
+    assert not is_replaced(EvaluateRetrieval.evaluate)
 
 
 def test_a_beir_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +136,7 @@ def test_a_beir_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_stock_search_goes_through_untouched() -> None:
-    original = DenseRetrievalExactSearch.search.__quantdrift_wrapped__
+    original = DenseRetrievalExactSearch.search.__wrapped__
     search = DenseRetrievalExactSearch(Letters(), show_progress_bar=False)
     queries = {"p": "a", "q": "b"}
     found = search.search(CORPUS, queries, 2, score_function="dot")
