@@ -12,8 +12,9 @@ from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.measurement.assembly import with_qrels
 from quantdrift.measurement.embeddings import key_of
-from quantdrift.metrics import default_metrics, parse_metric
+from quantdrift.metrics import FAMILIES, Metric, default_metrics, parse_metric
 from quantdrift.metrics.base import MetricError
+from quantdrift.metrics.cutoffs import cutoff_text
 from quantdrift.runs import Run, write_run
 from quantdrift.statistics import Estimate, undefined
 from quantdrift_beir.record import Made, record_of
@@ -33,6 +34,8 @@ Qrels = Mapping[str, Mapping[str, int]]
 class Drift(Mapping[str, Estimate]):
     """What a scheme changed: every metric by its name, computed when it is asked for.
 
+    A family that has one cut-off may go without it: "flip" is "flip@1".
+
     >>> results.drift["flip@1"].value, results.drift["flip@1"].low  # doctest: +SKIP
     (0.25333333333333335, 0.2009...)
 
@@ -47,7 +50,7 @@ class Drift(Mapping[str, Estimate]):
     made: Made
 
     def __getitem__(self, metric: str) -> Estimate:
-        asked = parse_metric(metric)
+        asked = _metric_named(metric)
         try:
             return asked(self.evidence)
         except MetricError as error:  # it looks deeper than the results that were compared
@@ -55,7 +58,7 @@ class Drift(Mapping[str, Estimate]):
 
     def __contains__(self, metric: object) -> bool:
         try:
-            parse_metric(str(metric))
+            _metric_named(str(metric))
         except QuantDriftError:
             return False
         return True
@@ -135,6 +138,28 @@ class PairedResults(dict[str, dict[str, float]]):
     def copy(self) -> PairedResults:
         """A shallow copy; it carries the same drift."""
         return PairedResults(self, self.drift)
+
+
+def _metric_named(text: str) -> Metric:
+    """The one metric that a name means.
+
+    Raises:
+        UnknownNameError: there is none of that name.
+        MetricError: it means several, or has no such cut-off or arm, or its slice cannot be read.
+    """
+    whole, colon, condition = text.strip().partition(":")
+    family = FAMILIES.get(whole.rpartition(".")[2])
+    if family is None or not family.cutoffs:
+        return parse_metric(text)
+    members = [f"{whole}@{cutoff_text(cutoff)}{colon}{condition}" for cutoff in family.cutoffs]
+    found = [parse_metric(member) for member in members]
+    if len(found) == 1 and not family.other_cutoffs:
+        return found[0]
+    others = f", or with another {family.cutoff_is} behind the @" if family.other_cutoffs else ""
+    raise MetricError(
+        f"{text.strip()!r} names a family of metrics; expected one of them: {', '.join(members)}"
+        f"{others}. EvaluateRetrieval.evaluate_custom takes a family, and gives all at its k_values"
+    )
 
 
 def say(spec: object, evidence: Evidence, *, shown: bool = True) -> None:

@@ -15,10 +15,9 @@ from lm_eval.api.model import CacheHook, hash_args
 
 from quantdrift.measurement.embeddings import key_of
 from quantdrift_lm_eval.prompts import tokenizer_digest
+from quantdrift_lm_eval.randomness import is_drawn
 
 __all__ = ["ArmCache", "arm_digest", "filled_in"]
-
-GENERATE = "generate_until"
 
 
 class ArmCache(CacheHook):  # type: ignore[misc]  # lm-eval ships no types
@@ -37,7 +36,7 @@ class ArmCache(CacheHook):  # type: ignore[misc]  # lm-eval ships no types
     def key(self, kind: str, arguments: Any) -> str | None:
         """What the answer to a request is kept under; None if it is drawn anew every time."""
         arguments = list(arguments)
-        if kind == GENERATE and arguments[1].get("do_sample", False):
+        if is_drawn(kind, arguments):
             return None
         return f"quantdrift-{hash_args(kind, [self.arm, *arguments])}"
 

@@ -17,7 +17,7 @@ from quantdrift.finished.lm_eval.samples import PairedSamples, pair_samples, wit
 from quantdrift.measurement.record import now
 from quantdrift_lm_eval.careful import carefully
 from quantdrift_lm_eval.place import default_folder
-from quantdrift_lm_eval.replay import reference_samples
+from quantdrift_lm_eval.replay import all_answered, reference_samples
 from quantdrift_lm_eval.results import Compared, add_drift
 
 __all__ = ["evaluate_pair"]
@@ -50,7 +50,7 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
             with carefully(name):
                 samples = reference_samples(task, recorded.answers, indices.get(name))
                 again = []
-                if recorded.again:
+                if all_answered(task, recorded.again):
                     again = reference_samples(task, recorded.again, indices.get(name))
                 own[name] = (samples, again)
     every = pair.gather_object(own, dst=0)
@@ -65,7 +65,7 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
                 continue
             raw[name] = before
             joined[name] = pair_samples(before, results["samples"][name], task=name)
-            if again:
+            if len(again) == len(before):  # every rank has run all of its part again
                 joined[name] = with_noise(joined[name], pair_samples(before, again, task=name))
     compared = Compared(
         tasks=tasks,

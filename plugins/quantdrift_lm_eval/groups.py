@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lm_eval.api.metrics import (
@@ -14,8 +14,9 @@ from lm_eval.api.metrics import (
 from quantdrift.finished.lm_eval.figures import medians_of, per_document
 from quantdrift.finished.lm_eval.samples import PairedFilter, PairedSamples
 
-__all__ = ["add_group_rows", "members_of"]
+__all__ = ["NOISE_FLOOR", "add_group_rows", "lacks_noise_floor", "members_of"]
 
+NOISE_FLOOR = "drift_noise_floor"
 _OF_METRICS = ("drift_reference_", "drift_right_to_wrong_", "drift_wrong_to_right_")
 
 
@@ -34,13 +35,22 @@ def members_of(group: Any, joined: Mapping[str, PairedSamples]) -> dict[str, lis
     return found
 
 
+def lacks_noise_floor(parts: Sequence[PairedFilter]) -> bool:
+    """Whether one of several tasks has answers that were compared, and no noise floor of them.
+
+    Args:
+        parts: both arms after one filter, of every task.
+    """
+    return any(part.evidence is not None and part.evidence.noise is None for part in parts)
+
+
 def add_group_rows(
     results: dict[str, Any], group: Any, joined: Mapping[str, PairedSamples]
 ) -> None:
     """Add a group's rows to lm-eval's results, where lm-eval gives it rows at all.
 
     Rates are weighted by the size of the tasks unless all metrics of the group are not; medians are
-    over all documents.
+    over all documents. A noise floor of some of the tasks is none of the group.
 
     Args:
         results: of lm-eval, with the rows of the tasks.
@@ -63,6 +73,11 @@ def add_group_rows(
         f"drift_reference_{key}"
         for key in results["results"][group.name]
         if key.partition(",")[0] in weights
+    }
+    figures -= {
+        f"{NOISE_FLOOR},{filter_name}"
+        for filter_name, parts in members_of(group, joined).items()
+        if lacks_noise_floor(parts)
     }
     added: dict[str, Any] = {}
     for key in sorted(figures | references):

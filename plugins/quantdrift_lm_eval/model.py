@@ -28,7 +28,7 @@ from quantdrift_lm_eval.arguments import read_spec, refuse_options, without_outp
 from quantdrift_lm_eval.careful import warn
 from quantdrift_lm_eval.hooks import on_evaluator_imported
 from quantdrift_lm_eval.prompts import PromptRunner, prompts_of, sample_of
-from quantdrift_lm_eval.randomness import remembered
+from quantdrift_lm_eval.randomness import is_drawn, remembered
 from quantdrift_lm_eval.ranks import Ranks
 from quantdrift_lm_eval.recording import Recording
 
@@ -147,19 +147,22 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         self._sizes.clear()
         draws = remembered()
         reference = self._arm("reference", kind, requests, ask)
-        again: list[Any] = []
-        if self.noise_floor:
+        recorded.note(requests, reference)
+        # what is drawn is drawn anew in other batches, and that is no noise of the weights
+        fixed = [request for request in requests if not is_drawn(kind, request.args)]
+        if self.noise_floor and len(fixed) < len(requests):
+            self._tell(f"noise floor: not of {len(requests) - len(fixed):,} answers that are drawn")
+        if self.noise_floor and self._ranks.any(bool(fixed)):
             draws()
             with self._other_batch_size():
-                again = self._arm("reference", kind, requests, ask, stage="noise floor")
+                again = self._arm("reference", kind, fixed, ask, stage="noise floor")
+            recorded.note_again(fixed, again)
         draws()
         with self.pair.candidate():
             if recorded.needs_digest and recorded.candidate_fingerprint is None:
                 recorded.candidate_fingerprint = self.pair.candidate_fingerprint()
                 self._ranks.refuse_different(recorded.candidate_fingerprint, str(self.spec))
-            candidate = self._arm("candidate", kind, requests, ask)
-        recorded.note(requests, reference, again)
-        return candidate
+            return self._arm("candidate", kind, requests, ask)
 
     def _arm(
         self,

@@ -19,7 +19,7 @@ class Recording:
         needs_digest: whether the digest of the candidate is to be taken.
         answers: id of a request to the reference's answers, in order; requests live as long as
             their tasks.
-        again: the same, run again for the noise floor.
+        again: the same, run again for the noise floor; without requests whose answers are drawn.
         seconds: time by stage.
         candidate_fingerprint: digest of the candidate, where it was taken.
         prepared: whether the candidate is calibrated.
@@ -39,9 +39,12 @@ class Recording:
         """All requests of all tasks on this rank."""
         return [request for task in self.tasks.values() for request in task.instances]
 
-    def note(self, requests: Sequence[Any], answers: Sequence[Any], again: Sequence[Any]) -> None:
-        """Remember the reference's answers, once or twice."""
+    def note(self, requests: Sequence[Any], answers: Sequence[Any]) -> None:
+        """Remember the reference's answers."""
         for request, answer in zip(requests, answers, strict=True):
             self.answers.setdefault(id(request), []).append(answer)
-        for request, answer in zip(requests, again, strict=False):
+
+    def note_again(self, requests: Sequence[Any], answers: Sequence[Any]) -> None:
+        """Remember what it answered when it was run again."""
+        for request, answer in zip(requests, answers, strict=True):
             self.again.setdefault(id(request), []).append(answer)

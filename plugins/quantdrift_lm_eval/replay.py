@@ -8,7 +8,17 @@ from typing import Any
 
 from quantdrift.errors import UnsupportedError
 
-__all__ = ["reference_samples"]
+__all__ = ["all_answered", "reference_samples"]
+
+
+def all_answered(task: Any, answers: Mapping[int, Sequence[Any]]) -> bool:
+    """Whether every request of a task has an answer, on this rank.
+
+    Args:
+        task: lm-eval's, which has been evaluated.
+        answers: id of a request to its answers.
+    """
+    return all(id(request) in answers for request in task.instances)
 
 
 def reference_samples(

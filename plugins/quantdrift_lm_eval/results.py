@@ -26,7 +26,13 @@ from quantdrift.finished.lm_eval.figures import (
 )
 from quantdrift.finished.lm_eval.samples import PairedFilter, PairedSamples
 from quantdrift_lm_eval.careful import carefully, warn
-from quantdrift_lm_eval.groups import add_group_rows, members_of
+from quantdrift_lm_eval.groups import (
+    NOISE_FLOOR,
+    add_group_rows,
+    lacks_noise_floor,
+    members_of,
+)
+from quantdrift_lm_eval.randomness import is_drawn
 from quantdrift_lm_eval.recording import Recording
 from quantdrift_lm_eval.run_folders import Place, write_runs
 
@@ -38,6 +44,10 @@ REFERENCE = "drift_reference_"
 _SLOW = ("bleu", "chrf", "chrf++", "ter")
 _FEW = 100
 """Bootstrap samples that lm-eval takes of slow metrics."""
+_BYPASS = "bypass"
+"""Metric of lm-eval's --predict_only, which says nothing of an answer."""
+_DRAWN = "answers are drawn (do_sample, or a temperature): run again, the reference draws others"
+_LOST = "what the reference answered when it was run again could not be compared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +95,9 @@ def add_drift(
             details = {}
             for filter_name, paired in samples.filters.items():
                 rows |= _rows(paired, filter_name, compared.bootstrap_iters)
-                details[filter_name] = details_of(paired, warn=warn)
+                details[filter_name] = _with_noise_told(
+                    details_of(paired, warn=warn), [paired], [compared.tasks[name]], pair
+                )
             _add_to_samples(results["samples"][name], samples, compared.raw[name])
             results["results"][name] |= rows
             better = results.setdefault("higher_is_better", {}).setdefault(name, {})
@@ -103,7 +115,9 @@ def add_drift(
         "tasks": told,
         "groups": {
             name: {
-                filter_name: pooled_details(parts)
+                filter_name: _with_noise_told(
+                    pooled_details(parts), parts, group.get_all_tasks(), pair
+                )
                 for filter_name, parts in members_of(group, done).items()
             }
             for name, group in compared.groups.items()
@@ -129,13 +143,24 @@ def _rows(
     return rows
 
 
+def _with_noise_told(
+    details: dict[str, Any], parts: Sequence[PairedFilter], tasks: Sequence[Any], pair: Any
+) -> dict[str, Any]:
+    """Details with the reason why there is no noise floor, where one was asked for."""
+    if not pair.noise_floor or not lacks_noise_floor(parts):
+        return details
+    drawn = any(is_drawn(one.request_type, one.args) for task in tasks for one in task.instances)
+    kept = {key: value for key, value in details.items() if not key.startswith(NOISE_FLOOR)}
+    return {**kept, NOISE_FLOOR: None, "no_noise_floor": _DRAWN if drawn else _LOST}
+
+
 def _reference_rows(compared: Compared, name: str) -> dict[str, Any]:
     """The reference's own value of every metric of a task, as lm-eval would compute it."""
     task, iters = compared.tasks[name], compared.bootstrap_iters
     aggregation = task.aggregation()
     values: dict[tuple[str, str], list[Any]] = {}
     for sample in compared.raw[name]:
-        for metric in sample["metrics"]:
+        for metric in _metrics_of(sample):
             values.setdefault((metric, sample["filter"]), []).append(sample[metric])
     rows: dict[str, Any] = {}
     for (metric, filter_name), own in values.items():
@@ -186,10 +211,14 @@ def _add_to_samples(
         where = (sample["filter"], sample["doc_id"])
         reference = before[where]
         own = figures[where]
-        own |= {REFERENCE + name: reference[name] for name in reference["metrics"]}
+        own |= {REFERENCE + name: reference[name] for name in _metrics_of(reference)}
         sample["metrics"] = [*sample["metrics"], *own]
         sample.update(own)
         sample[f"{REFERENCE}filtered_resps"] = sanitize_list(reference["filtered_resps"])
+
+
+def _metrics_of(sample: Mapping[str, Any]) -> list[str]:
+    return [name for name in sample["metrics"] if name != _BYPASS]
 
 
 def _number(value: Any) -> float | None:

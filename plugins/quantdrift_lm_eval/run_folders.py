@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from quantdrift.evidence import Evidence
 from quantdrift.finished.lm_eval.samples import PairedFilter
 from quantdrift.measurement.encoding import Settings
 from quantdrift.measurement.record import describe_run
-from quantdrift.runs import write_run
+from quantdrift.runs import read_run, write_run
 from quantdrift_lm_eval.careful import warn
 from quantdrift_lm_eval.recording import Recording
 
@@ -57,6 +57,8 @@ def write_runs(
 ) -> dict[str, dict[str, str]]:
     """Write a run folder of every task and filter that has evidence.
 
+    It replaces an earlier run of the same pair, and no other.
+
     Args:
         pair: the model, a QuantizedPairLM.
         recorded: what was noted of the evaluation.
@@ -74,7 +76,8 @@ def write_runs(
             parts = [_safe(str(pair.spec.scheme)), _safe(task)]
             if len(samples.filters) > 1:
                 parts[-1] += f"-{_safe(name)}"
-            folder = place.folder.joinpath(*parts)
+            taken = {path for paths in written.values() for path in paths.values()}
+            folder = _free(place.folder.joinpath(*parts), str(pair.spec), taken)
             record = _record(
                 pair, recorded, compared.tasks[task], name, paired, started=place.started
             )
@@ -85,6 +88,20 @@ def write_runs(
                 continue
             written.setdefault(task, {})[name] = str(folder)
     return written
+
+
+def _free(folder: Path, spec: str, taken: Collection[str]) -> Path:
+    """The folder, or one beside it where this one is of another task or of another model."""
+    while str(folder) in taken or _spec_of(folder) not in {None, spec}:
+        folder = folder.with_name(f"{folder.name}-")
+    return folder
+
+
+def _spec_of(folder: Path) -> str | None:
+    try:
+        return str(read_run(folder).record.get("spec"))
+    except (OSError, RunError):  # nothing is there, or no run; writing says so
+        return None
 
 
 def _record(

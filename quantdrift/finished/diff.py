@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from quantdrift.errors import DataError, RunError
 from quantdrift.evidence import Evidence
 from quantdrift.finished.comparable import Matched, match_parts
+from quantdrift.finished.labels import label_notes, marks, refuse_other_labels, right_by
 from quantdrift.finished.lists import Lists, list_notes, lists_of, without_identical
 from quantdrift.finished.rankings import (
     DEPTH,
@@ -108,6 +109,8 @@ def diff_runs(
             parts.append(_labels(each, each.a, each.b, qrels))
         elif isinstance(each.a, Ranked) and isinstance(each.b, Ranked):
             one, other = each.a, each.b
+            if not qrels and a.data_by != b.data_by:  # of one program's data the digest tells
+                refuse_other_labels(each.name, one, other)
             if ignore_identical:
                 one, other = without_identical(one), without_identical(other)
             parts.append(_rankings(each, one, other, qrels, complete=complete, depth=depth))
@@ -138,7 +141,7 @@ def _rankings(
         complete=complete or (a.complete and b.complete and lists.same_items),
         depth=ranks,
     )
-    notes = [*list_notes(lists, evidence), *_label_notes(labels, list(a.rankings))]
+    notes = [*list_notes(lists, evidence), *label_notes(labels, list(a.rankings))]
     return PartDiff(
         name=each.name,
         inputs=each.name,
@@ -150,21 +153,7 @@ def _rankings(
 
 
 def _labels(each: Matched, a: Labelled, b: Labelled, qrels: Qrels | None) -> PartDiff:
-    labels = qrels or a.qrels or b.qrels
-    right = None
-    if labels is not None:
-        missing = [name for name in a.answers if not labels.get(name)]
-        if missing:
-            raise DataError(
-                f"{len(missing):,} of {len(a.answers):,} inputs have no label, {missing[0]!r} for "
-                "one; expected the right answer of every input (inputs that have no name are "
-                "numbered from 0)"
-            )
-        first, second = (
-            {name: labels[name].get(answer, 0) > 0 for name, answer in arm.answers.items()}
-            for arm in (a, b)
-        )
-        right = first, second
+    right = marks(a, b) if qrels is None else (right_by(a, qrels), right_by(b, qrels))
     return PartDiff(
         name=each.name,
         inputs=each.name.partition("#")[0],
@@ -190,18 +179,6 @@ def _samples(each: Matched) -> list[PartDiff]:
     ]
 
 
-def _label_notes(labels: Qrels | None, inputs: Sequence[str]) -> list[str]:
-    if labels is None:
-        return []
-    without = sum(not labels.get(name) for name in inputs)
-    if without == len(inputs):
-        raise DataError(
-            f"the relevance labels are of other inputs: they are of {next(iter(labels))!r} and "
-            f"{len(labels) - 1:,} more, the runs hold {inputs[0]!r} and {len(inputs) - 1:,} more"
-        )
-    return [f"{without:,} of {len(inputs):,} inputs have no relevance label"] if without else []
-
-
 def _of_runs(a: FinishedRun, b: FinishedRun) -> list[str]:
     notes = []
     if a.path.resolve() == b.path.resolve() and a.digest == b.digest:
@@ -212,6 +189,11 @@ def _of_runs(a: FinishedRun, b: FinishedRun) -> list[str]:
         notes.append(
             "A and B are runs of two models, which need not score on one scale; what is compared "
             f"are {a.name} and {b.name}"
+        )
+    if a.data_by and b.data_by and a.data_by != b.data_by:
+        notes.append(
+            f"the data of A are those of {a.data_by} and the data of B those of {b.data_by}, whose "
+            "digests cannot be compared; that they are the same is known from ids, labels and size"
         )
     if a.format == b.format == "mteb" and a.data != b.data:
         notes.append(f"by their names these are predictions on {a.data} and on {b.data}")

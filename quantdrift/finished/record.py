@@ -15,7 +15,7 @@ from quantdrift.finished.readers.files import digest
 from quantdrift.metrics import measure
 from quantdrift.runs import Run, write_run
 
-__all__ = ["write_diff"]
+__all__ = ["data_digest", "write_diff"]
 
 
 def write_diff(diff: Diff, folder: Path) -> list[Run]:
@@ -81,7 +81,7 @@ def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
         },
         "data": {
             "name": named or f"{evidence.n_inputs:,} inputs",
-            "fingerprint": _data_digest(evidence),
+            "fingerprint": data_digest(evidence),
             "n_queries": evidence.n_inputs,
             "warnings": [],
         },
@@ -99,7 +99,7 @@ def _reference(run: FinishedRun) -> str:
     return f"{run.format}:{run.digest}"
 
 
-def _data_digest(evidence: Evidence) -> str:
+def data_digest(evidence: Evidence) -> str:
     """Of the ids of the inputs and their labels, whatever their order."""
     rows = []
     for row, name in enumerate(evidence.input_ids):

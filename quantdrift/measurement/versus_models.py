@@ -12,6 +12,7 @@ import torch
 from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.inputs import Inputs
 from quantdrift.measurement.pair import Pair
+from quantdrift.measurement.readers import refuse_classifier
 from quantdrift.models.checkpoint import Checkpoint, find_checkpoint
 from quantdrift.models.resolve import ModelSource
 from quantdrift.models.sentence_encoder import SentenceEncoder, load_encoder
@@ -49,13 +50,15 @@ def refuse_reference(source: ModelSource, checkpoint: Checkpoint | None) -> None
         checkpoint: the candidate, where it lies here.
 
     Raises:
-        UnsupportedError: both are one model, or the reference is quantized itself.
+        UnsupportedError: both are one model, or the reference embeds nothing (a cross-encoder, a
+            classifier) or is quantized itself.
     """
     if checkpoint is not None and checkpoint.gguf is None and _same(source, checkpoint):
         raise UnsupportedError(
             f"{source.name} and {checkpoint.name} are one model ({checkpoint.canonical}); expected "
             "a reference and another model. Its own noise is measured in every run (noise floor)"
         )
+    refuse_classifier(source)
     if source.kind == "local":
         method = find_checkpoint(source.name).method
         if method != "none":

@@ -12,10 +12,11 @@ from quantdrift import perturbation
 from quantdrift.errors import RunError
 from quantdrift.finished.diff import Diff, PartDiff, diff_runs
 from quantdrift.finished.pooled import estimate_of
-from quantdrift.finished.rankings import evidence_of_rankings
+from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings
 from quantdrift.finished.readers.contents import Ranked
 from quantdrift.finished.readers.formats import read_finished
 from quantdrift.finished.record import write_diff
+from quantdrift.measurement.assembly import with_qrels
 from quantdrift.metrics import parse_metric
 from quantdrift.runs import write_run
 
@@ -105,3 +106,121 @@ def test_a_comparison_does_not_replace_the_run_it_is_made_of(tmp_path: Path) -> 
         write_diff(found, runs[1])
     assert (runs[1] / "run.json").read_bytes() == before
     assert write_diff(found, tmp_path / "c")
+
+
+# --- what says that the data are the same ----------------------------------------------------
+
+
+def two_runs(tmp_path: Path, *data: dict[str, object], labels: bool = True) -> list[Path]:
+    evidence = evidence_of(scores(), flipped(scores(), range(7)), labels=labels)
+    return [run_of(tmp_path / f"run{n}", evidence, data=own).path for n, own in enumerate(data)]
+
+
+def test_the_same_digest_is_the_same_data_whatever_it_is_called(tmp_path: Path) -> None:
+    found = diff(*two_runs(tmp_path, {"name": "corpus"}, {"name": "a copy of it"}))
+    assert found.notes == ("A and B hold the same, to the letter",)
+
+
+def test_another_digest_of_one_program_is_other_data(tmp_path: Path) -> None:
+    paths = two_runs(tmp_path, {}, {"name": "other", "fingerprint": "other texts"})
+    said = r"data: corpus \(digest texts\) and other \(digest other texts\)"
+    with pytest.raises(RunError, match=said):
+        diff(*paths)
+
+
+def test_digests_of_two_programs_say_nothing_and_a_note_tells_so(tmp_path: Path) -> None:
+    beir = {"name": "beir", "harness": "beir", "fingerprint": "in a way of its own"}
+    found = diff(*two_runs(tmp_path, {}, beir))
+    (note,) = (note for note in found.notes if "digests cannot be compared" in note)
+    assert "those of quantdrift run and the data of B those of beir" in note
+    assert value(only(found), "flip@1") == 0.0
+
+
+def test_two_programs_corpora_of_another_size_are_refused(tmp_path: Path) -> None:
+    sizes = {"n_documents": 12}, {"n_documents": 13, "harness": "mteb", "fingerprint": None}
+    with pytest.raises(RunError, match="number of documents: 12 and 13"):
+        diff(*two_runs(tmp_path, *sizes))
+
+
+def test_two_programs_labels_have_to_be_the_same(tmp_path: Path) -> None:
+    """The best item of the reference is the relevant one: here those of two references."""
+    other = flipped(scores(), range(3))
+    one = run_of(tmp_path / "a", evidence_of(scores(), scores())).path
+    two = run_of(tmp_path / "b", evidence_of(other, other), data={"harness": "beir"}).path
+    told = rf"those of 3 of {N} inputs differ \(q0, q1, q2\).*--qrels"
+    with pytest.raises(RunError, match=told):
+        diff(one, two)
+    qrels = {"q0": {"d0": 1}}
+    found = diff_runs(read_finished(one), read_finished(two), qrels=qrels)
+    assert value(only(found), "flip@1") == pytest.approx(3 / N)
+
+
+def test_labels_of_one_side_are_enough(tmp_path: Path) -> None:
+    evidence = evidence_of(scores(), flipped(scores(), range(7)))
+    bare = evidence_of(scores(), scores(), labels=False)
+    one = run_of(tmp_path / "a", bare, data={"harness": "beir"}).path
+    two = run_of(tmp_path / "b", evidence).path
+    assert value(only(diff(one, two)), "harm") == pytest.approx(7 / N)
+
+
+def test_a_harness_without_a_digest_is_known_by_task_split_and_examples(tmp_path: Path) -> None:
+    task = {"name": "arc", "harness": "lm-eval", "fingerprint": None, "split": "test"}
+    shots = [{**task, "n_fewshot": n} for n in (0, 0, 5)]
+    paths = two_runs(tmp_path, *shots)
+    assert value(only(diff(*paths[:2])), "flip@1") == 0.0
+    with pytest.raises(RunError, match="data of lm-eval: arc, test, 0 and arc, test, 5"):
+        diff(paths[0], paths[2])
+
+
+# --- answers without scores ------------------------------------------------------------------
+
+
+def answered(place: Path, candidate: str, right: tuple[bool, bool] | None) -> Path:
+    """A run on one input, of which the reference says "four"."""
+    marks = None if right is None else tuple({"q": mark} for mark in right)
+    evidence = evidence_of_answers({"q": "four"}, {"q": candidate}, right=marks)
+    return run_of(place, evidence).path
+
+
+def test_an_answer_that_only_one_run_gave_is_right_as_that_run_says(tmp_path: Path) -> None:
+    """Neither run knows the other candidate's answer: 4 is right though A never heard of it."""
+    a = answered(tmp_path / "a", "five", (True, False))
+    b = answered(tmp_path / "b", "4", (True, True))
+    assert (value(only(diff(a, b)), "harm"), value(only(diff(b, a)), "harm")) == (0.0, 1.0)
+    assert value(only(diff(a, b)), "flip@1") == 1.0
+
+
+def test_an_answer_that_nobody_marked_is_not_taken_for_a_wrong_one(tmp_path: Path) -> None:
+    a = answered(tmp_path / "a", "four", (True, True))
+    b = answered(tmp_path / "b", "4", None)
+    part = only(diff(a, b))
+    assert value(part, "flip@1") == 1.0
+    assert value(part, "harm") is None
+
+
+def test_what_a_run_marked_itself_goes_before_the_mark_of_the_other(tmp_path: Path) -> None:
+    """The two were judged by different metrics, and A marked what B's candidate says too."""
+    a = answered(tmp_path / "a", "five", (True, False))
+    b = answered(tmp_path / "b", "four", (False, False))
+    part = only(diff(a, b))
+    assert (value(part, "flip@1"), value(part, "benefit")) == (1.0, 0.0)
+
+
+def test_runs_that_do_not_agree_on_one_answer_have_no_labels_in_common(tmp_path: Path) -> None:
+    a = answered(tmp_path / "a", "four", (True, True))
+    b = answered(tmp_path / "b", "four", (False, False))
+    part = only(diff(a, b))
+    assert value(part, "flip@1") == 0.0
+    assert part.evidence is not None
+    assert part.evidence.judgements is None
+
+
+def test_labels_of_other_inputs_are_none(tmp_path: Path) -> None:
+    """A run that was saved with the labels of other data can still be compared."""
+    evidence = with_qrels(
+        evidence_of(scores(), flipped(scores(), range(7))), {"elsewhere": {"d": 1}}
+    )
+    path = run_of(tmp_path / "run", evidence).path
+    part = only(diff_runs(read_finished(path, arm="reference"), read_finished(path)))
+    assert value(part, "flip@1") == pytest.approx(7 / N)
+    assert value(part, "harm") is None

@@ -101,6 +101,7 @@ class FinishedRun:
         settings: what must be the same in the other run, if it has the format of this one: by name
             of the part, and of no name for all of them.
         data: what it is a run on, where that is known.
+        data_by: of a run folder, the program whose queries and documents these are.
         reference: digest of the reference model of a run folder.
         notes: what to know; one sentence each, without a full stop.
     """
@@ -112,6 +113,7 @@ class FinishedRun:
     parts: Mapping[str, Part]
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     data: str | None = None
+    data_by: str | None = None
     reference: str | None = None
     notes: tuple[str, ...] = ()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,21 @@ from quantdrift.finished.readers.files import digest
 from quantdrift.runs import EVIDENCE, Run, read_run
 
 __all__ = ["read_own"]
+
+_OWN = "quantdrift run"
+_TELLING = ("name", "split", "subset", "revision", "n_fewshot")
+"""What says which data a harness took, where no digest of the texts was made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Digested:
+    """Data of which there is a digest: the same ones are the same, whatever they are called."""
+
+    name: str = field(compare=False)
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (digest {self.digest})"
 
 
 def read_own(path: Path, arm: Arm) -> FinishedRun:
@@ -57,17 +73,31 @@ def read_own(path: Path, arm: Arm) -> FinishedRun:
         parts={"": part},
         settings={"": _settings(run)},
         data=record.get("data", {}).get("name"),
+        data_by=_data_by(run),
         reference=model.get("fingerprint"),
     )
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """What does not depend on the model: the data, and how answers were read from scores."""
+    """What does not depend on the model: the data, and how answers were read from scores.
+
+    Every program names its data, and takes a digest of them, in a way of its own. So both say
+    something only beside those of the same program; of others ids and sizes have to do.
+    """
     data, settings = run.record.get("data", {}), run.record.get("settings", {})
+    told: Any = ", ".join(str(data[name]) for name in _TELLING if data.get(name) not in (None, ""))
+    if data.get("fingerprint") is not None:
+        told = _Digested(name=str(data.get("name")), digest=str(data["fingerprint"]))
+    by, size = _data_by(run), data.get("n_documents")
     return {
-        "data": f"{data.get('name')} (digest {data.get('fingerprint')})",
+        "data" if by == _OWN else f"data of {by}": told,
+        **({} if size is None else {"number of documents": size}),
         "reading": settings.get("reading", "similarities"),
     }
+
+
+def _data_by(run: Run) -> str:
+    return str(run.record.get("data", {}).get("harness") or _OWN)
 
 
 def _rankings(evidence: Evidence, arm: Arm) -> dict[str, dict[str, float]]:
@@ -93,7 +123,7 @@ def _answers(evidence: Evidence, arm: Arm) -> dict[str, str]:
 
 def _qrels(evidence: Evidence) -> dict[str, dict[str, int]] | None:
     judgements = evidence.judgements
-    if judgements is None:
+    if judgements is None or not len(judgements.items):  # labels of other inputs label nothing
         return None
     return {
         str(input_id): {
