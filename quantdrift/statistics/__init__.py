@@ -1,4 +1,7 @@
-"""Estimates with intervals, paired tests, equivalence, sample sizes; scipy does what it has."""
+"""Estimates with intervals, paired tests, limits, equivalence, sample sizes.
+
+Nothing here needs `scipy.stats` or `scipy.optimize`, which take half a second to import.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ from quantdrift.statistics.estimates import (
     relative_change_estimate,
     undefined,
 )
+from quantdrift.statistics.limits import mean_limit_shown, rate_limit_shown
 from quantdrift.statistics.multiplicity import holm
+from quantdrift.statistics.one_sided import mean_worse, rate_worse
 from quantdrift.statistics.paired import (
     McNemar,
     mcnemar_exact,
@@ -49,7 +54,9 @@ __all__ = [
     "mcnemar_exact",
     "mean_equivalent",
     "mean_estimate",
+    "mean_limit_shown",
     "mean_no_worse",
+    "mean_worse",
     "paired_mean_difference",
     "paired_quantile_difference",
     "paired_rate_difference",
@@ -57,7 +64,9 @@ __all__ = [
     "randomization_test",
     "rate_equivalent",
     "rate_estimate",
+    "rate_limit_shown",
     "rate_no_worse",
+    "rate_worse",
     "relative_change_estimate",
     "shrunken_spread",
     "tango_interval",

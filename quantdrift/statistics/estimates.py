@@ -1,18 +1,26 @@
 """Estimates with intervals: Wilson for rates, order statistics for medians, bootstrap for means.
 
-scipy does the statistics; what is ours is to say when a value is undefined, and why.
+A value that is undefined says so, and why.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from quantdrift.statistics.binomial import lower_quantile, upper_quantile
+from quantdrift.statistics.resampling import (
+    CONFIDENCE,
+    RESAMPLES,
+    percentile_interval,
+    resampled,
+)
 
 __all__ = [
     "CONFIDENCE",
@@ -24,9 +32,6 @@ __all__ = [
     "relative_change_estimate",
     "undefined",
 ]
-
-CONFIDENCE = 0.95
-RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,36 +86,50 @@ def undefined(reason: str) -> Estimate:
 def rate_estimate(outcomes: NDArray[np.float64]) -> Estimate:
     """The share of ones, with the Wilson score interval.
 
+    With the share p and the normal quantile z, (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2))
+    / (1 + z^2 / n): the shares that the score test does not reject.
+
     Args:
         outcomes: float64 of 0.0 and 1.0, at least one.
-    """
-    from scipy.stats import binomtest  # noqa: PLC0415 -- scipy.stats takes long to import
 
+    Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference,
+    Journal of the American Statistical Association 22 (1927), 209-212.
+    """
     n, hits = len(outcomes), int(outcomes.sum())
-    interval = binomtest(hits, n).proportion_ci(CONFIDENCE, method="wilson")
-    return Estimate(value=hits / n, low=float(interval.low), high=float(interval.high), n=n)
+    share, z = hits / n, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    width = 2 * (n + z * z)
+    center = (2 * hits + z * z) / width
+    half = z / width * math.sqrt(4 * hits * (1 - share) + z * z)
+    # at both ends of the scale the formula comes to them but for rounding
+    low, high = 0.0 if hits == 0 else center - half, 1.0 if hits == n else center + half
+    return Estimate(value=share, low=low, high=high, n=n)
 
 
 def quantile_estimate(values: NDArray[np.float64], q: float = 0.5) -> Estimate:
     """A quantile, with the distribution-free interval between two order statistics.
 
     It makes no assumption on the distribution and copes with infinite values. The value is the
-    mean of the two order statistics next to the quantile (the usual median for q = 0.5). With too
-    few values for the quantile (six for a median) an end of the interval is None.
+    mean of the two order statistics next to the quantile (the usual median for q = 0.5). How many
+    values lie below the quantile is a binomial variable of share q; its own quantiles are the
+    places of the ends. With too few values (six for a median) an end of the interval is None.
 
     Args:
         values: float64, at least one, no NaN.
         q: which quantile, above 0 and below 1.
-    """
-    from scipy.stats import quantile_test  # noqa: PLC0415 -- scipy.stats takes long to import
 
-    ordered, place = np.sort(values), round(len(values) * q, 9)
+    Source: W. R. Thompson, On confidence ranges for the median and other expectation distributions
+    for populations of unknown distribution form, The Annals of Mathematical Statistics 7 (1936),
+    122-128.
+    """
+    n, tail = len(values), (1 - CONFIDENCE) / 2
+    ordered, place = np.sort(values), round(n * q, 9)
     # the last value below the quantile and the first above it; they are one unless it falls between
-    below, above = ordered[math.ceil(place) - 1], ordered[min(math.floor(place), len(values) - 1)]
+    below, above = ordered[math.ceil(place) - 1], ordered[min(math.floor(place), n - 1)]
     value = float(below if below == above else (below + above) / 2)
-    interval: Any = quantile_test(values, p=q).confidence_interval(CONFIDENCE)
-    low, high = (None if np.isnan(end) else float(end) for end in interval)
-    return Estimate(value=value, low=low, high=high, n=len(values))
+    first, last = lower_quantile(tail, n, q) - 1, upper_quantile(tail, n, q)
+    low = None if first < 0 else float(ordered[first])
+    high = None if last >= n else float(ordered[last])
+    return Estimate(value=value, low=low, high=high, n=n)
 
 
 def mean_estimate(values: NDArray[np.float64], *, seed: int = 0) -> Estimate:
@@ -126,7 +145,8 @@ def mean_estimate(values: NDArray[np.float64], *, seed: int = 0) -> Estimate:
     value = float(values.mean())
     if len(values) == 1 or np.ptp(values) == 0:
         return Estimate(value=value, low=value, high=value, n=len(values))
-    low, high = _bootstrap((np.sort(values),), np.mean, seed)
+    ordered = np.sort(values)
+    low, high = _bootstrap(lambda places: ordered[places].mean(axis=-1), len(values), seed)
     return Estimate(value=value, low=low, high=high, n=len(values))
 
 
@@ -152,36 +172,19 @@ def relative_change_estimate(
     if len(candidate) == 1 or (candidate == reference).all():
         return Estimate(value=value, low=value, high=value, n=len(candidate))
     order = np.lexsort((candidate, reference))
+    after, ahead = candidate[order], reference[order]
 
-    def change(after: Any, before: Any, axis: int = -1) -> Any:
-        means = np.mean(before, axis=axis)
+    def change(places: NDArray[np.int64]) -> Any:
+        means = ahead[places].mean(axis=-1)
         # a sample in which the reference has nothing has no relative change, and no interval then
-        return np.mean(after, axis=axis) / np.where(means == 0, np.nan, means) - 1
+        return after[places].mean(axis=-1) / np.where(means == 0, np.nan, means) - 1
 
-    low, high = _bootstrap((candidate[order], reference[order]), change, seed)
+    low, high = _bootstrap(change, len(candidate), seed)
     return Estimate(value=value, low=low, high=high, n=len(candidate))
 
 
 def _bootstrap(
-    samples: tuple[NDArray[np.float64], ...], statistic: Callable[..., Any], seed: int
+    statistic: Callable[[NDArray[np.int64]], NDArray[np.float64]], n: int, seed: int
 ) -> tuple[float | None, float | None]:
-    from scipy.stats import (  # noqa: PLC0415 -- scipy.stats takes long to import
-        DegenerateDataWarning,
-        bootstrap,
-    )
-
-    with warnings.catch_warnings():
-        # that there is no interval is said by returning none
-        warnings.simplefilter("ignore", DegenerateDataWarning)
-        interval = bootstrap(
-            samples,
-            statistic,
-            confidence_level=CONFIDENCE,
-            n_resamples=RESAMPLES,
-            batch=100,
-            method="percentile",
-            paired=True,
-            rng=np.random.default_rng(seed),
-        ).confidence_interval
-    low, high = float(interval.low), float(interval.high)
-    return None if np.isnan(low) else low, None if np.isnan(high) else high
+    low, high = percentile_interval(resampled(statistic, n, seed=seed))
+    return None if math.isnan(low) else low, None if math.isnan(high) else high

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.statistics.estimates import CONFIDENCE, RESAMPLES, Estimate, undefined
+from quantdrift.statistics.estimates import Estimate, undefined
+from quantdrift.statistics.resampling import percentile_interval, resampled
 
 __all__ = ["paired_quantile_difference", "quantile"]
 
@@ -41,8 +42,6 @@ def paired_quantile_difference(a: Values, b: Values, *, q: float = 0.5, seed: in
         q: which quantile, above 0 and below 1.
         seed: of the resampling.
     """
-    from scipy.stats import bootstrap  # noqa: PLC0415 -- scipy.stats takes long to import
-
     before, after = quantile(a, q), quantile(b, q)
     infinite = [name for name, value in (("A", before), ("B", after)) if math.isinf(value)]
     if infinite:
@@ -52,25 +51,14 @@ def paired_quantile_difference(a: Values, b: Values, *, q: float = 0.5, seed: in
         return Estimate(value=value, low=value, high=value, n=n)
     first, second, mirrored = _oriented_pairs(np.asarray(a), np.asarray(b))
 
-    def step(one: Any, other: Any, axis: int = -1) -> Any:
+    def step(places: NDArray[np.int64]) -> Any:
         with np.errstate(invalid="ignore"):  # infinity minus infinity
-            return quantile(other, q, axis) - quantile(one, q, axis)
+            return quantile(second[places], q) - quantile(first[places], q)
 
-    with np.errstate(invalid="ignore"):
-        result = bootstrap(
-            (first, second),
-            step,
-            confidence_level=CONFIDENCE,
-            n_resamples=RESAMPLES,
-            batch=100,
-            method="percentile",
-            paired=True,
-            rng=np.random.default_rng(seed),
-        )
-    if not np.isfinite(result.bootstrap_distribution).all():
+    steps = resampled(step, n, seed=seed)
+    if not np.isfinite(steps).all():
         return Estimate(value=value, n=n)
-    interval: Any = result.confidence_interval
-    low, high = float(interval.low), float(interval.high)
+    low, high = percentile_interval(steps)
     if mirrored:
         low, high = -high, -low
     return Estimate(value=value, low=low, high=high, n=n)

@@ -7,6 +7,7 @@ each test decides: the normal approximation, or, where few inputs differ, the bo
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -15,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.statistics.equivalence import worst_added
+from quantdrift.statistics.binomial import at_most, lower_quantile
+from quantdrift.statistics.bounded_mean import worst_added
 from quantdrift.statistics.tango import tango_variance
 
 __all__ = ["POWER", "Spread", "inputs_for_mean", "inputs_for_rate", "shrunken_spread"]
@@ -24,7 +26,7 @@ POWER = 0.8
 
 ENOUGH = 15
 """Expected inputs that differ with which 10 or more do in 93 % of samples: the normal
-approximation decides then (`equivalence.FEW`)."""
+approximation decides then (`bounded_mean.FEW`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ def inputs_for_mean(
     """Inputs with which a mean is shown to be no worse, at a true difference of 0.
 
     With z = z(1 - alpha) + z(power), z^2 mean_square / margin^2 for a plain t-test. The test here
-    adds k differences as bad as can be (`equivalence.worst_added`), so that n solves
+    adds k differences as bad as can be (`bounded_mean.worst_added`), so that n solves
 
         n margin - k span = z sqrt(n mean_square + k span^2)
 
@@ -144,8 +146,6 @@ def _with_few(n: float, share: float, *, worse: float, alpha: float, power: floa
         alpha: one-sided level.
         power: probability to show it.
     """
-    from scipy.stats import binom  # noqa: PLC0415 -- scipy.stats takes long to import
-
     least = max(2, math.ceil(n))
     enough = math.ceil(ENOUGH / share) if share else 10**6
     if least >= enough:
@@ -153,8 +153,18 @@ def _with_few(n: float, share: float, *, worse: float, alpha: float, power: floa
     if not worse:
         return enough
     first = max(least, math.ceil(math.log(alpha) / math.log1p(-worse)))
-    sizes = np.arange(first, max(first, enough) + 1)
-    # as many worse inputs as there are at most with the power asked for
-    most = binom.ppf(power, sizes, share / 2)
-    shown = np.asarray(binom.cdf(most, sizes, worse) <= alpha)
-    return int(sizes[np.argmax(shown)]) if shown.any() else max(least, enough)
+    last = max(first, enough)
+    while first <= last:
+        # as many worse inputs as there are at most with the power asked for
+        most = lower_quantile(power, first, share / 2)
+        # from `more` on it is one more of them; until then p falls as the number of inputs rises
+        more = first + bisect_left(
+            range(first, last + 1), True, key=lambda n: bool(at_most(most, n, share / 2) < power)
+        )
+        shown = first + bisect_left(
+            range(first, more), True, key=lambda n: bool(at_most(most, n, worse) <= alpha)
+        )
+        if shown < more:
+            return shown
+        first = more
+    return max(least, enough)

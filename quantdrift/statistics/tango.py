@@ -19,6 +19,9 @@ from statistics import NormalDist
 
 __all__ = ["tango_interval", "tango_variance", "tango_z"]
 
+_EXACT = 1e-14
+"""Ends of the interval are found to within this."""
+
 
 def tango_z(only_second: int, only_first: int, n: int, difference: float) -> float:
     """The score statistic; falls as the difference rises.
@@ -82,8 +85,6 @@ def tango_interval(
 
 def _upper(only_second: int, only_first: int, n: int, z: float) -> float:
     """Where the statistic falls to -z."""
-    from scipy.optimize import brentq  # noqa: PLC0415 -- scipy takes long to import
-
     if only_second == n:
         return 1.0
     # these two have no variance at the estimate, where the search would begin; they have formulas
@@ -100,5 +101,8 @@ def _upper(only_second: int, only_first: int, n: int, z: float) -> float:
             variance = tango_variance(only_first, only_second, n, -difference)
         return excess + z * math.sqrt(max(0.0, n * variance))
 
-    estimate = (only_second - only_first) / n
-    return float(brentq(beyond, estimate, 1.0, xtol=1e-13))
+    low, high = (only_second - only_first) / n, 1.0
+    while high - low > _EXACT:
+        middle = (low + high) / 2
+        low, high = (middle, high) if beyond(middle) > 0 else (low, middle)
+    return (low + high) / 2

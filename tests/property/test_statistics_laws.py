@@ -1,4 +1,4 @@
-"""Laws of paired comparisons: systems exchanged, inputs reordered, the margin widened."""
+"""Laws of comparisons: systems exchanged, inputs reordered, the margin or the limit moved."""
 
 from __future__ import annotations
 
@@ -19,13 +19,17 @@ from quantdrift.statistics import (
     holm,
     mcnemar_exact,
     mean_equivalent,
+    mean_limit_shown,
     mean_no_worse,
+    mean_worse,
     paired_mean_difference,
     paired_quantile_difference,
     paired_rate_difference,
     randomization_test,
     rate_equivalent,
+    rate_limit_shown,
     rate_no_worse,
+    rate_worse,
     tango_interval,
     tango_z,
 )
@@ -168,6 +172,80 @@ def test_agreement_shows_no_more_than_so_many_inputs_can(n: int, margin: float, 
     least = (1 - margin) ** n - 1e-12
     assert rate_equivalent(same, same, margin=margin) >= least
     assert (mean_equivalent(same, same, margin=margin, span=1) or 0) >= least
+
+
+# --- worse, one way --------------------------------------------------------------------------
+
+
+@given(rate_pairs(), betters)
+def test_a_rate_is_worse_one_way_or_the_other(
+    pair: Pair, better: Literal["lower", "higher"]
+) -> None:
+    a, b = pair
+    other: Literal["lower", "higher"] = "higher" if better == "lower" else "lower"
+    p = rate_worse(a, b, better=better)
+    assert 0 < p <= 1
+    assert p == rate_worse(b, a, better=other) == rate_worse(a[::-1], b[::-1], better=better)
+    mirror = rate_worse(b, a, better=better)
+    assert p + mirror >= 1 - 1e-12
+    assert mcnemar_exact(a, b).p_value == pytest.approx(min(1, 2 * min(p, mirror)))
+
+
+@given(score_pairs(), betters, st.integers(0, 9), st.randoms(use_true_random=False))
+def test_a_mean_is_worse_one_way_or_the_other(
+    pair: Pair, better: Literal["lower", "higher"], seed: int, shuffler: random.Random
+) -> None:
+    a, b = pair
+    other: Literal["lower", "higher"] = "higher" if better == "lower" else "lower"
+    p = mean_worse(a, b, better=better, seed=seed)
+    assert 0 < p <= 1
+    assert p == mean_worse(b, a, better=other, seed=seed)
+    order = np.array(shuffler.sample(range(len(a)), len(a)))
+    assert p == mean_worse(a[order], b[order], better=better, seed=seed)
+    if (a != b).sum() <= 13:  # beyond that the two have an error of their own
+        assert p + mean_worse(b, a, better=better, seed=seed) >= 1
+
+
+@given(rate_pairs(), betters)
+def test_one_input_more_that_is_worse_lowers_p(
+    pair: Pair, better: Literal["lower", "higher"]
+) -> None:
+    a, b = pair
+    bad, good = (1.0, 0.0) if better == "lower" else (0.0, 1.0)
+    more_a, more_b = np.append(a, good), np.append(b, bad)
+    assert rate_worse(more_a, more_b, better=better) < rate_worse(a, b, better=better) + 1e-15
+
+
+# --- limits ----------------------------------------------------------------------------------
+
+
+@given(rate_pairs(), st.floats(0, 1), st.floats(0, 1))
+def test_a_rate_and_two_limits(pair: Pair, one: float, other: float) -> None:
+    values, _ = pair
+    less, more = sorted((one, other))
+    below, above = rate_limit_shown(values, less)
+    assert 0 <= below <= 1
+    assert 0 <= above <= 1
+    assert below + above >= 1 - 1e-12
+    further_below, further_above = rate_limit_shown(values, more)
+    assert further_below <= below + 1e-12
+    assert further_above >= above - 1e-12
+    assert rate_limit_shown(1 - values, 1 - less) == pytest.approx((above, below), abs=1e-9)
+
+
+@given(score_pairs(), st.floats(0, 1), st.floats(0, 1))
+def test_a_mean_and_two_limits(pair: Pair, one: float, other: float) -> None:
+    values, _ = pair
+    less, more = sorted((one, other))
+    below, above = mean_limit_shown(values, less, low=0, high=1)
+    assert 0 <= below <= 1
+    assert 0 <= above <= 1
+    further_below, further_above = mean_limit_shown(values, more, low=0, high=1)
+    assert further_below <= below + 1e-9
+    assert further_above >= above - 1e-9
+    mirrored_limit = mean_limit_shown(-values, -less, low=-1, high=0)
+    assert mirrored_limit == (above, below)
+    assert max(below, above) >= 0.5 - 1e-9  # the mean is on one side
 
 
 # --- Tango's statistic and interval ----------------------------------------------------------
