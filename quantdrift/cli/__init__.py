@@ -30,6 +30,7 @@ def main() -> None:
         commands_certify,
         commands_classification,
         commands_diff,
+        commands_gate,
         commands_harness,
         commands_models,
         commands_route,

@@ -13,6 +13,7 @@ from rich.table import Table
 from quantdrift.cli.tables import console, one_format, print_markdown
 from quantdrift.comparison.runs import Comparison, compare_runs
 from quantdrift.metrics import Metric, parse_metric
+from quantdrift.report.numbers import show_p, show_step
 from quantdrift.runs import read_run
 from quantdrift.statistics import PairedComparison
 
@@ -86,46 +87,28 @@ def _cells(found: Comparison) -> tuple[list[str], list[list[str]]]:
         head += ["p no worse\n(Holm)", "needed\n(inputs)"]
     rows = []
     for each in found.metrics:
-        form, step = _forms(parse_metric(each.metric))
+        metric = parse_metric(each.metric)
+        form = _form(metric)
         row = [each.metric, _shown(each.value_a, form), _shown(each.value_b, form)]
-        row += [_difference(each, step), _p(each.p_value), _p(each.p_holm)]
+        row += [show_step(metric, each.difference), show_p(each.p_value), show_p(each.p_holm)]
         if found.margin is not None:
             needed = "-" if each.inputs_needed is None else f"{each.inputs_needed:,} ({each.n:,})"
-            row += [_p(each.p_no_worse_holm), needed]
+            row += [show_p(each.p_no_worse_holm), needed]
         rows.append([*row, each.verdict or "-"])
     return [*head, "verdict"], rows
 
 
-def _forms(metric: Metric) -> tuple[Callable[[float], str], Callable[[float], str]]:
-    """How a value is written, and a difference."""
+def _form(metric: Metric) -> Callable[[float], str]:
+    """How a value is written."""
     if metric.unit == "rate":
-        return (lambda value: f"{100 * value:.1f} %"), (lambda value: f"{100 * value:+.1f}")
-    return (
-        (lambda value: f"{value:.{3 if abs(value) >= 1 else 4}f}"),
-        (lambda value: f"{value:+.4f}"),
-    )
+        return lambda value: f"{100 * value:.1f} %"
+    return lambda value: f"{value:.{3 if abs(value) >= 1 else 4}f}"
 
 
 def _shown(value: float | None, form: Callable[[float], str]) -> str:
     if value is None:
         return "-"
     return form(value) if math.isfinite(value) else "∞"
-
-
-def _difference(each: PairedComparison, step: Callable[[float], str]) -> str:
-    estimate = each.difference
-    if estimate.value is None:
-        return "-"
-    unit = " pp" if parse_metric(each.metric).unit == "rate" else ""
-    if estimate.low is None or estimate.high is None:
-        return step(estimate.value) + unit
-    return f"{step(estimate.value)}{unit} ({step(estimate.low)} to {step(estimate.high)})"
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "<0.001" if value < 0.001 else f"{value:.3f}"  # noqa: PLR2004 -- three digits are shown
 
 
 def sentences(found: Comparison) -> list[str]:
@@ -150,7 +133,7 @@ def _by_chance(each: PairedComparison, alpha: float) -> str:
 
 
 def _equal_p(value: float | None) -> str:
-    shown = _p(value)
+    shown = show_p(value)
     return f"p {shown}" if shown.startswith("<") else f"p = {shown}"
 
 

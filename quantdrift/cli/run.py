@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from quantdrift.cli import Interrupted
@@ -13,26 +11,22 @@ from quantdrift.cli.measuring import MeasureOptions
 from quantdrift.cli.places import default_place, earlier_run, tell_replaced
 from quantdrift.cli.servers import ServerOptions
 from quantdrift.cli.tables import print_run
-from quantdrift.datasets.beir_files import LAYOUT as BEIR_LAYOUT
 from quantdrift.datasets.classification import (
-    LAYOUT,
     ClassificationDataset,
     is_classification_folder,
     read_classification_folder,
 )
-from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.datasets.folder import Dataset, read_search_folder
+from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.datasets.shortlist import FIRST, read_shortlist
 from quantdrift.datasets.tasks import load_task
-from quantdrift.errors import DataError, QuantDriftError, UnsupportedError
-from quantdrift.measurement.classification_job import run_classification
-from quantdrift.measurement.job import run_spec
-from quantdrift.measurement.rerank_job import run_reranking
-from quantdrift.measurement.versus_job import run_versus
+from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift.measurement.dispatch import check_pair, measure
 from quantdrift.runs import Run
 from quantdrift.spec import Spec
 from quantdrift.versus import Versus, parse_pair
 
-__all__ = ["RunOptions", "classification_of", "dataset_of", "run_command"]
+__all__ = ["RunOptions", "classification_of", "dataset_of", "measured", "run_command"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +48,33 @@ def run_command(options: RunOptions) -> None:
     Raises:
         QuantDriftError: anything wrong with spec, data, model or disk.
     """
+    run = measured(options)
+    if options.json_output:
+        print(json.dumps({**run.record, "path": str(run.path)}, indent=2, ensure_ascii=False))
+    else:
+        print_run(run)
+
+
+def measured(options: RunOptions) -> Run:
+    """Measure, and write the run folder.
+
+    Raises:
+        QuantDriftError: anything wrong with spec, data, model or disk.
+    """
     spec = parse_pair(options.spec)
     if options.top is not None and options.shortlist is None:
         raise UnsupportedError("--top is the length of a shortlist; expected --shortlist RUN too")
     servers = options.servers.servers(spec, quiet=options.quiet)
-    labelled = None if options.shortlist is not None else classification_of(options)
-    measure: Callable[..., Run] = run_spec
-    dataset: RetrievalDataset | ClassificationDataset
-    ending = ""
-    if labelled is not None:
-        measure, spec, dataset = run_classification, _one_model(spec), labelled
-    else:
+    dataset: Dataset
+    shortlist, ending = None, ""
+    if options.shortlist is not None:
         dataset = dataset_of(options)
-        if options.shortlist is not None:
-            _refuse_reranking(options, spec)
-            shortlist = read_shortlist(options.shortlist, dataset, top=options.top or FIRST)
-            measure, ending = partial(run_reranking, shortlist=shortlist), f"_top{shortlist.top}"
-        elif isinstance(spec, Versus):
-            measure = partial(run_versus, servers=servers)
+        _refuse_reranking(options, spec)
+        shortlist = read_shortlist(options.shortlist, dataset, top=options.top or FIRST)
+        ending = f"_top{shortlist.top}"
+    else:
+        dataset = classification_of(options) or dataset_of(options)
+    check_pair(spec, dataset)
     out = options.out or default_place(spec, dataset, ending)
     earlier = earlier_run(out)
     try:
@@ -84,14 +87,13 @@ def run_command(options: RunOptions) -> None:
             progress=options.progress,
             device=options.device,
             revision=options.revision,
+            shortlist=shortlist,
+            servers=servers,
         )
     except KeyboardInterrupt:
         raise Interrupted("no run was written" + options.kept) from None
     tell_replaced(earlier)
-    if options.json_output:
-        print(json.dumps({**run.record, "path": str(run.path)}, indent=2, ensure_ascii=False))
-    else:
-        print_run(run)
+    return run
 
 
 def classification_of(options: RunOptions) -> ClassificationDataset | None:
@@ -120,15 +122,6 @@ def _refuse_reranking(options: RunOptions, pair: Spec | Versus) -> None:
         raise UnsupportedError(f"{out} is the shortlist itself; choose another folder with --out")
 
 
-def _one_model(pair: Spec | Versus) -> Spec:
-    if isinstance(pair, Versus):
-        raise UnsupportedError(
-            f'"{pair}" on classification data is not available; expected MODEL@SCHEME there, or '
-            "data in BEIR layout for two models"
-        )
-    return pair
-
-
 def dataset_of(options: RunOptions) -> RetrievalDataset:
     """The folder in BEIR layout or the task that the options name.
 
@@ -141,30 +134,6 @@ def dataset_of(options: RunOptions) -> RetrievalDataset:
             + ("got both" if options.data else "got neither")
         )
     if options.data is not None:
-        return _searched(options.data, options.split)
+        return read_search_folder(options.data, options.split)
     assert options.task is not None  # one of the two is given
     return load_task(options.task)
-
-
-def _searched(folder: Path, split: str) -> RetrievalDataset:
-    """A folder in BEIR layout; of one that is neither, it is said what else would do."""
-    if not folder.exists():
-        raise DataError(f"{folder} does not exist; expected a folder, or one .npz file of images")
-    if folder.is_file() and folder.suffix != ".npz":
-        raise DataError(f"{folder} is a file; give its folder, {folder.parent}")
-    try:
-        return read_beir_folder(folder, split)
-    except DataError as error:
-        if is_classification_folder(folder):
-            raise DataError(
-                f"{folder} holds classification data, and this takes queries and documents; "
-                "quantdrift run and quantdrift contrast take it. To search, it needs " + BEIR_LAYOUT
-            ) from error
-        names = (
-            {entry.name.removesuffix(".gz") for entry in folder.iterdir()}
-            if folder.is_dir()
-            else set()
-        )
-        if names & {"corpus.jsonl", "queries.jsonl", "qrels"}:
-            raise
-        raise DataError(f"{error}. For classification: {LAYOUT}") from error

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isfinite, isinf
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +13,8 @@ from rich.table import Table
 from quantdrift.cli.findings import data_line, explain, headlines
 from quantdrift.cli.quantization import quantization_lines
 from quantdrift.errors import QuantDriftError
-from quantdrift.metrics import Metric, parse_metric
+from quantdrift.metrics import parse_metric
+from quantdrift.report.numbers import cell, has_value, show, show_interval
 from quantdrift.runs import Run
 from quantdrift.statistics import Estimate
 
@@ -134,63 +134,9 @@ def metric_table(title: str, estimates: Mapping[str, Estimate]) -> Table:
     return table
 
 
-def has_value(estimate: Estimate) -> bool:
-    """Whether there is a finite value to show."""
-    return estimate.value is not None and isfinite(estimate.value)
-
-
-def show(metric: Metric, estimate: Estimate) -> str:
-    """The value as people read it, a bound with its sign; "-" if there is none, ∞ if infinite."""
-    if estimate.value is None:
-        return "-"
-    sign = {None: "", "lower": "≥ ", "upper": "≤ "}[estimate.bound]
-    return sign + ("∞" if isinf(estimate.value) else _form(metric)(estimate.value))
-
-
-def show_interval(metric: Metric, estimate: Estimate) -> str:
-    """The 95 % interval as people read it; empty if there is none, or it is one of a bound."""
-    if (estimate.low is None and estimate.high is None) or estimate.bound is not None:
-        return ""
-    # where there is no end, what the metric can be at all is one
-    ends = (
-        metric.low if estimate.low is None else estimate.low,
-        metric.high if estimate.high is None else estimate.high,
-    )
-    shown = ["∞" if isinf(end) else _form(metric)(end) for end in ends]
-    return f"{shown[0]} to {shown[1]}"
-
-
-def cell(metric: Metric, estimate: Estimate, joint: str = " ") -> str:
-    """Value and interval for a table cell; "-" if there is no value, ∞ if it is infinite.
-
-    Args:
-        metric: whose estimate it is.
-        estimate: the estimate.
-        joint: between the two.
-    """
-    if not has_value(estimate):
-        return show(metric, estimate)
-    interval = show_interval(metric, estimate).replace(" %", "")  # the unit once is enough
-    return show(metric, estimate) + (f"{joint}({interval})" if interval else "")
-
-
 def print_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a Markdown table on standard output."""
     print("| " + " | ".join(head) + " |")
     print("|" + "---|" * len(head))
     for row in rows:
         print("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
-
-
-def _form(metric: Metric) -> Callable[[float], str]:
-    signed = "+" if metric.arm in {"change", "relative"} else ""
-    if metric.unit == "rate":
-        return lambda value: f"{_no_minus(100 * value, 1):{signed}.1f} %"
-    if metric.unit in {"rank", "items"}:
-        return lambda value: f"{value:{signed}g}"
-    return lambda value: f"{_no_minus(value, 4):{signed}.{3 if abs(value) >= 1 else 4}f}"
-
-
-def _no_minus(value: float, digits: int) -> float:
-    """0 for what rounds to 0, which would read -0."""
-    return value if round(value, digits) else 0.0

@@ -146,7 +146,7 @@ class Metric:
         if self.arm == "relative":
             reference = _joined(self._arm(evidence, "reference") for evidence in group)[defined]
             return relative_change_estimate(values[defined] + reference, reference)
-        estimate = replace(self._estimate(values[defined]), bound=self._bound(group))
+        estimate = replace(self.estimate(values[defined]), bound=self._bound(group))
         if estimate.value is not None and math.isinf(estimate.value):
             reason = self.family.infinite_when if estimate.bound != "upper" else _NOT_BOUNDED
             return replace(estimate, reason=reason)
@@ -197,7 +197,12 @@ class Metric:
         known = min((self.family.censored(run) for run in group if run.cut_short), default=math.inf)
         return np.where(values >= known, np.inf, values)
 
-    def _estimate(self, values: NDArray[np.float64]) -> Estimate:
+    def estimate(self, values: NDArray[np.float64]) -> Estimate:
+        """The estimate from values of inputs, as the metric makes it from evidence.
+
+        Args:
+            values: float64, at least one, no NaN.
+        """
         if self.uncertainty == "wilson":
             return rate_estimate(values)
         if self.uncertainty == "order statistics":

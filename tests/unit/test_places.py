@@ -125,7 +125,7 @@ def outs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         found.append(out)
         return SimpleNamespace(record={}, path=out)
 
-    monkeypatch.setattr(command, "run_spec", run)
+    monkeypatch.setattr(command, "measure", run)
     monkeypatch.setattr(command, "dataset_of", lambda _: data("b"))
     return found
 
@@ -148,7 +148,7 @@ def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "run_spec", interrupted)
+    monkeypatch.setattr(command, "measure", interrupted)
     with pytest.raises(Interrupted, match="layers that were finished are kept"):
         command.run_command(options())
     with pytest.raises(Interrupted, match=r"^no run was written$"):

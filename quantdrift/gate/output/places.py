@@ -1,0 +1,175 @@
+"""Where the result goes: files that are asked for, and the places that a CI offers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from quantdrift.errors import QuantDriftError, RunError
+from quantdrift.gate.output.junit import SUITE, junit_text
+from quantdrift.gate.output.markdown import TITLE, error_markdown, markdown_text
+from quantdrift.gate.result import EXIT_CODES, GateResult
+from quantdrift.whole_file import write_text
+
+__all__ = [
+    "check_report",
+    "exit_code",
+    "json_text",
+    "tell_ci",
+    "tell_ci_of_error",
+    "write_report",
+]
+
+SUMMARY = "GITHUB_STEP_SUMMARY"
+OUTPUT = "GITHUB_OUTPUT"
+"""Environment variables that hold a path, of GitHub and of those that run its actions."""
+
+_MOST_SUMMARY = 1024 * 1024
+"""Bytes. GitHub shows nothing of a step whose summary is longer."""
+
+_WRITERS: dict[str, Callable[..., str]] = {
+    ".md": markdown_text,
+    ".markdown": markdown_text,
+    ".xml": junit_text,
+}
+_SUFFIXES = (*_WRITERS, ".json")
+
+
+def exit_code(result: GateResult, *, accept_underpowered: bool) -> int:
+    """What the command ends with.
+
+    Args:
+        result: a judged run.
+        accept_underpowered: whether too few inputs end in success.
+    """
+    accepted = accept_underpowered and result.verdict == "underpowered"
+    return EXIT_CODES["pass"] if accepted else result.exit_code
+
+
+def json_text(result: GateResult, *, accept_underpowered: bool = False) -> str:
+    """A judged run as a JSON object, in ASCII; `exit_code` is what the command ends with.
+
+    Args:
+        result: a judged run.
+        accept_underpowered: whether too few inputs end in success.
+    """
+    code = exit_code(result, accept_underpowered=accept_underpowered)
+    content = {**result.to_json(), "exit_code": code}
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def check_report(path: Path) -> None:
+    """Refuse a place that cannot take a report, before hours go into one.
+
+    Args:
+        path: where it is to be written.
+
+    Raises:
+        QuantDriftError: the suffix tells no format, or something other than a report is there.
+    """
+    if path.suffix.lower() not in _SUFFIXES:
+        raise QuantDriftError(
+            f"the name of a report tells its format: expected .md or .markdown (Markdown), .xml "
+            f"(JUnit) or .json; got {str(path)!r}"
+        )
+    if path.exists() and not _is_report(path):
+        raise RunError(
+            f"{path} holds something that is not a report of the gate; expected a new file or an "
+            "earlier report to replace. Choose another place."
+        )
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        text = path.read_text(encoding="utf-8")
+        if not text.strip():
+            return True
+        if path.suffix.lower() == ".json":
+            content: Any = json.loads(text)
+            return isinstance(content, dict) and {"verdict", "rules"} <= content.keys()
+    except (OSError, ValueError):
+        return False
+    if path.suffix.lower() == ".xml":
+        return f'<testsuites name="{SUITE}"' in text
+    return text.startswith(TITLE)
+
+
+def write_report(result: GateResult, path: Path, *, accept_underpowered: bool = False) -> None:
+    """Write a report whole, replacing an earlier one; the suffix tells its format.
+
+    Args:
+        result: a judged run.
+        path: the file: .md or .markdown, .xml (JUnit) or .json.
+        accept_underpowered: whether too few inputs end in success.
+
+    Raises:
+        QuantDriftError: no format has that suffix, something else is there, or it cannot be
+            written.
+    """
+    check_report(path)
+    writer = _WRITERS.get(path.suffix.lower(), json_text)
+    write_text(path, writer(result, accept_underpowered=accept_underpowered), what="the report")
+
+
+def tell_ci(
+    result: GateResult, environ: Mapping[str, str], *, accept_underpowered: bool = False
+) -> list[str]:
+    """Tell the CI: Markdown for its summary page, and the verdict for the steps that follow.
+
+    Args:
+        result: a judged run.
+        environ: environment variables.
+        accept_underpowered: whether too few inputs end in success.
+
+    Returns:
+        Notes: what could not be written. The gate's verdict does not depend on it.
+    """
+    code = exit_code(result, accept_underpowered=accept_underpowered)
+    text = markdown_text(result, accept_underpowered=accept_underpowered)
+    return _tell(environ, text, result.verdict, code)
+
+
+def tell_ci_of_error(message: str, environ: Mapping[str, str]) -> list[str]:
+    """Tell the CI that nothing was judged, and why.
+
+    Args:
+        message: of the error.
+        environ: environment variables.
+
+    Returns:
+        Notes, as `tell_ci`.
+    """
+    return _tell(environ, error_markdown(message), "error", EXIT_CODES["error"])
+
+
+def _tell(environ: Mapping[str, str], text: str, verdict: str, code: int) -> list[str]:
+    notes = []
+    if place := environ.get(SUMMARY):
+        notes += _append(Path(place), text, "the summary", SUMMARY, most=_MOST_SUMMARY)
+    if place := environ.get(OUTPUT):
+        lines = f"verdict={verdict}\nexit-code={code}\n"
+        notes += _append(Path(place), lines, "the outputs", OUTPUT)
+    return notes
+
+
+def _append(
+    path: Path, text: str, what: str, variable: str, *, most: int | None = None
+) -> list[str]:
+    """Add to what others wrote; a note if that cannot be done."""
+    try:
+        held = path.read_bytes() if path.exists() else b""
+        # what stands there may end within a line
+        start = "" if not held or held.endswith(b"\n") else "\n"
+        added = f"{start}{text}".encode()
+        if most is not None and len(held) + len(added) > most:
+            return [
+                f"{what} of the CI was not written: with what is there ({len(held):,} bytes) it "
+                f"would be longer than {most:,} bytes, and none of it would be shown"
+            ]
+        with path.open("ab") as file:
+            file.write(added)
+    except OSError as error:
+        return [f"{what} of the CI was not written to {path} ({variable}): {error.strerror}"]
+    return []

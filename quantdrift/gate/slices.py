@@ -1,0 +1,45 @@
+"""Named slices of the inputs: by patterns on their ids, for rules that look at a part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.errors import DataError, UnknownNameError
+
+__all__ = ["Slices", "in_slice"]
+
+Slices = Mapping[str, Sequence[str]]
+"""Name of a slice to patterns on input ids, with `*`, `?` and `[...]`; an input belongs if one
+of them matches."""
+
+
+def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.bool_]:
+    """Which inputs belong to a slice, bool [n_inputs].
+
+    Args:
+        name: of the slice.
+        slices: those there are.
+        input_ids: of the inputs.
+
+    Raises:
+        UnknownNameError: there is no slice of that name.
+        DataError: no input belongs to it.
+
+    >>> in_slice("german", {"german": ["de-*"]}, ["de-1", "en-1"]).tolist()
+    [True, False]
+    """
+    if name not in slices:
+        hint = "(expected one under [tool.quantdrift.gate.slices], or --slice NAME=PATTERN)"
+        raise UnknownNameError("slice", name, slices, hint=hint)
+    patterns = slices[name]
+    found = [any(fnmatchcase(each, pattern) for pattern in patterns) for each in input_ids]
+    if not any(found):
+        raise DataError(
+            f"the slice {name!r} ({', '.join(patterns)}) holds no input; ids are like "
+            f"{', '.join(repr(each) for each in input_ids[:3])}"
+        )
+    return np.array(found, dtype=np.bool_)

@@ -1,0 +1,102 @@
+"""Gating a finished run of 1,000 queries, against the same tests by pandas, scipy and statsmodels.
+
+Both are whole commands, imports included, as a CI runs them. The wanted figures: a ratio below 1,
+and less than a second for ours.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from timing import in_turn, report
+
+from quantdrift.measurement.assembly import assemble
+from quantdrift.runs import write_run
+from quantdrift.scoring import score_matrix
+
+N, ITEMS, K = 1_000, 2_000, 200
+ROUNDS = 9
+
+OTHER = """
+import sys
+import numpy as np, pandas as pd
+from scipy import stats
+from statsmodels.stats.contingency_tables import mcnemar
+
+def discount(ranks):
+    return 1 / np.log2(ranks + 2)
+
+def outcomes(place):
+    table = pd.read_parquet(place + "/evidence.parquet")
+    relevant = table["judged_items"].map(set)
+    lost, gain = [], []
+    for before, after, labels in zip(table.reference_items, table.candidate_items, relevant):
+        lost.append(bool(labels & set(before[:10]) - set(after[:10])))
+        gain.append(sum(discount(rank) for rank, item in enumerate(after[:10]) if item in labels))
+    return table["flip"].to_numpy(), np.array(lost), np.array(gain)
+
+a, b = outcomes(sys.argv[1]), outcomes(sys.argv[2])
+for one, other in zip(a[:2], b[:2]):
+    mcnemar(pd.crosstab(one, other).reindex([0, 1]).T.reindex([0, 1]).fillna(0), exact=True)
+stats.permutation_test((a[2] - b[2],), np.sum, permutation_type="samples", n_resamples=9999)
+"""
+"""What somebody who has the run folders would write: flips, lost documents and nDCG, two tests by
+McNemar and one by randomization; no intervals, no equivalence, no list of inputs."""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("gate")
+    rng = np.random.default_rng(0)
+    reference = rng.normal(size=(N, ITEMS)).astype(np.float32)
+    best = reference.argmax(axis=1)
+    paths = []
+    for name, noise in (("a", 0.05), ("b", 0.08)):
+        candidate = reference + noise * rng.normal(size=reference.shape).astype(np.float32)
+        ids = [f"q{row}" for row in range(N)]
+        evidence = assemble(
+            score_matrix(reference, candidate, k=K),
+            input_ids=ids,
+            item_ids=[f"d{item}" for item in range(ITEMS)],
+            qrels={name: {f"d{item}": 1} for name, item in zip(ids, best, strict=True)},
+        )
+        record = {
+            "spec": f"minilm@W4-{name}",
+            "model": {"name": "minilm", "fingerprint": "reference"},
+            "data": {"name": "corpus", "fingerprint": "texts"},
+            "settings": {"k": K, "similarity": "cosine"},
+        }
+        paths.append(write_run(root / name, evidence=evidence, record=record).path)
+    return paths[0], paths[1]
+
+
+def test_a_finished_run(
+    runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = runs
+    baseline = tmp_path / "drift-baseline.json"
+
+    def gate(run: Path, *more: str) -> int:
+        command = [sys.executable, "-m", "quantdrift", "gate", str(run), "--baseline"]
+        done = subprocess.run(
+            [*command, str(baseline), *more], capture_output=True, check=False, cwd=tmp_path
+        )
+        return done.returncode
+
+    def other() -> None:
+        command = [sys.executable, "-c", OTHER, str(a), str(b)]
+        subprocess.run(command, capture_output=True, check=True)
+
+    assert gate(a, "--update") == 0
+    assert gate(b) == 1
+    start = time.perf_counter()
+    gate(b)
+    seconds = time.perf_counter() - start
+    ratios = in_turn(lambda: gate(b), other, ROUNDS)
+    with capsys.disabled():
+        report("gating a finished run", ratios, f"{N:,} x {K} ranks; ours took {seconds:.2f} s")

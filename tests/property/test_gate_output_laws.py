@@ -1,0 +1,120 @@
+"""Laws of what tells of a judged run: text from outside comes through as text, and only as text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from quantdrift.finished.changed import Changed
+from quantdrift.gate.output.escape import code, prose
+from quantdrift.gate.output.junit import junit_text
+from quantdrift.gate.output.markdown import markdown_text
+from quantdrift.gate.output.places import json_text
+from quantdrift.gate.output.shown import clean, shown
+from quantdrift.gate.result import GateResult, Judgement, Worst
+from quantdrift.gate.rule import parse_rule
+from quantdrift.gate.snapshot import Identity
+
+SIGNS = st.text(alphabet="ab1 |`\\<>&;#[]()!*_~:/.@$-+='\"\n\t\x1b\u202e")
+TEXTS = SIGNS | st.text(alphabet=st.characters(exclude_categories=()))
+"""Signs that mean something somewhere; and anything, halves of surrogate pairs included."""
+
+
+def inlines(text: str) -> list[Token]:
+    reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
+    return [token for token in reader.parse(text) if token.type == "inline"]
+
+
+def read(token: Token) -> str:
+    """What a reader sees, if there is nothing but text, code and the tags of code."""
+    for child in token.children or ():
+        assert child.type in {"text", "text_special", "code_inline", "html_inline"}
+        if child.type == "html_inline":
+            assert child.content in {"<code>", "</code>", "<wbr>"}
+    return "".join(child.content for child in token.children or () if child.type != "html_inline")
+
+
+def judged(name: str) -> GateResult:
+    """A run in which everything from outside is that name."""
+    identity = Identity(
+        spec=name,
+        reference="r",
+        reference_digest=None,
+        candidate_digest=None,
+        data=name,
+        data_digest=None,
+    )
+    changed = Changed(
+        input_id=name,
+        before=name,
+        after=name,
+        rank_before=None,
+        rank_after=2,
+        was_right=None,
+        is_right=None,
+        lead=None,
+    )
+    rule = replace(parse_rule("flip@1 no worse by 0.03"), on=name)
+    return GateResult(
+        verdict="fail",
+        judgements=(Judgement(rule=rule, outcome="fail", reason=name),),
+        identity=identity,
+        n_inputs=3,
+        baseline=identity,
+        differs=(name,),
+        notes=(name,),
+        n_changed=1,
+        n_new=1,
+        n_answers_changed=1,
+        worst=(Worst(changed=changed, part="", new=True),),
+        alpha=0.05,
+    )
+
+
+@given(name=TEXTS)
+def test_a_name_in_code_is_read_as_it_is(name: str) -> None:
+    kept = clean(name)
+    assert [read(token) for token in inlines(code(name))] == ([kept] if kept else [])
+    cells = inlines(f"| a | b |\n|---|---|\n| {code(name)} | end |")
+    assert [read(token) for token in cells] == ["a", "b", kept, "end"]
+
+
+@given(sentence=TEXTS)
+def test_a_sentence_is_read_as_it_is(sentence: str) -> None:
+    kept = clean(sentence)
+    found = [read(token) for token in inlines(f"- {prose(sentence)}\n- end")]
+    assert found == ([kept, "end"] if kept else ["end"])
+    assert [read(token) for token in inlines(prose(sentence))] == ([kept] if kept else [])
+
+
+@given(text=TEXTS, limit=st.integers(min_value=3, max_value=80))
+def test_what_is_shown_is_one_line_of_a_greatest_length(text: str, limit: int) -> None:
+    found = shown(text, limit)
+    assert 0 < len(found) <= max(limit, len("(empty)"))
+    assert found.splitlines() == [found]
+    assert clean(found) == found
+    found.encode()
+
+
+@given(name=TEXTS)
+def test_markdown_of_any_names_has_two_tables_and_no_tag_but_code(name: str) -> None:
+    text = markdown_text(judged(name))
+    text.encode()
+    for token in inlines(text):
+        read(token)
+    lines = text.splitlines()
+    assert sum(re.fullmatch(r"\|(---\|)+", line) is not None for line in lines) == 2
+
+
+@given(name=TEXTS)
+def test_junit_and_json_of_any_names_can_be_read(name: str) -> None:
+    root = ElementTree.fromstring(junit_text(judged(name)).encode())
+    assert [element.tag for element in root.iter()][:2] == ["testsuites", "testsuite"]
+    assert len(list(root.iter("failure"))) == 1
+    assert json_text(judged(name)).isascii()

@@ -1,0 +1,150 @@
+"""Judged runs made by hand, for what tells of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from quantdrift.finished.changed import Changed
+from quantdrift.gate.result import GateResult, Judgement, Outcome, Worst, verdict_of
+from quantdrift.gate.rule import parse_rule
+from quantdrift.gate.snapshot import Identity
+from quantdrift.statistics import Estimate
+
+IDENTITY = Identity(
+    spec="minilm@W4-rtn",
+    reference="minilm",
+    reference_digest="a" * 64,
+    candidate_digest="b" * 64,
+    data="cranfield (test)",
+    data_digest="c" * 64,
+)
+
+NASTY = (
+    "a|b",
+    "`code`",
+    "``",
+    "<script>alert(1)</script>",
+    "</details><h1>pass</h1>",
+    "[pass](http://evil.example)",
+    "![](http://evil.example/x.png)",
+    "http://evil.example",
+    "www.evil.example",
+    "www.",
+    "someone@evil.example",
+    "@someone",
+    "#1",
+    "**bold** _it_ ~~no~~",
+    "&lt;b&gt;",
+    "a\\|b",
+    "\\",
+    "line\n\n# heading\n\n| a |\n|---|",
+    "\x1b[31mred\x00",
+    "\u202egnp.exe",
+    "half \ud800 pair \uffff",
+    "1. one",
+    "- one",
+    "> quoted",
+    "--- --- ---",
+    "$`x`$ $x$",
+    ":tada:",
+    "]]>",
+    "",
+    " ",
+    "x" * 500,
+)
+"""What a name of an input could try."""
+
+
+def judgement(
+    rule: str, outcome: Outcome = "pass", reason: str = "fine", **found: Any
+) -> Judgement:
+    return Judgement(rule=parse_rule(rule), outcome=outcome, reason=reason, **found)
+
+
+WORSE = judgement(
+    "flip@1 no worse by 0.03",
+    "fail",
+    "shown to be worse",
+    n=1509,
+    now=Estimate(value=0.244, low=0.2231, high=0.2664, n=1509),
+    before=0.2,
+    difference=Estimate(value=0.044, low=0.021, high=0.0678, n=1509),
+    worse=100,
+    better=34,
+    set_aside=3,
+    p_worse=0.0001,
+    p_worse_holm=0.0003,
+    p_no_worse=0.9,
+    needed=1201,
+)
+FEW = judgement(
+    "ndcg@10 no worse by 0.03",
+    "underpowered",
+    "too few inputs to tell: 225, and it takes about 640",
+    n=225,
+    now=Estimate(value=0.3912, low=0.36, high=0.42, n=225),
+    before=0.4,
+    difference=Estimate(value=-0.0088, low=-0.03, high=0.0123, n=225),
+    worse=40,
+    better=30,
+    p_worse=0.2,
+    p_worse_holm=0.4,
+    p_no_worse=0.08,
+    needed=640,
+)
+LIMIT = judgement(
+    "flip@1 <= 0.25",
+    "pass",
+    "within the limit",
+    n=1509,
+    now=Estimate(value=0.244, low=0.2231, high=0.2664, n=1509),
+)
+BROKEN = replace(LIMIT, rule=parse_rule("flip@1 <= 0.2"), outcome="fail", reason="above the limit")
+UNDEFINED = judgement("flip@1 beyond noise <= 0.05", "error", "undefined: there is no noise floor")
+OTHER = judgement("flip@1 no worse by 0.03", "incomparable", "not of the same, see below")
+
+
+def worst(
+    input_id: str = "q7",
+    before: str | None = "d1",
+    after: str | None = "d9",
+    *,
+    part: str = "",
+    new: bool | None = True,
+    **changes: Any,
+) -> Worst:
+    changed = Changed(
+        input_id=input_id,
+        before=before,
+        after=after,
+        rank_before=4,
+        rank_after=3,
+        was_right=True,
+        is_right=False,
+        lead=0.01234,
+    )
+    return Worst(changed=replace(changed, **changes), part=part, new=new)
+
+
+def result(*judgements: Judgement, **changes: Any) -> GateResult:
+    """A run of 1,509 inputs of which 312 changed, 25 of them newly; its verdict by its rules."""
+    plain = GateResult(
+        verdict=verdict_of([each.outcome for each in judgements]),
+        judgements=judgements,
+        identity=IDENTITY,
+        n_inputs=1509,
+        baseline=IDENTITY,
+        differs=(),
+        notes=(),
+        n_changed=312,
+        n_new=25,
+        n_answers_changed=40,
+        worst=(),
+        alpha=0.05,
+    )
+    return replace(plain, **changes)
+
+
+def no_baseline(*judgements: Judgement, **changes: Any) -> GateResult:
+    return result(*judgements, baseline=None, n_new=None, n_answers_changed=None, **changes)

@@ -1,0 +1,253 @@
+"""Limits: on what is observed, on what has to be shown, and on what is only known to be bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from finished_samples import A, B, write_trec
+from gate_samples import evidence, rules, target
+from scipy import stats
+
+from quantdrift.finished.diff import diff_runs
+from quantdrift.finished.readers.formats import read_finished
+from quantdrift.gate.judge import gate
+from quantdrift.gate.result import Judgement
+from quantdrift.gate.target import Target, target_of_diff
+from quantdrift.metrics import FAMILIES, MetricError, members
+
+EXACT = pytest.approx
+
+
+def limit(judged: Target, rule: str, **asked: Any) -> Judgement:
+    (found,) = gate(judged, rules(rule), **asked).judgements
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rule", "outcome", "reason"),
+    [
+        ("flip@1 <= 0.25", "pass", "within the limit"),
+        ("flip@1 <= 0.2499", "fail", "above the limit"),
+        ("flip@1 >= 0.25", "pass", "within the limit"),
+        ("flip@1 >= 0.2501", "fail", "below the limit"),
+        ("flip@1 <= 1", "pass", "within the limit"),
+        ("flip@1 <= 0", "fail", "above the limit"),
+        ("reference.ndcg@10 >= 1", "pass", "within the limit"),
+        ("ndcg@10 >= 0.95", "fail", "below the limit"),
+        ("recall@10 >= 1", "pass", "within the limit"),
+        ("gold_lost@1 <= 25 %", "pass", "within the limit"),
+    ],
+)
+def test_what_is_observed_decides(rule: str, outcome: str, reason: str) -> None:
+    """15 of 60 inputs flip, so that nDCG@10 is 0.75 + 0.25 / log2(3), 0.908."""
+    found = limit(target(evidence(range(15))), rule)
+    assert (found.outcome, found.reason) == (outcome, reason)
+    assert (found.n, found.before, found.p_worse, found.difference) == (60, None, None, None)
+
+
+def test_a_change_and_a_ratio_of_means() -> None:
+    here = target(evidence(range(15)))
+    loss = 0.25 * (1 - 1 / np.log2(3))
+    for arm in ("change", "relative"):  # the reference's mean is 1
+        found = limit(here, f"{arm}.ndcg@10 >= -0.1")
+        assert found.outcome == "pass"
+        assert found.now is not None
+        assert found.now.value == EXACT(-loss)
+        assert limit(here, f"{arm}.ndcg@10 >= -0.09").outcome == "fail"
+
+
+def test_a_limit_that_is_met_exactly_holds_in_any_order_of_inputs() -> None:
+    """0.1 + 0.2 + 0.3 is not 0.6 to the last bit, and 0.3 + 0.2 + 0.1 is."""
+    whole = evidence(range(7), n=60)
+    here = [target(whole.part(np.random.default_rng(n).permutation(60))) for n in range(30)]
+    values = {float(each.values(rules("ndcg@10 <= 1")[0].metric).mean()) for each in here}
+    for value in values:
+        for each in here:
+            assert limit(each, f"ndcg@10 <= {value!r}").outcome == "pass"
+            assert limit(each, f"ndcg@10 >= {value!r}").outcome == "pass"
+
+
+def test_medians_and_infinity() -> None:
+    """No delta at all: every separation ratio is infinite, and above any limit."""
+    exact = target(evidence([]))
+    assert limit(exact, "separation >= 1").outcome == "pass"
+    assert limit(exact, "separation <= 1000").outcome == "fail"
+    flipped = target(evidence(range(60)))
+    assert limit(flipped, "separation >= 0.5").outcome == "pass"
+    assert limit(flipped, "separation >= 0.51").outcome == "fail"
+
+
+def test_shown_is_the_binomial_test_of_scipy() -> None:
+    here = target(evidence(range(3)))
+    for share in (0.02, 0.05, 0.1, 0.25):
+        found = limit(here, f"flip@1 <= {share} shown")
+        below = stats.binomtest(3, 60, share, alternative="less").pvalue
+        above = stats.binomtest(3, 60, share, alternative="greater").pvalue
+        assert (found.p_no_worse, found.p_worse) == (EXACT(below), EXACT(above))
+        other = limit(here, f"flip@1 >= {share} shown")
+        assert (other.p_no_worse, other.p_worse) == (EXACT(above), EXACT(below))
+
+
+@pytest.mark.parametrize(
+    ("rule", "outcome", "reason"),
+    [
+        ("flip@1 <= 0.5 shown", "pass", "shown to be within the limit"),
+        ("flip@1 <= 0.3 shown", "underpowered", "neither within nor beyond the limit is shown"),
+        ("flip@1 <= 0.1 shown", "fail", "shown to be beyond the limit"),
+        ("flip@1 >= 0.1 shown", "pass", "shown to be within the limit"),
+        ("flip@1 >= 0.5 shown", "fail", "shown to be beyond the limit"),
+        ("flip@1 <= 1 shown", "pass", "shown to be within the limit"),
+        ("flip@1 >= 0 shown", "pass", "shown to be within the limit"),
+        ("ndcg@10 >= 0.5 shown", "pass", "shown to be within the limit"),
+        ("ndcg@10 >= 0.99 shown", "fail", "shown to be beyond the limit"),
+    ],
+)
+def test_what_shown_comes_to(rule: str, outcome: str, reason: str) -> None:
+    found = limit(target(evidence(range(15))), rule)
+    assert (found.outcome, found.reason) == (outcome, reason)
+
+
+def test_all_inputs_flipped_shows_nothing_of_a_limit_at_the_end() -> None:
+    found = limit(target(evidence(range(60))), "flip@1 <= 1 shown")
+    assert (found.outcome, found.p_worse, found.p_no_worse) == ("underpowered", 1, 1)
+
+
+def test_shown_without_a_bound_may_know_one_p_value_or_none() -> None:
+    """A grade has no greatest value: where few differ, nothing bounds what was not seen."""
+    found = limit(target(evidence(range(5))), "served_relevance <= 2 shown")
+    assert (found.p_worse, found.p_worse_holm) == (None, None)
+    assert found.p_no_worse is not None
+    assert (found.outcome, found.reason) == ("pass", "shown to be within the limit")
+    none = limit(target(evidence(range(5, 60))), "served_relevance <= 0.5 shown")
+    assert (none.p_worse, none.p_no_worse) == (None, None)
+    assert none.outcome == "underpowered"
+    assert none.reason == "neither within nor beyond the limit is shown"
+
+
+def test_holm_counts_limits_that_have_to_be_shown() -> None:
+    here = target(evidence(range(15)))
+    alone = limit(here, "flip@1 <= 0.16 shown")
+    asked = rules("flip@1 <= 0.16 shown", "gold_lost@1 <= 0.5 shown", "flip@1 <= 0.5")
+    found = gate(here, asked).judgements
+    assert alone.p_worse is not None
+    assert alone.p_worse_holm == alone.p_worse
+    assert found[0].p_worse_holm == EXACT(2 * alone.p_worse)
+    assert 0.025 < alone.p_worse < 0.05
+    assert (alone.outcome, found[0].outcome) == ("fail", "underpowered")
+    assert found[2].p_worse_holm is None
+
+
+def test_beyond_noise() -> None:
+    """15 inputs flip, 3 of them and one more by noise: (15 - 4) / 60 are left."""
+    here = target(evidence(range(15), noise=[0, 1, 2, 40]))
+    found = limit(here, "flip@1 beyond noise <= 0.2")
+    assert found.now is not None
+    assert found.now.value == EXACT(11 / 60)
+    assert (found.outcome, found.n) == ("pass", 60)
+    assert limit(here, "flip@1 beyond noise <= 18 %").outcome == "fail"
+    assert limit(here, "flip@1 beyond noise <= 0.5 shown").outcome == "pass"
+    assert limit(here, "flip@1 beyond noise <= 0.01 shown").outcome == "fail"
+    # more noise than flips is possible
+    other = limit(target(evidence([], noise=range(6))), "flip@1 beyond noise <= 0")
+    assert other.now is not None
+    assert other.now.value == EXACT(-0.1)
+
+
+def test_beyond_noise_of_a_slice() -> None:
+    here = target(evidence(range(15), noise=[0, 1, 2, 40]))
+    found = limit(here, "flip@1 [first] beyond noise <= 0.1", slices={"first": ["q?"]})
+    assert found.now is not None
+    assert (found.now.value, found.n, found.outcome) == (EXACT(7 / 10), 10, "fail")
+
+
+def test_noise_that_was_not_measured() -> None:
+    found = limit(target(evidence(range(15))), "flip@1 beyond noise <= 0.5")
+    assert found.outcome == "error"
+    assert "no noise floor; measure it again without --no-noise-floor" in found.reason
+    other = limit(target(evidence(range(15))), "noise_floor <= 0.01")
+    assert other.reason == "undefined: the noise floor was not measured"
+
+
+@pytest.mark.parametrize("words", ["<= 0.5", "<= 0.5 shown"])
+def test_undefined_is_an_error_and_says_why(words: str) -> None:
+    unlabelled = target(evidence(range(15), labels=False))
+    found = limit(unlabelled, f"gold_lost@10 {words}")
+    assert (found.outcome, found.reason) == ("error", "undefined: no relevance labels")
+    assert limit(unlabelled, "relative.ndcg@10 >= -0.5").outcome == "error"
+    none = limit(target(evidence([])), f"flip_to_irrelevant {words}")
+    assert none.reason == "undefined: no input with a judgement flipped"
+    sliced = limit(
+        target(evidence([40])), f"flip_to_irrelevant [first] {words}", slices={"first": ["q?"]}
+    )
+    assert (sliced.outcome, sliced.reason) == ("error", none.reason)
+
+
+def test_a_run_that_stored_too_few_ranks() -> None:
+    here = target(evidence(range(3), k=5))
+    with pytest.raises(MetricError, match=r"run again with --k 10"):
+        gate(here, rules("ndcg@10 >= 0.5"))
+    assert limit(here, "ndcg@5 >= 0.5").outcome == "pass"
+
+
+def test_a_slice_of_all_inputs_is_no_slice() -> None:
+    """Values of a slice are not rounded, and estimated as those of the whole."""
+    here = target(evidence(range(7), noise=range(3, 9)))
+    for family in FAMILIES.values():
+        for metric in members(family):
+            low, high = metric.low, metric.high
+            number = low if np.isfinite(low) else min(high, 0.0)
+            whole = limit(here, f"{metric} >= {number!r}")
+            part = limit(here, f"{metric} [all] >= {number!r}", slices={"all": ["*"]})
+            assert (whole.outcome, whole.n) == (part.outcome, part.n), str(metric)
+            if whole.now is not None:
+                assert part.now is not None
+                assert part.now.value == EXACT(whole.now.value, abs=1e-15), str(metric)
+
+
+def test_scores_of_the_size_of_rounding_are_not_rounded_in_a_slice() -> None:
+    found = evidence([])
+    tiny = np.full(60, 4e-7, dtype=np.float32)
+    small = target(type(found)(**{**fields(found), "delta_max": tiny}))
+    for rule in ("epsilon <= 1e-7", "epsilon [all] <= 1e-7"):
+        assert limit(small, rule, slices={"all": ["*"]}).outcome == "fail"
+
+
+def fields(of: Any) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in of.__slots__}
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Target:
+    """Two TREC runs: q1 flips and q2 does not; epsilon is at least 0.1 and 0.05."""
+    paths = [write_trec(tmp_path / f"{name}.trec", held) for name, held in (("a", A), ("b", B))]
+    return target_of_diff(diff_runs(*(read_finished(path) for path in paths)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "outcome", "reason"),
+    [
+        ("flip@1 <= 0.5", "pass", "within the limit"),
+        ("at_risk <= 0.3", "fail", "above the limit"),
+        ("epsilon <= 0.01", "fail", "above the limit"),
+        ("separation >= 2", "fail", "below the limit"),
+        ("at_risk <= 0.9", "error", "undefined: only a bound is known"),
+        ("at_risk >= 0.3", "error", "undefined: only a bound is known"),
+        ("at_risk >= 0.9", "error", "undefined: only a bound is known"),
+        ("separation >= 1", "error", "undefined: only a bound is known"),
+        ("separation <= 2", "error", "undefined: only a bound is known"),
+        ("at_risk <= 0.3 shown", "error", "undefined: only a bound is known"),
+        ("at_risk [all] <= 0.3", "error", "undefined: only a bound is known"),
+        ("coverage@0.1 >= 0.5", "error", "undefined: needs every item's score in both arms"),
+        ("tau_b@10 >= 0.5", "error", "undefined: needs every item's score in both arms"),
+        ("rbo@10 >= 0.5", "error", "these lists are 3 deep"),
+        ("separation >= 0.5", "error", "undefined: only a bound is known"),
+    ],
+)
+def test_a_bound_decides_one_way_only(listed: Target, rule: str, outcome: str, reason: str) -> None:
+    """at_risk is at least 0.5 and the separation ratio at most 1.75, epsilon at least 0.075."""
+    found = limit(listed, rule, slices={"all": ["*"]})
+    assert found.outcome == outcome
+    assert reason in found.reason
