@@ -1,0 +1,76 @@
+"""`assert_drift`: measure a pair, judge it, and fail with what there is to see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from quantdrift_pytest.errors import OURS, in_short
+from quantdrift_pytest.session import current
+
+if TYPE_CHECKING:
+    from quantdrift.gate.rule import Rule
+    from quantdrift_pytest.drift import Drift
+
+__all__ = ["assert_drift"]
+
+
+def assert_drift(
+    spec: str,
+    *,
+    data: str | PathLike[str] | None = None,
+    task: str | None = None,
+    split: str = "test",
+    baseline: str | PathLike[str] | None = None,
+    rules: str | Rule | Iterable[str | Rule] = (),
+    slices: Mapping[str, str | Sequence[str]] | None = None,
+    alpha: float = 0.05,
+    accept_underpowered: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **limits: float,
+) -> Drift:
+    """Assert that quantization changes no more than is allowed.
+
+    What was measured before, in this session or an earlier one, is not measured again.
+
+    Args:
+        spec: `MODEL@SCHEME`, or `MODEL vs CHECKPOINT`.
+        data: folder of the data; a path begins at pytest's rootdir.
+        task: name of a task, in place of a folder.
+        split: of the folder.
+        baseline: committed file that the run is compared with, input by input; it begins at the
+            rootdir too. `pytest --quantdrift-update` writes it.
+        rules: what is asked, as in `quantdrift gate`; with a baseline and without rules, that the
+            run be no worse than it.
+        slices: of inputs, name to patterns on their ids, for rules that look at one.
+        alpha: level of the tests, over all rules.
+        accept_underpowered: whether too few inputs to tell end in a warning, not in a failure.
+        settings: of the measurement: k, batch_size, noise_floor, seed, device, revision.
+        limits: by metric: `flip=0.25` is the rule `flip@1 <= 0.25`, `gold_lost_at_10=0.1` is
+            `gold_lost@10 <= 0.1`; where higher is better it is a minimum, `ndcg_at_10=0.6` is
+            `ndcg@10 >= 0.6`.
+
+    Returns:
+        The measurement, for further asserts.
+
+    Raises:
+        AssertionError: a rule does not hold, or cannot be judged.
+        pytest.UsageError: nothing is asked, or there is no session.
+        QuantDriftError: spec, data, model, a rule or the baseline cannot be used.
+    """
+    __tracebackhide__ = True
+    session = current()
+    from quantdrift_pytest.measuring import measured  # noqa: PLC0415 -- numpy, pyarrow
+    from quantdrift_pytest.question import asked  # noqa: PLC0415 -- numpy
+    from quantdrift_pytest.verdicts import settle  # noqa: PLC0415 -- numpy, pyarrow
+
+    try:
+        question = asked(
+            session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, limits=limits
+        )
+        drift = measured(session, spec, data=data, task=task, split=split, settings=settings or {})
+        settle(drift, question, accept_underpowered=accept_underpowered)
+    except OURS as error:
+        raise in_short(error) from None
+    return drift

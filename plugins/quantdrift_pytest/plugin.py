@@ -1,0 +1,157 @@
+"""The hooks of pytest: options, marker, fixture, and what is said at the end.
+
+pytest imports this in every session of an environment that has quantdrift. So nothing but pytest is
+imported here, and a suite that does not use it sees no difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from quantdrift_pytest import session as sessions
+
+if TYPE_CHECKING:
+    from quantdrift_pytest.fixture import Drifts
+
+__all__ = ["ASSERTED", "drift"]
+
+MARKER = "drift"
+_HELP = (
+    "drift(spec, *, data=None, task=None, baseline=None, rules=(), **limits): assert_drift of "
+    "quantdrift_pytest before the test's body; tests that use the fixture have the marker too."
+)
+_TOLD = "quantdrift"
+"""Of a report: what the test asserted. pytest-xdist carries it from the worker."""
+
+ASSERTED = pytest.StashKey[list[dict[str, Any]]]()
+"""What a test has asserted since its last report."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("quantdrift", "drift of quantized models")
+    group.addoption(
+        "--quantdrift-update",
+        action="store_true",
+        help="Write the baselines that tests name, instead of comparing with them; limits still "
+        "hold.",
+    )
+    group.addoption(
+        "--quantdrift-no-cache",
+        action="store_true",
+        help="Measure anew, without runs and embeddings of earlier sessions.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known, and begin."""
+    config.addinivalue_line("markers", _HELP)
+    sessions.begin(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End."""
+    sessions.end(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist which session it belongs to."""
+    node.workerinput[sessions.WORKER] = sessions.current().id
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that take the fixture, before `-m` leaves some out."""
+    for item in items:
+        if _takes_fixture(item) and item.get_closest_marker(MARKER) is None:
+            item.add_marker(MARKER)
+
+
+def _takes_fixture(item: pytest.Item) -> bool:
+    if MARKER not in getattr(item, "fixturenames", ()):
+        return False
+    # a project may have a fixture of that name, of its own or on top of ours; pytest has no public
+    # way to tell
+    info = getattr(item, "_fixtureinfo", None)
+    definitions = () if info is None else info.name2fixturedefs.get(MARKER, ())
+    for each in reversed(definitions):  # the one that is used first
+        if getattr(each.func, "__module__", None) == __name__:
+            return True
+        if MARKER not in each.argnames:
+            return False
+    return False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Know which test is running."""
+    running = sessions.current()
+    before, running.item = running.item, item
+    item.stash[ASSERTED] = []
+    try:
+        return (yield)
+    finally:
+        running.item = before
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Assert what the markers ask, as the first part of the test."""
+    __tracebackhide__ = True
+    marks = [mark for mark in item.iter_markers(MARKER) if mark.args or mark.kwargs]
+    if marks:
+        from quantdrift_pytest.fixture import hold_marks  # noqa: PLC0415 -- only where there is one
+
+        hold_marks(item, marks)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Put what a test asserted on its report, which reaches the controller of pytest-xdist."""
+    report = yield
+    if asserted := item.stash.get(ASSERTED, []):
+        setattr(report, _TOLD, asserted[:])
+        asserted.clear()
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Collect what tests asserted."""
+    sessions.current().told += getattr(report, _TOLD, [])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Write the baselines, in one process only."""
+    running = sessions.current()
+    if running.updates and not running.is_worker:
+        from quantdrift_pytest.baselines import write_asked  # noqa: PLC0415 -- numpy, pyarrow
+
+        broken_off = exitstatus in {pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR}
+        running.written, whole = write_asked(running, broken_off=broken_off)
+        if not whole and exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say what was asserted (all of it with -v, else what did not pass) and what was written."""
+    running = sessions.current()
+    verbose = config.get_verbosity() > 0
+    told = [each for each in running.told if verbose or not each["passed"]]
+    lines = [each["line"] for each in told if each["line"]]
+    if lines or running.written:
+        terminalreporter.write_sep("=", "quantdrift")
+        for line in [*lines, *running.written]:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def drift(request: pytest.FixtureRequest) -> Drifts:
+    """Measure a pair: `drift("minilm@W4-rtn", data="data/faq")`; `drift.current` of the marker."""
+    from quantdrift_pytest.fixture import Drifts  # noqa: PLC0415 -- only where a test takes it
+
+    return Drifts(session=sessions.current(), item=request.node)

@@ -1,0 +1,107 @@
+"""Limits as keywords, and settings, of the pytest plugin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quantdrift.errors import QuantDriftError, UnknownNameError
+from quantdrift.gate.rule import RuleError, parse_rule
+from quantdrift.metrics import FAMILIES, MetricError, default_metrics
+from quantdrift_pytest.limits import limit_rule, limit_rules
+from quantdrift_pytest.settings import SETTINGS, Measuring, read_settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("flip", 0.25, "flip@1 <= 0.25"),
+        ("set_kept_at_3", 0.5, "set_kept@3 >= 0.5"),
+        ("gold_lost", 0.1, "gold_lost@1 <= 0.1"),
+        ("gold_lost_at_10", 0.1, "gold_lost@10 <= 0.1"),
+        ("ndcg_at_10", 0.6, "ndcg@10 >= 0.6"),
+        ("accuracy", 0.9, "accuracy >= 0.9"),
+        ("noise_floor", 0.01, "noise_floor <= 0.01"),
+        ("flip_to_irrelevant", 0.2, "flip_to_irrelevant <= 0.2"),
+        ("separation_quantile_at_10", 0.5, "separation_quantile@10 >= 0.5"),
+        ("change_ndcg_at_10", -0.02, "change.ndcg@10 >= -0.02"),
+        ("relative_ndcg_at_10", -0.02, "relative.ndcg@10 >= -0.02"),
+        ("candidate_gap", 0.1, "candidate_gap >= 0.1"),  # a metric, not the gap of an arm
+        ("S", 0.2, "S <= 0.2"),
+    ],
+)
+def test_a_limit_is_a_maximum_where_lower_is_better_and_else_a_minimum(
+    name: str, value: float, rule: str
+) -> None:
+    assert limit_rule(name, value) == parse_rule(rule)
+
+
+def test_every_metric_with_a_better_side_can_be_limited() -> None:
+    for metric in default_metrics():
+        if metric.direction == "none" or metric.family.cutoff_is == "level":
+            continue
+        arm = "" if metric.arm == "candidate" else f"{metric.arm}_"
+        cutoff = f"_at_{metric.cutoff:.0f}" if metric.cutoff else ""
+        value = 2.5 if metric.low >= 1 else 0.5  # a rank is 1 or more
+        assert limit_rule(f"{arm}{metric.family.name}{cutoff}", value).metric == metric
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "told"),
+    [
+        ("flop", 0.2, UnknownNameError, "did you mean flip"),
+        ("gold_lost_10", 0.2, UnknownNameError, "did you mean gold_lost_at_10"),
+        ("nDCG_at_10", 0.2, UnknownNameError, "did you mean ndcg_at_10"),
+        ("batch_size", 8, UnknownNameError, r"settings=\{'batch_size'"),
+        ("ndcg", 0.6, RuleError, "such as ndcg_at_10=..."),
+        ("coverage", 0.9, RuleError, r"rules=\['coverage@0.10 >= 0.9'\]"),
+        ("tied", 0.1, RuleError, r"rules=\['tied <= 0.1'\]"),
+        ("change_flip", 0.1, MetricError, "no 'change.' form"),
+        ("flip", "0.1", RuleError, "a number for the limit flip"),
+        ("flip", True, RuleError, "a number for the limit flip"),
+        ("flip", None, RuleError, "a number for the limit flip"),
+        ("flip", float("nan"), RuleError, "a limit is a finite number"),
+    ],
+)
+def test_what_is_no_limit_says_what_would_be(
+    name: str, value: Any, error: type[QuantDriftError], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        limit_rule(name, value)
+
+
+def test_limits_keep_their_order() -> None:
+    rules = limit_rules({"ndcg_at_10": 0.6, "flip": 0.2})
+    assert [rule.metric.family for rule in rules] == [FAMILIES["ndcg"], FAMILIES["flip"]]
+
+
+def test_settings_are_those_of_run() -> None:
+    assert read_settings({}) == Measuring()
+    assert read_settings({"k": 20, "noise_floor": False}).to_json() == {
+        "k": 20,
+        "batch_size": 32,
+        "noise_floor": False,
+        "seed": 0,
+        "device": None,
+        "revision": None,
+    }
+    assert SETTINGS.keys() == Measuring().to_json().keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"batchsize": 8}, "did you mean batch_size"),
+        ({"flip": 0.2}, "limits go to require or assert_drift"),
+        ({"k": 0}, "k is a whole number from 1; got 0"),
+        ({"k": True}, "k is a whole number from 1; got True"),
+        ({"batch_size": 8.0}, "batch_size is a whole number from 1; got 8.0"),
+        ({"seed": -1}, "seed is a whole number from 0; got -1"),
+        ({"noise_floor": 0.01}, "noise_floor is True or False; got 0.01"),
+        ({"device": 0}, "device is a name such as 'cpu'; got 0"),
+    ],
+)
+def test_a_wrong_setting_is_told(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(QuantDriftError, match=told):
+        read_settings(given)
