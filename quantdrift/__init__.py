@@ -2,6 +2,8 @@
 
 Nothing heavy is imported here (the start-up hook loads this file whenever Python starts); the names
 below load their modules when they are first used.
+
+PYTEST_DONT_REWRITE: this is imported before pytest starts, of which it would warn in every session.
 """
 
 from __future__ import annotations
