@@ -72,7 +72,8 @@ def undefined_now(rule: Rule, target: Target) -> Judgement | None:
     """
     if not np.isnan(target.values(rule.metric)).all():
         return None
-    return _undefined(rule, _estimate(rule, target).reason)
+    now = _estimate(rule, target)
+    return _undefined(rule, now.reason if now.bound is None else _ONLY_A_BOUND)
 
 
 def _estimate(rule: Rule, target: Target) -> Estimate:

@@ -178,6 +178,9 @@ def test_groups_of_64_to_channels_is_caught_on_cranfield(
     read = json.loads(out)
     assert code == 1, out
     assert read["n_inputs"] == 225
-    (flip,) = (rule for rule in read["rules"] if rule["rule"].startswith("flip@1"))
-    assert flip["outcome"] == "fail"
-    assert flip["worse"] > flip["better"]
+    rules = {rule["rule"].partition(" ")[0]: rule for rule in read["rules"]}
+    # 4 points of flips more are too few to tell with 225 queries; lost documents are not
+    assert rules["flip@1"]["outcome"] == "underpowered"
+    assert rules["flip@1"]["worse"] > rules["flip@1"]["better"]
+    assert rules["gold_lost@10"]["outcome"] == "fail"
+    assert rules["gold_lost@10"]["p_worse_holm"] < 0.02

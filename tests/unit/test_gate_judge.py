@@ -332,6 +332,14 @@ def test_a_slice_follows_its_inputs_to_other_rows() -> None:
     assert found.worse == sum(int(name[1:]) < 18 for name in inside)
 
 
+def test_a_slice_of_what_both_have() -> None:
+    """The baseline has not the first inputs of the run, so that rows are others than before."""
+    there = snapshot_for(target(evidence([])), []).part(range(7, 60))
+    asked = rules("flip@1 [tens] no worse", "flip@1 [tens] <= 0.5")
+    found = gate(target(evidence(range(10, 14))), asked, there, slices=SLICES).judgements
+    assert [(each.n, each.worse) for each in found] == [(10, 4), (10, None)]
+
+
 def test_slices_that_cannot_be() -> None:
     here = target(evidence([]))
     there = snapshot_for(here, [])

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from comparison_samples import evidence_of
 from finished_samples import A, B, write_trec
-from gate_samples import evidence, rules, target
+from gate_samples import evidence, reference, rules, target
 from scipy import stats
 
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers.formats import read_finished
-from quantdrift.gate.judge import gate
+from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.result import Judgement
 from quantdrift.gate.target import Target, target_of_diff
 from quantdrift.metrics import FAMILIES, MetricError, members
@@ -61,9 +62,12 @@ def test_a_change_and_a_ratio_of_means() -> None:
 
 def test_a_limit_that_is_met_exactly_holds_in_any_order_of_inputs() -> None:
     """0.1 + 0.2 + 0.3 is not 0.6 to the last bit, and 0.3 + 0.2 + 0.1 is."""
-    whole = evidence(range(7), n=60)
+    shuffled = np.random.default_rng(0).permuted(reference(), axis=1)
+    whole = evidence_of(reference(), shuffled)  # the relevant item at any rank
     here = [target(whole.part(np.random.default_rng(n).permutation(60))) for n in range(30)]
-    values = {float(each.values(rules("ndcg@10 <= 1")[0].metric).mean()) for each in here}
+    (metric,) = (rule.metric for rule in rules("ndcg@10 <= 1"))
+    values = {float(each.values(metric).mean()) for each in here}
+    assert len(values) > 1
     for value in values:
         for each in here:
             assert limit(each, f"ndcg@10 <= {value!r}").outcome == "pass"
@@ -251,3 +255,14 @@ def test_a_bound_decides_one_way_only(listed: Target, rule: str, outcome: str, r
     found = limit(listed, rule, slices={"all": ["*"]})
     assert found.outcome == outcome
     assert reason in found.reason
+
+
+def test_bounds_are_not_compared(listed: Target) -> None:
+    """Two lower bounds say nothing of which is the larger."""
+    asked = rules("at_risk no worse", "tau_b@10 no worse", "flip@1 no worse")
+    baseline = snapshot_for(listed, asked)
+    assert "at_risk" not in baseline.values
+    found = gate(listed, asked, baseline).judgements
+    assert [each.outcome for each in found] == ["error", "error", "pass"]
+    assert found[0].reason.startswith("undefined: only a bound is known")
+    assert found[1].reason.startswith("undefined: needs every item's score in both arms")

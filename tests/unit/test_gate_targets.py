@@ -102,6 +102,7 @@ def test_a_comparison_and_what_it_wrote_can_be_each_others_baseline(tmp_path: Pa
     direct = target_of_diff(found)
     (folder,) = write_diff(found, tmp_path / "written")
     written = target_of_run(read_run(folder.path))
+    assert (written.identity.reference_digest, written.identity.candidate_digest) == (None, None)
     for here, there in ((direct, written), (written, direct)):
         result = gate(here, asked, snapshot_for(there, asked))
         assert (result.verdict, result.differs) == ("pass", ())
