@@ -163,7 +163,8 @@ def gate(  # noqa: PLR0917 -- typer makes options of the parameters
     A finished run is judged without a model and without torch. In GitHub Actions the summary page
     gets the result too.
     """
-    from quantdrift.cli.gate import GateOptions, gate_command  # noqa: PLC0415 -- numpy, pyarrow
+    from quantdrift.cli.gate import gate_command  # noqa: PLC0415 -- numpy, pyarrow
+    from quantdrift.cli.gate_target import GateOptions  # noqa: PLC0415 -- numpy, pyarrow
 
     def measure(spec: str, folder: Path | None, name: str | None) -> Run:
         from quantdrift.cli.run import RunOptions, measured  # noqa: PLC0415 -- torch

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
 from quantdrift.cli.gate_table import print_result
+from quantdrift.cli.gate_target import GateOptions, Measure, named_target, target_of
 from quantdrift.cli.tables import one_format
 from quantdrift.errors import QuantDriftError, RunError
-from quantdrift.finished.diff import diff_runs
-from quantdrift.finished.readers.formats import read_finished
-from quantdrift.finished.readers.qrels import read_qrels
 from quantdrift.gate.baseline import NAME, check_baseline_place, read_baseline, write_baseline
 from quantdrift.gate.config import GateConfig, find_config, parse_slice, read_config
 from quantdrift.gate.defaults import default_rules
@@ -29,64 +28,13 @@ from quantdrift.gate.output.places import (
     tell_ci_of_error,
     write_report,
 )
-from quantdrift.gate.result import GateResult
+from quantdrift.gate.result import EXIT_CODES, GateResult
 from quantdrift.gate.rule import Rule, RuleError, parse_rule
 from quantdrift.gate.slices import Slices
 from quantdrift.gate.snapshot import Snapshot
-from quantdrift.gate.target import Target, target_of_diff, target_of_run
-from quantdrift.runs import Run, find_runs, read_run
+from quantdrift.gate.target import Target
 
-__all__ = ["GateOptions", "gate_command"]
-
-Measure = Callable[[str, Path | None, str | None], Run]
-"""Runs a spec on a folder or on a task of that name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateOptions:
-    """What is asked for; None and empty where it is left to the configuration.
-
-    Attributes:
-        target: spec or run folder; of two finished runs the reference.
-        candidate: the other one of two finished runs.
-        data: folder of the data, for a spec.
-        task: name of a task, for a spec.
-        qrels: file of relevance labels, for two finished runs.
-        common: whether inputs that only one of two finished runs has are left out.
-        complete: whether their lists hold every item that was scored.
-        parts: names of their parts; all if empty.
-        baseline: the committed file.
-        rules: what is asked.
-        slices: NAME=PATTERN.
-        alpha: level of the tests.
-        update: whether the baseline is written.
-        accept_underpowered: whether too few inputs end in success.
-        reports: files to write.
-        n_worst: how many changed inputs are listed.
-        config: file with the settings; None to look for it.
-        json_output: print one JSON object.
-        markdown: print Markdown.
-    """
-
-    target: str | None
-    candidate: Path | None
-    data: Path | None
-    task: str | None
-    qrels: Path | None
-    common: bool
-    complete: bool
-    parts: Sequence[str]
-    baseline: Path | None
-    rules: Sequence[str]
-    slices: Sequence[str]
-    alpha: float | None
-    update: bool
-    accept_underpowered: bool
-    reports: Sequence[Path]
-    n_worst: int
-    config: Path | None
-    json_output: bool
-    markdown: bool
+__all__ = ["gate_command"]
 
 
 def gate_command(options: GateOptions, measure: Measure) -> None:
@@ -102,7 +50,7 @@ def gate_command(options: GateOptions, measure: Measure) -> None:
     """
     try:
         plan = _plan(options)
-        target = _target(options, plan.config, measure)
+        target = target_of(options, plan.config, measure)
         rules = plan.rules or tuple(default_rules(target))
         if options.update:
             _update(options, plan, target, rules)
@@ -114,9 +62,15 @@ def gate_command(options: GateOptions, measure: Measure) -> None:
         for note in tell_ci_of_error(str(error), os.environ):
             _say(note)
         raise
-    _print(options, result, accepts=plan.accepts)
+    except Exception as error:
+        # Python would end in 1, which says that the model failed
+        traceback.print_exc()
+        for note in tell_ci_of_error(f"{type(error).__name__}: {error}", os.environ):
+            _say(note)
+        raise typer.Exit(EXIT_CODES["error"]) from error
     for note in tell_ci(result, os.environ, accept_underpowered=plan.accepts):
         _say(note)
+    _print(options, result, accepts=plan.accepts)
     raise typer.Exit(exit_code(result, accept_underpowered=plan.accepts))
 
 
@@ -139,6 +93,7 @@ def _plan(options: GateOptions) -> _Plan:
         check_report(path)
     place = options.config or find_config(Path.cwd())
     config = GateConfig() if place is None else read_config(place)
+    named_target(options, config)
     rules = tuple(parse_rule(text) for text in options.rules) or config.rules
     path = options.baseline or config.baseline or NAME
     return _Plan(
@@ -175,6 +130,15 @@ def _update(options: GateOptions, plan: _Plan, target: Target, rules: Sequence[R
 
 
 def _print(options: GateOptions, result: GateResult, *, accepts: bool) -> None:
+    """Print it; if the reader has gone (head, less) the verdict still decides the exit code."""
+    try:
+        _written(options, result, accepts=accepts)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # rich makes the latter of the former
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _written(options: GateOptions, result: GateResult, *, accepts: bool) -> None:
     if options.json_output:
         print(json_text(result, accept_underpowered=accepts), end="")
     elif options.markdown:
@@ -187,10 +151,10 @@ def _baseline(path: Path, rules: Sequence[Rule], options: GateOptions) -> Snapsh
     """The baseline, where there is one and it is asked for."""
     if options.update:
         check_baseline_place(path)
+    if options.update:
+        return _earlier(path)
     if path.exists():
         return read_baseline(path)
-    if options.update:
-        return None
     comparing = [rule for rule in rules if rule.compares]
     if comparing or not rules:
         asked = f"the rule '{comparing[0]}'" if comparing else "comparing with a baseline"
@@ -203,67 +167,15 @@ def _baseline(path: Path, rules: Sequence[Rule], options: GateOptions) -> Snapsh
     return None
 
 
-def _target(options: GateOptions, config: GateConfig, measure: Measure) -> Target:
-    named = options.target or config.target
-    if named is None:
-        raise QuantDriftError(
-            "expected what to judge: a spec such as minilm@W4-rtn with --data FOLDER, a run "
-            "folder, or two finished runs; or target = ... in pyproject.toml, under "
-            "[tool.quantdrift.gate]"
-        )
-    if options.candidate is not None:
-        return _of_two(Path(named), options.candidate, options)
-    if Path(named).exists():
-        _refuse_unused(options, "a finished run", data=True)
-        return target_of_run(_one_run(Path(named)))
-    if "@" not in named and " vs " not in named:
-        raise QuantDriftError(
-            f"{named!r} is neither a run folder that exists nor a spec; expected MODEL@SCHEME, "
-            "such as minilm@W4-rtn, a folder that quantdrift run wrote, or two finished runs"
-        )
-    _refuse_unused(options, "a spec", data=False)
-    given = options.data is not None or options.task is not None
-    data, task = (options.data, options.task) if given else (config.data, config.task)
-    return target_of_run(measure(named, data, task))
-
-
-def _of_two(a: Path, b: Path, options: GateOptions) -> Target:
-    if options.data is not None or options.task is not None:
-        raise QuantDriftError("two finished runs take no --data or --task; labels go to --qrels")
-    labels, _ = (None, ()) if options.qrels is None else read_qrels(options.qrels)
-    return target_of_diff(
-        diff_runs(
-            read_finished(a),
-            read_finished(b),
-            qrels=labels,
-            common=options.common,
-            complete=options.complete,
-            only=options.parts,
-        )
-    )
-
-
-def _refuse_unused(options: GateOptions, what: str, *, data: bool) -> None:
-    unused = {
-        "--data": data and options.data is not None,
-        "--task": data and options.task is not None,
-        "--qrels": options.qrels is not None,
-        "--common": options.common,
-        "--complete": options.complete,
-        "--part": bool(options.parts),
-    }
-    if given := [name for name, used in unused.items() if used]:
-        raise QuantDriftError(f"{', '.join(given)} does not apply to {what}; leave it out")
-
-
-def _one_run(path: Path) -> Run:
-    if (path / "run.json").is_file() or path.is_file():
-        return read_run(path)
-    runs = find_runs([path])
-    if len(runs) > 1:
-        listed = "".join(f"\n  {run.path}" for run in runs[:10])
-        raise RunError(f"expected one run; {path} holds {len(runs):,}, choose one:{listed}")
-    return runs[0]
+def _earlier(path: Path) -> Snapshot | None:
+    """The baseline that is about to be replaced; none where it cannot be read."""
+    if not path.exists():
+        return None
+    try:
+        return read_baseline(path)
+    except RunError as error:
+        _say(f"the earlier baseline is not compared with: {error}")
+        return None
 
 
 def _say(line: str) -> None:

@@ -82,9 +82,13 @@ def _quoted(name: str) -> str:
 def check_baseline_place(path: Path) -> None:
     """Refuse a place that holds another kind of file, before hours go into a run.
 
+    A damaged baseline, with both sides of a merge say, is one and may be replaced.
+
     Raises:
         RunError: it is a folder, or another kind of file.
     """
+    if path.is_file() and f'"format": "{FORMAT}"'.encode() in path.read_bytes():
+        return
     refuse_other(path, FORMAT, "a baseline")
 
 
