@@ -19,6 +19,7 @@ from quantdrift.gate.baseline import NAME, check_baseline_place, read_baseline, 
 from quantdrift.gate.config import GateConfig, find_config, parse_slice, read_config
 from quantdrift.gate.defaults import default_rules
 from quantdrift.gate.judge import ALPHA, gate, snapshot_for
+from quantdrift.gate.output.baseline import beyond_reach, means_line
 from quantdrift.gate.output.markdown import markdown_text
 from quantdrift.gate.output.places import (
     check_report,
@@ -95,7 +96,9 @@ def _plan(options: GateOptions) -> _Plan:
     config = GateConfig() if place is None else read_config(place)
     named_target(options, config)
     rules = tuple(parse_rule(text) for text in options.rules) or config.rules
-    path = options.baseline or config.baseline or NAME
+    # beside the file that names the data, so that a folder below will do
+    beside = Path() if config.path is None else config.path.parent
+    path = options.baseline or config.baseline or beside / NAME
     return _Plan(
         config=config,
         rules=rules,
@@ -127,6 +130,11 @@ def _update(options: GateOptions, plan: _Plan, target: Target, rules: Sequence[R
     write_baseline(snapshot, plan.path)
     done = "wrote" if plan.baseline is None else "updated"
     _say(f"{done} the baseline {plan.path} ({snapshot.n_inputs:,} inputs); commit it")
+    _say(f"it holds {means_line(snapshot)}")
+    for note in target.notes:
+        _say(note)
+    for line in beyond_reach(rules, snapshot, alpha=plan.alpha):
+        _say(line)
 
 
 def _print(options: GateOptions, result: GateResult, *, accepts: bool) -> None:
@@ -157,10 +165,10 @@ def _baseline(path: Path, rules: Sequence[Rule], options: GateOptions) -> Snapsh
         return read_baseline(path)
     comparing = [rule for rule in rules if rule.compares]
     if comparing or not rules:
-        asked = f"the rule '{comparing[0]}'" if comparing else "comparing with a baseline"
+        asked = f"the rule '{comparing[0]}'" if comparing else "what is asked without rules"
         raise RuleError(
-            f"{asked} needs one, and {path} does not exist. Write it with the same command and "
-            "--update, and commit it; or ask for limits only, such as --rule 'flip@1 <= 0.25'"
+            f"{asked} needs a baseline, and {path} does not exist. Write it with the same command "
+            "and --update, and commit it; or ask for limits only, such as --rule 'flip@1 <= 0.25'"
         )
     if options.baseline is not None:
         raise RunError(f"expected a baseline; {path} does not exist. Write it with --update")

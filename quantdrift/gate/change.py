@@ -7,6 +7,8 @@ there are too few inputs.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -33,10 +35,15 @@ from quantdrift.statistics import (
 )
 from quantdrift.statistics.equivalence import Better
 
-__all__ = ["decide", "judge_change"]
+__all__ = ["LISTED", "decide", "judge_change", "least_inputs"]
 
 STRAY = 0.01
 """Share of the inputs that may have a value on one side only; more are no accident of rounding."""
+
+LISTED = 10
+"""Inputs that a rule names."""
+
+_THE_SAME = "the same candidate as in the baseline, to the bit, and nothing differs"
 
 _FIRST_ANSWER = frozenset({"flip@1", "gold_lost@1"})
 """Metrics of the first answer alone, which is what the noise floor is known of."""
@@ -58,7 +65,10 @@ def judge_change(
     """
     name = str(rule.metric)
     if name not in matched.before.values:
-        reason = "the baseline has no outcomes of this metric; write it anew with --update"
+        reason = (
+            "the baseline has no outcomes of this metric; write it anew with --update, from the "
+            "version it is of and not from this run"
+        )
         return Judgement(rule=rule, outcome="incomparable", reason=reason)
     before, now = matched.before.values[name], matched.now.values[name]
     noisy = _noisy(rule, matched)
@@ -80,7 +90,21 @@ def judge_change(
     # both arms' outcome is then that of the baseline, so that the input speaks for neither
     a, b = before[both], np.where(aside, before, now)[both]
     found = _tested(rule, a, b, seed=seed)
-    return replace(found, set_aside=int(aside.sum()), needed=_needed(rule, b - a, alpha=alpha))
+    if matched.same_candidate and not (found.worse or found.better):
+        return replace(found, outcome="pass", reason=_THE_SAME, p_worse=None, p_no_worse=None)
+    harm = b - a if rule.metric.direction == "lower" else a - b
+    return replace(
+        found,
+        set_aside=int(aside.sum()),
+        needed=_needed(rule, b - a, alpha=alpha),
+        inputs=_most(harm, np.flatnonzero(both), matched.now.input_ids),
+    )
+
+
+def _most(harm: Values, rows: NDArray[np.int64], input_ids: Sequence[str]) -> tuple[str, ...]:
+    """Of the inputs that are worse, those that lost the most."""
+    order = np.argsort(-harm, kind="stable")[:LISTED]
+    return tuple(input_ids[rows[place]] for place in order if harm[place] > 0)
 
 
 def _noisy(rule: Rule, matched: Matched) -> NDArray[np.bool_]:
@@ -132,6 +156,10 @@ def _tested(rule: Rule, a: Values, b: Values, *, seed: int) -> Judgement:
         if rate
         else mean_no_worse(a, b, margin=rule.number, better=better, span=rule.span)
     )
+    if rate and p_no_worse is not None:
+        # a run that is shown to be better is shown to be no worse; where few inputs differ, the
+        # bound that takes over from Tango's test does not see the better ones
+        p_no_worse = min(p_no_worse, rate_worse(b, a, better=better))
     return replace(found, p_worse=p_worse, p_no_worse=p_no_worse)
 
 
@@ -168,7 +196,7 @@ def decide(found: Judgement, *, p_worse_holm: float | None, alpha: float) -> Jud
     elif harmed:
         outcome = ("fail", _harmed(rule))
     else:
-        outcome = ("underpowered", _undecided(found))
+        outcome = ("underpowered", _undecided(found, alpha=alpha))
     return replace(found, outcome=outcome[0], reason=outcome[1])
 
 
@@ -183,14 +211,29 @@ def _cleared(rule: Rule, *, harmed: bool) -> str:
 def _harmed(rule: Rule) -> str:
     if not rule.compares:
         return "shown to be beyond the limit"
-    return "shown to differ" if rule.test == "within" else "shown to be worse"
+    shown = "shown to differ" if rule.test == "within" else "shown to be worse"
+    return f"{shown}, and by {rule.number:g} or more cannot be ruled out"
 
 
-def _undecided(found: Judgement) -> str:
+def _undecided(found: Judgement, *, alpha: float) -> str:
     if not found.rule.compares:
         return "neither within nor beyond the limit is shown"
     if found.p_no_worse is None:
         return "too few inputs differ, and nothing bounds by how much one of them can"
+    if not (found.worse or found.better):
+        least = least_inputs(found.rule, alpha=alpha)
+        return f"nothing differs, but {found.n:,} inputs are too few to show it; {least:,} would"
     if found.needed is not None and found.n < found.needed:
         return f"too few inputs to tell: {found.n:,}, and it takes about {found.needed:,}"
     return "too few inputs to tell: the difference is about as large as the margin"
+
+
+def least_inputs(rule: Rule, *, alpha: float) -> int:
+    """How many inputs show "no worse" if none of them differs: (1 - margin / span)^n < alpha.
+
+    Args:
+        rule: a comparison with a margin.
+        alpha: level.
+    """
+    assert rule.number is not None  # it has a margin
+    return math.floor(math.log(alpha) / math.log1p(-rule.number / rule.span)) + 1

@@ -27,6 +27,7 @@ class Matched:
         differs: what makes the two incomparable, one line each; empty if nothing does.
         notes: what to know, one sentence each, without a full stop.
         n_answers_changed: inputs to which the candidate now gives another first answer than it did.
+        same_candidate: whether its weights are known to be those of the baseline.
     """
 
     now: Snapshot
@@ -34,6 +35,7 @@ class Matched:
     differs: tuple[str, ...]
     notes: tuple[str, ...]
     n_answers_changed: int
+    same_candidate: bool = False
 
 
 def match(now: Snapshot, baseline: Snapshot) -> Matched:
@@ -71,12 +73,16 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
     if moved:
         told = f"the reference gives another first answer on {moved:,} of {len(rows):,} inputs"
         if not seen and moved > _OTHER_REFERENCE * len(rows):
-            differs.append(f"reference: {told}, which is another model")
+            differs.append(
+                f"reference: {told}, which is another model (or the two runs are swapped)"
+            )
         else:
             notes.append(f"{told} than when the baseline was made")
+    same = here.candidate_digest is not None and here.candidate_digest == there.candidate_digest
+    same = same and here.spec == there.spec
     if here.spec != there.spec:
         notes.append(f"the baseline is of {there.spec}")
-    elif here.candidate_digest and here.candidate_digest == there.candidate_digest:
+    elif same:
         notes.append("the candidate's weights are those of the baseline, to the bit")
     notes += [
         f"{name} differs: {_told(there.software.get(name))} in the baseline, "
@@ -90,6 +96,7 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
         differs=tuple(differs),
         notes=tuple(notes),
         n_answers_changed=answered,
+        same_candidate=same,
     )
 
 
@@ -108,7 +115,10 @@ def _differs(here: Identity, there: Identity) -> list[str]:
         if None not in (one, other) and one != other:
             names = getattr(there, name), getattr(here, name)
             told = names[0] if names[0] == names[1] else f"{names[0]}, now {names[1]}"
-            found.append(f"{what}: {told} (digest {one[:12]} in the baseline, {other[:12]} now)")
+            hint = ": ids, texts or labels are others" if what == "data" else ""
+            found.append(
+                f"{what}: {told} (digest {one[:12]} in the baseline, {other[:12]} now){hint}"
+            )
     if None in (here.data_digest, there.data_digest) and here.data != there.data:
         # what a harness has no digest of is known by its name
         found.append(f"data: {there.data} in the baseline, {here.data} now")

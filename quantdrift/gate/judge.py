@@ -96,6 +96,8 @@ def gate(
     rules = list(dict.fromkeys(rules))
     now = target.snapshot(metrics_of(rules))
     rows = {rule.on: in_slice(rule.on, slices or {}, now.input_ids) for rule in rules if rule.on}
+    # limits stand whatever the baseline; what it differs in would only distract
+    baseline = baseline if comparing else None
     matched = None if baseline is None else match(now, baseline)
     found = _judged(rules, target, now, matched, rows, alpha=alpha, seed=seed)
     comparable = matched is not None and not matched.differs

@@ -51,6 +51,7 @@ class Judgement:
         p_no_worse: of "worse by the margin or more" (for "within": "apart by it or more"; for a
             limit "beyond it"); small speaks for passing. Not adjusted: all rules must pass.
         needed: inputs with which passing is shown with probability 0.8 if nothing has changed.
+        inputs: some that are worse than in the baseline, or beyond a limit, the worst first.
     """
 
     rule: Rule
@@ -67,6 +68,7 @@ class Judgement:
     p_worse_holm: float | None = None
     p_no_worse: float | None = None
     needed: int | None = None
+    inputs: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; the rule is its string."""

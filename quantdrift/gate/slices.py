@@ -27,7 +27,7 @@ def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.
 
     Raises:
         UnknownNameError: there is no slice of that name.
-        DataError: no input belongs to it.
+        DataError: one of its patterns matches no input.
 
     >>> in_slice("german", {"german": ["de-*"]}, ["de-1", "en-1"]).tolist()
     [True, False]
@@ -36,10 +36,13 @@ def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.
         hint = "(expected one under [tool.quantdrift.gate.slices], or --slice NAME=PATTERN)"
         raise UnknownNameError("slice", name, slices, hint=hint)
     patterns = slices[name]
-    found = [any(fnmatchcase(each, pattern) for pattern in patterns) for each in input_ids]
-    if not any(found):
-        raise DataError(
-            f"the slice {name!r} ({', '.join(patterns)}) holds no input; ids are like "
-            f"{', '.join(repr(each) for each in input_ids[:3])}"
-        )
-    return np.array(found, dtype=np.bool_)
+    found = np.zeros(len(input_ids), dtype=np.bool_)
+    for pattern in patterns:
+        matching = np.array([fnmatchcase(each, pattern) for each in input_ids], dtype=np.bool_)
+        if not matching.any():
+            raise DataError(
+                f"the slice {name!r}: no input matches {pattern!r}; ids are like "
+                f"{', '.join(repr(each) for each in input_ids[:3])}"
+            )
+        found |= matching
+    return found

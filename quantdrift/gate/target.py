@@ -98,16 +98,17 @@ def target_of_run(run: Run) -> Target:
     record = run.record
     evidence = run.evidence()
     _some_inputs(str(run.path), [evidence])
-    left_out = int(of(record, "data").get("inputs_left_out") or 0)
-    notes = (
-        (f"{left_out:,} inputs are left out, as layers were measured on them",) if left_out else ()
-    )
+    data = of(record, "data")
+    left_out = int(data.get("inputs_left_out") or 0)
+    notes = [str(warning).rstrip(".") for warning in data.get("warnings") or ()]
+    if left_out:
+        notes.append(f"{left_out:,} inputs are left out, as layers were measured on them")
     return Target(
         identity=identity_of_run(record),
         parts=(Part(name="", evidence=evidence),),
         classes=one_right_answer(record),
         path=run.path,
-        notes=notes,
+        notes=tuple(notes),
     )
 
 

@@ -42,7 +42,9 @@ def _of_rule(each: Judgement) -> dict[str, str]:
         "baseline": show(metric, Estimate(value=each.before)),
         "difference (95 %)": step,
         "worse / better": f"{each.worse:,} / {each.better:,}" if counts else _EMPTY,
-        "n (needed)": n if each.needed is None else f"{n} ({each.needed:,})",
+        "n (needed)": n
+        if each.needed is None or each.outcome != "underpowered"
+        else f"{n} ({each.needed:,})",
         "p worse (Holm)": show_p(each.p_worse_holm),
         "p no worse": show_p(each.p_no_worse),
         "outcome": each.outcome,

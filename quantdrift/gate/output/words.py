@@ -34,7 +34,9 @@ def subject(result: GateResult) -> str:
         result: a judged run.
     """
     identity = result.identity
-    whole = f"{shown(identity.spec)} on {shown(identity.data)}, {_inputs(result.n_inputs)}"
+    n, data = _inputs(result.n_inputs), shown(identity.data)
+    # of two finished runs the data may have no other name than its size
+    whole = f"{shown(identity.spec)} on {data}" + ("" if data == n else f", {n}")
     if result.baseline is None:
         return whole
     same = result.baseline.spec == identity.spec
@@ -93,6 +95,7 @@ def sentences(
     lines = [
         *_changed(result),
         *(line for each in told if (line := _of_rule(each, result.alpha))),
+        *(line for each in told if (line := _named(each))),
         *_incomparable(told),
         *(f"Differs: {difference}." for difference in result.differs),
         *to_do,
@@ -134,6 +137,15 @@ def _of_rule(each: Judgement, alpha: float) -> str | None:
     return None
 
 
+def _named(each: Judgement) -> str | None:
+    """The inputs that broke a rule of comparison."""
+    if each.outcome != "fail" or not each.inputs:
+        return None
+    names = ", ".join(shown(name) for name in each.inputs)
+    more = (each.worse or len(each.inputs)) - len(each.inputs)
+    return f"{rule_name(each)}, worse on: {names}" + (f" and {more:,} more." if more > 0 else ".")
+
+
 def _by_how_much(each: Judgement) -> str:
     if each.worse is not None and each.better is not None:
         return f" ({_inputs(each.worse)} worse than in the baseline, {each.better:,} better)"
@@ -158,7 +170,7 @@ def _to_do(
     failed = [each.rule for each in told if each.outcome == "fail"]
     lines = []
     if any(rule.compares for rule in failed):
-        look = "Look at the inputs below and repair" if result.worst else "Repair"
+        look = "Look at the inputs listed and repair" if result.worst else "Repair"
         lines.append(
             f"{look} what made them worse. If the change is meant, accept it with --update and "
             "commit the new baseline."
