@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from quantdrift.errors import QuantDriftError
-from quantdrift.gate.baseline import write_baseline
+from quantdrift.errors import QuantDriftError, RunError
+from quantdrift.gate.baseline import read_baseline, write_baseline
 from quantdrift.gate.judge import snapshot_for
 from quantdrift.gate.rule import parse_rule
 from quantdrift.gate.target import target_of_run
@@ -50,7 +51,10 @@ def _write(session: Session, path: Path, updates: Sequence[dict[str, Any]]) -> t
                 "run a file of its own"
             ), False
         rules = dict.fromkeys(rule for update in updates for rule in update["rules"])
-        snapshot = snapshot_for(targets[0], [parse_rule(rule) for rule in rules])
+        earlier = None
+        with suppress(RunError):  # none, or a damaged one
+            earlier = read_baseline(path)
+        snapshot = snapshot_for(targets[0], [parse_rule(rule) for rule in rules], earlier)
         write_baseline(snapshot, path)
     except QuantDriftError as error:
         return f"{name} was not written: {error}", False

@@ -132,6 +132,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         from quantdrift_pytest.baselines import write_asked  # noqa: PLC0415 -- numpy, pyarrow
 
         broken_off = exitstatus in {pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR}
+        broken_off = broken_off or bool(session.shouldfail or session.shouldstop)  # -x
         running.written, whole = write_asked(running, broken_off=broken_off)
         if not whole and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -209,6 +209,20 @@ def gate(  # noqa: PLR0917 -- typer makes options of the parameters
             reports=tuple(report or ()),
             n_worst=worst,
             config=config,
+            measuring=tuple(
+                name
+                for name, given in {
+                    "--out": out is not None,
+                    "--split": split != "test",
+                    "--shortlist": shortlist is not None,
+                    "--top": top is not None,
+                    "--k": k != 200,  # noqa: PLR2004 -- the default above
+                    "--device": device is not None,
+                    "--revision": revision is not None,
+                    "--no-cache": not cache,
+                }.items()
+                if given
+            ),
             json_output=json_output,
             markdown=markdown,
         ),

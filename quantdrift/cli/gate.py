@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -18,7 +19,7 @@ from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.gate.baseline import NAME, check_baseline_place, read_baseline, write_baseline
 from quantdrift.gate.config import GateConfig, find_config, parse_slice, read_config
 from quantdrift.gate.defaults import default_rules
-from quantdrift.gate.judge import ALPHA, gate, snapshot_for
+from quantdrift.gate.judge import ALPHA, check_alpha, gate, snapshot_for
 from quantdrift.gate.output.baseline import beyond_reach, means_line
 from quantdrift.gate.output.markdown import markdown_text
 from quantdrift.gate.output.places import (
@@ -31,7 +32,7 @@ from quantdrift.gate.output.places import (
 )
 from quantdrift.gate.result import EXIT_CODES, GateResult
 from quantdrift.gate.rule import Rule, RuleError, parse_rule
-from quantdrift.gate.slices import Slices
+from quantdrift.gate.slices import Slices, check_slice
 from quantdrift.gate.snapshot import Snapshot
 from quantdrift.gate.target import Target
 
@@ -99,11 +100,17 @@ def _plan(options: GateOptions) -> _Plan:
     # beside the file that names the data, so that a folder below will do
     beside = Path() if config.path is None else config.path.parent
     path = options.baseline or config.baseline or beside / NAME
+    slices = {**config.slices, **dict(parse_slice(text) for text in options.slices)}
+    for rule in rules:
+        if rule.on is not None:
+            check_slice(rule.on, slices)
+    alpha = next((each for each in (options.alpha, config.alpha) if each is not None), ALPHA)
+    check_alpha(alpha)
     return _Plan(
         config=config,
         rules=rules,
-        slices={**config.slices, **dict(parse_slice(text) for text in options.slices)},
-        alpha=next((each for each in (options.alpha, config.alpha) if each is not None), ALPHA),
+        slices=slices,
+        alpha=alpha,
         path=path,
         baseline=_baseline(path, rules, options),
         accepts=options.accept_underpowered or config.accept_underpowered,
@@ -125,8 +132,14 @@ def _update(options: GateOptions, plan: _Plan, target: Target, rules: Sequence[R
     """Write the baseline; before it is written the earlier one is compared with, as information."""
     known = rules if plan.baseline is not None else [rule for rule in rules if not rule.compares]
     if known:
-        _print(options, _judged(options, plan, target, known), accepts=plan.accepts)
-    snapshot = snapshot_for(target, rules)
+        _say("for information, what is about to be accepted:")
+        result = _judged(options, plan, target, known)
+        _print(options, result, accepts=plan.accepts)
+        for place in options.reports:
+            write_report(result, place, accept_underpowered=plan.accepts)
+    elif options.reports:
+        _say("no report was written: before there is a baseline there is nothing to judge")
+    snapshot = snapshot_for(target, rules, plan.baseline)
     write_baseline(snapshot, plan.path)
     done = "wrote" if plan.baseline is None else "updated"
     _say(f"{done} the baseline {plan.path} ({snapshot.n_inputs:,} inputs); commit it")
@@ -138,11 +151,16 @@ def _update(options: GateOptions, plan: _Plan, target: Target, rules: Sequence[R
 
 
 def _print(options: GateOptions, result: GateResult, *, accepts: bool) -> None:
-    """Print it; if the reader has gone (head, less) the verdict still decides the exit code."""
+    """Print it. Whatever becomes of that, the verdict decides the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # tables have lines that not every encoding has
     try:
         _written(options, result, accepts=accepts)
         sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # rich makes the latter of the former
+    except (OSError, SystemExit) as error:  # rich makes the latter of a reader that has gone
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            _say(f"the result could not be printed: {error.strerror}")
+        # what is left in the buffer would fail again when Python ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

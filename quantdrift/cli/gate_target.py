@@ -42,6 +42,7 @@ class GateOptions:
         reports: files to write.
         n_worst: how many changed inputs are listed.
         config: file with the settings; None to look for it.
+        measuring: names of the options given that say how a spec is measured.
         json_output: print one JSON object.
         markdown: print Markdown.
     """
@@ -63,6 +64,7 @@ class GateOptions:
     reports: Sequence[Path]
     n_worst: int
     config: Path | None
+    measuring: Sequence[str]
     json_output: bool
     markdown: bool
 
@@ -82,8 +84,9 @@ def target_of(options: GateOptions, config: GateConfig, measure: Measure) -> Tar
     if options.candidate is not None:
         return _of_two(Path(named), options.candidate, options)
     if Path(named).exists():
+        run = _one_run(Path(named))
         _refuse_unused(options, "a finished run", data=True)
-        return target_of_run(_one_run(Path(named)))
+        return target_of_run(run)
     if "@" not in named and " vs " not in named:
         raise QuantDriftError(
             f"{named!r} is neither a run folder that exists nor a spec; expected MODEL@SCHEME, "
@@ -118,6 +121,9 @@ def named_target(options: GateOptions, config: GateConfig) -> str:
 def _of_two(a: Path, b: Path, options: GateOptions) -> Target:
     if options.data is not None or options.task is not None:
         raise QuantDriftError("two finished runs take no --data or --task; labels go to --qrels")
+    if options.measuring:
+        given = ", ".join(options.measuring)
+        raise QuantDriftError(f"{given} does not apply to two finished runs; leave it out")
     labels, _ = (None, ()) if options.qrels is None else read_qrels(options.qrels)
     return target_of_diff(
         diff_runs(
@@ -140,13 +146,19 @@ def _refuse_unused(options: GateOptions, what: str, *, data: bool) -> None:
         "--complete": options.complete,
         "--part": bool(options.parts),
     }
-    if given := [name for name, used in unused.items() if used]:
+    given = [name for name, used in unused.items() if used]
+    given += options.measuring if data else ()
+    if given:
         raise QuantDriftError(f"{', '.join(given)} does not apply to {what}; leave it out")
 
 
 def _one_run(path: Path) -> Run:
     if (path / "run.json").is_file() or path.is_file():
         return read_run(path)
+    if (path / "config.json").is_file():
+        raise RunError(
+            f"{path} is a model and not a run folder; expected a spec, such as {path}@W4-rtn"
+        )
     runs = find_runs([path])
     if len(runs) > 1:
         listed = "".join(f"\n  {run.path}" for run in runs[:10])

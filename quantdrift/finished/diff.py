@@ -19,7 +19,8 @@ from quantdrift.finished.rankings import (
     evidence_of_answers,
     evidence_of_rankings,
 )
-from quantdrift.finished.readers.contents import FinishedRun, Labelled, Ranked
+from quantdrift.finished.readers.contents import FinishedRun, Labelled, Ranked, Sampled
+from quantdrift.finished.readers.files import digest
 
 __all__ = ["Diff", "PartDiff", "diff_runs"]
 
@@ -38,6 +39,8 @@ class PartDiff:
         lists: how deep the rankings are; None if they are none.
         values: lm-eval's own metrics: name to the value of every document in A and in B.
         judged_by: of these, the one that says which answers are right.
+        asked: digest of what the inputs were asked, beside their ids: documents, prompts and
+            targets of lm-eval; empty where that is not known.
         left_out: inputs of A and of B that the other does not have.
         notes: what to know; one sentence each, without a full stop.
     """
@@ -49,6 +52,7 @@ class PartDiff:
     lists: Lists | None = None
     values: Mapping[str, Values] = field(default_factory=dict)
     judged_by: str | None = None
+    asked: str = ""
     left_out: tuple[int, int] = (0, 0)
     notes: tuple[str, ...] = ()
 
@@ -165,6 +169,7 @@ def _labels(each: Matched, a: Labelled, b: Labelled, qrels: Qrels | None) -> Par
 def _samples(each: Matched) -> list[PartDiff]:
     assert each.samples is not None
     several = len(each.samples.filters) > 1
+    asked = _asked(each.a) if isinstance(each.a, Sampled) else ""
     return [
         PartDiff(
             name=f"{each.name} ({name})" if several else each.name,
@@ -173,10 +178,17 @@ def _samples(each: Matched) -> list[PartDiff]:
             reason=found.reason,
             values=found.values,
             judged_by=found.judged_by,
+            asked=asked,
             left_out=each.left_out,
         )
         for name, found in each.samples.filters.items()
     ]
+
+
+def _asked(part: Sampled) -> str:
+    names = ("doc_id", "doc_hash", "prompt_hash", "target_hash")
+    rows = {"\t".join(str(sample.get(name)) for name in names) for sample in part.samples}
+    return digest(*sorted(rows))
 
 
 def _of_runs(a: FinishedRun, b: FinishedRun) -> list[str]:

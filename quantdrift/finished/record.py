@@ -81,7 +81,7 @@ def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
         },
         "data": {
             "name": named or f"{evidence.n_inputs:,} inputs",
-            "fingerprint": data_digest(evidence),
+            "fingerprint": data_digest(evidence, part.asked),
             "n_queries": evidence.n_inputs,
             "warnings": [],
         },
@@ -99,9 +99,14 @@ def _reference(run: FinishedRun) -> str:
     return f"{run.format}:{run.digest}"
 
 
-def data_digest(evidence: Evidence) -> str:
-    """Of the ids of the inputs and their labels, whatever their order."""
-    rows = []
+def data_digest(evidence: Evidence, asked: str = "") -> str:
+    """Of the ids of the inputs and their labels, whatever their order.
+
+    Args:
+        evidence: of the inputs.
+        asked: digest of what they were asked, where that is known.
+    """
+    rows = [asked] if asked else []
     for row, name in enumerate(evidence.input_ids):
         labels = {} if evidence.judgements is None else evidence.judgements.of(row)
         told = sorted(f"{evidence.item_ids[item]}\t{grade}" for item, grade in labels.items())

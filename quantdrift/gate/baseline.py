@@ -87,8 +87,10 @@ def check_baseline_place(path: Path) -> None:
     Raises:
         RunError: it is a folder, or another kind of file.
     """
-    if path.is_file() and f'"format": "{FORMAT}"'.encode() in path.read_bytes():
-        return
+    if path.is_file():
+        held = path.read_bytes().lstrip()
+        if held.startswith((b"{", b"<<<<<<<")) and f'"format": "{FORMAT}"'.encode() in held:
+            return
     refuse_other(path, FORMAT, "a baseline")
 
 

@@ -7,7 +7,6 @@ there are too few inputs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -16,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.gate.comparable import Matched
-from quantdrift.gate.result import Judgement, Outcome
+from quantdrift.gate.outcome import all_noise
+from quantdrift.gate.result import Judgement
 from quantdrift.gate.rule import NOISE, Rule
 from quantdrift.statistics import (
     inputs_for_mean,
@@ -35,7 +35,7 @@ from quantdrift.statistics import (
 )
 from quantdrift.statistics.equivalence import Better
 
-__all__ = ["LISTED", "decide", "judge_change", "least_inputs"]
+__all__ = ["LISTED", "judge_change"]
 
 STRAY = 0.01
 """Share of the inputs that may have a value on one side only; more are no accident of rounding."""
@@ -86,25 +86,50 @@ def judge_change(
     if stray > STRAY * int(both.sum()):
         reason = f"{stray:,} inputs have a value on one side only, so these are not the same inputs"
         return Judgement(rule=rule, outcome="incomparable", reason=reason)
-    aside = noisy & both & (before != now)
-    # both arms' outcome is then that of the baseline, so that the input speaks for neither
-    a, b = before[both], np.where(aside, before, now)[both]
-    found = _tested(rule, a, b, seed=seed)
-    if matched.same_candidate and not (found.worse or found.better):
+    return _compared(rule, matched, both, noisy, alpha=alpha, seed=seed)
+
+
+def _compared(
+    rule: Rule,
+    matched: Matched,
+    both: NDArray[np.bool_],
+    noisy: NDArray[np.bool_],
+    *,
+    alpha: float,
+    seed: int,
+) -> Judgement:
+    """The tests, on the inputs that have a value on both sides."""
+    name = str(rule.metric)
+    before, now = matched.before.values[name], matched.now.values[name]
+    if matched.same_candidate and not (before != now)[both].any():
+        found = _tested(rule, before[both], now[both], seed=seed)
         return replace(found, outcome="pass", reason=_THE_SAME, p_worse=None, p_no_worse=None)
+    # what noise alone changes says nothing for either side
+    kept = both & ~noisy
+    aside = int((both & noisy).sum())
+    if not kept.any():
+        reason = all_noise(aside)
+        return Judgement(rule=rule, outcome="underpowered", reason=reason, set_aside=aside)
+    a, b = before[kept], now[kept]
+    found = _tested(rule, a, b, seed=seed)
+    if rule.number is not None and aside > rule.number * int(both.sum()):
+        found = replace(found, p_no_worse=None)
     harm = b - a if rule.metric.direction == "lower" else a - b
     return replace(
         found,
-        set_aside=int(aside.sum()),
+        # as they were measured, whatever is set aside
+        now=rule.metric.estimate(now[both]),
+        before=float(before[both].mean()),
+        set_aside=aside,
         needed=_needed(rule, b - a, alpha=alpha),
-        inputs=_most(harm, np.flatnonzero(both), matched.now.input_ids),
+        inputs=_most(harm, np.flatnonzero(kept), matched.now.input_ids),
     )
 
 
 def _most(harm: Values, rows: NDArray[np.int64], input_ids: Sequence[str]) -> tuple[str, ...]:
     """Of the inputs that are worse, those that lost the most."""
-    order = np.argsort(-harm, kind="stable")[:LISTED]
-    return tuple(input_ids[rows[place]] for place in order if harm[place] > 0)
+    lost = sorted((-harm[place], input_ids[rows[place]]) for place in np.flatnonzero(harm > 0))
+    return tuple(name for _, name in lost[:LISTED])
 
 
 def _noisy(rule: Rule, matched: Matched) -> NDArray[np.bool_]:
@@ -172,68 +197,3 @@ def _needed(rule: Rule, step: Values, *, alpha: float) -> int | None:
     if rule.kind == "rate":
         return inputs_for_rate(spread.share, margin=rule.number, alpha=alpha)
     return inputs_for_mean(spread, margin=rule.number, span=rule.span, alpha=alpha)
-
-
-def decide(found: Judgement, *, p_worse_holm: float | None, alpha: float) -> Judgement:
-    """The outcome of a test, once its p-value is adjusted for the number of rules.
-
-    Args:
-        found: with `p_worse`.
-        p_worse_holm: that, adjusted.
-        alpha: level.
-    """
-    found = replace(found, p_worse_holm=p_worse_holm)
-    rule = found.rule
-    harmed = p_worse_holm is not None and p_worse_holm < alpha
-    cleared = found.p_no_worse is not None and found.p_no_worse < alpha
-    outcome: tuple[Outcome, str]
-    if rule.compares and rule.number is None:
-        outcome = (
-            ("fail", "worse than the baseline") if harmed else ("pass", "not shown to be worse")
-        )
-    elif cleared:
-        outcome = ("pass", _cleared(rule, harmed=harmed))
-    elif harmed:
-        outcome = ("fail", _harmed(rule))
-    else:
-        outcome = ("underpowered", _undecided(found, alpha=alpha))
-    return replace(found, outcome=outcome[0], reason=outcome[1])
-
-
-def _cleared(rule: Rule, *, harmed: bool) -> str:
-    if not rule.compares:
-        return "shown to be within the limit"
-    if rule.test == "within":
-        return "shown to be within the margin"
-    return "worse, but shown to be by less than the margin" if harmed else "shown to be no worse"
-
-
-def _harmed(rule: Rule) -> str:
-    if not rule.compares:
-        return "shown to be beyond the limit"
-    shown = "shown to differ" if rule.test == "within" else "shown to be worse"
-    return f"{shown}, and by {rule.number:g} or more cannot be ruled out"
-
-
-def _undecided(found: Judgement, *, alpha: float) -> str:
-    if not found.rule.compares:
-        return "neither within nor beyond the limit is shown"
-    if found.p_no_worse is None:
-        return "too few inputs differ, and nothing bounds by how much one of them can"
-    if not (found.worse or found.better):
-        least = least_inputs(found.rule, alpha=alpha)
-        return f"nothing differs, but {found.n:,} inputs are too few to show it; {least:,} would"
-    if found.needed is not None and found.n < found.needed:
-        return f"too few inputs to tell: {found.n:,}, and it takes about {found.needed:,}"
-    return "too few inputs to tell: the difference is about as large as the margin"
-
-
-def least_inputs(rule: Rule, *, alpha: float) -> int:
-    """How many inputs show "no worse" if none of them differs: (1 - margin / span)^n < alpha.
-
-    Args:
-        rule: a comparison with a margin.
-        alpha: level.
-    """
-    assert rule.number is not None  # it has a margin
-    return math.floor(math.log(alpha) / math.log1p(-rule.number / rule.span)) + 1

@@ -46,12 +46,15 @@ def identity_of_run(record: Mapping[str, Any]) -> Identity:
     )
 
 
-def identity_of_diff(diff: Diff, parts: Mapping[str, Evidence]) -> Identity:
+def identity_of_diff(
+    diff: Diff, parts: Mapping[str, Evidence], asked: Mapping[str, str]
+) -> Identity:
     """Of a comparison of two finished runs.
 
     Args:
         diff: A is the reference, B the candidate.
         parts: evidence by name; the name is empty where there is only one.
+        asked: digest of what its inputs were asked, by the same names.
     """
     n = sum(evidence.n_inputs for evidence in parts.values())
     return Identity(
@@ -60,7 +63,7 @@ def identity_of_diff(diff: Diff, parts: Mapping[str, Evidence]) -> Identity:
         reference_digest=None,
         candidate_digest=None,
         data=diff.a.data or diff.b.data or f"{n:,} inputs",
-        data_digest=_digest(parts),
+        data_digest=_digest(parts, asked),
         settings={k: held for name in parts for k, held in _settings(name, parts[name]).items()},
     )
 
@@ -81,9 +84,9 @@ def of(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return held if isinstance(held, Mapping) else {}
 
 
-def _digest(parts: Mapping[str, Evidence]) -> str:
+def _digest(parts: Mapping[str, Evidence], asked: Mapping[str, str]) -> str:
     """Of one part that of its data, so that a comparison that was written down has it too."""
-    own = {name: data_digest(evidence) for name, evidence in parts.items()}
+    own = {name: data_digest(evidence, asked[name]) for name, evidence in parts.items()}
     if len(own) == 1:
         return next(iter(own.values()))
     return digest(*(f"{name}\n{each}" for name, each in own.items()))

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.gate.change import decide, judge_change
+from quantdrift.gate.change import judge_change
 from quantdrift.gate.comparable import Matched, match
 from quantdrift.gate.defaults import stored_metrics
 from quantdrift.gate.limit import judge_limit, undefined_now
+from quantdrift.gate.outcome import decide
 from quantdrift.gate.result import GateResult, Judgement, verdict_of
 from quantdrift.gate.rule import NOISE, Rule, RuleError
 from quantdrift.gate.slices import Slices, in_slice
 from quantdrift.gate.snapshot import Snapshot
 from quantdrift.gate.target import Target
 from quantdrift.gate.worst import worst_inputs
-from quantdrift.metrics import Metric, parse_metric
+from quantdrift.metrics import Metric, MetricError, parse_metric
 from quantdrift.statistics import holm
 
-__all__ = ["ALPHA", "gate", "judge_changes", "metrics_of", "snapshot_for"]
+__all__ = ["ALPHA", "check_alpha", "gate", "judge_changes", "metrics_of", "snapshot_for"]
 
 ALPHA = 0.05
 WORST = 10
@@ -37,18 +39,40 @@ def metrics_of(rules: Sequence[Rule]) -> list[Metric]:
     return list(dict.fromkeys([*asked, parse_metric("flip@1"), NOISE]))
 
 
-def snapshot_for(target: Target, rules: Sequence[Rule]) -> Snapshot:
+def snapshot_for(
+    target: Target, rules: Sequence[Rule], earlier: Snapshot | None = None
+) -> Snapshot:
     """What a baseline holds of a run: the stored metrics, and those that rules compare.
 
     Args:
         target: the run.
         rules: what later runs are asked.
+        earlier: the baseline that it takes the place of; what that one holds others may compare.
     """
     compared = [rule.metric for rule in rules if rule.compares]
-    whole = target.snapshot([*stored_metrics(target), *compared])
+    held = [] if earlier is None else [parse_metric(name) for name in earlier.values]
+    known = []
+    for metric in held:
+        with suppress(MetricError):  # a run of fewer ranks
+            target.values(metric)
+            known.append(metric)
+    whole = target.snapshot([*stored_metrics(target), *compared, *known])
     # a column without a value, say of labels that are not there, is noise in the file
     kept = {name: values for name, values in whole.values.items() if not np.isnan(values).all()}
     return replace(whole, values=kept)
+
+
+def check_alpha(alpha: float) -> None:
+    """Refuse a level that nobody can mean.
+
+    Raises:
+        QuantDriftError: it is out of its range.
+    """
+    if not _LEAST_ALPHA <= alpha <= _MOST_ALPHA:
+        raise QuantDriftError(
+            f"alpha is a probability from {_LEAST_ALPHA:g} to {_MOST_ALPHA}, say 0.05; "
+            f"got {alpha:g}"
+        )
 
 
 def gate(
@@ -83,11 +107,7 @@ def gate(
         MetricError: a metric looks deeper than the run stored.
         QuantDriftError: alpha is out of its range, or a slice is not known or holds no input.
     """
-    if not _LEAST_ALPHA <= alpha <= _MOST_ALPHA:
-        raise QuantDriftError(
-            f"alpha is a probability from {_LEAST_ALPHA:g} to {_MOST_ALPHA}, say 0.05; "
-            f"got {alpha:g}"
-        )
+    check_alpha(alpha)
     if not rules:
         raise RuleError("there is nothing to judge by: expected a rule, such as flip@1 <= 0.25")
     comparing = [rule for rule in rules if rule.compares]
@@ -174,6 +194,8 @@ def _decided(found: Sequence[Judgement], *, alpha: float) -> list[Judgement]:
     adjusted = holm([each.p_worse for each in found])
     # what is decided without a test is decided already
     return [
-        decide(each, p_worse_holm=p, alpha=alpha) if each.outcome == "underpowered" else each
+        decide(each, p_worse_holm=p, alpha=alpha)
+        if each.outcome == "underpowered" and each.n
+        else each
         for each, p in zip(found, adjusted, strict=True)
     ]

@@ -44,14 +44,14 @@ class Judgement:
         difference: now minus before, with its 95 % interval; None for a limit.
         worse: inputs that are worse than in the baseline; None for a limit.
         better: inputs that are better; likewise.
-        set_aside: inputs taken as unchanged, as noise alone changes them.
+        set_aside: inputs left out of the tests, as noise alone changes their first answer.
         p_worse: one-sided, of "no worse than the baseline" (two-sided and of "the same" for
             "within"), or of "within the limit"; small speaks for a failure. None without a test.
         p_worse_holm: the same, adjusted for the number of rules.
         p_no_worse: of "worse by the margin or more" (for "within": "apart by it or more"; for a
             limit "beyond it"); small speaks for passing. Not adjusted: all rules must pass.
         needed: inputs with which passing is shown with probability 0.8 if nothing has changed.
-        inputs: some that are worse than in the baseline, or beyond a limit, the worst first.
+        inputs: some that are worse than in the baseline, the worst first.
     """
 
     rule: Rule

@@ -10,11 +10,22 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import DataError, UnknownNameError
 
-__all__ = ["Slices", "in_slice"]
+__all__ = ["Slices", "check_slice", "in_slice"]
 
 Slices = Mapping[str, Sequence[str]]
 """Name of a slice to patterns on input ids, with `*`, `?` and `[...]`; an input belongs if one
 of them matches."""
+
+
+def check_slice(name: str, slices: Slices) -> None:
+    """Refuse the name of a slice that there is not.
+
+    Raises:
+        UnknownNameError: carries the nearest names.
+    """
+    if name not in slices:
+        hint = "(expected one under [tool.quantdrift.gate.slices], or --slice NAME=PATTERN)"
+        raise UnknownNameError("slice", name, slices, hint=hint)
 
 
 def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.bool_]:
@@ -32,9 +43,7 @@ def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.
     >>> in_slice("german", {"german": ["de-*"]}, ["de-1", "en-1"]).tolist()
     [True, False]
     """
-    if name not in slices:
-        hint = "(expected one under [tool.quantdrift.gate.slices], or --slice NAME=PATTERN)"
-        raise UnknownNameError("slice", name, slices, hint=hint)
+    check_slice(name, slices)
     patterns = slices[name]
     found = np.zeros(len(input_ids), dtype=np.bool_)
     for pattern in patterns:

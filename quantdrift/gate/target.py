@@ -137,7 +137,11 @@ def target_of_diff(diff: Diff) -> Target:
     )
     _some_inputs(str(diff.b.path), [part.evidence for part in parts])
     return Target(
-        identity=identity_of_diff(diff, {part.name: part.evidence for part in parts}),
+        identity=identity_of_diff(
+            diff,
+            {part.name: part.evidence for part in parts},
+            {own.name: part.asked for own, (part, _) in zip(parts, known, strict=True)},
+        ),
         parts=parts,
         classes=all(part.lists is None for part, _ in known),
         notes=tuple(

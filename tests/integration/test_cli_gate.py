@@ -34,7 +34,13 @@ def test_a_regression_fails(cli: Cli, bad: Path) -> None:
     assert (code, err) == (1, "")
     assert "fail" in out.splitlines()[-1]
     words = " ".join(out.split())
-    assert "failed: shown to be worse (30 inputs worse than in the baseline, 0 better)" in words
+    assert (
+        "failed: shown to be worse, and by 0.03 or more cannot be ruled out "
+        "(30 inputs worse than in the baseline, 0 better)" in words
+    )
+    assert f"{RULE}, worse on: " in words
+    assert " and 20 more. " in words
+    assert "Look at the inputs listed and repair" in words
     assert (
         "40 of 300 inputs have another first answer than the reference; 30 of them had not" in words
     )
@@ -94,10 +100,30 @@ def test_a_missing_baseline_says_how_it_is_written(cli: Cli, good: Path) -> None
     assert "drift-baseline.json does not exist. Write it with the same command and --update" in err
     code, _, err = cli("gate", good, "--rule", RULE)
     assert code == 2
-    assert f"the rule '{RULE}' needs one" in err
+    assert f"the rule '{RULE}' needs a baseline, and drift-baseline.json does not exist" in err
     code, _, err = cli("gate", good, "--rule", "flip@1 <= 0.5", "--baseline", "none.json")
     assert code == 2
     assert "none.json does not exist" in err
+
+
+def test_an_update_tells_what_it_writes(cli: Cli, tmp_path: Path) -> None:
+    few = run_of(tmp_path / "few", range(3), n=40, data={"warnings": ["2 texts are empty."]})
+    code, out, err = cli("gate", few, "--update", "-r", RULE, "-r", "flip@1 no worse by 0.2")
+    assert (code, out) == (0, "")
+    told = " ".join(err.split())
+    assert "it holds flip@1 7.5 %" in told
+    assert "2 texts are empty" in told
+    assert f"'{RULE}' rests on 40 inputs" in told
+    assert "it takes 99 to show it" in told
+    assert "by 0.2'" not in told  # 40 inputs are enough for that
+
+
+@pytest.mark.usefixtures("baseline")
+def test_limits_alone_leave_the_baseline_alone(cli: Cli, tmp_path: Path) -> None:
+    other = run_of(tmp_path / "other", range(10), data={"fingerprint": "other"})
+    code, out, _ = cli("gate", other, "-r", "flip@1 <= 0.5", "--json")
+    read = json.loads(out)
+    assert (code, read["baseline"], read["differs"], read["n_new"]) == (0, None, [], None)
 
 
 def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
@@ -231,6 +257,21 @@ def test_everything_from_pyproject(
     code, out, _ = cli("gate", "-r", "flip@1 [few] <= 0.5", "--slice", "few=de-3,en-1")
     assert code == 1
     assert " 2 " in out
+
+
+def test_the_baseline_is_beside_the_pyproject_that_was_found(
+    cli: Cli, good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.quantdrift.gate]\ntarget = "good"\n', "utf-8")
+    below = tmp_path / "src" / "deep"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert cli("gate", "--update")[0] == 0
+    assert (tmp_path / "drift-baseline.json").is_file()
+    assert not list(below.iterdir())
+    assert cli("gate", good)[0] == 0
+    monkeypatch.chdir(tmp_path)
+    assert cli("gate")[0] == 0
 
 
 def test_a_broken_pyproject_is_an_error(cli: Cli, good: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -169,6 +170,63 @@ def test_samples_of_lm_eval(cli: Cli, tmp_path: Path) -> None:
     assert {each["part"] for each in json.loads(out)["worst"]} == {"arc", "piqa"}
     code, out, _ = cli("gate", full, new, "--part", "arc")
     assert code == 3
+
+
+def test_other_prompts_of_lm_eval_are_other_data(cli: Cli, tmp_path: Path) -> None:
+    """The ids are numbers, so only the hashes tell."""
+    full, old = (write_samples(tmp_path / name, wrong) for name, wrong in (("full", 0), ("old", 1)))
+    assert cli("gate", full, old, "--update")[0] == 0
+    for folder in (full, old):
+        for path in folder.glob("samples_*.jsonl"):
+            text = path.read_text(encoding="utf-8")
+            path.write_text(text.replace('"prompt_hash": "', '"prompt_hash": "five'), "utf-8")
+    code, out, _ = cli("gate", full, old)
+    assert code == 3
+    assert "differ in data" in out.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("baseline")
+def test_what_cannot_be_printed_does_not_change_the_verdict(good: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "quantdrift", "gate", str(good)]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path
+        )
+    assert done.returncode == 0
+    assert "the result could not be printed" in done.stderr
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0
+
+
+@pytest.mark.usefixtures("baseline")
+def test_options_that_a_finished_run_does_not_take(cli: Cli, good: Path) -> None:
+    code, _, err = cli("gate", good, "--k", 5, "--out", "elsewhere")
+    assert code == 2
+    assert "--out, --k does not apply to a finished run" in err
+
+
+def test_what_is_wrong_anyway_is_said_before_anything_is_measured(cli: Cli) -> None:
+    spec = ("gate", "unheard-of@W4", "--data", "nowhere")
+    for more, told in (
+        (("-r", "flip@1 <= 0.1", "--alpha", 7), "alpha is a probability"),
+        (("-r", "flip@1 [de] <= 0.1"), "unknown slice 'de'"),
+    ):
+        code, _, err = cli(*spec, *more)
+        assert code == 2
+        assert told in err
+
+
+@pytest.mark.usefixtures("baseline")
+def test_an_update_keeps_what_others_compare(cli: Cli, good: Path, tmp_path: Path) -> None:
+    assert cli("gate", good, "-r", "recall@5 no worse by 0.1", "--update")[0] == 0
+    assert cli("gate", good, "--update")[0] == 0
+    assert "recall@5" in json.loads((tmp_path / "drift-baseline.json").read_text())["columns"]
 
 
 @pytest.mark.usefixtures("baseline")

@@ -270,3 +270,26 @@ def test_a_change_that_is_as_large_as_the_margin_hardly_passes() -> None:
             passed += verdict(before, now, rules) == "pass"
             number += 1
     assert passed <= most(number, ALPHA), passed
+
+
+@pytest.mark.parametrize("n", [30, 72])
+@pytest.mark.parametrize("margin", [0.03, 0.05])
+def test_passing_by_an_improvement_keeps_the_level(n: int, margin: float) -> None:
+    """All outcomes of a run that is worse by the margin, whatever share of the inputs is better.
+
+    The tests are each of the level, and the one of an improvement hardly ever adds to the other.
+    """
+    rule = parse_rule(f"flip@1 no worse by {margin}")
+    counts, passes = [], []
+    for worse in range(n + 1):
+        for better in range(n + 1 - worse):
+            before, now = np.zeros(n), np.zeros(n)
+            now[:worse] = 1
+            before[worse : worse + better] = 1
+            counts.append((worse, better, n - worse - better))
+            passes.append(verdict({"flip@1": before}, {"flip@1": now}, [rule]) == "pass")
+    assert any(passes)
+    for share in (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.45):
+        chances = stats.multinomial.pmf(counts, n, [share + margin, share, 1 - 2 * share - margin])
+        assert chances.sum() == pytest.approx(1)
+        assert chances[passes].sum() <= 0.055, share

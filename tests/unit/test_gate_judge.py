@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gate_samples import Values, evidence, judged, ones, pair, rules, snapshot, target
+from gate_samples import Values, evidence, judged, ones, pair, rules, target
 from scipy import stats
 
 from quantdrift.errors import DataError, QuantDriftError, UnknownNameError
-from quantdrift.gate.change import decide
 from quantdrift.gate.judge import gate, judge_changes, snapshot_for
+from quantdrift.gate.outcome import decide, least_inputs
 from quantdrift.gate.result import Judgement, Outcome, verdict_of
 from quantdrift.gate.rule import RuleError, parse_rule
 
@@ -80,7 +80,7 @@ def test_no_difference_is_shown_by_as_many_inputs_as_there_are() -> None:
 @pytest.mark.parametrize(
     ("rule", "counts", "outcome", "reason"),
     [
-        (BOTH, (300, 30, 5), "fail", "shown to be worse"),
+        (BOTH, (300, 30, 5), "fail", "shown to be worse, and by 0.03 or more cannot be ruled out"),
         (BOTH, (300, 5, 30), "pass", "shown to be no worse"),
         (BOTH, (300, 12, 9), "underpowered", "too few inputs to tell: 300, and it takes about"),
         (BOTH, (2000, 20, 5), "pass", "worse, but shown to be by less than the margin"),
@@ -89,13 +89,18 @@ def test_no_difference_is_shown_by_as_many_inputs_as_there_are() -> None:
         ("flip@1 no worse", (2000, 20, 5), "fail", "worse than the baseline"),
         ("flip@1 no worse", (2000, 12, 9), "pass", "not shown to be worse"),
         ("flip@1 no worse", (1, 1, 0), "pass", "not shown to be worse"),
-        ("flip@1 within 0.03", (300, 5, 30), "fail", "shown to differ"),
+        ("flip@1 within 0.03", (300, 5, 30), "fail", "shown to differ, and by 0.03 or more cannot"),
         ("flip@1 within 0.03", (300, 30, 5), "fail", "shown to differ"),
         ("flip@1 within 0.03", (2000, 20, 5), "pass", "shown to be within the margin"),
         ("flip@1 within 0.03", (100, 5, 5), "underpowered", "too few inputs to tell"),
         (BOTH, (300, 300, 0), "fail", "shown to be worse"),
         (BOTH, (1, 1, 0), "underpowered", "too few inputs to tell: 1, and it takes about"),
-        (BOTH, (1, 0, 0), "underpowered", "too few inputs to tell: 1, and it takes about"),
+        (
+            BOTH,
+            (72, 0, 0),
+            "underpowered",
+            "nothing differs, but 72 inputs are too few to show it; 99 would",
+        ),
     ],
 )
 def test_what_it_comes_to(
@@ -105,6 +110,69 @@ def test_what_it_comes_to(
     found = judged(rule, *moved(*counts))
     assert found.outcome == outcome
     assert reason in found.reason
+
+
+@pytest.mark.parametrize(
+    ("rule", "alpha", "least"),
+    [
+        (BOTH, 0.05, 99),
+        ("ndcg@10 within 0.05", 0.05, 59),
+        ("flip@1 no worse by 0.5", 0.125, 4),  # three of them come to the level, and not below
+        ("flip@1 no worse by 0.03", 0.01, 152),
+    ],
+)
+def test_least_inputs_is_where_nothing_that_differs_shows_it(
+    rule: str, alpha: float, least: int
+) -> None:
+    """The least n with (1 - margin)^n below the level."""
+    asked = parse_rule(rule)
+    assert least_inputs(asked, alpha=alpha) == least
+    assert asked.number is not None
+    assert (1 - asked.number) ** least < alpha <= (1 - asked.number) ** (least - 1)
+
+
+def test_what_is_shown_to_be_better_is_no_worse() -> None:
+    """None worse and nine better: nine fair coins fall so once in 512."""
+    found = judged(BOTH, *moved(72, 0, 9))
+    assert (found.outcome, found.reason) == ("pass", "shown to be no worse")
+    assert found.p_no_worse == EXACT(1 / 512)
+    # four are too few: 1 / 16
+    assert judged(BOTH, *moved(72, 0, 4)).outcome == "underpowered"
+    # to be better is not to be within
+    assert judged("flip@1 within 0.03", *moved(72, 0, 9)).outcome == "fail"
+
+
+def same(now: int, then: int = 0, **identity: Any) -> Judgement:
+    """Of five inputs; the digest is that of the baseline, and some flip."""
+    there = snapshot_for(target(evidence(range(then), n=5), **identity), [])
+    (found,) = gate(target(evidence(range(now), n=5)), rules(BOTH), there).judgements
+    return found
+
+
+def test_the_same_candidate_passes_with_however_few_inputs() -> None:
+    found = same(2, 2)
+    assert (found.outcome, found.n, found.p_worse) == ("pass", 5, None)
+    assert found.reason == "the same candidate as in the baseline, to the bit, and nothing differs"
+    for other in (
+        same(2, 2, spec="minilm@W3-rtn"),
+        same(2, 2, candidate_digest="other"),
+        same(2, 2, candidate_digest=None),
+        same(3, 2),  # the same weights, but something differs, either way
+        same(2, 3),
+    ):
+        assert other.outcome == "underpowered"
+
+
+def test_a_rule_names_the_inputs_that_lost_the_most() -> None:
+    before, now = np.full(40, 0.5), np.full(40, 0.5)
+    before[0] = now[0] = np.nan  # so that rows and inputs differ
+    now[3], now[7], now[9], now[20] = 0.4, 0.1, 0.9, 0.3
+    assert judged("ndcg@10 no worse by 0.03", before, now).inputs == ("q7", "q20", "q3")
+    assert judged("ndcg@10 no worse by 0.03", now, before).inputs == ("q9",)
+    # of a rate all lose alike; ten are named
+    found = judged(BOTH, ones(300, []), ones(300, range(5)))
+    assert found.inputs == ("q0", "q1", "q2", "q3", "q4")
+    assert len(judged(BOTH, *moved(300, 12, 3)).inputs) == 10
 
 
 def test_within_takes_two_sides() -> None:
@@ -190,30 +258,45 @@ def test_noise_is_set_aside_on_either_side() -> None:
     # of the nine worse ones, two are noisy now and one was then; so was the one that is better,
     # and inputs that do not differ
     found = noisy(before, now, today=ones(300, [0, 1, 50]), then=ones(300, [2, 9, 60, 61]))
-    assert found.set_aside == 4
+    assert found.set_aside == 7
     assert (found.worse, found.better) == (6, 0)
     assert found.p_worse == EXACT(1 / 64)
-    assert found.n == 300
+    assert found.n == 293
     assert found.difference is not None
-    assert found.difference.value == EXACT(6 / 300)
+    assert found.difference.value == EXACT(6 / 293)
+    # both values are those measured, on all inputs
+    assert found.now is not None
+    assert (found.before, found.now.value) == (EXACT(1 / 300), EXACT(9 / 300))
     assert noisy(before, now).set_aside == 0
 
 
-def test_noise_speaks_for_nobody() -> None:
-    """It is taken from both sides: an input that noise alone makes better is none either."""
+def test_where_all_is_noise_nothing_is_shown() -> None:
     everywhere = ones(300, range(300))
-    for worse, better in ((30, 5), (5, 30)):
-        found = noisy(*moved(300, worse, better), today=everywhere)
-        assert (found.worse, found.better, found.set_aside) == (0, 0, worse + better)
-        assert found.p_worse == 1
+    for text in (BOTH, "flip@1 no worse"):
+        before, now = moved(300, 30, 5)
+        matched = pair({"flip@1": before}, {"flip@1": now, "noise_floor": everywhere})
+        (found,) = judge_changes(rules(text), matched)
+        assert (found.outcome, found.set_aside) == ("underpowered", 300)
+        assert found.reason.startswith("noise alone changes 300 inputs, more than the margin")
+
+
+def test_more_noise_than_the_margin_cannot_pass_for_proof() -> None:
+    """Ten of 300 are more than three in a hundred, nine are not."""
+    before, now = moved(300, 0, 0)
+    for count, outcome in ((9, "pass"), (10, "underpowered")):
+        noise = {"noise_floor": ones(300, range(count))}
+        matched = pair({"flip@1": before}, {"flip@1": now, **noise})
+        (found,) = judge_changes(rules(BOTH), matched)
+        assert (found.outcome, found.set_aside, found.n) == (outcome, count, 300 - count)
+    assert found.reason.startswith("noise alone changes 10 inputs")
 
 
 @pytest.mark.parametrize(
     ("metric", "aside"),
     [
-        ("flip@1", 9),
-        ("gold_lost@1", 9),
-        ("flip@1:gap=0..1", 9),
+        ("flip@1", 50),
+        ("gold_lost@1", 50),
+        ("flip@1:gap=0..1", 50),
         ("gold_lost@5", 0),
         ("ndcg@10", 0),
     ],
@@ -229,7 +312,7 @@ def test_noise_of_real_evidence() -> None:
     there = snapshot_for(target(evidence([], noise=[])), [])
     here = target(evidence(range(5), noise=[4, 30]))
     (found,) = gate(here, rules("flip@1 no worse"), there).judgements
-    assert (found.set_aside, found.worse) == (1, 4)
+    assert (found.set_aside, found.worse) == (2, 4)
 
 
 def test_one_side_without_a_value() -> None:
@@ -253,10 +336,14 @@ def test_no_value_in_the_baseline_at_all() -> None:
 
 
 def test_a_baseline_without_the_metric() -> None:
-    there = snapshot({"flip@1": ones(60, [])}, names=[f"q{row}" for row in range(60)])
+    there = snapshot_for(target(evidence(range(2))), [])
+    there = replace(there, values={"flip@1": there.values["flip@1"]})
     result = gate(target(evidence(range(2))), rules("ndcg@10 no worse by 0.1"), there)
     assert result.verdict == "incomparable"
-    assert "write it anew with --update" in result.judgements[0].reason
+    assert result.judgements[0].reason == (
+        "the baseline has no outcomes of this metric; write it anew with --update, from the "
+        "version it is of and not from this run"
+    )
 
 
 def test_what_the_run_itself_does_not_know_is_an_error() -> None:
@@ -310,7 +397,7 @@ SLICES = {"tens": ["q1?"], "rest": ["q?", "q[2-5]?"]}
 
 
 def test_a_rule_on_a_slice_sees_its_inputs_only() -> None:
-    there = snapshot_for(target(evidence([])), [])
+    there = snapshot_for(target(evidence([]), candidate_digest="other"), [])
     here = target(evidence(range(10, 18)))
     asked = rules("flip@1 [tens] no worse", "flip@1 [rest] no worse", "flip@1 no worse")
     found = gate(here, asked, there, slices=SLICES).judgements
@@ -345,8 +432,10 @@ def test_slices_that_cannot_be() -> None:
     there = snapshot_for(here, [])
     with pytest.raises(UnknownNameError, match="unknown slice 'ten'; did you mean tens"):
         gate(here, rules("flip@1 [ten] no worse"), there, slices=SLICES)
-    with pytest.raises(DataError, match=r"the slice 'none' \(x\*\) holds no input; ids are like"):
-        gate(here, rules("flip@1 [none] no worse"), there, slices={"none": ["x*"]})
+    # of several patterns each has to match, as one that does not is a slip of the pen
+    for patterns in (["x*"], ["q1?", "x*"], ["x*", "q1?"]):
+        with pytest.raises(DataError, match=r"slice 'none': no input matches 'x\*'; ids are like"):
+            gate(here, rules("flip@1 [none] no worse"), there, slices={"none": patterns})
     # the run has inputs of the slice, but the baseline has none of them
     result = gate(here, rules("flip@1 [tens] no worse"), there.part(range(10)), slices=SLICES)
     assert result.verdict == "error"
@@ -419,11 +508,11 @@ def test_the_worst_inputs_come_first_in_any_order_of_inputs() -> None:
     lists = []
     for _ in range(4):
         shuffled = target(whole.part(rng.permutation(60)))
-        result = gate(shuffled, rules("flip@1 <= 0.5"), there, n_worst=7)
+        result = gate(shuffled, rules("flip@1 no worse"), there, n_worst=7)
         lists.append([(each.changed.input_id, each.new) for each in result.worst])
     assert lists[0] == [(f"q{row}", True) for row in range(3, 9)] + [("q0", False)]
     assert all(other == lists[0] for other in lists)
-    none = gate(target(whole), rules("flip@1 <= 0.5"), there, n_worst=0)
+    none = gate(target(whole), rules("flip@1 no worse"), there, n_worst=0)
     assert (none.worst, none.n_changed, none.n_new) == ((), 9, 6)
 
 

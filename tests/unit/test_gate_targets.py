@@ -75,6 +75,17 @@ def test_inputs_that_layers_were_measured_on_are_left_out_of_the_comparison(tmp_
         assert result.judgements[0].n == 57
 
 
+def test_warnings_of_the_data_are_notes(tmp_path: Path) -> None:
+    """Each is a sentence of run.json; a note has no full stop, as it is put there when told."""
+    warned = {"warnings": ["3 texts are empty.", "2 labels are unknown"], "inputs_left_out": 1}
+    assert target_of_run(run(tmp_path / "a", data=warned)).notes == (
+        "3 texts are empty",
+        "2 labels are unknown",
+        "1 inputs are left out, as layers were measured on them",
+    )
+    assert target_of_run(run(tmp_path / "b", data={"warnings": None})).notes == ()
+
+
 def diff(
     tmp_path: Path, a: Any = A, b: Any = B, *, qrels: Any = None, complete: bool = False
 ) -> Diff:
@@ -124,6 +135,7 @@ def test_other_labels_of_two_finished_runs_are_other_data(tmp_path: Path) -> Non
     result = gate(target_of_diff(diff(tmp_path, qrels=other)), asked, there)
     assert result.verdict == "incomparable"
     assert result.differs[0].startswith("data: 2 inputs (digest ")
+    assert result.differs[0].endswith(" now): ids, texts or labels are others, or their order")
 
 
 def test_another_reference_of_two_finished_runs_is_seen_by_its_answers(tmp_path: Path) -> None:
@@ -133,7 +145,7 @@ def test_another_reference_of_two_finished_runs_is_seen_by_its_answers(tmp_path:
     assert result.verdict == "incomparable"
     assert result.differs == (
         "reference: the reference gives another first answer on 1 of 2 inputs, which is another "
-        "model",
+        "model (or the two runs are swapped)",
     )
 
 

@@ -93,6 +93,11 @@ def test_the_subject_names_the_baseline_only_if_it_is_another() -> None:
     other = replace(IDENTITY, spec="minilm@W4-gptq")
     assert subject(result(LIMIT, baseline=other)).endswith("against a baseline of minilm@W4-gptq")
     assert subject(no_baseline(LIMIT, n_inputs=1)) == "minilm@W4-rtn on cranfield (test), 1 input"
+    # two finished runs have no other name for their data than its size, which is told once
+    for n, told in ((1509, "1,509 inputs"), (2, "1,509 inputs, 2 inputs")):
+        unnamed = replace(IDENTITY, spec="a vs b", data="1,509 inputs")
+        found = subject(no_baseline(LIMIT, identity=unnamed, n_inputs=n))
+        assert found == f"a vs b on {told}"
 
 
 def test_rows_hold_rates_in_percent_and_their_differences_in_points() -> None:
@@ -114,7 +119,7 @@ def test_rows_hold_rates_in_percent_and_their_differences_in_points() -> None:
         "20.0 %",
         "+4.4 pp (+2.1 to +6.8)",
         "100 / 34",
-        "1,509 (1,201)",
+        "1,509",
         "<0.001",
         "0.900",
         "fail",
@@ -124,6 +129,8 @@ def test_rows_hold_rates_in_percent_and_their_differences_in_points() -> None:
         "0.4000",
         "-0.0088 (-0.0300 to +0.0123)",
     ]
+    # how many it takes is told where there are too few
+    assert cells[1][5] == "225 (640)"
 
 
 def test_columns_that_no_rule_fills_are_left_out() -> None:
@@ -192,10 +199,27 @@ def test_a_failed_comparison_says_what_to_do() -> None:
     assert told[2:] == [
         "flip@1 no worse by 0.03 failed: shown to be worse "
         "(100 inputs worse than in the baseline, 34 better).",
-        "Look at the inputs below and repair what made them worse. If the change is meant, accept "
+        "Look at the inputs listed and repair what made them worse. If the change is meant, accept "
         "it with --update and commit the new baseline.",
-        "flip@1 no worse by 0.03: 3 inputs are taken as unchanged, as noise alone changes them.",
+        "flip@1 no worse by 0.03: 3 inputs are left out of the tests, as noise alone changes them.",
     ]
+
+
+def test_a_failed_comparison_names_its_inputs() -> None:
+    names = tuple(f"q{row}" for row in range(10))
+    line = "flip@1 no worse by 0.03, worse on: q0, q1, q2, q3, q4, q5, q6, q7, q8, q9"
+    for worse, end in ((100, " and 90 more."), (10, ".")):
+        told = sentences(result(replace(WORSE, worse=worse, inputs=names), LIMIT))
+        assert told[3] == line + end
+    assert told[4].startswith("Repair what made them worse.")
+    # what is worse for a rule that holds or is undecided is no finding
+    for outcome in ("pass", "underpowered"):
+        told = sentences(result(replace(WORSE, outcome=outcome, inputs=names)))
+        assert not any("worse on" in line for line in told)
+    (named,) = [
+        line for line in sentences(result(replace(WORSE, inputs=NASTY[:10]))) if "worse on" in line
+    ]
+    assert named.isprintable()
 
 
 def test_a_broken_limit_is_not_accepted_with_update() -> None:
@@ -245,7 +269,7 @@ def test_a_rule_that_holds_although_it_is_worse_says_so_and_others_are_silent() 
     told = sentences(result(near, LIMIT, notes=("torch differs",)))
     assert told[2:] == [
         "flip@1 no worse by 0.03 holds: worse, but shown to be by less than the margin.",
-        "flip@1 no worse by 0.03: 1 input is taken as unchanged, as noise alone changes it.",
+        "flip@1 no worse by 0.03: 1 input is left out of the tests, as noise alone changes it.",
         "Note: torch differs.",
     ]
     assert len(sentences(result(replace(near, p_worse_holm=0.06, set_aside=0)))) == 2

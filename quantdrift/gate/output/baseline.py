@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from quantdrift.gate.change import least_inputs
+from quantdrift.gate.outcome import least_inputs
 from quantdrift.gate.rule import Rule
 from quantdrift.gate.snapshot import Snapshot
 from quantdrift.metrics import parse_metric
@@ -43,12 +44,14 @@ def beyond_reach(rules: Sequence[Rule], snapshot: Snapshot, *, alpha: float) -> 
     for rule in rules:
         if not rule.compares or rule.number is None or rule.on is not None:
             continue
+        if not math.isfinite(rule.span):
+            continue
         values = snapshot.values.get(str(rule.metric))
         n = 0 if values is None else int(np.isfinite(values).sum())
         least = least_inputs(rule, alpha=alpha)
         if 0 < n < least:
             lines.append(
-                f"'{rule}' rests on {n:,} inputs, and another candidate is shown to keep it with "
-                f"{least:,} at the least; measure more, or allow a larger margin"
+                f"'{rule}' rests on {n:,} inputs, and of another candidate that does not differ it "
+                f"takes {least:,} to show it; measure more, or allow a larger margin"
             )
     return lines

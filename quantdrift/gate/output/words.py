@@ -139,7 +139,7 @@ def _of_rule(each: Judgement, alpha: float) -> str | None:
 
 def _named(each: Judgement) -> str | None:
     """The inputs that broke a rule of comparison."""
-    if each.outcome != "fail" or not each.inputs:
+    if each.outcome != "fail" or not each.inputs or each.rule.test != "no worse":
         return None
     names = ", ".join(shown(name) for name in each.inputs)
     more = (each.worse or len(each.inputs)) - len(each.inputs)
@@ -197,7 +197,10 @@ def _for_underpowered(told: Sequence[Judgement], *, accepted: bool) -> str:
     short = [
         (each.needed, each.n)
         for each in told
-        if each.outcome == "underpowered" and each.needed is not None and each.needed > each.n
+        if each.outcome == "underpowered"
+        and each.needed is not None
+        and each.needed > each.n
+        and (each.worse or each.better)  # else the rule says itself how many it takes
     ]
     more = "Measure more inputs"
     if short:
@@ -213,9 +216,9 @@ def _set_aside(each: Judgement) -> str | None:
     if not each.set_aside:
         return None
     one = each.set_aside == 1
-    taken = "1 input is" if one else f"{each.set_aside:,} inputs are"
+    left = "1 input is" if one else f"{each.set_aside:,} inputs are"
     return (
-        f"{rule_name(each)}: {taken} taken as unchanged, as noise alone changes "
+        f"{rule_name(each)}: {left} left out of the tests, as noise alone changes "
         f"{'it' if one else 'them'}."
     )
 
