@@ -90,8 +90,14 @@ def hold_marks(item: pytest.Item, marks: Sequence[pytest.Mark]) -> None:
         marks: its markers, the nearest first.
 
     Raises:
-        As `assert_drift`.
+        pytest.UsageError: a marker names no pair; and what `assert_drift` raises.
     """
     __tracebackhide__ = True
     for mark in reversed(marks):
+        if len(mark.args) > 1 or not (mark.args or "spec" in mark.kwargs):
+            given = ", ".join([*map(repr, mark.args), *mark.kwargs]) or "nothing"
+            raise pytest.UsageError(
+                "@pytest.mark.drift takes the pair first and all else by name, such as "
+                f'("minilm@W4-rtn", data="data/faq", flip=0.25); got {given}'
+            )
         item.stash[_MARKED] = assert_drift(*mark.args, **mark.kwargs)
