@@ -7,6 +7,7 @@ there are too few inputs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.gate.comparable import Matched
-from quantdrift.gate.outcome import all_noise
+from quantdrift.gate.outcome import all_noise, least_inputs
 from quantdrift.gate.result import Judgement
 from quantdrift.gate.rule import NOISE, Rule
 from quantdrift.statistics import (
@@ -191,6 +192,8 @@ def _tested(rule: Rule, a: Values, b: Values, *, seed: int) -> Judgement:
 def _needed(rule: Rule, step: Values, *, alpha: float) -> int | None:
     if rule.number is None:
         return None
+    if not step.any() and math.isfinite(rule.span):
+        return least_inputs(rule, alpha=alpha)
     spread = shrunken_spread(step, span=rule.span)
     if spread is None:
         return None

@@ -50,7 +50,8 @@ class Judgement:
         p_worse_holm: the same, adjusted for the number of rules.
         p_no_worse: of "worse by the margin or more" (for "within": "apart by it or more"; for a
             limit "beyond it"); small speaks for passing. Not adjusted: all rules must pass.
-        needed: inputs with which passing is shown with probability 0.8 if nothing has changed.
+        needed: inputs with which passing is shown: with probability 0.8 if neither is better and as
+            many go on to differ; if none differs, the least that show it.
         inputs: some that are worse than in the baseline, the worst first.
     """
 

@@ -126,7 +126,9 @@ def test_few_queries_are_underpowered(cli: CLI, tmp_path: Path) -> None:
     assert cli("gate", "minilm@W8-rtn", *asked, "--update")[0] == 0
     code, out, _ = cli("gate", "minilm@W6-rtn", *asked)
     assert code == 4, out
-    assert "too few inputs to tell: 30, and it takes about" in " ".join(out.split())
+    words = " ".join(out.split())
+    assert "30 inputs are too few to show it; 99 would" in words
+    assert "Measure about 99 inputs (there are 30)" in words
     assert cli("gate", "minilm@W6-rtn", *asked, "--accept-underpowered")[0] == 0
 
 

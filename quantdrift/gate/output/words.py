@@ -197,10 +197,7 @@ def _for_underpowered(told: Sequence[Judgement], *, accepted: bool) -> str:
     short = [
         (each.needed, each.n)
         for each in told
-        if each.outcome == "underpowered"
-        and each.needed is not None
-        and each.needed > each.n
-        and (each.worse or each.better)  # else the rule says itself how many it takes
+        if each.outcome == "underpowered" and each.needed is not None and each.needed > each.n
     ]
     more = "Measure more inputs"
     if short:
