@@ -12,6 +12,7 @@ from pathlib import Path
 
 import typer
 
+from quantdrift.cli import Interrupted
 from quantdrift.cli.gate_table import print_result
 from quantdrift.cli.gate_target import GateOptions, Measure, named_target, target_of
 from quantdrift.cli.tables import one_format
@@ -64,6 +65,8 @@ def gate_command(options: GateOptions, measure: Measure) -> None:
         for note in tell_ci_of_error(str(error), os.environ):
             _say(note)
         raise
+    except Interrupted:
+        raise  # Ctrl-C is no verdict either, and says itself what is left
     except Exception as error:
         # Python would end in 1, which says that the model failed
         traceback.print_exc()

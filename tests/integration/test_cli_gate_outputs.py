@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from gate_command_line import RULE, Cli, bad, baseline, cli, good, run_of
 
+from quantdrift.cli import Interrupted
+
 __all__ = ["bad", "baseline", "cli", "good"]  # fixtures
 
 
@@ -275,6 +277,16 @@ def test_a_crash_is_not_taken_for_a_failure(
     assert (code, out) == (2, "")
     assert "RuntimeError: out of order" in err
     assert (tmp_path / "outputs").read_text() == "verdict=error\nexit-code=2\n"
+
+
+def test_ctrl_c_while_measuring_is_no_verdict(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(_: object) -> None:
+        raise Interrupted("no run was written")
+
+    monkeypatch.setattr("quantdrift.cli.run.measured", stopped)
+    code, out, err = cli("gate", "minilm@W4", "--data", "faq", "-r", "flip@1 <= 0.1")
+    assert (code, out) == (130, "")
+    assert err == "quantdrift: interrupted; no run was written\n"
 
 
 def test_a_baseline_with_both_sides_of_a_merge_can_be_written_anew(
