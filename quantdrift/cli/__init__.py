@@ -8,19 +8,13 @@ from __future__ import annotations
 import os
 import sys
 
+from quantdrift.cli.interrupted import Interrupted
 from quantdrift.errors import QuantDriftError, SpecError
 
 __all__ = ["Interrupted", "main"]
 
 USAGE = 2
 INTERRUPTED = 130
-
-
-class Interrupted(Exception):  # noqa: N818 -- not an error
-    """The user pressed Ctrl-C; says what is left and how to go on.
-
-    A KeyboardInterrupt itself does not come through: typer ends on it without a word.
-    """
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import typer
 
-from quantdrift.cli import Interrupted
 from quantdrift.cli.gate_table import print_result
 from quantdrift.cli.gate_target import GateOptions, Measure, named_target, target_of
+from quantdrift.cli.interrupted import Interrupted
 from quantdrift.cli.tables import one_format
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.gate.baseline import NAME, check_baseline_place, read_baseline, write_baseline
