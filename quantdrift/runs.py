@@ -16,7 +16,7 @@ from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.probe import LinearProbe
-from quantdrift.whole_folder import whole_folder
+from quantdrift.records import whole_folder
 
 __all__ = ["Run", "classifies", "find_runs", "read_run", "refuse_copies", "write_run"]
 

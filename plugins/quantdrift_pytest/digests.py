@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from quantdrift.whole_file import write_text
+from quantdrift.records import write_text
 
 __all__ = ["content_digest", "digest_of_json", "looks"]
 

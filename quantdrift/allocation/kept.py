@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import RunError
-from quantdrift.whole_file import whole_file
+from quantdrift.records import whole_file
 
 __all__ = ["HeldArrays", "KeptArrays"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from quantdrift.calibration.driver import LayerCandidate
 from quantdrift.errors import RunError
 from quantdrift.quantizers import QuantizedWeight
-from quantdrift.whole_file import whole_file
+from quantdrift.records import whole_file
 
 __all__ = ["CodeStore"]
 

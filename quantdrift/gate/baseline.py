@@ -19,7 +19,7 @@ import numpy as np
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.gate.snapshot import ANSWER, DIGITS, Identity, Snapshot
 from quantdrift.metrics import Metric, parse_metric
-from quantdrift.whole_file import read_object, refuse_other, write_text
+from quantdrift.records import read_object, refuse_other, write_text
 
 __all__ = ["NAME", "baseline_text", "check_baseline_place", "read_baseline", "write_baseline"]
 

@@ -15,7 +15,7 @@ from quantdrift.errors import RunError
 from quantdrift.measurement.embeddings import digest_of, key_of
 from quantdrift.measurement.inputs import Vectors
 from quantdrift.probe import LinearProbe
-from quantdrift.whole_file import whole_file
+from quantdrift.records import whole_file
 
 __all__ = ["STRENGTH", "FittedProbe", "fitted_probe"]
 

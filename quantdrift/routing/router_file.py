@@ -11,7 +11,7 @@ from typing import Any
 from quantdrift.confidence import CONFIDENCES, ConfidenceName
 from quantdrift.errors import RunError
 from quantdrift.origin import Origin
-from quantdrift.whole_file import read_object, refuse_other, write_text
+from quantdrift.records import read_object, refuse_other, write_text
 
 __all__ = ["MAKE", "read_router", "write_router"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quantdrift.errors import RunError
-from quantdrift.whole_folder import whole_folder
+from quantdrift.records import whole_folder
 
 __all__ = [
     "ONNX_MODEL",

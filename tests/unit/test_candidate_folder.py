@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift import whole_folder as whole
+from quantdrift import records as whole
 from quantdrift.errors import RunError
 from quantdrift.saving.folder import (
     check_place,

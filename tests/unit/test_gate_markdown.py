@@ -13,7 +13,7 @@ from markdown_it.token import Token
 
 from quantdrift.gate.output.escape import code, prose
 from quantdrift.gate.output.markdown import MOST_BYTES, error_markdown, markdown_text
-from quantdrift.gate.output.shown import clean, shown
+from quantdrift.display import clean, shown
 from quantdrift.gate.result import GateResult
 
 

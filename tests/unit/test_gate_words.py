@@ -21,7 +21,7 @@ from gate_result_samples import (
 )
 
 from quantdrift.gate.output.cells import NAMES, rows, worst_rows, worst_title
-from quantdrift.gate.output.shown import clean, shorten, shown
+from quantdrift.display import clean, shorten, shown
 from quantdrift.gate.output.words import headline, sentences, subject
 from quantdrift.gate.result import GateResult
 from quantdrift.gate.rule import parse_rule

@@ -17,7 +17,7 @@ from typing import Any
 from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.allocation.stored.record_fields import allocation_of
 from quantdrift.errors import DataError
-from quantdrift.whole_file import refuse_other, write_text
+from quantdrift.records import refuse_other, write_text
 
 __all__ = ["check_place", "read_allocation", "write_allocation"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantdrift.gate.output.shown import shown
+from quantdrift.display import shown
 from quantdrift.gate.output.words import rule_name
 from quantdrift.gate.result import GateResult, Judgement, Worst
 from quantdrift.report.numbers import cell, show, show_p, show_step

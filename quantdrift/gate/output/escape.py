@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from quantdrift.gate.output.shown import clean
+from quantdrift.display import clean
 
 __all__ = ["code", "prose"]
 

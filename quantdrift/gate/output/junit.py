@@ -11,7 +11,7 @@ from typing import Literal
 from xml.etree import ElementTree
 
 from quantdrift.gate.output.cells import rows, worst_rows, worst_title
-from quantdrift.gate.output.shown import shown
+from quantdrift.display import shown
 from quantdrift.gate.output.words import rule_name, sentences
 from quantdrift.gate.result import GateResult, Judgement
 

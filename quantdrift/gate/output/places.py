@@ -11,7 +11,7 @@ from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.gate.output.junit import SUITE, junit_text
 from quantdrift.gate.output.markdown import TITLE, error_markdown, markdown_text
 from quantdrift.gate.result import EXIT_CODES, GateResult
-from quantdrift.whole_file import write_text
+from quantdrift.records import write_text
 
 __all__ = [
     "check_report",

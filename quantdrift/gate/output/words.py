@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantdrift.gate.output.shown import clean, shorten, shown
+from quantdrift.display import clean, shorten, shown
 from quantdrift.gate.result import GateResult, Judgement, Outcome
 from quantdrift.report.numbers import show
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import RunError
 from quantdrift.models.endpoint.address import Endpoint
-from quantdrift.whole_file import whole_file
+from quantdrift.records import whole_file
 
 __all__ = ["CANARIES", "Identity", "identify"]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.study.allocation.cells import Cell, CorpusCells
 from quantdrift.study.allocation.plan import AllocationPlan
-from quantdrift.whole_file import refuse_other, write_text
+from quantdrift.records import refuse_other, write_text
 
 __all__ = ["AllocationStudy", "check_place", "read_study", "write_study"]
 

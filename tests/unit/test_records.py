@@ -1,8 +1,9 @@
-"""A file is there in full or not at all, and what was there before stays until the last step."""
+"""Files are there whole or not at all, and JSON from outside ends in a value or a ValueError."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,16 @@ from typing import Any
 import pytest
 
 from quantdrift.errors import RunError
-from quantdrift.whole_file import whole_file, write_text
+from quantdrift.records import (
+    MAX_DEPTH,
+    check_seal,
+    parse_json,
+    read_json,
+    read_object,
+    sealed,
+    whole_file,
+    write_text,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -126,3 +136,74 @@ def test_a_place_that_cannot_be_a_file_is_said(tmp_path: Path) -> None:
     assert names(tmp_path) == ["file", "folder"]
     assert names(tmp_path / "folder") == []
     assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "[" * (MAX_DEPTH + 2) + "]" * (MAX_DEPTH + 2),
+        "9" * 5_000,
+        "{",
+        b"\xff\xfe",
+        "",
+    ],
+    ids=["open lists", "open objects", "too deep", "long integer", "cut", "no text", "empty"],
+)
+def test_json_from_outside_ends_in_a_value_error(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match="."):
+        parse_json(text)
+
+
+def test_json_as_deep_as_allowed_is_read() -> None:
+    value = parse_json("[" * MAX_DEPTH + "]" * MAX_DEPTH)
+    for _ in range(MAX_DEPTH - 1):
+        (value,) = value
+    assert value == []
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
+def test_finite_refuses_what_is_no_number(number: str) -> None:
+    parse_json(f"[{number}]")
+    with pytest.raises(ValueError, match="finite"):
+        parse_json(f"[{number}]", finite=True)
+
+
+def test_once_refuses_a_key_that_stands_twice() -> None:
+    assert parse_json('{"a": 1, "a": 2}') == {"a": 2}
+    with pytest.raises(ValueError, match="'a'"):
+        parse_json('{"b": {"a": 1, "a": 2}}', once=True)
+
+
+def test_a_pipe_a_device_and_a_large_file_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_text("[" + "1," * 50 + "1]")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ValueError, match="pipe or a device"):
+            read_json(path)
+    with pytest.raises(ValueError, match="larger than 10 bytes"):
+        read_json(tmp_path / "large", limit=10)
+    with pytest.raises(OSError, match="directory"):
+        read_json(tmp_path)
+    with pytest.raises(RunError):
+        read_object(tmp_path / "pipe", "x", 1, what="an x", make="y", error=RunError)
+
+
+def test_a_seal_holds_for_the_same_content_and_no_other() -> None:
+    content = {"b": [1, 2.5, "é"], "a": {"x": None}, "threshold": 0.1 + 0.2}
+    whole = sealed(content)
+    check_seal(json.loads(json.dumps(whole, indent=2, ensure_ascii=False)))
+    assert list(whole)[-1] == "digest"
+    assert sealed(whole) == whole
+    for other in (
+        {**whole, "b": [1, 2.5, "e"]},
+        {**whole, "threshold": 0.3},
+        {**whole, "new": 1},
+        {k: v for k, v in whole.items() if k != "a"},
+        {k: v for k, v in whole.items() if k != "digest"},
+        {**whole, "digest": whole["digest"][:-1] + "x"},
+        {**whole, "digest": None},
+    ):
+        with pytest.raises(ValueError, match="digest"):
+            check_seal(other)

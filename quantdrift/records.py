@@ -1,0 +1,355 @@
+"""Files that are there whole or not at all, and JSON that is checked before it is believed.
+
+Everything quantdrift reads may come from somebody else: a run folder from an artifact store, a
+checkpoint from a hub, a log from another harness. `parse_json` and `read_json` are the only ways
+in for JSON. They raise `ValueError` and nothing else, for text that is too large, nested too deep
+or no JSON. What quantdrift writes carries a digest of its content (`sealed`), which is checked
+when it is read again.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from quantdrift.errors import QuantDriftError, RunError
+
+__all__ = [
+    "DIGEST",
+    "MAX_DEPTH",
+    "MAX_JSON",
+    "check_seal",
+    "file_digest",
+    "parse_json",
+    "read_json",
+    "read_object",
+    "refuse_other",
+    "sealed",
+    "whole_file",
+    "whole_folder",
+    "write_text",
+]
+
+MAX_JSON = 1 << 30
+"""Bytes of a JSON file that is read; evidence, the largest that we write, is Parquet."""
+MAX_DEPTH = 100
+"""Levels of lists and objects; nothing that we read has ten."""
+DIGEST = "digest"
+"""The key that holds the digest of a JSON object."""
+
+
+# --- JSON from outside ------------------------------------------------------------------------
+
+
+def parse_json(text: str | bytes, *, once: bool = False, finite: bool = False) -> Any:
+    """The value of a JSON text from anywhere.
+
+    Args:
+        text: the whole text; bytes are UTF-8.
+        once: refuse an object that has a key twice.
+        finite: refuse NaN and infinities, also those that a number like 1e999 becomes.
+
+    Raises:
+        ValueError: and nothing else: it is no JSON, nested deeper than `MAX_DEPTH`, holds an
+            integer of thousands of digits, or what `once` and `finite` refuse.
+    """
+    if isinstance(text, bytes):
+        text = text.decode("utf-8")  # a UnicodeDecodeError is a ValueError
+    hooks: dict[str, Callable[..., Any]] = {}
+    if once:
+        hooks["object_pairs_hook"] = _once
+    if finite:
+        hooks |= {"parse_constant": _not_finite, "parse_float": _finite}
+    try:
+        value = json.loads(text, **hooks)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [
+            part
+            for whole in level
+            if isinstance(whole, dict | list)
+            for part in (whole.values() if isinstance(whole, dict) else whole)
+            if isinstance(part, dict | list)
+        ]
+        if not level:
+            return value
+    raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def read_json(path: Path, *, once: bool = False, finite: bool = False, limit: int = MAX_JSON) -> Any:
+    """The value in a JSON file from anywhere.
+
+    Args:
+        path: the file. A pipe or a device, which may never end, is refused.
+        once: as in `parse_json`.
+        finite: likewise.
+        limit: bytes that are read at most.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no JSON, or too large, or what `parse_json` refuses.
+    """
+    # without O_NONBLOCK a pipe would wait for a writer, here, for ever
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        status = os.fstat(file.fileno())
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("it is a pipe or a device, and no file")
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"it is larger than {limit:,} bytes")
+    return parse_json(content, once=once, finite=finite)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in content if names.count(name) > 1)
+        raise ValueError(f"{twice!r} occurs twice in one object")
+    return content
+
+
+def _not_finite(name: str) -> float:
+    raise ValueError(f"expected finite numbers, got {name}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"expected finite numbers, got {text[:40]}")
+    return value
+
+
+# --- digests ----------------------------------------------------------------------------------
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with the digest of its content, as its last key.
+
+    Args:
+        content: JSON values, without NaN.
+    """
+    plain = {key: value for key, value in content.items() if key != DIGEST}
+    return {**plain, DIGEST: _content_digest(plain)}
+
+
+def check_seal(content: Mapping[str, Any]) -> None:
+    """See that an object is as it was when it was sealed.
+
+    Raises:
+        ValueError: it was changed, or its digest is missing.
+    """
+    stated = content.get(DIGEST)
+    if not isinstance(stated, str):
+        raise ValueError("its digest is missing")
+    if stated != _content_digest({k: v for k, v in content.items() if k != DIGEST}):
+        raise ValueError("its content is not what its digest was taken of: it was changed since")
+
+
+def _content_digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.blake2b(text.encode("ascii"), digest_size=20).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """A digest of a file's bytes, 40 hex digits.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+
+
+# --- JSON that quantdrift wrote ---------------------------------------------------------------
+
+
+def read_object(
+    path: Path, format_: str, version: int, *, what: str, make: str, error: type[QuantDriftError]
+) -> dict[str, Any]:
+    """The JSON object in a file that tells its format and version.
+
+    Args:
+        path: the file.
+        format_: that it has to have.
+        version: likewise.
+        what: it is, for messages: "a router".
+        make: the command that writes one.
+        error: what to raise.
+
+    Raises:
+        QuantDriftError: an `error`: it is missing, damaged, something else, or of another version.
+    """
+    written = f"One is written by: {make}"
+    try:
+        content = read_json(path, once=True)
+    except OSError as problem:
+        raise error(
+            f"expected {what} in {path}, which cannot be read ({problem.strerror}). {written}"
+        ) from problem
+    except ValueError as problem:
+        raise error(f"{path} is damaged, expected {what}: {problem}. {written}") from problem
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != format_:
+        held = f"a {found!r}" if isinstance(found, str) else "something else"
+        raise error(f"expected {what}; {path} holds {held}. {written}")
+    if content.get("format_version") != version:
+        raise error(
+            f"{path} is of format version {content.get('format_version')}; this quantdrift reads "
+            f"version {version}"
+        )
+    return dict(content)
+
+
+def refuse_other(path: Path, format_: str, what: str) -> None:
+    """Refuse a place that holds another kind of file, before hours go into one.
+
+    Args:
+        path: where a JSON file is to be written that tells its format.
+        format_: that an earlier file there has to have.
+        what: it is, for messages: "an allocation".
+
+    Raises:
+        RunError: it is a folder, or another kind of file.
+    """
+    try:
+        if not path.exists():
+            return
+        content = read_json(path)
+        ours = isinstance(content, dict) and content.get("format") == format_
+    except (OSError, ValueError):
+        ours = False
+    if not ours:
+        noun = what.split(maxsplit=1)[1]
+        raise RunError(
+            f"{path} holds something that is not {what}; expected a new file or an earlier {noun} "
+            "to replace. Choose another place."
+        )
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+def write_text(path: Path, text: str, *, what: str) -> None:
+    """Write a text file whole, replacing an earlier one.
+
+    Args:
+        path: the file.
+        text: its content.
+        what: is written, for messages: "the allocation".
+
+    Raises:
+        RunError: no space, no permission; nothing is left behind.
+    """
+    try:
+        with whole_file(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        why = "no space left" if full else f"it cannot be written ({error})"
+        raise RunError(
+            f"{what} was not written to {path}: {why}; nothing was left behind. Free some space or "
+            "choose another place."
+        ) from error
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A place to write to; when the block ends the file is at `path`, in place of what was there.
+
+    After an error nothing is left of it and the place is as it was. After a kill a hidden file may
+    be left beside it.
+
+    Args:
+        path: the file; its folder is made if need be.
+
+    Raises:
+        OSError: the folder cannot be made, or the file not be moved.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
+    try:
+        yield partial
+        os.replace(partial, path)
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
+    """An empty folder to fill; when the block ends it is at `path`, in place of what was there.
+
+    It lies beside its place until it is complete and is moved there in one step. After an error,
+    Ctrl-C too, nothing is left of it and the place is as it was. After a kill, hidden folders may
+    be left beside the place; nothing in them looks finished, as the record is written last.
+
+    Args:
+        path: folder to make or to replace. Whether what is there may go has to be checked before. A
+            link to a folder stays one: what it leads to is replaced.
+        what: is written, for messages: "the run".
+
+    Raises:
+        RunError: no space, no permission.
+    """
+    with _complaints(path, what):
+        place = Path(os.path.realpath(path))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # mkdtemp makes folders private; one inside is as readable as anything else made here. A
+        # model library that is asked to save also names its folder in what it writes or logs.
+        partial = Path(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=place.parent))
+        try:
+            inside = partial / place.name
+            inside.mkdir()
+            yield inside
+            _move(inside, place)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _move(inside: Path, place: Path) -> None:
+    """Put `inside` in its place; what was there stays whole until the last step."""
+    if place.is_dir() and any(place.iterdir()):
+        earlier = Path(tempfile.mkdtemp(prefix=f".{place.name}.earlier-", dir=place.parent))
+        try:
+            os.replace(place, earlier / place.name)
+            os.replace(inside, place)
+        except BaseException:  # Ctrl-C too
+            if not place.exists():
+                os.replace(earlier / place.name, place)
+            raise
+        finally:
+            shutil.rmtree(earlier, ignore_errors=True)
+        return
+    if place.is_dir():
+        place.rmdir()
+    os.replace(inside, place)
+
+
+@contextmanager
+def _complaints(path: Path, what: str) -> Iterator[None]:
+    """Turn what the disk says into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise RunError(
+                f"no space left to write {what} to {path}; nothing was left behind. Free some "
+                "space or choose another disk with --out"
+            ) from error
+        raise RunError(f"{what} cannot be written to {path}: {error}") from error
