@@ -68,9 +68,12 @@ class HookFinder:
         """The spec the other finders give, its loader wrapped; None for names not watched."""
         if fullname not in WATCHED or switched_off():
             return None
-        from quantdrift import _hook_notify  # noqa: PLC0415 - a plain start must not pay for it
+        try:
+            from quantdrift import _hook_notify  # noqa: PLC0415 - a plain start must not pay for it
 
-        return _hook_notify.find_spec(self, fullname, path, target)
+            return _hook_notify.find_spec(self, fullname, path, target)
+        except Exception:  # uninstalled or upgraded under a live Python; those behind us answer
+            return None
 
 
 def install(started_by: str = "manual") -> bool:
@@ -91,9 +94,12 @@ def install(started_by: str = "manual") -> bool:
             sys.meta_path.insert(0, finder)
     for name in WATCHED:
         if name in sys.modules and name not in finder.patched and name not in finder.errors:
-            from quantdrift import _hook_notify  # noqa: PLC0415 - as above
+            try:
+                from quantdrift import _hook_notify  # noqa: PLC0415 - as above
 
-            _hook_notify.notify(finder, name, sys.modules[name])
+                _hook_notify.notify(finder, name, sys.modules[name])
+            except Exception as error:  # as above
+                finder.errors[name] = type(error).__name__
     return True
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -122,8 +123,10 @@ def notify(finder: _hook.HookFinder, name: str, module: ModuleType) -> None:
         target, _, function = _hook.WATCHED[name].partition(":")
         getattr(import_module(target), function)(module)
     except Exception as error:  # whatever it is, the harness must go on as if we were not here
-        finder.errors[name] = " ".join(f"{type(error).__name__}: {error}".split())
-        _warn_once(finder, name)
+        finder.errors[name] = type(error).__name__
+        with suppress(Exception):  # an error that cannot be told, nowhere to tell it
+            finder.errors[name] = " ".join(f"{type(error).__name__}: {error}".split())
+            _warn_once(finder, name)
     else:
         finder.errors.pop(name, None)
         if name not in finder.patched:

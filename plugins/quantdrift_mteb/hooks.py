@@ -81,17 +81,16 @@ def on_evaluate_imported(module: ModuleType) -> None:
 
 
 def on_tasks_imported(module: ModuleType) -> None:
-    """Add our tasks to mteb's list.
+    """Let mteb find our tasks by name; its list stays as it is, and so does what is filtered by it.
 
     Args:
         module: mteb.get_tasks.
 
     Raises:
-        TypeError: the lists are not what this was written for.
+        TypeError: it is not the module this was written for.
     """
-    registry, listed = getattr(module, "_TASKS_REGISTRY", None), getattr(module, "TASK_LIST", None)
-    if not isinstance(registry, dict) or not isinstance(listed, tuple):
-        raise TypeError("mteb.get_tasks has no _TASKS_REGISTRY dict and TASK_LIST tuple")
+    if not isinstance(getattr(module, "_TASKS_REGISTRY", None), dict):
+        raise TypeError("mteb.get_tasks has no _TASKS_REGISTRY dict")
     tasks = importlib.import_module("quantdrift_tasks.mteb_tasks")  # it imports mteb
     if hasattr(tasks, "TASKS"):
         _add_tasks(module, tasks.TASKS)
@@ -113,14 +112,13 @@ def _after_adding(module: ModuleType, tasks: ModuleType, original: Any) -> Any:
 
 
 def _add_tasks(module: Any, tasks: tuple[Any, ...]) -> None:
-    registry = module._TASKS_REGISTRY
-    new = tuple(task for task in tasks if task.metadata.name not in registry)
-    registry.update({task.metadata.name: task for task in new})
-    module.TASK_LIST = (*module.TASK_LIST, *new)
+    for task in tasks:
+        module._TASKS_REGISTRY.setdefault(task.metadata.name, task)
 
 
 def _is_pair(model: Any) -> bool:
-    return getattr(model, "is_quantdrift_pair", False) is True
+    # of the type: an object of somebody else's may raise anything when it is asked for a name
+    return getattr(type(model), "is_quantdrift_pair", False) is True
 
 
 def _warn_of_wrapped(model: Any) -> None:

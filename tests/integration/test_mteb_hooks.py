@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import subprocess
 import sys
+from copy import copy
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +34,7 @@ from quantdrift_mteb import hooks
 CHANGED = {
     "mteb.models.get_model_meta": ("get_model_meta", hooks.on_models_imported),
     "mteb.evaluate": ("_evaluate_task", hooks.on_evaluate_imported),
-    "mteb.get_tasks": ("TASK_LIST", hooks.on_tasks_imported),
+    "mteb.get_tasks": ("_TASKS_REGISTRY", hooks.on_tasks_imported),
 }
 
 
@@ -55,12 +57,11 @@ def test_the_table_names_what_is_changed() -> None:
 @pytest.mark.parametrize("name", CHANGED)
 def test_changing_twice_changes_nothing(name: str) -> None:
     module, (attribute, change) = sys.modules[name], CHANGED[name]
-    before = getattr(module, attribute)
+    before = copy(getattr(module, attribute))
     change(module)
     again = importlib.reload(hooks)
     getattr(again, change.__name__)(module)
-    after = getattr(module, attribute)
-    assert after == before if isinstance(before, tuple) else after is before
+    assert getattr(module, attribute) == before
 
 
 def test_a_stock_model_is_evaluated_as_without_us(
@@ -79,8 +80,29 @@ def test_other_names_go_to_mteb_as_they_are(monkeypatch: pytest.MonkeyPatch) -> 
     assert mteb.get_model_meta(name) == module.get_model_meta.__wrapped__(name)
     with pytest.raises(KeyError, match="not found in MTEB registry"):
         mteb.get_model_meta("quantdrift/minilm@W4")
-    listed = [one for one in mteb.get_tasks() if one.metadata.name == "PythonDocsRetrieval"]
-    assert len(listed) == 1
+
+
+def test_a_task_of_ours_is_there_by_name_and_in_no_list() -> None:
+    name = "PythonDocsRetrieval"
+    assert mteb.get_task(name).metadata.name == name
+    for filters in ({}, {"languages": ["eng"]}, {"task_types": ["Retrieval"], "script": ["Latn"]}):
+        assert [one.metadata.name for one in mteb.get_tasks(tasks=[name], **filters)] == [name]
+        found = mteb.get_tasks(**filters)
+        assert len(found) > 100
+        assert name not in {one.metadata.name for one in found}
+
+
+class Raising:
+    """What may stand in a model of somebody else's."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+def test_a_model_that_holds_what_raises_is_evaluated_as_without_us(folder: Path) -> None:
+    model = stock(folder)
+    model.anything = Raising()
+    assert scores(model, task()) == scores(stock(folder), task())
 
 
 def test_a_pair_inside_a_wrapper_of_mtebs_is_told_to_measure_nothing(
@@ -106,8 +128,8 @@ def made(name: str, **attributes: Any) -> ModuleType:
         (hooks.on_models_imported, made("a", get_model_meta="text")),
         (hooks.on_models_imported, made("a", get_model_meta=lambda model_name: None)),
         (hooks.on_evaluate_imported, made("a", _evaluate_task=lambda model, task: None)),
-        (hooks.on_tasks_imported, made("a", TASK_LIST=(), _TASKS_REGISTRY=[])),
-        (hooks.on_tasks_imported, made("a", TASK_LIST=[], _TASKS_REGISTRY={})),
+        (hooks.on_tasks_imported, made("a", _TASKS_REGISTRY=[])),
+        (hooks.on_tasks_imported, made("a", TASK_LIST=())),
     ],
 )
 def test_an_mteb_that_looks_otherwise_is_left_alone(change: Any, module: ModuleType) -> None:
@@ -151,6 +173,20 @@ def test_an_mteb_of_another_shape_gets_one_warning_and_goes_on(tmp_path: Path) -
     assert done.stdout == "1 [] quantdrift:minilm@W4\n"
     assert done.stderr.count("RuntimeWarning") == 1
     assert "mteb goes on without quantdrift" in done.stderr
+
+
+def test_uninstalled_in_a_notebook_mteb_is_as_without_us(tmp_path: Path) -> None:
+    shutil.copytree(Path(_hook.__file__).parent, tmp_path / "quantdrift")
+    done = fresh(
+        "import shutil, sys, quantdrift\n"
+        "assert 'quantdrift._hook' in sys.modules\n"
+        f"assert quantdrift.__path__[0] == {str(tmp_path / 'quantdrift')!r}\n"
+        f"shutil.rmtree({str(tmp_path / 'quantdrift')!r})\n"
+        "import mteb\n"
+        "print(mteb.get_task('NFCorpus').metadata.name)",
+        tmp_path,
+    )
+    assert done.stdout == "NFCorpus\n"
 
 
 def test_our_tasks_first_then_mteb_and_a_reload(tmp_path: Path) -> None:

@@ -163,6 +163,42 @@ def test_where_warnings_are_errors_the_import_still_succeeds(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_uninstalled_under_a_live_python_the_import_succeeds(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _hook.install()
+    monkeypatch.delattr("quantdrift._hook_notify", raising=False)
+    monkeypatch.setitem(sys.modules, "quantdrift._hook_notify", None)  # importing it raises
+    assert importlib.import_module("madeup.evaluate").answer() == 42
+    assert _hook.install()  # a module that was imported before is seen to here
+    assert harness.calls == []
+
+
+class UntoldError(Exception):
+    """It cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("error", [UntoldError(), ValueError("told to nobody")])
+def test_what_cannot_be_told_breaks_nothing(
+    error: Exception, harness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_module: ModuleType) -> None:
+        raise error
+
+    harness.record = fail
+    _hook.install()
+    closed = (Path(__file__).parent / "endpoint_script.py").open()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert importlib.import_module("madeup.evaluate").answer() == 42
+    assert _hook.status().errors["madeup.evaluate"].startswith(type(error).__name__)
+
+
 def test_an_error_of_the_harness_itself_stays_as_it_is(harness: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "madeup" / "evaluate.py").write_text("1 / 0")
     _hook.install()
