@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from quantdrift.harness import similarity_of
 from quantdrift.measurement.embeddings import default_store, key_of
 from quantdrift.measurement.record import now
 from quantdrift.measurement.retrieval import Settings, measure_retrieval
 from quantdrift.pair import Arm
 from quantdrift.progress import Progress, Silent, Terminal
 from quantdrift.scoring import Similarity
-from quantdrift.scoring.similarity import prepare, scores_from_products
 from quantdrift_beir.inputs import (
     calibration_inputs,
     digest_of_data,
@@ -34,14 +33,10 @@ __all__ = [
     "options_of",
     "progress_of",
     "search_by_pair",
-    "similarity_of",
     "warnings_of",
 ]
 
 Original = Callable[..., Any]
-
-_ASKED = 16_384
-"""Length of the embeddings that a score function is asked about."""
 
 
 def search_by_pair(
@@ -163,34 +158,6 @@ def warnings_of(left_out: NDArray[np.int64]) -> list[str]:
     n = int((left_out >= 0).sum())
     who = "1 query has" if n == 1 else f"{n:,} queries have"
     return [f"{who} the id of a document, which beir leaves out"] if n else []
-
-
-def similarity_of(score: Callable[[Any, Any], Any]) -> Similarity | None:
-    """The similarity that a score function is, found by asking it; what it is called can mislead.
-
-    Args:
-        score: from embeddings [n, dim] and [m, dim] to scores [n, m].
-
-    Returns:
-        None if it is none of those that are computed here, or takes no embeddings but its own.
-    """
-    rng = np.random.default_rng(0)
-    # as long as those of no model: a cosine of the first 256 numbers is not the cosine
-    left, right = (
-        torch.from_numpy(rng.normal(scale=0.03, size=(n, _ASKED)).astype(np.float32))
-        for n in (3, 5)
-    )
-    try:
-        own = torch.as_tensor(score(left.clone(), right.clone())).detach().float().cpu()
-    except Exception:  # code of the user; beir itself runs it on what it is for
-        return None
-    for similarity in Similarity:
-        ours = torch.empty(3, 5)
-        prepared = [prepare(part, similarity, torch.device("cpu")) for part in (left, right)]
-        scores_from_products(prepared[0], prepared[1], similarity, out=ours)
-        if own.shape == ours.shape and torch.allclose(own, ours, atol=1e-5):
-            return similarity
-    return None
 
 
 def _stock(original: Original, searcher: Any, given: Mapping[str, Any]) -> Results:

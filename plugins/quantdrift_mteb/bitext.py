@@ -9,11 +9,12 @@ from typing import Any
 from mteb._evaluators import BitextMiningEvaluator
 
 from quantdrift.errors import UnsupportedError
+from quantdrift.harness import similarity_of
 from quantdrift.measurement.assembly import assemble
 from quantdrift.measurement.inputs import Vectors
 from quantdrift.pair import Arm
 from quantdrift.scoring import Similarity, score_embeddings
-from quantdrift_mteb.search import DEPTH, similarity_of
+from quantdrift_mteb.search import DEPTH
 from quantdrift_mteb.watching import Compared, Heard, Where, as_vectors
 
 __all__ = ["BitextListener"]
@@ -57,7 +58,8 @@ class BitextListener:
         model = given["model"]
         if not getattr(model, "is_quantdrift_pair", False):
             return  # of a stock run beside this one
-        similarity = similarity_of(model.base)
+        sides = [as_vectors(given[f"{side}_embeddings"]) for side in ("query", "corpus")]
+        similarity = similarity_of(model.base.similarity, sides[0].shape[1])
         if similarity is None:
             raise UnsupportedError("the model's similarity is none that quantdrift computes")
         if len(so_far) >= MOST_SEARCHES:
@@ -66,7 +68,6 @@ class BitextListener:
                 f"more than {MOST_SEARCHES} pairs of languages are searched at once, whose drift "
                 "memory would not hold; choose languages with --languages"
             )
-        sides = [as_vectors(given[f"{side}_embeddings"]) for side in ("query", "corpus")]
         so_far.append(
             _Sides(
                 queries=sides[0],

@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from quantdrift.harness import similarity_of
 from quantdrift.measurement.embeddings import default_store
 from quantdrift.measurement.retrieval import Measured, Settings, measure_retrieval
 from quantdrift.pair import Arm, QuantizedPair
 from quantdrift.progress import Progress, Silent, Terminal
 from quantdrift.scoring import Similarity
-from quantdrift.scoring.similarity import prepare, scores_from_products
 from quantdrift_mteb.calibration import file_inputs
 from quantdrift_mteb.encoding import inputs_of
 
-__all__ = ["DEPTH", "Found", "Results", "SearchCall", "search_by_embedding", "similarity_of"]
+__all__ = ["DEPTH", "Found", "Results", "SearchCall", "search_by_embedding"]
 
 DEPTH = 200
 """Ranks kept in the evidence; mteb itself asks for more."""
@@ -80,7 +79,8 @@ class SearchCall:
             return None  # quantized embeddings depend on what else is in their batch
         if "sparse" in model.mteb_model_meta.model_type:
             return None  # as dense vectors they would be as long as the vocabulary
-        return similarity_of(model)
+        known = model.mteb_model_meta.embed_dim
+        return similarity_of(model.similarity, known if isinstance(known, int) else None)
 
     def excluded(self) -> NDArray[np.int64] | None:
         """Per query the position of the document of the same id, where that does not count."""
@@ -159,31 +159,6 @@ def search_by_embedding(
         similarity=str(similarity),
         n_documents=len(documents.ids),
     )
-
-
-def similarity_of(model: Any) -> Similarity | None:
-    """The similarity that a model's own is, found by asking it; what it is called can mislead.
-
-    Args:
-        model: mteb's encoder.
-
-    Returns:
-        None if it is none of those that are computed here.
-    """
-    rng = np.random.default_rng(0)
-    left, right = (torch.from_numpy(rng.normal(size=(n, 8)).astype(np.float32)) for n in (3, 5))
-    try:
-        own = torch.as_tensor(model.similarity(left, right)).detach().float().cpu()
-    except Exception:  # it takes embeddings of its own form only
-        return None
-    for similarity in Similarity:
-        ours = torch.empty(3, 5)
-        cpu = torch.device("cpu")
-        prepared = [prepare(part, similarity, cpu) for part in (left, right)]
-        scores_from_products(prepared[0], prepared[1], similarity, out=ours)
-        if own.shape == ours.shape and torch.allclose(own, ours, atol=1e-4):
-            return similarity
-    return None
 
 
 def _results(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ pytest.importorskip("beir", reason="beir is not installed")
 
 from beir.retrieval.search.dense.util import cos_sim, dot_score
 
+from quantdrift.harness import similarity_of
 from quantdrift.scoring import Similarity
-from quantdrift_beir.search import similarity_of
 
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -38,5 +39,29 @@ def test_one_that_takes_embeddings_of_its_model_only_is_another() -> None:
     assert similarity_of(score) is None
 
 
-def test_a_multiple_is_another() -> None:
-    assert similarity_of(lambda one, other: 20 * cos_sim(one, other)) is None
+@pytest.mark.parametrize(
+    "bend",
+    [lambda cosine: 20 * cosine, torch.sin, torch.tanh, torch.relu, lambda cosine: cosine.abs()],
+)
+@pytest.mark.parametrize("score", [cos_sim, dot_score])
+def test_one_that_is_bent_or_a_multiple_is_another(score: Score, bend: Any) -> None:
+    assert similarity_of(lambda one, other: bend(score(one, other))) is None
+
+
+def test_it_is_asked_about_the_dimension_that_is_known_too() -> None:
+    def score(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return dot_score(one, other) if one.shape[1] == 384 else cos_sim(one, other)
+
+    assert similarity_of(score) is Similarity.COSINE
+    assert similarity_of(score, 768) is Similarity.COSINE
+    assert similarity_of(score, 384) is None
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 32, 384, 4096, 20_000])
+def test_those_that_are_known_are_known_at_every_dimension(dimension: int) -> None:
+    def euclidean(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return -torch.cdist(one.double(), other.double())
+
+    assert similarity_of(cos_sim, dimension) is Similarity.COSINE
+    assert similarity_of(dot_score, dimension) is Similarity.DOT
+    assert similarity_of(euclidean, dimension) is Similarity.EUCLIDEAN
