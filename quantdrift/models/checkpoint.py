@@ -26,7 +26,6 @@ NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "bitsandbytes": (("bitsandbytes", "accelerate"), "bitsandbytes"),
     "compressed-tensors": (("compressed-tensors",), "compressed-tensors"),
     "gptq": (("gptqmodel", "optimum"), "optimum"),
-    "hqq": (("hqq",), "hqq"),
     "torchao": (("torchao",), "torchao"),
 }
 """Method to the packages that transformers 5 reads its checkpoints with, and the extra for them."""

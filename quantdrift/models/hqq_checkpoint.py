@@ -1,23 +1,25 @@
 """HQQ checkpoints as plain ones: transformers 5 writes and names the format, but cannot read it.
 
-The layers are unpacked by the hqq library into the floating-point weights that its own forward pass
-multiplies with, and written to a temporary folder beside copies of all other files.
+The layers are unpacked into the floating-point weights that hqq's forward pass multiplies with, and
+written to a temporary folder beside copies of all other files. The hqq library is not asked: it
+evaluates text of the file as Python.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from math import prod
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from quantdrift.display import NAME, shown
 from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.models.checkpoint import Checkpoint
 from quantdrift.models.stored import weight_files
@@ -28,6 +30,21 @@ CODES = "W_q"
 """The part of a layer's state that holds its codes; scale, zero and settings lie beside it."""
 
 _WEIGHTS = "model.safetensors"
+_MATRIX = 2
+_COMPUTED = (torch.float16, torch.bfloat16, torch.float32)
+_PACKINGS = {
+    "8bit_u8": (torch.uint8, 8, (0,)),
+    "4bit_u8": (torch.uint8, 4, (4, 0)),
+    "3bit_32": (torch.int32, 3, tuple(range(27, -1, -3))),
+    "2bit_u8": (torch.uint8, 2, (6, 4, 2, 0)),
+    "1bit_u8": (torch.uint8, 1, tuple(range(7, -1, -1))),
+}
+"""What hqq calls a packing: type of a word, bits of a code, and where in a word each code begins.
+
+The first codes of all words are the first rows, and so on.
+"""
+_PADDED = "3bit_32"
+"""Ten rows to a word, the last ones of which may be padding."""
 
 
 @contextmanager
@@ -108,23 +125,75 @@ def _write_weights(source: Path, target: Path) -> None:
 
 
 def _unpacked_layer(layer: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    library: Any = importlib.import_module("hqq.core.quantize")  # an extra, and it ships no types
     own = {name.removeprefix(f"{layer}."): tensor for name, tensor in state.items()}
-    bias = own.get("bias")
     try:
-        linear = library.HQQLinear(None, None, compute_dtype=_compute_dtype(own), device="cpu")
-        linear.load_state_dict(own)
-        weight = linear.dequantize()
-    except (KeyError, RuntimeError, ValueError, AttributeError, TypeError) as error:
-        raise UnsupportedError(f"hqq cannot unpack the layer {layer}: {error!r}") from error
+        weight = _weight(own)
+    except (KeyError, ValueError, RuntimeError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise UnsupportedError(f"the HQQ layer {shown(layer)} cannot be unpacked: {why}") from error
     written = {f"{layer}.weight": weight.contiguous()}
-    return written if bias is None else {**written, f"{layer}.bias": bias}
+    return written if "bias" not in own else {**written, f"{layer}.bias": own["bias"]}
 
 
-def _compute_dtype(state: Mapping[str, Tensor]) -> torch.dtype:
-    """What the layer computes in, which a checkpoint spells out letter by letter."""
-    letters = state.get("compute_dtype")
-    name = "float16" if letters is None else bytes(letters.tolist()).decode()
-    dtype = getattr(torch, name.removeprefix("torch."))
-    assert isinstance(dtype, torch.dtype)
-    return dtype
+def _weight(state: Mapping[str, Tensor]) -> Tensor:
+    """(codes - zero) * scale, in the type and the order of hqq's own `dequantize`.
+
+    hqq's loader passes letters of the file to `eval`, so nothing of the library reads them here:
+    a setting is one of those that are known, or the layer is refused.
+
+    Raises:
+        KeyError: a part is missing.
+        ValueError: a setting is none of those that hqq writes, or the parts do not fit.
+        RuntimeError: torch cannot join the parts.
+    """
+    packing = _word(state["packing"], _PACKINGS, "packing")
+    code, bits, shifts = _PACKINGS[packing]
+    dtypes = {str(dtype): dtype for dtype in _COMPUTED}
+    dtype = torch.float16
+    if "compute_dtype" in state:
+        dtype = dtypes[_word(state["compute_dtype"], dtypes, "compute_dtype")]
+    for name in ("quant_scale", "quant_zero"):
+        if _is_set(state, name):
+            raise ValueError(f"its {name} is set, and scales that are packed too are not read")
+    if "unpack_view_dtype" in state:
+        _word(state["unpack_view_dtype"], [str(code)], "unpack_view_dtype")
+    packed = state[CODES]
+    if _is_set(state, "view_as_float"):
+        packed = packed.contiguous().view(code)
+    if packed.dtype != code or packed.ndim != _MATRIX or not packed.numel():
+        raise ValueError(
+            f"expected {CODES} as a matrix of {code}, got {list(packed.shape)} of {packed.dtype}"
+        )
+    shape = state["shape"].tolist() if state["shape"].numel() == _MATRIX else []
+    width = packed.shape[1]
+    n_rows, rest = divmod(prod(shape), width)
+    n_codes = len(shifts) * len(packed)
+    padding = n_codes - n_rows
+    most = len(shifts) - 1 if packing == _PADDED else 0
+    if min(shape, default=0) < 1 or rest or not 0 <= padding <= most:
+        raise ValueError(f"{n_codes} x {width} codes do not make a layer of shape {shape}")
+    codes = torch.cat([(packed >> shift) & ((1 << bits) - 1) for shift in shifts])[:n_rows]
+    if "zero_scale" in state:
+        zero, scale = state["zero_scale"].to(dtype)
+    else:
+        zero, scale = state["zero"].to(dtype), state["scale"].to(dtype)
+    for part in (zero, scale):
+        if np.broadcast_shapes(codes.shape, part.shape) != codes.shape:
+            raise ValueError(
+                f"scale and zero of shape {list(part.shape)} for {n_rows} x {width} codes"
+            )
+    weight: Tensor = ((codes.to(dtype) - zero) * scale).reshape(shape)
+    return weight
+
+
+def _word(letters: Tensor, allowed: Collection[str], name: str) -> str:
+    """What a setting says, which a checkpoint spells out letter by letter."""
+    known = letters.dtype == torch.uint8 and letters.ndim == 1 and len(letters) <= NAME
+    word = bytes(letters.tolist()).decode("ascii", "replace") if known else "something else"
+    if word not in allowed:
+        raise ValueError(f"expected its {name} to be {', '.join(allowed)}; got {shown(word)}")
+    return word
+
+
+def _is_set(state: Mapping[str, Tensor], name: str) -> bool:
+    return name in state and bool(state[name].any())
