@@ -14,23 +14,33 @@ import hashlib
 import json
 import math
 import os
+import re
 import secrets
 import shutil
 import stat
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from quantdrift.errors import QuantDriftError, RunError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = [
     "DIGEST",
     "MAX_DEPTH",
     "MAX_JSON",
+    "bytes_digest",
     "check_seal",
     "file_digest",
+    "hold",
+    "open_file",
     "parse_json",
     "read_json",
     "read_object",
@@ -66,7 +76,7 @@ def parse_json(text: str | bytes, *, once: bool = False, finite: bool = False) -
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")  # a UnicodeDecodeError is a ValueError
-    hooks: dict[str, Callable[..., Any]] = {}
+    hooks: dict[str, Any] = {}
     if once:
         hooks["object_pairs_hook"] = _once
     if finite:
@@ -89,7 +99,9 @@ def parse_json(text: str | bytes, *, once: bool = False, finite: bool = False) -
     raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
-def read_json(path: Path, *, once: bool = False, finite: bool = False, limit: int = MAX_JSON) -> Any:
+def read_json(
+    path: Path, *, once: bool = False, finite: bool = False, limit: int = MAX_JSON
+) -> Any:
     """The value in a JSON file from anywhere.
 
     Args:
@@ -102,17 +114,30 @@ def read_json(path: Path, *, once: bool = False, finite: bool = False, limit: in
         OSError: it cannot be read.
         ValueError: it is no JSON, or too large, or what `parse_json` refuses.
     """
+    with open_file(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise ValueError(f"it is larger than {limit:,} bytes")
+    return parse_json(content, once=once, finite=finite)
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """A file from anywhere, opened to be read as bytes.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is a pipe or a device, which may never end.
+    """
     # without O_NONBLOCK a pipe would wait for a writer, here, for ever
-    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is a pipe or a device, and no file")
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise ValueError(f"it is larger than {limit:,} bytes")
-    return parse_json(content, once=once, finite=finite)
+        yield file
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -163,7 +188,12 @@ def check_seal(content: Mapping[str, Any]) -> None:
 
 def _content_digest(content: Mapping[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.blake2b(text.encode("ascii"), digest_size=20).hexdigest()
+    return bytes_digest(text.encode("ascii"))
+
+
+def bytes_digest(content: bytes | memoryview) -> str:
+    """A digest of bytes, 40 hex digits; of a file's bytes that of `file_digest`."""
+    return hashlib.blake2b(content, digest_size=20).hexdigest()
 
 
 def file_digest(path: Path) -> str:
@@ -269,7 +299,7 @@ def write_text(path: Path, text: str, *, what: str) -> None:
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """A place to write to; when the block ends the file is at `path`, in place of what was there.
 
     After an error nothing is left of it and the place is as it was. After a kill a hidden file may
@@ -277,6 +307,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
     Args:
         path: the file; its folder is made if need be.
+        sync: force it onto the disk before it takes its place, so that a power cut leaves it whole.
 
     Raises:
         OSError: the folder cannot be made, or the file not be moved.
@@ -285,7 +316,12 @@ def whole_file(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
     try:
         yield partial
+        if sync:
+            _sync(partial)
         os.replace(partial, path)
+        if sync:
+            with suppress(OSError):  # it is there; only a power cut could still take it away
+                _sync(path.parent)
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
@@ -295,9 +331,10 @@ def whole_file(path: Path) -> Iterator[Path]:
 def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
     """An empty folder to fill; when the block ends it is at `path`, in place of what was there.
 
-    It lies beside its place until it is complete and is moved there in one step. After an error,
-    Ctrl-C too, nothing is left of it and the place is as it was. After a kill, hidden folders may
-    be left beside the place; nothing in them looks finished, as the record is written last.
+    It lies in a hidden folder beside its place until it is complete and on the disk, and changes
+    places with what is there in one step: who reads finds one or the other, whoever writes at the
+    same time. After an error, Ctrl-C too, nothing is left of it and the place is as it was. After a
+    kill the hidden folder is left, which nobody holds then; the next that writes here removes it.
 
     Args:
         path: folder to make or to replace. Whether what is there may go has to be checked before. A
@@ -310,35 +347,124 @@ def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
     with _complaints(path, what):
         place = Path(os.path.realpath(path))
         place.parent.mkdir(parents=True, exist_ok=True)
-        # mkdtemp makes folders private; one inside is as readable as anything else made here. A
-        # model library that is asked to save also names its folder in what it writes or logs.
-        partial = Path(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=place.parent))
+        _remove_left(place)
+        hidden, handle = _hidden_folder(place)
         try:
-            inside = partial / place.name
-            inside.mkdir()
+            # mkdtemp makes folders private; one inside is as readable as anything else made here. A
+            # model library that is asked to save also names its folder in what it writes or logs.
+            inside = hidden / "new" / place.name
+            inside.mkdir(parents=True)
             yield inside
-            _move(inside, place)
+            for part in (*inside.rglob("*"), inside):
+                if not part.is_symlink():
+                    _sync(part)
+            _move(inside, place, hidden)
+            with suppress(OSError):  # it is there; only a power cut could still take it away
+                _sync(place.parent)
         finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            _remove(hidden, place)
+            if handle is not None:
+                os.close(handle)
 
 
-def _move(inside: Path, place: Path) -> None:
-    """Put `inside` in its place; what was there stays whole until the last step."""
-    if place.is_dir() and any(place.iterdir()):
-        earlier = Path(tempfile.mkdtemp(prefix=f".{place.name}.earlier-", dir=place.parent))
+def hold(path: Path) -> int:
+    """Hold a file or a folder, as long as the descriptor is open and the process lives.
+
+    Raises:
+        BlockingIOError: another holds it.
+        OSError: it is not there, or the system or the disk has no such locks.
+    """
+    if fcntl is None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.stat(path)  # who held it before may have removed it
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _hidden_folder(place: Path) -> tuple[Path, int | None]:
+    """A folder of our own beside a place, and what holds it; None where nothing can."""
+    while True:
+        hidden = Path(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=place.parent))
         try:
-            os.replace(place, earlier / place.name)
-            os.replace(inside, place)
-        except BaseException:  # Ctrl-C too
-            if not place.exists():
-                os.replace(earlier / place.name, place)
-            raise
-        finally:
-            shutil.rmtree(earlier, ignore_errors=True)
+            return hidden, hold(hidden)
+        except (BlockingIOError, FileNotFoundError):  # taken for one that was left
+            continue
+        except OSError:
+            return hidden, None
+
+
+def _remove_left(place: Path) -> None:
+    """Remove the hidden folders of those that wrote here and were killed."""
+    ours = re.compile(re.escape(f".{place.name}.partial-") + r"\w{8}")
+    with suppress(OSError):  # a folder that can be written, but not listed
+        for hidden in [Path(entry) for entry in os.scandir(place.parent)]:
+            if ours.fullmatch(hidden.name) and hidden.is_dir() and not hidden.is_symlink():
+                with suppress(OSError):  # a living process holds it
+                    handle = hold(hidden)
+                    _remove(hidden, place)
+                    os.close(handle)
+
+
+def _remove(hidden: Path, place: Path) -> None:
+    """Remove a hidden folder. What was put aside in it goes back, if nothing took its place."""
+    for earlier in hidden.glob("earlier-*"):
+        with suppress(OSError):  # something did
+            os.rename(earlier, place)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _move(inside: Path, place: Path, hidden: Path) -> None:
+    """Put a folder in its place; what was there is in the hidden folder afterwards."""
+    for _ in range(1000):  # again, if somebody else wrote here in between
+        try:
+            os.rename(inside, place)  # there is nothing, or an empty folder
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+        else:
+            return
+        if _exchange(inside, place):
+            return
+        with suppress(FileNotFoundError):
+            os.rename(place, hidden / f"earlier-{secrets.token_hex(4)}")
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(place))
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two folders change places in one step; False where the system or the disk cannot."""
+    import ctypes  # noqa: PLC0415 -- 5 ms that only writing costs
+
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        names = os.fsencode(one), os.fsencode(other)
+        if sys.platform == "darwin":
+            return bool(libc.renamex_np(*names, 2) == 0)  # RENAME_SWAP
+        return bool(libc.renameat2(-100, names[0], -100, names[1], 2) == 0)  # RENAME_EXCHANGE
+    except (OSError, AttributeError, TypeError):  # Windows has no such library at all
+        return False
+
+
+def _sync(path: Path) -> None:
+    """Force a file, or the names in a folder, onto the disk.
+
+    Raises:
+        OSError: what was written before did not fit, or got lost.
+    """
+    if os.name == "nt":  # it takes no folders, and no files that are open to be read
         return
-    if place.is_dir():
-        place.rmdir()
-    os.replace(inside, place)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:  # a disk that cannot
+            raise
+    finally:
+        os.close(handle)
 
 
 @contextmanager

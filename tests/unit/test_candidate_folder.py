@@ -154,15 +154,15 @@ def test_a_folder_appears_with_its_record_and_the_earlier_one_comes_back_if_it_c
 ) -> None:
     out = tmp_path / "out"
     write_folder(out, write("one"))
-    real = whole.os.replace
+    real = whole.os.rename
 
-    def replace(here: Path, there: Path) -> None:
+    def rename(here: Path, there: Path) -> None:
         if there == out and "partial" in str(here):
             assert (here / "scheme.json").is_file()
             raise KeyboardInterrupt
         real(here, there)
 
-    monkeypatch.setattr(whole.os, "replace", replace)
+    monkeypatch.setattr(whole.os, "rename", rename)
     with pytest.raises(KeyboardInterrupt):
         write_folder(out, write("two"))
     assert read_record(out)["spec"] == "one"

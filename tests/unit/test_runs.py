@@ -122,7 +122,9 @@ def test_a_failure_before_the_evidence_is_complete(
 
 
 @pytest.mark.parametrize(
-    ("place", "step"), [("nothing", 1), ("earlier run", 1), ("earlier run", 2)], indirect=["place"]
+    ("place", "step"),
+    [("nothing", 1), ("earlier run", 1), ("earlier run", 2), ("earlier run", 3)],
+    indirect=["place"],
 )
 def test_a_failure_while_the_run_is_put_in_place(
     place: Path,
@@ -131,8 +133,9 @@ def test_a_failure_while_the_run_is_put_in_place(
     monkeypatch: pytest.MonkeyPatch,
     step: int,
 ) -> None:
-    """With an earlier run, the first move puts it aside and the second brings the new one."""
-    replace, steps = os.replace, [0]
+    """Where two folders cannot be exchanged in one step, the earlier one is moved aside before."""
+    replace, steps = os.rename, [0]
+    monkeypatch.setattr("ctypes.CDLL", raising(OSError("no such library")))
 
     def fail_once(source: Path, target: Path) -> None:
         steps[0] += 1
@@ -140,7 +143,7 @@ def test_a_failure_while_the_run_is_put_in_place(
             raise failure
         replace(source, target)
 
-    monkeypatch.setattr("os.replace", fail_once)
+    monkeypatch.setattr("os.rename", fail_once)
     expect_failure(place, evidence, failure)
 
 
