@@ -7,8 +7,7 @@ what differs between them is the encoder, never the probe. Source: paper, table 
 from __future__ import annotations
 
 import hashlib
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.cache import arrays_in
 from quantdrift.errors import DataError, MissingExtraError, RunError, ScoreError
+from quantdrift.records import open_file
 
 __all__ = ["LinearProbe"]
 
@@ -116,18 +117,27 @@ class LinearProbe:
             RunError: there is no such file, or it is no probe.
         """
         try:
-            with np.load(path, allow_pickle=False) as kept:
-                return cls(
-                    classes=tuple(kept["classes"].tolist()),
-                    weight=kept["weight"],
-                    bias=kept["bias"],
-                    converged=bool(kept["converged"]),
-                )
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            with open_file(Path(path)) as file:
+                return cls.of(arrays_in(memoryview(file.read())))
+        except (OSError, ValueError, KeyError) as error:
             raise RunError(
                 "expected a linear probe, as a run on classification data keeps it "
                 f"(RUN/probe.npz); {path} cannot be read: {error}"
             ) from error
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> LinearProbe:
+        """The probe that `arrays` gave.
+
+        Raises:
+            KeyError: one is missing.
+        """
+        return cls(
+            classes=tuple(arrays["classes"].tolist()),
+            weight=arrays["weight"],
+            bias=arrays["bias"],
+            converged=bool(arrays["converged"]),
+        )
 
     @property
     def digest(self) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.cache import array_in, kept_file, read_kept
 from quantdrift.errors import RunError
-from quantdrift.records import whole_file
 
 __all__ = ["HeldArrays", "KeptArrays"]
 
@@ -31,14 +31,7 @@ class KeptArrays:
 
     def get(self, name: str) -> NDArray[np.float64] | None:
         """The array of that name; None where there is none, or a damaged one."""
-        try:
-            with self._path(name).open("rb") as file:
-                array: NDArray[np.float64] = np.lib.format.read_array(  # type: ignore[no-untyped-call]  # untyped in numpy
-                    file, allow_pickle=False
-                )
-        except (OSError, ValueError, EOFError):
-            return None
-        return array if array.dtype == np.float64 else None
+        return read_kept(self._path(name), lambda content: array_in(content).copy())
 
     def put(self, name: str, array: NDArray[np.float64]) -> None:
         """Keep an array; whole, or not at all, if the process is killed.
@@ -48,7 +41,7 @@ class KeptArrays:
         """
         path = self._path(name)
         try:
-            with whole_file(path) as partial, partial.open("wb") as file:
+            with kept_file(path) as partial, partial.open("wb") as file:
                 np.save(file, np.asarray(array, dtype=np.float64), allow_pickle=False)
         except OSError as error:
             raise RunError(

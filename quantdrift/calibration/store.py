@@ -11,10 +11,11 @@ from typing import Any
 
 from torch import Tensor
 
+from quantdrift.cache import kept_file, read_kept
 from quantdrift.calibration.driver import LayerCandidate
 from quantdrift.errors import RunError
 from quantdrift.quantizers import QuantizedWeight
-from quantdrift.records import whole_file
+from quantdrift.records import parse_json
 
 __all__ = ["CodeStore"]
 
@@ -36,7 +37,7 @@ class CodeStore:
         """The layers that are there, by number."""
         found = {}
         for number in range(n_layers) if self._folder is not None else ():
-            layer = self._read(number)
+            layer = read_kept(self._path(number), _read)
             if layer is not None:
                 found[number] = layer
         return found
@@ -54,7 +55,7 @@ class CodeStore:
         tensors, facts = _taken_apart(layer)
         path = self._path(number)
         try:
-            with whole_file(path) as partial:
+            with kept_file(path) as partial:
                 save_file(tensors, partial, metadata={"layer": json.dumps(facts)})
         except Exception as error:  # safetensors has its own error for a full disk
             raise RunError(
@@ -66,16 +67,14 @@ class CodeStore:
         assert self._folder is not None  # asked before
         return self._folder / f"{number:05d}.safetensors"
 
-    def _read(self, number: int) -> LayerCandidate | None:
-        from safetensors import SafetensorError, safe_open  # noqa: PLC0415 -- as above
 
-        try:
-            with safe_open(self._path(number), framework="pt") as file:
-                facts = json.loads(file.metadata()["layer"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 -- not a dict
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError):
-            return None  # not there, or damaged: it is made again
-        return _put_together(tensors, facts)
+def _read(content: memoryview) -> LayerCandidate:
+    from safetensors.torch import load  # noqa: PLC0415 -- as above
+
+    length = int.from_bytes(content[:8], "little")
+    header = parse_json(bytes(content[8 : 8 + length]))
+    facts = parse_json(header["__metadata__"]["layer"])
+    return _put_together(load(bytes(content)), facts)
 
 
 def _taken_apart(layer: LayerCandidate) -> tuple[dict[str, Tensor], dict[str, object]]:

@@ -3,40 +3,124 @@
 from __future__ import annotations
 
 import os
-import shutil
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 from quantdrift.cli.tables import console
+from quantdrift.display import shown
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
+from quantdrift.records import hold
 
 __all__ = ["cache_command"]
 
+_KEY = "(?P<shelf>[0-9a-f]{2})/(?P=shelf)[0-9a-f]{38}"
+_PRINT = "[0-9a-f]{32}"
 KINDS = {
-    "embeddings": ("*.npy", "embedding files"),
-    "codes": ("*.safetensors", "quantized layers"),
-    "sensitivities": ("*.npy", "sensitivities of layers"),
-    "probes": ("*.npz", "linear probes"),
-    "servers": ("*.npz", "models seen on servers"),
+    "embeddings": (rf"{_KEY}\.npy", "embedding files"),
+    "codes": (rf"{_KEY}/[0-9]{{5,}}\.safetensors", "quantized layers"),
+    "sensitivities": (rf"{_KEY}/[A-Za-z0-9_.-]+-[0-9a-f]{{12}}\.npy", "sensitivities of layers"),
+    "probes": (rf"{_KEY}\.npz", "linear probes"),
+    "servers": (rf"{_PRINT}/{_PRINT}\.npz", "models seen on servers"),
 }
-"""Folder to what is kept in it, and what that is called."""
+"""Folder to the files that quantdrift keeps in it, and what they are called."""
+_UNFINISHED = re.compile(rf"{_KEY}\.(partial\.npy|done|lock)")
+"""Of embeddings, beside the file that they become."""
+_BEING_WRITTEN = re.compile(r"(.*/)\.([^/]+)\.partial-[0-9a-f]{8}")
+"""Any other file, by its folder and the name that it is to have."""
+_FOLDER = re.compile(rf"[0-9a-f]{{2}}|{_KEY}|{_PRINT}")
+_DEAD = 600
+"""Seconds after which what is being written is not written any more."""
 
 
 def cache_command(*, clear: bool) -> None:
     """Show, or empty, the folders of what is kept between runs.
 
     Args:
-        clear: delete all of it; other files in the cache folder stay.
+        clear: delete all of it; other files in the cache folder stay, and what a run is writing.
     """
     out = console()
     if os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off":
         out.print(f"nothing is kept: {CACHE_VARIABLE} is off", highlight=False)
         return
-    root = cache_dir()
     for name, (pattern, called) in KINDS.items():
-        folder = root / name
-        n = sum(path.is_file() for path in folder.rglob(pattern))
-        # what is unfinished takes room, too
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        folder = cache_dir() / name
+        n, size = 0, 0
+        left: dict[str, list[str]] = {}
+        for path in _files(folder):
+            inside = path.relative_to(folder).as_posix()
+            finished = re.fullmatch(pattern, inside) is not None
+            why = None
+            try:
+                status = path.lstat()
+                if not finished and not _is_unfinished(inside, pattern):
+                    why = "of somebody else"
+                elif clear and not _deleted(path, finished=finished):
+                    why = "that a run is writing"
+            except FileNotFoundError:  # another run was faster
+                continue
+            except OSError as error:
+                why = f"that cannot be deleted ({error.strerror})"
+            if why is None:
+                n, size = n + finished, size + status.st_size
+            else:
+                left.setdefault(why, []).append(inside)
+        link = f", a link to {os.path.realpath(folder)}" if folder.is_symlink() else ""
+        text = f"{n:,} {called}, {size / 1e6:,.1f} MB in {folder}{link}"
         if clear:
-            shutil.rmtree(folder, ignore_errors=True)
-        text = f"{'deleted ' if clear else ''}{n:,} {called}, {size / 1e6:,.1f} MB in {folder}"
+            _remove_folders(folder)
+            text = f"deleted {text}"
+            for why, names in left.items():
+                few = ", ".join(shown(each) for each in names[:3]) + ", ..." * (len(names) > 3)  # noqa: PLR2004 -- a few
+                text += (
+                    f"\n  left {len(names):,} {'file' if len(names) == 1 else 'files'} {why}: {few}"
+                )
         out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """All files below a folder, each lock after what it locks; no link in it is followed."""
+    for place, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        for name in sorted([*names, *links], key=lambda name: (name.endswith(".lock"), name)):
+            yield Path(place, name)
+
+
+def _is_unfinished(inside: str, pattern: str) -> bool:
+    written = _BEING_WRITTEN.fullmatch(inside)
+    return (
+        re.fullmatch(pattern, written[1] + written[2]) is not None
+        if written
+        else pattern == KINDS["embeddings"][0] and _UNFINISHED.fullmatch(inside) is not None
+    )
+
+
+def _deleted(path: Path, *, finished: bool) -> bool:
+    """Delete a file, unless a run is writing it."""
+    handle = None
+    if path.name.startswith(".") and time.time() - path.lstat().st_mtime < _DEAD:
+        return False
+    if not finished:
+        try:
+            handle = hold(path.with_name(f"{path.name.partition('.')[0]}.lock"))
+        except BlockingIOError:
+            return False
+        except OSError:  # nobody ever held it, or this disk knows no locks
+            pass
+    try:
+        path.unlink()
+    finally:
+        if handle is not None:
+            os.close(handle)
+    return True
+
+
+def _remove_folders(folder: Path) -> None:
+    """Remove folders of ours that are empty."""
+    for place, _, _ in os.walk(folder, topdown=False):
+        inside = Path(place).relative_to(folder).as_posix()
+        if inside == "." or _FOLDER.fullmatch(inside):
+            with suppress(OSError):  # something is in it, or it is a link
+                os.rmdir(place)

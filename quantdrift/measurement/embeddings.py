@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.cache import array_in, read_kept, say, seal
 from quantdrift.errors import MissingExtraError, RunError, ScoreError
 from quantdrift.measurement.disk import reserve
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
+from quantdrift.records import bytes_digest, open_file
 
 __all__ = ["CHUNK_ELSEWHERE", "EmbeddingStore", "default_store", "digest_of", "key_of"]
 
@@ -141,36 +144,85 @@ def _on_disk(
     finished, partial, done_file = (
         stem.with_suffix(suffix) for suffix in (".npy", ".partial.npy", ".done")
     )
-    embeddings = _opened(finished, n, "r")
+    embeddings = read_kept(finished, lambda content: _matrix(content, n), mapped=True)
     if embeddings is not None:
         tell(n)
         return embeddings
-    target: Any = _opened(partial, n, "r+")
-    done = _chunks_done(done_file) if target is not None else 0
+    target, done = _resumed(partial, done_file, n, chunks)
     tell(sum(len(chunk) for chunk in chunks[:done]))
-    for number, chunk in enumerate(chunks[done:], start=done):
-        part = _encoded(encode, chunk)
-        if number == 0:
-            done_file.unlink(missing_ok=True)  # of a partial file that is gone
-            target = _allocated(partial, (n, part.shape[1]))
-        target[chunk] = part
-        target.flush()
-        done_file.write_text(str(number + 1))
-        tell(len(chunk))
+    with done_file.open("r+b" if done else "wb") as digests:
+        digests.truncate(done * _LINE)
+        digests.seek(done * _LINE)
+        for number, chunk in enumerate(chunks[done:], start=done):
+            part = _encoded(encode, chunk)
+            if number == 0:
+                target = _allocated(partial, n, part.shape[1])
+            assert target is not None  # of an earlier run, or of the first chunk
+            target[chunk] = part
+            digests.write(_line(part))
+            digests.flush()
+            tell(len(chunk))
     del target  # closes the file, which Windows needs before renaming it
+    seal(partial)
     os.replace(partial, finished)
     kept: NDArray[np.float32] = np.load(finished, mmap_mode="r")
     done_file.unlink(missing_ok=True)
     return kept
 
 
-def _opened(path: Path, n: int, mode: Literal["r", "r+"]) -> NDArray[np.float32] | None:
-    """The array in a file, or None where there is none, or a damaged one."""
+def _matrix(content: memoryview, n: int) -> NDArray[np.float32]:
+    array = array_in(content)
+    if array.ndim != 2 or len(array) != n or array.dtype != np.float32:  # noqa: PLR2004 -- a matrix
+        raise ValueError(f"{array.dtype} of shape {array.shape}")
+    return array
+
+
+def _resumed(
+    partial: Path, done_file: Path, n: int, chunks: Sequence[NDArray[np.int64]]
+) -> tuple[NDArray[np.float32] | None, int]:
+    """What an earlier run left, and how many of its chunks are as it wrote them.
+
+    Beside the array lies a digest for each chunk, a line each.
+    """
     try:
-        array: NDArray[np.float32] = np.load(path, mmap_mode=mode)
-    except (FileNotFoundError, ValueError, EOFError):
-        return None
-    return array if array.ndim == 2 and len(array) == n else None  # noqa: PLR2004 -- a matrix
+        lines = done_file.read_bytes().splitlines(keepends=True)
+        with open_file(partial) as file:
+            dim = (os.fstat(file.fileno()).st_size - len(_header(n, 1))) // (4 * n)
+            header = _header(n, max(dim, 0))
+            intact = file.read(len(header)) == header
+    except (OSError, ValueError):
+        return None, 0
+    target, done = None, 0
+    if intact:
+        os.truncate(partial, len(header) + 4 * n * dim)  # it may have been sealed
+        target = np.memmap(partial, np.float32, "r+", len(header), (n, dim))
+        for chunk, line in zip(chunks, lines, strict=False):
+            if line != _line(target[chunk]):
+                break
+            done += 1
+    if done < len(lines):
+        say(
+            f"{partial} is damaged, or of an earlier version: of {len(lines)} chunks {done} are "
+            "used, the others computed again"
+        )
+    return (target, done) if done else (None, 0)
+
+
+def _line(part: NDArray[np.float32]) -> bytes:
+    return bytes_digest(np.ascontiguousarray(part).data.cast("B")).encode() + b"\n"
+
+
+_LINE = 41
+"""Bytes of a chunk's line."""
+
+
+def _header(n: int, dim: int) -> bytes:
+    """How an .npy file of float32 [n, dim] starts."""
+    start = io.BytesIO()
+    facts = {"descr": "<f4", "fortran_order": False, "shape": (n, dim)}
+    format_: Any = np.lib.format  # has no types in older numpy
+    format_.write_array_header_1_0(start, facts)
+    return start.getvalue()
 
 
 def _encoded(encode: Encode, chunk: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -193,19 +245,12 @@ class _EncodingError(Exception):
         self.cause = cause
 
 
-def _allocated(path: Path, shape: tuple[int, int]) -> Any:
+def _allocated(path: Path, n: int, dim: int) -> NDArray[np.float32]:
     """An array file whose space is really there."""
-    opened: Any = np.lib.format.open_memmap  # has no types in older numpy
-    target = opened(path, mode="w+", dtype=np.float32, shape=shape)
-    reserve(path, path.stat().st_size)
-    return target
-
-
-def _chunks_done(done_file: Path) -> int:
-    try:
-        return int(done_file.read_text())
-    except (OSError, ValueError):
-        return 0
+    header = _header(n, dim)
+    path.write_bytes(header)
+    reserve(path, len(header) + 4 * n * dim)
+    return np.memmap(path, np.float32, "r+", len(header), (n, dim))
 
 
 def _lock(path: Path) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -11,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from quantdrift.cache import arrays_in, kept_file, read_kept
 from quantdrift.errors import RunError
 from quantdrift.measurement.embeddings import digest_of, key_of
 from quantdrift.measurement.inputs import Vectors
 from quantdrift.probe import LinearProbe
-from quantdrift.records import whole_file
 
 __all__ = ["STRENGTH", "FittedProbe", "fitted_probe"]
 
@@ -78,7 +77,7 @@ def fitted_probe(
             library=library,
         )
         path = root / "probes" / name[:2] / f"{name}.npz"
-        if (kept := _read(path)) is not None:
+        if (kept := read_kept(path, _read)) is not None:
             return kept
     probe = LinearProbe.fit(embeddings, labels, strength=STRENGTH, most_steps=MOST_STEPS)
     chosen = probe.logits(embeddings).argmax(axis=1)
@@ -89,18 +88,15 @@ def fitted_probe(
     return fitted
 
 
-def _read(path: Path) -> FittedProbe | None:
-    try:
-        with np.load(path, allow_pickle=False) as kept:
-            accuracy = float(kept["train_accuracy"])
-        return FittedProbe(probe=LinearProbe.load(path), train_accuracy=accuracy)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, RunError):
-        return None  # not there, or damaged: it is fitted again
+def _read(content: memoryview) -> FittedProbe:
+    arrays = arrays_in(content)
+    accuracy = float(arrays["train_accuracy"])
+    return FittedProbe(probe=LinearProbe.of(arrays), train_accuracy=accuracy)
 
 
 def _write(path: Path, fitted: FittedProbe) -> None:
     try:
-        with whole_file(path) as partial, partial.open("wb") as file:
+        with kept_file(path) as partial, partial.open("wb") as file:
             np.savez(file, **fitted.probe.arrays(), train_accuracy=fitted.train_accuracy)
     except OSError as error:
         raise RunError(

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 
 from quantdrift.allocation.kept import KeptArrays
 from quantdrift.calibration.driver import LayerCandidate
 from quantdrift.calibration.store import CodeStore
 from quantdrift.cli.cache import cache_command
-from quantdrift.measurement.embeddings import EmbeddingStore
+from quantdrift.measurement.embeddings import EmbeddingStore, key_of
 from quantdrift.measurement.probes import fitted_probe
 from quantdrift.models.endpoint.address import Endpoint
 from quantdrift.models.endpoint.identity import identify
 from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.records import whole_file
 
 
 @pytest.fixture
@@ -25,13 +29,13 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "cache"
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(root))
     encode = lambda rows: np.ones((len(rows), 250), dtype=np.float32)  # noqa: E731 -- short
-    EmbeddingStore(root).get("ab1", order=np.arange(1000), encode=encode)
+    EmbeddingStore(root).get(key_of(kind=1), order=np.arange(1000), encode=encode)
     quantized = quantize_rtn(torch.ones(2, 4), bits=4, group_size=None)
     for number in range(3):
         layer = LayerCandidate(name=f"layer {number}", quantized=quantized)
-        CodeStore(root, "cd2").write(number, layer)
+        CodeStore(root, key_of(kind=2)).write(number, layer)
     for name in ("gap", "sqnr"):
-        KeptArrays(root, "ef3").put(name, np.ones(4))
+        KeptArrays(root, key_of(kind=3)).put(name, np.ones(4))
     fitted_probe(np.eye(2, dtype=np.float32), ["yes", "no"], key="gh4", root=root)
     on_server = Endpoint(url="http://localhost/v1", model="m")
     identify(lambda texts: np.ones((len(texts), 4), dtype=np.float32), on_server, root)
@@ -71,3 +75,118 @@ def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(
     cache_command(clear=True)
     assert lines(capsys) == ["nothing is kept: QUANTDRIFT_CACHE is off"]
     assert mine.exists()
+
+
+def others_in(kept: Path) -> dict[Path, str]:
+    """Files and folders of somebody else, in folders of ours."""
+    files = {
+        kept / "embeddings" / "mine.txt": "names like no other",
+        kept / "embeddings" / "mine.npy": "the suffix alone",
+        kept / "embeddings" / "ab" / ("ab" + "0" * 38 + ".txt"): "the key alone",
+        kept / "embeddings" / "ab" / ("cd" + "0" * 38 + ".npy"): "on another shelf",
+        kept / "codes" / "model-00001.safetensors": "a model",
+        kept / "sensitivities" / "project" / "notes.npy": "in a folder of its own",
+    }
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (kept / "probes" / "empty").mkdir()
+    return files
+
+
+def test_what_is_not_ours_stays_and_is_said(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    others = others_in(kept)
+    cache_command(clear=True)
+    shown = lines(capsys)
+    assert {path: path.read_text() for path in others} == others
+    assert (kept / "probes" / "empty").is_dir()
+    left = {path for path in kept.rglob("*") if path.is_file()}
+    assert left == {*others, kept / "mine.txt"}
+    assert shown[0].startswith("deleted 1 embedding files, 1.0 MB in ")
+    assert shown[1].startswith("  left 4 files of somebody else: ")
+    assert "mine.txt" in shown[1]
+    assert "  left 1 file of somebody else: project/notes.npy" in shown
+    cache_command(clear=True)
+    assert [line.split()[1] for line in lines(capsys) if "deleted" in line] == ["0"] * 5
+
+
+def test_a_folder_that_is_a_link_is_followed(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = (kept / "embeddings").rename(tmp_path / "elsewhere")
+    (elsewhere / "mine.txt").write_text("mine")
+    (kept / "embeddings").symlink_to(elsewhere)
+    (kept / "codes" / "link").symlink_to(elsewhere)  # not ours: never followed
+    cache_command(clear=True)
+    shown = lines(capsys)
+    assert shown[0] == (
+        f"deleted 1 embedding files, 1.0 MB in {kept / 'embeddings'}, a link to {elsewhere}"
+    )
+    assert "  left 1 file of somebody else: link" in shown
+    assert [path.name for path in elsewhere.rglob("*")] == ["mine.txt"]
+    assert (kept / "embeddings").is_symlink()
+
+
+def test_what_cannot_be_deleted_is_not_counted(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a stand-in: tests may run as a user who may delete everywhere."""
+
+    def denied(self: Path, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "unlink", denied)
+    cache_command(clear=True)
+    shown = lines(capsys)
+    assert sum("cannot be deleted (Permission denied)" in line for line in shown) == 5
+    assert not any(
+        line.startswith("deleted") and not line.startswith("deleted 0 ") for line in shown
+    )
+
+
+def test_what_a_run_is_writing_stays_until_the_run_is_gone(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(rows: object) -> None:
+        raise KeyboardInterrupt
+
+    key = key_of(kind="unfinished")
+    stem = kept / "embeddings" / key[:2] / key
+    with pytest.raises(KeyboardInterrupt):
+        EmbeddingStore(kept).get(
+            key,
+            order=np.arange(10),
+            encode=lambda rows: np.ones((1, 2), np.float32) if rows[0] == 0 else stop(rows),  # type: ignore[arg-type, return-value]  # the second chunk stops
+            chunk=1,
+        )
+    parts = [stem.with_suffix(suffix) for suffix in (".partial.npy", ".done", ".lock")]
+    name = kept / "probes" / key[:2] / f"{key}.npz"
+    with whole_file(name) as written, FileLock(stem.with_suffix(".lock")):
+        written.write_text("half")
+        cache_command(clear=True)
+        assert all(path.exists() for path in [*parts, written])
+    shown = lines(capsys)
+    assert any(line.startswith("  left 3 files that a run is writing: ") for line in shown)
+    assert any(line.startswith("  left 1 file that a run is writing: ") for line in shown)
+    left = name.with_name(f".{name.name}.partial-0123abcd")
+    left.write_text("of a run that was killed")
+    os.utime(left, (time.time() - 3600,) * 2)
+    cache_command(clear=True)
+    assert [path.name for path in kept.iterdir()] == ["mine.txt"]
+
+
+def test_files_that_come_and_go_meanwhile_do_no_harm(
+    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another run removes each file just before it is looked at, and adds one to its folder."""
+    real = Path.lstat
+
+    def gone(self: Path) -> os.stat_result:
+        if kept in self.parents and self.suffix in {".npy", ".npz", ".safetensors"}:
+            self.unlink()
+            self.with_name("new").write_text("in a folder that was empty")
+        return real(self)
+
+    monkeypatch.setattr(Path, "lstat", gone)
+    cache_command(clear=True)
+    assert [line.split()[1] for line in lines(capsys) if line.startswith("deleted")] == ["0"] * 5

@@ -12,16 +12,16 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.cache import arrays_in, kept_file, read_kept
 from quantdrift.errors import RunError
 from quantdrift.models.endpoint.address import Endpoint
-from quantdrift.records import whole_file
 
 __all__ = ["CANARIES", "Identity", "identify"]
 
@@ -134,24 +134,17 @@ class _Seen:
 
 
 def _known(folder: Path) -> list[_Seen]:
-    """Those that are kept, the one that answered last first; what is damaged is left aside."""
-    found: list[tuple[float, _Seen]] = []
-    for file in sorted(folder.glob("*.npz")):
-        try:
-            with np.load(file) as content:
-                at = file.stat().st_mtime
-                seen = _Seen(
-                    fingerprint=file.stem,
-                    when=str(content["when"]),
-                    vectors=np.asarray(content["vectors"], dtype=np.float32),
-                    last=datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(
-                        timespec="seconds"
-                    ),
-                )
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-            continue
-        found.append((at, seen))
+    """Those that are kept, the one that answered last first; what is damaged is removed."""
+    files = sorted(folder.glob("*.npz"))
+    found = [one for file in files if (one := read_kept(file, partial(_read, file))) is not None]
     return [seen for _, seen in sorted(found, key=lambda one: -one[0])]
+
+
+def _read(file: Path, content: memoryview) -> tuple[float, _Seen]:
+    arrays, at = arrays_in(content), file.stat().st_mtime
+    last = datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
+    vectors = np.asarray(arrays["vectors"], dtype=np.float32)
+    return at, _Seen(fingerprint=file.stem, when=str(arrays["when"]), vectors=vectors, last=last)
 
 
 def _keep(folder: Path, seen: _Seen, known: Sequence[_Seen]) -> None:
@@ -160,7 +153,7 @@ def _keep(folder: Path, seen: _Seen, known: Sequence[_Seen]) -> None:
         if seen in known:
             os.utime(file)  # it answered last
             return
-        with whole_file(file) as partial, partial.open("wb") as stream:
+        with kept_file(file) as unfinished, unfinished.open("wb") as stream:
             np.savez(stream, vectors=seen.vectors, when=np.array(seen.when))
     except OSError as error:
         raise RunError(
