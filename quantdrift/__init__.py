@@ -41,9 +41,13 @@ __all__ = [*_MODULES]  # noqa: PLE0604 -- names of the table above
 def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module 'quantdrift' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 -- a plain start must not pay for it
+    # a plain start must not pay for these
+    from importlib import import_module  # noqa: PLC0415
 
-    module = import_module(f"quantdrift.{_MODULES[name]}")
+    from quantdrift.extras import extras_named  # noqa: PLC0415
+
+    with extras_named(needed_for=f"quantdrift.{name}"):
+        module = import_module(f"quantdrift.{_MODULES[name]}")
     return getattr(module, "parse" if name == "parse_spec" else name)
 
 

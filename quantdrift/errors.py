@@ -78,7 +78,7 @@ class UnsupportedError(QuantDriftError):
     """Understood, but it cannot be done for this model, scheme or task; says why."""
 
 
-class MissingExtraError(QuantDriftError):
+class MissingExtraError(QuantDriftError, ImportError):
     """A package that this needs is not installed.
 
     Attributes:

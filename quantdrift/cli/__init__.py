@@ -33,9 +33,11 @@ def main() -> None:
         commands_study,
     )
     from quantdrift.cli.app import app  # noqa: PLC0415 -- typer takes a while to import
+    from quantdrift.extras import extras_named  # noqa: PLC0415 -- as above
 
     try:
-        app(prog_name="quantdrift")
+        with extras_named(needed_for=" ".join(["quantdrift", *sys.argv[1:2]])):
+            app(prog_name="quantdrift")
     except QuantDriftError as error:
         if os.environ.get("QUANTDRIFT_DEBUG"):
             raise

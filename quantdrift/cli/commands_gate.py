@@ -165,30 +165,32 @@ def gate(  # noqa: PLR0917 -- typer makes options of the parameters
     """
     from quantdrift.cli.gate import gate_command  # noqa: PLC0415 -- numpy, pyarrow
     from quantdrift.cli.gate_target import GateOptions  # noqa: PLC0415 -- numpy, pyarrow
+    from quantdrift.extras import extras_named  # noqa: PLC0415 -- as the two above
 
     def measure(spec: str, folder: Path | None, name: str | None) -> Run:
-        from quantdrift.cli.run import RunOptions, measured  # noqa: PLC0415 -- torch
+        with extras_named(needed_for="quantdrift gate"):
+            from quantdrift.cli.run import RunOptions, measured  # noqa: PLC0415 -- torch
 
-        return measured(
-            RunOptions(
-                spec=spec,
-                data=folder,
-                task=name,
-                split=split,
-                out=out,
-                k=k,
-                batch_size=batch_size,
-                noise_floor=noise_floor,
-                device=device,
-                revision=revision,
-                seed=seed,
-                cache=cache,
-                json_output=False,
-                quiet=quiet,
-                shortlist=shortlist,
-                top=top,
+            return measured(
+                RunOptions(
+                    spec=spec,
+                    data=folder,
+                    task=name,
+                    split=split,
+                    out=out,
+                    k=k,
+                    batch_size=batch_size,
+                    noise_floor=noise_floor,
+                    device=device,
+                    revision=revision,
+                    seed=seed,
+                    cache=cache,
+                    json_output=False,
+                    quiet=quiet,
+                    shortlist=shortlist,
+                    top=top,
+                )
             )
-        )
 
     gate_command(
         GateOptions(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from quantdrift.errors import MissingExtraError
+from quantdrift.extras import extras_named
 
 __all__ = ["harness_command"]
 
@@ -23,14 +24,11 @@ def harness_command(name: str, arguments: Sequence[str]) -> None:
     Raises:
         MissingExtraError: the harness is not installed.
     """
+    needed_for = f"quantdrift {name}"
     entry = next(iter(entry_points(group=GROUP, name=name)), None)
     if entry is None:
-        raise MissingExtraError(name, name, needed_for=f"quantdrift {name}")
+        raise MissingExtraError(name, name, needed_for=needed_for)
     sys.argv = [name, *arguments]
-    try:
+    with extras_named(needed_for=needed_for, extra=name):
         run = entry.load()
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.split(".")[0] == name.replace("-", "_"):
-            raise MissingExtraError(name, name, needed_for=f"quantdrift {name}") from error
-        raise
     run()

@@ -1,0 +1,68 @@
+"""The extra of quantdrift that brings a module which is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from quantdrift.errors import MissingExtraError
+
+__all__ = ["EXTRAS", "extras_named"]
+
+EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "models": (
+            "torch",
+            "transformers",
+            "sentence_transformers",
+            "safetensors",
+            "huggingface_hub",
+            "filelock",
+            "sklearn",
+        ),
+        "mteb": ("mteb", "datasets"),
+        "beir": ("beir", "pytrec_eval"),
+        "lm-eval": ("lm_eval",),
+        "pytest": ("pytest",),
+        "openai": ("httpx", "tenacity"),
+        "gptq": ("gptqmodel",),
+        "auto-gptq": ("auto_gptq",),
+        "awq": ("awq",),
+        "hqq": ("hqq",),
+        "optimum": ("optimum",),
+        "bitsandbytes": ("bitsandbytes", "accelerate"),
+        "compressed-tensors": ("compressed_tensors",),
+        "torchao": ("torchao",),
+        "gguf": ("gguf",),
+        "onnx": ("onnx", "onnx_ir", "onnxruntime", "onnxscript"),
+        "images": ("PIL",),
+        "timm": ("timm",),
+        "figures": ("matplotlib",),
+    }
+)
+"""Extra of quantdrift to the modules that it brings."""
+_PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "awq": "autoawq"}
+"""Module to the package that it comes in, where the names differ by more than a hyphen."""
+
+
+@contextmanager
+def extras_named(*, needed_for: str, extra: str | None = None) -> Iterator[None]:
+    """Inside, a module that is not installed is an error that names the extra to install.
+
+    Args:
+        needed_for: what needs it, e.g. "quantdrift run".
+        extra: the one to name; else the smallest that brings the module.
+
+    Raises:
+        MissingExtraError: a module of `EXTRAS` is missing. Any other missing module is left alone.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = (error.name or "").split(".")[0]
+        brings = next((name for name, modules in EXTRAS.items() if module in modules), None)
+        if brings is None:
+            raise
+        package = _PACKAGES.get(module, module.replace("_", "-"))
+        raise MissingExtraError(package, extra or brings, needed_for=needed_for) from error
