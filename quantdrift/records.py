@@ -38,6 +38,7 @@ __all__ = [
     "MAX_JSON",
     "bytes_digest",
     "check_seal",
+    "check_writable",
     "file_digest",
     "hold",
     "open_file",
@@ -255,8 +256,9 @@ def refuse_other(path: Path, format_: str, what: str) -> None:
         what: it is, for messages: "an allocation".
 
     Raises:
-        RunError: it is a folder, or another kind of file.
+        RunError: it is a folder, or another kind of file, or cannot be written to.
     """
+    check_writable(path, what=what)
     try:
         if not path.exists():
             return
@@ -273,6 +275,26 @@ def refuse_other(path: Path, format_: str, what: str) -> None:
 
 
 # --- writing ----------------------------------------------------------------------------------
+
+
+def check_writable(path: Path, *, what: str) -> None:
+    """Try whether a file or folder can be written at a place, before hours go into it.
+
+    Args:
+        path: the place; folders that are not there yet would be made. Nothing is left behind.
+        what: is to be written, for messages: "the run".
+
+    Raises:
+        RunError: no permission, no such disk, a file where a folder would have to be.
+    """
+    place = Path(os.path.realpath(path))
+    beside = next(folder for folder in place.parents if folder.exists())
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=beside))
+    except OSError as error:
+        raise RunError(
+            f"{what} cannot be written to {path}: {error.strerror} ({beside}). Choose another place"
+        ) from error
 
 
 def write_text(path: Path, text: str, *, what: str) -> None:

@@ -16,7 +16,7 @@ from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.probe import LinearProbe
-from quantdrift.records import whole_folder
+from quantdrift.records import check_writable, whole_folder
 
 __all__ = ["Run", "classifies", "find_runs", "read_run", "refuse_copies", "write_run"]
 
@@ -110,8 +110,9 @@ def check_place(path: Path) -> None:
     """Refuse a place that holds something other than a run, before hours go into one.
 
     Raises:
-        RunError: it is a file, or a folder with other content.
+        RunError: it is a file, or a folder with other content, or cannot be written to.
     """
+    check_writable(path, what="the run")
     if not path.exists():
         return
     others = sorted({entry.name for entry in path.iterdir()}) if path.is_dir() else [path.name]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from quantdrift.errors import SpecError
 from quantdrift.grammar import error_at, split_versus, stripped
-from quantdrift.models.endpoint.address import canonical_model
+from quantdrift.models.endpoint.address import canonical_model, is_endpoint
 from quantdrift.spec import Spec, parse
 
 __all__ = ["Versus", "parse_pair"]
@@ -58,6 +58,11 @@ class Versus:
     def model(self) -> str:
         """The reference: what a run is of."""
         return self.reference
+
+    @property
+    def on_server(self) -> bool:
+        """Whether one of the two is a model on a server."""
+        return is_endpoint(self.reference) or is_endpoint(self.candidate)
 
     def __str__(self) -> str:
         return f"{self.reference}{WORD}{self.candidate}"

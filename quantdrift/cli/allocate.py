@@ -7,24 +7,27 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from quantdrift.allocation.job import Allocated, allocate_spec
 from quantdrift.allocation.stored.as_scheme import can_be_named
 from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
+from quantdrift.allocation.stored.record_file import check_place
 from quantdrift.cli import Interrupted
-from quantdrift.cli.contest import print_contest
 from quantdrift.cli.measuring import ModelOptions
 from quantdrift.cli.tables import console
 from quantdrift.components import CALIBRATED
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import QuantDriftError
 from quantdrift.grammar import ALLOCATION_KEYS
+from quantdrift.measurement.refusals import check_spec
 from quantdrift.spec import Scheme, Spec, parse
 from quantdrift.widths import FULL_BITS
+
+if TYPE_CHECKING:
+    from quantdrift.allocation.job import Allocated
 
 __all__ = ["AllocateOptions", "allocate_command"]
 
@@ -48,6 +51,10 @@ def allocate_command(options: AllocateOptions) -> None:
         QuantDriftError: anything wrong with spec, data, model or disk.
     """
     spec, keep = parse(options.spec), _keep(options.keep)
+    check_spec(spec)
+    check_place(options.out)
+    from quantdrift.allocation.job import allocate_spec  # noqa: PLC0415 -- torch, after refusals
+
     before = _state(options.out)
     try:
         done = allocate_spec(
@@ -135,6 +142,8 @@ def _print(done: Allocated, spec: Spec, options: AllocateOptions) -> None:
         above = allocation.loss / allocation.bound - 1
         say(f"at most {100 * above:.1f} % above the least loss there is")
     if done.contest is not None:
+        from quantdrift.cli.contest import print_contest  # noqa: PLC0415 -- torch
+
         print_contest(out, done.contest, allocation)
     say(f"\nallocation: {escape(str(options.out))}")
     named = _named(spec, str(options.out))

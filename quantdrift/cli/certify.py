@@ -15,6 +15,7 @@ from quantdrift.cli.certify_check import apply_stored
 from quantdrift.cli.tables import console, one_format, print_markdown
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
+from quantdrift.records import refuse_other
 from quantdrift.runs import Run, find_runs
 from quantdrift.stability import (
     ALPHAS,
@@ -26,6 +27,7 @@ from quantdrift.stability import (
     Statistic,
     certify,
 )
+from quantdrift.stability.file import FORMAT
 from quantdrift.stability.nonconformity import confidence_name
 
 __all__ = ["certify_command"]
@@ -87,6 +89,8 @@ def certify_command(
             "--check applies a check as it is stored, with its own level; expected no --alpha, "
             "--statistic or --save beside it"
         )
+    if save is not None:
+        refuse_other(save, FORMAT, "a stability check")
     runs = find_runs(paths)
     if check is not None:
         apply_stored(check, runs, json_output=json_output, markdown=markdown)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantdrift.cli import Interrupted
 from quantdrift.cli.contrast_table import json_of, print_contrast, row_of
@@ -21,8 +21,12 @@ from quantdrift.datasets.classification import (
     read_classification_folder,
 )
 from quantdrift.errors import DataError, QuantDriftError
-from quantdrift.measurement.contrast import Places, run_contrast
+from quantdrift.measurement.refusals import check_pair
+from quantdrift.records import check_writable
 from quantdrift.spec import Spec, parse
+
+if TYPE_CHECKING:
+    from quantdrift.measurement.contrast import Places
 
 __all__ = ["ContrastOptions", "contrast_command"]
 
@@ -48,7 +52,13 @@ def contrast_command(options: ContrastOptions) -> None:
     if not options.data:
         raise QuantDriftError("expected --data FOLDER with classification data; got none")
     datasets = [_dataset(path, options.split) for path in dict.fromkeys(options.data)]
+    for spec in specs:
+        for dataset in datasets:
+            check_pair(spec, dataset)
     root = options.out or RUNS
+    check_writable(root / "runs", what="the runs")
+    from quantdrift.measurement.contrast import Places, run_contrast  # noqa: PLC0415 -- torch
+
     earlier: dict[Path, Mapping[str, Any] | None] = {}
 
     def place(spec: Spec, dataset: ClassificationDataset) -> Places:

@@ -12,9 +12,9 @@ from quantdrift.cli.places import default_place
 from quantdrift.cli.run import RunOptions, dataset_of
 from quantdrift.cli.tables import cell, console, show
 from quantdrift.corpus_size.effect import SizeEffect, compare_sizes
-from quantdrift.corpus_size.job import run_sizes
-from quantdrift.corpus_size.sweep import default_sizes, parse_sizes
+from quantdrift.measurement.refusals import check_pair
 from quantdrift.metrics import measure, parse_metric
+from quantdrift.records import check_writable
 from quantdrift.runs import Run
 from quantdrift.spec import parse
 
@@ -37,13 +37,20 @@ def corpus_size_command(options: RunOptions, sizes: str | None) -> None:
     """
     spec = parse(options.spec)
     dataset = dataset_of(options)
+    check_pair(spec, dataset)
+    out = options.out or default_place(spec, dataset, "_by_corpus_size")
+    check_writable(out / "docs", what="the runs")
+    # torch, after all that needs none
+    from quantdrift.corpus_size.job import run_sizes  # noqa: PLC0415
+    from quantdrift.corpus_size.sweep import default_sizes, parse_sizes  # noqa: PLC0415
+
     n_documents = len(dataset.document_ids)
     numbers = default_sizes(n_documents) if sizes is None else parse_sizes(sizes, n_documents)
     try:
         runs = run_sizes(
             spec,
             dataset,
-            out=options.out or default_place(spec, dataset, "_by_corpus_size"),
+            out=out,
             sizes=numbers,
             settings=options.settings,
             store=options.store,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from quantdrift.cli.tables import console, print_run
 from quantdrift.errors import MissingExtraError, QuantDriftError
+from quantdrift.records import check_writable
 from quantdrift.runs import RECORD, read_run
 from quantdrift.spec import parse
 
@@ -31,6 +32,7 @@ def demo_command(spec: str, out: Path) -> None:
         QuantDriftError: mteb's command failed; its own output says why.
     """
     parse(spec)
+    check_writable(out / "results", what="mteb's results")
     script = Path(sysconfig.get_path("scripts")) / ("mteb.exe" if os.name == "nt" else "mteb")
     if not script.is_file():
         raise MissingExtraError("mteb", "demo", needed_for="the demo")

@@ -29,6 +29,7 @@ from quantdrift.finished.readers.formats import read_finished
 from quantdrift.finished.readers.qrels import read_qrels
 from quantdrift.finished.record import write_diff
 from quantdrift.metrics import Metric, parse_metric
+from quantdrift.records import check_writable
 
 __all__ = ["DiffOptions", "diff_command"]
 
@@ -85,6 +86,8 @@ def diff_command(
     metrics = [parse_metric(name) for name in dict.fromkeys(asked.metrics)]
     arms = _two(asked.arms, "--arms", ARMS)
     formats = (None, None) if asked.format is None else _two(asked.format, "--format", FORMATS)
+    if asked.out is not None:
+        check_writable(asked.out / "part", what="the run")
     labels, told = (None, ()) if asked.qrels is None else read_qrels(asked.qrels)
     runs = [
         read_finished(path, format=format, arm=cast("Arm", arm))

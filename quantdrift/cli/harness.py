@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 
 from quantdrift.errors import MissingExtraError
 from quantdrift.extras import extras_named
+from quantdrift.spec import parse, parse_scheme
 
 __all__ = ["harness_command"]
 
@@ -28,7 +29,19 @@ def harness_command(name: str, arguments: Sequence[str]) -> None:
     entry = next(iter(entry_points(group=GROUP, name=name)), None)
     if entry is None:
         raise MissingExtraError(name, name, needed_for=needed_for)
+    _check_schemes(arguments)
     sys.argv = [name, *arguments]
     with extras_named(needed_for=needed_for, extra=name):
         run = entry.load()
     run()
+
+
+def _check_schemes(arguments: Sequence[str]) -> None:
+    """Say what is wrong with a spec before the harness loads, which takes seconds."""
+    for argument in arguments:
+        model = argument.removeprefix("--model=")
+        if model.startswith("quantdrift:"):  # mteb's
+            parse(model.removeprefix("quantdrift:"))
+        for part in argument.split(","):
+            if part.startswith("scheme="):  # of lm-eval's --model_args
+                parse_scheme(part.removeprefix("scheme="))

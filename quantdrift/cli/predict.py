@@ -7,10 +7,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantdrift.allocation.predict import Prediction
-from quantdrift.allocation.predict_job import Predicted, predict_model
 from quantdrift.allocation.predicted_runs import Additivity
 from quantdrift.cli import Interrupted
 from quantdrift.cli.measuring import ModelOptions
@@ -18,7 +17,11 @@ from quantdrift.cli.predicted import print_prediction
 from quantdrift.cli.values import parse_group, refuse_scheme
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import QuantDriftError
+from quantdrift.models.full_precision import full_precision
 from quantdrift.runs import find_runs
+
+if TYPE_CHECKING:
+    from quantdrift.allocation.predict_job import Predicted
 
 __all__ = ["PredictOptions", "predict_command"]
 
@@ -45,6 +48,9 @@ def predict_command(options: PredictOptions) -> None:
     refuse_scheme(options.model, "every width is predicted at once; use quantdrift predict {}")
     widths, group_size = _widths(options.widths), parse_group(options.group)
     runs = find_runs(options.runs)
+    full_precision(options.model)
+    from quantdrift.allocation.predict_job import predict_model  # noqa: PLC0415 -- torch
+
     try:
         found = predict_model(
             options.model,

@@ -15,13 +15,10 @@ from quantdrift.cli.tables import console
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.datasets.tasks import load_task
 from quantdrift.errors import QuantDriftError
+from quantdrift.measurement.refusals import check_spec
 from quantdrift.models.aliases import ALIASES
 from quantdrift.progress import Silent, Terminal
-from quantdrift.saving.candidate import check_savable
-from quantdrift.saving.folder import ModelFormat, check_place
-from quantdrift.saving.make import make_candidate
-from quantdrift.saving.onnx_export import need_exporter
-from quantdrift.saving.save import save_candidate
+from quantdrift.saving.folder import ModelFormat, check_place, check_savable
 from quantdrift.spec import parse
 
 __all__ = ["QuantizeOptions", "quantize_command"]
@@ -60,14 +57,21 @@ def quantize_command(options: QuantizeOptions) -> None:
             f"expected --format {' or '.join(_FORMATS)}; got {options.model_format!r}"
         )
     check_savable(spec.scheme)
+    check_spec(spec)
     check_place(options.out.absolute())
+    dataset = _dataset(options)
+    # torch, after all that needs none
+    from quantdrift.saving.make import make_candidate  # noqa: PLC0415
+    from quantdrift.saving.onnx_export import need_exporter  # noqa: PLC0415
+    from quantdrift.saving.save import save_candidate  # noqa: PLC0415
+
     if chosen == "onnx":
         need_exporter()
     progress = Silent() if options.quiet else Terminal()
     try:
         candidate = make_candidate(
             spec,
-            dataset=_dataset(options),
+            dataset=dataset,
             batch_size=options.batch_size,
             cache=options.cache,
             progress=progress,

@@ -13,11 +13,13 @@ from quantdrift.cli.tables import console, one_format
 from quantdrift.cli.values import decimals
 from quantdrift.confidence import CONFIDENCES
 from quantdrift.errors import QuantDriftError, UnknownNameError
+from quantdrift.records import refuse_other
 from quantdrift.report.law_figure import check_figure
 from quantdrift.routing.answers import answers_of
 from quantdrift.routing.cost import break_even_share
 from quantdrift.routing.figure import draw_cost
 from quantdrift.routing.router import GapRouter
+from quantdrift.routing.router_file import FORMAT
 from quantdrift.routing.study import RoutedGroup, RoutedRun, RouteSettings, group_runs, study_run
 from quantdrift.routing.sweep import PERCENTILES
 from quantdrift.runs import find_runs, refuse_copies
@@ -57,6 +59,8 @@ def route_command(paths: Sequence[Path], options: RouteOptions) -> None:
     one_format(json_output=options.json_output, markdown=options.markdown)
     if options.figure is not None:
         check_figure(options.figure)
+    if options.save is not None:
+        refuse_other(options.save, FORMAT, "a router")
     settings = _settings(options)
     runs = find_runs(paths)
     refuse_copies(runs)

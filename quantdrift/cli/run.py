@@ -21,8 +21,8 @@ from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.datasets.shortlist import FIRST, read_shortlist
 from quantdrift.datasets.tasks import load_task
 from quantdrift.errors import QuantDriftError, UnsupportedError
-from quantdrift.measurement.dispatch import check_pair, measure
-from quantdrift.runs import Run
+from quantdrift.measurement.refusals import check_pair
+from quantdrift.runs import Run, check_place
 from quantdrift.spec import Spec
 from quantdrift.versus import Versus, parse_pair
 
@@ -74,8 +74,11 @@ def measured(options: RunOptions) -> Run:
         ending = f"_top{shortlist.top}"
     else:
         dataset = classification_of(options) or dataset_of(options)
-    check_pair(spec, dataset)
+    check_pair(spec, dataset, reranks=shortlist is not None)
     out = options.out or default_place(spec, dataset, ending)
+    check_place(out.absolute())
+    from quantdrift.measurement.dispatch import measure  # noqa: PLC0415 -- torch, after all refusals
+
     earlier = earlier_run(out)
     try:
         run = measure(

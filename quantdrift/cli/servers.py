@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass, fields, replace
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.measurement.versus_server import names_server
 from quantdrift.models.endpoint.encoder import Servers
 from quantdrift.models.endpoint.retries import Patience
 from quantdrift.spec import Spec
@@ -35,7 +34,7 @@ class ServerOptions:
             QuantDriftError: an option is given, and no model is on a server.
         """
         given = [one.name for one in fields(self) if getattr(self, one.name) is not None]
-        if given and not (isinstance(pair, Versus) and names_server(pair)):
+        if given and not (isinstance(pair, Versus) and pair.on_server):
             option = "--" + given[0].replace("_", "-")
             raise QuantDriftError(
                 f'{option} is for a model on a server; expected "REFERENCE vs '

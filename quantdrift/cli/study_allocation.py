@@ -14,8 +14,8 @@ from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.datasets.tasks import load_task
 from quantdrift.errors import QuantDriftError
 from quantdrift.grammar import CRITERIA
+from quantdrift.models.full_precision import full_precision
 from quantdrift.study.allocation.cells import CorpusCells
-from quantdrift.study.allocation.grid import study_corpus
 from quantdrift.study.allocation.plan import AllocationPlan
 from quantdrift.study.allocation.record import AllocationStudy, check_place, write_study
 
@@ -55,7 +55,10 @@ def study_command(options: StudyOptions) -> None:
     )
     plan = _plan(options)
     check_place(options.out)
+    full_precision(options.model)
     datasets = _datasets(options)
+    from quantdrift.study.allocation.grid import study_corpus  # noqa: PLC0415 -- torch
+
     corpora: list[CorpusCells] = []
     try:
         for dataset in datasets:

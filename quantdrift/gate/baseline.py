@@ -19,7 +19,7 @@ import numpy as np
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.gate.snapshot import ANSWER, DIGITS, Identity, Snapshot
 from quantdrift.metrics import Metric, parse_metric
-from quantdrift.records import read_object, refuse_other, write_text
+from quantdrift.records import check_writable, read_object, refuse_other, write_text
 
 __all__ = ["NAME", "baseline_text", "check_baseline_place", "read_baseline", "write_baseline"]
 
@@ -87,6 +87,7 @@ def check_baseline_place(path: Path) -> None:
     Raises:
         RunError: it is a folder, or another kind of file.
     """
+    check_writable(path, what="the baseline")
     if path.is_file():
         held = path.read_bytes().lstrip()
         if held.startswith((b"{", b"<<<<<<<")) and f'"format": "{FORMAT}"'.encode() in held:

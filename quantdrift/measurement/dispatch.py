@@ -13,11 +13,11 @@ from pathlib import Path
 from quantdrift.datasets.folder import Dataset
 from quantdrift.datasets.labelled import ClassificationDataset
 from quantdrift.datasets.shortlist import Shortlist
-from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.classification_job import run_classification
 from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.encoding import Settings
 from quantdrift.measurement.job import run_spec
+from quantdrift.measurement.refusals import check_pair
 from quantdrift.measurement.rerank_job import run_reranking
 from quantdrift.measurement.versus_job import run_versus
 from quantdrift.models.endpoint.encoder import Servers
@@ -26,24 +26,7 @@ from quantdrift.runs import Run
 from quantdrift.spec import Spec
 from quantdrift.versus import Versus
 
-__all__ = ["check_pair", "measure"]
-
-
-def check_pair(pair: Spec | Versus, dataset: Dataset) -> None:
-    """Refuse a pair that cannot be measured on data of this kind, before anything is loaded.
-
-    Args:
-        pair: what is to be measured.
-        dataset: on what.
-
-    Raises:
-        UnsupportedError: two models on classification data.
-    """
-    if isinstance(pair, Versus) and isinstance(dataset, ClassificationDataset):
-        raise UnsupportedError(
-            f'"{pair}" on classification data is not available; expected MODEL@SCHEME there, or '
-            "data in BEIR layout for two models"
-        )
+__all__ = ["measure"]
 
 
 def measure(
@@ -79,7 +62,7 @@ def measure(
     Raises:
         QuantDriftError: anything that keeps the run from being made; nothing is left behind.
     """
-    check_pair(pair, dataset)
+    check_pair(pair, dataset, reranks=shortlist is not None)
     job: Callable[..., Run] = run_spec
     if isinstance(dataset, ClassificationDataset):
         job = run_classification

@@ -19,6 +19,7 @@ from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.class_labels import told_apart
 from quantdrift.measurement.embeddings import digest_of
 from quantdrift.measurement.inputs import Inputs
+from quantdrift.measurement.refusals import refuse_for_classes
 from quantdrift.measurement.text_inputs import text_inputs
 from quantdrift.models.classifier import is_classifier, load_classifier
 from quantdrift.models.classifier_config import is_cross_encoder
@@ -83,18 +84,8 @@ def check_scheme(spec: Spec, kind: Kind) -> None:
     Raises:
         QuantDriftError: there is no such method, or it needs queries and an index.
     """
-    scheme = spec.scheme
-    methods_of(scheme)
-    if scheme.query_only:
-        raise UnsupportedError(
-            f"{spec}: +query quantizes only the query side of a search, and classification has no "
-            "index that could stay at full precision; leave +query out"
-        )
-    if calibration_texts(scheme) is not None and kind == "image":
-        raise UnsupportedError(
-            f"{spec}: +calib= names a file of texts, and the data are images; leave it out to "
-            "calibrate on images of the train part, or give their number"
-        )
+    methods_of(spec.scheme)
+    refuse_for_classes(spec, kind)
 
 
 def load_reader(

@@ -12,22 +12,21 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.allocation.unchosen import chooses
 from quantdrift.calibration.sample import draw_sample
-from quantdrift.errors import DataError, ScoreError, UnsupportedError
+from quantdrift.errors import DataError, ScoreError
 from quantdrift.evidence import Noise
 from quantdrift.measurement.assembly import Qrels, assemble
 from quantdrift.measurement.encoding import Encoding
 from quantdrift.measurement.inputs import Inputs
 from quantdrift.measurement.noise import noise_of_scores, other_batch_size
+from quantdrift.measurement.refusals import refuse_for_reranking
 from quantdrift.measurement.rerank_pairs import Pairs
 from quantdrift.measurement.retrieval import Measured, not_calibrated_on
 from quantdrift.measurement.steps import NOISE_DEPTH
 from quantdrift.pair import QuantizedPair
 from quantdrift.scoring import ScoreState, score_ragged
-from quantdrift.spec import Scheme
 
-__all__ = ["RerankJob", "measure_reranking", "refuse_scheme"]
+__all__ = ["RerankJob", "measure_reranking"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +128,7 @@ def measure_reranking(job: RerankJob, *, qrels: Qrels | None = None) -> Measured
     """
     pair, pairs = job.pair, job.pairs
     assert isinstance(pair, QuantizedPair)  # two models are refused where they are named
-    refuse_scheme(pair.scheme)
+    refuse_for_reranking(pair.scheme)
     if not len(pairs):
         raise DataError("nothing to rerank: the shortlists hold no document")
     rest = not_calibrated_on(pair, pairs.query_ids, job.dataset)  # refuses before hours go into it
@@ -157,25 +156,3 @@ def measure_reranking(job: RerankJob, *, qrels: Qrels | None = None) -> Measured
         candidate_fingerprint=weights,
         seconds=job.seconds,
     )
-
-
-def refuse_scheme(scheme: Scheme) -> None:
-    """Refuse a scheme that has no meaning for a reranker.
-
-    Args:
-        scheme: how the candidate is made.
-
-    Raises:
-        UnsupportedError: it quantizes queries only, or a criterion would choose widths.
-    """
-    if scheme.query_only:
-        raise UnsupportedError(
-            f"{scheme}: +query keeps the index at full precision, and a cross-encoder has none: it "
-            "reads query and document together. Leave +query out"
-        )
-    if chooses(scheme):
-        raise UnsupportedError(
-            f"{scheme}: the criterion {scheme.criterion} chooses the layers' widths on a search "
-            "over embeddings or on classes, and a reranker has neither; expected one width for "
-            "all layers, such as W4, or an allocation of this model (+allocation=FILE)"
-        )

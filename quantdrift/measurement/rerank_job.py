@@ -13,7 +13,7 @@ from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.encoding import Settings
 from quantdrift.measurement.job import describe_data
 from quantdrift.measurement.record import describe_run, now
-from quantdrift.measurement.rerank import RerankJob, measure_reranking, refuse_scheme
+from quantdrift.measurement.rerank import RerankJob, measure_reranking
 from quantdrift.measurement.rerank_pairs import Pairs, asked_for, pair_inputs, pairs_of
 from quantdrift.models.cross_encoder import load_cross_encoder
 from quantdrift.models.full_precision import full_precision, refuse_quantized
@@ -59,7 +59,6 @@ def run_reranking(
         QuantDriftError: anything that keeps the run from being made; nothing is left behind.
     """
     methods_of(spec.scheme)
-    refuse_scheme(spec.scheme)
     texts = calibration_texts(spec.scheme)
     check_place(out.absolute())
     started = now()

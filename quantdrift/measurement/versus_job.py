@@ -10,7 +10,7 @@ from quantdrift.measurement.job import describe_data
 from quantdrift.measurement.record import describe_run, now
 from quantdrift.measurement.retrieval import Settings, measure_retrieval
 from quantdrift.measurement.versus_checkpoint import open_checkpoint
-from quantdrift.measurement.versus_server import names_server, open_server
+from quantdrift.measurement.versus_server import open_server
 from quantdrift.models.endpoint.encoder import Servers
 from quantdrift.models.sentence_encoder import pick_device
 from quantdrift.progress import Progress
@@ -54,7 +54,7 @@ def run_versus(
     check_place(out.absolute())
     started = now()
     where = pick_device(device)
-    if names_server(versus):
+    if versus.on_server:
         opened = open_server(
             versus,
             dataset,

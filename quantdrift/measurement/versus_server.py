@@ -26,7 +26,7 @@ from quantdrift.models.two_sides import LocalReference, ServerSide, Side, TwoSid
 from quantdrift.scoring import Similarity
 from quantdrift.versus import Versus
 
-__all__ = ["names_server", "open_server"]
+__all__ = ["open_server"]
 
 Encoder = SentenceEncoder | EndpointEncoder
 
@@ -44,15 +44,6 @@ class _Loaded:
     side: Side
     identity: Mapping[str, Any]
     notes: tuple[str, ...] = ()
-
-
-def names_server(versus: Versus) -> bool:
-    """Whether one of two models is on a server.
-
-    Args:
-        versus: reference and candidate.
-    """
-    return is_endpoint(versus.reference) or is_endpoint(versus.candidate)
 
 
 def open_server(

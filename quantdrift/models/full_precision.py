@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-
-from torch import nn
+from typing import TYPE_CHECKING
 
 from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.models.checkpoint import find_checkpoint
 from quantdrift.models.quantization_config import method_of
 from quantdrift.models.resolve import ModelSource, resolve
 from quantdrift.saving.folder import is_candidate_folder, read_record
+
+if TYPE_CHECKING:
+    from torch import nn
 
 __all__ = ["full_precision", "refuse_quantized"]
 

@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from quantdrift.components import CALIBRATED
 from quantdrift.errors import UnsupportedError
 from quantdrift.quantizers.base import LayerQuantizer
+from quantdrift.scheme_settings import refuse_settings, settings_taken
 from quantdrift.spec import Scheme
 from quantdrift.widths import FULL_BITS
 
@@ -23,21 +23,6 @@ _MODULES = {
     "hqq": "hqq",
 }
 """Quantizer to the module of this package whose `from_scheme(scheme)` makes it."""
-_OPTIONS = {
-    "rtn": (),
-    "adaround": (),
-    "awq": ("backend", "grid"),
-    "gptq": ("backend", "grid"),
-    "gptq_ao": ("backend", "grid"),
-    "hqq": ("backend",),
-}
-"""Settings that a method itself takes; `calib` and `seed` are the calibration's."""
-_OF_CRITERIA = ("allocation", "queries", "seed", "solver", "units", "widths")
-"""Settings of mixed precision."""
-_OF_FILES = ("allocation", "widths")
-"""Those that a stored allocation leaves open."""
-_OF_MODELS = ("head",)
-"""Settings of which layers there are, whatever quantizes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +47,7 @@ def methods_of(scheme: Scheme) -> dict[int, Method]:
         SpecError: the widths that the scheme names are none, or another of its settings.
         DataError: the file that it takes the widths from is no allocation.
     """
-    _refuse_settings(scheme)
+    refuse_settings(scheme)
     methods = {bits: method_at(scheme, bits) for bits in scheme.widths}
     if scheme.criterion is not None:
         # what is wrong with them would otherwise be said when the reference has answered
@@ -85,7 +70,7 @@ def method_at(scheme: Scheme, bits: int) -> Method:
         UnsupportedError: the quantizer does not have this width, or quantizes whole models.
         MissingExtraError: the library that does it is not installed.
     """
-    own = [option for option in scheme.options if option[0] in _taken(scheme)]
+    own = [option for option in scheme.options if option[0] in settings_taken(scheme)]
     quantizer = None
     if bits != FULL_BITS:
         quantizer = layer_quantizer(replace(scheme.at(bits), options=tuple(own)))
@@ -107,39 +92,9 @@ def layer_quantizer(scheme: Scheme) -> LayerQuantizer | None:
         UnsupportedError: the scheme is understood, but this version cannot make it; says why.
         MissingExtraError: the library that does it is not installed.
     """
-    _refuse_settings(scheme)
+    refuse_settings(scheme)
     if scheme.weight_bits == FULL_BITS:
         return None
     module = importlib.import_module(f"{__package__}.{_MODULES[scheme.quantizer]}")
     from_scheme: Callable[[Scheme], LayerQuantizer] = module.from_scheme
     return from_scheme(scheme)
-
-
-def _taken(scheme: Scheme) -> set[str]:
-    """Settings that the method and its calibration take."""
-    calibrated = scheme.quantizer in CALIBRATED or scheme.activation_bits is not None
-    return {*_OPTIONS[scheme.quantizer], *(("calib", "seed") if calibrated else ())}
-
-
-def _refuse_settings(scheme: Scheme) -> None:
-    takes = _taken(scheme)
-    stored = scheme.option("allocation")
-    if scheme.criterion is not None:
-        takes |= set(_OF_CRITERIA if stored is None else _OF_FILES)
-    for key, _ in scheme.options:
-        if key in takes or key in _OF_MODELS:
-            continue
-        if stored is not None and scheme.criterion is not None and key in _OF_CRITERIA:
-            raise UnsupportedError(
-                f"+{key}= has no effect on {scheme}: its widths are those of {stored}. Leave it "
-                "out, or choose widths anew (quantdrift allocate)"
-            )
-        if key in _OF_CRITERIA and key != "seed":
-            raise UnsupportedError(
-                f"+{key}= is a setting of mixed precision, and {scheme} has one width; add a "
-                f"criterion, e.g. W3.5-{scheme.quantizer}+gap+{key}=..., or leave it out"
-            )
-        others = f"it takes {', '.join(sorted(takes))}" if takes else "it takes no setting"
-        raise UnsupportedError(
-            f"+{key}= has no effect on {scheme.quantizer}: {others}. Leave it out"
-        )

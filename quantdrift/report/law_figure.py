@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quantdrift.errors import MissingExtraError, QuantDriftError
+from quantdrift.records import check_writable
 from quantdrift.report.law_runs import LawRun
 from quantdrift.theory.held_out import left_out_of_line
 from quantdrift.theory.law import Line
@@ -60,6 +61,7 @@ def check_figure(path: Path) -> None:
         raise QuantDriftError(f"a figure's name ends in {expected}; got {path}")
     if not path.absolute().parent.is_dir():
         raise QuantDriftError(f"the folder for the figure does not exist: {path.parent}; make it")
+    check_writable(path, what="the figure")
     try:
         import matplotlib  # noqa: F401, PLC0415 -- an optional extra
     except ImportError as error:

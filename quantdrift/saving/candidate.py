@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from quantdrift.bits import BitsReport
 from quantdrift.calibration.driver import put_in_place
-from quantdrift.errors import UnsupportedError
 from quantdrift.models.aside import put_aside
 from quantdrift.models.layers import find_linears, memory_range
 from quantdrift.models.resolve import ModelSource
 from quantdrift.quantizers.base import QuantizedWeight
-from quantdrift.spec import Scheme, Spec
+from quantdrift.spec import Spec
 
-__all__ = ["Candidate", "CandidateLayer", "check_savable", "in_place"]
+__all__ = ["Candidate", "CandidateLayer", "in_place"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,25 +67,6 @@ class Candidate:
         """The model as a torch module."""
         module: nn.Module = self.model
         return module
-
-
-def check_savable(scheme: Scheme) -> None:
-    """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model.
-
-    Raises:
-        UnsupportedError: says what of the scheme, and what to do.
-    """
-    if scheme.activation_bits is not None:
-        raise UnsupportedError(
-            f"{scheme} quantizes activations (A{scheme.activation_bits}), which happens while a "
-            "model runs: no file of weights can hold it, and what loads it would be another model "
-            f"than was measured. Save the weights alone, without A{scheme.activation_bits}"
-        )
-    if scheme.query_only:
-        raise UnsupportedError(
-            f"{scheme} says that queries alone meet the candidate (+query); the saved model is the "
-            "same without it. Leave +query out, and use the saved model for queries only"
-        )
 
 
 @contextmanager

@@ -11,14 +11,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from quantdrift.errors import RunError
-from quantdrift.records import whole_folder
+from quantdrift.errors import RunError, UnsupportedError
+from quantdrift.records import check_writable, whole_folder
+from quantdrift.spec import Scheme
 
 __all__ = [
     "ONNX_MODEL",
     "RECORD",
     "ModelFormat",
     "check_place",
+    "check_savable",
     "check_weights",
     "digests_of",
     "files_of",
@@ -74,8 +76,10 @@ def check_place(path: Path) -> None:
     """Refuse a place that holds something other than a candidate, before hours go into one.
 
     Raises:
-        RunError: it is a file, or a folder with files that no earlier candidate consists of.
+        RunError: it is a file, or a folder with files that no earlier candidate consists of, or
+            it cannot be written to.
     """
+    check_writable(path, what="the candidate")
     if not path.exists():
         return
     earlier = _content(path / RECORD)
@@ -90,6 +94,25 @@ def check_place(path: Path) -> None:
         raise RunError(
             f"{path} holds something that is not a saved candidate: {', '.join(others[:4])}; "
             "expected a new folder or an earlier candidate to replace. Choose another with --out"
+        )
+
+
+def check_savable(scheme: Scheme) -> None:
+    """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model.
+
+    Raises:
+        UnsupportedError: says what of the scheme, and what to do.
+    """
+    if scheme.activation_bits is not None:
+        raise UnsupportedError(
+            f"{scheme} quantizes activations (A{scheme.activation_bits}), which happens while a "
+            "model runs: no file of weights can hold it, and what loads it would be another model "
+            f"than was measured. Save the weights alone, without A{scheme.activation_bits}"
+        )
+    if scheme.query_only:
+        raise UnsupportedError(
+            f"{scheme} says that queries alone meet the candidate (+query); the saved model is the "
+            "same without it. Leave +query out, and use the saved model for queries only"
         )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.progress import Progress
-from quantdrift.saving.candidate import Candidate, CandidateLayer, check_savable
-from quantdrift.saving.folder import ModelFormat, digests_of, write_folder
+from quantdrift.saving.candidate import Candidate, CandidateLayer
+from quantdrift.saving.folder import ModelFormat, check_savable, digests_of, write_folder
 from quantdrift.saving.onnx_folder import save_onnx
 from quantdrift.saving.safetensors_folder import save_safetensors
 

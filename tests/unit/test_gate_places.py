@@ -82,7 +82,7 @@ def test_a_place_is_checked_without_writing(tmp_path: Path) -> None:
 
 def test_a_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
-    with pytest.raises(RunError, match="the report was not written to"):
+    with pytest.raises(RunError, match="the report cannot be written to"):
         write_report(JUDGED, tmp_path / "file" / "gate.md")
 
 

@@ -12,6 +12,7 @@ import pytest
 from quantdrift.cli import Interrupted, places
 from quantdrift.cli import run as command
 from quantdrift.cli.places import default_place, earlier_run, tell_replaced
+from quantdrift.measurement import dispatch
 from quantdrift.versus import parse_pair
 
 RUNS = Path("quantdrift-runs")
@@ -125,7 +126,7 @@ def outs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         found.append(out)
         return SimpleNamespace(record={}, path=out)
 
-    monkeypatch.setattr(command, "measure", run)
+    monkeypatch.setattr(dispatch, "measure", run)
     monkeypatch.setattr(command, "dataset_of", lambda _: data("b"))
     return found
 
@@ -148,7 +149,7 @@ def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command, "measure", interrupted)
+    monkeypatch.setattr(dispatch, "measure", interrupted)
     with pytest.raises(Interrupted, match="layers that were finished are kept"):
         command.run_command(options())
     with pytest.raises(Interrupted, match=r"^no run was written$"):

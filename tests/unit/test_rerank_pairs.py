@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.noise import noise_of_scores
-from quantdrift.measurement.rerank import refuse_scheme
+from quantdrift.measurement.refusals import refuse_for_reranking
 from quantdrift.measurement.rerank_pairs import (
     OPENING,
     asked_for,
@@ -124,6 +124,6 @@ def test_of_equal_scores_the_lower_position_is_the_best() -> None:
 )
 def test_schemes_without_meaning_for_a_reranker_are_refused(scheme: str, told: str) -> None:
     with pytest.raises(UnsupportedError, match=told):
-        refuse_scheme(parse_scheme(scheme))
-    refuse_scheme(parse_scheme("W4-gptq"))
-    refuse_scheme(parse_scheme("W3.5+gap+allocation=some.json"))
+        refuse_for_reranking(parse_scheme(scheme))
+    refuse_for_reranking(parse_scheme("W4-gptq"))
+    refuse_for_reranking(parse_scheme("W3.5+gap+allocation=some.json"))

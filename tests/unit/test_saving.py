@@ -14,8 +14,8 @@ from quantdrift.models.layers import find_linears
 from quantdrift.models.resolve import ModelSource
 from quantdrift.progress import Silent
 from quantdrift.quantizers.rtn import quantize_rtn
-from quantdrift.saving.candidate import Candidate, CandidateLayer, check_savable, in_place
-from quantdrift.saving.folder import is_onnx_folder, read_record
+from quantdrift.saving.candidate import Candidate, CandidateLayer, in_place
+from quantdrift.saving.folder import check_savable, is_onnx_folder, read_record
 from quantdrift.saving.save import save_candidate
 from quantdrift.spec import parse, parse_scheme
 

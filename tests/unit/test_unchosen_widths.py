@@ -11,7 +11,7 @@ from torch import nn
 
 from quantdrift.allocation.unchosen import chooses, refuse_unchosen
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.rerank import refuse_scheme
+from quantdrift.measurement.refusals import refuse_for_reranking
 from quantdrift.pair import QuantizedPair
 from quantdrift.spec import parse_scheme
 from quantdrift_lm_eval.arguments import read_spec
@@ -76,10 +76,10 @@ def test_beir_names_a_pair_of_its_own() -> None:
 
 
 def test_rerankers_and_language_models_take_stored_widths_and_choose_none() -> None:
-    refuse_scheme(parse_scheme(STORED))
+    refuse_for_reranking(parse_scheme(STORED))
     assert str(read_spec("org/name", STORED).scheme) == str(parse_scheme(STORED))
     with pytest.raises(UnsupportedError, match="a reranker has neither"):
-        refuse_scheme(parse_scheme("W3.5+gap"))
+        refuse_for_reranking(parse_scheme("W3.5+gap"))
     with pytest.raises(UnsupportedError, match="lm-eval has neither"):
         read_spec("org/name", "W3.5+gap")
 

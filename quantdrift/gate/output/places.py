@@ -11,7 +11,7 @@ from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.gate.output.junit import SUITE, junit_text
 from quantdrift.gate.output.markdown import TITLE, error_markdown, markdown_text
 from quantdrift.gate.result import EXIT_CODES, GateResult
-from quantdrift.records import write_text
+from quantdrift.records import check_writable, write_text
 
 __all__ = [
     "check_report",
@@ -67,7 +67,8 @@ def check_report(path: Path) -> None:
         path: where it is to be written.
 
     Raises:
-        QuantDriftError: the suffix tells no format, or something other than a report is there.
+        QuantDriftError: the suffix tells no format, something other than a report is there, or
+            it cannot be written to.
     """
     if path.suffix.lower() not in _SUFFIXES:
         raise QuantDriftError(
@@ -79,6 +80,7 @@ def check_report(path: Path) -> None:
             f"{path} holds something that is not a report of the gate; expected a new file or an "
             "earlier report to replace. Choose another place."
         )
+    check_writable(path, what="the report")
 
 
 def _is_report(path: Path) -> bool:

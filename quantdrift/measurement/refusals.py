@@ -1,0 +1,103 @@
+"""What is refused before anything is loaded: without torch, so in a fraction of a second."""
+
+from __future__ import annotations
+
+from quantdrift.allocation.settings import settings_of
+from quantdrift.allocation.unchosen import chooses
+from quantdrift.calibration.sample import calibration_texts
+from quantdrift.datasets.folder import Dataset
+from quantdrift.datasets.labelled import ClassificationDataset, Kind
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.endpoint.address import is_endpoint
+from quantdrift.models.full_precision import full_precision
+from quantdrift.models.resolve import resolve
+from quantdrift.scheme_settings import refuse_settings
+from quantdrift.spec import Scheme, Spec
+from quantdrift.versus import Versus
+
+__all__ = ["check_pair", "check_spec", "refuse_for_classes", "refuse_for_reranking"]
+
+
+def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False) -> None:
+    """Refuse a pair that cannot be measured on data of this kind.
+
+    Args:
+        pair: what is to be measured.
+        dataset: on what.
+        reranks: whether a cross-encoder ranks a shortlist of it again.
+
+    Raises:
+        QuantDriftError: pair, or pair and data, can be known to be impossible.
+    """
+    classes = isinstance(dataset, ClassificationDataset)
+    if isinstance(pair, Versus):
+        if classes:
+            raise UnsupportedError(
+                f'"{pair}" on classification data is not available; expected MODEL@SCHEME there, '
+                "or data in BEIR layout for two models"
+            )
+        if not is_endpoint(pair.reference):
+            resolve(pair.reference)
+        return
+    check_spec(pair)
+    if isinstance(dataset, ClassificationDataset):
+        refuse_for_classes(pair, dataset.kind)
+    elif reranks:
+        refuse_for_reranking(pair.scheme)
+
+
+def check_spec(spec: Spec) -> None:
+    """Refuse a spec that no data can be measured with.
+
+    Raises:
+        QuantDriftError: a setting has no effect or a wrong value, or there is no such model.
+    """
+    refuse_settings(spec.scheme)
+    if spec.scheme.criterion is not None:
+        settings_of(spec.scheme)
+    calibration_texts(spec.scheme)
+    full_precision(spec.model)
+
+
+def refuse_for_classes(spec: Spec, kind: Kind) -> None:
+    """Refuse a scheme that has no meaning for classification.
+
+    Args:
+        spec: model and scheme.
+        kind: of the inputs.
+
+    Raises:
+        UnsupportedError: it needs queries and an index, or texts where there are images.
+    """
+    if spec.scheme.query_only:
+        raise UnsupportedError(
+            f"{spec}: +query quantizes only the query side of a search, and classification has no "
+            "index that could stay at full precision; leave +query out"
+        )
+    if calibration_texts(spec.scheme) is not None and kind == "image":
+        raise UnsupportedError(
+            f"{spec}: +calib= names a file of texts, and the data are images; leave it out to "
+            "calibrate on images of the train part, or give their number"
+        )
+
+
+def refuse_for_reranking(scheme: Scheme) -> None:
+    """Refuse a scheme that has no meaning for a reranker.
+
+    Args:
+        scheme: how the candidate is made.
+
+    Raises:
+        UnsupportedError: it quantizes queries only, or a criterion would choose widths.
+    """
+    if scheme.query_only:
+        raise UnsupportedError(
+            f"{scheme}: +query keeps the index at full precision, and a cross-encoder has none: it "
+            "reads query and document together. Leave +query out"
+        )
+    if chooses(scheme):
+        raise UnsupportedError(
+            f"{scheme}: the criterion {scheme.criterion} chooses the layers' widths on a search "
+            "over embeddings or on classes, and a reranker has neither; expected one width for "
+            "all layers, such as W4, or an allocation of this model (+allocation=FILE)"
+        )

@@ -1,0 +1,117 @@
+"""What needs no model is refused before torch is loaded, a place before anything is measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quantdrift.errors import RunError
+from quantdrift.records import check_writable
+
+REPORT = """
+import contextlib, io, json, sys
+from quantdrift.cli import main
+
+told = {}
+for command in json.load(sys.stdin):
+    sys.argv = ["quantdrift", *command.split()]
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try: main()
+        except SystemExit as stopped: code = stopped.code
+    told[command] = [code, "torch" in sys.modules, (said.getvalue().splitlines() or [""])[-1]]
+print(json.dumps(told))
+"""
+SPECS = ("run", "quantize", "allocate", "corpus-size", "contrast", "gate")
+MEASURED = {
+    "run": "run minilm@W4 --data data",
+    "quantize": "quantize minilm@W4 -o out",
+    "allocate": "allocate minilm@W3.5+gap --data data",
+    "corpus-size": "corpus-size minilm@W4 --data data",
+    "contrast": "contrast minilm@W4 --data classes",
+    "gate": "gate minilm@W4 --data data --rule flip@1<=0.5",
+    "study": "study allocation minilm --data data",
+}
+
+
+@pytest.fixture(autouse=True)
+def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("data", "classes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data/corpus.jsonl").write_text('{"_id": "d", "text": "a"}\n', encoding="utf-8")
+    (tmp_path / "data/queries.jsonl").write_text('{"_id": "q", "text": "b"}\n', encoding="utf-8")
+    for part in ("train", "test"):
+        lines = [f'{{"text": "{part} {n}", "label": "{n % 2}"}}\n' for n in range(8)]
+        (tmp_path / f"classes/{part}.jsonl").write_text("".join(lines), encoding="utf-8")
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+
+
+def refused(*commands: str) -> dict[str, str]:
+    """Command to the last line of its standard error; all must end in 2 without torch."""
+    done = subprocess.run(
+        [sys.executable, "-c", REPORT],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = json.loads(done.stdout)
+    assert {c: v[:2] for c, v in told.items()} == {c: [2, False] for c in commands}, told
+    return {command: line for command, (_, _, line) in told.items()}
+
+
+def test_a_misspelt_spec_is_refused_before_torch_is_loaded() -> None:
+    lines = [MEASURED[command] for command in SPECS]
+    wrong = [line.replace("@W4", "@W4-gtpq").replace("@W3.5", "@W3.5-gtpq") for line in lines]
+    for command, line in refused(*wrong).items():
+        assert "did you mean gptq" in line, command
+
+
+def test_what_needs_no_model_is_refused_before_torch_is_loaded() -> None:
+    expected = {
+        "run minilm@W4-rtn+grid=paper --data data": "+grid=",
+        "run minilm@W4-gptq+calib=nothing.txt --data data": "nothing.txt",
+        "run minilm@W4+query --data classes": "+query",
+        "run ./nothing@W4 --data data": "nothing",
+        "run minilm@W4 --data nowhere": "nowhere",
+        "quantize minilm@W4A8 -o out": "A8",
+        "quantize minilm@W4 -o out --data nowhere": "nowhere",
+        "allocate minilm@W3.5+gap+solver=best --data data": "solver",
+        "predict ./nothing --data data": "nothing",
+        "predict minilm --data nowhere": "nowhere",
+        "study allocation ./nothing --data data": "nothing",
+        "mteb run --model quantdrift:minilm@W4-gtpq -t X": "gptq",
+        "mteb run --model=quantdrift:minilm@W4-gtpq -t X": "gptq",
+        "lm-eval --model quantdrift --model_args pretrained=X,scheme=W4-gtpq": "gptq",
+    }
+    told = refused(*expected)
+    assert {command for command in expected if expected[command] not in told[command]} == set()
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_torch_is_loaded() -> None:
+    places = [f"{line} --out file/below".replace(" -o out", "") for line in MEASURED.values()]
+    places += [
+        f"{MEASURED['gate']} --update --baseline file/b.json",
+        f"{MEASURED['gate']} --report file/r.md",
+        "certify . --save file/c.json",
+        "route . --save file/r.json",
+        "diff . . -o file/d",
+    ]
+    for command, line in refused(*places).items():
+        assert "cannot be written to" in line, command
+    assert not (Path.cwd() / "quantdrift-runs").exists()
+
+
+def test_a_place_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    check_writable(tmp_path / "new" / "deep" / "run", what="the run")
+    check_writable(tmp_path / "data", what="the run")
+    assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(RunError, match="file"):
+        check_writable(tmp_path / "file" / "run", what="the run")
+    with pytest.raises(RunError, match="too long"):
+        check_writable(tmp_path / ("n" * 300), what="the run")
