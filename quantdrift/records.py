@@ -182,7 +182,7 @@ def check_seal(content: Mapping[str, Any]) -> None:
     """
     stated = content.get(DIGEST)
     if not isinstance(stated, str):
-        raise ValueError("its digest is missing")
+        raise ValueError("its digest is missing")  # noqa: TRY004 -- of the content, not of an argument
     if stated != _content_digest({k: v for k, v in content.items() if k != DIGEST}):
         raise ValueError("its content is not what its digest was taken of: it was changed since")
 

@@ -18,10 +18,10 @@ from typing import Any
 from quantdrift.datasets.folder import Dataset
 from quantdrift.errors import MissingExtraError, RunError
 from quantdrift.gate.target import Target, target_of_run
+from quantdrift.records import write_text
 from quantdrift.runs import Run, read_run
 from quantdrift.spec import Spec
 from quantdrift.versus import Versus, parse_pair
-from quantdrift.records import write_text
 from quantdrift_pytest.data import read_data
 from quantdrift_pytest.digests import digest_of_json
 from quantdrift_pytest.drift import Drift

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from quantdrift.gate.output.cells import rows, worst_rows, worst_title
 from quantdrift.display import shown
+from quantdrift.gate.output.cells import rows, worst_rows, worst_title
 from quantdrift.gate.output.words import headline, sentences, subject
 from quantdrift.gate.result import GateResult
 from quantdrift_pytest.drift import Drift

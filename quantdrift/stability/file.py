@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.origin import Origin
+from quantdrift.records import read_object, refuse_other, write_text
 from quantdrift.stability.check import SAMPLE, StabilityCheck
 from quantdrift.stability.errors import MAKE, StabilityError
 from quantdrift.stability.nonconformity import STATISTICS, bounds_gap
 from quantdrift.stability.threshold import least_inputs
-from quantdrift.records import read_object, refuse_other, write_text
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "read_check", "write_check"]
 

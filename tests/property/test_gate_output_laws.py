@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from quantdrift.display import clean, shown
 from quantdrift.finished.changed import Changed
 from quantdrift.gate.output.escape import code, prose
 from quantdrift.gate.output.junit import junit_text
 from quantdrift.gate.output.markdown import markdown_text
 from quantdrift.gate.output.places import json_text
-from quantdrift.display import clean, shown
 from quantdrift.gate.result import GateResult, Judgement, Worst
 from quantdrift.gate.rule import parse_rule
 from quantdrift.gate.snapshot import Identity

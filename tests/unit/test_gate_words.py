@@ -20,8 +20,8 @@ from gate_result_samples import (
     worst,
 )
 
-from quantdrift.gate.output.cells import NAMES, rows, worst_rows, worst_title
 from quantdrift.display import clean, shorten, shown
+from quantdrift.gate.output.cells import NAMES, rows, worst_rows, worst_title
 from quantdrift.gate.output.words import headline, sentences, subject
 from quantdrift.gate.result import GateResult
 from quantdrift.gate.rule import parse_rule

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Literal
 from xml.etree import ElementTree
 
-from quantdrift.gate.output.cells import rows, worst_rows, worst_title
 from quantdrift.display import shown
+from quantdrift.gate.output.cells import rows, worst_rows, worst_title
 from quantdrift.gate.output.words import rule_name, sentences
 from quantdrift.gate.result import GateResult, Judgement
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import DataError, QuantDriftError
+from quantdrift.records import refuse_other, write_text
 from quantdrift.study.allocation.cells import Cell, CorpusCells
 from quantdrift.study.allocation.plan import AllocationPlan
-from quantdrift.records import refuse_other, write_text
 
 __all__ = ["AllocationStudy", "check_place", "read_study", "write_study"]
 
