@@ -1,4 +1,4 @@
-"""`diff`: what changed between two finished runs of anything, without a model and without torch."""
+"""`diff` and `show`: what changed in finished runs, without a model and without torch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from quantdrift.cli.app import app
 from quantdrift.cli.commands_runs import AsJson, AsMarkdown
+from quantdrift.errors import QuantDriftError
 
 __all__: list[str] = []
 
@@ -135,4 +136,75 @@ def diff(  # noqa: PLR0917 -- typer makes options of the parameters
         ),
         json_output=json_output,
         markdown=markdown,
+    )
+
+
+@app.command(no_args_is_help=True, short_help="The changed inputs of a run, with their texts.")
+def show(  # noqa: PLR0917 -- typer makes options of the parameters
+    run: Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The data that the run was made of, for the texts, if they have moved or another "
+            "program made the run; for a run of lm-eval, its samples_TASK_DATE.jsonl.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="A built-in task, in place of --data.", metavar="NAME")
+    ] = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            help="harmful (a relevant first answer lost), neutral, beneficial, or all.",
+            metavar="KIND",
+        ),
+    ] = "all",
+    n: Annotated[
+        int | None,
+        typer.Option(
+            "-n", min=0, help="How many, the worst first; 10 if not given, in CSV all.", metavar="N"
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    k: Annotated[
+        int, typer.Option("-k", "--k", min=1, help="Look at the first K answers, as a set.")
+    ] = 1,
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Print CSV, with whole texts, for a spreadsheet.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="Write the CSV to this file.", metavar="FILE"),
+    ] = None,
+    json_output: AsJson = False,
+    markdown: AsMarkdown = False,
+) -> None:
+    """The inputs whose first answer changed, with their texts: harmful changes first.
+
+    Of every input: the reference's first answer and the candidate's, their scores, whether they are
+    relevant, and the gap between the reference's first two, alone and in units of 2 epsilon (the
+    separation ratio). Among changes of one kind the largest gap is first.
+
+    A run folder holds ids only. Texts are read from where the data were when the run was made, if
+    they are still the same.
+    """
+    from quantdrift.cli.show import ShowOptions, show_command  # noqa: PLC0415 -- numpy, pyarrow
+
+    chosen = {"json": json_output, "markdown": markdown, "csv": as_csv or out is not None}
+    formats = [name for name, is_asked in chosen.items() if is_asked]
+    if len(formats) > 1:
+        raise QuantDriftError(f"expected one format; got {' and '.join(formats)}")
+    show_command(
+        run,
+        ShowOptions(
+            data=data,
+            task=task,
+            kind=kind,
+            k=k,
+            n=n,
+            everything=everything,
+            format=formats[0] if formats else "table",
+            out=out,
+        ),
     )

@@ -86,7 +86,11 @@ def print_run(run: Run) -> None:
     out.print(metric_table("", {shown: estimates[shown] for shown in headlines(record)}))
     for line in explain(record):
         out.print(line, highlight=False)
-    for line in (f"\nrun folder: {run.path}", f"all metrics: quantdrift metrics {run.path}"):
+    for line in (
+        f"\nrun folder: {run.path}",
+        f"which inputs changed, with their texts: quantdrift show {run.path}",
+        f"all metrics: quantdrift metrics {run.path}",
+    ):
         out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

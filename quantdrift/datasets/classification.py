@@ -98,6 +98,7 @@ def read_classification_folder(path: str | Path, split: str = "test") -> Classif
         split=split,
         test=test,
         train=None if split == TRAIN else read(TRAIN),
+        path=place.resolve(),
     )
 
 

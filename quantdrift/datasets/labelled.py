@@ -9,6 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -53,6 +54,7 @@ class ClassificationDataset:
         test: that part.
         train: what a probe is fitted on and quantizers are calibrated on, where there is any.
         notes: what was tolerated in reading; `warnings` begins with it.
+        path: the folder or file it was read from, where it was.
 
     Raises:
         DataError: a part is empty, its ids and inputs differ in number, or an id occurs twice.
@@ -64,6 +66,7 @@ class ClassificationDataset:
     test: Labelled
     train: Labelled | None = None
     notes: tuple[str, ...] = ()
+    path: Path | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         for part, name in ((self.test, self.split), (self.train, TRAIN)):

@@ -40,6 +40,7 @@ class RetrievalDataset:
             Copied, so that changing the argument later does not change the dataset.
         split: the split that the labels belong to, such as "test".
         notes: what was tolerated or left out in reading; `warnings` begins with it.
+        path: the folder it was read from, where it was.
 
     Raises:
         DataError: as `validate` says.
@@ -53,6 +54,7 @@ class RetrievalDataset:
     qrels: Mapping[str, Mapping[str, int]] = field(hash=False)
     split: str
     notes: tuple[str, ...] = field(default=(), compare=False)
+    path: Path | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         try:
@@ -172,6 +174,7 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
         qrels=qrels,
         split=split,
         notes=tuple(notes),
+        path=folder.resolve(),
     )
 
 

@@ -153,4 +153,5 @@ def describe_labelled(dataset: ClassificationDataset, measured: Classified) -> M
         "n_classes": len(measured.reading.classes),
         "n_train": 0 if dataset.train is None else len(dataset.train.ids),
         "warnings": [*dataset.warnings, *measured.notes],
+        "path": None if dataset.path is None else str(dataset.path),
     }

@@ -168,6 +168,7 @@ def _one(
         "n_queries": described["n_inputs"],
         "n_documents": described["n_inputs"],
         "warnings": [f"every input searches the others of {dataset.name}, itself left out"],
+        "path": described["path"],
     }
     runs = []
     for path, measured, data, probe, more in (

@@ -177,4 +177,5 @@ def describe_data(dataset: RetrievalDataset) -> dict[str, Any]:
         "n_queries": len(dataset.query_ids),
         "n_documents": len(dataset.document_ids),
         "warnings": list(dataset.warnings),
+        "path": None if dataset.path is None else str(dataset.path),
     }
