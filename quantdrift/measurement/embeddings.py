@@ -150,18 +150,15 @@ def _on_disk(
         return embeddings
     target, done = _resumed(partial, done_file, n, chunks)
     tell(sum(len(chunk) for chunk in chunks[:done]))
-    with done_file.open("r+b" if done else "wb") as digests:
-        digests.truncate(done * _LINE)
-        digests.seek(done * _LINE)
-        for number, chunk in enumerate(chunks[done:], start=done):
-            part = _encoded(encode, chunk)
-            if number == 0:
-                target = _allocated(partial, n, part.shape[1])
-            assert target is not None  # of an earlier run, or of the first chunk
-            target[chunk] = part
+    for number, chunk in enumerate(chunks[done:], start=done):
+        part = _encoded(encode, chunk)
+        if number == 0:
+            target = _allocated(partial, n, part.shape[1])
+        assert target is not None  # of an earlier run, or of the first chunk
+        target[chunk] = part
+        with done_file.open("ab") as digests:
             digests.write(_line(part))
-            digests.flush()
-            tell(len(chunk))
+        tell(len(chunk))
     del target  # closes the file, which Windows needs before renaming it
     seal(partial)
     os.replace(partial, finished)
@@ -191,7 +188,7 @@ def _resumed(
             header = _header(n, max(dim, 0))
             intact = file.read(len(header)) == header
     except (OSError, ValueError):
-        return None, 0
+        intact, lines = False, []
     target, done = None, 0
     if intact:
         os.truncate(partial, len(header) + 4 * n * dim)  # it may have been sealed
@@ -205,7 +202,11 @@ def _resumed(
             f"{partial} is damaged, or of an earlier version: of {len(lines)} chunks {done} are "
             "used, the others computed again"
         )
-    return (target, done) if done else (None, 0)
+    if done:
+        os.truncate(done_file, done * _LINE)
+        return target, done
+    done_file.unlink(missing_ok=True)
+    return None, 0
 
 
 def _line(part: NDArray[np.float32]) -> bytes:
