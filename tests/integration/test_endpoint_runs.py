@@ -99,7 +99,7 @@ def test_both_models_may_be_on_servers(
     assert record["model"]["layers_quantized"] is None
     assert record["model"]["layers_never_reached"] is None
     assert record["model"]["kind"] == record["model"]["candidate"]["kind"] == "server"
-    assert record["model"]["server"]["listed"] == {"id": "full", "object": "model"}
+    assert record["model"]["server"]["listed"] == {"id": "full"}
     assert record["model"]["candidate"]["server"]["url"] == server.url
     assert record["model"]["fingerprint"] != record["model"]["candidate_fingerprint"]
     assert "device" not in record["settings"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import textwrap
+import time
 
 import pytest
 
@@ -15,7 +18,7 @@ from endpoint_script import Script, Time
 from quantdrift.errors import ServerError, UnsupportedError
 from quantdrift.models.endpoint.address import read_endpoint
 from quantdrift.models.endpoint.client import EndpointClient
-from quantdrift.models.endpoint.key import Key, without_key
+from quantdrift.models.endpoint.key import Key, told
 from quantdrift.models.endpoint.pace import Pace
 from quantdrift.models.endpoint.refusals import Refusal, refusal_of
 from quantdrift.models.endpoint.retries import Patience
@@ -48,9 +51,54 @@ def test_a_key_that_is_an_embedding_is_not_passed_on() -> None:
 
 def test_words_are_not_taken_for_a_key_of_one_letter() -> None:
     said = "a page that ends early a..."
-    assert without_key(said, Key(value="a", variable="V")) == said
-    assert without_key(said, KEY) == said
-    assert without_key("with EMPTY in it", Key(value="EMPTY", variable="V")) == "with *** in it"
+    assert told(said, Key(value="a", variable="V")) == said
+    assert told(said, KEY) == said
+    assert told("with EMPTY in it", Key(value="EMPTY", variable="V")) == "with *** in it"
+    assert told("a field is required", Key(value="sk-no-key-required", variable="V")) == (
+        "a field is required"
+    )
+
+
+SECRET = "sk-proj-Zk3_9dQwX7vLr2TbYh5NcMa8"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        SECRET,
+        SECRET.upper(),
+        SECRET.lower(),
+        " ".join(SECRET),
+        "\u200b".join(SECRET),
+        f"{SECRET[:13]}\n{SECRET[13:]}",
+        json.dumps([SECRET[:20], SECRET[20:]]),
+        json.dumps("\x1b\t\u202e".join(SECRET)),
+        *(base64.b64encode(b"Bearer: "[n:] + SECRET.encode()).decode() for n in range(4)),
+        base64.urlsafe_b64encode(SECRET.encode()).decode().lower(),
+        "\n".join(textwrap.wrap(base64.b64encode(SECRET.encode()).decode(), 8)),
+    ],
+)
+def test_a_key_is_recognized_whatever_form_it_comes_back_in(said: str) -> None:
+    found = told(f"you sent {said} to me", Key(value=SECRET, variable="V"))
+    assert found.startswith("you sent ")
+    assert found.endswith(" to me")
+    assert "***" in found
+    assert len(found) < len("you sent  to me") + 18  # of base64 what stands before it is left
+
+
+@pytest.mark.parametrize("at", range(8, len(SECRET) - 8))
+def test_of_a_key_in_two_pieces_the_longer_one_is_not_passed_on(at: int) -> None:
+    one, other = sorted((SECRET[:at], SECRET[at:]), key=len)
+    for said in (f"{one} and {other}", f"{other} and {one}"):
+        assert other not in told(said, Key(value=SECRET, variable="V"))
+
+
+def test_text_that_is_made_to_take_long_does_not() -> None:
+    key = Key(value="aaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", variable="V")
+    for said in ("a" * 10**5, "\\" * 10**5, "a " * 10**5, "a\\u0020" * 10**5):
+        began = time.perf_counter()
+        told(said, key)
+        assert time.perf_counter() - began < 5
 
 
 def test_a_host_that_is_none_is_an_error_of_one_line() -> None:

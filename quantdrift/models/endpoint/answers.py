@@ -1,4 +1,7 @@
-"""A server's answer to a request for embeddings, as a matrix; what is wrong with it, in a line."""
+"""A server's answer to a request for embeddings, as a matrix, or what is wrong with it.
+
+What an error here quotes of a server is as long as it came; `told` makes it fit to be shown.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import ServerError
+from quantdrift.records import parse_json
 
 __all__ = ["OneInputError", "complaint_of", "read_embeddings", "read_json"]
 
-_SHOWN = 200
-"""Characters of what a server says that are passed on."""
+_PAGE = 4096
+"""Bytes of what is no JSON that are looked at."""
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
@@ -42,31 +46,29 @@ def read_json(content: bytes, content_type: str) -> Any:
         content_type: as the server calls it.
 
     Raises:
-        ServerError: it is something else; shows its beginning.
+        ServerError: it is something else.
     """
     try:
-        return json.loads(content)
+        return parse_json(content)
     except ValueError as error:
         kind = content_type.partition(";")[0].strip() or "no content type"
-        raise ServerError(
-            f"expected JSON; got {kind}: {_beginning(_text(content)) or 'nothing'}"
-        ) from error
+        raise ServerError(f"expected JSON; got {kind}: {_text(content) or 'nothing'}") from error
 
 
 def complaint_of(content: bytes) -> str:
-    """What a server says is wrong, on one line: `error.message`, `error`, `detail`, or the text.
+    """What a server says is wrong: `error.message`, `error`, `detail`, or the text.
 
     Args:
         content: the body of its answer.
     """
     try:
-        said = json.loads(content)
+        said = parse_json(content)
     except ValueError:
-        return _beginning(_text(content))
+        return _text(content)
     for name in ("error", "message", "detail"):
         while isinstance(said, Mapping) and said.get(name):
             said = said[name]
-    return _beginning(said if isinstance(said, str) else json.dumps(said))
+    return said if isinstance(said, str) else json.dumps(said)
 
 
 def read_embeddings(answer: Any, n: int, dimensions: int | None) -> NDArray[np.float32]:
@@ -87,8 +89,8 @@ def read_embeddings(answer: Any, n: int, dimensions: int | None) -> NDArray[np.f
     """
     entries = answer.get("data") if isinstance(answer, Mapping) else None
     if not isinstance(entries, list) or not all(isinstance(one, Mapping) for one in entries):
-        shown = _beginning(json.dumps(answer))
-        raise ServerError(f'expected {{"data": [{{"embedding": ...}}, ...]}}; got {shown}')
+        got = json.dumps(answer)
+        raise ServerError(f'expected {{"data": [{{"embedding": ...}}, ...]}}; got {got}')
     if len(entries) != n:
         raise ServerError(f"expected {n} embeddings for {n} inputs; got {len(entries)}")
     rows: list[NDArray[np.float32] | None] = [None] * n
@@ -111,23 +113,23 @@ def _places(entries: Sequence[Mapping[str, Any]]) -> list[int]:
     if all(index is None for index in said):
         return list(range(len(entries)))
     if sorted(index for index in said if type(index) is int) != list(range(len(entries))):
-        raise ServerError(
-            f"expected each index from 0 to {len(entries) - 1} once; got {_beginning(str(said))}"
-        )
+        raise ServerError(f"expected each index from 0 to {len(entries) - 1} once; got {said}")
     return [int(index) for index in said if index is not None]
 
 
 def _vector(embedding: Any, place: int) -> NDArray[np.float32]:
+    if embedding is None:
+        raise OneInputError(place, "the server gave no embedding of it")
     try:
         if isinstance(embedding, str):
             vector = np.frombuffer(base64.b64decode(embedding, validate=True), dtype="<f4")
         else:
             with np.errstate(over="ignore"):  # what is too large is infinite, and refused below
-                vector = np.asarray(embedding, dtype=np.float64).astype(np.float32)
-    except (TypeError, ValueError) as error:  # base64's own error is a ValueError
-        shown = _beginning(json.dumps(embedding))
-        raise OneInputError(place, f"its embedding is no list of numbers: {shown}") from error
-    if embedding is None or vector.size == 0:
+                vector = np.asarray([*embedding], dtype=np.float64).astype(np.float32)
+    except (TypeError, ValueError, OverflowError) as error:  # base64's own error is a ValueError
+        got = json.dumps(embedding)
+        raise OneInputError(place, f"its embedding is no list of numbers: {got}") from error
+    if vector.size == 0:
         raise OneInputError(place, "the server gave no embedding of it")
     if vector.ndim != 1:
         raise OneInputError(
@@ -141,12 +143,6 @@ def _vector(embedding: Any, place: int) -> NDArray[np.float32]:
 
 
 def _text(content: bytes) -> str:
-    text = content.decode(errors="replace")
+    text = content[:_PAGE].decode(errors="replace").strip()
     title = _TITLE.search(text)
     return title[1] if title else text
-
-
-def _beginning(text: str) -> str:
-    line = " ".join(text.split())
-    line = "".join(c for c in line if c.isprintable())
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."

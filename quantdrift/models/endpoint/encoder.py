@@ -149,11 +149,11 @@ def open_endpoint(
             f"{endpoint.embeddings}: asked for {CANARIES[error.number]!r}, {error.reason}"
             + client.other_models()
         ) from error
-    listed = client.listed() or []
+    listed = client.listed() or {}
     return EndpointEncoder(
         client,
         identity=identity,
         concurrency=servers.concurrency,
         limit=limit,
-        listed=next((one for one in listed if one["id"] == endpoint.model), None),
+        listed=listed.get(endpoint.model),
     )

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
+from quantdrift.display import clean, shorten
 from quantdrift.errors import UnsupportedError
 
-__all__ = ["Key", "find_key", "without_key"]
+__all__ = ["Key", "find_key", "told"]
 
 VARIABLE = "QUANTDRIFT_OPENAI_KEY"
 OPENAI_VARIABLE = "OPENAI_API_KEY"
 OPENAI_HOST = "api.openai.com"
 _SHORTEST = 4
 """Characters: fewer are no secret, and stand in many a word."""
+_PIECE = 12
+"""Characters of half a key: less may be a word."""
+_LOOSE = re.IGNORECASE | re.DOTALL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +77,34 @@ def find_key(host: str, hosts: Collection[str]) -> Key | None:
     return None
 
 
-def without_key(text: str, key: Key | None) -> str:
-    """What a server said, without the key that it may have repeated.
+def told(text: str, key: Key | None, limit: int = 200) -> str:
+    """What a server said, fit to be shown or stored: on one line, of a length, without the key.
+
+    The key is recognized in capitals, spaced out, in base64, and where it is long the longer of two
+    pieces of it.
 
     Args:
-        text: may end early, in "...", in the middle of the key.
+        text: as it came, in full: half a key is not recognized at an end that was cut off.
         key: that was sent.
+        limit: characters.
     """
-    if key is None or len(key.value) < _SHORTEST:
-        return text
-    text = text.replace(key.value, "***")
-    said, dots, rest = text.rpartition("...")
-    for n in range(len(key.value) - 1, _SHORTEST - 1, -1):
-        if said.endswith(key.value[:n]):
-            return f"{said[:-n]}***{dots}{rest}"
-    return text
+    if key is not None and len(key.value) >= _SHORTEST:
+        text = re.sub("|".join(map(_loosely, _forms(key.value))), "***", text, flags=_LOOSE)
+    return shorten(clean(text), limit)
+
+
+def _forms(key: str) -> Iterator[str]:
+    yield key
+    for shift, first in enumerate((0, 2, 3)):  # what stands before it decides its first digits
+        whole = (shift + len(key)) * 8 // 6
+        yield base64.b64encode(bytes(shift) + key.encode()).decode()[first:whole]
+    half = len(key) // 2
+    if half >= _PIECE:
+        yield from (key[:half], key[half:])
+
+
+def _loosely(form: str) -> str:
+    """The pattern of a text whatever stands between its letters; they take all there is of that."""
+    letters = [letter for letter in form if letter.isalnum()]
+    between = r"(?>\\u[0-9a-f]{4}|\\.|[^\w\\]|_)*+"  # JSON's escapes as well
+    return between.join(letters) if len(letters) >= _SHORTEST else re.escape(form)

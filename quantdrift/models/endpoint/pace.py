@@ -11,6 +11,10 @@ from email.utils import parsedate_to_datetime
 __all__ = ["Clock", "Pace", "StoppedError", "seconds_asked"]
 
 
+LONGEST = 1e9
+"""Seconds of a wait that are believed."""
+
+
 class StoppedError(Exception):
     """The run was given up while a request waited; nobody is there to hear of it."""
 
@@ -109,4 +113,6 @@ def seconds_asked(retry_after: str | None, clock: Clock) -> float | None:
             seconds = parsedate_to_datetime(retry_after).timestamp() - clock.date()
         except ValueError:
             return None
-    return max(0.0, seconds) if seconds == seconds else None  # noqa: PLR0124 -- NaN is no number
+    if seconds != seconds:  # noqa: PLR0124 -- NaN is no number
+        return None
+    return min(max(0.0, seconds), LONGEST)

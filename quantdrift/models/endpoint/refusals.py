@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantdrift.errors import ServerError
 from quantdrift.models.endpoint.answers import complaint_of
-from quantdrift.models.endpoint.key import VARIABLE, Key, without_key
+from quantdrift.models.endpoint.key import VARIABLE, Key, told
+from quantdrift.records import parse_json
 
 __all__ = ["Refusal", "TooMuchError", "TransientError", "refusal_of"]
 
@@ -86,7 +86,7 @@ def refusal_of(refusal: Refusal, *, key: Key | None, variables: Sequence[str]) -
     status, url = refusal.status, refusal.url
     if status in {401, 403}:  # what it says of a key is not passed on
         return ServerError(_about_key(refusal, key, variables))
-    said = without_key(complaint_of(refusal.content), key)
+    said = told(complaint_of(refusal.content), key)
     reason = f"answered HTTP {status}" + (f" ({said})" if said else "")
     own = status >= 500  # noqa: PLR2004 -- the server's own errors
     if status in _FEWER or (own and _TOO_MUCH.search(said)):  # the latter from llama.cpp
@@ -95,7 +95,8 @@ def refusal_of(refusal: Refusal, *, key: Key | None, variables: Sequence[str]) -
     if not spent and (status in _AGAIN or (own and status not in _NEVER)):
         return TransientError(reason, retry_after=refusal.retry_after)
     if refusal.location:
-        reason += f" and points to {refusal.location.partition('?')[0]}: give its address there"
+        place = told(refusal.location.partition("?")[0], key)
+        reason += f" and points to {place}: give its address there"
     elif status == 404:  # noqa: PLR2004 -- not found
         reason += ": expected a server with that path and that model"
     return ServerError(f"{url} {reason}")
@@ -116,7 +117,7 @@ def _about_key(refusal: Refusal, key: Key | None, variables: Sequence[str]) -> s
 
 def _code_of(content: bytes) -> str:
     try:
-        said = json.loads(content)
+        said = parse_json(content)
         return str(said["error"]["code"])
     except (ValueError, KeyError, TypeError):
         return ""
