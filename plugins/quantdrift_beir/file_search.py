@@ -12,6 +12,7 @@ from beir.retrieval.search.dense.util import (  # type: ignore[import-untyped]  
     pickle_load,
 )
 
+from quantdrift.display import shown
 from quantdrift.errors import DataError
 from quantdrift.measurement.assembly import assemble
 from quantdrift.measurement.embeddings import key_of
@@ -91,13 +92,13 @@ def _files_of(pair: QuantizedPair, given: Mapping[str, Any]) -> _Files:
     }
     if any(marker.whose[name] != value for name, value in expected.items()):
         raise DataError(
-            f"{folder} holds embeddings of {marker.whose['spec']}; expected {pair.spec}, with the "
+            f"{folder} holds embeddings {told_of(folder)}; expected {pair.spec}, with the "
             "same weights and, where the scheme names a file, the same content of it. Encode again "
             "into another folder, or with overwrite=True"
         )
     if sorted(part.name for part in parts) != sorted(marker.shards):
         raise DataError(
-            f"expected the files {', '.join(marker.shards)} of {folder}; got "
+            f"expected the files {shown(', '.join(marker.shards), 200)} of {folder}; got "
             f"{', '.join(part.name for part in parts) or 'none'}"
         )
     # in the order of the corpus, whatever order a folder is listed in

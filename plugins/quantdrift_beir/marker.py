@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.calibration.sample import calibration_texts
+from quantdrift.display import shown
 from quantdrift.errors import RunError
 from quantdrift.measurement.embeddings import digest_of, key_of
 from quantdrift.measurement.retrieval import Settings
+from quantdrift.records import read_json
 from quantdrift_beir.inputs import description_of, digest_of_data
 from quantdrift_beir.pairs import QuantizedPair
 from quantdrift_beir.record import Made
@@ -174,8 +176,8 @@ def read_marker(folder: Path) -> Marker | None:
         None if nothing is: there is no file, or one that was not written here.
     """
     try:
-        content = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        content = read_json(folder / MARKER)
+    except (OSError, ValueError):
         return None
     if not _fits(content, _MARKER):
         return None
@@ -195,7 +197,7 @@ def told_of(folder: Path) -> str:
     """
     marker = read_marker(folder)
     if marker is not None:
-        return f"of {marker.whose['spec']}"
+        return f"of {shown(marker.whose['spec'])}"
     why = f"its {MARKER} cannot be read" if (folder / MARKER).exists() else f"there is no {MARKER}"
     return f"{why}, so whose they are is not known"
 

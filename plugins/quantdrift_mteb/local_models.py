@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ from mteb.models import (
     SparseEncoderWrapper,
 )
 from mteb.models.model_meta import ModelMeta
+
+from quantdrift.records import read_json
 
 __all__ = ["local_meta"]
 
@@ -53,18 +54,18 @@ def _kind(folder: Path) -> str:
     said = _read(folder / "config_sentence_transformers.json").get("model_type")
     if said == "ColBERT":  # as it was called at first
         said = "MultiVectorEncoder"
-    if said in _KINDS:
-        return str(said)
+    if isinstance(said, str) and said in _KINDS:
+        return said
     if (folder / "modules.json").is_file():
         return "SentenceTransformer"
-    architectures = _read(folder / "config.json").get("architectures") or []
-    is_classifier = any("ForSequenceClassification" in name for name in architectures)
+    architectures = _read(folder / "config.json").get("architectures")
+    is_classifier = "ForSequenceClassification" in str(architectures)
     return "CrossEncoder" if is_classifier else "SentenceTransformer"
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):  # loading the model complains about what is broken
         return {}
     return content if isinstance(content, dict) else {}

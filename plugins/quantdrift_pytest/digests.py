@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from quantdrift.records import write_text
+from quantdrift.records import read_json, write_text
 
 __all__ = ["content_digest", "digest_of_json", "looks"]
 
@@ -61,7 +61,7 @@ def content_digest(place: Path, known: Path, pattern: str = "*") -> str:
     seen = [list(each) for each in found]  # as JSON gives it back
     note = known / f"{digest_of_json([str(place.resolve()), pattern])}.json"
     try:
-        kept = json.loads(note.read_text(encoding="utf-8"))
+        kept = read_json(note)
         if kept["seen"] == seen:
             return str(kept["digest"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -111,7 +111,7 @@ def _downloaded(repo: str, revision: str | None) -> Path | None:
     name = revision or "main"
     try:
         commit = (folder / "refs" / name).read_text(encoding="utf-8").strip()
-    except OSError:
+    except (OSError, ValueError):
         commit = name
     snapshot = folder / "snapshots" / commit
     return snapshot if snapshot.is_dir() else None

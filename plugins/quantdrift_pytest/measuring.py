@@ -99,7 +99,7 @@ def _said(note: Path) -> str | None:
     """Which session made the run beside a note."""
     try:
         return note.read_text(encoding="utf-8")
-    except OSError:
+    except (OSError, ValueError):
         return None
 
 

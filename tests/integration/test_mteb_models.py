@@ -106,6 +106,26 @@ def test_a_folder_says_what_kind_of_model_it_holds(folder: Path, tmp_path: Path)
         mteb.get_model(f"quantdrift:{reranker}@W4+query")
 
 
+@pytest.mark.parametrize(
+    ("config", "sentence_transformers"),
+    [
+        ("{}", "[" * 10**5),
+        ("{}", "9" * 5000),
+        ("{}", '{"model_type": []}'),
+        ('{"architectures": 5}', "{}"),
+        ('{"architectures": [null]}', "{}"),
+    ],
+)
+def test_a_folder_that_says_nonsense_is_an_encoder_which_cannot_be_loaded(
+    config: str, sentence_transformers: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    (tmp_path / "config_sentence_transformers.json").write_text(sentence_transformers)
+    assert local_meta(tmp_path, "local/d").loader is SentenceTransformerEncoderWrapper
+    with pytest.raises(UnsupportedError):
+        mteb.get_model(f"quantdrift:{tmp_path}@W4")
+
+
 def test_what_has_no_linear_layer_is_refused(tmp_path: Path) -> None:
     static = StaticEmbedding(tokenizer(), embedding_dim=8)
     assert len(static.tokenizer.get_vocab()) > len(WORDS)

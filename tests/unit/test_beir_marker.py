@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,18 @@ def test_what_has_not_the_fields_that_are_written_is_not_known(
     (tmp_path / MARKER).write_text(json.dumps(content))
     assert read_marker(tmp_path) is None
     assert "cannot be read" in told_of(tmp_path)
+
+
+def test_what_a_file_of_somebody_else_says_is_told_on_one_clean_line(tmp_path: Path) -> None:
+    write_marker(
+        tmp_path, replace(marker(), whose={**whose(), "spec": "a\x1b[2J\n::error::\u202eb"})
+    )
+    assert told_of(tmp_path) == "of a\ufffd[2J ::error::\ufffdb"
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / MARKER)
+    assert read_marker(tmp_path) is None
 
 
 def test_every_field_of_a_measurement_is_looked_at(tmp_path: Path) -> None:
