@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from quantdrift.cache import arrays_in
 from quantdrift.errors import DataError, MissingExtraError, RunError, ScoreError
-from quantdrift.records import open_file
+from quantdrift.records import read_bytes
 
 __all__ = ["LinearProbe"]
 
@@ -107,18 +107,18 @@ class LinearProbe:
             np.savez(file, **self.arrays())
 
     @classmethod
-    def load(cls, path: Path | str) -> LinearProbe:
+    def load(cls, path: Path | str, *, digest: str | None = None) -> LinearProbe:
         """Read a probe that `save` wrote, as it lies in the folder of a run on embeddings.
 
         Args:
             path: the file, e.g. RUN/probe.npz.
+            digest: of its bytes, where that is known.
 
         Raises:
-            RunError: there is no such file, or it is no probe.
+            RunError: there is no such file, it is no probe, or not the one of that digest.
         """
         try:
-            with open_file(Path(path)) as file:
-                return cls.of(arrays_in(memoryview(file.read())))
+            return cls.of(arrays_in(memoryview(read_bytes(Path(path), digest=digest))))
         except (OSError, ValueError, KeyError) as error:
             raise RunError(
                 "expected a linear probe, as a run on classification data keeps it "
@@ -131,11 +131,20 @@ class LinearProbe:
 
         Raises:
             KeyError: one is missing.
+            ValueError: they are of no probe.
         """
+        classes, weight, bias = (arrays[name] for name in ("classes", "weight", "bias"))
+        kinds = [part.dtype.kind for part in (classes, weight, bias)]
+        if kinds != ["U", "f", "f"] or classes.ndim != 1 or arrays["converged"].size != 1:
+            raise ValueError("the arrays in it are of other kinds")
+        if weight.ndim != 2 or len(weight) != len(classes) or bias.shape != classes.shape:  # noqa: PLR2004 -- a matrix
+            raise ValueError("the arrays in it are of other shapes")
+        if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+            raise ValueError("a weight in it is not finite")
         return cls(
-            classes=tuple(arrays["classes"].tolist()),
-            weight=arrays["weight"],
-            bias=arrays["bias"],
+            classes=tuple(classes.tolist()),
+            weight=weight,
+            bias=bias,
             converged=bool(arrays["converged"]),
         )
 

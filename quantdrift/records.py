@@ -43,6 +43,7 @@ __all__ = [
     "hold",
     "open_file",
     "parse_json",
+    "read_bytes",
     "read_json",
     "read_object",
     "refuse_other",
@@ -168,9 +169,11 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON object with the digest of its content, as its last key.
 
     Args:
-        content: JSON values, without NaN.
+        content: JSON values, without NaN. What JSON has no form of its own for (tuples, keys that
+            are numbers) comes out as it would be read back.
     """
-    plain = {key: value for key, value in content.items() if key != DIGEST}
+    own = {key: value for key, value in content.items() if key != DIGEST}
+    plain = json.loads(json.dumps(own, allow_nan=False))
     return {**plain, DIGEST: _content_digest(plain)}
 
 
@@ -207,13 +210,35 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
 
 
+def read_bytes(path: Path, *, digest: str | None = None) -> bytes:
+    """What is in a file, if it is what its digest was taken of.
+
+    Args:
+        path: the file.
+        digest: that `file_digest` gave; None if it is not known.
+
+    Raises:
+        RunError: it is something else.
+        OSError: it cannot be read.
+        ValueError: it is a pipe or a device.
+    """
+    with open_file(path) as file:
+        content = file.read()
+    if digest not in {None, bytes_digest(content)}:
+        raise RunError(
+            f"{path} is not what was written with its run.json: it was changed since, or comes "
+            "from another run. Copy the whole run folder again, or make the run again"
+        )
+    return content
+
+
 # --- JSON that quantdrift wrote ---------------------------------------------------------------
 
 
 def read_object(
     path: Path, format_: str, version: int, *, what: str, make: str, error: type[QuantDriftError]
 ) -> dict[str, Any]:
-    """The JSON object in a file that tells its format and version.
+    """The JSON object in a file that tells its format and version, and is as it was written.
 
     Args:
         path: the file.
@@ -224,11 +249,12 @@ def read_object(
         error: what to raise.
 
     Raises:
-        QuantDriftError: an `error`: it is missing, damaged, something else, or of another version.
+        QuantDriftError: an `error`: it is missing, damaged, something else, of another version, or
+            was changed since (`sealed`).
     """
     written = f"One is written by: {make}"
     try:
-        content = read_json(path, once=True)
+        content = read_json(path, once=True, finite=True)
     except OSError as problem:
         raise error(
             f"expected {what} in {path}, which cannot be read ({problem.strerror}). {written}"
@@ -242,8 +268,12 @@ def read_object(
     if content.get("format_version") != version:
         raise error(
             f"{path} is of format version {content.get('format_version')}; this quantdrift reads "
-            f"version {version}"
+            f"version {version}. Make it again: {make}"
         )
+    try:
+        check_seal(content)
+    except ValueError as problem:
+        raise error(f"{path} is damaged, expected {what}: {problem}. {written}") from problem
     return dict(content)
 
 

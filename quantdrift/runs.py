@@ -1,30 +1,41 @@
 """A run folder: `evidence.parquet` and `run.json`, both there or neither, and a probe if one read.
 
 A run is written into a folder beside its final place and moved there in one step when it is
-complete. What was interrupted never looks finished.
+complete. What was interrupted never looks finished. run.json is sealed and holds the digests of the
+other files: what was changed, or comes from another run, is refused when it is read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quantdrift.display import NAME, shorten
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.probe import LinearProbe
-from quantdrift.records import check_writable, whole_folder
+from quantdrift.records import (
+    check_writable,
+    file_digest,
+    read_json,
+    read_object,
+    sealed,
+    whole_folder,
+)
 
 __all__ = ["Run", "classifies", "find_runs", "read_run", "refuse_copies", "write_run"]
 
 FORMAT = "quantdrift-run"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 RECORD = "run.json"
 EVIDENCE = "evidence.parquet"
 PROBE = "probe.npz"
+_MAKE = "quantdrift run SPEC --data FOLDER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +56,16 @@ class Run:
         Raises:
             RunError: it is missing or damaged.
         """
-        return read_evidence(self.path / EVIDENCE)
+        return read_evidence(self.path / EVIDENCE, digest=self.record["files"][EVIDENCE])
+
+    def probe(self) -> LinearProbe | None:
+        """The linear probe that read the classes, read from the folder; None if none did.
+
+        Raises:
+            RunError: it is missing or damaged.
+        """
+        digest = self.record["files"].get(PROBE)
+        return None if digest is None else LinearProbe.load(self.path / PROBE, digest=digest)
 
     def exact_evidence(self, purpose: str) -> Evidence:
         """The evidence, if it knows both arms' scores of all items.
@@ -84,7 +104,8 @@ def write_run(
     Args:
         path: folder to write; may hold an earlier run, nothing else.
         evidence: per-input record.
-        record: everything else, as JSON values; `format` and `format_version` are added.
+        record: everything else, as JSON values; `format`, `format_version`, `files` and `digest`
+            are added.
         probe: what read the classes, where a probe did; a deployment needs it.
 
     Returns:
@@ -96,12 +117,15 @@ def write_run(
     """
     path = path.absolute()
     check_place(path)
-    full = {"format": FORMAT, "format_version": FORMAT_VERSION, **record}
     with whole_folder(path, what="the run") as folder:
         write_evidence(evidence, folder / EVIDENCE)
         if probe is not None:
             probe.save(folder / PROBE)
-        text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        files = {part.name: file_digest(part) for part in sorted(folder.iterdir())}
+        head = {"format": FORMAT, "format_version": FORMAT_VERSION}
+        full = sealed({**head, **record, "files": files})
+        _check_shape(full)
+        text = json.dumps(full, indent=2, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")
     return Run(path=path, record=full)
 
@@ -147,19 +171,15 @@ def read_run(path: Path) -> Run:
         )
         raise RunError(
             f"expected a run folder (with {RECORD} and {EVIDENCE}); {folder} {what}. "
-            "Runs are written by: quantdrift run SPEC --data FOLDER"
+            f"Runs are written by: {_MAKE}"
         )
+    record = read_object(
+        record_path, FORMAT, FORMAT_VERSION, what="the record of a run", make=_MAKE, error=RunError
+    )
     try:
-        record = json.loads(record_path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{record_path} is damaged: {error}") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise RunError(f"{record_path} is not the record of a quantdrift run")
-    if record.get("format_version") != FORMAT_VERSION:
-        raise RunError(
-            f"{record_path} is of format version {record.get('format_version')}; this quantdrift "
-            f"reads version {FORMAT_VERSION}"
-        )
+        _check_shape(record)
+    except ValueError as error:
+        raise RunError(f"{record_path} is damaged: {error}. Make it again: {_MAKE}") from error
     return Run(path=folder, record=record)
 
 
@@ -174,13 +194,15 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
     """
     found: dict[Path, Run] = {}
     for path in paths:
-        records = [path] if path.is_file() else sorted(path.rglob(RECORD))
-        # other tools write files of that name too; a folder asked for by name must be a run
-        folders = [
-            record.parent
-            for record in records
-            if record.parent == path or (_is_ours(record) and not _is_partial(record, path))
-        ]
+        if path.is_file():
+            folders = [path.parent]
+        else:
+            # other tools write files of that name too
+            folders = [
+                record.parent
+                for record in sorted(path.rglob(RECORD))
+                if not _is_partial(record, path) and _is_run(record)
+            ]
         if not folders:
             read_run(path)  # says what was expected
         for folder in folders:
@@ -221,9 +243,115 @@ def _is_partial(record: Path, below: Path) -> bool:
     return record != below and any(p.startswith(".") for p in record.relative_to(below).parts)
 
 
+def _is_run(record: Path) -> bool:
+    """Whether a run.json is of a run, be it damaged: with the evidence beside it, it was one."""
+    return _is_ours(record) or (record.parent / EVIDENCE).is_file()
+
+
 def _is_ours(record: Path) -> bool:
     try:
-        content = json.loads(record.read_text(encoding="utf-8"))
+        content = read_json(record)
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and content.get("format") == FORMAT
+
+
+# --- what may stand in run.json ---------------------------------------------------------------
+
+_Kind = tuple[str, Callable[[Any], bool]]
+"""What is expected, in words, and whether something is that."""
+
+
+def _is_number(value: Any) -> bool:
+    # a float holds no more
+    return type(value) in {int, float} and bool(abs(value) <= sys.float_info.max)
+
+
+_OBJECT: _Kind = ("an object", lambda value: isinstance(value, dict))
+_TEXT: _Kind = ("a text", lambda value: isinstance(value, str))
+_TEXTS: _Kind = (
+    "a list of texts",
+    lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+)
+_COUNT: _Kind = (
+    "a whole number, 0 or more",
+    lambda value: type(value) is int and 0 <= value < 1 << 63,
+)
+_NUMBER: _Kind = ("a number", _is_number)
+
+_NEEDED = ("spec", "data", "data/name", "files", f"files/{EVIDENCE}")
+_NEVER_NULL = (*_NEEDED, "model", "settings", "metrics", "metrics/*", "data/warnings")
+_FIELDS: Mapping[str, _Kind] = {
+    "spec": _TEXT,
+    "files": _OBJECT,
+    "files/*": _TEXT,
+    "data": _OBJECT,
+    **{
+        f"data/{name}": _TEXT
+        for name in ("name", "fingerprint", "split", "subset", "kind", "inputs", "harness")
+    },
+    **{
+        f"data/{name}": _COUNT
+        for name in (
+            *("n_queries", "n_documents", "n_inputs", "n_classes", "n_train", "inputs_left_out"),
+        )
+    },
+    "data/warnings": _TEXTS,
+    "data/corpus_size": _OBJECT,
+    "data/corpus_size/corpus_fingerprint": _TEXT,
+    "data/shortlist": _OBJECT,
+    "model": _OBJECT,
+    **{f"model/{name}": _TEXT for name in ("name", "fingerprint", "candidate_fingerprint")},
+    "model/layers_never_reached": _TEXTS,
+    "model/candidate": _OBJECT,
+    "settings": _OBJECT,
+    **{f"settings/{name}": _TEXT for name in ("similarity", "reading", "dtype", "device")},
+    "settings/probe": _OBJECT,
+    "settings/probe/digest": _TEXT,
+    "settings/shortlist": _OBJECT,
+    "quantization": _OBJECT,
+    "quantization/nominal_bits": _NUMBER,
+    "quantization/allocation": _OBJECT,
+    "quantization/allocation/widths": _OBJECT,
+    "quantization/allocation/widths/*": _COUNT,
+    "bits_per_weight": _OBJECT,
+    "bits_per_weight/*": _NUMBER,
+    "metrics": _OBJECT,
+    "metrics/*": _OBJECT,
+    **{f"metrics/*/{name}": _NUMBER for name in ("value", "low", "high")},
+    "metrics/*/n": _COUNT,
+    "times": _OBJECT,
+    "times/finished": _TEXT,
+    "diff": _OBJECT,
+    "diff/*/path": _TEXT,
+}
+"""What commands read, and what it has to be; null stands for what is not known."""
+
+
+def _check_shape(record: Mapping[str, Any]) -> None:
+    """Once, where a record comes in, so that nobody who reads it has to ask.
+
+    Raises:
+        ValueError: something in it is missing, or is not what is expected there.
+    """
+    for path in _NEEDED:
+        if not _at(record, path.split("/")):
+            raise ValueError(f"{path.replace('/', '.')} is missing")
+    for path, (expected, fits) in _FIELDS.items():
+        for value in _at(record, path.split("/")):
+            if not (fits(value) or (value is None and path not in _NEVER_NULL)):
+                got = "null" if value is None else repr(value)
+                raise ValueError(
+                    f"{path.replace('/', '.')}: expected {expected}, got {shorten(got, NAME)}"
+                )
+
+
+def _at(whole: Any, path: Sequence[str]) -> list[Any]:
+    """What stands at a path, which may be at several places or none."""
+    if not path:
+        return [whole]
+    if not isinstance(whole, dict):
+        return []
+    name, *rest = path
+    parts = whole.values() if name == "*" else [whole[name]] if name in whole else []
+    return [found for part in parts for found in _at(part, rest)]

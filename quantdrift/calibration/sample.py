@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from quantdrift.errors import DataError, SpecError
 from quantdrift.measurement.embeddings import key_of
 from quantdrift.measurement.inputs import Inputs
+from quantdrift.records import parse_json
 from quantdrift.spec import Scheme
 
 __all__ = [
@@ -177,7 +177,7 @@ def _text_of(line: str, where: str) -> str:
     if not line.strip():
         return ""
     try:
-        content = json.loads(line)
+        content = parse_json(line)
         title, text = content.get("title") or "", content["text"]
     except (ValueError, KeyError, AttributeError) as error:
         raise DataError(f'{where}: expected a JSON object with a "text": {error}') from error

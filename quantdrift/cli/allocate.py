@@ -23,6 +23,7 @@ from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import QuantDriftError
 from quantdrift.grammar import ALLOCATION_KEYS
 from quantdrift.measurement.refusals import check_spec
+from quantdrift.records import read_json
 from quantdrift.spec import Scheme, Spec, parse
 from quantdrift.widths import FULL_BITS
 
@@ -204,7 +205,7 @@ def _json(done: Allocated, path: Path) -> dict[str, Any]:
     contest = done.contest
     return {
         "path": str(path),
-        "allocation": json.loads(path.read_text(encoding="utf-8")),
+        "allocation": read_json(path),
         "held_out": None
         if contest is None
         else {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from quantdrift.errors import RunError
+from quantdrift.records import read_json
 from quantdrift.runs import read_run
 from quantdrift.spec import Spec
 from quantdrift.versus import Versus
@@ -85,7 +85,7 @@ def _data_of(place: Path) -> set[str]:
     found = set()
     for record in (place / "run.json", *place.glob("*/run.json")):
         try:
-            data = json.loads(record.read_text(encoding="utf-8"))["data"]
+            data = read_json(record)["data"]
             part = data.get("corpus_size") or {}
             found.add(str(part.get("corpus_fingerprint") or data["fingerprint"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):

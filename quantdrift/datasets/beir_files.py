@@ -13,9 +13,9 @@ import zlib
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from quantdrift.errors import DataError
+from quantdrift.records import parse_json
 
 __all__ = [
     "LAYOUT",
@@ -158,12 +158,12 @@ def excerpt(value: object) -> str:
 def _parse_record(line: str, where: str, *, titled: bool) -> tuple[str, str]:
     """The id and the text of one line."""
     try:
-        record: Any = json.loads(line)
+        record = parse_json(line)
     except json.JSONDecodeError as error:
         at = f"{where}, column {error.colno}"
         found = excerpt(line[error.pos :]) if line[error.pos :] else "the end of the line"
         raise DataError(f"{at}: expected a JSON object; {error.msg} at {found}") from error
-    except (ValueError, RecursionError) as error:  # a huge integer, or very deep nesting
+    except ValueError as error:  # a huge integer, or very deep nesting
         raise DataError(f"{where}: expected a JSON object; {error}") from error
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object; got {excerpt(line)}")

@@ -18,6 +18,7 @@ from quantdrift.datasets.beir_files import (
     some,
 )
 from quantdrift.errors import DataError
+from quantdrift.records import parse_json
 
 __all__ = ["LabelledLines", "label_of", "read_labelled"]
 
@@ -105,14 +106,14 @@ def label_of(value: object, what: str) -> str:
 
 def _parsed(line: str, where: str) -> dict[str, Any]:
     try:
-        record: Any = json.loads(line)
+        record = parse_json(line)
     except json.JSONDecodeError as error:
         # its own message ends in a place, which counts from the start of this line
         what = error.msg.removesuffix(" at").removesuffix(" starting")
         raise DataError(
             f"{where}, column {error.colno}: expected a JSON object, {_EXPECTED}; {what}"
         ) from error
-    except (ValueError, RecursionError) as error:  # a huge integer, or very deep nesting
+    except ValueError as error:  # a huge integer, or very deep nesting
         raise DataError(f"{where}: expected a JSON object, {_EXPECTED}; {error}") from error
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object, {_EXPECTED}; got {excerpt(line)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.gate.snapshot import ANSWER, DIGITS, Identity, Snapshot
 from quantdrift.metrics import Metric, parse_metric
-from quantdrift.records import check_writable, read_object, refuse_other, write_text
+from quantdrift.records import DIGEST, check_writable, read_object, refuse_other, sealed, write_text
 
 __all__ = ["NAME", "baseline_text", "check_baseline_place", "read_baseline", "write_baseline"]
 
@@ -27,7 +27,7 @@ NAME = Path("drift-baseline.json")
 """Where it lies if nobody says otherwise."""
 
 FORMAT = "quantdrift-baseline"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _MAKE = "quantdrift gate ... --update"
 
@@ -40,7 +40,7 @@ def baseline_text(snapshot: Snapshot) -> str:
 
     Returns:
         JSON; inputs in the order of their ids, each on one line: both first answers, and the
-        outcomes in the order of `metrics`; null where one is undefined.
+        outcomes in the order of `metrics`; null where one is undefined. A digest of it all is last.
     """
     identity = snapshot.identity
     names = list(snapshot.values)
@@ -69,9 +69,10 @@ def baseline_text(snapshot: Snapshot) -> str:
         rows.append(f"    {name}: {json.dumps(outcome, allow_nan=False)}")
     head_text = "\n".join(lines)
     metrics = json.dumps(["answers", *names], ensure_ascii=False)
-    return (
-        f'{head_text},\n  "columns": {metrics},\n  "inputs": {{\n' + ",\n".join(rows) + "\n  }\n}\n"
-    )
+    inputs = ",\n".join(rows)
+    text = f'{head_text},\n  "columns": {metrics},\n  "inputs": {{\n{inputs}\n  }}'
+    digest = sealed(json.loads(f"{text}}}"))[DIGEST]
+    return f'{text},\n  "{DIGEST}": "{digest}"\n}}\n'
 
 
 def _quoted(name: str) -> str:
@@ -123,12 +124,10 @@ def read_baseline(path: Path) -> Snapshot:
         content = read_object(
             path, FORMAT, FORMAT_VERSION, what="a baseline", make=_MAKE, error=RunError
         )
-        # what was read holds one of two entries of a name; a merge may have left both
-        json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_once)
         return _snapshot(content)
     except RunError:
         raise
-    except (KeyError, TypeError, ValueError, RecursionError, QuantDriftError) as error:
+    except (KeyError, TypeError, ValueError, QuantDriftError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(
             f"{path} is damaged, expected a baseline: {what}. Take it back from version control, "
@@ -147,15 +146,6 @@ def _refuse_conflict(path: Path) -> None:
             f"{path} holds the marks of a merge conflict (line {place}). Take the whole file of "
             f"one side, or delete it and write it anew with: {_MAKE}"
         )
-
-
-def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{name!r} occurs twice")
-        found[name] = value
-    return found
 
 
 def _snapshot(content: Mapping[str, Any]) -> Snapshot:

@@ -11,12 +11,12 @@ from typing import Any
 from quantdrift.confidence import CONFIDENCES, ConfidenceName
 from quantdrift.errors import RunError
 from quantdrift.origin import Origin
-from quantdrift.records import read_object, refuse_other, write_text
+from quantdrift.records import read_object, refuse_other, sealed, write_text
 
 __all__ = ["MAKE", "read_router", "write_router"]
 
 FORMAT = "quantdrift-router"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MAKE = "quantdrift route RUN --save FILE"
 """The command that writes a router."""
@@ -36,7 +36,7 @@ def write_router(path: Path, *, threshold: float, score: ConfidenceName, origin:
         "threshold": threshold,  # Python's shortest decimal, which reads back to the same number
         "set_on": asdict(origin),
     }
-    text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json.dumps(sealed(content), indent=2, ensure_ascii=False) + "\n"
     write_text(path, text, what="the router")
 
 

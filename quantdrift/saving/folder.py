@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.records import check_writable, whole_folder
+from quantdrift.records import check_writable, read_json, whole_folder
 from quantdrift.spec import Scheme
 
 __all__ = [
@@ -201,7 +201,7 @@ def _digest(file: Path) -> str:
 
 def _content(path: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except (OSError, ValueError):
         return None
     ours = isinstance(content, dict) and content.get("format") == FORMAT

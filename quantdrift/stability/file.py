@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.origin import Origin
-from quantdrift.records import read_object, refuse_other, write_text
+from quantdrift.records import read_object, refuse_other, sealed, write_text
 from quantdrift.stability.check import SAMPLE, StabilityCheck
 from quantdrift.stability.errors import MAKE, StabilityError
 from quantdrift.stability.nonconformity import STATISTICS, bounds_gap
@@ -19,7 +19,7 @@ from quantdrift.stability.threshold import least_inputs
 __all__ = ["FORMAT", "FORMAT_VERSION", "read_check", "write_check"]
 
 FORMAT = "quantdrift-stability-check"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _COUNTS = ("n_calibration", "n_flipped", "n_items_min", "n_items_max")
 
@@ -40,7 +40,8 @@ def write_check(check: StabilityCheck, path: Path) -> None:
         content["threshold"] = None
         content["accepts"] = "nothing" if check.threshold > 0 else "everything"
         content["reason"] = check.reason
-    text = json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False)
+    content = sealed(content)
+    text = json.dumps(content, indent=2, ensure_ascii=False)
     # one number a line would make a thousand lines of the sample
     listed = json.dumps(content["sample"], indent=2).replace("\n", "\n  ")
     write_text(

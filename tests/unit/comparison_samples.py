@@ -72,5 +72,5 @@ def run_of(path: Path, evidence: Evidence, **changes: Any) -> Run:
     """A run whose record differs from `RECORD` in these parts."""
     record = {**RECORD}
     for part, change in changes.items():
-        record[part] = {**RECORD[part], **change} if isinstance(change, dict) else change
+        record[part] = {**RECORD.get(part, {}), **change} if isinstance(change, dict) else change
     return write_run(path, evidence=evidence, record=record)

@@ -15,6 +15,7 @@ from allocation_samples import ALLOCATION, LAYERS
 
 from quantdrift.allocation.stored.record_file import read_allocation, write_allocation
 from quantdrift.errors import DataError, RunError
+from quantdrift.records import sealed
 
 
 @pytest.fixture
@@ -24,10 +25,10 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def change(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+def change(path: Path, edit: Callable[[dict[str, Any]], object], *, seal: bool = False) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     edit(content)
-    path.write_text(json.dumps(content), encoding="utf-8")
+    path.write_text(json.dumps(sealed(content) if seal else content), encoding="utf-8")
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -96,11 +97,7 @@ def test_what_is_interrupted_leaves_the_earlier_one_whole(
 
 def test_a_width_changed_by_hand_is_noticed(file: Path) -> None:
     change(file, lambda c: c["layers"][2].update(width=4))
-    with pytest.raises(DataError, match=r"allocated: expected 4.0, .* got 3.5. .* \"edited\" to t"):
-        read_allocation(file)
-    # the layers that take bits and those that give them can be of one size: then the loss tells
-    change(file, lambda c: [c["layers"][i].update(width=w) for i, w in enumerate([3, 3, 4])])
-    with pytest.raises(DataError, match=r"solver.loss: expected 0.75, .* got 0.1"):
+    with pytest.raises(DataError, match=r'was changed since. If .* set "edited" to true'):
         read_allocation(file)
 
 
@@ -134,7 +131,7 @@ def test_an_edited_width_that_was_not_offered_asks_for_a_layer_left_out(file: Pa
     ("edit", "says"),
     [
         (lambda c: c.update(format="other"), 'expected "format": "quantdrift-allocation"'),
-        (lambda c: c.update(version=2), "version 2; this quantdrift reads version 1"),
+        (lambda c: c.update(version=1), "version 1; this quantdrift reads version 2"),
         (lambda c: c.pop("budget"), "budget is missing; expected a number"),
         (lambda c: c.update(budgte=3), "budgte is not known; did you mean budget"),
         (lambda c: c["model"].update(zzzz=1), "model.zzzz is not known. Expected name, finger"),
@@ -163,15 +160,12 @@ def test_an_edited_width_that_was_not_offered_asks_for_a_layer_left_out(file: Pa
         (lambda c: c["layers"][1]["loss"].pop("3"), r"loss.3 is missing; expected a number"),
         (lambda c: c["layers"][1]["loss"].update({"8": 0}), r"loss.8 is not known"),
         (lambda c: c["layers"].append(c["layers"][0]), "l.0.query is there twice"),
-        (lambda c: c["bits_per_weight"].update(linear=5.2), "linear: expected 5.28.*, got 5.2"),
-        (lambda c: c["solver"].update(gap=0.2), "solver.gap: expected 0.1.*, got 0.2"),
-        (lambda c: c["bits_per_weight"].update(allocated=None), "allocated: expected 3.5"),
     ],
 )
 def test_a_file_that_is_wrong_names_key_and_expectation(
     file: Path, edit: Callable[[dict[str, Any]], object], says: str
 ) -> None:
-    change(file, edit)
+    change(file, edit, seal=True)
     with pytest.raises(DataError, match=says) as caught:
         read_allocation(file)
     assert str(file) in str(caught.value)
@@ -180,10 +174,10 @@ def test_a_file_that_is_wrong_names_key_and_expectation(
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ('"edited": false,', '"edited": false', "line 7: not JSON"),
-        ('"budget": 3.5,', '"budget": 3.5, "budget": 3.5,', "'budget' is there twice"),
-        ('"budget": 3.5,', '"budget": NaN,', "expected numbers, got NaN"),
-        ('"budget": 3.5,', '"budget": 1e999,', "budget: expected a number"),
+        ('"edited": false,', '"edited": false', "line 7 column 3"),
+        ('"budget": 3.5,', '"budget": 3.5, "budget": 3.5,', "'budget' occurs twice"),
+        ('"budget": 3.5,', '"budget": NaN,', "expected finite numbers, got NaN"),
+        ('"budget": 3.5,', '"budget": 1e999,', "expected finite numbers, got 1e999"),
     ],
 )
 def test_text_that_is_wrong_names_the_line(file: Path, old: str, new: str, says: str) -> None:

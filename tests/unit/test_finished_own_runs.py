@@ -97,7 +97,9 @@ def test_a_comparison_does_not_replace_the_run_it_is_made_of(tmp_path: Path) -> 
     rankings = [{"q": {"x": 1.0, "y": second}} for second in (0.5, 0.75)]
     evidence = evidence_of_rankings(*rankings, complete=True)
     runs = [
-        write_run(tmp_path / name, evidence=evidence, record={"spec": "m@W4"}).path
+        write_run(
+            tmp_path / name, evidence=evidence, record={"spec": "m@W4", "data": {"name": "d"}}
+        ).path
         for name in ("a", "b")
     ]
     found = diff_runs(*(read_finished(path) for path in runs))

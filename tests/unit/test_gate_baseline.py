@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from quantdrift.gate.baseline import (
 )
 from quantdrift.gate.judge import snapshot_for
 from quantdrift.gate.snapshot import Snapshot, answer_of
+from quantdrift.records import sealed
 
 DEFAULT = rules("flip@1 no worse by 0.03")
 
@@ -104,8 +106,10 @@ def test_one_changed_input_is_one_changed_line(whole: Snapshot) -> None:
     changes = [line for line in difflib.ndiff(old, new) if line[0] in "+-"]
     of_inputs = [line for line in changes if line[2:].startswith('    "q')]
     assert [line[:9] for line in of_inputs] == ['-     "q5', '+     "q5']
-    # and the means that it moves: 6 of 60 are 0.1 now
-    means = [line[2:].strip(" ,") for line in changes if line not in of_inputs]
+    # and the digest of it all, and the means that it moves: 6 of 60 are 0.1 now
+    digests = [line for line in changes if line[2:].startswith('  "digest"')]
+    assert len(digests) == 2
+    means = [line[2:].strip(" ,") for line in changes if line not in of_inputs + digests]
     assert all(
         line.partition(":")[0] in {'"flip@1"', '"gold_lost@1"', '"ndcg@10"', '"mrr@10"'}
         for line in means
@@ -261,8 +265,8 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("a bool", lambda c: c["inputs"]["q7"].__setitem__(1, True), "'q7' has True for flip@1"),
     ("a string", lambda c: c["inputs"]["q7"].__setitem__(1, "1"), "'q7' has '1' for flip@1"),
     ("a list", lambda c: c["inputs"]["q7"].__setitem__(1, [1]), "'q7' has [1] for flip@1"),
-    ("NaN", lambda c: c["inputs"]["q7"].__setitem__(5, float("nan")), "has nan for ndcg@10"),
-    ("infinity", lambda c: c["inputs"]["q7"].__setitem__(5, float("inf")), "has inf for ndcg@10"),
+    ("NaN", lambda c: c["inputs"]["q7"].__setitem__(5, float("nan")), "got NaN"),
+    ("infinity", lambda c: c["inputs"]["q7"].__setitem__(5, float("inf")), "got Infinity"),
     ("a huge number", lambda c: c["inputs"]["q7"].__setitem__(1, 10**400), "'q7' has 1000"),
     ("half a flip", lambda c: c["inputs"]["q7"].__setitem__(1, 0.5), "'q7' has 0.5 for flip@1"),
     ("out of range", lambda c: c["inputs"]["q7"].__setitem__(5, 1.5), "has 1.5 for ndcg@10"),
@@ -270,7 +274,7 @@ DAMAGES: list[tuple[str, Damage, str]] = [
     ("no reference", lambda c: c.update(reference=None), "reference is null, and no object"),
     ("settings in a list", lambda c: c.update(settings=[1]), "settings is [1], and no object"),
     ("definitions in words", lambda c: c.update(definitions="one"), "definitions is 'one'"),
-    ("another version", lambda c: c.update(format_version=2), "is of format version 2"),
+    ("another version", lambda c: c.update(format_version=1), "is of format version 1"),
     ("another format", lambda c: c.update(format="quantdrift-run"), "holds a 'quantdrift-run'"),
 ]
 
@@ -282,10 +286,31 @@ def test_damage_is_named(path: Path, damage: Damage, told: str) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     damage(content)
     path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(RunError):
+        read_baseline(path)
+    with suppress(ValueError):  # NaN has no seal
+        path.write_text(json.dumps(sealed(content)), encoding="utf-8")
     with pytest.raises(RunError) as stopped:
         read_baseline(path)
     assert told in str(stopped.value)
     assert str(path) in str(stopped.value)
+
+
+def test_a_figure_that_was_changed_is_refused(path: Path) -> None:
+    """One that is possible, in the reasons for a verdict: the answers of an input, a mean."""
+    text = path.read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith('    "q4"'))
+    for old, new in ((line, line.replace("0.63093", "0.5")), ('"flip@1": 0.08', '"flip@1": 0.07')):
+        assert old in text
+        assert old != new
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+        with pytest.raises(RunError, match="was changed since"):
+            read_baseline(path)
+
+
+def test_line_ends_that_git_changes_are_no_damage(path: Path, whole: Snapshot) -> None:
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert same(whole, read_baseline(path))
 
 
 def test_a_file_that_ends_early(path: Path) -> None:

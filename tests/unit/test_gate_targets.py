@@ -22,6 +22,7 @@ from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.snapshot import answer_of
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
 from quantdrift.metrics import MetricError, parse_metric
+from quantdrift.records import sealed
 from quantdrift.runs import Run, read_run
 
 QRELS = {"q1": {"d1": 1}, "q2": {"d2": 1}}
@@ -83,7 +84,7 @@ def test_warnings_of_the_data_are_notes(tmp_path: Path) -> None:
         "2 labels are unknown",
         "1 inputs are left out, as layers were measured on them",
     )
-    assert target_of_run(run(tmp_path / "b", data={"warnings": None})).notes == ()
+    assert target_of_run(run(tmp_path / "b", data={"warnings": []})).notes == ()
 
 
 def diff(
@@ -304,14 +305,15 @@ def test_a_record_of_another_make(tmp_path: Path) -> None:
     """What a run.json does not say is not guessed."""
     folder = run(tmp_path / "a")
     record = json.loads((folder.path / "run.json").read_text(encoding="utf-8"))
-    for part in ("model", "data", "settings", "spec"):
+    record = {**record, "spec": "named", "data": {"name": "named"}}
+    for part in ("model", "settings"):
         record.pop(part)
-    (folder.path / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    (folder.path / "run.json").write_text(json.dumps(sealed(record)), encoding="utf-8")
     identity = target_of_run(read_run(folder.path)).identity
     assert (identity.spec, identity.reference, identity.data) == (
-        "unknown spec",
+        "named",
         "unknown model",
-        "unnamed data",
+        "named",
     )
     assert (identity.reference_digest, identity.data_digest) == (None, None)
     assert RECORD["settings"]["k"] == 12  # the samples are as they were

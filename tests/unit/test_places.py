@@ -13,6 +13,7 @@ from quantdrift.cli import Interrupted, places
 from quantdrift.cli import run as command
 from quantdrift.cli.places import default_place, earlier_run, tell_replaced
 from quantdrift.measurement import dispatch
+from quantdrift.records import sealed
 from quantdrift.versus import parse_pair
 
 RUNS = Path("quantdrift-runs")
@@ -30,13 +31,14 @@ def data(fingerprint: str) -> Any:
 def lies(place: Path, fingerprint: str, **more: Any) -> Path:
     record = {
         "format": "quantdrift-run",
-        "format_version": 1,
+        "format_version": 2,
+        "files": {"evidence.parquet": "not looked at"},
         "spec": "minilm@W4-g128-rtn",
         "data": {"name": "mydata", "fingerprint": fingerprint * 32, **more},
         "times": {"finished": "2026-11-20T18:23:00+00:00"},
     }
     place.mkdir(parents=True)
-    (place / "run.json").write_text(json.dumps(record))
+    (place / "run.json").write_text(json.dumps(sealed(record)))
     return place
 
 

@@ -126,7 +126,7 @@ def test_a_gap_that_is_another_one_in_the_run_is_left_out(tmp_path: Path) -> Non
     ("spec", "record", "why"),
     [
         ("m@W3", {"model": {"fingerprint": "0"}}, "another model"),
-        ("m@W3", {"data": {"fingerprint": "0"}}, "other data"),
+        ("m@W3", {"data": {"name": "d", "fingerprint": "0"}}, "other data"),
         ("m@W3-g64", {}, "rounds by g64: say so with --group"),
         ("m@W4A8", {}, "activations"),
         ("m@W4+query", {}, "query side only"),

@@ -17,6 +17,7 @@ from quantdrift.errors import QuantDriftError, RunError, ScoreError, UnknownName
 from quantdrift.evidence import Noise
 from quantdrift.origin import Origin
 from quantdrift.perturbation import at_risk
+from quantdrift.records import sealed
 from quantdrift.routing import GapRouter
 from quantdrift.routing.advice import advise, allocate_command
 from quantdrift.routing.cost import break_even_share, cost_curve, relative_cost
@@ -128,18 +129,22 @@ def test_files_that_hold_no_router_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "router.json"
     with pytest.raises(RunError, match="quantdrift route RUN --save FILE"):
         GapRouter.load(path)
-    good = {"format": "quantdrift-router", "format_version": 1, "score": "gap", "threshold": 1.0}
+    good = {"format": "quantdrift-router", "format_version": 2, "score": "gap", "threshold": 1.0}
     for change, message in (
         ({"format": "other"}, "expected a router"),
-        ({"format_version": 2}, "format version 2"),
+        ({"format_version": 1}, "format version 1"),
         ({"score": "margin"}, "damaged"),
         ({"threshold": True}, "damaged"),
         ({"threshold": None}, "damaged"),
         ({"set_on": {"who": 1}}, "damaged"),
     ):
-        path.write_text(json.dumps({**good, **change}))
+        path.write_text(json.dumps(sealed({**good, **change})))
         with pytest.raises(RunError, match=message):
             GapRouter.load(path)
+    GapRouter(threshold=1.0).save(kept := tmp_path / "kept.json")
+    kept.write_text(kept.read_text().replace('"threshold": 1.0', '"threshold": 1.5'))
+    with pytest.raises(RunError, match="was changed since"):
+        GapRouter.load(kept)
     path.write_text("{")
     with pytest.raises(RunError, match="damaged"):
         GapRouter.load(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import stat
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ from quantdrift.evidence import Evidence
 from quantdrift.measurement.assembly import assemble
 from quantdrift.runs import check_place, read_run, write_run
 from quantdrift.scoring import score_matrix
+
+RECORD: dict[str, Any] = {"spec": "m@W4", "data": {"name": "corpus"}, "metrics": {}}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def raising(error: BaseException) -> Any:
 
 def test_what_is_written_is_read_back(tmp_path: Path, evidence: Evidence) -> None:
     written = write_run(
-        tmp_path / "new" / "run", evidence=evidence, record={"spec": "modèle@W4", "metrics": {}}
+        tmp_path / "new" / "run", evidence=evidence, record={**RECORD, "spec": "modèle@W4"}
     )
     assert sorted(content(written.path)) == ["evidence.parquet", "run.json"]
     for path in (written.path, written.path / "run.json"):
@@ -62,14 +63,14 @@ def test_what_is_written_is_read_back(tmp_path: Path, evidence: Evidence) -> Non
 
 def test_a_run_takes_the_place_of_an_earlier_one(tmp_path: Path, evidence: Evidence) -> None:
     for spec in ("first", "second"):
-        write_run(tmp_path / "run", evidence=evidence, record={"spec": spec})
+        write_run(tmp_path / "run", evidence=evidence, record={**RECORD, "spec": spec})
     assert read_run(tmp_path / "run").record["spec"] == "second"
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
 
 
 def test_an_empty_folder_is_a_place(tmp_path: Path, evidence: Evidence) -> None:
     (tmp_path / "run").mkdir()
-    write_run(tmp_path / "run", evidence=evidence, record={})
+    write_run(tmp_path / "run", evidence=evidence, record=RECORD)
     assert read_run(tmp_path / "run").record["format"] == "quantdrift-run"
 
 
@@ -78,7 +79,7 @@ def test_an_empty_folder_is_a_place(tmp_path: Path, evidence: Evidence) -> None:
 def test_a_run_is_as_readable_as_other_files(tmp_path: Path, evidence: Evidence, mask: int) -> None:
     before = os.umask(mask)
     try:
-        path = write_run(tmp_path / "run", evidence=evidence, record={}).path
+        path = write_run(tmp_path / "run", evidence=evidence, record=RECORD).path
         assert os.umask(mask) == mask  # looking at it does not change it
     finally:
         os.umask(before)
@@ -91,7 +92,7 @@ def test_a_relative_path(
     tmp_path: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert write_run(Path("run"), evidence=evidence, record={}).path == tmp_path / "run"
+    assert write_run(Path("run"), evidence=evidence, record=RECORD).path == tmp_path / "run"
 
 
 # --- failures --------------------------------------------------------------------------------
@@ -103,7 +104,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, evidence: Evidence) ->
     path = tmp_path / "run"
     before = None
     if request.param == "earlier run":
-        before = content(write_run(path, evidence=evidence, record={"spec": "earlier"}).path)
+        before = content(
+            write_run(path, evidence=evidence, record={**RECORD, "spec": "earlier"}).path
+        )
     yield path
     assert [entry.name for entry in tmp_path.iterdir()] == ([] if before is None else ["run"])
     if before is not None:
@@ -150,10 +153,10 @@ def test_a_failure_while_the_run_is_put_in_place(
 def expect_failure(place: Path, evidence: Evidence, failure: BaseException) -> None:
     if isinstance(failure, OSError):
         with pytest.raises(RunError, match=r"no space left .* nothing was left behind.*--out"):
-            write_run(place, evidence=evidence, record={})
+            write_run(place, evidence=evidence, record=RECORD)
     else:
         with pytest.raises(type(failure)):
-            write_run(place, evidence=evidence, record={})
+            write_run(place, evidence=evidence, record=RECORD)
 
 
 def test_other_complaints_of_the_disk(
@@ -162,12 +165,12 @@ def test_other_complaints_of_the_disk(
     error = PermissionError(errno.EACCES, "Permission denied")
     monkeypatch.setattr(runs, "write_evidence", raising(error))
     with pytest.raises(RunError, match=r"cannot be written to .*Permission denied"):
-        write_run(place, evidence=evidence, record={})
+        write_run(place, evidence=evidence, record=RECORD)
 
 
 def test_a_record_that_json_cannot_hold(place: Path, evidence: Evidence) -> None:
     with pytest.raises(ValueError, match="Out of range float"):
-        write_run(place, evidence=evidence, record={"value": float("nan")})
+        write_run(place, evidence=evidence, record={**RECORD, "value": float("nan")})
 
 
 # --- places that hold something else ---------------------------------------------------------
@@ -192,7 +195,7 @@ def test_what_is_not_a_run_is_left_alone(
         (folder / name).write_text(text)
     before = content(folder)
     with pytest.raises(RunError, match=r"something that is not a run: .*--out"):
-        write_run(folder, evidence=evidence, record={})
+        write_run(folder, evidence=evidence, record=RECORD)
     assert content(folder) == before
 
 
@@ -222,9 +225,13 @@ def test_no_run_there(tmp_path: Path) -> None:
     [
         (b'{"format": ', "is damaged"),
         (b"\xff\xfe{}", "is damaged"),
-        (b"[1, 2]", "is not the record of a quantdrift run"),
-        (b'{"format": "other"}', "is not the record of a quantdrift run"),
-        (b'{"format": "quantdrift-run", "format_version": 7}', "version 7; .* reads version 1"),
+        (b"[1, 2]", "expected the record of a run; .* holds something else"),
+        (b'{"format": "other"}', "expected the record of a run; .* holds a 'other'"),
+        (b'{"format": "quantdrift-run", "format_version": 7}', "version 7; .* reads version 2"),
+        (b'{"format": "quantdrift-run", "format_version": 1}', "version 1; .* Make it again: q"),
+        (b'{"format": "quantdrift-run", "format_version": 2}', "its digest is missing"),
+        (b"[" * 100_000 + b"]" * 100_000, "nested deeper than"),
+        (b'{"n": ' + b"7" * 5_000 + b"}", "is damaged"),
     ],
 )
 def test_records_that_cannot_be_read(tmp_path: Path, record: bytes, message: str) -> None:
@@ -234,8 +241,7 @@ def test_records_that_cannot_be_read(tmp_path: Path, record: bytes, message: str
 
 
 def test_a_run_without_its_evidence(tmp_path: Path, evidence: Evidence) -> None:
-    run = write_run(tmp_path / "run", evidence=evidence, record={})
+    run = write_run(tmp_path / "run", evidence=evidence, record=RECORD)
     (run.path / "evidence.parquet").unlink()
     with pytest.raises(RunError, match=r"expected evidence in .*no such file"):
         read_run(run.path).evidence()
-    assert json.loads((run.path / "run.json").read_text())["format_version"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from quantdrift.errors import RunError
 from quantdrift.origin import Origin
+from quantdrift.records import sealed
 from quantdrift.stability import StabilityCheck, StabilityError
 
 RNG = np.random.default_rng(0)
@@ -104,8 +106,8 @@ def test_something_else_is_neither_read_nor_replaced(path: Path) -> None:
 def test_another_version_is_refused(path: Path) -> None:
     check().save(path)
     content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, "format_version": 2}))
-    with pytest.raises(StabilityError, match="format version 2; this quantdrift reads version 1"):
+    path.write_text(json.dumps({**content, "format_version": 1}))
+    with pytest.raises(StabilityError, match="format version 1; this quantdrift reads version 2"):
         StabilityCheck.load(path)
 
 
@@ -143,12 +145,27 @@ def test_what_is_damaged_is_refused(path: Path, name: str, value: Any) -> None:
     path.write_text(json.dumps({**content, name: value}))
     with pytest.raises(StabilityError, match="is damaged"):
         StabilityCheck.load(path)
+    with suppress(ValueError):  # NaN has no seal
+        path.write_text(json.dumps(sealed({**content, name: value})))
+        with pytest.raises(StabilityError, match=r"is damaged(?!.*was changed)"):
+            StabilityCheck.load(path)
     del content[name]
-    path.write_text(json.dumps(content))
+    path.write_text(json.dumps(sealed(content)))
     with pytest.raises(StabilityError, match=f"'{name}' is missing"):
+        StabilityCheck.load(path)
+
+
+def test_a_threshold_that_was_changed_is_refused(path: Path) -> None:
+    one = check()
+    one.save(path)
+    text = path.read_text()
+    shown = f'"threshold": {one.threshold}'
+    assert shown in text
+    path.write_text(text.replace(shown, f'"threshold": {one.threshold / 2}'))
+    with pytest.raises(StabilityError, match="was changed since"):
         StabilityCheck.load(path)
 
 
 def test_the_sample_does_not_fill_a_thousand_lines(path: Path) -> None:
     check().save(path)
-    assert len(path.read_text().splitlines()) < 30
+    assert len(path.read_text().splitlines()) <= 30

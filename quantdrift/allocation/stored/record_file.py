@@ -2,14 +2,12 @@
 
 Widths may be changed by hand: change them and set "edited" to true. What follows from the widths
 (bits per weight, loss) is then computed anew, and the bound of the solver, which need not hold any
-longer, is dropped. In any other file, what is stated must be what the layers add up to.
+longer, is dropped. Any other file must be as it was written, which its digest tells.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +15,12 @@ from typing import Any
 from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.allocation.stored.record_fields import allocation_of
 from quantdrift.errors import DataError
-from quantdrift.records import refuse_other, write_text
+from quantdrift.records import DIGEST, check_seal, read_json, refuse_other, sealed, write_text
 
 __all__ = ["check_place", "read_allocation", "write_allocation"]
 
 FORMAT = "quantdrift-allocation"
-VERSION = 1
-_TOLERANCE = 1e-9
-"""Relative, of stated figures: another program may write fewer digits."""
+VERSION = 2
 
 
 def write_allocation(path: Path, allocation: Allocation) -> None:
@@ -64,32 +60,32 @@ def read_allocation(path: Path) -> Allocation:
     """
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        content = read_json(path, once=True, finite=True)
+    except OSError as error:
         raise DataError(
             f"expected an allocation in {path}, which cannot be read: {error}"
         ) from error
-    try:
-        content = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from error
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
+    except ValueError as error:
+        raise DataError(f"{path} is damaged, expected an allocation: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise DataError(f'{path} is not an allocation: expected "format": "{FORMAT}" in it')
     if content.get("version") != VERSION:
         raise DataError(
             f"{path} is an allocation of version {content.get('version')!r}; this quantdrift reads "
-            f"version {VERSION}. Read it with the quantdrift that wrote it, or make it again."
+            f"version {VERSION}. Make it again: quantdrift allocate"
         )
     try:
-        allocation = allocation_of(content)
-        if content["edited"]:
-            return replace(allocation, bound=None)
-        _compare(content, _figures(allocation))
-        return replace(allocation, edited=False)
+        if content.get("edited") is not True:  # else its digest is of what it was before
+            check_seal(content)
+        allocation = allocation_of({k: v for k, v in content.items() if k != DIGEST})
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
+    except ValueError as error:
+        raise DataError(
+            f'{path}: {error}. If you changed it by hand, set "edited" to true: what follows from '
+            "the widths is then computed anew"
+        ) from error
+    return replace(allocation, **({"bound": None} if content["edited"] else {"edited": False}))
 
 
 # --- what stands in the file ------------------------------------------------------------------
@@ -97,7 +93,6 @@ def read_allocation(path: Path) -> Allocation:
 
 def _content(allocation: Allocation) -> dict[str, Any]:
     """All of the file but the layers."""
-    figures = _figures(allocation)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -120,27 +115,16 @@ def _content(allocation: Allocation) -> dict[str, Any]:
         "solver": {
             "method": allocation.method,
             "status": allocation.status,
-            "loss": figures["solver.loss"],
+            "loss": allocation.loss,
             "bound": allocation.bound,
-            "gap": figures["solver.gap"],
+            "gap": allocation.gap,
         },
         "bits_per_weight": {
-            "allocated": figures["bits_per_weight.allocated"],
-            "linear": figures["bits_per_weight.linear"],
-            "all_parameters": figures["bits_per_weight.all_parameters"],
+            "allocated": allocation.bits_per_weight,
+            "linear": allocation.linear_bits,
+            "all_parameters": allocation.all_parameters_bits,
         },
         "others": {"n_parameters": allocation.n_others, "bits": allocation.others_bits},
-    }
-
-
-def _figures(allocation: Allocation) -> dict[str, float | None]:
-    """What follows from the rest."""
-    return {
-        "bits_per_weight.allocated": allocation.bits_per_weight,
-        "bits_per_weight.linear": allocation.linear_bits,
-        "bits_per_weight.all_parameters": allocation.all_parameters_bits,
-        "solver.loss": allocation.loss,
-        "solver.gap": allocation.gap,
     }
 
 
@@ -159,6 +143,8 @@ def _text(allocation: Allocation) -> str:
         "    " + _json(_layer_content(layer, allocation.widths)) for layer in allocation.layers
     )
     lines.append(f'  "layers": [\n{layers}\n  ]')
+    digest = sealed(json.loads("{" + ",".join(lines) + "}"))[DIGEST]
+    lines.append(f'  "{DIGEST}": "{digest}"')
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -177,36 +163,3 @@ def _layer_content(layer: AllocatedLayer, widths: tuple[int, ...]) -> dict[str, 
 
 def _json(value: object) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=False)
-
-
-def _compare(content: Mapping[str, Any], figures: Mapping[str, float | None]) -> None:
-    for key, expected in figures.items():
-        part, _, name = key.partition(".")
-        got = content[part][name]
-        same = (
-            got is expected
-            if got is None or expected is None
-            # a gap is a difference of two losses that may be nearly equal
-            else math.isclose(
-                got, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE if name == "gap" else 0.0
-            )
-        )
-        if not same:
-            raise DataError(
-                f"{key}: expected {expected}, which the layers add up to, got {got}. If widths "
-                'were changed by hand, set "edited" to true: what follows from them is then '
-                "computed anew."
-            )
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in content:
-            raise DataError(f"the key {key!r} is there twice in one object; expected it once")
-        content[key] = value
-    return content
-
-
-def _no_number(name: str) -> float:
-    raise DataError(f"expected numbers, got {name}")

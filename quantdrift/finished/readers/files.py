@@ -9,6 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from quantdrift import records
 from quantdrift.errors import DataError
 
 __all__ = ["digest", "number", "parse_json", "read_text"]
@@ -49,13 +50,13 @@ def parse_json(text: str, where: object) -> Any:
         DataError: it is not JSON.
     """
     try:
-        return json.loads(text)
+        return records.parse_json(text)
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}: expected JSON; {error.msg} at line {error.lineno}, column {error.colno}; "
             "is the file whole?"
         ) from error
-    except (ValueError, RecursionError) as error:  # a huge integer, or very deep nesting
+    except ValueError as error:  # a huge integer, or very deep nesting
         raise DataError(f"{where}: expected JSON; {error}") from error
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -113,8 +112,8 @@ def _of_json(path: Path, text: str) -> Format:
 
 def _first_line(text: str) -> object:
     try:
-        return json.loads(text.lstrip().split("\n", 1)[0])
-    except ValueError:
+        return parse_json(text.lstrip().split("\n", 1)[0], "")
+    except DataError:
         return None
 
 

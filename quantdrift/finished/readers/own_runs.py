@@ -69,7 +69,7 @@ def read_own(path: Path, arm: Arm) -> FinishedRun:
         path=run.path,
         format="run",
         name=spec if arm == "candidate" else str(model.get("name", spec)),
-        digest=digest(arm, (run.path / EVIDENCE).read_bytes()),
+        digest=digest(arm, run.record["files"][EVIDENCE]),
         parts={"": part},
         settings={"": _settings(run)},
         data=record.get("data", {}).get("name"),

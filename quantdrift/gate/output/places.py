@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.gate.output.junit import SUITE, junit_text
 from quantdrift.gate.output.markdown import TITLE, error_markdown, markdown_text
 from quantdrift.gate.result import EXIT_CODES, GateResult
-from quantdrift.records import check_writable, write_text
+from quantdrift.records import check_writable, parse_json, write_text
 
 __all__ = [
     "check_report",
@@ -89,7 +88,7 @@ def _is_report(path: Path) -> bool:
         if not text.strip():
             return True
         if path.suffix.lower() == ".json":
-            content: Any = json.loads(text)
+            content = parse_json(text)
             return isinstance(content, dict) and {"verdict", "rules"} <= content.keys()
     except (OSError, ValueError):
         return False

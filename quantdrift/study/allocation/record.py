@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import DataError, QuantDriftError
-from quantdrift.records import refuse_other, write_text
+from quantdrift.records import read_json, refuse_other, write_text
 from quantdrift.study.allocation.cells import Cell, CorpusCells
 from quantdrift.study.allocation.plan import AllocationPlan
 
@@ -73,7 +73,7 @@ def read_study(path: Path) -> AllocationStudy:
         DataError: there is no such file, it is damaged, or another version wrote it.
     """
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = read_json(Path(path))
     except (OSError, ValueError) as error:
         raise DataError(
             f"expected a file that quantdrift study allocation wrote; {path} cannot be read as "
