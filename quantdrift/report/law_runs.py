@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from quantdrift import perturbation
-from quantdrift.errors import RunError
 from quantdrift.runs import Run, refuse_copies
 from quantdrift.spec import Spec
 from quantdrift.statistics import Estimate, rate_estimate
@@ -62,15 +61,9 @@ def spec_of(run: Run) -> Spec | Versus:
     """The pair of a run.
 
     Raises:
-        RunError: its record names none.
         SpecError: this version cannot read what it names.
     """
-    if "spec" not in run.record or "name" not in run.record.get("data", {}):
-        raise RunError(
-            f"{run.path / 'run.json'} lacks spec or data.name; expected a run written by: "
-            "quantdrift run SPEC --data FOLDER"
-        )
-    return parse_pair(str(run.record["spec"]))
+    return parse_pair(run.record["spec"])
 
 
 def law_runs(runs: Sequence[Run]) -> list[LawRun]:

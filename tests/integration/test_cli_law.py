@@ -14,6 +14,7 @@ import pytest
 
 from quantdrift.cli import main
 from quantdrift.evidence import Evidence, Top
+from quantdrift.records import sealed
 from quantdrift.runs import write_run
 from quantdrift.theory import fit_effective_scale
 
@@ -62,7 +63,7 @@ def save(
         candidate_top=Top(items=candidate, reference_scores=reference, candidate_scores=reference),
         delta_min=np.full(N, -epsilon, dtype=np.float32),
         delta_max=np.zeros(N, dtype=np.float32),
-        n_items=np.full(N, n_documents),
+        n_items=np.full(N, max(n_documents, len(scores))),
     )
     record = {
         "spec": spec,
@@ -94,7 +95,7 @@ def grid(tmp_path: Path) -> Path:
 
 def change(path: Path, **fields: Any) -> None:
     record = json.loads((path / "run.json").read_text())
-    (path / "run.json").write_text(json.dumps(record | fields))
+    (path / "run.json").write_text(json.dumps(sealed(record | fields)))
 
 
 # --- law ----------------------------------------------------------------------------------------
@@ -374,4 +375,4 @@ def test_a_record_without_a_spec_is_refused(cli: Cli, grid: Path) -> None:
     for command in ("law", "contenders"):
         code, _, err = cli(command, grid)
         assert code == 2
-        assert "lacks spec or data.name" in err
+        assert "run.json is damaged: data.name is missing" in err

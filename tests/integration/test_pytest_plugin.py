@@ -26,6 +26,7 @@ from quantdrift.measurement.dispatch import measure
 from quantdrift.measurement.embeddings import EmbeddingStore, default_store
 from quantdrift.measurement.encoding import Settings
 from quantdrift.progress import Silent
+from quantdrift.records import sealed
 from quantdrift.runs import read_run
 from quantdrift.versus import parse_pair
 from quantdrift_pytest import measuring
@@ -307,7 +308,8 @@ def test_too_few_inputs_fail_unless_they_are_accepted(
     run(suite).assert_outcomes(passed=2)  # the same candidate, with however few inputs
     path = suite.path / "base.json"
     held = json.loads(path.read_text())
-    path.write_text(path.read_text().replace(held["candidate"]["digest"], "0" * 32))
+    held["candidate"]["digest"] = "0" * 32
+    path.write_text(json.dumps(sealed(held)))
     told = run(suite)
     told.assert_outcomes(passed=1, failed=1, warnings=1)
     told.stdout.fnmatch_lines(
@@ -317,7 +319,8 @@ def test_too_few_inputs_fail_unless_they_are_accepted(
             "*UnderpoweredWarning: minilm@W8-g128-rtn on small (test): underpowered*",
         ]
     )
-    path.write_text(path.read_text().replace('"similarity": "cosine"', '"similarity": "dot"'))
+    held["settings"]["similarity"] = "dot"
+    path.write_text(json.dumps(sealed(held)))
     told = run(suite)
     told.assert_outcomes(failed=2)  # nothing accepts another model, other data or settings
     told.stdout.fnmatch_lines(

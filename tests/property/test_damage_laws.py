@@ -3,132 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written_samples import EVIDENCE, PROBE, RECORD, Written, write_all
 
-from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
-from quantdrift.allocation.stored.record_file import read_allocation, write_allocation
 from quantdrift.errors import QuantDriftError
-from quantdrift.evidence import Evidence, Noise
-from quantdrift.gate.baseline import read_baseline, write_baseline
-from quantdrift.gate.judge import snapshot_for
-from quantdrift.gate.rule import parse_rule
-from quantdrift.gate.target import target_of_run
-from quantdrift.measurement.from_logits import evidence_of_logits
-from quantdrift.probe import LinearProbe
-from quantdrift.routing import GapRouter
-from quantdrift.runs import EVIDENCE, PROBE, RECORD, read_run, write_run
-from quantdrift.stability import StabilityCheck
-
-N, CLASSES = 40, 4
-DATA = {"name": "corpus", "fingerprint": "texts", "kind": "classification", "warnings": []}
-
-
-def evidence(seed: int) -> Evidence:
-    rng = np.random.default_rng(seed)
-    reference = rng.normal(size=(N, CLASSES)).astype(np.float32)
-    candidate = (reference + rng.normal(size=(N, CLASSES)) * 0.4).astype(np.float32)
-    classes = [f"c{number}" for number in range(CLASSES)]
-    return evidence_of_logits(
-        reference,
-        candidate,
-        input_ids=[f"x{number}" for number in range(N)],
-        classes=classes,
-        labels=[classes[number] for number in rng.integers(CLASSES, size=N)],
-        noise=Noise(flips=np.zeros(N, dtype=bool), epsilon=np.full(N, 1e-7, dtype=np.float32)),
-    )
-
-
-def record(spec: str = "vit@W4-channel-rtn") -> dict[str, Any]:
-    return {
-        "spec": spec,
-        "model": {"name": "vit", "fingerprint": "weights"},
-        "data": DATA,
-        "settings": {"k": CLASSES, "reading": "logits"},
-        "metrics": {"flip@1": {"value": 0.25, "low": 0.1, "high": 0.4, "n": N}},
-    }
-
-
-@dataclass(frozen=True)
-class Written:
-    """A file, and how what it holds is read: as plain values, for comparison."""
-
-    file: Path
-    content: Callable[[], Any]
-
-
-def plain(whole: Any) -> Any:
-    """Arrays as bytes: NaN is what it was, too."""
-    if isinstance(whole, np.ndarray):
-        return whole.tolist() if whole.dtype == object else (str(whole.dtype), whole.tobytes())
-    if hasattr(whole, "__dataclass_fields__"):
-        return {name: plain(getattr(whole, name)) for name in whole.__dataclass_fields__}
-    return {k: plain(v) for k, v in whole.items()} if isinstance(whole, dict) else whole
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Written]:
-    folder = tmp_path_factory.mktemp("written")
-    rng = np.random.default_rng(0)
-    probe = LinearProbe(
-        classes=tuple("abcd"), weight=rng.normal(size=(CLASSES, 8)), bias=rng.normal(size=CLASSES)
-    )
-    run = write_run(folder / "run", evidence=evidence(0), record=record(), probe=probe)
-    write_run(folder / "other", evidence=evidence(1), record=record(), probe=probe)
-    check, router, baseline, allocation = (
-        folder / f"{name}.json" for name in ("check", "router", "baseline", "allocation")
-    )
-    StabilityCheck.calibrate(run.evidence(), alpha=0.2, on=run.record).save(check)
-    GapRouter(threshold=0.5).set_on(run).save(router)
-    rules = [parse_rule("flip@1 no worse by 0.03")]
-    write_baseline(snapshot_for(target_of_run(run), rules), baseline)
-    layers = [
-        AllocatedLayer(name=name, shape=(4, 6), width=width, loss=(0.5, 0.1), unit=unit)
-        for unit, (name, width) in enumerate((("a", 3), ("b", 4)))
-    ]
-    write_allocation(
-        allocation,
-        Allocation(
-            model="m",
-            fingerprint="weights",
-            group_size=None,
-            quantizer="rtn",
-            criterion="gap",
-            settings={"loss": "hinge"},
-            seed=0,
-            dataset="corpus",
-            data_digest="texts",
-            input_ids=("q1", "q2"),
-            widths=(3, 4),
-            budget=3.5,
-            method="exact",
-            status="optimal",
-            bound=0.6,
-            layers=tuple(layers),
-            n_others=10,
-            others_bits=32,
-            edited=False,
-            version="0.1.0",
-            date="2026-11-22T16:45:00+00:00",
-        ),
-    )
-    kept = read_run(run.path)
-    return {
-        RECORD: Written(run.path / RECORD, lambda: read_run(run.path).record),
-        EVIDENCE: Written(run.path / EVIDENCE, lambda: plain(kept.evidence())),
-        PROBE: Written(run.path / PROBE, lambda: plain(kept.probe())),
-        "check": Written(check, lambda: StabilityCheck.load(check)),
-        "router": Written(router, lambda: GapRouter.load(router)),
-        "baseline": Written(baseline, lambda: plain(read_baseline(baseline))),
-        "allocation": Written(allocation, lambda: read_allocation(allocation)),
-    }
+    return write_all(tmp_path_factory.mktemp("written"))
 
 
 NAMES = (RECORD, EVIDENCE, PROBE, "check", "router", "baseline", "allocation")
