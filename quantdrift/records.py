@@ -320,7 +320,9 @@ def check_writable(path: Path, *, what: str) -> None:
     place = Path(os.path.realpath(path))
     beside = next(folder for folder in place.parents if folder.exists())
     try:
-        os.rmdir(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=beside))
+        made = tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=beside)
+        with suppress(FileNotFoundError):  # another writer took it for one that was left
+            os.rmdir(made)
     except OSError as error:
         raise RunError(
             f"{what} cannot be written to {path}: {error.strerror} ({beside}). Choose another place"

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.probe import LinearProbe
 from quantdrift.records import (
+    DIGEST,
     check_writable,
     file_digest,
     read_json,
@@ -54,18 +56,33 @@ class Run:
         """The evidence, read from the folder.
 
         Raises:
-            RunError: it is missing or damaged.
+            RunError: it is missing or damaged, or another run was written there since.
         """
-        return read_evidence(self.path / EVIDENCE, digest=self.record["files"][EVIDENCE])
+        with self._still_there():
+            return read_evidence(self.path / EVIDENCE, digest=self.record["files"][EVIDENCE])
 
     def probe(self) -> LinearProbe | None:
         """The linear probe that read the classes, read from the folder; None if none did.
 
         Raises:
-            RunError: it is missing or damaged.
+            RunError: it is missing or damaged, or another run was written there since.
         """
         digest = self.record["files"].get(PROBE)
-        return None if digest is None else LinearProbe.load(self.path / PROBE, digest=digest)
+        with self._still_there():
+            return None if digest is None else LinearProbe.load(self.path / PROBE, digest=digest)
+
+    @contextmanager
+    def _still_there(self) -> Iterator[None]:
+        """Where a file is not the one of this run, say whether that is another run's."""
+        try:
+            yield
+        except RunError:
+            if read_run(self.path).record[DIGEST] == self.record[DIGEST]:
+                raise
+            raise RunError(
+                f"another run was written to {self.path} after its {RECORD} had been read; "
+                "run the command again"
+            ) from None
 
     def exact_evidence(self, purpose: str) -> Evidence:
         """The evidence, if it knows both arms' scores of all items.
@@ -137,16 +154,25 @@ def check_place(path: Path) -> None:
         RunError: it is a file, or a folder with other content, or cannot be written to.
     """
     check_writable(path, what="the run")
-    if not path.exists():
-        return
-    others = sorted({entry.name for entry in path.iterdir()}) if path.is_dir() else [path.name]
-    if RECORD in others and _is_ours(path / RECORD):
-        others = [name for name in others if name not in {RECORD, EVIDENCE, PROBE}]
+    others = _others(path) and _others(path)  # another process may have written here in between
     if others:
         raise RunError(
             f"{path} holds something that is not a run: {', '.join(others[:4])}; expected a new "
             "folder or an earlier run to replace. Choose another with --out."
         )
+
+
+def _others(path: Path) -> list[str]:
+    """What is not of a run, at a place for one."""
+    try:
+        found = sorted(entry.name for entry in path.iterdir())
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError:
+        return [path.name]
+    if RECORD in found and _is_ours(path / RECORD):
+        return [name for name in found if name not in {RECORD, EVIDENCE, PROBE}]
+    return found
 
 
 def read_run(path: Path) -> Run:

@@ -245,3 +245,25 @@ def test_a_run_without_its_evidence(tmp_path: Path, evidence: Evidence) -> None:
     (run.path / "evidence.parquet").unlink()
     with pytest.raises(RunError, match=r"expected evidence in .*no such file"):
         read_run(run.path).evidence()
+
+
+def test_another_run_in_its_place_is_not_taken_for_it(tmp_path: Path, evidence: Evidence) -> None:
+    """The record of one and the evidence of the other are read, one after the other."""
+    run = write_run(tmp_path / "run", evidence=evidence, record=RECORD)
+    other = assemble(
+        score_matrix(np.array([[2.0, 1.0]]), np.array([[2.0, 1.0]]), k=2),
+        input_ids=["q"],
+        item_ids=["a", "b"],
+    )
+    write_run(tmp_path / "run", evidence=other, record={**RECORD, "spec": "m@W8"})
+    with pytest.raises(RunError, match=r"another run was written to .*run the command again"):
+        run.evidence()
+    assert read_run(run.path).evidence().reference_top.items.tolist() == [[0, 1]]
+
+
+def test_the_same_run_made_again_is_as_good(tmp_path: Path, evidence: Evidence) -> None:
+    run = write_run(tmp_path / "run", evidence=evidence, record=RECORD)
+    write_run(
+        tmp_path / "run", evidence=evidence, record={**RECORD, "times": {"finished": "later"}}
+    )
+    assert run.evidence().input_ids.tolist() == ["q"]
