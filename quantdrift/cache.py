@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import math
 import mmap
-import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.display import clean
+from quantdrift.display import clean, complain
 from quantdrift.records import bytes_digest, file_digest, open_file, whole_file
 
 __all__ = ["SEAL", "array_in", "arrays_in", "kept_file", "read_kept", "say", "seal"]
@@ -101,8 +100,7 @@ def _remove(path: Path, error: Exception) -> None:
 
 def say(what: str) -> None:
     """One line on standard error; a warning could be turned into an error by whoever runs us."""
-    with suppress(OSError, ValueError, AttributeError):  # it may be closed, or None
-        print(f"quantdrift: {clean(what)}", file=sys.stderr)
+    complain(clean(what))
 
 
 # --- arrays -----------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from quantdrift.display import clean
+
 __all__ = ["Progress", "Silent", "Terminal"]
 
 
@@ -31,9 +33,9 @@ class Terminal:
     """A bar per stage, with rate and time left; plain lines where there is no terminal."""
 
     def __init__(self) -> None:
-        from rich.console import Console  # noqa: PLC0415 -- only when something is shown
+        from quantdrift.console import console  # noqa: PLC0415 -- only when something is shown
 
-        self._console = Console(stderr=True)
+        self._console = console(error=True)
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -48,7 +50,7 @@ class Terminal:
         )
 
         columns = (
-            TextColumn("{task.description:<32}"),
+            TextColumn("{task.description:<32}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -56,5 +58,5 @@ class Terminal:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=self._console) as bars:
-            task = bars.add_task(name, total=total)
+            task = bars.add_task(clean(name), total=total)
             yield lambda steps: bars.advance(task, steps)

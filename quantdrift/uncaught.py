@@ -6,6 +6,7 @@ import os
 import sys
 from types import TracebackType
 
+from quantdrift.display import complain
 from quantdrift.errors import QuantDriftError
 from quantdrift.patching import is_replaced, replace
 
@@ -23,7 +24,7 @@ def errors_in_one_line() -> None:
 
     def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, QuantDriftError) and not os.environ.get("QUANTDRIFT_DEBUG"):
-            print(f"quantdrift: {error}", file=sys.stderr)
+            complain(str(error))
         else:
             previous(kind, error, trace)
 

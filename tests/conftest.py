@@ -1,4 +1,4 @@
-"""The order of the files: the slowest first, so that no worker is left alone with it at the end."""
+"""For all tests: crashes are seen; and the slowest files come first, so that none is left alone."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ SLOWEST = (
 
 def _rank(name: str) -> int:
     return SLOWEST.index(name) if name in SLOWEST else len(SLOWEST)
+
+
+@pytest.fixture(autouse=True)
+def _crashes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user is told in one line ends a test: it is nothing that a command does on purpose."""
+
+    def through(error: Exception) -> None:
+        raise error
+
+    monkeypatch.setattr("quantdrift.cli.tell_crash", through)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

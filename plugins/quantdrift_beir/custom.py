@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from quantdrift.display import complain
 from quantdrift.errors import UnknownNameError, UnsupportedError
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, parse_metric
 from quantdrift.metrics.base import MetricError
@@ -74,10 +74,10 @@ def evaluate_custom(
             )
             if "@" in metric.partition(":")[0]:
                 raise MetricError(why) from error
-            _warn(why)  # of a family those are given that the ranks allow
+            complain(why)  # of a family those are given that the ranks allow
             continue
         if estimate.value is None:
-            _warn(f"{one} is undefined: {estimate.reason}")
+            complain(f"{one} is undefined: {estimate.reason}")
         found[str(one)] = estimate.value
     return found
 
@@ -114,7 +114,3 @@ def metrics_named(text: str, k_values: Sequence[int]) -> list[Metric]:
 def error_hint() -> str:
     """Where all names are listed."""
     return "(quantdrift list metrics shows all of quantdrift's)"
-
-
-def _warn(message: str) -> None:
-    print(f"quantdrift: {message}", file=sys.stderr)

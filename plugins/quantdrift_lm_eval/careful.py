@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from quantdrift.display import clean, complain
 
 __all__ = ["carefully", "warn"]
 
@@ -20,4 +21,4 @@ def carefully(task: str) -> Iterator[None]:
 
 def warn(message: str) -> None:
     """Say something on stderr, in one line."""
-    print(f"quantdrift: {' '.join(message.split())}", file=sys.stderr)
+    complain(clean(message))

@@ -7,7 +7,6 @@ import datetime
 import math
 import random
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
+from quantdrift.display import clean, complain
 from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.assembly import with_qrels
 from quantdrift.measurement.retrieval import Settings
@@ -116,7 +116,7 @@ def _evaluate(
         subset_scores.update(keys)
         if shown:
             told = f"{pair.spec} on {task.metadata.name} {split}/{subset}"
-            print(f"quantdrift: {told}: {_summary(subset_scores)}", file=sys.stderr)
+            complain(f"{clean(told)}: {_summary(subset_scores)}")
     return scores
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+from quantdrift.display import complain
 from quantdrift.evidence import Evidence
 from quantdrift.metrics.keys import drift_keys, harness_metrics
 
@@ -31,8 +31,4 @@ def mteb_keys(evidence: Evidence, *, searched: bool = True) -> dict[str, Any]:
         if not (metric.family.arms and metric.arm == "candidate" and metric.where is None)
         or (str(metric) == "accuracy" and not searched)
     ]
-    return {"drift_n_inputs": evidence.n_inputs} | drift_keys(evidence, chosen, warn=_warn)
-
-
-def _warn(message: str) -> None:
-    print(f"quantdrift: {message}", file=sys.stderr)
+    return {"drift_n_inputs": evidence.n_inputs} | drift_keys(evidence, chosen, warn=complain)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from quantdrift.display import clean, complain
 from quantdrift.errors import UnsupportedError
 from quantdrift.evidence import Evidence
 from quantdrift.pair import Arm
@@ -121,7 +121,7 @@ class Watch:
             self.failed.add(where)
             place = f"{self.task.metadata.name} {'/'.join(where)}"
             why = str(error) or type(error).__name__
-            print(f"quantdrift: no drift is measured on {place}: {why}", file=sys.stderr)
+            complain(clean(f"no drift is measured on {place}: {why}"))
 
 
 _SUBSETS = ("_evaluate_subset", "_evaluate_subset_cross_validation")

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from quantdrift.display import printable
 from quantdrift.errors import QuantDriftError, SpecError
 
 __all__ = ["OURS", "in_short"]
@@ -22,6 +23,7 @@ def in_short(error: Exception) -> Exception:
     Args:
         error: that was caught.
     """
+    error.args = tuple(printable(x) if isinstance(x, str) else x for x in error.args)
     if isinstance(error, SpecError) and error.text and not hasattr(error, "__notes__"):
         error.add_note(error.caret())
     if not os.environ.get("QUANTDRIFT_DEBUG"):

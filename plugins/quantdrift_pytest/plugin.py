@@ -145,9 +145,11 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     told = [each for each in running.told if verbose or not each["passed"]]
     lines = [each["line"] for each in told if each["line"]]
     if lines or running.written:
+        from quantdrift.display import one_line, printable  # noqa: PLC0415 -- only where it tells
+
         terminalreporter.write_sep("=", "quantdrift")
         for line in [*lines, *running.written]:
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(printable(one_line(line)))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from quantdrift.display import clean
 from quantdrift.gate.judge import gate
 from quantdrift.gate.result import GateResult
 from quantdrift.gate.worst import worst_inputs
@@ -69,7 +70,9 @@ def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> Ga
         return result
     if accepted:
         told = headline_of(result, accept_underpowered=True)
-        warnings.warn(f"{drift.spec} on {drift.data}: {told}", UnderpoweredWarning, stacklevel=3)
+        warnings.warn(
+            clean(f"{drift.spec} on {drift.data}: {told}"), UnderpoweredWarning, stacklevel=3
+        )
         return result
     raise AssertionError(failure_text(result))
 

@@ -5,20 +5,52 @@ Commands import what they need when they run, so that `--help` and the light com
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 
 from quantdrift.cli.interrupted import Interrupted
+from quantdrift.display import complain, error_line, flush, let_go, say
 from quantdrift.errors import QuantDriftError, SpecError
 
-__all__ = ["Interrupted", "main"]
+__all__ = ["Interrupted", "main", "tell_crash"]
 
 USAGE = 2
 INTERRUPTED = 130
+_NO_OUTPUT = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
 
 
 def main() -> None:
     """Entry point of the `quantdrift` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # not every encoding has the lines of tables
+    try:
+        code = _run()
+        flush()
+        sys.exit(code)
+    except QuantDriftError as error:
+        if os.environ.get("QUANTDRIFT_DEBUG"):
+            raise
+        if isinstance(error, SpecError) and error.text:
+            say(error.caret(), error=True)
+        complain(str(error))
+        sys.exit(USAGE)
+    except Interrupted as reason:
+        complain(f"interrupted; {reason}")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        let_go(sys.stdout)  # the reader (head, less) has gone; leave quietly, as other tools do
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get("QUANTDRIFT_DEBUG"):
+            raise
+        tell_crash(error)
+        sys.exit(USAGE)
+
+
+def _run() -> int:
     from quantdrift.cli import (  # noqa: F401, PLC0415 -- they register; typer is slow to import
         commands_allocation,
         commands_certify,
@@ -37,18 +69,22 @@ def main() -> None:
 
     try:
         with extras_named(needed_for=" ".join(["quantdrift", *sys.argv[1:2]])):
-            app(prog_name="quantdrift")
-    except QuantDriftError as error:
-        if os.environ.get("QUANTDRIFT_DEBUG"):
+            code = app(prog_name="quantdrift", standalone_mode=False)
+    except Exception as error:
+        show = getattr(error, "show", None)
+        if show is None:
             raise
-        if isinstance(error, SpecError) and error.text:
-            print(error.caret(), file=sys.stderr)
-        print(f"quantdrift: {error}", file=sys.stderr)
-        sys.exit(USAGE)
-    except Interrupted as reason:
-        print(f"quantdrift: interrupted; {reason}", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # the reader (head, less) has gone; leave quietly, as other tools do
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        told = io.StringIO()
+        show(told)  # typer's errors of usage do
+        say(told.getvalue().rstrip("\n"), error=True)
+        return USAGE
+    return code if isinstance(code, int) else 0
+
+
+def tell_crash(error: Exception) -> None:
+    """Say in one line what nobody saw coming; the tests let it through instead."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in _NO_OUTPUT:
+        let_go(sys.stdout)
+        complain(f"the output could not be written: {error.strerror}")
+        return
+    complain(f"{error_line(error)} (QUANTDRIFT_DEBUG=1 shows where)")

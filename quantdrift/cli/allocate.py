@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.allocation.stored.as_scheme import can_be_named
@@ -17,9 +16,10 @@ from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.allocation.stored.record_file import check_place
 from quantdrift.cli import Interrupted
 from quantdrift.cli.measuring import ModelOptions
-from quantdrift.cli.tables import console
+from quantdrift.cli.tables import console, headed
 from quantdrift.components import CALIBRATED
 from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.display import clean, print_json
 from quantdrift.errors import QuantDriftError
 from quantdrift.grammar import ALLOCATION_KEYS
 from quantdrift.measurement.refusals import check_spec
@@ -80,7 +80,7 @@ def allocate_command(options: AllocateOptions) -> None:
         )
         raise Interrupted(what + kept) from None
     if options.json_output:
-        print(json.dumps(_json(done, options.out), indent=2, ensure_ascii=False))
+        print_json(_json(done, options.out))
     else:
         _print(done, spec, options)
 
@@ -120,11 +120,12 @@ def _print(done: Allocated, spec: Spec, options: AllocateOptions) -> None:
     out, allocation = console(), done.allocation
 
     def say(text: str = "") -> None:
-        out.print(text, highlight=False, soft_wrap=True)
+        out.print(text, soft_wrap=True)
 
     measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
     source = measured if allocation.input_ids else "without any input"
-    say(f"\n[bold]{escape(options.spec)}[/bold]: {allocation.criterion}, {escape(source)}")
+    out.print()
+    out.print(headed(options.spec, f": {allocation.criterion}, {source}"), soft_wrap=True)
     out.print(_layers(allocation))
     free = [layer for layer in allocation.layers if layer.loss is not None]
     counts = ", ".join(
@@ -146,12 +147,12 @@ def _print(done: Allocated, spec: Spec, options: AllocateOptions) -> None:
         from quantdrift.cli.contest import print_contest  # noqa: PLC0415 -- torch
 
         print_contest(out, done.contest, allocation)
-    say(f"\nallocation: {escape(str(options.out))}")
+    say(f"\nallocation: {options.out}")
     named = _named(spec, str(options.out))
     if named is None:
         say("use it: first give it a name without spaces, '+' and '@', which a spec can hold")
     else:
-        say(escape(f"use it: quantdrift run {shlex.quote(named)} {options.shown_data}"))
+        say(f"use it: quantdrift run {shlex.quote(named)} {options.shown_data}")
 
 
 def _named(spec: Spec, file: str) -> str | None:
@@ -189,7 +190,7 @@ def _layers(allocation: Allocation) -> Table:
     ]
     for layer in allocation.layers:
         table.add_row(
-            escape(layer.name), f"{layer.n_weights:,}", *_shares(layer, totals), f"{layer.width}"
+            clean(layer.name), f"{layer.n_weights:,}", *_shares(layer, totals), f"{layer.width}"
         )
     return table
 

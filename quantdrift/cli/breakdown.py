@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from quantdrift.breakdown import Bucket, breakdown
 from quantdrift.cli.tables import cell, console, one_format, print_markdown
+from quantdrift.display import print_json
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, parse_metric
@@ -53,7 +53,7 @@ def breakdown_command(
     evidence = [run.evidence() for run in runs]
     buckets = breakdown(evidence, by=sorted_by, metrics=metrics, edges=starts)
     if json_output:
-        print(json.dumps(_json([str(run.path) for run in runs], by, buckets), indent=2))
+        print_json(_json([str(run.path) for run in runs], by, buckets))
         return
     head = [by, "inputs", *(str(metric) for metric in metrics)]
     rows = [
@@ -77,7 +77,7 @@ def breakdown_command(
         table.add_row(*row)
     console(wide=True).print(table)
     for note in _notes(runs, evidence, buckets, metrics):
-        console().print(note, highlight=False, markup=False)
+        console().print(note)
 
 
 def _notes(

@@ -43,7 +43,7 @@ def cache_command(*, clear: bool) -> None:
     """
     out = console()
     if os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off":
-        out.print(f"nothing is kept: {CACHE_VARIABLE} is off", highlight=False)
+        out.print(f"nothing is kept: {CACHE_VARIABLE} is off")
         return
     for name, (pattern, called) in KINDS.items():
         folder = cache_dir() / name
@@ -72,12 +72,11 @@ def cache_command(*, clear: bool) -> None:
         if clear:
             _remove_folders(folder)
             text = f"deleted {text}"
-            for why, names in left.items():
-                few = ", ".join(shown(each) for each in names[:3]) + ", ..." * (len(names) > 3)  # noqa: PLR2004 -- a few
-                text += (
-                    f"\n  left {len(names):,} {'file' if len(names) == 1 else 'files'} {why}: {few}"
-                )
-        out.print(text, highlight=False, markup=False, soft_wrap=True)
+        out.print(text, soft_wrap=True)
+        for why, names in left.items() if clear else ():
+            few = ", ".join(shown(each) for each in names[:3]) + ", ..." * (len(names) > 3)  # noqa: PLR2004 -- a few
+            files = f"{len(names):,} {'file' if len(names) == 1 else 'files'}"
+            out.print(f"  left {files} {why}: {few}", soft_wrap=True)
 
 
 def _files(folder: Path) -> Iterator[Path]:

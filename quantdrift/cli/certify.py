@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.certify_check import apply_stored
 from quantdrift.cli.tables import console, one_format, print_markdown
+from quantdrift.display import clean, print_json, prose, say
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.records import refuse_other
@@ -126,7 +125,7 @@ def certify_command(
                 notes.append(_saved(stored, save))
             _print(run, found, [*_sentences(found), *notes], markdown=markdown)
     if json_output:
-        print(json.dumps({"runs": listed}, indent=2, allow_nan=False))
+        print_json({"runs": listed})
 
 
 def _refuse_several(n_runs: int, n_alphas: int, n_statistics: int) -> None:
@@ -167,14 +166,11 @@ def _print(run: Run, found: Certified, lines: Sequence[str], *, markdown: bool) 
         for each in sorted(found.certificates, key=lambda each: -each.alpha)
     ]
     if markdown:
-        print(f"**{title}**\n")
-        print_markdown(HEAD, rows)
-        print()
-        for line in lines:
-            print(f"- {line}")
-        print()
+        say(f"**{prose(title)}**\n")
+        print_markdown(HEAD, rows, lines)
+        say()
         return
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=clean(title), title_justify="left")
     for name in HEAD:
         table.add_column(name, justify="left" if name == "statistic" else "right")
     for before, row in zip([None, *rows], rows, strict=False):
@@ -184,7 +180,7 @@ def _print(run: Run, found: Certified, lines: Sequence[str], *, markdown: bool) 
     out = console(wide=True)
     out.print(table)
     for line in lines:
-        out.print(line, highlight=False, markup=False)
+        out.print(line)
 
 
 def _label(each: Certificate) -> str:

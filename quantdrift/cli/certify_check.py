@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.tables import console, print_markdown
+from quantdrift.display import clean, print_json, prose, say
 from quantdrift.errors import RunError
 from quantdrift.runs import Run
 from quantdrift.stability import StabilityCheck, StabilityError
@@ -54,7 +53,7 @@ def apply_stored(path: Path, runs: Sequence[Run], *, json_output: bool, markdown
             "statistic": check.statistic,
             "data": check.origin.data,
         }
-        print(json.dumps({"check": named, "runs": listed}, indent=2, allow_nan=False))
+        print_json({"check": named, "runs": listed})
         return
     title = _title(path, check, runs)
     rows = [
@@ -69,21 +68,18 @@ def apply_stored(path: Path, runs: Sequence[Run], *, json_output: bool, markdown
     ]
     lines = [line for run, found in applied for line in _lines(check, run, found)]
     if markdown:
-        print(f"**{title}**\n")
-        print_markdown(HEAD, rows)
-        print()
-        for line in lines:
-            print(f"- {line}")
+        say(f"**{prose(title)}**\n")
+        print_markdown(HEAD, rows, lines)
         return
-    table = Table(title=escape(title), title_justify="left")
+    table = Table(title=clean(title), title_justify="left")
     for name in HEAD:
         table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
     for row in rows:
-        table.add_row(escape(row[0]), *row[1:])
+        table.add_row(clean(row[0]), *row[1:])
     out = console(wide=True)
     out.print(table)
     for line in lines:
-        out.print(line, highlight=False, markup=False)
+        out.print(line)
 
 
 def _applied(check: StabilityCheck, run: Run) -> Applied:

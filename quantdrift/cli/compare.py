@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from quantdrift.cli.tables import console, one_format, print_markdown
 from quantdrift.comparison.runs import Comparison, compare_runs
+from quantdrift.display import clean, one_line, print_json
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.report.numbers import show_p, show_step
 from quantdrift.runs import read_run
@@ -55,29 +55,26 @@ def compare_command(
         read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed
     )
     if json_output:
-        print(json.dumps(found.to_json(), indent=2))
+        print_json(found.to_json())
         return
     head, rows = _cells(found)
     if markdown:
-        print_markdown([title.replace("\n", " ") for title in head], rows)
-        print()
-        for line in sentences(found):
-            print(f"- {line}")
+        print_markdown(head, rows, sentences(found))
         return
     out = console(wide=True)
     for name, run in (("A", found.a), ("B", found.b)):
-        line = f"[bold]{name}[/bold]  {escape(str(run.record.get('spec')))}  [dim]{run.path}[/dim]"
-        out.print(line, highlight=False, soft_wrap=True)
+        spec, path = clean(str(run.record.get("spec"))), one_line(str(run.path))
+        out.print(Text.assemble((name, "bold"), f"  {spec}  ", (path, "dim")), soft_wrap=True)
     table = Table(pad_edge=False)  # so that an interval fits on a line
     for title in head:
         table.add_column(title, justify="left" if title in {"metric", "verdict"} else "right")
     for row in rows:
         style = STYLES.get(row[-1], "")
         shown = [cell.replace(" (", "\n(") for cell in row[:-1]]
-        table.add_row(*shown, f"[{style}]{row[-1]}[/{style}]" if style else row[-1])
+        table.add_row(*shown, Text(row[-1], style))
     out.print(table)
     for line in sentences(found):
-        out.print(escape(line), highlight=False)
+        out.print(line)
 
 
 def _cells(found: Comparison) -> tuple[list[str], list[list[str]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from quantdrift.cli.tables import console, one_format, print_markdown
+from quantdrift.display import clean, print_json, say
 from quantdrift.progress import Terminal
 from quantdrift.report.contender_groups import (
     ContenderGroup,
@@ -54,17 +54,14 @@ def contenders_command(
     groups = contender_groups(find_runs(paths), group_by=group_by, progress=Terminal())
     findings = contender_findings(groups)
     if json_output:
-        print(json.dumps(_json(groups, group_by, findings), indent=2))
+        print_json(_json(groups, group_by, findings))
         return
     if markdown:
         rows = [(group.name, *row) for group in groups for row in _rows(group)]
         heads = [(group.name, *_about(group)) for group in groups]
         print_markdown(("group", "runs", "inputs", "flip rate", "scale / epsilon"), heads)
-        print()
-        print_markdown(HEAD, rows)
-        print()
-        for line in findings:
-            print(f"- {line}")
+        say()
+        print_markdown(HEAD, rows, findings)
         return
     table = Table(title="Flip rate by number of contenders", title_justify="left")
     for position, name in enumerate(HEAD):
@@ -74,7 +71,7 @@ def contenders_command(
     for group in groups:
         runs, inputs, rate, scale = _about(group)
         about = [
-            group.name,
+            clean(group.name),
             f"{runs} run" + ("" if runs == "1" else "s") + f", {inputs} inputs",
             f"flip rate {rate}",
             f"scale {scale} epsilon" if group.prediction.fit.scale is not None else "no scale",
@@ -85,7 +82,7 @@ def contenders_command(
     out = console(wide=True)
     out.print(table)
     for line in findings:
-        out.print(line, highlight=False, markup=False)
+        out.print(line)
 
 
 def _about(group: ContenderGroup) -> tuple[str, str, str, str]:

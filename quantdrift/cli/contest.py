@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.allocation.held_out import Contest, Rival
 from quantdrift.allocation.stored.record import Allocation
+from quantdrift.console import Console
+from quantdrift.display import clean
 from quantdrift.statistics import Estimate
 
 __all__ = ["print_contest"]
@@ -23,20 +23,19 @@ def print_contest(out: Console, contest: Contest, allocation: Allocation) -> Non
     """
     out.print(
         f"\nOn {contest.n_queries} other queries, rounded to nearest (95 % intervals):",
-        highlight=False,
     )
     table = Table(box=None, pad_edge=False)
     for name in ("bits from", "bits", "other first answer", "more than this allocation"):
         table.add_column(name, justify="left" if name == "bits from" else "right")
     for rival in contest.rivals:
         table.add_row(
-            escape(rival.name),
+            clean(rival.name),
             f"{rival.bits_per_weight:.2f}",
             _percent(rival),
             "" if rival.difference is None else _points(rival),
         )
     out.print(table)
-    out.print(_verdict(contest, allocation), highlight=False, soft_wrap=True)
+    out.print(_verdict(contest, allocation), soft_wrap=True)
 
 
 def _verdict(contest: Contest, allocation: Allocation) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from quantdrift.datasets.classification import (
     is_classification_folder,
     read_classification_folder,
 )
+from quantdrift.display import clean, print_json, say
 from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.measurement.refusals import check_pair
 from quantdrift.records import check_writable
@@ -68,7 +67,7 @@ def contrast_command(options: ContrastOptions) -> None:
 
     def announce(what: str) -> None:
         if not options.quiet:
-            print(f"\n{what}", file=sys.stderr)
+            say(f"\n{clean(what)}", error=True)
 
     try:
         found = run_contrast(
@@ -89,7 +88,7 @@ def contrast_command(options: ContrastOptions) -> None:
     rows = [row_of(one) for one in found]
     if options.json_output:
         contrasts = [json_of(row) for row in rows]
-        print(json.dumps({"contrasts": contrasts}, indent=2, ensure_ascii=False))
+        print_json({"contrasts": contrasts})
     else:
         print_contrast(rows, root, markdown=options.markdown)
 

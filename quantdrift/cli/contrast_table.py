@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.findings import data_line
-from quantdrift.cli.tables import cell, console, print_markdown, show
+from quantdrift.cli.tables import cell, console, headed, print_markdown, show
+from quantdrift.display import clean, prose, say
 from quantdrift.metrics import measure, parse_metric
 from quantdrift.runs import Run
 from quantdrift.statistics import Estimate
@@ -111,7 +111,7 @@ def print_contrast(rows: Sequence[Row], root: Path, *, markdown: bool) -> None:
             head, [(row.contrast.data, row.contrast.spec, *_cells(row, " ")) for row in rows]
         )
         for line in _lines(rows):
-            print(f"\n{line}")
+            say(f"\n{prose(line)}")
         return
     out = console(wide=True)
     table = Table(show_lines=True)
@@ -119,21 +119,20 @@ def print_contrast(rows: Sequence[Row], root: Path, *, markdown: bool) -> None:
     for what, how, _ in _HEAD:
         table.add_column(f"{what}\n{how}", justify="right", no_wrap=True)
     for row in rows:
-        name = f"{row.contrast.data}\n{row.contrast.spec}"
-        table.add_row(escape(name), *_cells(row, "\n"))
+        name = f"{clean(row.contrast.data)}\n{clean(row.contrast.spec)}"
+        table.add_row(name, *_cells(row, "\n"))
     out.print()
     for name, line in _about(rows).items():
-        out.print(f"[bold]{escape(name)}[/bold]: {escape(line)}", highlight=False)
+        out.print(headed(name, f": {line}"))
     out.print(table)
     out.print(
         "changed: share of inputs with another top-1, class or nearest neighbour; separation: the "
         "median of how far the first leads, 1 or more being safe. In brackets 95 % intervals.",
-        highlight=False,
     )
     for line in _lines(rows):
-        out.print(line, highlight=False, markup=False)
+        out.print(line)
     line = f"\nrun folders: {root / '*-probe'} and {root / '*-self'}"
-    out.print(line, highlight=False, markup=False, soft_wrap=True)
+    out.print(line, soft_wrap=True)
 
 
 def _about(rows: Sequence[Row]) -> dict[str, str]:

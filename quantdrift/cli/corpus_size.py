@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from rich.table import Table
@@ -10,8 +9,9 @@ from rich.table import Table
 from quantdrift.cli import Interrupted
 from quantdrift.cli.places import default_place
 from quantdrift.cli.run import RunOptions, dataset_of
-from quantdrift.cli.tables import cell, console, show
+from quantdrift.cli.tables import cell, console, headed, noted, show
 from quantdrift.corpus_size.effect import SizeEffect, compare_sizes
+from quantdrift.display import print_json
 from quantdrift.measurement.refusals import check_pair
 from quantdrift.metrics import measure, parse_metric
 from quantdrift.records import check_writable
@@ -64,7 +64,7 @@ def corpus_size_command(options: RunOptions, sizes: str | None) -> None:
     if options.json_output:
         records = [{**run.record, "path": str(run.path)} for run in runs]
         found = {"runs": records, "effect": effect.to_json()}
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        print_json(found)
     else:
         _print(runs, effect)
 
@@ -72,14 +72,12 @@ def corpus_size_command(options: RunOptions, sizes: str | None) -> None:
 def _print(runs: Sequence[Run], effect: SizeEffect) -> None:
     record, out = runs[-1].record, console(wide=True)
     size = record["data"]["corpus_size"]
-    out.print(
-        f"\n[bold]{record['spec']}[/bold] on {size['corpus']}: "
-        f"{record['data']['n_queries']:,} queries, parts of {size['of']:,} documents drawn with "
-        f"seed {size['seed']}",
-        highlight=False,
-    )
+    parts = f"parts of {size['of']:,} documents drawn with seed {size['seed']}"
+    told = f" on {size['corpus']}: {record['data']['n_queries']:,} queries, {parts}"
+    out.print()
+    out.print(headed(record["spec"], told))
     for warning in record["data"]["warnings"]:
-        out.print(f"[yellow]note:[/yellow] {warning}", highlight=False)
+        out.print(noted(warning))
     out.print(_table(runs))
     out.print("Rates and medians; in brackets 95 % intervals.")
     if size["relevant_inside"] is not None:
@@ -87,10 +85,10 @@ def _print(runs: Sequence[Run], effect: SizeEffect) -> None:
             "Relevant inside: queries with all, some and none of their relevant documents there."
         )
     for line in effect.explain():
-        out.print(line, highlight=False)
+        out.print(line)
     folder = runs[0].path.parent
-    out.print(f"\nrun folders: {folder}", highlight=False, soft_wrap=True)
-    out.print(f"more metrics: quantdrift metrics {folder}", highlight=False, soft_wrap=True)
+    out.print(f"\nrun folders: {folder}", soft_wrap=True)
+    out.print(f"more metrics: quantdrift metrics {folder}", soft_wrap=True)
 
 
 def _table(runs: Sequence[Run]) -> Table:

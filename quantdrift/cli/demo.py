@@ -18,6 +18,15 @@ from quantdrift.spec import parse
 __all__ = ["demo_command"]
 
 TASK = "PythonDocsRetrieval"
+_EXPLAINED = (
+    "\nflip@1 counts the queries whose first answer is another one than at full precision.",
+    "gold_lost@k counts those that had a relevant document in their top k and lost one.",
+    "separation is how far the first answer led, in units of what would overturn it: at 1",
+    "or more it is safe. noise_floor is what the unquantized model changes by itself when",
+    "only the batch size differs; a flip rate means something as far as it exceeds that.",
+    "\nNext:  quantdrift run minilm@W8-rtn --task PythonDocsRetrieval   (a gentler scheme)",
+    "       quantdrift run minilm@W4-rtn --data FOLDER                (your own corpus)",
+)
 
 
 def demo_command(spec: str, out: Path) -> None:
@@ -39,7 +48,7 @@ def demo_command(spec: str, out: Path) -> None:
     shown = ["mteb", "run", "--model", f"quantdrift:{spec}", "-t", TASK]
     shown += ["--output-folder", str(out), "--verbosity", "1"]
     say = console()
-    say.print(f"$ {shlex.join(shown)}", style="bold", highlight=False, soft_wrap=True)
+    say.print(f"$ {shlex.join(shown)}", style="bold", soft_wrap=True)
     command = [str(script), *shown[1:], "--overwrite-strategy", "always"]
     finished = subprocess.run(command, check=False, env={**os.environ, "QUANTDRIFT_HOOK": "1"})
     if finished.returncode != 0:
@@ -56,16 +65,6 @@ def demo_command(spec: str, out: Path) -> None:
     newest = max(records, key=lambda path: path.stat().st_mtime)
     result = newest.parents[3] / f"{TASK}.json"
     print_run(read_run(newest))
-    say.print(f"mteb's result:   {result}", highlight=False, soft_wrap=True)
-    say.print(
-        "\nflip@1 counts the queries whose first answer is another one than at full precision.\n"
-        "gold_lost@k counts those that had a relevant document in their top k and lost one.\n"
-        "separation is how far the first answer led, in units of what would overturn it: at 1\n"
-        "or more it is safe. noise_floor is what the unquantized model changes by itself when\n"
-        "only the batch size differs; a flip rate means something as far as it exceeds that.\n\n"
-        "Next:  quantdrift run minilm@W8-rtn --task PythonDocsRetrieval   (a gentler scheme)\n"
-        "       quantdrift run minilm@W4-rtn --data FOLDER                (your own corpus)\n"
-        f"       quantdrift metrics {newest.parent} --per-input -m flip@1",
-        highlight=False,
-        soft_wrap=True,
-    )
+    say.print(f"mteb's result:   {result}", soft_wrap=True)
+    for line in (*_EXPLAINED, f"       quantdrift metrics {newest.parent} --per-input -m flip@1"):
+        say.print(line, soft_wrap=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from rich.markup import escape
+from rich.text import Text
 
 from quantdrift.cli.diff_sentences import sentences
 from quantdrift.cli.diff_tables import (
@@ -20,6 +19,7 @@ from quantdrift.cli.diff_tables import (
 )
 from quantdrift.cli.tables import console, metric_table, one_format
 from quantdrift.cli.values import names
+from quantdrift.display import clean, one_line, print_json
 from quantdrift.errors import QuantDriftError
 from quantdrift.finished.changed import changed_inputs
 from quantdrift.finished.diff import Diff, PartDiff, diff_runs
@@ -108,7 +108,7 @@ def diff_command(
     folders = [] if asked.out is None else [run.path for run in write_diff(found, asked.out)]
     if json_output:
         content = _json(found, chosen, asked.changed, lines)
-        print(json.dumps({**content, "folders": [str(folder) for folder in folders]}, indent=2))
+        print_json({**content, "folders": [str(folder) for folder in folders]})
         return
     if markdown:
         print_markdown_diff(found, chosen, asked.changed, lines)
@@ -116,7 +116,7 @@ def diff_command(
     _print(found, chosen, asked.changed, lines)
     for folder in folders:
         text = f"written: {folder}"
-        console().print(text, highlight=False, markup=False, soft_wrap=True)
+        console().print(text, soft_wrap=True)
 
 
 def _two(text: str, option: str, known: Sequence[str] | dict[str, str]) -> tuple[str, str]:
@@ -131,14 +131,14 @@ def _two(text: str, option: str, known: Sequence[str] | dict[str, str]) -> tuple
 def _print(found: Diff, chosen: Sequence[Metric], n_changed: int, lines: Sequence[str]) -> None:
     out = console(wide=True)
     for letter, run in (("A", found.a), ("B", found.b)):
-        name = "" if run.name in {str(run.path), run.path.name} else f"{escape(run.name)}  "
-        line = f"[bold]{letter}[/bold]  {name}[dim]{escape(_where(run))}[/dim]"
-        out.print(line, highlight=False, soft_wrap=True)
+        name = "" if run.name in {str(run.path), run.path.name} else f"{clean(run.name)}  "
+        where = (one_line(_where(run)), "dim")
+        out.print(Text.assemble((letter, "bold"), f"  {name}", where), soft_wrap=True)
     if len(found.parts) == 1:
         part = found.parts[0]
         if part.evidence is not None:
             estimates = {str(metric): estimate_of(metric, part) for metric in chosen}
-            out.print(metric_table(escape(part.name), estimates))
+            out.print(metric_table(clean(part.name), estimates))
     else:
         out.print(parts_table(found, chosen))
     if any(part.values for part in found.parts):
@@ -146,7 +146,7 @@ def _print(found: Diff, chosen: Sequence[Metric], n_changed: int, lines: Sequenc
     if n_changed and (table := changed_table(found, n_changed)) is not None:
         out.print(table)
     for line in lines:
-        out.print(line, highlight=False, markup=False)
+        out.print(line)
 
 
 def _where(run: FinishedRun) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.tables import cell, has_value, print_markdown, show, show_interval
+from quantdrift.display import clean, prose, say
 from quantdrift.finished.changed import Changed, changed_inputs
 from quantdrift.finished.diff import Diff
 from quantdrift.finished.pooled import change_of, estimate_of, pooled_estimate
@@ -78,7 +78,7 @@ def parts_table(found: Diff, chosen: Sequence[Metric]) -> Table:
     for metric in chosen:
         table.add_column(str(metric), justify="right", no_wrap=True)
     for name, n, *cells in _part_rows(found, chosen, "\n"):
-        table.add_row(escape(name), n, *cells)
+        table.add_row(clean(name), n, *cells)
     return table
 
 
@@ -101,7 +101,7 @@ def own_metrics_table(found: Diff) -> Table:
     for name in head:
         table.add_column(name, justify="left" if name in {"task", "metric"} else "right")
     for row in rows:
-        table.add_row(*(escape(each) for each in row))
+        table.add_row(*(clean(each) for each in row))
     return table
 
 
@@ -137,7 +137,7 @@ def changed_table(found: Diff, n: int) -> Table | None:
         justify: Literal["left", "right"] = "right" if name.startswith("rank") else "left"
         table.add_column(name, justify=justify, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(each) for each in row))
+        table.add_row(*(clean(each) for each in row))
     return table
 
 
@@ -173,7 +173,7 @@ def _changed(found: Diff, n: int) -> tuple[list[str], list[list[str]], int]:
 def _cut(answer: str | None) -> str:
     if answer is None:
         return "-"
-    line = " ".join(answer.split())
+    line = clean(answer)
     return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
 
 
@@ -213,12 +213,11 @@ def print_markdown_diff(
         print_markdown(("metric", "value", "95 % interval", "n"), rows)
     head, own = _own_metrics(found)
     if own:
-        print()
+        say()
         print_markdown(head, own)
     head, listed, _ = _changed(found, n_changed)
     if listed:
-        print()
-        print_markdown([name.replace("\n", " ") for name in head], listed)
-    print()
-    for line in lines:
-        print(f"- {line}")
+        say()
+        print_markdown(head, listed)
+    say()
+    say("\n".join(f"- {prose(line)}" for line in lines))

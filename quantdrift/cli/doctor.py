@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from quantdrift.components import Component
+from quantdrift.console import Console, console
 from quantdrift.diagnostics import Diagnosis, diagnose
+from quantdrift.display import one_line, print_json
 
 __all__ = ["doctor"]
 
@@ -34,26 +33,25 @@ def doctor(json_output: bool, *, deep: bool = False) -> int:
     """
     diagnosis = diagnose(deep=deep)
     if json_output:
-        print(json.dumps(diagnosis.to_json(), indent=2))
+        print_json(diagnosis.to_json())
     else:
-        _show(diagnosis, Console())
+        _show(diagnosis, console())
     return 1 if diagnosis.problems else 0
 
 
-def _show(diagnosis: Diagnosis, console: Console) -> None:
-    # Everything goes through Text: a plain string would lose the [mteb] of quantdrift[mteb].
-    console.print(_environment(diagnosis))
-    console.print(_packages(diagnosis.components))
+def _show(diagnosis: Diagnosis, out: Console) -> None:
+    out.print(_environment(diagnosis))
+    out.print(_packages(diagnosis.components))
     for component in diagnosis.components:
         if component.install and not component.needed:
             line = Text.assemble((f"For {component.name}: ", "bold"), component.install)
-            console.print(line, soft_wrap=True)
+            out.print(line, soft_wrap=True)
     for sentence in diagnosis.advice:
-        console.print(Text.assemble(("Note: ", "bold yellow"), sentence), soft_wrap=True)
+        out.print(Text.assemble(("Note: ", "bold yellow"), sentence), soft_wrap=True)
     for sentence in diagnosis.problems:
-        console.print(Text.assemble(("Missing: ", "bold red"), sentence), soft_wrap=True)
+        out.print(Text.assemble(("Missing: ", "bold red"), sentence), soft_wrap=True)
     if not diagnosis.problems:
-        console.print(Text("Ready: models can be scored inside mteb.", "bold green"))
+        out.print(Text("Ready: models can be scored inside mteb.", "bold green"))
 
 
 def _environment(diagnosis: Diagnosis) -> Table:
@@ -76,7 +74,7 @@ def _environment(diagnosis: Diagnosis) -> Table:
         )
     table = Table.grid(padding=(0, 2))
     for name, value in rows:
-        table.add_row(Text(name, "bold"), Text(value, overflow="fold"))
+        table.add_row(Text(name, "bold"), Text(one_line(value), overflow="fold"))
     return table
 
 
@@ -91,7 +89,7 @@ def _packages(components: tuple[Component, ...]) -> Table:
             table.add_section()
             table.add_row(Text(_KINDS[component.kind], "bold"))
             last = component.kind
-        table.add_row(Text(component.name), _version(component), Text(component.note))
+        table.add_row(component.name, _version(component), component.note)
     return table
 
 

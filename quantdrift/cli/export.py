@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from quantdrift.allocation.export.base import export_allocation
 from quantdrift.allocation.export.registry import exporter
 from quantdrift.allocation.stored.record_file import read_allocation
+from quantdrift.display import complain, say
 from quantdrift.errors import RunError
 
 __all__ = ["export_command"]
@@ -28,12 +28,12 @@ def export_command(file: Path, format_name: str, out: Path | None) -> None:
     chosen = exporter(format_name)
     text, notes = export_allocation(read_allocation(file), chosen)
     if out is None:
-        sys.stdout.write(text)
+        say(text.removesuffix("\n"))
     else:
         _write(out, text, source=file)
     for note in notes:
         shown = note.replace("FILE", str(out) if out is not None else chosen.file)
-        print(f"quantdrift: {shown}", file=sys.stderr)
+        complain(shown)
 
 
 def _write(out: Path, text: str, *, source: Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,8 @@ from quantdrift.cli.gate_table import print_result
 from quantdrift.cli.gate_target import GateOptions, Measure, named_target, target_of
 from quantdrift.cli.interrupted import Interrupted
 from quantdrift.cli.tables import one_format
-from quantdrift.errors import QuantDriftError, RunError
+from quantdrift.display import error_line, flush, let_go, note, say
+from quantdrift.errors import RunError
 from quantdrift.gate.baseline import NAME, check_baseline_place, read_baseline, write_baseline
 from quantdrift.gate.config import GateConfig, find_config, parse_slice, read_config
 from quantdrift.gate.defaults import default_rules
@@ -26,12 +25,12 @@ from quantdrift.gate.output.markdown import markdown_text
 from quantdrift.gate.output.places import (
     check_report,
     exit_code,
-    json_text,
+    report_json,
     tell_ci,
     tell_ci_of_error,
     write_report,
 )
-from quantdrift.gate.result import EXIT_CODES, GateResult
+from quantdrift.gate.result import GateResult
 from quantdrift.gate.rule import Rule, RuleError, parse_rule
 from quantdrift.gate.slices import Slices, check_slice
 from quantdrift.gate.snapshot import Snapshot
@@ -61,20 +60,14 @@ def gate_command(options: GateOptions, measure: Measure) -> None:
         result = _judged(options, plan, target, rules)
         for path in options.reports:
             write_report(result, path, accept_underpowered=plan.accepts)
-    except QuantDriftError as error:
-        for note in tell_ci_of_error(str(error), os.environ):
-            _say(note)
-        raise
     except Interrupted:
-        raise  # Ctrl-C is no verdict either, and says itself what is left
+        raise  # Ctrl-C is no verdict, and says itself what is left
     except Exception as error:
-        # Python would end in 1, which says that the model failed
-        traceback.print_exc()
-        for note in tell_ci_of_error(f"{type(error).__name__}: {error}", os.environ):
-            _say(note)
-        raise typer.Exit(EXIT_CODES["error"]) from error
-    for note in tell_ci(result, os.environ, accept_underpowered=plan.accepts):
-        _say(note)
+        for line in tell_ci_of_error(error_line(error), os.environ):
+            note(line)
+        raise
+    for line in tell_ci(result, os.environ, accept_underpowered=plan.accepts):
+        note(line)
     _print(options, result, accepts=plan.accepts)
     raise typer.Exit(exit_code(result, accept_underpowered=plan.accepts))
 
@@ -135,43 +128,40 @@ def _update(options: GateOptions, plan: _Plan, target: Target, rules: Sequence[R
     """Write the baseline; before it is written the earlier one is compared with, as information."""
     known = rules if plan.baseline is not None else [rule for rule in rules if not rule.compares]
     if known:
-        _say("for information, what is about to be accepted:")
+        note("for information, what is about to be accepted:")
         result = _judged(options, plan, target, known)
         _print(options, result, accepts=plan.accepts)
         for place in options.reports:
             write_report(result, place, accept_underpowered=plan.accepts)
     elif options.reports:
-        _say("no report was written: before there is a baseline there is nothing to judge")
+        note("no report was written: before there is a baseline there is nothing to judge")
     snapshot = snapshot_for(target, rules, plan.baseline)
     write_baseline(snapshot, plan.path)
     done = "wrote" if plan.baseline is None else "updated"
-    _say(f"{done} the baseline {plan.path} ({snapshot.n_inputs:,} inputs); commit it")
-    _say(f"it holds {means_line(snapshot)}")
-    for note in target.notes:
-        _say(note)
+    note(f"{done} the baseline {plan.path} ({snapshot.n_inputs:,} inputs); commit it")
+    note(f"it holds {means_line(snapshot)}")
+    for line in target.notes:
+        note(line)
     for line in beyond_reach(rules, snapshot, alpha=plan.alpha):
-        _say(line)
+        note(line)
 
 
 def _print(options: GateOptions, result: GateResult, *, accepts: bool) -> None:
     """Print it. Whatever becomes of that, the verdict decides the exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # tables have lines that not every encoding has
     try:
         _written(options, result, accepts=accepts)
-        sys.stdout.flush()
+        flush()
     except (OSError, SystemExit) as error:  # rich makes the latter of a reader that has gone
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            _say(f"the result could not be printed: {error.strerror}")
-        # what is left in the buffer would fail again when Python ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            note(f"the result could not be printed: {error.strerror}")
+        let_go(sys.stdout)
 
 
 def _written(options: GateOptions, result: GateResult, *, accepts: bool) -> None:
     if options.json_output:
-        print(json_text(result, accept_underpowered=accepts), end="")
+        say(report_json(result, accept_underpowered=accepts).removesuffix("\n"))
     elif options.markdown:
-        print(markdown_text(result, accept_underpowered=accepts), end="")
+        say(markdown_text(result, accept_underpowered=accepts).removesuffix("\n"))
     else:
         print_result(result, accept_underpowered=accepts)
 
@@ -203,9 +193,5 @@ def _earlier(path: Path) -> Snapshot | None:
     try:
         return read_baseline(path)
     except RunError as error:
-        _say(f"the earlier baseline is not compared with: {error}")
+        note(f"the earlier baseline is not compared with: {error}")
         return None
-
-
-def _say(line: str) -> None:
-    print(f"note: {line}", file=sys.stderr)

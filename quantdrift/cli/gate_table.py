@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from quantdrift.cli.tables import console
+from quantdrift.console import Console
 from quantdrift.gate.output.cells import NAMES, rows, worst_rows, worst_title
 from quantdrift.gate.output.words import headline, sentences, subject
 from quantdrift.gate.result import GateResult
@@ -35,14 +35,14 @@ def print_result(result: GateResult, *, accept_underpowered: bool = False) -> No
         accept_underpowered: whether too few inputs end in success.
     """
     out = console(wide=True)
-    out.print(escape(subject(result)), style="bold", highlight=False, soft_wrap=True)
+    out.print(subject(result), style="bold", soft_wrap=True)
     out.print(_rules(*_fitting(*rows(result))))
     if result.worst:
         _print_worst(out, result)
     for line in sentences(result, accept_underpowered=accept_underpowered):
-        out.print(line, highlight=False, markup=False)
+        out.print(line)
     line = headline(result, accept_underpowered=accept_underpowered)
-    out.print(line, style=STYLES[result.verdict], highlight=False, markup=False, soft_wrap=True)
+    out.print(line, style=STYLES[result.verdict], soft_wrap=True)
 
 
 def _rules(head: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
@@ -54,8 +54,7 @@ def _rules(head: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
         )
     for row in cells:
         style = STYLES.get(row[-1], "")
-        shown = [escape(_on_lines(cell)) for cell in row[1:-1]]
-        table.add_row(escape(row[0]), *shown, f"[{style}]{row[-1]}[/{style}]")
+        table.add_row(row[0], *map(_on_lines, row[1:-1]), Text(row[-1], style))
     return table
 
 
@@ -92,10 +91,6 @@ def _print_worst(out: Console, result: GateResult) -> None:
     table = Table(title=worst_title(result), title_justify="left", pad_edge=False)
     for title in head:
         table.add_column(title, justify="left" if title in NAMES else "right", overflow="fold")
-    _add(table, cells)
-    out.print(table)
-
-
-def _add(table: Table, cells: Sequence[Sequence[str]]) -> None:
     for row in cells:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*row)
+    out.print(table)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
-from quantdrift.errors import MissingExtraError
+from quantdrift.errors import MissingExtraError, QuantDriftError
 from quantdrift.extras import extras_named
 from quantdrift.spec import parse, parse_scheme
 
@@ -33,7 +34,13 @@ def harness_command(name: str, arguments: Sequence[str]) -> None:
     sys.argv = [name, *arguments]
     with extras_named(needed_for=needed_for, extra=name):
         run = entry.load()
-    run()
+    try:
+        run()
+    except QuantDriftError:
+        raise
+    except Exception:
+        traceback.print_exc()  # its own, as its own command would end
+        sys.exit(1)
 
 
 def _check_schemes(arguments: Sequence[str]) -> None:

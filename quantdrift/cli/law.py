@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
 
 from quantdrift.cli.tables import console, one_format, print_markdown
+from quantdrift.display import clean, print_json, prose, say
 from quantdrift.errors import QuantDriftError
 from quantdrift.report.law_figure import check_figure, draw_law
 from quantdrift.report.law_findings import NAMES, law_findings
@@ -70,7 +70,7 @@ def law_command(
         whose = "through the other" if hold_out else "through"
         draw_law(study.runs, study.line, figure, line_label=f"line {whose} {fitted} runs")
     if json_output:
-        print(json.dumps(law_json(study, figure), indent=2))
+        print_json(law_json(study, figure))
         return
     findings = law_findings(study)
     if study.line is not None and not hold_out:  # else it stands in the table
@@ -78,14 +78,12 @@ def law_command(
     if markdown:
         for _, head, rows in _tables(study):
             print_markdown(head, rows)
-            print()
-        print("\n".join(f"- {line}" for line in findings))
+            say()
+        say("\n".join(f"- {prose(line)}" for line in findings))
         return
     _print(study, findings)
     if figure is not None:
-        console(wide=True).print(
-            f"\nfigure: {figure}", highlight=False, markup=False, soft_wrap=True
-        )
+        console(wide=True).print(f"\nfigure: {figure}", soft_wrap=True)
 
 
 def _print(study: LawStudy, findings: Sequence[str]) -> None:
@@ -95,13 +93,13 @@ def _print(study: LawStudy, findings: Sequence[str]) -> None:
         for position, name in enumerate(head):
             table.add_column(name, justify="right" if position else "left", overflow="fold")
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(clean, row))
         out.print(table)
     for note in NOTES:
-        out.print(f"[dim]{note}[/dim]", highlight=False)
+        out.print(note, style="dim")
     out.print()
     for line in findings:
-        out.print(line, highlight=False, markup=False)
+        out.print(line)
 
 
 def _tables(study: LawStudy) -> list[tuple[str, tuple[str, ...], Rows]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from math import isinf
 from typing import Any
@@ -12,6 +11,7 @@ from rich.table import Table
 from quantdrift.cli.tables import console
 from quantdrift.components import CALIBRATED, ONLY_BY_NAME, QUANTIZED_BY, components
 from quantdrift.datasets.tasks import task_names
+from quantdrift.display import print_json
 from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES, members
 from quantdrift.models.aliases import ALIASES, EMBEDDED
@@ -52,7 +52,7 @@ def list_command(what: str, *, json_output: bool) -> None:
         raise UnknownNameError("list", what, lists, hint=f"(expected {', '.join(lists)})")
     rows = lists[what]()
     if json_output:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     if what == "quantizers":
         rows = [_shown(row) for row in rows]
@@ -66,7 +66,7 @@ def list_command(what: str, *, json_output: bool) -> None:
         table.add_row(*(str(row[name]) for name in columns))
     console().print(table)
     for line in MORE.get(what, ()):
-        console().print(line, highlight=False)
+        console().print(line)
 
 
 def _metrics() -> list[dict[str, Any]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.tables import (
@@ -20,6 +18,7 @@ from quantdrift.cli.tables import (
     show,
     show_interval,
 )
+from quantdrift.display import clean, one_line, print_json, say
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
@@ -71,7 +70,7 @@ def metrics_command(
         return
     estimates = measure(evidence, asked or None)
     if json_output:
-        print(json.dumps(_json(run, estimates), indent=2))
+        print_json(_json(run, estimates))
     elif markdown:
         rows = [
             (
@@ -87,7 +86,7 @@ def metrics_command(
         print_markdown(("metric", "value", "95 % interval", "n"), rows)
     else:
         title = f"{run.record['spec']} on {run.record['data']['name']}"
-        console().print(metric_table(escape(title), estimates))
+        console().print(metric_table(clean(title), estimates))
 
 
 def _with_own_values(evidence: Evidence) -> list[Metric]:
@@ -112,7 +111,7 @@ def _many(
     """One row per run; the interval stands below the value, or behind it in Markdown."""
     if json_output:
         listed = [_json(run, measure(run.evidence(), chosen)) for run in runs]
-        print(json.dumps({"runs": listed}, indent=2))
+        print_json({"runs": listed})
         return
     head = ("data", "spec", *(str(metric) for metric in chosen))
     joint = " " if markdown else "\n"
@@ -132,7 +131,7 @@ def _many(
     for name in head[2:]:
         table.add_column(name, justify="right", no_wrap=len(chosen) <= len(OF_MANY))
     for data, spec, *cells in rows:
-        table.add_row(escape(f"{spec}\non {data}"), *cells)
+        table.add_row(f"{clean(spec)}\non {clean(data)}", *cells)
     console(wide=True).print(table)
 
 
@@ -146,11 +145,11 @@ def _per_input(evidence: Evidence, chosen: Sequence[Metric], *, json_output: boo
             }
             for row, name in enumerate(evidence.input_ids)
         }
-        print(json.dumps({"inputs": rows}, indent=2))
+        print_json({"inputs": rows})
         return
-    print("\t".join(["input_id", *columns]))
+    say("\t".join(["input_id", *columns]))
     for row, name in enumerate(evidence.input_ids):
         cells = (
             "" if np.isnan(values[row]) else f"{values[row]:.6g}" for values in columns.values()
         )
-        print("\t".join([str(name), *cells]))
+        say("\t".join([one_line(str(name)), *cells]))

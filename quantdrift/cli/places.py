@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from quantdrift.display import note
 from quantdrift.errors import RunError
 from quantdrift.records import read_json
 from quantdrift.runs import read_run
@@ -55,7 +55,7 @@ def default_place(
     if not others:
         return place
     own = root / f"{name}-{dataset.fingerprint[:_DIGITS]}{ending}"
-    _say(f"{place} holds a run on other data named {dataset.name}; this one goes to {own}")
+    note(f"{place} holds a run on other data named {dataset.name}; this one goes to {own}")
     return own
 
 
@@ -73,11 +73,7 @@ def tell_replaced(earlier: Mapping[str, Any] | None) -> None:
         return
     when = str(earlier.get("times", {}).get("finished", "an unknown time"))
     data = earlier.get("data", {}).get("name", "unknown data")
-    _say(f"replaced the run of {when} ({earlier.get('spec', 'unknown spec')} on {data})")
-
-
-def _say(line: str) -> None:
-    print(f"note: {line}", file=sys.stderr)
+    note(f"replaced the run of {when} ({earlier.get('spec', 'unknown spec')} on {data})")
 
 
 def _data_of(place: Path) -> set[str]:

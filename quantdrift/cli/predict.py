@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from quantdrift.cli.measuring import ModelOptions
 from quantdrift.cli.predicted import print_prediction
 from quantdrift.cli.values import parse_group, refuse_scheme
 from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.display import print_json
 from quantdrift.errors import QuantDriftError
 from quantdrift.models.full_precision import full_precision
 from quantdrift.runs import find_runs
@@ -71,7 +71,7 @@ def predict_command(options: PredictOptions) -> None:
             kept if options.store.root else "nothing is kept with --no-cache"
         ) from None
     if options.json_output:
-        print(json.dumps(_json(found, options, group_size), indent=2, ensure_ascii=False))
+        print_json(_json(found, options, group_size))
     else:
         print_prediction(
             found,

@@ -6,12 +6,12 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.allocation.predicted_curve import Point
 from quantdrift.allocation.predicted_runs import Additivity
-from quantdrift.cli.tables import console
+from quantdrift.cli.tables import console, headed, noted
+from quantdrift.display import clean
 from quantdrift.statistics import Estimate
 
 if TYPE_CHECKING:  # it would load torch
@@ -56,15 +56,27 @@ def print_prediction(
     out = console(wide=True)
 
     def say(text: str = "") -> None:
-        out.print(text, highlight=False, soft_wrap=True)
+        out.print(text, soft_wrap=True)
+
+    def warn(text: str) -> None:
+        out.print(noted(text), soft_wrap=True)
+
+    def tell_additivity(name: str, check: Additivity) -> None:
+        say(_additivity(name, check))
+        if not check.holds:
+            warn(
+                "the shifts of single gaps are not predicted well there: rates at that width and "
+                "below can be off by ten points, so measure"
+            )
 
     by = "per output channel" if group_size is None else f"in groups of {group_size}"
-    say(
-        f"\n[bold]{escape(model)}[/bold] rounded to nearest {by}: predicted on "
-        f"{len(found.input_ids)} queries of {escape(data)}, "
+    told = (
+        f" rounded to nearest {by}: predicted on {len(found.input_ids)} queries of {data}, "
         f"{found.n_contenders} documents behind each first one"
         + ("" if found.checks else "; nothing was quantized")
     )
+    out.print()
+    out.print(headed(model, told), soft_wrap=True)
     out.print(_curve(found.points))
     say(
         f"median gap to the runner-up {found.median_gap:.4f}; {found.n_layers} linear layers, bits "
@@ -72,26 +84,26 @@ def print_prediction(
         + ("" if group_size is None else f" (scales add {16 / group_size:.3f} per weight)")
     )
     for line in NOTES:
-        say(f"[dim]{line}[/dim]")
+        out.print(line, style="dim", soft_wrap=True)
     if found.points[0].budget <= _LARGE:
-        say(
-            f"[yellow]note:[/yellow] at {_LARGE} bits and below the change is too large for a "
-            "first-order estimate: rates can be off by ten points, either way"
+        warn(
+            f"at {_LARGE} bits and below the change is too large for a first-order estimate: "
+            "rates can be off by ten points, either way"
         )
     if len(found.input_ids) < _FEW:
-        say(
-            f"[yellow]note:[/yellow] {len(found.input_ids)} queries are few, so the curve is "
-            f"rough; one in four is measured on, {4 * _WANTED} make {_WANTED}"
+        warn(
+            f"{len(found.input_ids)} queries are few, so the curve is rough; one in four is "
+            f"measured on, {4 * _WANTED} make {_WANTED}"
         )
     if found.runs:
         out.print(_runs(found))
     for width, check in found.checks.items():
-        say(_additivity(f"rounded to W{width}", check))
+        tell_additivity(f"rounded to W{width}", check)
     for run in found.runs:
         if run.additivity is not None:
-            say(_additivity(escape(str(run.path)), run.additivity))
+            tell_additivity(str(run.path), run.additivity)
     for path, why in found.others.items():
-        say(f"not beside it: {escape(path)}: {why}")
+        say(f"not beside it: {path}: {why}")
     fitting = [point for point in found.points if point.on_front and point.allocated]
     if fitting and not found.runs:
         nearest = min(fitting, key=lambda point: abs(point.budget - 3.5))
@@ -99,7 +111,7 @@ def print_prediction(
             f"W{nearest.budget:g}{_granularity(group_size)}+gap+widths={','.join(map(str, widths))}"
         )
         spec = shlex.quote(f"{model}@{scheme}")
-        say(escape(f"\nmeasure a point: quantdrift run {spec} {shown_data}"))
+        say(f"\nmeasure a point: quantdrift run {spec} {shown_data}")
 
 
 def _curve(points: Sequence[Point]) -> Table:
@@ -128,7 +140,7 @@ def _runs(found: Predicted) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for run in found.runs:
         table.add_row(
-            escape(str(run.spec)),
+            clean(str(run.spec)),
             f"{run.prediction.bits_per_weight:.2f}",
             _percent(run.flips),
             _percent(run.prediction.flips),
@@ -139,18 +151,11 @@ def _runs(found: Predicted) -> Table:
 
 def _additivity(name: str, check: Additivity) -> str:
     if check.correlation is None or check.ratio is None:
-        text = f"additivity, {name}: no correlation, the gaps do not move"
-    else:
-        text = (
-            f"additivity, {name}: predicted and measured shifts of {check.n_gaps} gaps correlate "
-            f"{check.correlation:.3f}, predicted ones are {check.ratio:.2f} times as large; "
-            f"{_percent(check.predicted)} predicted to flip, {_percent(check.measured)} did"
-        )
-    if check.holds:
-        return text
+        return f"additivity, {name}: no correlation, the gaps do not move"
     return (
-        f"{text}\n[yellow]note:[/yellow] the shifts of single gaps are not predicted well there: "
-        "rates at that width and below can be off by ten points, so measure"
+        f"additivity, {name}: predicted and measured shifts of {check.n_gaps} gaps correlate "
+        f"{check.correlation:.3f}, predicted ones are {check.ratio:.2f} times as large; "
+        f"{_percent(check.predicted)} predicted to flip, {_percent(check.measured)} did"
     )
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from quantdrift.cli import Interrupted
-from quantdrift.cli.tables import console
+from quantdrift.cli.tables import console, headed
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.datasets.tasks import load_task
+from quantdrift.display import clean
 from quantdrift.errors import QuantDriftError
 from quantdrift.measurement.refusals import check_spec
 from quantdrift.models.aliases import ALIASES
@@ -97,10 +96,11 @@ def _print(options: QuantizeOptions, record: Mapping[str, Any]) -> None:
     out = console()
 
     def say(text: str = "") -> None:
-        out.print(text, highlight=False, soft_wrap=True)
+        out.print(text, soft_wrap=True)
 
     files, layers = record["files"], record["layers"]
-    say(f"\n[bold]{escape(record['spec'])}[/bold] saved as {record['model_format']}")
+    out.print()
+    out.print(headed(record["spec"], f" saved as {record['model_format']}"), soft_wrap=True)
     say(
         f"{sum(files.values()) / _MEGABYTE:,.1f} MB on disk, of which the largest file is "
         f"{max(files.values()) / _MEGABYTE:,.1f} MB"
@@ -111,22 +111,21 @@ def _print(options: QuantizeOptions, record: Mapping[str, Any]) -> None:
     if fallbacks:
         say(f"{len(fallbacks)} of {len(layers)} layers were rounded to nearest instead:")
         for layer in fallbacks[:4]:
-            say(f"  {escape(layer['name'])}: {escape(layer['fallback'])}")
+            say(f"  {clean(layer['name'])}: {clean(layer['fallback'])}")
     if left_out := list((record["calibration"] or {}).get("layers_left_out", ())):
         more = f" and {len(left_out) - 4} more" if len(left_out) > 4 else ""  # noqa: PLR2004 -- the first four
-        say(f"left at full precision: {escape(', '.join(left_out[:4]))}{more}")
+        say(f"left at full precision: {', '.join(left_out[:4])}{more}")
     where = str(options.out)
     if where.lower() in {alias.lower() for alias in ALIASES}:  # it would mean that model
         where = f"./{where}"
-    say(f"folder: {escape(where)}\n\nload it:")
+    say(f"folder: {where}")
+    say("\nload it:")
     for line in _loading(where, record["model_format"]):
-        out.print(f"  {line}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"  {line}", soft_wrap=True)
     pair = shlex.quote(f"{record['base_model']['name']} vs {where}")
     say("\nsee which answers it changes:")
     out.print(
         f"  quantdrift run {pair} {_data_option(options)}",
-        highlight=False,
-        markup=False,
         soft_wrap=True,
     )
 

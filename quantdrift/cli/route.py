@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from quantdrift.cli.route_tables import print_groups
 from quantdrift.cli.tables import console, one_format
 from quantdrift.cli.values import decimals
 from quantdrift.confidence import CONFIDENCES
+from quantdrift.display import print_json
 from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.records import refuse_other
 from quantdrift.report.law_figure import check_figure
@@ -73,7 +73,7 @@ def route_command(paths: Sequence[Path], options: RouteOptions) -> None:
     router = None if options.save is None else _save(studied[0], options.save, options, settings)
     if options.json_output:
         found = _json(studied, groups, options, settings, router)
-        print(json.dumps(found, indent=2, allow_nan=False))
+        print_json(found)
         return
     print_groups(groups, settings, markdown=options.markdown)
     if options.markdown:
@@ -81,9 +81,9 @@ def route_command(paths: Sequence[Path], options: RouteOptions) -> None:
     out = console(wide=True)
     if router is not None:
         told = _saved(router, studied[0], options, settings)
-        out.print(told, highlight=False, markup=False, soft_wrap=True)
+        out.print(told, soft_wrap=True)
     if options.figure is not None:
-        out.print(f"figure: {options.figure}", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"figure: {options.figure}", soft_wrap=True)
 
 
 def _settings(options: RouteOptions) -> RouteSettings:

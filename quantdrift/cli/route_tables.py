@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.markup import escape
 from rich.table import Table
 
 from quantdrift.cli.tables import console, print_markdown
+from quantdrift.display import clean, prose, say
 from quantdrift.routing.cost import relative_cost
 from quantdrift.routing.means import mean_curve, mean_rescoring
 from quantdrift.routing.sentences import sentences_of
@@ -33,21 +33,21 @@ def print_groups(groups: Sequence[RoutedGroup], settings: RouteSettings, *, mark
         tables, lines = _tables(group, settings), sentences_of(group, settings)
         if markdown:
             for title, head, rows in tables:
-                print(f"{title}\n")
+                say(f"{prose(title)}\n")
                 print_markdown(head, rows)
-                print()
-            print("\n".join(f"- {line}" for line in lines) + "\n")
+                say()
+            say("\n".join(f"- {prose(line)}" for line in lines) + "\n")
             continue
         for title, head, rows in tables:
-            table = Table(title=escape(title), title_justify="left")
+            table = Table(title=clean(title), title_justify="left")
             for name in head:
                 words = name in {"score", "data", "recommended"}
                 table.add_column(name, justify="left" if words else "right", overflow="fold")
             for row in rows:
-                table.add_row(*map(escape, row))
+                table.add_row(*map(clean, row))
             out.print(table)
         for line in lines:
-            out.print(line, highlight=False, markup=False)
+            out.print(line)
         out.print()
 
 

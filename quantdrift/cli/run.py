@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
+from os.path import realpath
 from pathlib import Path
 
 from quantdrift.cli import Interrupted
@@ -20,6 +20,7 @@ from quantdrift.datasets.folder import Dataset, read_search_folder
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.datasets.shortlist import FIRST, read_shortlist
 from quantdrift.datasets.tasks import load_task
+from quantdrift.display import print_json
 from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.measurement.refusals import check_pair
 from quantdrift.runs import Run, check_place
@@ -50,7 +51,7 @@ def run_command(options: RunOptions) -> None:
     """
     run = measured(options)
     if options.json_output:
-        print(json.dumps({**run.record, "path": str(run.path)}, indent=2, ensure_ascii=False))
+        print_json({**run.record, "path": str(run.path)})
     else:
         print_run(run)
 
@@ -121,7 +122,7 @@ def _refuse_reranking(options: RunOptions, pair: Spec | Versus) -> None:
             "quantdrift diff"
         )
     out, shortlist = options.out, options.shortlist
-    if out is not None and shortlist is not None and out.resolve() == shortlist.resolve():
+    if out is not None and shortlist is not None and realpath(out) == realpath(shortlist):
         raise UnsupportedError(f"{out} is the shortlist itself; choose another folder with --out")
 
 

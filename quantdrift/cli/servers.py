@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, fields, replace
 
+from quantdrift.display import note
 from quantdrift.errors import QuantDriftError
 from quantdrift.models.endpoint.encoder import Servers
 from quantdrift.models.endpoint.retries import Patience
@@ -43,13 +43,9 @@ class ServerOptions:
         prefixes = {"query": self.query_prefix, "document": self.document_prefix}
         patience = Patience(requests_per_minute=self.requests_per_minute)
         if not quiet:
-            patience = replace(patience, say=_say)
+            patience = replace(patience, say=note)
         return Servers(
             concurrency=Servers().concurrency if self.concurrency is None else self.concurrency,
             prefixes={role: text for role, text in prefixes.items() if text is not None},
             patience=patience,
         )
-
-
-def _say(line: str) -> None:
-    print(f"note: {line}", file=sys.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quantdrift.cli.tables import console, print_markdown
-from quantdrift.display import clean, shorten, shown
+from quantdrift.display import clean, print_json, prose, say, shorten, shown
 from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.finished.changed import KINDS, Changed, changed_inputs
 from quantdrift.finished.texts import Texts, read_texts
@@ -85,11 +84,11 @@ def show_command(path: Path, asked: ShowOptions) -> None:
         run=run, k=asked.k, n_inputs=evidence.n_inputs, every=every, listed=listed, texts=texts
     )
     if asked.format == "json":
-        print(json.dumps(found.to_json(), indent=2))
+        print_json(found.to_json())
     elif asked.format == "csv":
         content = _csv(found)
         if asked.out is None:
-            print(content, end="")
+            say(content.removesuffix("\n"))
         else:
             write_text(asked.out, content, what="the changed inputs")
     elif asked.format == "markdown":
@@ -178,7 +177,7 @@ def _print(found: _Found) -> None:
             grid.add_row(Text(arm, style="dim"), Text(line))
         out.print(grid)
     for line in ["", *found.lines] if found.lines else []:
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
 
 
 def _told(one: Changed) -> str:
@@ -210,7 +209,7 @@ def _answer(one: Changed, found: _Found, arm: int) -> str:
 
 
 def _print_markdown(found: _Found) -> None:
-    print(f"{found.title}\n")
+    say(f"{prose(found.title)}\n")
     rows = []
     for one in found.listed:
         text = found.texts.inputs.get(one.input_id)
@@ -225,7 +224,7 @@ def _print_markdown(found: _Found) -> None:
     if rows:
         print_markdown(("input", "reference", "candidate", "change"), rows)
     for line in ["", *found.lines] if found.lines else []:
-        print(line)
+        say(prose(line))
 
 
 _COLUMNS = (

@@ -12,6 +12,7 @@ from quantdrift.cli.study_tables import print_study
 from quantdrift.cli.values import decimals, names, parse_group, refuse_scheme, whole_numbers
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.datasets.tasks import load_task
+from quantdrift.display import one_line, say
 from quantdrift.errors import QuantDriftError
 from quantdrift.grammar import CRITERIA
 from quantdrift.models.full_precision import full_precision
@@ -87,7 +88,7 @@ def study_command(options: StudyOptions) -> None:
         ) from None
     print_study([study], json_output=options.json_output)
     if not options.json_output:
-        print(f"\nstudy: {options.out}")
+        say(f"\nstudy: {one_line(str(options.out))}")
 
 
 def _plan(options: StudyOptions) -> AllocationPlan:

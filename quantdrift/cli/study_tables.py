@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from quantdrift.cli.tables import console
+from quantdrift.cli.tables import console, headed
 from quantdrift.cli.values import decimals
+from quantdrift.console import Console
+from quantdrift.display import clean, print_json
 from quantdrift.statistics import Estimate
 from quantdrift.study.allocation.agreement import between_seeds, rank_correlation, with_size
 from quantdrift.study.allocation.capture import Captured, capture
@@ -55,7 +54,7 @@ def print_study(studies: Sequence[AllocationStudy], *, json_output: bool) -> Non
     plan, corpora = pooled(studies)
     if json_output:
         found_all = summary(studies[0].model, plan, corpora)
-        print(json.dumps(found_all, indent=2, ensure_ascii=False))
+        print_json(found_all)
         return
     out = console(wide=True)
     _print_corpora(out, studies[0].model, plan, corpora)
@@ -68,17 +67,15 @@ def print_study(studies: Sequence[AllocationStudy], *, json_output: bool) -> Non
         if len(values) > 1:
             _print_axis(out, plan, corpora, axis, values)
     _print_agreement(out, plan, corpora)
-    out.print(f"\n{_verdict(found)}", highlight=False, soft_wrap=True)
+    out.print(f"\n{_verdict(found)}", soft_wrap=True)
 
 
 def _print_corpora(
     out: Console, model: str, plan: AllocationPlan, corpora: Sequence[CorpusCells]
 ) -> None:
-    out.print(
-        f"\n[bold]{escape(model)}[/bold], {plan.group}: answers among the first {plan.depth} "
-        "documents of each query",
-        highlight=False,
-    )
+    told = f", {plan.group}: answers among the first {plan.depth} documents of each query"
+    out.print()
+    out.print(headed(model, told))
     table = Table(box=None, pad_edge=False)
     table.add_column("corpus")
     table.add_column("queries", justify="right")
@@ -92,7 +89,7 @@ def _print_corpora(
             for quantizer in plan.quantizers
             for arm in (corpus.low, corpus.high)
         ]
-        table.add_row(escape(corpus.corpus), str(len(corpus.query_ids)), *rates)
+        table.add_row(clean(corpus.corpus), str(len(corpus.query_ids)), *rates)
     out.print(table)
 
 
@@ -103,7 +100,6 @@ def _print_capture(
     out.print(
         f"\nShare of the wider width's benefit that is kept, pooled over {n_cells} "
         f"cell{'' if n_cells == 1 else 's'} (95 % intervals over queries):",
-        highlight=False,
     )
     table = Table(box=None, pad_edge=False)
     table.add_column("criterion")
@@ -128,12 +124,12 @@ def _print_axis(
     values: Sequence[object],
 ) -> None:
     place = AXES[axis]
-    out.print(f"\nThe same for flip@1, by {axis}:", highlight=False)
+    out.print(f"\nThe same for flip@1, by {axis}:")
     table = Table(box=None, pad_edge=False)
     table.add_column("criterion")
     columns = []
     for value in values:
-        table.add_column(escape(str(value)), justify="right")
+        table.add_column(clean(str(value)), justify="right")
         columns.append(
             capture(
                 corpora,
@@ -165,7 +161,7 @@ def _print_agreement(out: Console, plan: AllocationPlan, corpora: Sequence[Corpu
             )
     if not columns:
         return
-    out.print("\nHow layers are ranked, and how many get the same width:", highlight=False)
+    out.print("\nHow layers are ranked, and how many get the same width:")
     table = Table(box=None, pad_edge=False)
     table.add_column("criterion")
     for name in columns:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from quantdrift.cli.findings import data_line, explain, headlines
 from quantdrift.cli.quantization import quantization_lines
+from quantdrift.console import console
+from quantdrift.display import clean, one_line, print_markdown
 from quantdrift.errors import QuantDriftError
 from quantdrift.metrics import parse_metric
 from quantdrift.report.numbers import cell, has_value, show, show_interval
@@ -22,32 +22,15 @@ __all__ = [
     "cell",
     "console",
     "has_value",
+    "headed",
     "metric_table",
+    "noted",
     "one_format",
     "print_markdown",
     "print_run",
     "show",
     "show_interval",
 ]
-
-
-WIDE = 110
-"""Columns that tables of numbers need: narrower, they would lose digits."""
-
-
-def console(*, wide: bool = False) -> Console:
-    """Standard output; wide enough for the tables where nothing says how wide it is.
-
-    A terminal does, and so does the variable COLUMNS.
-
-    Args:
-        wide: for tables of numbers: never narrower than they need, also where the terminal is.
-    """
-    plain = Console()
-    told = plain.is_terminal or os.environ.get("COLUMNS", "").isdecimal()
-    if told and (not wide or plain.width >= WIDE):
-        return plain
-    return Console(width=WIDE)
 
 
 def one_format(*, json_output: bool, markdown: bool) -> None:
@@ -65,33 +48,45 @@ def print_run(run: Run) -> None:
     record = run.record
     name, bits = record["data"]["name"], record["bits_per_weight"]
     out = console()
-    out.print(
-        f"\n[bold]{escape(record['spec'])}[/bold] on {escape(name)}: {data_line(record)}",
-        highlight=False,
-    )
+    out.print()
+    out.print(headed(record["spec"], f" on {name}: {data_line(record)}"))
     if bits is None:
-        out.print("bits per weight: not known, a server has the weights", highlight=False)
+        out.print("bits per weight: not known, a server has the weights")
     else:
         out.print(
             f"{bits['linear']:g} bits per weight of the linear layers "
             f"({bits['linear_with_scales']:.3f} with scales), "
             f"{bits['all_parameters']:.2f} over all parameters",
-            highlight=False,
         )
     for line in quantization_lines(record):
-        out.print(line, highlight=False, markup=False)
+        out.print(line)
     for warning in record["data"]["warnings"]:
-        out.print(f"[yellow]note:[/yellow] {escape(warning)}", highlight=False)
+        out.print(noted(warning))
     estimates = _estimates(record["metrics"])
     out.print(metric_table("", {shown: estimates[shown] for shown in headlines(record)}))
     for line in explain(record):
-        out.print(line, highlight=False)
+        out.print(line)
     for line in (
         f"\nrun folder: {run.path}",
         f"which inputs changed, with their texts: quantdrift show {run.path}",
         f"all metrics: quantdrift metrics {run.path}",
     ):
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
+        out.print(line, soft_wrap=True)
+
+
+def headed(head: str, rest: str) -> Text:
+    """One line that begins with what it is about.
+
+    Args:
+        head: a name.
+        rest: of the line, with the space or sign that comes first.
+    """
+    return Text.assemble((clean(head), "bold"), one_line(rest))
+
+
+def noted(text: str) -> Text:
+    """Something to know, on one line."""
+    return Text.assemble(("note:", "yellow"), " ", clean(text))
 
 
 def _estimates(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Estimate]:
@@ -126,21 +121,13 @@ def metric_table(title: str, estimates: Mapping[str, Estimate]) -> Table:
         summary = family.summary if family.name != told else ""
         told = family.name
         if not has_value(estimate):
-            table.add_row(name, "-", "", "", f"[dim]{estimate.to_json()['reason']}[/dim]")
+            table.add_row(name, "-", "", "", Text(str(estimate.to_json()["reason"]), "dim"))
             continue
         table.add_row(
             name,
             show(metric, estimate),
             show_interval(metric, estimate),
             f"{estimate.n:,}",
-            f"[dim]{summary}[/dim]",
+            Text(summary, "dim"),
         )
     return table
-
-
-def print_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a Markdown table on standard output."""
-    print("| " + " | ".join(head) + " |")
-    print("|" + "---|" * len(head))
-    for row in rows:
-        print("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")

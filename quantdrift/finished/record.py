@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,12 @@ def write_diff(diff: Diff, folder: Path) -> list[Run]:
     if not known:
         raise RunError("there is no evidence to write: no part has an answer that could change")
     places: dict[str, Path] = {}
-    sources = {run.path.resolve() for run in (diff.a, diff.b)}
+    sources = {os.path.realpath(run.path) for run in (diff.a, diff.b)}
     for part, _ in known:
         place = folder if len(diff.parts) == 1 else folder / _folder_name(part.name)
         while place in places.values():  # two names of the same letters and digits
             place = place.with_name(f"{place.name}-")
-        if place.resolve() in sources:
+        if os.path.realpath(place) in sources:
             raise RunError(
                 f"{place} is one of the two runs that are compared, which the comparison would "
                 "replace. Choose another folder with --out"

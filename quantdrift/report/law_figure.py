@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from quantdrift.display import clean
 from quantdrift.errors import MissingExtraError, QuantDriftError
 from quantdrift.records import check_writable
 from quantdrift.report.law_runs import LawRun
@@ -195,7 +196,7 @@ def _legend(axes: Axes, runs: Sequence[LawRun], line_label: str | None, n_absent
         handles.append(heading(f"not shown: {n_absent} without a finite logarithm"))
     names = [str(handle.get_label()) for handle in handles]
     # a legend drops names that begin with "_"
-    labels = [f" {name}" if name.startswith("_") else name for name in names]
+    labels = [f" {name}" if name.startswith("_") else clean(name) for name in names]
     legend = axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1.02))
     for text in legend.get_texts():
         text.set_parse_math(False)  # a "$" in a name is a "$"

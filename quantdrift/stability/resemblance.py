@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.display import clean
 from quantdrift.errors import ScoreError
 from quantdrift.stability.errors import ExchangeabilityWarning
 
@@ -108,5 +109,5 @@ def compare_with_calibration(
         n_calibration=n_calibration,
     )
     if not found.alike:
-        warnings.warn(found.sentence, ExchangeabilityWarning, stacklevel=3)
+        warnings.warn(clean(found.sentence), ExchangeabilityWarning, stacklevel=3)
     return found

@@ -96,7 +96,7 @@ def test_json_and_markdown(cli: Cli, runs: tuple[Path, Path, Path]) -> None:
         "| metric | A | B | B - A (95 %) | p | p (Holm) | p no worse (Holm) | needed (inputs) "
         "| verdict |"
     )
-    assert lines[2].startswith("| flip@1 | 5.0 % | 20.0 % | +15.0 pp (+")
+    assert lines[2].startswith("| `flip@1` | 5.0 % | 20.0 % | +15.0 pp (+")
     assert lines[2].endswith("| worse |")
     assert any(line.startswith("- B flips 35 inputs") for line in lines)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from gate_command_line import RULE, Cli, bad, baseline, cli, good, run_of
 
-from quantdrift.cli import Interrupted
+from quantdrift.cli import Interrupted, tell_crash
 
 __all__ = ["bad", "baseline", "cli", "good"]  # fixtures
 
@@ -272,10 +272,13 @@ def test_a_crash_is_not_taken_for_a_failure(
         raise RuntimeError("out of order")
 
     monkeypatch.setattr("quantdrift.cli.gate.gate", crash)
+    monkeypatch.setattr("quantdrift.cli.tell_crash", tell_crash)  # as users have it
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
     code, out, err = cli("gate", good)
     assert (code, out) == (2, "")
-    assert "RuntimeError: out of order" in err
+    assert err == (
+        "quantdrift: unexpected RuntimeError: out of order (QUANTDRIFT_DEBUG=1 shows where)\n"
+    )
     assert (tmp_path / "outputs").read_text() == "verdict=error\nexit-code=2\n"
 
 

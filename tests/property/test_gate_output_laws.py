@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from quantdrift.display import clean, shown
+from quantdrift.display import clean, code, prose, shown
 from quantdrift.finished.changed import Changed
-from quantdrift.gate.output.escape import code, prose
 from quantdrift.gate.output.junit import junit_text
 from quantdrift.gate.output.markdown import markdown_text
-from quantdrift.gate.output.places import json_text
+from quantdrift.gate.output.places import report_json
 from quantdrift.gate.result import GateResult, Judgement, Worst
 from quantdrift.gate.rule import parse_rule
 from quantdrift.gate.snapshot import Identity
@@ -117,4 +116,4 @@ def test_junit_and_json_of_any_names_can_be_read(name: str) -> None:
     root = ElementTree.fromstring(junit_text(judged(name)).encode())
     assert [element.tag for element in root.iter()][:2] == ["testsuites", "testsuite"]
     assert len(list(root.iter("failure"))) == 1
-    assert json_text(judged(name)).isascii()
+    assert report_json(judged(name)).isascii()

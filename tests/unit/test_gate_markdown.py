@@ -11,8 +11,7 @@ from gate_result_samples import worst as worst_input
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from quantdrift.display import clean, shown
-from quantdrift.gate.output.escape import code, prose
+from quantdrift.display import clean, code, prose, shown
 from quantdrift.gate.output.markdown import MOST_BYTES, error_markdown, markdown_text
 from quantdrift.gate.result import GateResult
 

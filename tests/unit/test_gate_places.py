@@ -16,7 +16,7 @@ from quantdrift.gate.output.markdown import markdown_text
 from quantdrift.gate.output.places import (
     check_report,
     exit_code,
-    json_text,
+    report_json,
     tell_ci,
     tell_ci_of_error,
     write_report,
@@ -32,7 +32,7 @@ JUDGED = result(WORSE, worst=(worst(),))
         ("gate.markdown", markdown_text(JUDGED)),
         ("gate.xml", junit_text(JUDGED)),
         ("GATE.XML", junit_text(JUDGED)),
-        ("new/folder/gate.json", json_text(JUDGED)),
+        ("new/folder/gate.json", report_json(JUDGED)),
     ],
 )
 def test_the_suffix_tells_the_format(tmp_path: Path, name: str, text: str) -> None:
@@ -99,7 +99,7 @@ def test_reports_know_what_is_accepted(tmp_path: Path) -> None:
 
 def test_json_is_the_result_in_ascii() -> None:
     judged = replace(JUDGED, worst=(worst("Größe \ud800"),))
-    text = json_text(judged)
+    text = report_json(judged)
     assert text.isascii()
     assert text.endswith("}\n")
     assert json.loads(text) == json.loads(json.dumps(judged.to_json()))

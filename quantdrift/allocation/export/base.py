@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from quantdrift.allocation.export.names import runtime_layers, some
 from quantdrift.allocation.solving.units import runtime_units
 from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
+from quantdrift.display import json_text
 from quantdrift.errors import UnsupportedError
 from quantdrift.widths import FULL_BITS
 
@@ -115,7 +115,7 @@ def refuse(layers: Sequence[AllocatedLayer], why: str, remedy: str) -> None:
 
 def as_json(content: Mapping[str, object]) -> str:
     """Indented, with a line break at the end."""
-    return json.dumps(content, indent=2) + "\n"
+    return f"{json_text(content)}\n"
 
 
 def _check_widths(layers: Sequence[AllocatedLayer], exporter: Exporter) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from quantdrift.display import markdown_table, prose
 from quantdrift.gate.output.cells import NAMES, rows, worst_rows, worst_title
-from quantdrift.gate.output.escape import code, prose
 from quantdrift.gate.output.words import headline, sentences, subject
 from quantdrift.gate.result import GateResult
 
@@ -67,10 +67,11 @@ def _worst(result: GateResult, *, room: int) -> str:
     title = worst_title(result)
     before = f"\n<details>\n<summary>{title}</summary>\n\n" if folded else f"\n{title}:\n\n"
     after = "\n</details>\n" if folded else ""
-    room -= len(f"{before}{_table(head, [])}{after}".encode()) + _MOST
+    empty = len(_table(head, []).encode())
+    room -= len(f"{before}{after}".encode()) + empty + _MOST
     kept = []
     for row in found:
-        room -= len(_row(head, row).encode()) + 1
+        room -= len(_table(head, [row]).encode()) - empty
         if room < 0:
             break
         kept.append(row)
@@ -80,13 +81,4 @@ def _worst(result: GateResult, *, room: int) -> str:
 
 
 def _table(head: Sequence[str], found: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
-    return "\n".join([*lines, *(_row(head, row) for row in found)])
-
-
-def _row(head: Sequence[str], row: Sequence[str]) -> str:
-    cells = (
-        code(text) if title in NAMES and text != "-" else text
-        for title, text in zip(head, row, strict=True)
-    )
-    return f"| {' | '.join(cells)} |"
+    return markdown_table(head, found, names=NAMES)

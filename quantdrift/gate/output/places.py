@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from quantdrift.display import json_text
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.gate.output.junit import SUITE, junit_text
 from quantdrift.gate.output.markdown import TITLE, error_markdown, markdown_text
@@ -15,7 +18,7 @@ from quantdrift.records import check_writable, parse_json, write_text
 __all__ = [
     "check_report",
     "exit_code",
-    "json_text",
+    "report_json",
     "tell_ci",
     "tell_ci_of_error",
     "write_report",
@@ -24,6 +27,9 @@ __all__ = [
 SUMMARY = "GITHUB_STEP_SUMMARY"
 OUTPUT = "GITHUB_OUTPUT"
 """Environment variables that hold a path, of GitHub and of those that run its actions."""
+
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+"""A pipe is opened without waiting for who reads it."""
 
 _MOST_SUMMARY = 1024 * 1024
 """Bytes. GitHub shows nothing of a step whose summary is longer."""
@@ -47,7 +53,7 @@ def exit_code(result: GateResult, *, accept_underpowered: bool) -> int:
     return EXIT_CODES["pass"] if accepted else result.exit_code
 
 
-def json_text(result: GateResult, *, accept_underpowered: bool = False) -> str:
+def report_json(result: GateResult, *, accept_underpowered: bool = False) -> str:
     """A judged run as a JSON object, in ASCII; `exit_code` is what the command ends with.
 
     Args:
@@ -56,7 +62,7 @@ def json_text(result: GateResult, *, accept_underpowered: bool = False) -> str:
     """
     code = exit_code(result, accept_underpowered=accept_underpowered)
     content = {**result.to_json(), "exit_code": code}
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    return f"{json_text(content)}\n"
 
 
 def check_report(path: Path) -> None:
@@ -110,7 +116,7 @@ def write_report(result: GateResult, path: Path, *, accept_underpowered: bool = 
             written.
     """
     check_report(path)
-    writer = _WRITERS.get(path.suffix.lower(), json_text)
+    writer = _WRITERS.get(path.suffix.lower(), report_json)
     write_text(path, writer(result, accept_underpowered=accept_underpowered), what="the report")
 
 
@@ -160,16 +166,21 @@ def _append(
 ) -> list[str]:
     """Add to what others wrote; a note if that cannot be done."""
     try:
-        held = path.read_bytes() if path.exists() else b""
-        # what stands there may end within a line
-        start = "" if not held or held.endswith(b"\n") else "\n"
-        added = f"{start}{text}".encode()
-        if most is not None and len(held) + len(added) > most:
-            return [
-                f"{what} of the CI was not written: with what is there ({len(held):,} bytes) it "
-                f"would be longer than {most:,} bytes, and none of it would be shown"
-            ]
-        with path.open("ab") as file:
+        with open(os.open(path, os.O_RDWR | os.O_CREAT | _AT_ONCE, 0o666), "r+b") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return [
+                    f"{what} of the CI was not written to {path} ({variable}): expected a file; it "
+                    "is a pipe or a device"
+                ]
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            start = "" if file.read() in {b"", b"\n"} else "\n"  # it may end within a line
+            added = f"{start}{text}".encode()
+            if most is not None and size + len(added) > most:
+                return [
+                    f"{what} of the CI was not written: with what is there ({size:,} bytes) it "
+                    f"would be longer than {most:,} bytes, and none of it would be shown"
+                ]
             file.write(added)
     except OSError as error:
         return [f"{what} of the CI was not written to {path} ({variable}): {error.strerror}"]
