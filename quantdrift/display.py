@@ -130,7 +130,7 @@ def json_text(value: Any) -> str:
 # --- Markdown ---------------------------------------------------------------------------------
 
 _PLAIN = re.compile(
-    r"(?!(?i:www)(?:\W|$))[^\W_](?:[^\W_]|[.,'%/+-])*|[<>]?[+-]?\d[\d.,]*%?|<=|>=|[%≤≥∞±/<>=-]"
+    r"(?!(?i:www)(?:\W|$))[^\W_](?:[^\W_]|[.,'%/+-])*|[<>]?[+-]?\d[\d.,]*%?|<=|>=|[%≤≥∞±+/<>=-]"
 )
 """A word that Markdown leaves alone: it starts with a letter or digit, and no sign in it marks up
 text, starts a link, a mention or a reference."""

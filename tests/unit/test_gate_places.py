@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -152,6 +153,18 @@ def test_a_place_that_cannot_be_written_is_a_note_and_the_other_is_told(tmp_path
     assert output.read_text(encoding="utf-8") == "verdict=fail\nexit-code=1\n"
     (note,) = tell_ci(JUDGED, {"GITHUB_OUTPUT": str(tmp_path)})
     assert "(GITHUB_OUTPUT): Is a directory" in note
+
+
+@pytest.mark.parametrize("place", ["pipe", "/dev/full", "/dev/null", "/dev/zero"])
+def test_a_place_that_is_no_file_is_refused_at_once(tmp_path: Path, place: str) -> None:
+    path = tmp_path / place  # an absolute one stays itself
+    if place == "pipe":
+        os.mkfifo(path)  # nobody reads or writes it: whoever opens it would wait
+    elif not path.exists():
+        pytest.skip("no such device")
+    for variable in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"):
+        (note,) = tell_ci(JUDGED, {variable: str(path)})
+        assert f"{path} ({variable}): expected a file" in note
 
 
 def test_a_summary_is_not_filled_beyond_what_is_shown(tmp_path: Path) -> None:

@@ -166,12 +166,14 @@ def _append(
 ) -> list[str]:
     """Add to what others wrote; a note if that cannot be done."""
     try:
-        with open(os.open(path, os.O_RDWR | os.O_CREAT | _AT_ONCE, 0o666), "r+b") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return [
-                    f"{what} of the CI was not written to {path} ({variable}): expected a file; it "
-                    "is a pipe or a device"
-                ]
+        place = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _AT_ONCE, 0o666)
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            os.close(place)
+            return [
+                f"{what} of the CI was not written to {path} ({variable}): expected a file; it is a "
+                "pipe or a device"
+            ]
+        with open(place, "r+b") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 1))
             start = "" if file.read() in {b"", b"\n"} else "\n"  # it may end within a line
