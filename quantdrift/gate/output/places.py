@@ -170,8 +170,8 @@ def _append(
         if not stat.S_ISREG(os.fstat(place).st_mode):
             os.close(place)
             return [
-                f"{what} of the CI was not written to {path} ({variable}): expected a file; it is a "
-                "pipe or a device"
+                f"{what} of the CI was not written to {path} ({variable}): expected a file; it is "
+                "a pipe or a device"
             ]
         with open(place, "r+b") as file:
             size = file.seek(0, os.SEEK_END)
