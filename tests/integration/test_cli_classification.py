@@ -122,7 +122,7 @@ def test_other_commands_read_the_run(quantdrift: Run) -> None:
     assert "flip@1" in quantdrift("breakdown", "made", quiet=False)
     quantdrift("run", "TINY@W2", "--data", "ROOT/kinds", "--out", "other")
     head = quantdrift("metrics", "made", "other", "--markdown", quiet=False).splitlines()[0]
-    assert head == "| data | spec | flip@1 | separation | change.accuracy | coverage@0.10 |"
+    assert head == "| data | spec | `flip@1` | separation | change.accuracy | `coverage@0.10` |"
     compared = json.loads(quantdrift("compare", "made", "other", "--json", quiet=False))
     names = [metric["metric"] for metric in compared["metrics"]]
     assert names == ["flip@1", "gold_lost@1", "accuracy", "separation"]
