@@ -28,6 +28,7 @@ from quantdrift.models.layers import LinearLayer
 from quantdrift.models.quantizable import quantizable_layers
 from quantdrift.models.reach import WeightUse
 from quantdrift.models.runtime import runtime_of
+from quantdrift.models.vetting import refuse_small_vocabulary
 from quantdrift.progress import Progress
 from quantdrift.quantizers.by_layer import MethodsByLayer
 from quantdrift.spec import Scheme
@@ -63,13 +64,16 @@ class QuantizedPair:
             name: of the model, for messages.
 
         Raises:
-            UnsupportedError: the scheme is not available, or there is nothing to quantize.
+            UnsupportedError: the scheme is not available, there is nothing to quantize, or the
+                model's tokenizer is missing.
             UnknownNameError: the scheme names a head that the model has not.
             MissingExtraError: the library that quantizes is not installed.
             DataError: the scheme names an allocation that is none for this model.
         """
         methods = MethodsByLayer(scheme)
         self.modules = list(modules)
+        for module in self.modules:
+            refuse_small_vocabulary(module, name)
         self.name, self.scheme = name, scheme
         found = quantizable_layers(self.modules, name, head=scheme.option("head"))
         self.layers: list[LinearLayer] = found.layers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from lm_eval.models.huggingface import HFLM
 from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.embeddings import default_store
 from quantdrift.measurement.noise import other_batch_size
+from quantdrift.models.resolve import ModelSource
+from quantdrift.models.vetting import loading, refuse_small_vocabulary
 from quantdrift.pair import Arm, QuantizedPair
 from quantdrift.progress import Silent, Terminal
 from quantdrift.spec import Spec
@@ -75,12 +77,15 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         """
         asked = read_spec(pretrained, scheme)
         refuse_options(options)
-        super().__init__(asked.model if isinstance(pretrained, str) else pretrained, **options)
+        named = isinstance(pretrained, str)
+        with _loading(asked.model, options) if named else nullcontext():
+            super().__init__(asked.model if named else pretrained, **options)
         if getattr(self.config, "quantization_config", None) is not None:
             raise UnsupportedError(
                 f"{asked.model} is quantized already; a pair starts from full precision. Name the "
                 "model that it was made from"
             )
+        refuse_small_vocabulary(self.model, asked.model, self.tokenizer)
         own = without_output_layer(self.model, asked.scheme)
         self.spec = Spec(model=asked.model, scheme=own)
         self.pair = QuantizedPair([self.model], own, name=asked.model)
@@ -243,3 +248,18 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
     def _tell(self, message: str) -> None:
         if self.rank == 0:
             warn(message)
+
+
+def _loading(name: str, options: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Around the loading of what transformers is given a name of, a folder or a hub id."""
+    source = ModelSource(
+        name=name,
+        canonical=Path(name).name if Path(name).is_dir() else name,
+        kind="local" if Path(name).is_dir() else "hub",
+        location=name,
+    )
+    return loading(
+        source,
+        revision=options.get("revision"),
+        trusted=bool(options.get("trust_remote_code")),
+    )

@@ -17,6 +17,7 @@ from quantdrift.models.aliases import EMBEDDED
 from quantdrift.models.full_precision import full_precision
 from quantdrift.models.quiet import quiet_loading
 from quantdrift.models.resolve import ModelSource
+from quantdrift.models.vetting import one_line, vet
 from quantdrift.quantizers import methods_of
 from quantdrift.spec import Scheme, Spec, parse
 from quantdrift_mteb.local_models import local_meta
@@ -117,10 +118,10 @@ def _hub_meta(source: ModelSource, revision: str | None, get_model_meta: GetMode
         raise
     except Exception as error:  # the hub client has many ways to say no
         if source.canonical in known_names():  # then it is the revision that is wrong
-            raise UnsupportedError(f"{source.canonical}: {_first_line(error)}") from error
+            raise UnsupportedError(f"{source.canonical}: {one_line(error)}") from error
         raise UnsupportedError(
             f"mteb knows no model {source.canonical!r}{_meant(source.canonical)}, and the hub gave "
-            f"none: {_first_line(error)}"
+            f"none: {one_line(error)}"
         ) from error
     if meta.loader is None:
         raise UnsupportedError(
@@ -157,16 +158,17 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
     def load_quantdrift_pair(
         name: str, revision: str | None = None, device: str | None = None, **kwargs: Any
     ) -> Any:
+        asked = {**base.loader_kwargs, **kwargs}
+        vet(source, base.revision, trusted=bool(asked.get("trust_remote_code")))
         if source.kind == "hub":
             model = _loaded(base, lambda: base.load_model(device=device, **kwargs))
         else:
-            arguments = {**base.loader_kwargs, **kwargs}
             if device is not None:
-                arguments["device"] = device
+                asked["device"] = device
             loader: Any = base.loader
-            model = _loaded(base, lambda: loader(source.location, revision=None, **arguments))
+            model = _loaded(base, lambda: loader(source.location, revision=None, **asked))
             # as load_model does; what it was loaded with tells its embeddings apart
-            model.mteb_model_meta = base.model_copy(update={"loader_kwargs": arguments})
+            model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
         return make_pair(model, spec, source)
 
     return load_quantdrift_pair
@@ -179,11 +181,4 @@ def _loaded(base: ModelMeta, load: Callable[[], Any]) -> Any:
     except QuantDriftError:
         raise
     except Exception as error:  # loading runs hub clients, model code and readers of many formats
-        raise UnsupportedError(f"mteb could not load {base.name}: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    if lines and isinstance(error, KeyError):  # its text is only the key
-        return f"{type(error).__name__}: {lines[0]}"
-    return lines[0] if lines else type(error).__name__
+        raise UnsupportedError(f"mteb could not load {base.name}: {one_line(error)}") from error

@@ -7,7 +7,6 @@ the reference.
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 from quantdrift.errors import MissingExtraError, RunError, UnsupportedError
 from quantdrift.models.quantization_config import method_of, nominal_bits, shortened
 from quantdrift.models.resolve import resolve
+from quantdrift.records import read_json
 from quantdrift.saving.folder import RECORD, is_candidate_folder, read_record
 
 __all__ = ["NEEDED", "Checkpoint", "find_checkpoint", "refuse_missing"]
@@ -103,7 +103,13 @@ def find_checkpoint(name: str) -> Checkpoint:
     has_modules = (folder / "modules.json").is_file()
     body = folder / _body_path(folder) if has_modules else folder
     config = _json(body / "config.json") if (body / "config.json").is_file() else {}
-    quantization = config.get("quantization_config") or config.get("compression_config") or {}
+    said = config if isinstance(config, dict) else {}
+    quantization = said.get("quantization_config") or said.get("compression_config") or {}
+    if said is not config or not isinstance(quantization, dict):
+        raise UnsupportedError(
+            f"{body / 'config.json'} is damaged: expected a JSON object, and its "
+            "quantization_config to be one"
+        )
     if is_candidate_folder(folder):
         quantization = {"quant_method": "quantdrift", **_own(folder)}
     return Checkpoint(
@@ -200,6 +206,6 @@ def _body_path(folder: Path) -> str:
 
 def _json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return read_json(file)
     except (OSError, ValueError) as error:
         raise UnsupportedError(f"{file} cannot be read: {error}") from error

@@ -44,7 +44,7 @@ def empty_body(checkpoint: Checkpoint) -> nn.Module:
     """
     from transformers import AutoConfig, AutoModel  # noqa: PLC0415 -- takes seconds to import
 
-    config = AutoConfig.from_pretrained(checkpoint.body)
+    config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
     architecture = next(iter(getattr(config, "architectures", None) or []), "")
     if architecture.endswith(_HEADS):
         raise UnsupportedError(
@@ -117,13 +117,13 @@ def load_body(
     """
     from transformers import AutoConfig, AutoModel  # noqa: PLC0415 -- takes seconds to import
 
-    config = AutoConfig.from_pretrained(folder)
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if quantization != checkpoint.quantization:
         config.quantization_config = dict(quantization)
     kwargs = load_kwargs(checkpoint, device)
     body: nn.Module
     body, info = AutoModel.from_pretrained(
-        folder, config=config, output_loading_info=True, **kwargs
+        folder, config=config, output_loading_info=True, trust_remote_code=False, **kwargs
     )
     refuse_random(checkpoint, info["missing_keys"])
     return body

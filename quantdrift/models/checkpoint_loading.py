@@ -22,11 +22,12 @@ from quantdrift.models.checkpoint_notes import of_another_model, other_settings
 from quantdrift.models.encoder_parts import differences
 from quantdrift.models.hqq_checkpoint import unpacked
 from quantdrift.models.lent_modules import body_of, dressed
-from quantdrift.models.loading_process import one_line_errors, process_undisturbed
+from quantdrift.models.loading_process import process_undisturbed
 from quantdrift.models.resolve import ModelSource
 from quantdrift.models.sentence_encoder import SentenceEncoder, load_encoder
 from quantdrift.models.stored import StoredLayers, stored_layers, stored_tensors
 from quantdrift.models.stored_gguf import stored_gguf
+from quantdrift.models.vetting import loading, refuse_small_vocabulary
 from quantdrift.saving.folder import check_weights, read_record
 from quantdrift.scoring import Similarity
 
@@ -79,7 +80,8 @@ def load_checkpoint(
             f"{checkpoint.name} says nothing of {_TAKEN}, and a server cannot lend them; expected "
             "a folder with modules.json, as SentenceTransformer.save_pretrained writes it"
         )
-    with one_line_errors(checkpoint), process_undisturbed(checkpoint):
+    what = f"checkpoint (format {checkpoint.method})"
+    with loading(_source(checkpoint), what, unpacks="hqq"), process_undisturbed(checkpoint):
         if checkpoint.gguf is not None:
             assert reference is not None  # a GGUF file has no modules.json
             body = gguf_body(checkpoint)
@@ -88,6 +90,7 @@ def load_checkpoint(
         else:
             model, stored, taken = _from_folder(checkpoint, reference, device)
     model.eval()
+    refuse_small_vocabulary(model, checkpoint.name)
     notes = []
     if not checkpoint.has_modules:
         named = ", ".join([*taken, _TAKEN])

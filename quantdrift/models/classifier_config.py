@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.resolve import ModelSource
+from quantdrift.records import read_json
 
-__all__ = ["ClassifierKind", "classifier_kind", "is_classifier", "is_cross_encoder"]
+__all__ = [
+    "ClassifierKind",
+    "classifier_kind",
+    "is_classifier",
+    "is_cross_encoder",
+    "model_json",
+]
 
 ClassifierKind = Literal["text", "image", "audio", "timm"]
 """What a classifier takes; "timm" is an image classifier that timm loads."""
@@ -21,6 +27,8 @@ _BY_ARCHITECTURE: dict[str, ClassifierKind] = {
     "ForAudioClassification": "audio",
 }
 _ST_CONFIG = "config_sentence_transformers.json"
+_MAX_JSON = 1 << 26
+"""Bytes of a model's settings; a list of the weights of the largest models takes a tenth."""
 
 
 def is_classifier(source: ModelSource) -> bool:
@@ -47,13 +55,13 @@ def classifier_kind(source: ModelSource, revision: str | None = None) -> Classif
     Raises:
         UnsupportedError: as for `is_classifier`.
     """
-    config = _json(source, "config.json", revision)
+    config = model_json(source, "config.json", revision)
     kind = _kind_of(config)
     if kind is None:
         return None
     # sentence-transformers keeps its embedding models in files of the same names
-    if _json(source, "modules.json", revision):
-        said = _json(source, _ST_CONFIG, revision).get("model_type")
+    if model_json(source, "modules.json", revision):
+        said = model_json(source, _ST_CONFIG, revision).get("model_type")
         return kind if said == "CrossEncoder" else None
     return kind
 
@@ -71,30 +79,42 @@ def is_cross_encoder(source: ModelSource, revision: str | None = None) -> bool:
         UnsupportedError: as for `is_classifier`.
     """
     if classifier_kind(source, revision) == "text":
-        config = _json(source, "config.json", revision)
+        config = model_json(source, "config.json", revision)
         # transformers writes no labels where there are two
-        if len(config.get("id2label") or {0: "", 1: ""}) == 1:
+        labels = config.get("id2label")
+        if isinstance(labels, dict) and len(labels) == 1:
             return True
-    if not _json(source, "modules.json", revision):
+    if not model_json(source, "modules.json", revision):
         return False
-    return bool(_json(source, _ST_CONFIG, revision).get("model_type") == "CrossEncoder")
+    return bool(model_json(source, _ST_CONFIG, revision).get("model_type") == "CrossEncoder")
 
 
 def _kind_of(config: Mapping[str, Any]) -> ClassifierKind | None:
     # first, as transformers writes both for a model of timm
-    for name in config.get("architectures") or ():
+    architectures = config.get("architectures")
+    for name in architectures if isinstance(architectures, list) else ():
         for part, kind in _BY_ARCHITECTURE.items():
-            if part in name:
+            if part in str(name):
                 return kind
     if isinstance(config.get("architecture"), str):  # timm's own layout
-        known = config.get("pretrained_cfg") or {}
-        n_classes = config.get("num_classes", known.get("num_classes"))
+        known = config.get("pretrained_cfg")
+        inner = known.get("num_classes") if isinstance(known, dict) else None
+        n_classes = config.get("num_classes", inner)
         return None if n_classes == 0 else "timm"
     return None
 
 
-def _json(source: ModelSource, file: str, revision: str | None) -> dict[str, Any]:
-    """What a JSON file of a model says; a list becomes {"": list}, no file an empty dict."""
+def model_json(source: ModelSource, file: str, revision: str | None = None) -> dict[str, Any]:
+    """What a JSON file of a model says; a list becomes {"": list}, no file an empty dict.
+
+    Args:
+        source: where the model lies.
+        file: path in its folder.
+        revision: of a hub model.
+
+    Raises:
+        UnsupportedError: it is damaged, or the hub cannot be reached.
+    """
     path = Path(source.location) / file
     if source.kind == "hub":
         found = _from_hub(source, file, revision)
@@ -104,7 +124,7 @@ def _json(source: ModelSource, file: str, revision: str | None) -> dict[str, Any
     elif not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, limit=_MAX_JSON)
     except (OSError, ValueError) as error:
         raise UnsupportedError(f"{path} cannot be read: {error}") from error
     return content if isinstance(content, dict) else {"": content}

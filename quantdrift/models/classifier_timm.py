@@ -14,9 +14,9 @@ from torch import Tensor
 from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.models.classifier import Classifier
 from quantdrift.models.classifier_images import as_pictures
-from quantdrift.models.classifier_transformers import refused_loading
 from quantdrift.models.quiet import quiet_loading
 from quantdrift.models.resolve import ModelSource
+from quantdrift.models.vetting import loading
 
 __all__ = ["load_timm"]
 
@@ -44,10 +44,8 @@ def load_timm(
         import timm.data  # noqa: PLC0415 -- as above
     except (ImportError, OSError, RuntimeError) as error:  # torchvision's wheel may not fit torch's
         raise MissingExtraError("timm", "timm", needed_for=f"the model {source.name!r}") from error
-    try:
+    with loading(source, "classifier", revision=revision):
         module: Any = timm.create_model(_timm_name(source, revision), pretrained=True)
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError) as error:
-        raise refused_loading(source, error) from error
     said = dict(module.pretrained_cfg)
     n_classes = int(module.num_classes)
     if n_classes < 2:  # noqa: PLR2004 -- one class is no choice

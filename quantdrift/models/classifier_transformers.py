@@ -16,8 +16,9 @@ from quantdrift.models.classifier_images import as_pictures
 from quantdrift.models.quiet import quiet_loading
 from quantdrift.models.reading import reading_digest
 from quantdrift.models.resolve import ModelSource
+from quantdrift.models.vetting import loading, refuse_small_vocabulary
 
-__all__ = ["load_transformers", "refused_loading"]
+__all__ = ["load_transformers"]
 
 _NO_LIMIT = 10**6
 """Tokenizers without a limit of their own have one of 10^30."""
@@ -52,23 +53,20 @@ def load_transformers(
     disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there; ours are shown instead
     if takes == "image":
         _need_pillow()
-    try:
-        config = transformers.AutoConfig.from_pretrained(source.location, revision=revision)
+    options = {"revision": revision, "trust_remote_code": False}
+    with loading(source, "classifier", revision=revision):
+        config = transformers.AutoConfig.from_pretrained(source.location, **options)
         classes = _classes(config, source)
         auto: Any = (
             transformers.AutoModelForSequenceClassification
             if takes == "text"
             else transformers.AutoModelForImageClassification
         )
-        module, info = auto.from_pretrained(
-            source.location, revision=revision, output_loading_info=True
-        )
+        module, info = auto.from_pretrained(source.location, output_loading_info=True, **options)
         reader_of: Any = (
             transformers.AutoTokenizer if takes == "text" else transformers.AutoImageProcessor
         )
-        reader = reader_of.from_pretrained(source.location, revision=revision)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-        raise refused_loading(source, error) from error
+        reader = reader_of.from_pretrained(source.location, **options)
     _refuse_incomplete(module, info, source)
     module = module.eval().to(device)
     if takes == "image":
@@ -80,6 +78,7 @@ def load_transformers(
             prepare=_Processed(processor=reader),
             description=_description(module, reader),
         )
+    refuse_small_vocabulary(module, source.name, reader)
     limit = _length_limit(module, reader)
     paddable = _agree_on_padding(module, reader)
     return Classifier(
@@ -90,20 +89,6 @@ def load_transformers(
         prepare=_Tokenized(tokenizer=reader, limit=limit, paddable=paddable),
         description=f"at most {limit} tokens\n{reading_digest([_Holder(reader)], [module])}",
         one_by_one=not paddable,
-    )
-
-
-def refused_loading(source: ModelSource, error: BaseException) -> UnsupportedError:
-    """What is said of a model that cannot be loaded.
-
-    Args:
-        source: where it lies.
-        error: what the library said.
-    """
-    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    where = "from the hub" if source.kind == "hub" else f"from {source.location}"
-    return UnsupportedError(
-        f"the classifier {source.name!r} ({source.canonical}) cannot be loaded {where}: {first}"
     )
 
 

@@ -21,6 +21,7 @@ from quantdrift.models.head import find_head, head_modules
 from quantdrift.models.quiet import quiet_loading
 from quantdrift.models.reading import reading_digest
 from quantdrift.models.resolve import ModelSource
+from quantdrift.models.vetting import loading, refuse_small_vocabulary
 
 __all__ = ["CrossEncoderModel", "load_cross_encoder"]
 
@@ -124,19 +125,13 @@ def load_cross_encoder(
         ) from error
     _refuse_other_kinds(source, revision)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there; ours are shown instead
-    try:
+    with loading(source, "cross-encoder", revision=revision):
         model = CrossEncoder(source.location, device=str(device), revision=revision)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        where = "from the hub" if source.kind == "hub" else f"from {source.location}"
-        raise UnsupportedError(
-            f"the cross-encoder {source.name!r} ({source.canonical}) cannot be loaded {where}: "
-            f"{first}"
-        ) from error
     n_scores = int(model.num_labels)
     if n_scores != 1:
         raise _several_scores(source, n_scores)
     model.eval()
+    refuse_small_vocabulary(model, source.name)
     _score_in_float32(model)
     return CrossEncoderModel(model=model, source=source)
 

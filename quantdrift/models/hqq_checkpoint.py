@@ -23,6 +23,7 @@ from quantdrift.display import NAME, shown
 from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.models.checkpoint import Checkpoint
 from quantdrift.models.stored import weight_files
+from quantdrift.records import read_json
 
 __all__ = ["unpacked"]
 
@@ -64,7 +65,7 @@ def unpacked(checkpoint: Checkpoint) -> Iterator[Path]:
         try:
             shutil.copytree(checkpoint.folder, target, ignore=_weights_of(checkpoint.body))
             _write_weights(checkpoint.body, body)
-            config = json.loads((body / "config.json").read_text(encoding="utf-8"))
+            config = read_json(body / "config.json")
             config.pop("quantization_config", None)
             (body / "config.json").write_text(json.dumps(config), encoding="utf-8")
         except OSError as error:

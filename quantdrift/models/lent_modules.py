@@ -62,7 +62,7 @@ def dressed(
     clone._modules[place] = body
     if tokenizer is not None:
         holder = "processor" if hasattr(first, "processor") else "tokenizer"
-        setattr(clone, holder, AutoTokenizer.from_pretrained(tokenizer))
+        setattr(clone, holder, AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False))
     model = SentenceTransformer(
         modules=[clone, *(copy.deepcopy(module) for module in others)],
         device=str(device),

@@ -1,4 +1,4 @@
-"""Loading by other people's libraries: the process left as it was, what goes wrong in one line."""
+"""Loading by other people's libraries, with the process left as it was."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from collections.abc import Iterator
 
 import torch
 
-from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.models.checkpoint import NEEDED, Checkpoint
 from quantdrift.quantizers.quiet_imports import import_gptqmodel, silenced
 
-__all__ = ["one_line_errors", "process_undisturbed"]
+__all__ = ["process_undisturbed"]
 
 
 @contextlib.contextmanager
@@ -31,23 +30,3 @@ def process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(precision)
-
-
-@contextlib.contextmanager
-def one_line_errors(checkpoint: Checkpoint) -> Iterator[None]:
-    """What goes wrong in the libraries that load, as one line that names the checkpoint.
-
-    Raises:
-        UnsupportedError: in place of whatever they raise.
-    """
-    try:
-        yield
-    except QuantDriftError:
-        raise
-    except Exception as error:  # a dozen libraries read these formats, each with its own errors
-        lines = str(error).strip().splitlines()
-        first = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-        raise UnsupportedError(
-            f"the checkpoint {checkpoint.name} (format {checkpoint.method}) cannot be loaded from "
-            f"{checkpoint.folder}: {first}"
-        ) from error

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from quantdrift.display import shown
+
 __all__ = ["method_of", "nominal_bits", "shortened"]
 
 _WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
@@ -25,7 +27,7 @@ def method_of(quantization: Mapping[str, Any]) -> str:
     """
     if quantization.get("load_in_4bit") or quantization.get("load_in_8bit"):
         return "bitsandbytes"
-    return str(quantization.get("quant_method", "unknown"))
+    return shown(str(quantization.get("quant_method", "unknown")))
 
 
 def nominal_bits(quantization: Mapping[str, Any]) -> float | None:

@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from quantdrift.display import shown
 from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.models.quiet import quiet_loading
 from quantdrift.models.resolve import ModelSource
+from quantdrift.models.vetting import loading, refuse_small_vocabulary
 from quantdrift.saving.folder import is_onnx_folder
 from quantdrift.scoring import Similarity
 
@@ -67,11 +69,15 @@ def pick_device(wanted: str | None = None) -> torch.device:
     """The device asked for, else the best there is: cuda, then mps, then cpu."""
     if wanted is not None:
         try:
-            return torch.device(wanted)
-        except RuntimeError as error:
+            device = torch.device(wanted)
+            torch.zeros(1, device=device).item()  # torch believes in any device until it is used
+        except Exception as error:  # each kind of device has errors of its own
+            there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+            there += ["mps"] if torch.backends.mps.is_available() else []
             raise UnsupportedError(
-                f"unknown device {wanted!r}; expected cpu, cuda, cuda:0, mps"
+                f"the device {shown(wanted)} cannot be used here; expected {' or '.join(there)}"
             ) from error
+        return device
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
@@ -104,20 +110,15 @@ def load_encoder(
             "sentence-transformers", "models", needed_for="running a model"
         ) from error
     disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there; ours are shown instead
-    try:
+    with loading(source, revision=revision):
         if on_onnx:
             from quantdrift.models.onnx_encoder import load_onnx  # noqa: PLC0415 -- imports those above
 
             model: SentenceTransformer = load_onnx(source.location, device)
         else:
             model = SentenceTransformer(source.location, device=str(device), revision=revision)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        where = "from the hub" if source.kind == "hub" else f"from {source.location}"
-        raise UnsupportedError(
-            f"the model {source.name!r} ({source.canonical}) cannot be loaded {where}: {first}"
-        ) from error
     model.eval()
+    refuse_small_vocabulary(model, source.name)
     name = str(model.similarity_fn_name or "cosine")
     if name not in set(Similarity):
         raise UnsupportedError(

@@ -6,7 +6,7 @@ below the layer's name. So nothing here needs to know a format.
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +16,24 @@ import torch
 from torch import nn
 
 from quantdrift.bits import BitsReport
+from quantdrift.display import shown
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.stored_size import stored_size
+from quantdrift.records import parse_json, read_json
 
-__all__ = ["StoredLayers", "StoredTensor", "stored_layers", "stored_tensors", "weight_files"]
+__all__ = [
+    "StoredLayers",
+    "StoredTensor",
+    "read_head",
+    "stored_layers",
+    "stored_tensors",
+    "weight_files",
+]
 
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 """Types that hold weights as they are; a code has any other."""
+_MAX_HEAD = 100_000_000
+"""Bytes of a head, as in safetensors' own reader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +82,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         files = weight_files(folder, "model.safetensors")
         old = [] if files else weight_files(folder, "pytorch_model.bin")
         for file in files:
-            found |= _safetensors_head(file)
+            found |= read_head(file)
         for file in old:
             state = torch.load(file, map_location="meta", weights_only=True)
             found |= {name: _described(tensor) for name, tensor in state.items()}
@@ -91,12 +102,27 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     Args:
         folder: of a model.
         name: such as model.safetensors.
+
+    Raises:
+        UnsupportedError: the index is damaged, or leads out of the folder.
     """
+    if (folder / name).is_file():  # transformers, too, looks for it first
+        return [folder / name]
     index = folder / f"{name}.index.json"
-    if index.is_file():
-        content = json.loads(index.read_text(encoding="utf-8"))
-        return [folder / file for file in sorted(set(content["weight_map"].values()))]
-    return [folder / name] if (folder / name).is_file() else []
+    if not index.is_file():
+        return []
+    try:
+        shards = set(read_json(index, limit=_MAX_HEAD)["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnsupportedError(
+            f"{index} is damaged, expected a weight_map from names to files: {error}"
+        ) from error
+    for file in shards:
+        if not isinstance(file, str) or Path(file).name != file:
+            raise UnsupportedError(
+                f"{index} names the file {shown(str(file))}; expected files beside it"
+            )
+    return [folder / file for file in sorted(shards)]
 
 
 def stored_layers(
@@ -172,19 +198,43 @@ def _layer_of(name: str, layers: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _safetensors_head(file: Path) -> dict[str, StoredTensor]:
-    with file.open("rb") as opened:
+def read_head(file: Path) -> dict[str, StoredTensor]:
+    """The tensors of a safetensors file by name, as its head tells them.
+
+    Raises:
+        UnsupportedError: it is cut short, or damaged.
+    """
+    try:
+        tensors, told, there = _head(file)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _damaged(file, str(error)) from error
+    if told != there:
+        raise _damaged(file, f"its head tells of {told:,} bytes, and {there:,} are there")
+    return tensors
+
+
+def _head(file: Path) -> tuple[dict[str, StoredTensor], int, int]:
+    """The tensors, the bytes that they take, and those that are there."""
+    size = file.stat().st_size if file.is_file() else 0  # a pipe would be waited for
+    with file.open("rb") if size else io.BytesIO() as opened:
         length = int.from_bytes(opened.read(8), "little")
-        head = json.loads(opened.read(length))
-    return {
+        head = parse_json(opened.read(min(length, size, _MAX_HEAD)), once=True)
+    tensors = {
         name: StoredTensor(
-            dtype=entry["dtype"],
-            shape=tuple(entry["shape"]),
-            n_bytes=entry["data_offsets"][1] - entry["data_offsets"][0],
+            dtype=str(entry["dtype"]),
+            shape=tuple(map(int, entry["shape"])),
+            n_bytes=int(entry["data_offsets"][1]) - int(entry["data_offsets"][0]),
         )
         for name, entry in head.items()
         if name != "__metadata__"
     }
+    return tensors, sum(tensor.n_bytes for tensor in tensors.values()), size - 8 - length
+
+
+def _damaged(file: Path, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{file} is damaged or cut short, expected a safetensors file: {why}. Copy it here again"
+    )
 
 
 def _described(tensor: torch.Tensor) -> StoredTensor:
