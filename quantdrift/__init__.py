@@ -11,6 +11,7 @@ from __future__ import annotations
 __version__ = "0.1.0"
 
 _MODULES = {
+    "Embeddings": "api",
     "Evidence": "evidence",
     "GapRouter": "routing.router",
     "QuantDriftError": "errors",
@@ -25,13 +26,13 @@ _MODULES = {
     "StabilityCheck": "stability",
     "StabilityMonitor": "stability",
     "compare_runs": "comparison",
+    "drift": "api",
     "measure": "metrics",
     "parse_metric": "metrics",
     "parse_scheme": "spec",
     "parse_spec": "spec",
     "read_beir_folder": "datasets.retrieval",
     "read_run": "runs",
-    "run_spec": "measurement.job",
     "score_embeddings": "scoring",
 }
 

@@ -39,6 +39,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "images": ("PIL",),
         "timm": ("timm",),
         "figures": ("matplotlib",),
+        "pandas": ("pandas",),
     }
 )
 """Extra of quantdrift to the modules that it brings."""

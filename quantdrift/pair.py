@@ -22,6 +22,7 @@ from quantdrift.calibration.activations import quantized_inputs
 from quantdrift.calibration.driver import LayerCandidate, put_in_place
 from quantdrift.calibration.maker import CandidateMaker
 from quantdrift.calibration.sample import Sample
+from quantdrift.errors import UnsupportedError
 from quantdrift.models.aside import put_aside
 from quantdrift.models.fingerprint import weights_fingerprint
 from quantdrift.models.layers import LinearLayer
@@ -31,7 +32,7 @@ from quantdrift.models.runtime import runtime_of
 from quantdrift.models.vetting import refuse_small_vocabulary
 from quantdrift.progress import Progress
 from quantdrift.quantizers.by_layer import MethodsByLayer
-from quantdrift.spec import Scheme
+from quantdrift.spec import Scheme, parse_scheme
 
 __all__ = ["Arm", "QuantizedPair"]
 
@@ -41,9 +42,12 @@ Arm = Literal["reference", "candidate"]
 class QuantizedPair:
     """A model that can be its own quantized candidate.
 
-    >>> pair = QuantizedPair([nn.Sequential(nn.Linear(8, 4))], parse_scheme("W4"))  # doctest: +SKIP
-    >>> with pair.candidate():  # doctest: +SKIP
-    ...     ...  # the model's linear layers hold 4-bit weights here
+    >>> model = nn.Linear(8, 4)
+    >>> pair = QuantizedPair(model, "W4-rtn")
+    >>> with pair.candidate():  # its weights have 4 bits here
+    ...     levels = len(model.weight[0].unique())
+    >>> levels <= 16
+    True
 
     Attributes:
         name: of the model.
@@ -54,24 +58,35 @@ class QuantizedPair:
     """
 
     def __init__(
-        self, modules: Sequence[nn.Module], scheme: Scheme, *, name: str = "model"
+        self,
+        modules: nn.Module | Sequence[nn.Module],
+        scheme: Scheme | str,
+        *,
+        name: str = "model",
     ) -> None:
         """Find the layers and check that the scheme can be made.
 
         Args:
-            modules: the outermost torch modules of the model.
-            scheme: how the candidate is made.
+            modules: the model, or its outermost torch modules.
+            scheme: how the candidate is made, e.g. "W4-rtn".
             name: of the model, for messages.
 
         Raises:
+            SpecError: the scheme does not parse.
             UnsupportedError: the scheme is not available, there is nothing to quantize, or the
                 model's tokenizer is missing.
             UnknownNameError: the scheme names a head that the model has not.
             MissingExtraError: the library that quantizes is not installed.
             DataError: the scheme names an allocation that is none for this model.
         """
+        scheme = parse_scheme(scheme) if isinstance(scheme, str) else scheme
         methods = MethodsByLayer(scheme)
-        self.modules = list(modules)
+        # a SentenceTransformer is a module and a sequence of its parts
+        self.modules = [modules] if isinstance(modules, nn.Module) else list(modules)
+        if wrong := [part for part in self.modules if not isinstance(part, nn.Module)]:
+            raise UnsupportedError(
+                f"expected a torch module or a list of them; got {type(wrong[0]).__name__}"
+            )
         for module in self.modules:
             refuse_small_vocabulary(module, name)
         self.name, self.scheme = name, scheme

@@ -8,12 +8,13 @@ other files: what was changed, or comes from another run, is refused when it is 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantdrift.display import NAME, shorten
 from quantdrift.errors import RunError
@@ -30,6 +31,12 @@ from quantdrift.records import (
     whole_folder,
 )
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from quantdrift.finished.changed import Changed
+    from quantdrift.statistics import Estimate
+
 __all__ = ["Run", "classifies", "find_runs", "read_run", "refuse_copies", "write_run"]
 
 FORMAT = "quantdrift-run"
@@ -40,17 +47,87 @@ PROBE = "probe.npz"
 _MAKE = "quantdrift run SPEC --data FOLDER"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run:
     """A finished run.
+
+    `run["gold_lost@3"]` is the estimate of a metric.
 
     Attributes:
         path: its folder.
         record: the content of run.json.
+        keeper: what keeps a temporary folder, as long as it lives.
     """
 
     path: Path
     record: Mapping[str, Any]
+    keeper: object = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Run of {self.record['spec']} on {self.record['data']['name']}, in {self.path}>"
+
+    def __getitem__(self, metric: str) -> Estimate:
+        """The estimate of a metric: value, 95 % interval, number of inputs.
+
+        Args:
+            metric: e.g. "flip@1"; all are in docs/metrics.md.
+
+        Raises:
+            UnknownNameError: there is no such metric.
+            MetricError: it looks deeper than the stored ranks.
+        """
+        from quantdrift.metrics import parse_metric  # noqa: PLC0415 -- scipy
+
+        return parse_metric(metric)(self.evidence())
+
+    def changed(self, k: int = 1) -> list[Changed]:
+        """The inputs whose first answer changed: relevant ones lost first, then the largest gaps.
+
+        Args:
+            k: how many of the first ranks are looked at, as a set.
+
+        Raises:
+            RunError: fewer ranks are stored.
+        """
+        from quantdrift.finished.changed import changed_inputs  # noqa: PLC0415 -- it is above this
+
+        return changed_inputs(self.evidence(), k)
+
+    def to_pandas(self, metrics: Iterable[str] = ()) -> pd.DataFrame:
+        """One row per input, as a data frame of pandas.
+
+        The index is the input's id. `flip` says whether the first answer changed; `gap`,
+        `candidate_gap`, `epsilon` and `S` are in score units, `separation` = gap / (2 epsilon);
+        `reference` and `candidate` are the first answers, `reference_score` and `candidate_score`
+        what each arm gave to its own, `reference_relevant` and `candidate_relevant` are missing
+        where an input has no labels. Every metric gets a column of its name.
+
+        Args:
+            metrics: e.g. ["ndcg@10", "change.ndcg@10"].
+
+        Raises:
+            MissingExtraError: pandas is not installed.
+            UnknownNameError: there is no such metric.
+            MetricError: it has no value per input, or looks deeper than the stored ranks.
+        """
+        from quantdrift.finished.frame import frame_of  # noqa: PLC0415 -- pandas
+
+        return frame_of(self.evidence(), metrics)
+
+    def save(self, folder: str | Path) -> Run:
+        """Write the run to a folder, replacing an earlier run at that place.
+
+        Args:
+            folder: may hold an earlier run, nothing else.
+
+        Raises:
+            RunError: the place holds something that is not a run, or it cannot be written.
+        """
+        place = Path(folder).expanduser().absolute()
+        check_place(place)
+        with whole_folder(place, what="the run") as inside:
+            shutil.copytree(self.path, inside, dirs_exist_ok=True)
+        return Run(path=place, record=self.record)
 
     def evidence(self) -> Evidence:
         """The evidence, read from the folder.
@@ -175,7 +252,7 @@ def _others(path: Path) -> list[str]:
     return found
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: str | Path) -> Run:
     """The run that lies in a folder.
 
     Args:
@@ -184,7 +261,7 @@ def read_run(path: Path) -> Run:
     Raises:
         RunError: it is not a run folder, or one that this version cannot read.
     """
-    path = Path(path)  # a string will do
+    path = Path(path)
     folder = path.parent if path.name == RECORD else path
     record_path = folder / RECORD
     if not record_path.is_file():
@@ -314,7 +391,7 @@ _FIELDS: Mapping[str, _Kind] = {
     "data": _OBJECT,
     **{
         f"data/{name}": _TEXT
-        for name in ("name", "fingerprint", "split", "subset", "kind", "inputs", "harness")
+        for name in ("name", "fingerprint", "split", "subset", "kind", "inputs", "harness", "path")
     },
     **{
         f"data/{name}": _COUNT

@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from torch import nn
-
 from quantdrift.allocation import unchosen
 from quantdrift.calibration.sample import calibration_texts
-from quantdrift.errors import QuantDriftError, UnsupportedError
-from quantdrift.models.aliases import EMBEDDED
+from quantdrift.errors import UnsupportedError
 from quantdrift.models.full_precision import refuse_quantized
 from quantdrift.models.layers import modules_of
-from quantdrift.models.resolve import resolve
+from quantdrift.models.resolve import name_in_config
 from quantdrift.pair import Arm
 from quantdrift.pair import QuantizedPair as Weights
 from quantdrift.quantizers import methods_of
@@ -97,7 +94,7 @@ class QuantizedPair:
         methods_of(made)
         calibration_texts(made)  # a file that is not there is better known now
         modules = modules_of(model)
-        shown = name or _name_of(modules) or type(model).__name__
+        shown = name or name_in_config(modules) or type(model).__name__
         if not modules:
             raise UnsupportedError(
                 f"{shown} holds no torch module, so there is nothing to quantize; a pair needs a "
@@ -221,24 +218,3 @@ def refuse_unchosen(pair: QuantizedPair, why: str) -> None:
         UnsupportedError: a criterion has to choose its widths, and has not.
     """
     unchosen.refuse_unchosen(pair.pair, why, named='QuantizedPair(model, "allocation.json")')
-
-
-def _name_of(modules: list[nn.Module]) -> str | None:
-    """Where the first of the modules came from, as its config says; a short name if it has one."""
-    for outermost in modules:
-        for module in outermost.modules():
-            config = getattr(module, "config", None)
-            name = getattr(config, "_name_or_path", None) or getattr(config, "name_or_path", None)
-            if isinstance(name, str) and name.strip() == name and name:
-                return _short(name)
-    return None
-
-
-def _short(location: str) -> str:
-    for alias in EMBEDDED:
-        try:
-            if resolve(alias).location == location:
-                return alias
-        except QuantDriftError:
-            continue
-    return location

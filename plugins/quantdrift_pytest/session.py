@@ -130,6 +130,6 @@ def current() -> Session:
             "this needs pytest and its plugin quantdrift, and neither a session nor the plugin is "
             "active: run it in a test, without -p no:quantdrift and, where "
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD is set, with -p quantdrift. In a program "
-            "take quantdrift.run_spec and quantdrift.gate"
+            "take quantdrift.drift and quantdrift.gate"
         )
     return _RUNNING[-1]

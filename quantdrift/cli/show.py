@@ -116,14 +116,13 @@ class _Found:
 
     @property
     def title(self) -> str:
-        data = self.run.record.get("data")
-        name = data.get("name") if isinstance(data, dict) else None
-        what = "another class" if classifies(self.run.record) else "another first answer"
+        record = self.run.record
+        what = "another class" if classifies(record) else "another first answer"
         if self.k > 1:
             what = f"other first {self.k}"
         parts = ", ".join(f"{n:,} {kind}" for kind, n in self.counts.items())
         return (
-            f"{shown(str(self.run.record.get('spec')))} on {shown(str(name))}: "
+            f"{shown(record['spec'])} on {shown(record['data']['name'])}: "
             f"{len(self.every):,} of {self.n_inputs:,} inputs have {what}"
             + (f" ({parts})" if parts else "")
         )
@@ -141,7 +140,7 @@ class _Found:
     def to_json(self) -> dict[str, Any]:
         return {
             "path": str(self.run.path),
-            "spec": self.run.record.get("spec"),
+            "spec": self.run.record["spec"],
             "k": self.k,
             "n_inputs": self.n_inputs,
             "n_changed": len(self.every),

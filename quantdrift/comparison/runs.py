@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from quantdrift.comparison.matching import cautions, in_both, matching_rows
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, MetricError, parse_metric
-from quantdrift.runs import Run, classifies
+from quantdrift.runs import Run, classifies, read_run
 from quantdrift.statistics import PairedComparison, PairedSample, compare_samples
 
 __all__ = ["CLASSIFICATION_METRICS", "DEFAULT_METRICS", "Comparison", "compare_runs"]
@@ -90,9 +91,9 @@ class Comparison:
 
 
 def compare_runs(
-    a: Run,
-    b: Run,
-    metrics: Sequence[Metric] | None = None,
+    a: Run | str | Path,
+    b: Run | str | Path,
+    metrics: Sequence[Metric | str] | None = None,
     *,
     margin: float | None = None,
     alpha: float = 0.05,
@@ -101,10 +102,10 @@ def compare_runs(
     """Compare two runs of the same data and reference, metric by metric.
 
     Args:
-        a: the run that is compared with.
-        b: the run that is asked about.
-        metrics: which; if not given, those of `DEFAULT_METRICS` (of `CLASSIFICATION_METRICS` on
-            classification data) that these runs define.
+        a: the run that is compared with, or its folder.
+        b: the run that is asked about, or its folder.
+        metrics: which, e.g. ["flip@1", "ndcg@10"]; if not given, those of `DEFAULT_METRICS` (of
+            `CLASSIFICATION_METRICS` on classification data) that these runs define.
         margin: by how much B may be worse, in each metric's own unit; None for no such test.
         alpha: level of the verdicts, over all metrics together.
         seed: of resampling and permutations.
@@ -118,13 +119,15 @@ def compare_runs(
         raise QuantDriftError(
             f"alpha is a probability from {LEAST_ALPHA:g} to {MOST_ALPHA}, say 0.05; got {alpha:g}"
         )
+    a, b = (run if isinstance(run, Run) else read_run(Path(run)) for run in (a, b))
     one, other = a.evidence(), b.evidence()
     if not one.n_inputs:
         raise RunError(f"there is nothing to compare: {a.path} holds no inputs")
     one, other, shared = in_both(a, b, one, other)
     order = matching_rows(a, b, one, other)
     names = CLASSIFICATION_METRICS if classifies(a.record) else DEFAULT_METRICS
-    chosen = [parse_metric(name) for name in names] if metrics is None else metrics
+    asked = names if metrics is None else [metrics] if isinstance(metrics, str) else metrics
+    chosen = [parse_metric(one) if isinstance(one, str) else one for one in asked]
     samples = []
     for metric in dict.fromkeys(chosen):
         try:

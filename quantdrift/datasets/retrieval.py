@@ -11,10 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from quantdrift.datasets.beir_files import (
     LAYOUT,
     check_string,
+    excerpt,
     find_file,
     find_qrels,
     read_qrels,
@@ -24,6 +26,8 @@ from quantdrift.datasets.beir_files import (
 from quantdrift.errors import DataError
 
 __all__ = ["RetrievalDataset", "read_beir_folder"]
+
+Texts = Mapping[str, str | Mapping[str, str]] | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,42 @@ class RetrievalDataset:
             raise DataError(message) from error
         object.__setattr__(self, "qrels", qrels)
         self.validate()
+
+    @classmethod
+    def of(
+        cls,
+        queries: Texts,
+        documents: Texts,
+        qrels: Mapping[str, Mapping[str, int]] | None = None,
+        *,
+        name: str = "data",
+    ) -> RetrievalDataset:
+        """A dataset of texts in memory.
+
+        >>> RetrievalDataset.of(["which?"], {"d1": "this", "d2": "that"}).document_ids
+        ('d1', 'd2')
+
+        Args:
+            queries: id to text, or texts, which are called "0", "1", ...
+            documents: likewise; a text may be {"title", "text"}, which are joined as in beir.
+            qrels: query id to document id to grade, relevant if above 0.
+            name: what reports call it.
+
+        Raises:
+            DataError: as the class.
+        """
+        (query_ids, query_texts), (document_ids, document_texts) = (
+            _named(texts) for texts in (queries, documents)
+        )
+        return cls(
+            name=name,
+            query_ids=query_ids,
+            queries=query_texts,
+            document_ids=document_ids,
+            documents=document_texts,
+            qrels=qrels or {},
+            split="test",
+        )
 
     def validate(self) -> None:
         """Check that the parts fit together; runs by itself when a dataset is made.
@@ -176,6 +216,22 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
         notes=tuple(notes),
         path=folder.resolve(),
     )
+
+
+def _named(texts: Texts) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Ids and texts."""
+    if isinstance(texts, str):
+        raise DataError(f"expected texts, a list or id to text; got one string, {excerpt(texts)}")
+    if not isinstance(texts, Mapping):
+        texts = {str(number): text for number, text in enumerate(texts)}
+    return tuple(texts), tuple(map(_text_of, texts.values()))
+
+
+def _text_of(text: Any) -> Any:
+    """A text; of a title and a text, both as `read_beir_folder` joins them."""
+    if isinstance(text, Mapping):
+        return f"{text.get('title') or ''} {text.get('text') or ''}".strip()
+    return text
 
 
 def _check_texts(ids: Sequence[str], texts: Sequence[str], where: str, one: str, many: str) -> None:

@@ -60,8 +60,7 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     Raises:
         QuantDriftError: data that are named cannot be read, or are others.
     """
-    said = run.record.get("data")
-    said = said if isinstance(said, Mapping) else {}
+    said: Mapping[str, Any] = run.record["data"]
     if data is not None and task is not None:
         raise QuantDriftError("expected either --data FOLDER or --task NAME; got both")
     if data is not None and _has_samples(data):
@@ -76,7 +75,7 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
 def _remembered(run: Run, said: Mapping[str, Any]) -> Texts:
     name, path = said.get("name"), said.get("path")
     load: Callable[[], Dataset]
-    if isinstance(path, str) and path:
+    if path:
         how, place = "--data FOLDER", path
         load = partial(read_folder, Path(path), _split(said))
     elif name in task_names():
@@ -162,9 +161,8 @@ def _ours(run: Run, said: Mapping[str, Any]) -> bool:
 
 def _digests(said: Mapping[str, Any]) -> list[str]:
     """Of the data, and of all of it where the run saw a part."""
-    whole = said.get("corpus_size")
-    part = whole.get("corpus_fingerprint") if isinstance(whole, Mapping) else None
-    return [str(one) for one in (said.get("fingerprint"), part) if one]
+    part = (said.get("corpus_size") or {}).get("corpus_fingerprint")
+    return [one for one in (said.get("fingerprint"), part) if one]
 
 
 def _split(said: Mapping[str, Any]) -> str:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from quantdrift.datasets.labelled import ClassificationDataset
 from quantdrift.errors import DataError
 from quantdrift.measurement.class_readings import by_logits, by_probe
-from quantdrift.measurement.classification import (
-    Classified,
-    LabelledJob,
-    measure_classes,
-)
+from quantdrift.measurement.classification import LabelledJob, measure_classes
 from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.encoding import Settings
 from quantdrift.measurement.readers import Reader, check_scheme, load_reader
 from quantdrift.measurement.record import describe_run, now
+from quantdrift.models.sentence_encoder import SentenceEncoder
 from quantdrift.progress import Progress
 from quantdrift.runs import Run, check_place, write_run
 from quantdrift.spec import Spec
@@ -35,6 +32,7 @@ def run_classification(
     progress: Progress,
     device: str | None = None,
     revision: str | None = None,
+    encoder: SentenceEncoder | None = None,
 ) -> Run:
     """Measure which classes a scheme changes and write the run.
 
@@ -47,6 +45,7 @@ def run_classification(
         progress: where progress is shown.
         device: where the model runs; the best there is if not given.
         revision: of a hub model.
+        encoder: the model, where it is an embedding model that is loaded already.
 
     Returns:
         The finished run.
@@ -57,7 +56,7 @@ def run_classification(
     check_scheme(spec, dataset.kind)
     check_place(out.absolute())
     started = now()
-    reader = load_reader(spec, dataset.kind, device=device, revision=revision)
+    reader = load_reader(spec, dataset.kind, device=device, revision=revision, encoder=encoder)
     job = labelled_job(reader, spec, dataset, settings=settings, store=store, progress=progress)
     if reader.classes is None:
         reading = by_probe(job.probe(probe_labels(dataset, spec.model)))
@@ -70,7 +69,7 @@ def run_classification(
         measured,
         settings,
         model=reader.model,
-        data=describe_labelled(dataset, measured),
+        data=describe_labelled(dataset, len(measured.reading.classes), measured.notes),
         reading=reading.record,
         started=started,
     )
@@ -141,7 +140,9 @@ def probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]:
     return labels
 
 
-def describe_labelled(dataset: ClassificationDataset, measured: Classified) -> Mapping[str, Any]:
+def describe_labelled(
+    dataset: ClassificationDataset, n_classes: int, notes: Sequence[str] = ()
+) -> Mapping[str, Any]:
     """What run.json says of a dataset and of the classes that were told apart."""
     return {
         "name": dataset.name,
@@ -150,8 +151,8 @@ def describe_labelled(dataset: ClassificationDataset, measured: Classified) -> M
         "split": dataset.split,
         "fingerprint": dataset.fingerprint,
         "n_inputs": len(dataset.test.ids),
-        "n_classes": len(measured.reading.classes),
+        "n_classes": n_classes,
         "n_train": 0 if dataset.train is None else len(dataset.train.ids),
-        "warnings": [*dataset.warnings, *measured.notes],
+        "warnings": [*dataset.warnings, *notes],
         "path": None if dataset.path is None else str(dataset.path),
     }

@@ -158,7 +158,7 @@ def _one(
     side = job.run()
     classified = measure_classes(job, side, reading, labels=dataset.test.labels)
     neighbours = measure_neighbours(job, side)
-    described = describe_labelled(dataset, classified)
+    described = describe_labelled(dataset, len(reading.classes), classified.notes)
     searched = {
         "name": f"{dataset.name}-self",
         "kind": "self-retrieval",

@@ -21,6 +21,7 @@ from quantdrift.measurement.refusals import check_pair
 from quantdrift.measurement.rerank_job import run_reranking
 from quantdrift.measurement.versus_job import run_versus
 from quantdrift.models.endpoint.encoder import Servers
+from quantdrift.models.sentence_encoder import SentenceEncoder
 from quantdrift.progress import Progress
 from quantdrift.runs import Run
 from quantdrift.spec import Spec
@@ -41,6 +42,7 @@ def measure(
     revision: str | None = None,
     shortlist: Shortlist | None = None,
     servers: Servers | None = None,
+    models: tuple[SentenceEncoder | None, SentenceEncoder | None] = (None, None),
 ) -> Run:
     """Measure a pair on data of either kind and write the run.
 
@@ -55,6 +57,7 @@ def measure(
         revision: of a hub model.
         shortlist: documents of each query that a cross-encoder ranks again; None to search.
         servers: how servers are asked, where a model is on one.
+        models: reference and candidate, as far as they are loaded already.
 
     Returns:
         The finished run.
@@ -62,14 +65,15 @@ def measure(
     Raises:
         QuantDriftError: anything that keeps the run from being made; nothing is left behind.
     """
-    check_pair(pair, dataset, reranks=shortlist is not None)
-    job: Callable[..., Run] = run_spec
+    loaded = models != (None, None)
+    check_pair(pair, dataset, reranks=shortlist is not None, loaded=loaded)
+    job: Callable[..., Run] = partial(run_spec, encoder=models[0])
     if isinstance(dataset, ClassificationDataset):
-        job = run_classification
+        job = partial(run_classification, encoder=models[0])
     elif shortlist is not None:
         job = partial(run_reranking, shortlist=shortlist)
     elif isinstance(pair, Versus):
-        job = partial(run_versus, servers=servers)
+        job = partial(run_versus, servers=servers, models=models)
     return job(
         pair,
         dataset,

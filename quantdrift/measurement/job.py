@@ -16,7 +16,7 @@ from quantdrift.measurement.retrieval import Inputs, Settings, measure_retrieval
 from quantdrift.measurement.steps import Job
 from quantdrift.measurement.text_inputs import text_inputs
 from quantdrift.models.full_precision import full_precision, refuse_quantized
-from quantdrift.models.sentence_encoder import load_encoder, pick_device
+from quantdrift.models.sentence_encoder import SentenceEncoder, load_encoder, pick_device
 from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.quantizers import methods_of
@@ -37,6 +37,7 @@ def run_spec(
     progress: Progress,
     device: str | None = None,
     revision: str | None = None,
+    encoder: SentenceEncoder | None = None,
 ) -> Run:
     """Measure a pair on a dataset and write the run.
 
@@ -49,6 +50,7 @@ def run_spec(
         progress: where progress is shown.
         device: where the model runs; the best there is if not given.
         revision: of a hub model.
+        encoder: the model, where it is loaded already.
 
     Returns:
         The finished run.
@@ -56,7 +58,9 @@ def run_spec(
     Raises:
         QuantDriftError: anything that keeps the run from being made; nothing is left behind.
     """
-    opened = open_pair(spec, dataset, places=[out], device=device, revision=revision)
+    opened = open_pair(
+        spec, dataset, places=[out], device=device, revision=revision, encoder=encoder
+    )
     measured = measure_retrieval(
         opened.pair,
         opened.queries,
@@ -134,6 +138,7 @@ def open_pair(
     places: Iterable[Path],
     device: str | None = None,
     revision: str | None = None,
+    encoder: SentenceEncoder | None = None,
 ) -> Opened:
     """Load a pair for a dataset; everything that can be refused is refused before.
 
@@ -143,6 +148,7 @@ def open_pair(
         places: folders that runs will be written to.
         device: where the model runs; the best there is if not given.
         revision: of a hub model.
+        encoder: the model, where it is loaded already.
 
     Raises:
         QuantDriftError: scheme, model, device or a place cannot be used.
@@ -151,10 +157,11 @@ def open_pair(
     texts = calibration_texts(spec.scheme)
     for place in places:
         check_place(place.absolute())
-    source = full_precision(spec.model)
-    refuse_classifier(source)
     started = now()
-    encoder = load_encoder(source, device=pick_device(device), revision=revision)
+    if encoder is None:
+        source = full_precision(spec.model)
+        refuse_classifier(source)
+        encoder = load_encoder(source, device=pick_device(device), revision=revision)
     refuse_quantized([encoder.module], spec.model)
     return Opened(
         pair=QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model)),
@@ -163,7 +170,11 @@ def open_pair(
         similarity=encoder.similarity,
         dataset=dataset.name,
         calibration=None if texts is None else text_inputs(encoder, texts),
-        model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
+        model={
+            "canonical": encoder.source.canonical,
+            "kind": encoder.source.kind,
+            "revision": revision,
+        },
         started=started,
     )
 

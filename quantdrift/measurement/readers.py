@@ -25,7 +25,7 @@ from quantdrift.models.classifier import is_classifier, load_classifier
 from quantdrift.models.classifier_config import is_cross_encoder
 from quantdrift.models.full_precision import full_precision, refuse_quantized
 from quantdrift.models.resolve import ModelSource
-from quantdrift.models.sentence_encoder import load_encoder, pick_device
+from quantdrift.models.sentence_encoder import SentenceEncoder, load_encoder, pick_device
 from quantdrift.pair import QuantizedPair
 from quantdrift.quantizers import methods_of
 from quantdrift.spec import Scheme, Spec
@@ -89,7 +89,12 @@ def check_scheme(spec: Spec, kind: Kind) -> None:
 
 
 def load_reader(
-    spec: Spec, kind: Kind, *, device: str | None = None, revision: str | None = None
+    spec: Spec,
+    kind: Kind,
+    *,
+    device: str | None = None,
+    revision: str | None = None,
+    encoder: SentenceEncoder | None = None,
 ) -> Reader:
     """Load the model of a spec for inputs of a kind.
 
@@ -98,14 +103,15 @@ def load_reader(
         kind: of the inputs.
         device: where the model runs; the best there is if not given.
         revision: of a hub model.
+        encoder: the model, where it is an embedding model that is loaded already.
 
     Raises:
         QuantDriftError: there is no such model, or it takes another kind of inputs.
     """
-    source = full_precision(spec.model)
+    source = full_precision(spec.model) if encoder is None else encoder.source
     where = pick_device(device)
     model = {"canonical": source.canonical, "kind": source.kind, "revision": revision}
-    if is_classifier(source):
+    if encoder is None and is_classifier(source):
         classifier = load_classifier(source, device=where, revision=revision)
         _check_kind(spec.model, classifier.takes, kind)
         refuse_quantized([classifier.module], spec.model)
@@ -133,14 +139,14 @@ def load_reader(
             model=model,
         )
     _check_kind(spec.model, "text", kind)
-    encoder = load_encoder(source, device=where, revision=revision)
-    refuse_quantized([encoder.module], spec.model)
+    embedder = encoder or load_encoder(source, device=where, revision=revision)
+    refuse_quantized([embedder.module], spec.model)
     return Reader(
         name=spec.model,
-        module=encoder.module,
+        module=embedder.module,
         gives="embeddings",
         classes=None,
-        inputs=lambda part: text_inputs(encoder, part.inputs, ids=part.ids),
+        inputs=lambda part: text_inputs(embedder, part.inputs, ids=part.ids),
         model=model,
     )
 

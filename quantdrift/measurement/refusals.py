@@ -18,13 +18,16 @@ from quantdrift.versus import Versus
 __all__ = ["check_pair", "check_spec", "refuse_for_classes", "refuse_for_reranking"]
 
 
-def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False) -> None:
+def check_pair(
+    pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, loaded: bool = False
+) -> None:
     """Refuse a pair that cannot be measured on data of this kind.
 
     Args:
         pair: what is to be measured.
         dataset: on what.
         reranks: whether a cross-encoder ranks a shortlist of it again.
+        loaded: whether the models are in memory, so that their names name nothing.
 
     Raises:
         QuantDriftError: pair, or pair and data, can be known to be impossible.
@@ -36,18 +39,22 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False) 
                 f'"{pair}" on classification data is not available; expected MODEL@SCHEME there, '
                 "or data in BEIR layout for two models"
             )
-        if not is_endpoint(pair.reference):
+        if not loaded and not is_endpoint(pair.reference):
             resolve(pair.reference)
         return
-    check_spec(pair)
+    check_spec(pair, loaded=loaded)
     if isinstance(dataset, ClassificationDataset):
         refuse_for_classes(pair, dataset.kind)
     elif reranks:
         refuse_for_reranking(pair.scheme)
 
 
-def check_spec(spec: Spec) -> None:
+def check_spec(spec: Spec, *, loaded: bool = False) -> None:
     """Refuse a spec that no data can be measured with.
+
+    Args:
+        spec: model and scheme.
+        loaded: whether the model is in memory, so that its name names nothing.
 
     Raises:
         QuantDriftError: a setting has no effect or a wrong value, or there is no such model.
@@ -56,7 +63,8 @@ def check_spec(spec: Spec) -> None:
     if spec.scheme.criterion is not None:
         settings_of(spec.scheme)
     calibration_texts(spec.scheme)
-    full_precision(spec.model)
+    if not loaded:
+        full_precision(spec.model)
 
 
 def refuse_for_classes(spec: Spec, kind: Kind) -> None:

@@ -15,14 +15,19 @@ from quantdrift.models.checkpoint_loading import load_checkpoint
 from quantdrift.models.resolve import resolve
 from quantdrift.models.sentence_encoder import Role, SentenceEncoder
 from quantdrift.models.stored_candidate import StoredCandidate
-from quantdrift.models.two_models import TwoModels
+from quantdrift.models.two_models import LoadedCandidate, TwoModels
 from quantdrift.versus import Versus
 
 __all__ = ["open_checkpoint"]
 
 
 def open_checkpoint(
-    versus: Versus, dataset: RetrievalDataset, *, device: torch.device, revision: str | None
+    versus: Versus,
+    dataset: RetrievalDataset,
+    *,
+    device: torch.device,
+    revision: str | None,
+    models: tuple[SentenceEncoder | None, SentenceEncoder | None] = (None, None),
 ) -> OpenedVersus:
     """Load both; everything that can be refused is refused before.
 
@@ -33,25 +38,34 @@ def open_checkpoint(
         dataset: what they will embed.
         device: where they run.
         revision: of a reference on the hub.
+        models: reference and candidate, as far as they are loaded already.
 
     Raises:
         QuantDriftError: one of them cannot be used, or not beside the other.
     """
-    source = resolve(versus.reference)
-    checkpoint = find_checkpoint(versus.candidate)
-    refuse_missing(checkpoint)
-    refuse_reference(source, checkpoint)
-    reference = load_reference(source, device=device, revision=revision)
-    candidate = StoredCandidate(load_checkpoint(checkpoint, reference, device=device))
-    models = TwoModels(reference, candidate)
+    reference, loaded = models
+    checkpoint = None if loaded is not None else find_checkpoint(versus.candidate)
+    if checkpoint is not None:
+        refuse_missing(checkpoint)
+    if reference is None:
+        source = resolve(versus.reference)
+        refuse_reference(source, checkpoint)
+        reference = load_reference(source, device=device, revision=revision)
+    candidate: StoredCandidate | LoadedCandidate
+    if checkpoint is not None:
+        candidate = StoredCandidate(load_checkpoint(checkpoint, reference, device=device))
+    else:
+        assert loaded is not None  # one of the two is there
+        candidate = LoadedCandidate(loaded, reference)
+    pair = TwoModels(reference, candidate)
     return OpenedVersus(
-        pair=models,
-        queries=_inputs(models, reference, "query", dataset.query_ids, dataset.queries),
-        documents=_inputs(models, reference, "document", dataset.document_ids, dataset.documents),
+        pair=pair,
+        queries=_inputs(pair, reference, "query", dataset.query_ids, dataset.queries),
+        documents=_inputs(pair, reference, "document", dataset.document_ids, dataset.documents),
         similarity=reference.similarity,
         model={
-            "canonical": source.canonical,
-            "kind": source.kind,
+            "canonical": reference.source.canonical,
+            "kind": reference.source.kind,
             "revision": revision,
             "candidate": candidate.identify(),
         },

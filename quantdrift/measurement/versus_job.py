@@ -12,7 +12,7 @@ from quantdrift.measurement.retrieval import Settings, measure_retrieval
 from quantdrift.measurement.versus_checkpoint import open_checkpoint
 from quantdrift.measurement.versus_server import open_server
 from quantdrift.models.endpoint.encoder import Servers
-from quantdrift.models.sentence_encoder import pick_device
+from quantdrift.models.sentence_encoder import SentenceEncoder, pick_device
 from quantdrift.progress import Progress
 from quantdrift.runs import Run, check_place, write_run
 from quantdrift.versus import Versus
@@ -31,6 +31,7 @@ def run_versus(
     device: str | None = None,
     revision: str | None = None,
     servers: Servers | None = None,
+    models: tuple[SentenceEncoder | None, SentenceEncoder | None] = (None, None),
 ) -> Run:
     """Measure a candidate against its reference on a dataset and write the run.
 
@@ -44,6 +45,7 @@ def run_versus(
         device: where the models run; the best there is if not given.
         revision: of a reference on the hub.
         servers: how servers are asked, where a model is on one.
+        models: reference and candidate, as far as they are loaded already.
 
     Returns:
         The finished run.
@@ -54,7 +56,7 @@ def run_versus(
     check_place(out.absolute())
     started = now()
     where = pick_device(device)
-    if versus.on_server:
+    if versus.on_server and models == (None, None):
         opened = open_server(
             versus,
             dataset,
@@ -64,7 +66,7 @@ def run_versus(
             revision=revision,
         )
     else:
-        opened = open_checkpoint(versus, dataset, device=where, revision=revision)
+        opened = open_checkpoint(versus, dataset, device=where, revision=revision, models=models)
     measured = measure_retrieval(
         opened.pair,
         opened.queries,

@@ -67,19 +67,24 @@ def headline_metrics() -> list[Metric]:
     ]
 
 
-def measure(evidence: Evidence, metrics: Iterable[Metric] | None = None) -> dict[str, Estimate]:
+def measure(
+    evidence: Evidence, metrics: Iterable[Metric | str] | None = None
+) -> dict[str, Estimate]:
     """Estimates by metric string, in the order asked for.
 
     Args:
         evidence: of one run.
-        metrics: which; the default ones if not given, and of these the ones that look deeper than
-            the stored ranks are undefined.
+        metrics: which, e.g. ["flip@1", "gold_lost@3"]; the default ones if not given, and of these
+            the ones that look deeper than the stored ranks are undefined.
 
     Raises:
+        UnknownNameError: there is no such metric.
         MetricError: a metric that was asked for looks deeper than the stored ranks.
     """
     if metrics is not None:
-        return {str(metric): metric(evidence) for metric in metrics}
+        asked = [metrics] if isinstance(metrics, str) else metrics
+        chosen = [parse_metric(one) if isinstance(one, str) else one for one in asked]
+        return {str(metric): metric(evidence) for metric in chosen}
     found = {}
     for metric in default_metrics():
         try:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from quantdrift.errors import UnknownNameError, UnsupportedError
+from quantdrift.errors import QuantDriftError, UnknownNameError, UnsupportedError
 from quantdrift.models.aliases import ALIASES, EMBEDDED
 
-__all__ = ["ModelSource", "resolve"]
+__all__ = ["ModelSource", "name_in_config", "resolve"]
 
 NAMES_GROUP = "quantdrift.model_names"
 
@@ -24,13 +25,13 @@ class ModelSource:
     Attributes:
         name: as the user wrote it.
         canonical: hub id, or the folder's name for a local one.
-        kind: how it is had.
+        kind: how it is had; "loaded" if the user has it in memory.
         location: what a loader takes: a path, or the hub id.
     """
 
     name: str
     canonical: str
-    kind: Literal["embedded", "local", "hub"]
+    kind: Literal["embedded", "local", "hub", "loaded"]
     location: str
 
 
@@ -72,6 +73,34 @@ def resolve(name: str) -> ModelSource:
         [*ALIASES, *known],
         hint="(expected a short name, a hub id like org/name, or a folder)",
     )
+
+
+def name_in_config(modules: Iterable[Any]) -> str | None:
+    """Where the first of some torch modules came from, as its config says.
+
+    Args:
+        modules: the outermost modules of a loaded model.
+
+    Returns:
+        A short name if it has one; None if no config says.
+    """
+    for outermost in modules:
+        for module in outermost.modules():
+            config = getattr(module, "config", None)
+            name = getattr(config, "_name_or_path", None) or getattr(config, "name_or_path", None)
+            if isinstance(name, str) and name.strip() == name and name:
+                return _short(name)
+    return None
+
+
+def _short(location: str) -> str:
+    for alias in EMBEDDED:
+        try:
+            if resolve(alias).location == location:
+                return alias
+        except QuantDriftError:
+            continue
+    return location
 
 
 def _local(name: str, path: Path) -> ModelSource:

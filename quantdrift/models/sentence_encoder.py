@@ -20,7 +20,7 @@ from quantdrift.models.vetting import loading, refuse_small_vocabulary
 from quantdrift.saving.folder import is_onnx_folder
 from quantdrift.scoring import Similarity
 
-__all__ = ["Role", "SentenceEncoder", "load_encoder", "pick_device"]
+__all__ = ["Role", "SentenceEncoder", "encoder_of", "load_encoder", "pick_device"]
 
 Role = Literal["query", "document"]
 
@@ -118,6 +118,20 @@ def load_encoder(
         else:
             model = SentenceTransformer(source.location, device=str(device), revision=revision)
     model.eval()
+    return encoder_of(model, source)
+
+
+def encoder_of(model: Any, source: ModelSource) -> SentenceEncoder:
+    """A SentenceTransformer that is loaded.
+
+    Args:
+        model: the model.
+        source: where it came from.
+
+    Raises:
+        UnsupportedError: it compares embeddings in a way that is not known here, or its tokenizer
+            is missing.
+    """
     refuse_small_vocabulary(model, source.name)
     name = str(model.similarity_fn_name or "cosine")
     if name not in set(Similarity):

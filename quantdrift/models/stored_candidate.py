@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -17,6 +16,7 @@ from quantdrift.bits import BitsReport
 from quantdrift.models.checkpoint import NEEDED
 from quantdrift.models.checkpoint_loading import LoadedCheckpoint
 from quantdrift.models.encoder_parts import encoder_parts, floating_dtype
+from quantdrift.models.fingerprint import add_tensor
 from quantdrift.models.layers import find_linears
 from quantdrift.models.reading import reading_digest
 from quantdrift.models.runtime import runtime_of
@@ -68,7 +68,7 @@ class StoredCandidate:
             }
             digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
             for name, tensor in sorted(self.encoder.module.state_dict().items()):
-                _update(digest, name, tensor)
+                add_tensor(digest, name, tensor)
             self._digest = digest.hexdigest()
         return self._digest
 
@@ -140,22 +140,6 @@ def runtime_of_encoder(encoder: SentenceEncoder) -> dict[str, str]:
 def in_body(name: str) -> str:
     """A layer's name below its module of sentence-transformers, which keep theirs in 0.model."""
     return name.split(".", 2)[-1]
-
-
-def _update(digest: Any, name: str, value: object) -> None:
-    """Add a tensor, or what a packed one consists of."""
-    if not isinstance(value, Tensor):
-        return
-    if hasattr(value, "__tensor_flatten__"):
-        inner, settings = value.__tensor_flatten__()
-        digest.update(f"{name}:{type(value).__name__}:{settings};".encode())
-        for part in inner:
-            _update(digest, f"{name}.{part}", getattr(value, part))
-        return
-    digest.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
-    data = value.detach().cpu().contiguous().flatten()
-    if data.numel():
-        digest.update(data.view(torch.uint8).numpy().data)
 
 
 def _version(package: str) -> str:

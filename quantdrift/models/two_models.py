@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from quantdrift.bits import BitsReport
 from quantdrift.calibration.sample import Sample
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.encoder_parts import differences
 from quantdrift.models.fingerprint import weights_fingerprint
 from quantdrift.models.layers import find_linears
 from quantdrift.models.reach import WeightUse
@@ -26,14 +28,65 @@ from quantdrift.models.sentence_encoder import Role, SentenceEncoder
 from quantdrift.models.stored_candidate import StoredCandidate, in_body
 from quantdrift.progress import Progress
 
-__all__ = ["TwoModels"]
+__all__ = ["LoadedCandidate", "TwoModels"]
+
+
+class LoadedCandidate:
+    """A candidate that the user has in memory; what made it is not known here.
+
+    Attributes:
+        notes: in what beside weights it differs from its reference.
+        layers: None, as which of its layers are quantized is not known.
+    """
+
+    layers: Sequence[str] | None = None
+
+    def __init__(self, encoder: SentenceEncoder, reference: SentenceEncoder) -> None:
+        """Nothing is computed yet.
+
+        Args:
+            encoder: the model.
+            reference: what it is compared with.
+
+        Raises:
+            UnsupportedError: the two compare embeddings in different ways.
+        """
+        if encoder.similarity != reference.similarity:
+            raise UnsupportedError(
+                f"the candidate {encoder.source.name} compares embeddings by {encoder.similarity}, "
+                f"the reference {reference.source.name} by {reference.similarity}; expected two "
+                "models with one similarity_fn_name"
+            )
+        self._encoder = encoder
+        self.notes = tuple(differences(reference, encoder))
+
+    def encode(self, texts: Sequence[str], role: Role, batch_size: int) -> NDArray[np.float32]:
+        """Embed texts, float32 [n, dim]."""
+        return self._encoder.encode(texts, role, batch_size)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of its weights."""
+        return weights_fingerprint([self._encoder.module])
+
+    def bits(self) -> None:
+        """Bits per weight are not known."""
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where it came from, as JSON values."""
+        source = self._encoder.source
+        return {"name": source.name, "canonical": source.canonical, "kind": source.kind}
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records of how it is quantized, as JSON values."""
+        return {"notes": list(self.notes)}
 
 
 class TwoModels:
     """Two embedding models, of which one answers at a time; used as a `QuantizedPair` is.
 
     Attributes:
-        layers: names of the candidate's packed layers.
+        layers: names of the candidate's packed layers; None where they are not known.
         query_only: False; both sides are embedded by the candidate.
         needs_calibration: False; the candidate is made already.
     """
@@ -41,7 +94,9 @@ class TwoModels:
     query_only = False
     needs_calibration = False
 
-    def __init__(self, reference: SentenceEncoder, candidate: StoredCandidate) -> None:
+    def __init__(
+        self, reference: SentenceEncoder, candidate: StoredCandidate | LoadedCandidate
+    ) -> None:
         """Pair them; both keep their weights.
 
         Args:
@@ -53,7 +108,7 @@ class TwoModels:
         self._linears = find_linears([reference.module])
         self._reached: set[str] = set()
         self._active = False
-        self.layers: Sequence[str] = candidate.layers
+        self.layers: Sequence[str] | None = candidate.layers
 
     def encode(self, texts: Sequence[str], role: Role, batch_size: int) -> NDArray[np.float32]:
         """Embed texts by the model that is in place, float32 [n, dim]."""
@@ -81,8 +136,10 @@ class TwoModels:
         return runtime_of(self._linears[0].parameter if self._linears else first)
 
     @property
-    def never_reached(self) -> list[str]:
+    def never_reached(self) -> list[str] | None:
         """Names of the reference's layers that the candidate packs and no observed pass used."""
+        if self.layers is None:
+            return None
         packed = set(self.layers)
         return [
             layer.name
@@ -117,8 +174,8 @@ class TwoModels:
         finally:
             self._active = False
 
-    def bits(self) -> BitsReport:
-        """Bits per weight of the candidate, counted from what is stored."""
+    def bits(self) -> BitsReport | None:
+        """Bits per weight of the candidate, counted from what is stored; None where not known."""
         return self._candidate.bits()
 
     def describe(self) -> dict[str, Any]:

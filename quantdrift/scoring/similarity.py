@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quantdrift.errors import ScoreError
+from quantdrift.errors import ScoreError, UnknownNameError
 
 __all__ = ["Similarity", "check_embeddings", "prepare", "scores_from_products"]
 
@@ -24,6 +24,13 @@ class Similarity(StrEnum):
     COSINE = "cosine"
     DOT = "dot"
     EUCLIDEAN = "euclidean"  # the score is minus the distance
+
+    @classmethod
+    def of(cls, name: str) -> Similarity:
+        """The similarity of a name; UnknownNameError if there is none."""
+        if name not in set(cls):
+            raise UnknownNameError("similarity", name, cls, hint=f"(expected {', '.join(cls)})")
+        return cls(name)
 
 
 def prepare(embeddings: Any, similarity: Similarity, device: torch.device) -> Tensor:

@@ -36,7 +36,7 @@ def score_embeddings(
     reference_documents: Any,
     candidate_documents: Any,
     *,
-    similarity: Similarity = Similarity.COSINE,
+    similarity: Similarity | str = Similarity.COSINE,
     k: int = 200,
     excluded: NDArray[Any] | None = None,
     offset: int = 0,
@@ -53,7 +53,7 @@ def score_embeddings(
         reference_documents: [n_docs, dim]; read a tile at a time, so a memory map stays on disk.
         candidate_documents: [n_docs, dim_c]; the same object as `reference_documents` when only the
             query side is quantized.
-        similarity: how embeddings become scores.
+        similarity: how embeddings become scores: "cosine", "dot" or "euclidean".
         k: how many items of either ranking to keep.
         excluded: int64 [n_queries], per query one document position that does not count (a
             self-match), or -1. Positions count from `offset`, as in the result.
@@ -66,11 +66,12 @@ def score_embeddings(
 
     Raises:
         ScoreError: shapes do not fit, or a score is not finite.
+        UnknownNameError: there is no such similarity.
     """
     n_docs = _check_shapes(
         reference_queries, candidate_queries, reference_documents, candidate_documents, k
     )
-    device = torch.device(device)
+    device, similarity = torch.device(device), Similarity.of(similarity)
     queries = (
         prepare(reference_queries, similarity, device),
         prepare(candidate_queries, similarity, device),

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -145,11 +144,8 @@ def test_data_that_have_moved_are_named(run: Run, data: Path, cli: Cli) -> None:
     assert "text of d" in out
 
 
-@pytest.mark.parametrize("said", [None, [], "x", {"path": 7}, {"path": "\0", "fingerprint": "x"}])
-def test_a_record_that_says_something_else_gives_ids(
-    run: Run, tmp_path: Path, cli: Cli, said: Any
-) -> None:
-    changed = replace(run, record={**run.record, "data": said})
+def test_a_path_that_is_none_gives_ids(run: Run) -> None:
+    changed = replace(run, record={**run.record, "data": {"path": "\0", "fingerprint": "x"}})
     assert read_texts(changed).inputs == {}
 
 
@@ -263,9 +259,7 @@ def test_classes_speak_for_themselves(tmp_path: Path, cli: Cli) -> None:
         classes=("joy", "anger"),
         labels=dataset.test.labels,
     )
-    reading: Any = type("Reading", (), {"classes": ("joy", "anger")})
-    measured: Any = type("Measured", (), {"reading": reading, "notes": ()})
-    record = {"spec": "m@W4", "data": describe_labelled(dataset, measured)}
+    record = {"spec": "m@W4", "data": describe_labelled(dataset, 2)}
     write_run(tmp_path / "run", evidence=evidence, record=record)
     code, out, _ = cli(tmp_path / "run")
     assert code == 0
