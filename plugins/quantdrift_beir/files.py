@@ -121,7 +121,7 @@ def encode_both(
             "n_queries": len(queries),
             "n_documents": len(corpus),
             "fingerprint": whose["data"],
-            "warnings": warnings_of(left_out),
+            "warnings": [*warnings_of(left_out), *job.notes],
         },
         left_out=len(queries) - len(kept),
         started=started,

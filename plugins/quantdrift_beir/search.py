@@ -122,7 +122,7 @@ def _measured(
             "n_queries": len(queries),
             "n_documents": len(document_ids),
             "fingerprint": digest_of_data(queries, corpus),
-            "warnings": warnings_of(left_out),
+            "warnings": [*warnings_of(left_out), *measured.notes],
         },
         left_out=measured.left_out,
         started=started,

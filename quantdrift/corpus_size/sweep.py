@@ -170,6 +170,7 @@ def measure_sizes(
             fingerprint=arms.fingerprint,
             candidate_fingerprint=arms.candidate_fingerprint,
             seconds=job.seconds,
+            notes=job.notes,
         )
         for state in states
     ]

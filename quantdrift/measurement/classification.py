@@ -231,5 +231,5 @@ def measure_classes(
         left_out=left_out,
         seconds=dict(job.seconds),
         reading=reading,
-        notes=tuple(notes),
+        notes=(*notes, *job.notes),
     )

@@ -26,10 +26,18 @@ from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress
 from quantdrift.scoring import check_embeddings
 
-__all__ = ["Encoding", "Settings"]
+__all__ = ["Encoding", "Settings", "same_share"]
 
 PROBE = 2
 """Inputs that are run once with an eye on which layers they reach."""
+MANY = 0.1
+"""Share of embeddings that are another's from which on it is said."""
+FEW = 10
+"""Inputs below which it is not: one that is there twice is no sign then."""
+LOOKED_AT = 10_000
+"""Embeddings at most that are held against each other."""
+SAME = 1000
+"""Steps of the largest number below which embeddings are the same: batches change last digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +67,7 @@ class Encoding:
         store: where embeddings are kept, and layers that were calibrated.
         progress: where progress is shown.
         seconds: time per stage so far.
+        notes: what deserves a word of the embeddings so far, one sentence each.
     """
 
     pair: Pair
@@ -66,6 +75,7 @@ class Encoding:
     store: EmbeddingStore
     progress: Progress
     seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @contextmanager
     def stage(self, name: str, shown: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -115,6 +125,13 @@ class Encoding:
         with self.stage(name, name, len(side.ids)) as tell:
             vectors = self.encoded(side, side.order(), weights, self.settings.batch_size, tell)
             check_embeddings(vectors, arm=arm, what=side.role, ids=side.ids)
+        share = 0.0 if name.endswith("logits") else same_share(vectors)
+        if share >= MANY and len(vectors) >= FEW:
+            self.notes.append(
+                f"{arm}: {100 * share:.0f} % of the {what or f'{side.role} embeddings'} are the "
+                "very same as another's; either inputs are there twice, or the model does not tell "
+                "them apart (its tokenizer may be another model's)"
+            )
         return vectors
 
     def encoded(
@@ -145,3 +162,17 @@ class Encoding:
             order=digest_of(order),
             runtime=None if side.elsewhere else self.pair.runtime,
         )
+
+
+def same_share(vectors: Vectors) -> float:
+    """The share of embeddings that are the very same as one before them, 0 to 1.
+
+    >>> same_share(np.array([[1, 0], [0, 1], [1, 0], [1, 0]], dtype=np.float32))
+    0.5
+
+    Args:
+        vectors: float32 [n, dim]; of many a part is looked at.
+    """
+    some = np.asarray(vectors[:: -(-len(vectors) // LOOKED_AT)])
+    rounded = np.rint(some / (np.abs(some).max(initial=0) or 1) * SAME)
+    return 1 - len({row.tobytes() for row in rounded.astype(np.int16)}) / len(some)

@@ -38,12 +38,14 @@ class Neighbours:
         candidate_fingerprint: digest of the candidate; None if it was not taken.
         left_out: number of inputs that layers were measured on.
         seconds: time per stage.
+        notes: what deserves a word of the embeddings, one sentence each.
     """
 
     evidence: Evidence
     fingerprint: str
     left_out: int
     seconds: Mapping[str, float]
+    notes: tuple[str, ...]
     candidate_fingerprint: str | None = None
 
 
@@ -106,4 +108,5 @@ def measure_neighbours(job: LabelledJob, side: OneSide) -> Neighbours:
         candidate_fingerprint=side.candidate_fingerprint,
         left_out=left_out,
         seconds=dict(job.seconds),
+        notes=tuple(job.notes),
     )

@@ -81,7 +81,9 @@ def describe_run(
         reading: how logits were had, where they were.
     """
     estimates = measure(measured.evidence)
-    bits = pair.bits()
+    bits, made = pair.bits(), pair.describe()
+    # what runs a model by itself, as some harnesses do, sees no embeddings and has no notes
+    notes = [*data.get("warnings", ()), *getattr(measured, "notes", ()), *_on_what_is_ranked(made)]
     return {
         "spec": str(spec),
         "model": {
@@ -93,8 +95,12 @@ def describe_run(
             "layers_never_reached": pair.never_reached,
         },
         "bits_per_weight": None if bits is None else bits.to_json(),
-        "quantization": pair.describe(),
-        "data": {**data, "inputs_left_out": measured.left_out},
+        "quantization": made,
+        "data": {
+            **data,
+            "inputs_left_out": measured.left_out,
+            "warnings": list(dict.fromkeys(notes)),
+        },
         "settings": {
             "k": settings.k,
             "batch_size": settings.batch_size,
@@ -108,6 +114,18 @@ def describe_run(
         "times": {"started": started, "finished": now(), "seconds": dict(measured.seconds)},
         "metrics": {name: estimate.to_json() for name, estimate in estimates.items()},
     }
+
+
+def _on_what_is_ranked(made: Mapping[str, Any]) -> list[str]:
+    """Whether the candidate was fitted to the very documents that it ranks."""
+    calibration = made.get("calibration") or {}
+    n = calibration.get("n_inputs")
+    if calibration.get("source") != "corpus" or n != calibration.get("of"):
+        return []
+    return [
+        f"calibrated on all {n:,} documents, the very ones that are ranked: on other documents the "
+        "candidate may change more answers. +calib=N takes fewer, +calib=FILE other texts"
+    ]
 
 
 def _versions() -> dict[str, str]:

@@ -33,6 +33,7 @@ class Measured:
         evidence: the per-input record, without inputs that layers were measured on.
         state: the scores it came from, of all inputs, k ranks deep.
         seconds: time per stage.
+        notes: what deserves a word of the embeddings, one sentence each.
         fingerprint: digest of the reference's weights.
         candidate_fingerprint: digest of the candidate; None if it was not taken.
         left_out: number of inputs that layers were measured on.
@@ -44,6 +45,7 @@ class Measured:
     candidate_fingerprint: str | None = None
     left_out: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def measure_retrieval(
@@ -117,6 +119,7 @@ def measure_retrieval(
         fingerprint=arms.fingerprint,
         candidate_fingerprint=arms.candidate_fingerprint,
         seconds=job.seconds,
+        notes=job.notes,
     )
 
 
