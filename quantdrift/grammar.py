@@ -49,6 +49,10 @@ _NAMES = {word[1:]: word for word in _WORDS} | {key: f"+{key}=" for key in OPTIO
 _NUMBER = r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
 # Good bits but for case or a missing W, to suggest nothing that is an error in turn.
 _BITS_LIKE = re.compile(r"[wW]?(8|[2-7](?:\.[0-9]+)?|16(?=[aA]))(?:[aA]([4-8]))?")
+_GLUED = re.compile(
+    rf"(W(?:8|[2-7](?:\.[0-9]+)?)(?:A[4-8])?|W16A[4-8])_?(channel|g[1-9][0-9]*|{'|'.join(QUANTIZERS)})",
+    re.IGNORECASE,
+)
 _CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"  # line ends, and what UTF-8 cannot hold
 _NOT_IN_MODEL = re.compile(rf"[{_CONTROL}]+|^\s+|(?<!\s)\s+\Z")
 _NOT_IN_SCHEME = re.compile(rf"[\s{_CONTROL}]+|@")
@@ -198,6 +202,10 @@ def _read_bits(text: str, at: int, bits: str) -> tuple[float, int | None]:
     if like and (lower := re.search("[wa]", bits)):
         a = at + lower.start()
         raise error_at(text, a, a + 1, "lower-case", "W and A in upper case", meant=meant)
+    if glued := _GLUED.fullmatch(bits):
+        part = at + len(glued[1])
+        apart = f"{glued[1].upper()}-{glued[2].lower()}"
+        raise error_at(text, part, end, "unexpected", "'-' between bits and part", meant=[apart])
     if not bits.startswith("W"):
         expected = "W and a number of bits first, e.g. W4, W3.5 or W4A8"
         raise error_at(text, at, end, "unknown bits", expected, meant=meant)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from quantdrift.display import clean, complain
+from quantdrift.display import clean
+from quantdrift.display import say as print_line
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.measurement.assembly import with_qrels
@@ -176,4 +177,4 @@ def say(spec: object, evidence: Evidence, *, shown: bool = True) -> None:
     noise: Any = parse_metric("noise_floor")(evidence).value
     told = "undefined" if flip is None else f"{100 * flip:.1f} % of {evidence.n_inputs:,} queries"
     floor = "" if noise is None else f" (noise floor {100 * noise:.1f} %)"
-    complain(f"{clean(str(spec))}: another first answer for {told}{floor}")
+    print_line(f"drift of {clean(str(spec))}: another first answer for {told}{floor}", error=True)

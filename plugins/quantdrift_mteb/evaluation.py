@@ -17,7 +17,7 @@ import torch
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
-from quantdrift.display import clean, complain
+from quantdrift.display import clean, say
 from quantdrift.errors import UnsupportedError
 from quantdrift.measurement.assembly import with_qrels
 from quantdrift.measurement.retrieval import Settings
@@ -116,7 +116,7 @@ def _evaluate(
         subset_scores.update(keys)
         if shown:
             told = f"{pair.spec} on {task.metadata.name} {split}/{subset}"
-            complain(f"{clean(told)}: {_summary(subset_scores)}")
+            say(f"drift of {clean(told)}: {_summary(subset_scores)}", error=True)
     return scores
 
 

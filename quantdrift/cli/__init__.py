@@ -64,11 +64,12 @@ def _run() -> int:
         commands_setup,
         commands_study,
     )
-    from quantdrift.cli.app import app  # noqa: PLC0415 -- typer takes a while to import
+    from quantdrift.cli.app import app, refuse_unquoted  # noqa: PLC0415 -- typer is slow
     from quantdrift.extras import extras_named  # noqa: PLC0415 -- as above
 
     try:
         with extras_named(needed_for=" ".join(["quantdrift", *sys.argv[1:2]])):
+            refuse_unquoted(sys.argv[1:])
             code = app(prog_name="quantdrift", standalone_mode=False)
     except Exception as error:
         show = getattr(error, "show", None)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from quantdrift import __version__
+from quantdrift.errors import QuantDriftError
 
-__all__ = ["app"]
+__all__ = ["app", "refuse_unquoted"]
 
 app = typer.Typer(
     name="quantdrift",
@@ -21,6 +24,27 @@ app = typer.Typer(
     "Inside mteb:  mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval\n\n"
     "By itself:  quantdrift run minilm@W4-rtn --task PythonDocsRetrieval",
 )
+
+
+def refuse_unquoted(arguments: Sequence[str]) -> None:
+    """Refuse `run minilm vs ./other`, of which the shell makes three arguments; says how to quote.
+
+    Args:
+        arguments: of the command line, the command first.
+
+    Raises:
+        QuantDriftError: shows the line with the pair in quotes.
+    """
+    if arguments[:1] not in (["run"], ["gate"]):
+        return
+    for at in range(1, len(arguments) - 2):
+        before, word, after = arguments[at : at + 3]
+        if word == "vs" and not before.startswith("-") and not after.startswith("-"):
+            quoted = [*arguments[:at], f"{before} vs {after}", *arguments[at + 3 :]]
+            raise QuantDriftError(
+                "a pair of two models is one argument, so it takes quotes: "
+                f"quantdrift {shlex.join(quoted)}"
+            )
 
 
 def _version(wanted: bool) -> None:

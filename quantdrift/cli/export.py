@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
-from quantdrift.allocation.export.base import export_allocation
+from quantdrift.allocation.export.base import export_allocation, usage_of
 from quantdrift.allocation.export.registry import exporter
 from quantdrift.allocation.stored.record_file import read_allocation
-from quantdrift.display import complain, say
+from quantdrift.display import note, say
 from quantdrift.errors import RunError
 
 __all__ = ["export_command"]
@@ -31,9 +32,10 @@ def export_command(file: Path, format_name: str, out: Path | None) -> None:
         say(text.removesuffix("\n"))
     else:
         _write(out, text, source=file)
-    for note in notes:
-        shown = note.replace("FILE", str(out) if out is not None else chosen.file)
-        complain(shown)
+    usage = usage_of(chosen, str(out) if out is not None else chosen.file)
+    say(f"use it:\n\n{textwrap.indent(usage, '    ')}", error=True)
+    for each in notes:
+        note(each)
 
 
 def _write(out: Path, text: str, *, source: Path) -> None:

@@ -300,7 +300,7 @@ def test_only_the_search_that_was_told_to_shows_anything(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "candidate: document embeddings" in shown.err
-    assert "quantdrift: tiny@W3-g128-rtn: another first answer for " in shown.err
+    assert "drift of tiny@W3-g128-rtn: another first answer for " in shown.err
 
 
 def test_a_run_folder_is_that_of_any_other_run(folder: str, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from candidate_samples import TEXTS, tiny, tokenizer
 from torch import nn
 from transformers import BertForSequenceClassification
 
-from quantdrift.allocation.export.base import export_allocation
+from quantdrift.allocation.export.base import export_allocation, usage_of
 from quantdrift.allocation.export.registry import exporter
 from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
 from quantdrift.models.layers import find_linears, modules_of
@@ -63,6 +63,15 @@ def exported(name: str, given: Mapping[str, int] | None = None) -> Any:
     return json.loads(export_allocation(allocation, exporter(name))[0])
 
 
+def used(name: str, folder: Path, given: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The names that the Python which `export` shows leaves behind, run as it stands."""
+    path = folder / "exported.json"
+    path.write_text(json.dumps(exported(name, given)), encoding="utf-8")
+    left: dict[str, Any] = {}
+    exec(compile(usage_of(exporter(name), str(path)), name, "exec"), left)
+    return left
+
+
 def transformer() -> nn.Module:
     model: nn.Module = deepcopy(tiny()[0].auto_model)
     return model
@@ -75,9 +84,9 @@ def test_exported_names_are_those_of_the_transformers_model() -> None:
 
 
 @pytest.mark.parametrize("held", ["", "model.", "bert."])
-def test_gptqmodel_gives_each_layer_its_width(held: str) -> None:
-    gptqmodel = pytest.importorskip("gptqmodel")
-    config = gptqmodel.QuantizeConfig(**exported("gptqmodel"), offload_to_disk=False)
+def test_gptqmodel_gives_each_layer_its_width(held: str, tmp_path: Path) -> None:
+    pytest.importorskip("gptqmodel")
+    config = used("gptqmodel", tmp_path)["config"]
     for name, width in widths().items():
         found = config.dynamic_get(held + name)
         if width == 16:
@@ -89,10 +98,9 @@ def test_gptqmodel_gives_each_layer_its_width(held: str) -> None:
     assert config.dynamic_get(held + "encoder.layer.0.attention.self.qkv_proj", "bits") == 4
 
 
-def test_transformers_gives_each_kind_of_layer_its_hqq_width() -> None:
+def test_transformers_gives_each_kind_of_layer_its_hqq_width(tmp_path: Path) -> None:
     hqq = pytest.importorskip("hqq.core.quantize")
-    from transformers import HqqConfig  # noqa: PLC0415 -- after the skip
-    from transformers.integrations import prepare_for_hqq_linear  # noqa: PLC0415 -- as above
+    from transformers.integrations import prepare_for_hqq_linear  # noqa: PLC0415 -- after the skip
 
     def width(name: str) -> int:
         if name.endswith("self.key"):
@@ -100,7 +108,7 @@ def test_transformers_gives_each_kind_of_layer_its_hqq_width() -> None:
         return 8 if name.endswith("intermediate.dense") else 3
 
     given = {name: width(name) for name in widths()}
-    config = HqqConfig(**exported("hqq", given))
+    config = used("hqq", tmp_path, given)["config"]
     model = prepare_for_hqq_linear(transformer(), quantization_config=config)
     for name, bits in given.items():
         linear: Any = model.get_submodule(name)
@@ -114,13 +122,13 @@ def test_transformers_gives_each_kind_of_layer_its_hqq_width() -> None:
 
 
 @pytest.mark.parametrize("held", ["", "bert."])
-def test_torchao_rounds_each_layer_to_its_width(held: str) -> None:
+def test_torchao_rounds_each_layer_to_its_width(held: str, tmp_path: Path) -> None:
     quantization = pytest.importorskip("torchao.quantization")
-    from torchao.core.config import config_from_dict  # noqa: PLC0415 -- after the skip
-    from transformers import TorchAoConfig  # noqa: PLC0415 -- as above
+    from transformers import TorchAoConfig  # noqa: PLC0415 -- after the skip
 
-    config = config_from_dict(exported("torchao"))
-    again = TorchAoConfig.from_dict(TorchAoConfig(config).to_dict()).quant_type
+    given = used("torchao", tmp_path)["config"]
+    config = given.quant_type
+    again = TorchAoConfig.from_dict(given.to_dict()).quant_type
     assert again == config
     model = transformer()
     if held:
@@ -142,9 +150,11 @@ def test_torchao_rounds_each_layer_to_its_width(held: str) -> None:
         assert type(model.classifier.weight) is nn.Parameter
 
 
-def test_onnxruntime_packs_each_node_with_its_bits(tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    nbits = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
+def test_onnxruntime_packs_each_node_with_its_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
     logging.getLogger().handlers.clear()  # the module sets one up when it is imported
     path = tmp_path / "model.onnx"
     batch = dict(tokenizer()(TEXTS, padding=True, return_tensors="pt"))
@@ -156,18 +166,10 @@ def test_onnxruntime_packs_each_node_with_its_bits(tmp_path: Path) -> None:
     torch.onnx.export(
         model, tuple(batch[name] for name in names), path, input_names=names, dynamo=False
     )
-    plan = exported("onnxruntime")
-    quantizer = nbits.MatMulNBitsQuantizer(
-        onnx.load(path),
-        block_size=32,
-        is_symmetric=True,
-        nodes_to_exclude=plan["nodes_to_exclude"],
-        algo_config=nbits.RTNWeightOnlyQuantConfig(
-            customized_weight_config=plan["customized_weight_config"]
-        ),
-    )
-    quantizer.process()
-    graph = quantizer.model.model.graph
+    monkeypatch.chdir(tmp_path)
+    left = used("onnxruntime", tmp_path)
+    plan, graph = left["nodes"], left["quantizer"].model.model.graph
+    assert Path("model-quantized.onnx").stat().st_size < path.stat().st_size
     packed = {
         node.name.rpartition("_Q")[0]: {a.name: a.i for a in node.attribute}
         for node in graph.node

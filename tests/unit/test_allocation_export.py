@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from typing import Any
 
 import pytest
 from export_samples import allocation, decoder, encoder
 
-from quantdrift.allocation.export.base import export_allocation
+from quantdrift.allocation.export.base import export_allocation, usage_of
 from quantdrift.allocation.export.names import anywhere, runtime_layers
 from quantdrift.allocation.export.onnxruntime import node_name
 from quantdrift.allocation.export.registry import EXPORTERS, exporter
@@ -82,7 +83,11 @@ def test_every_layer_keeps_its_width_in_every_format(name: str) -> None:
     n_four, n_eight = per_layer.get(name, (10, 2))  # three for a unit, one for a kind, a width
     assert (seen.count("4"), seen.count("8")) == (n_four, n_eight)
     assert text.endswith("\n")
-    assert any("use it" in note for note in notes)
+    usage = usage_of(exporter(name), "a 'b'.json")
+    if name == "llama_cpp":
+        assert shlex.split(usage.replace("$(cat ", "").replace(")", ""))[1] == "a 'b'.json"
+    else:
+        assert "a 'b'.json" in compile(usage, name, "exec").co_consts
 
 
 def test_gptqmodel_has_one_expression_for_a_unit_and_skips_what_is_unquantized() -> None:
@@ -196,7 +201,7 @@ def test_llama_cpp_has_types_of_blocks_of_32_for_some_widths_only() -> None:
     given = allocation(dict(zip(names, (4, 8, 16), strict=True)), shape=(384, 384))
     text, notes = export_allocation(given, exporter("llama_cpp"))
     assert [line.split("=")[1] for line in text.splitlines()] == ["q4_0", "q8_0", "f16"]
-    assert "9.67 bits per weight here" in notes[1]  # (4.5 + 8.5 + 16) / 3
+    assert "9.67 bits per weight here" in notes[0]  # (4.5 + 8.5 + 16) / 3
     with pytest.raises(UnsupportedError, match=r"o_proj \(3 bits\).*384 in the first.*widths=4,8"):
         text_of(allocation({UNIT.format("o"): 3}, shape=(384, 384)), "llama_cpp")
 

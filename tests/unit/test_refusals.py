@@ -86,6 +86,8 @@ def test_what_needs_no_model_is_refused_before_torch_is_loaded() -> None:
         "study allocation ./nothing --data data": "nothing",
         "mteb run --model quantdrift:minilm@W4-gtpq -t X": "gptq",
         "mteb run --model=quantdrift:minilm@W4-gtpq -t X": "gptq",
+        "run minilm vs ./q4g --data data": "'minilm vs ./q4g' --data data",
+        "gate minilm vs ./q4g": "'minilm vs ./q4g'",
         "lm-eval --model quantdrift --model_args pretrained=X,scheme=W4-gtpq": "gptq",
     }
     told = refused(*expected)

@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quantdrift.allocation.export.base import as_json, refuse, untied
+from quantdrift.allocation.export.base import as_json, refuse, vllm_cannot
 from quantdrift.allocation.stored.record import AllocatedLayer
 from quantdrift.widths import FULL_BITS
 
 __all__ = ["AutoRound"]
 
 _SHAPES_OF = 32
+_USAGE = """\
+import json
+from auto_round import AutoRound
+
+with open("FILE") as file:
+    widths = json.load(file)
+rounded = AutoRound("MODEL", layer_config=widths)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +32,7 @@ class AutoRound:
 
     name: str = "autoround"
     file: str = "layer_config.json"
+    usage: str = _USAGE
     widths: tuple[int, ...] = (2, 3, 4, 8)
     needs_units: bool = False
 
@@ -57,11 +66,5 @@ class AutoRound:
         )
 
     def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """How it is used; whether vLLM and SGLang can run it."""
-        notes = ["use it: auto_round.AutoRound(MODEL, layer_config=json.load(open(FILE)))"]
-        if untied(layers):
-            notes.append(
-                "vLLM and SGLang cannot run it: layers that they multiply at once have different "
-                "widths here. Allocate with +units=fused for them"
-            )
-        return notes
+        """Whether vLLM and SGLang can run it."""
+        return vllm_cannot(layers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -12,7 +13,16 @@ from quantdrift.display import json_text
 from quantdrift.errors import UnsupportedError
 from quantdrift.widths import FULL_BITS
 
-__all__ = ["Exporter", "as_json", "export_allocation", "refuse", "untied", "whole_groups"]
+__all__ = [
+    "Exporter",
+    "as_json",
+    "export_allocation",
+    "refuse",
+    "untied",
+    "usage_of",
+    "vllm_cannot",
+    "whole_groups",
+]
 
 
 class Exporter(Protocol):
@@ -25,6 +35,10 @@ class Exporter(Protocol):
     @property
     def file(self) -> str:
         """Usual name of the file."""
+
+    @property
+    def usage(self) -> str:
+        """How the file is used: Python that names it "FILE", or a line for the shell with FILE."""
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -51,7 +65,7 @@ class Exporter(Protocol):
         """The file, of layers that have been checked."""
 
     def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """What the user should know of this file: how it is used, where it differs."""
+        """What the user should know of this file: where it differs, what cannot run it."""
 
 
 def export_allocation(allocation: Allocation, exporter: Exporter) -> tuple[str, tuple[str, ...]]:
@@ -80,6 +94,19 @@ def export_allocation(allocation: Allocation, exporter: Exporter) -> tuple[str, 
     return exporter.render(layers, allocation.group_size), tuple(exporter.notes(layers))
 
 
+def usage_of(exporter: Exporter, file: str) -> str:
+    """Lines that use a file: Python that runs as it stands, or a line for the shell.
+
+    Args:
+        exporter: of its format.
+        file: where it was written.
+    """
+    quoted = '"FILE"'
+    if quoted in exporter.usage:
+        return exporter.usage.replace(quoted, repr(file))
+    return exporter.usage.replace("FILE", shlex.quote(file))
+
+
 def untied(layers: Sequence[AllocatedLayer]) -> list[AllocatedLayer]:
     """Layers that vLLM and SGLang multiply at once and that do not all have the same width."""
     units = runtime_units([layer.name for layer in layers]).tolist()
@@ -87,6 +114,16 @@ def untied(layers: Sequence[AllocatedLayer]) -> list[AllocatedLayer]:
     for layer, unit in zip(layers, units, strict=True):
         widths.setdefault(unit, set()).add(layer.width)
     return [layer for layer, unit in zip(layers, units, strict=True) if len(widths[unit]) > 1]
+
+
+def vllm_cannot(layers: Sequence[AllocatedLayer]) -> tuple[str, ...]:
+    """A note that vLLM and SGLang cannot run the widths, where they cannot."""
+    if not untied(layers):
+        return ()
+    return (
+        "vLLM and SGLang cannot run it: layers that they multiply at once have different widths "
+        "here. Allocate with +units=fused for them",
+    )
 
 
 def whole_groups(layers: Sequence[AllocatedLayer], group_size: int | None, *, who: str) -> None:

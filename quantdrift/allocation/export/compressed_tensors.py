@@ -17,6 +17,14 @@ from quantdrift.widths import FULL_BITS
 __all__ = ["CompressedTensors"]
 
 _RUN_EVERYWHERE = (4, 8)
+_USAGE = """\
+import json
+from llmcompressor.modifiers.quantization import GPTQModifier
+
+with open("FILE") as file:
+    recipe = GPTQModifier(**json.load(file))
+# llmcompressor.oneshot(model="MODEL", recipe=recipe, dataset=...)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +33,7 @@ class CompressedTensors:
 
     name: str = "compressed_tensors"
     file: str = "modifier.json"
+    usage: str = _USAGE
     widths: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     needs_units: bool = True
 
@@ -48,14 +57,13 @@ class CompressedTensors:
         return as_json({"config_groups": groups, "ignore": targets(FULL_BITS)})
 
     def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """How it is used; where not every runtime has the widths."""
-        notes = ["use it: llmcompressor's GPTQModifier(**json.load(open(FILE)))"]
-        if any(layer.width not in {*_RUN_EVERYWHERE, FULL_BITS} for layer in layers):
-            notes.append(
-                "widths other than 4 and 8 are run by the newest vLLM only, not by SGLang or older "
-                "ones; +widths=4,8 suits all"
-            )
-        return notes
+        """Where not every runtime has the widths."""
+        if all(layer.width in {*_RUN_EVERYWHERE, FULL_BITS} for layer in layers):
+            return ()
+        return [
+            "widths other than 4 and 8 are run by the newest vLLM only, not by SGLang or older "
+            "ones; +widths=4,8 suits all"
+        ]
 
 
 def _weights(width: int, group_size: int | None) -> dict[str, object]:

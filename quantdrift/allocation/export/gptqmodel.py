@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quantdrift.allocation.export.base import as_json, refuse, untied
+from quantdrift.allocation.export.base import as_json, refuse, untied, vllm_cannot
 from quantdrift.allocation.export.names import anywhere
 from quantdrift.allocation.stored.record import AllocatedLayer
 from quantdrift.widths import FULL_BITS
@@ -31,6 +31,14 @@ _FUSED = {
     "up_proj": "gate_up_proj",
 }
 """Last part of a layer's name to that of the layer vLLM and SGLang make of it and its siblings."""
+_USAGE = """\
+import json
+from gptqmodel import GPTQModel, QuantizeConfig
+
+with open("FILE") as file:
+    config = QuantizeConfig(**json.load(file))
+# model = GPTQModel.load("MODEL", config); model.quantize(texts); model.save("FOLDER")
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +47,7 @@ class GPTQModel:
 
     name: str = "gptqmodel"
     file: str = "quantize_config.json"
+    usage: str = _USAGE
     widths: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     needs_units: bool = False
 
@@ -66,14 +75,8 @@ class GPTQModel:
         return as_json({**config, "desc_act": False, "dynamic": dynamic})
 
     def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """How it is used; whether vLLM and SGLang can run it."""
-        notes = ["use it: gptqmodel.QuantizeConfig(**json.load(open(FILE)))"]
-        if untied(layers):
-            notes.append(
-                "vLLM and SGLang cannot run it: layers that they multiply at once have different "
-                "widths here. Allocate with +units=fused for them"
-            )
-        return notes
+        """Whether vLLM and SGLang can run it."""
+        return vllm_cannot(layers)
 
 
 def _patterns(layers: Sequence[AllocatedLayer]) -> list[tuple[str, int]]:

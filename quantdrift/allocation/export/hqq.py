@@ -18,6 +18,14 @@ __all__ = ["Hqq", "linear_tag"]
 
 _DROPPED = ("model", "layers")
 _GROUPS_OF = 8
+_USAGE = """\
+import json
+from transformers import HqqConfig
+
+with open("FILE") as file:
+    config = HqqConfig(**json.load(file))
+# AutoModel.from_pretrained("MODEL", quantization_config=config)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,7 @@ class Hqq:
 
     name: str = "hqq"
     file: str = "hqq_config.json"
+    usage: str = _USAGE
     widths: tuple[int, ...] = (2, 3, 4, 5, 6, 8)
     needs_units: bool = False
 
@@ -68,8 +77,8 @@ class Hqq:
         return as_json({"dynamic_config": dynamic})
 
     def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """How it is used."""
-        return ["use it: transformers.HqqConfig(**json.load(open(FILE)))"]
+        """Nothing."""
+        return ()
 
 
 def linear_tag(name: str) -> str:

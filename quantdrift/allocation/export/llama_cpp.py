@@ -66,6 +66,9 @@ _NOT_IN_FILE = "pooler.dense"
 """A BERT's last layer, which conversion to GGUF drops: embeddings are made without it."""
 _HEAD = "output.weight"
 """It has an option of its own; as an expression it would match attn_output.weight, too."""
+_USAGE = """\
+llama-quantize $(cat FILE) model-f16.gguf model.gguf Q4_K_M
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,7 @@ class LlamaCpp:
 
     name: str = "llama_cpp"
     file: str = "tensor_types.txt"
+    usage: str = _USAGE
     widths: tuple[int, ...] = (2, 3, 4, 5, 6, 8)
     needs_units: bool = False
 
@@ -110,7 +114,7 @@ class LlamaCpp:
         return "".join(lines)
 
     def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """How it is used; what the types take instead of the widths asked for."""
+        """What the types take instead of the widths asked for."""
         there = _in_file(layers)
         total = sum(layer.n_weights for layer in there)
         asked = sum(layer.n_weights * layer.width for layer in there) / total
@@ -120,7 +124,6 @@ class LlamaCpp:
             assert chosen is not None  # checked before
             taken += layer.n_weights * chosen[2] / total
         return [
-            "use it: llama-quantize $(cat FILE) model-f16.gguf model.gguf Q4_K_M",
             f"llama.cpp's types take {taken:.2f} bits per weight here, scales included, where the "
             f"widths are {asked:.2f} without; their groups are their own, and token embeddings "
             "follow the last argument",

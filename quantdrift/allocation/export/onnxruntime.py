@@ -21,6 +21,23 @@ __all__ = ["OnnxRuntime", "node_name"]
 _BLOCK_SIZES = (16, 32, 64, 128, 256)
 _ONE_VECTOR = re.compile(r"(?:.*\.)?(?:pooler\.dense|classifier(?:\..+)?|score)")
 """Layers that see one vector of a text: a Gemm node each, which the quantizer does not touch."""
+_USAGE = """\
+import json
+import onnx
+from onnxruntime.quantization import matmul_nbits_quantizer as nbits
+
+with open("FILE") as file:
+    nodes = json.load(file)
+quantizer = nbits.MatMulNBitsQuantizer(
+    onnx.load("model.onnx"),
+    nodes_to_exclude=nodes["nodes_to_exclude"],
+    algo_config=nbits.RTNWeightOnlyQuantConfig(
+        customized_weight_config=nodes["customized_weight_config"]
+    ),
+)
+quantizer.process()
+quantizer.model.save_model_to_file("model-quantized.onnx")
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +46,7 @@ class OnnxRuntime:
 
     name: str = "onnxruntime"
     file: str = "onnxruntime_nodes.json"
+    usage: str = _USAGE
     widths: tuple[int, ...] = (4, 8)
     needs_units: bool = False
 
@@ -60,10 +78,8 @@ class OnnxRuntime:
         )
 
     def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """How it is used; whose names of nodes they are."""
+        """Whose names of nodes they are."""
         notes = [
-            "use it: MatMulNBitsQuantizer(MODEL, nodes_to_exclude=..., algo_config="
-            "RTNWeightOnlyQuantConfig(customized_weight_config=...))",
             "nodes are named as optimum's exporter names them; a node of another name would be "
             "quantized to 4 bits without a word, so compare with the graph",
         ]

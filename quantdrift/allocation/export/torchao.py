@@ -16,6 +16,15 @@ from quantdrift.allocation.stored.record import AllocatedLayer
 from quantdrift.widths import FULL_BITS
 
 __all__ = ["TorchAO"]
+_USAGE = """\
+import json
+from torchao.core.config import config_from_dict
+from transformers import TorchAoConfig
+
+with open("FILE") as file:
+    config = TorchAoConfig(config_from_dict(json.load(file)))
+# AutoModel.from_pretrained("MODEL", quantization_config=config)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +33,7 @@ class TorchAO:
 
     name: str = "torchao"
     file: str = "torchao_config.json"
+    usage: str = _USAGE
     widths: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     needs_units: bool = False
 
@@ -43,12 +53,8 @@ class TorchAO:
         return as_json(_object("FqnToConfig", 1, {"fqn_to_config": configs}))
 
     def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """How it is used; what it takes in memory."""
-        return [
-            "use it: quantize_(model, config_from_dict(json.load(open(FILE))), filter_fn=None), or "
-            "transformers.TorchAoConfig(config_from_dict(...))",
-            "torchao keeps each of these codes in a byte, whatever its width",
-        ]
+        """What it takes in memory."""
+        return ["torchao keeps each of these codes in a byte, whatever its width"]
 
 
 def _intx(width: int, group_size: int | None) -> dict[str, object]:
