@@ -19,6 +19,7 @@ from quantdrift.runs import find_runs
 from quantdrift.statistics import Estimate
 from quantdrift.theory import PREDICTORS, Line
 from quantdrift.theory.held_out import HeldOut
+from quantdrift.theory.law import LEAST_RUNS
 
 __all__ = ["law_command"]
 
@@ -64,7 +65,14 @@ def law_command(
         )
     if figure is not None:
         check_figure(figure)
-    study = study_law(law_runs(find_runs(paths)), by=by or "data", patterns=hold_out)
+    runs = law_runs(find_runs(paths))
+    if len(runs) < LEAST_RUNS:
+        raise QuantDriftError(
+            f"a law is seen over several runs: expected {LEAST_RUNS} or more, of other schemes, "
+            f"models or corpora; got {len(runs)}. Two candidates are compared by: quantdrift "
+            "compare A B"
+        )
+    study = study_law(runs, by=by or "data", patterns=hold_out)
     if figure is not None:
         fitted = 0 if study.line is None else study.line.n
         whose = "through the other" if hold_out else "through"

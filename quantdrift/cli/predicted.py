@@ -77,7 +77,14 @@ def print_prediction(
     )
     out.print()
     out.print(headed(model, told), soft_wrap=True)
-    out.print(_curve(found.points))
+    few = len(found.input_ids) < _FEW
+    if few:
+        warn(
+            f"{len(found.input_ids)} queries are too few for a rate, so only its 95 % interval is "
+            f"shown; a quarter of the queries is used, so {4 * _WANTED} queries would give the "
+            f"{_WANTED} that are wanted"
+        )
+    out.print(_curve(found.points, few=few))
     say(
         f"median gap to the runner-up {found.median_gap:.4f}; {found.n_layers} linear layers, bits "
         "of codes alone"
@@ -89,11 +96,6 @@ def print_prediction(
         warn(
             f"at {_LARGE} bits and below the change is too large for a first-order estimate: "
             "rates can be off by ten points, either way"
-        )
-    if len(found.input_ids) < _FEW:
-        warn(
-            f"{len(found.input_ids)} queries are few, so the curve is rough; one in four is "
-            f"measured on, {4 * _WANTED} make {_WANTED}"
         )
     if found.runs:
         out.print(_runs(found))
@@ -114,7 +116,7 @@ def print_prediction(
         say(f"\nmeasure a point: quantdrift run {spec} {shown_data}")
 
 
-def _curve(points: Sequence[Point]) -> Table:
+def _curve(points: Sequence[Point], *, few: bool) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("widths")
     for name in ("bits", "other first answer", "random signs", "median shift"):
@@ -125,8 +127,8 @@ def _curve(points: Sequence[Point]) -> Table:
         table.add_row(
             f"at most {point.budget:g}, by gap" if point.allocated else f"W{point.budget:g}",
             f"{found.bits_per_weight:.2f}",
-            _percent(found.flips),
-            _percent(found.chance),
+            _percent(found.flips, few=few),
+            _percent(found.chance, few=few),
             _number(found.shift),
             "*" if point.on_front else "",
         )
@@ -159,12 +161,14 @@ def _additivity(name: str, check: Additivity) -> str:
     )
 
 
-def _percent(estimate: Estimate) -> str:
+def _percent(estimate: Estimate, *, few: bool = False) -> str:
     if estimate.value is None:
         return "-"
     text = f"{100 * estimate.value:.1f} %"
     if estimate.low is None or estimate.high is None:
         return text
+    if few:
+        return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"
     return f"{text} ({100 * estimate.low:.1f} to {100 * estimate.high:.1f})"
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from collections.abc import Mapping
+=======
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+>>>>>>> eeec96c (One reader of relevance labels; a law asks for three runs; too few queries give an interval and no rate; missing labels take one row)
 from typing import Any
 
 from rich.table import Table
@@ -111,7 +117,7 @@ def metric_table(title: str, estimates: Mapping[str, Estimate]) -> Table:
     table.add_column("n", justify="right", no_wrap=True)
     table.add_column("what it says")
     told = section = ""
-    for name, estimate in estimates.items():
+    for name, estimate, reason, more in _rows(estimates):
         metric = parse_metric(name)
         family = metric.family
         if section and family.section != section:
@@ -120,8 +126,14 @@ def metric_table(title: str, estimates: Mapping[str, Estimate]) -> Table:
         # members of a family stand beside each other: one explanation for all of them
         summary = family.summary if family.name != told else ""
         told = family.name
+<<<<<<< HEAD
         if not has_value(estimate):
             table.add_row(name, "-", "", "", Text(str(estimate.to_json()["reason"]), "dim"))
+=======
+        if reason is not None:
+            names = f"{name} and {more} more" if more else name
+            table.add_row(names, "-", "", "", f"[dim]{reason}[/dim]")
+>>>>>>> eeec96c (One reader of relevance labels; a law asks for three runs; too few queries give an interval and no rate; missing labels take one row)
             continue
         table.add_row(
             name,
@@ -131,3 +143,28 @@ def metric_table(title: str, estimates: Mapping[str, Estimate]) -> Table:
             Text(summary, "dim"),
         )
     return table
+<<<<<<< HEAD
+=======
+
+
+def _rows(
+    estimates: Mapping[str, Estimate],
+) -> Iterator[tuple[str, Estimate, str | None, int]]:
+    """A row each; what follows and is undefined for the same reason is counted in the first."""
+
+    def reason(item: tuple[str, Estimate]) -> str | None:
+        return None if has_value(item[1]) else str(item[1].to_json()["reason"])
+
+    for why, group in groupby(estimates.items(), key=reason):
+        items = list(group)
+        for name, estimate in items if why is None else items[:1]:
+            yield name, estimate, why, len(items) - 1
+
+
+def print_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a Markdown table on standard output."""
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
+>>>>>>> eeec96c (One reader of relevance labels; a law asks for three runs; too few queries give an interval and no rate; missing labels take one row)

@@ -32,10 +32,12 @@ __all__ = [
 LAYOUT = (
     'corpus.jsonl ({"_id": "d1", "title": "...", "text": "..."} a line; the title is optional), '
     'queries.jsonl ({"_id": "q1", "text": "..."} a line) and, for relevance metrics, '
-    "qrels/<split>.tsv (query id, document id and score, tab-separated); each may end in .gz"
+    "qrels/<split>.tsv (query id, document id and score, tab-separated, or TREC's four columns); "
+    "each may end in .gz"
 )
 
 _N_COLUMNS = 3
+_OF_TREC = 4
 _HEADER_SCORES = frozenset({"score", "relevance", "rel", "label", "grade"})
 # At most nine digits, because mteb keeps scores as int32; "1.0" is what a data frame writes.
 _WHOLE_NUMBER = re.compile(r"([+-]?[0-9]{1,9})(\.0*)?")
@@ -99,29 +101,41 @@ def read_texts(file: Path, *, titled: bool) -> dict[str, str]:
 
 
 def read_qrels(file: Path) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """The judgements of a qrels file, with or without a header line.
+    """The judgements of a qrels file of either form, which its first line tells.
+
+    BEIR has three columns with tabs between, with or without a header line; TREC four, query, 0,
+    document and grade, with any whitespace between.
 
     Returns:
         (query id to document id to score, the ids of queries that judge a document twice with
         different scores); of such scores the last one counts, as it does in mteb and beir.
 
     Raises:
-        DataError: there is no judgement, or a line has not three columns or no whole score.
+        DataError: there is no judgement, or a line has not the columns of the first or no whole
+            score.
     """
     qrels: dict[str, dict[str, int]] = {}
     conflicting: list[str] = []
+    separator: str | None = "\t"
+    n_columns = _N_COLUMNS
     for position, (number, line) in enumerate(read_lines(file)):
         where = f"{file}, line {number}"
-        columns = line.split("\t")
-        if len(columns) != _N_COLUMNS:
+        if position == 0 and line.count("\t") != _N_COLUMNS - 1 and len(line.split()) == _OF_TREC:
+            separator, n_columns = None, _OF_TREC
+        columns = line.split(separator)
+        if len(columns) != n_columns:
             expected = "expected 3 tab-separated columns (query id, document id, score)"
+            if separator is None:
+                expected = "expected 4 columns, as line 1 has (query, 0, document, grade)"
+            elif position == 0:
+                expected += ", or TREC's 4 (query, 0, document, grade)"
             raise DataError(f"{where}: {expected}; got {len(columns)} in {excerpt(line)}")
-        query, document, score = columns
+        query, document, score = columns[0], columns[-2], columns[-1]
         if position == 0 and score.strip().lower() in _HEADER_SCORES:
             continue
         whole = _WHOLE_NUMBER.fullmatch(score.strip())
         if whole is None:
-            expected = "the score, column 3, must be a whole number"
+            expected = f"the score, column {n_columns}, must be a whole number"
             raise DataError(f"{where}: {expected}; got {excerpt(score)}; round or regrade it")
         documents = qrels.setdefault(query, {})
         if documents.get(document, int(whole[1])) != int(whole[1]):

@@ -21,6 +21,7 @@ from quantdrift.statistics import Estimate, undefined
 from quantdrift.theory.exact import TheoryError
 
 __all__ = [
+    "LEAST_RUNS",
     "PREDICTORS",
     "LawPoint",
     "Line",
@@ -38,7 +39,7 @@ Predictor = Literal["separation", "gap", "epsilon", "n_items"]
 
 PREDICTORS: tuple[Predictor, ...] = get_args(Predictor)
 
-_LEAST_FOR_RANKS = 3  # two points always correlate perfectly
+LEAST_RUNS = 3  # two points always correlate perfectly
 _LEAST_FOR_LINE = 2
 
 
@@ -136,8 +137,8 @@ def spearman(points: Sequence[LawPoint], predictor: Predictor = "separation") ->
     from scipy import stats  # noqa: PLC0415 -- takes long to import
 
     values, rates = _values(points, predictor), _rates(points)
-    if len(points) < _LEAST_FOR_RANKS:
-        return undefined(f"a rank correlation needs {_LEAST_FOR_RANKS} runs; got {len(points)}")
+    if len(points) < LEAST_RUNS:
+        return undefined(f"a rank correlation needs {LEAST_RUNS} runs; got {len(points)}")
     for what, side in ((predictor, values), ("change rate", rates)):
         if (side == side[0]).all():
             return undefined(f"the {what} is the same in all runs")

@@ -131,6 +131,15 @@ def test_metrics_and_list_do_not_load_torch(cli: Cli, folder: Folder, tmp_path: 
         assert finished.returncode == 0, finished.stderr
 
 
+def test_without_labels_one_row_says_so(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+    data = folder()
+    (data / "qrels" / "test.tsv").unlink()
+    code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "-q")
+    assert code == 0
+    (row,) = [line for line in out.splitlines() if "│" in line and "no relevance labels" in line]
+    assert "ndcg@10 and 6 more" in row
+
+
 def test_one_document_has_no_gap_and_says_so(cli: Cli, folder: Folder, tmp_path: Path) -> None:
     data = folder(TEXTS[:1], qrels="q0\td0\t1\n")
     code, out, _ = cli(

@@ -194,8 +194,17 @@ def test_one_corpus_leaves_nothing_unseen(cli: Cli, grid: Path) -> None:
     assert code == 0
     assert "The line was not tried on runs it never saw: all runs are on one corpus, med" in told
     assert "--by scheme or --hold-out PATTERN" in told
-    _, out, _ = cli("law", grid / "med" / "W3-g128-rtn")
-    assert "The law cannot be tried on these runs: a rank correlation needs 3 runs; got 1" in out
+
+
+def test_two_runs_make_no_law(cli: Cli, grid: Path) -> None:
+    runs = [grid / "med" / "W3-g128-rtn", grid / "med" / "W4-g128-rtn"]
+    for given in (runs, runs[:1]):
+        for form in ((), ("--json",), ("--markdown",)):
+            code, out, err = cli("law", *given, *form)
+            assert (code, out) == (2, "")
+            assert (
+                f"expected 3 or more, of other schemes, models or corpora; got {len(given)}" in err
+            )
 
 
 def test_an_order_against_the_law_is_said_plainly(cli: Cli, tmp_path: Path) -> None:

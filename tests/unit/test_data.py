@@ -257,6 +257,17 @@ def test_an_empty_file(write: Write, name: str) -> None:
         read_beir_folder(write(**{name: "\n \n"}))
 
 
+@pytest.mark.parametrize("space", [" ", "\t", "  "])
+def test_judgements_of_trec_are_those_of_beir(write: Write, space: str) -> None:
+    lines = (("q1", "0", "d1", "1"), ("q2", "0", "d2", "2"))
+    trec = "".join(f"{space.join(line)}\n" for line in lines)
+    folder = write(qrels=trec)
+    assert dict(read_beir_folder(folder).qrels) == {"q1": {"d1": 1}, "q2": {"d2": 2}}
+    (folder / "qrels" / "test.tsv").write_text(f"{trec}q2\td1\t1\n", encoding="utf-8")
+    with pytest.raises(DataError, match="line 3: expected 4 columns, as line 1 has .*; got 3"):
+        read_beir_folder(folder)
+
+
 @pytest.mark.parametrize("damage", ["cut", "not gzip"])
 def test_a_damaged_gzip_file(write: Write, damage: str) -> None:
     packed = gzip.compress(CORPUS.encode())

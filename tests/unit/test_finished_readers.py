@@ -198,8 +198,8 @@ def test_labels_in_three_forms_are_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("q1 d1\n", "expected lines of query, document and grade"),
-        ("q1 0 d1 1\nq1 0 d2 x\n", "line 2: the grade, column 4"),
+        ("q1 d1\n", "expected 3 tab-separated columns .*, or TREC's 4"),
+        ("q1 0 d1 1\nq1 0 d2 x\n", "line 2: the score, column 4"),
         ("q1 0 d1 1\nq1 d2 1\n", "line 2: expected 4 columns"),
         ('{"q1": {"d1": 0.5}}', "whole number as the grade of 'd1'"),
         ('{"q1": 1}', "document to grade for query 'q1'"),

@@ -6,17 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.datasets.beir_files import excerpt
-from quantdrift.datasets.beir_files import read_qrels as read_beir_qrels
+from quantdrift.datasets.beir_files import read_qrels as read_lines_of_qrels
 from quantdrift.errors import DataError
 from quantdrift.finished.readers.files import parse_json, read_text
 
 __all__ = ["read_qrels"]
-
-_EXPECTED = (
-    "expected lines of query, document and grade with tabs between (BEIR), of query, 0, document "
-    'and grade (TREC), or JSON: {"QUERY": {"DOCUMENT": GRADE}}'
-)
-_TREC_COLUMNS = 4
 
 
 def read_qrels(path: Path) -> tuple[dict[str, dict[str, int]], tuple[str, ...]]:
@@ -34,36 +28,9 @@ def read_qrels(path: Path) -> tuple[dict[str, dict[str, int]], tuple[str, ...]]:
     text = read_text(path)
     if text.lstrip().startswith("{"):
         return _of_json(parse_json(text, path), path), ()
-    first = next((line for line in text.split("\n") if line.strip()), "")
-    if len(first.split("\t")) == _TREC_COLUMNS - 1:
-        qrels, conflicting = read_beir_qrels(path)
-        twice = f"{len(set(conflicting)):,} queries have a document twice in {path.name}, with "
-        return qrels, (twice + "grades that differ; the last counts",) if conflicting else ()
-    if len(first.split()) == _TREC_COLUMNS:
-        return _of_trec(text, path), ()
-    raise DataError(f"{path}: {_EXPECTED}; got {excerpt(first)}")
-
-
-def _of_trec(text: str, path: Path) -> dict[str, dict[str, int]]:
-    qrels: dict[str, dict[str, int]] = {}
-    for number, line in enumerate(text.split("\n"), start=1):
-        columns = line.split()
-        if not columns:
-            continue
-        if len(columns) != _TREC_COLUMNS:
-            raise DataError(
-                f"{path}, line {number}: expected 4 columns (query, 0, document, grade); got "
-                f"{len(columns)} in {excerpt(line)}"
-            )
-        query, _, document, grade = columns
-        try:
-            qrels.setdefault(query, {})[document] = int(grade)
-        except ValueError:
-            raise DataError(
-                f"{path}, line {number}: the grade, column 4, must be a whole number; got "
-                f"{excerpt(grade)}"
-            ) from None
-    return qrels
+    qrels, conflicting = read_lines_of_qrels(path)
+    twice = f"{len(set(conflicting)):,} queries have a document twice in {path.name}, with "
+    return qrels, (twice + "grades that differ; the last counts",) if conflicting else ()
 
 
 def _of_json(content: Any, path: Path) -> dict[str, dict[str, int]]:
