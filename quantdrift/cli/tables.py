@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from collections.abc import Mapping
-=======
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby
->>>>>>> eeec96c (One reader of relevance labels; a law asks for three runs; too few queries give an interval and no rate; missing labels take one row)
 from typing import Any
 
 from rich.table import Table
@@ -126,14 +121,9 @@ def metric_table(title: str, estimates: Mapping[str, Estimate]) -> Table:
         # members of a family stand beside each other: one explanation for all of them
         summary = family.summary if family.name != told else ""
         told = family.name
-<<<<<<< HEAD
-        if not has_value(estimate):
-            table.add_row(name, "-", "", "", Text(str(estimate.to_json()["reason"]), "dim"))
-=======
         if reason is not None:
             names = f"{name} and {more} more" if more else name
-            table.add_row(names, "-", "", "", f"[dim]{reason}[/dim]")
->>>>>>> eeec96c (One reader of relevance labels; a law asks for three runs; too few queries give an interval and no rate; missing labels take one row)
+            table.add_row(names, "-", "", "", Text(reason, "dim"))
             continue
         table.add_row(
             name,
@@ -143,8 +133,6 @@ def metric_table(title: str, estimates: Mapping[str, Estimate]) -> Table:
             Text(summary, "dim"),
         )
     return table
-<<<<<<< HEAD
-=======
 
 
 def _rows(
@@ -159,12 +147,3 @@ def _rows(
         items = list(group)
         for name, estimate in items if why is None else items[:1]:
             yield name, estimate, why, len(items) - 1
-
-
-def print_markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a Markdown table on standard output."""
-    print("| " + " | ".join(head) + " |")
-    print("|" + "---|" * len(head))
-    for row in rows:
-        print("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |")
->>>>>>> eeec96c (One reader of relevance labels; a law asks for three runs; too few queries give an interval and no rate; missing labels take one row)

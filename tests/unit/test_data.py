@@ -264,7 +264,7 @@ def test_judgements_of_trec_are_those_of_beir(write: Write, space: str) -> None:
     folder = write(qrels=trec)
     assert dict(read_beir_folder(folder).qrels) == {"q1": {"d1": 1}, "q2": {"d2": 2}}
     (folder / "qrels" / "test.tsv").write_text(f"{trec}q2\td1\t1\n", encoding="utf-8")
-    with pytest.raises(DataError, match="line 3: expected 4 columns, as line 1 has .*; got 3"):
+    with pytest.raises(DataError, match=r"line 3: expected 4 columns, as line 1 has .*; got 3"):
         read_beir_folder(folder)
 
 
