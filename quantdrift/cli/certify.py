@@ -43,8 +43,8 @@ TWO_CLASSES = (
     "threshold only."
 )
 LIKENESS = (
-    "Bounded is what is accepted and changed, for inputs like these: mixed in the same way, from "
-    "the same source."
+    "The guarantee covers answers that are accepted and changed, for inputs like these: from the "
+    "same source, in the same mix."
 )
 
 
@@ -221,15 +221,16 @@ def _sentences(found: Certified) -> list[str]:
         but = "."
         if found.flip_rate <= each.alpha:
             but = (
-                ", but the bound alone says nothing: were every answer accepted, only "
-                f"{100 * found.flip_rate:.1f} % would have changed. Ask for a smaller --alpha."
+                ", but this level is too easy: accepting every answer would let only "
+                f"{100 * found.flip_rate:.1f} % changed ones through. Ask for a smaller --alpha."
             )
         if each.violation is None:
-            lines.append(f"{level} no answer can be served without a second look{but}")
+            lines.append(f"{level} no answer can be used without asking full precision{but}")
         else:
             lines.append(
-                f"{level}, {100 * each.coverage.mean:.1f} % of the answers can be served without a "
-                f"second look; of those, {100 * each.violation.mean:.2f} % changed{but}"
+                f"{level}, {100 * each.coverage.mean:.1f} % of the answers can be used without "
+                f"asking "
+                f"full precision; of those, {100 * each.violation.mean:.2f} % changed{but}"
             )
     return [*lines, LIKENESS]
 

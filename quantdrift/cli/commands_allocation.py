@@ -38,13 +38,14 @@ def allocate(  # noqa: PLR0917 -- typer makes options of the parameters
     queries: Annotated[
         Path | None,
         typer.Option(
-            help="Unlabeled queries instead: .txt with one a line, or .jsonl with a text.",
+            help="Queries without labels, in place of --data: .txt with one a line, or .jsonl "
+            "with a text.",
             metavar="FILE",
         ),
     ] = None,
     documents: Annotated[
         Path | None,
-        typer.Option(help="Documents beside --queries, in the same forms.", metavar="FILE"),
+        typer.Option(help="Documents to go with --queries, in the same formats.", metavar="FILE"),
     ] = None,
     out: Annotated[
         Path,
@@ -53,14 +54,15 @@ def allocate(  # noqa: PLR0917 -- typer makes options of the parameters
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            help="Layers left out, by pattern, and the bits they keep: '*.layer.0.*=8'; not "
-            "quantized at all if no bits are given. Can be repeated.",
+            help="Fix the bits of layers whose name matches: '*.layer.0.*=8'; without =BITS "
+            "they are "
+            "not quantized at all. Can be repeated.",
             metavar="PATTERN[=BITS]",
         ),
     ] = None,
     check: Annotated[
         bool,
-        typer.Option(help="Compare with other ways to spend the bits, on queries held out."),
+        typer.Option(help="Compare with other ways to spend the same bits, on other queries."),
     ] = True,
     batch_size: BatchSize = 32,
     device: Device = None,
@@ -69,12 +71,17 @@ def allocate(  # noqa: PLR0917 -- typer makes options of the parameters
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure how much each layer's rounding moves the answers, and give bits where it matters.
+    """Measure how much rounding each layer moves the answers, and give more bits where it matters.
 
-    The criterion gap looks at 128 queries (at most a quarter of them) and the documents that rank
-    first for them, in one forward and one backward pass; labels play no part. The widths go to a
-    file that a spec can name: quantdrift run minilm@allocation.json --data FOLDER, with any
-    quantizer: minilm@allocation.json-gptq. A run leaves out the queries that were measured on.
+    The criterion gap takes 128 queries (at most a quarter of them) and the documents that rank
+    first for them, and needs one forward and one backward pass; labels are not used. The chosen
+    bits per layer are written to a file, which a spec can name, with any quantizer:
+
+    quantdrift run minilm@allocation.json --data FOLDER
+
+    quantdrift run minilm@allocation.json-gptq --data FOLDER
+
+    Such a run does not count the queries that were used to choose.
     """
     from quantdrift.cli.allocate import AllocateOptions, allocate_command  # noqa: PLC0415 -- torch
     from quantdrift.cli.unlabeled import dataset_for  # noqa: PLC0415 -- as above
@@ -100,7 +107,7 @@ def allocate(  # noqa: PLR0917 -- typer makes options of the parameters
     )
 
 
-@app.command(no_args_is_help=True, short_help="Expect flips at every width, quantizing nothing.")
+@app.command(no_args_is_help=True, short_help="Estimate flips at every width, quantizing nothing.")
 def predict(  # noqa: PLR0917 -- typer makes options of the parameters
     model: Annotated[
         str,
@@ -125,16 +132,18 @@ def predict(  # noqa: PLR0917 -- typer makes options of the parameters
         typer.Option(help="Documents beside --queries, in the same forms.", metavar="FILE"),
     ] = None,
     widths: Annotated[
-        str, typer.Option(help="Bits per weight that a layer may have.", metavar="N,N,...")
+        str,
+        typer.Option(help="Which numbers of bits per weight a layer may get.", metavar="N,N,..."),
     ] = "2,3,4,5,6,7,8",
     group: Annotated[
-        str, typer.Option(help="Input weights that share a scale, or channel.", metavar="N")
+        str, typer.Option(help="How many input weights share a scale, or channel.", metavar="N")
     ] = "128",
     runs: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Run folders, or a folder that holds some: those of this model and data are shown "
-            "beside their prediction. Can be repeated.",
+            help="Run folders to check the prediction against; runs of other models or data are "
+            "left "
+            "out. Can be repeated.",
             metavar="FOLDER",
         ),
     ] = None,
@@ -142,8 +151,9 @@ def predict(  # noqa: PLR0917 -- typer makes options of the parameters
         bool,
         typer.Option(
             "--check",
-            help="Round the model to W4 and W3 after all, over the calibration queries only, and "
-            "compare how far the gaps really move.",
+            help="Check the estimate: quantize to W4 and W3 for the calibration queries, and "
+            "compare "
+            "how far the gaps really move.",
         ),
     ] = False,
     batch_size: BatchSize = 32,
@@ -153,16 +163,15 @@ def predict(  # noqa: PLR0917 -- typer makes options of the parameters
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Tell which share of first answers each width would change, before quantizing anything.
+    """Estimate which share of first answers each width would change, before quantizing anything.
 
-    One forward and one backward pass over 128 queries (at most a quarter of them) gives the shift
-    of every gap by every layer at every width. Shifts add up, so all uniform widths and all
-    allocations between them are predicted at once: bits per weight against flips, the best of each
-    marked. Labels play no part.
+    One forward and one backward pass over 128 queries (at most a quarter of them) estimates how far
+    each layer at each width would move the gap between the first two answers. From that follow the
+    flip rates of all uniform widths and of all allocations between them. Labels are not used.
 
-    It is an estimate for rounding to nearest, to first order, which loosens as widths get narrow.
-    MiniLM on Python's docstrings: 18 % predicted (25 % with random signs) and 27 % measured at W4;
-    52 % (47 %) and 48 % at W3. Then measure what looks good: quantdrift run MODEL@W4 --data FOLDER
+    It is a first-order estimate for rounding to nearest, and gets worse at few bits. MiniLM on
+    Python's docstrings: 18 % predicted (25 % with random signs) and 27 % measured at W4;
+    52 % (47 %) and 48 % at W3. So measure what looks good: quantdrift run MODEL@W4 --data FOLDER
     """
     from quantdrift.cli.predict import PredictOptions, predict_command  # noqa: PLC0415 -- torch
     from quantdrift.cli.unlabeled import dataset_for  # noqa: PLC0415 -- as above
@@ -208,8 +217,8 @@ def export(
 ) -> None:
     """Write the widths of an allocation as a quantization library or a runtime reads them.
 
-    A format that cannot express the allocation says so, with the layers and what to do, and nothing
-    is written. Notes on use and differences go to standard error.
+    Where a format cannot express the allocation, nothing is written, and the layers and what to do
+    are told. How to use the file is printed on standard error.
     """
     from quantdrift.cli.export import export_command  # noqa: PLC0415 -- each loads its own
 

@@ -19,9 +19,9 @@ def certify(  # noqa: PLR0917 -- typer makes options of the parameters
     alpha: Annotated[
         list[float] | None,
         typer.Option(
-            help="Level: the share of all answers that may be accepted though they changed; may be "
-            "repeated. 0.10, 0.05 and 0.01 if not given. A level takes 1 / alpha - 1 calibration "
-            "inputs: 9, 19 and 99.",
+            help="Level: at most this share of all answers is accepted although it changed; may be "
+            "repeated. By default 0.10, 0.05 and 0.01, which need at least 9, 19 and 99 "
+            "calibration inputs.",
             metavar="A",
         ),
     ] = None,
@@ -37,8 +37,10 @@ def certify(  # noqa: PLR0917 -- typer makes options of the parameters
     splits: Annotated[
         int, typer.Option(help="Random splits into calibration and tested inputs.")
     ] = 20,
-    share: Annotated[float, typer.Option(help="Part of the inputs that calibrates.")] = 0.5,
-    seed: Annotated[int, typer.Option(help="Of the splits.")] = 0,
+    share: Annotated[
+        float, typer.Option(help="Share of the inputs that sets the threshold.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(help="Random seed for the splits.")] = 0,
     save: Annotated[
         Path | None,
         typer.Option(
@@ -59,18 +61,18 @@ def certify(  # noqa: PLR0917 -- typer makes options of the parameters
     json_output: AsJson = False,
     markdown: AsMarkdown = False,
 ) -> None:
-    """Which quantized answers can be trusted as the full-precision ones? No labels are needed.
+    """Which quantized answers are the same as at full precision? Checks them without labels.
 
-    On part of the inputs, where both models' scores are known, a threshold of the quantized
-    model's gap (first minus second score) is calibrated; an answer is accepted if its gap reaches
-    it. For inputs like these, the chance that an answer is accepted though full precision would
-    give another is at most the level. Tried on the other inputs, over random splits:
+    Part of the inputs sets a threshold for the quantized model's gap (first minus second score); an
+    answer is accepted if its gap reaches it. For inputs like these, the chance that an answer is
+    accepted although full precision would give another one is at most the level. The other inputs
+    test this, over random splits:
 
-    accepted: the share that can be served without a second look.
+    accepted: the share of answers that can be used without asking full precision.
 
-    accepted and changed: what the level bounds, as a share of all answers.
+    accepted and changed: a share of all answers; the level is guaranteed for this.
 
-    changed, of those accepted: the same as a share of the accepted ones, which it does not bound.
+    changed, of those accepted: a share of the accepted answers; no guarantee.
 
         quantdrift certify RUN --alpha 0.1 --alpha 0.01
 

@@ -60,8 +60,8 @@ def diff(  # noqa: PLR0917 -- typer makes options of the parameters
         bool,
         typer.Option(
             "--complete",
-            help="The lists hold every item that was scored, as those of a shortlist that was "
-            "ranked again do; then epsilon is exact.",
+            help="Say that the lists are not truncated: they hold every item that was scored, as "
+            "after reranking a shortlist. Then epsilon is exact.",
         ),
     ] = False,
     ignore_identical_ids: Annotated[
@@ -111,10 +111,10 @@ def diff(  # noqa: PLR0917 -- typer makes options of the parameters
 ) -> None:
     """What changed between two finished runs, of whatever wrote them: A is the reference.
 
-    For models that cannot be wrapped: APIs, vLLM, GGUF servers. Run the harness twice and give both
-    outputs. Runs of other inputs, items, prompts or settings are refused, with all that differs.
-    What cannot be known from lists that were cut short is left out, or marked as a bound. The exit
-    code is 0 whatever changed.
+    For models that cannot be loaded here: APIs, vLLM, GGUF servers. Run your harness twice and give
+    both outputs. Runs on different inputs, items, prompts or settings are refused, with a list of
+    the differences. For truncated rankings, values that cannot be computed exactly are left out or
+    marked as bounds. The exit code is 0 whatever changed.
     """
     from quantdrift.cli.diff import DiffOptions, diff_command  # noqa: PLC0415 -- numpy, pyarrow
 

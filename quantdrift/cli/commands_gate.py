@@ -79,7 +79,7 @@ def gate(  # noqa: PLR0917 -- typer makes options of the parameters
     alpha: Annotated[
         float | None,
         typer.Option(
-            help="Chance of any false alarm that is accepted, over all rules; 0.05 if not given.",
+            help="Accepted chance of a false alarm, over all rules together; 0.05 by default.",
             metavar="P",
         ),
     ] = None,

@@ -46,8 +46,8 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Run folder to write, an earlier run there is replaced; "
-            "quantdrift-runs/SPEC_on_DATA if not given, other data of that name beside it.",
+            help="Run folder to write; an earlier run there is replaced. By default "
+            "quantdrift-runs/SPEC_on_DATA.",
             metavar="FOLDER",
         ),
     ] = None,
@@ -71,21 +71,19 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
 ) -> None:
     """Compare a model with its quantized self on a corpus, and write a run folder.
 
-    On classification data a classifier is read by its logits, and an embedding model by a linear
-    probe that is fitted on its full-precision embeddings of the train part.
+    On classification data, a classifier's own logits are compared. An embedding model gets a linear
+    classifier first, fitted on its full-precision embeddings of the training part.
 
-    In place of a scheme, a checkpoint that is quantized already can be the other side:
-    "MODEL vs CHECKPOINT", a folder, a hub id or a GGUF file. Either can be a model on a server that
-    answers OpenAI's requests for embeddings, openai:URL#MODEL; its key is taken from
-    QUANTDRIFT_OPENAI_KEY.
+    To compare a model with a checkpoint that is already quantized, write "MODEL vs CHECKPOINT": a
+    folder, a hub id or a GGUF file. Either side can be a model on a server with OpenAI's
+    embeddings API: openai:URL#MODEL, with the key in QUANTDRIFT_OPENAI_KEY.
 
-    A cross-encoder reranks what a finished search found first: --shortlist RUN. The list stays as
-    it is, and both arms score its pairs.
+    A cross-encoder needs search results to rerank: --shortlist RUN. Both versions of the model
+    score the same documents.
 
-    The folder holds evidence.parquet (one row per query or
-    input: both rankings, epsilon, flip) and run.json
-    (spec, versions, fingerprints, metrics with intervals). Compute more from it, without the model,
-    with: quantdrift metrics RUN
+    The run folder holds evidence.parquet (one row per query or input: both rankings, and how far
+    scores moved) and run.json (spec, versions, metrics with intervals). To see the changed answers:
+    quantdrift show RUN. More metrics, without the model: quantdrift metrics RUN
     """
     from quantdrift.cli.run import RunOptions, run_command  # noqa: PLC0415 -- torch
     from quantdrift.cli.servers import ServerOptions  # noqa: PLC0415 -- torch
@@ -129,16 +127,16 @@ def corpus_size(  # noqa: PLR0917 -- typer makes options of the parameters
     sizes: Annotated[
         str | None,
         typer.Option(
-            help="Numbers of documents that rise, such as 250,1000,all; an eighth, a quarter, a "
-            "half and all of the corpus if not given.",
+            help="Corpus sizes in rising order, such as 250,1000,all; by default an eighth, a "
+            "quarter, a half and all of the corpus.",
             metavar="N,N,...",
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for one run folder per size; "
-            "quantdrift-runs/SPEC_on_DATA_by_corpus_size if not given.",
+            help="Folder for the run folders, one per size; by default "
+            "quantdrift-runs/SPEC_on_DATA_by_corpus_size.",
             metavar="FOLDER",
         ),
     ] = None,
@@ -151,16 +149,19 @@ def corpus_size(  # noqa: PLR0917 -- typer makes options of the parameters
     device: Device = None,
     revision: Revision = None,
     seed: Annotated[
-        int, typer.Option(min=0, help="Of the parts, and of the order of the noise floor.")
+        int,
+        typer.Option(
+            min=0, help="Random seed for drawing the parts of the corpus, and for the noise floor."
+        ),
     ] = 0,
     cache: Cache = True,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare a model with its quantized self on growing parts of one corpus, the same queries.
+    """Compare a model with its quantized self on growing parts of one corpus, same queries.
 
-    Each part holds the smaller ones and is scored from the same embeddings. Every size leaves a run
-    folder, and the smallest and the largest are compared by an exact McNemar test.
+    Every part contains the smaller ones, and embeddings are computed once. One run folder is
+    written per size, and an exact McNemar test compares the smallest with the largest.
     """
     from quantdrift.cli.corpus_size import corpus_size_command  # noqa: PLC0415 -- torch
     from quantdrift.cli.run import RunOptions  # noqa: PLC0415 -- torch
@@ -206,14 +207,14 @@ def quantize(  # noqa: PLR0917 -- typer makes options of the parameters
     device: Device = None,
     revision: Revision = None,
     cache: Annotated[
-        bool, typer.Option(help="Keep quantized layers, so that none is calibrated twice.")
+        bool, typer.Option(help="Keep quantized layers on disk and reuse them in later runs.")
     ] = True,
     quiet: Quiet = False,
 ) -> None:
     """Quantize a model and save the candidate, so that what is deployed is what was measured.
 
     Methods that calibrate (gptq, awq, adaround) need documents: --data, --task, or a file of texts
-    in the scheme (+calib=texts.txt). The folder is a candidate again:
+    in the scheme (+calib=texts.txt). To measure what was written:
     quantdrift run "minilm vs FOLDER" --data ...
     """
     from quantdrift.cli.quantize import QuantizeOptions, quantize_command  # noqa: PLC0415 -- torch

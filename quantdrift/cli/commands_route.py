@@ -19,40 +19,40 @@ def route(  # noqa: PLR0917 -- typer makes options of the parameters
     score: Annotated[
         str,
         typer.Option(
-            help="What tells that the quantized model is unsure: gap (first minus second score), "
-            "msp (maximum softmax probability), entropy, or all. Runs on similarities have the "
-            "gap only.",
+            help="How to measure that the quantized model is unsure: gap (first minus second "
+            "score), "
+            "msp (maximum softmax probability), entropy, or all. A search has the gap only.",
             metavar="gap|msp|entropy|all",
         ),
     ] = "all",
     percentile: Annotated[
         str | None,
         typer.Option(
-            help="Where thresholds are set on the unlabeled part, so about what share is routed; "
-            "10,25,50 if not given.",
+            help="About which percent of the inputs to send to full precision; 10,25,50 by "
+            "default.",
             metavar="P,P,...",
         ),
     ] = None,
     share: Annotated[
         float,
-        typer.Option(help="Part of the inputs that sets the threshold; the rest measures it."),
+        typer.Option(help="Share of the inputs that sets the threshold; the rest tests it."),
     ] = 0.5,
     splits: Annotated[int, typer.Option(help="Random splits into those two parts.")] = 20,
-    seed: Annotated[int, typer.Option(help="Of the splits.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for the splits.")] = 0,
     speed_up: Annotated[
         float,
         typer.Option(
-            help="How many times faster the quantized model is than full precision, as you know or "
-            "have measured it; nothing is timed here. 4.5 is what GPTQ's authors report.",
+            help="How many times faster the quantized model is than full precision. Give your own "
+            "figure: it is not measured here. 4.5 is what GPTQ's authors report.",
             metavar="X",
         ),
     ] = 4.5,
     recover: Annotated[
         float | None,
         typer.Option(
-            help="Share of the changed answers to give back: the smallest threshold that does is "
-            "told; 0.9 if not given. Of a search it counts answers restored by rescoring the first "
-            "10, or caught ones where so many cannot be restored.",
+            help="Find the smallest threshold that corrects this share of the changed answers; 0.9 "
+            "by default. For a search: corrected by rescoring the first 10 results, or at least "
+            "sent there where so many cannot be corrected.",
             metavar="S",
         ),
     ] = None,
@@ -67,7 +67,7 @@ def route(  # noqa: PLR0917 -- typer makes options of the parameters
     figure: Annotated[
         Path | None,
         typer.Option(
-            help="Draw what is given back against cost: .svg, .png or .pdf (needs "
+            help="Draw corrected answers against cost: .svg, .png or .pdf (needs "
             "quantdrift[figures]).",
             metavar="FILE",
         ),
@@ -75,15 +75,15 @@ def route(  # noqa: PLR0917 -- typer makes options of the parameters
     json_output: AsJson = False,
     markdown: AsMarkdown = False,
 ) -> None:
-    """From finished runs: what is recovered if unsure inputs are answered at full precision?
+    """What would it bring to answer the unsure inputs at full precision, and what would it cost?
 
-    The quantized model answers every input; where its own first two scores are close, the original
-    is asked too. Relative cost is 1 / speed-up + routed share. Told are the share of the lost
-    accuracy that comes back (where labels are there and at least 0.5 points were lost), the share
-    of changed answers that come back (no labels needed), and whether to route, to spend more bits
+    The quantized model answers every input; where its first two scores are close, the original is
+    asked too. The cost relative to full precision is 1 / speed-up + routed share. The table shows
+    how many changed answers are corrected, how much of the lost accuracy comes back (with labels,
+    if at least 0.5 points were lost), and whether it is better to route, to spend more bits
     (quantdrift allocate), or to do nothing.
 
-    Retrieval runs: the first results of unsure queries are rescored instead.
+    For a search, the first results of unsure queries are rescored instead.
 
     quantdrift route runs/ --score gap --save router.json; then, in a server:
     quantdrift.RoutedModel(quantized, original, quantdrift.GapRouter.load("router.json")).

@@ -96,7 +96,7 @@ def breakdown(  # noqa: PLR0917 -- typer makes options of the parameters
     )
 
 
-@app.command(no_args_is_help=True, short_help="Does the separation tell the change rate?")
+@app.command(no_args_is_help=True, short_help="Does the separation predict the change rate?")
 def law(  # noqa: PLR0917 -- typer makes options of the parameters
     runs: Runs,
     hold_out: Annotated[
@@ -127,7 +127,8 @@ def law(  # noqa: PLR0917 -- typer makes options of the parameters
 ) -> None:
     """Over many runs: does a larger separation go with fewer changed answers, and by how much?
 
-    Rank correlations beside those of rivals, a line, and that line on runs it never saw.
+    Shows rank correlations (also of other predictors), fits a line, and tests the line on runs that
+    it was not fitted on. Needs at least three runs.
     """
     from quantdrift.cli.law import law_command  # noqa: PLC0415 -- scipy
 
@@ -141,7 +142,7 @@ def law(  # noqa: PLR0917 -- typer makes options of the parameters
     )
 
 
-@app.command(no_args_is_help=True, short_help="Does the theory tell the flip rate?")
+@app.command(no_args_is_help=True, short_help="Does the theory predict the flip rate?")
 def contenders(
     runs: Runs,
     group_by: Annotated[
@@ -155,9 +156,10 @@ def contenders(
     json_output: AsJson = False,
     markdown: AsMarkdown = False,
 ) -> None:
-    """Predicted against measured flip rate by number of contenders: how good is the model?
+    """Compare the theory's flip rate with the measured one, by number of contenders.
 
-    One scale is fitted per group; what it predicts for each number of contenders was not fitted.
+    Contenders are items so close behind the first that quantization could put them first. Only one
+    number, a scale, is fitted per group of runs.
     """
     from quantdrift.cli.contenders import contenders_command  # noqa: PLC0415 -- scipy
 
@@ -196,9 +198,12 @@ def compare(  # noqa: PLR0917 -- typer makes options of the parameters
         ),
     ] = None,
     alpha: Annotated[
-        float, typer.Option(help="Chance of any wrong verdict that is accepted.", metavar="P")
+        float,
+        typer.Option(
+            help="Accepted chance of a wrong verdict, over all metrics together.", metavar="P"
+        ),
     ] = 0.05,
-    seed: Annotated[int, typer.Option(help="Of resampling and permutations.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for resampling and permutations.")] = 0,
     json_output: AsJson = False,
     markdown: AsMarkdown = False,
 ) -> None:

@@ -44,7 +44,7 @@ def cache(
 ) -> None:
     """Show where embeddings, quantized layers and sensitivities are kept, and how much they take.
 
-    Each is used again by every run that needs the same, and makes an interrupted run go on.
+    Later runs reuse them, and an interrupted run goes on from them.
     """
     from quantdrift.cli.cache import cache_command  # noqa: PLC0415 -- each command loads its own
 

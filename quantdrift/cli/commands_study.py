@@ -35,7 +35,9 @@ def allocation(  # noqa: PLR0917 -- typer makes options of the parameters
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option(help="A task that comes along: quantdrift list tasks.", metavar="NAME"),
+        typer.Option(
+            help="A built-in task: quantdrift list tasks. Can be repeated.", metavar="NAME"
+        ),
     ] = None,
     split: Split = "test",
     criteria: Annotated[
@@ -89,15 +91,15 @@ def allocation(  # noqa: PLR0917 -- typer makes options of the parameters
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure the capture ratio of every criterion, over corpora, budgets, quantizers and draws.
+    """Which criterion spends bits best? Compares them over corpora, budgets, quantizers and draws.
 
-    Capture is the share of the benefit of one more bit (W3 to W4) that an allocation of its part of
-    the bit keeps, pooled over all cells, with intervals over queries and the difference from the
-    first criterion, paired. Beside it: recall@1 and relevant documents kept, where there are
-    labels; layers that two draws agree on; how alike criteria rank layers.
+    Going from 3 to 4 bits repairs some answers. The capture ratio is the share of these that are
+    also repaired by the allocation, which spends only part of the extra bit; it is pooled over the
+    whole grid, with intervals and the paired difference from the first criterion. Also shown:
+    recall@1 and relevant documents kept (with labels), and how far draws and criteria agree.
 
-    A cell takes as long as embedding the held-out queries and the first documents of each. What was
-    answered is kept: after Ctrl-C the same command goes on, and a larger grid measures what is new.
+    Each cell of the grid embeds the held-out queries and the first documents of each. Finished
+    cells are kept: after Ctrl-C the same command goes on, and a larger grid measures new cells only.
 
     quantdrift study allocation minilm --task PythonDocsRetrieval --data ./scifact
     """

@@ -164,9 +164,8 @@ def _lines(rows: Sequence[Row]) -> list[str]:
     leads = [show(parse_metric(SEPARATION), side[SEPARATION]) for side in (classes, search)]
     return [
         line,
-        f"Half of the inputs lead by less than {leads[0]} times what this quantization could "
-        f"overturn as classes, and {leads[1]} times as a search; model, data and embeddings are "
-        "the same.",
+        f"The median lead is {leads[0]} of the margin that would guarantee the answer as classes, "
+        f"and {leads[1]} of it as a search; model, data and embeddings are the same.",
     ]
 
 

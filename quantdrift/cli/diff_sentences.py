@@ -62,4 +62,7 @@ def _left_out(part: PartDiff, before: str) -> list[str]:
     a, b = part.left_out
     if not a and not b:
         return []
-    return [f"Note: {before}left out, as the other does not have it: {a:,} of A and {b:,} of B."]
+    return [
+        f"Note: {before}left out, as only one of the two runs has them: {a:,} inputs of A and "
+        f"{b:,} of B."
+    ]

@@ -86,9 +86,9 @@ def explain(record: Mapping[str, Any]) -> list[str]:
     risk = metrics.get("at_risk")
     if risk and risk["value"] is not None:
         lines.append(
-            f"{_percent(1 - risk['value'])} of the inputs had a lead too large for this "
-            f"{'difference' if served else 'quantization'} to overturn (separation ratio of 1 or "
-            "more)."
+            f"For {_percent(1 - risk['value'])} of the inputs the first answer leads by enough "
+            f"to be safe from this {'difference' if served else 'quantization'} (separation ratio "
+            "of 1 or more)."
         )
     return lines
 
@@ -133,7 +133,7 @@ def _ndcg(metrics: Metrics) -> list[str]:
     if lost and lost["value"] is not None:
         text += (
             f", while {_percent(lost['value'])} of the inputs whose first answer was relevant "
-            "lose it"
+            "lost it"
         )
     return [text + "."]
 

@@ -62,47 +62,65 @@ AnyData = Annotated[
 ]
 Task = Annotated[
     str | None,
-    typer.Option(help="A task that comes along instead: quantdrift list tasks.", metavar="NAME"),
+    typer.Option(
+        help="A built-in task, in place of --data: quantdrift list tasks.", metavar="NAME"
+    ),
 ]
-Split = Annotated[str, typer.Option(help="Which qrels/SPLIT.tsv of the folder.", metavar="NAME")]
+Split = Annotated[
+    str,
+    typer.Option(help="Which split of the labels: qrels/SPLIT.tsv in the folder.", metavar="NAME"),
+]
 AnySplit = Annotated[
     str,
     typer.Option(
-        help="Which qrels/SPLIT.tsv, or which part of classification data.", metavar="NAME"
+        help="Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl.",
+        metavar="NAME",
     ),
 ]
-Ranks = Annotated[int, typer.Option("-k", "--k", min=1, help="Ranks kept of either arm.")]
+Ranks = Annotated[
+    int,
+    typer.Option(
+        "-k", "--k", min=1, help="How many top-ranked documents to keep per query and model."
+    ),
+]
 BatchSize = Annotated[
     int, typer.Option(min=1, help="Inputs per forward pass, or per request to a server.")
 ]
 Device = Annotated[
     str | None,
-    typer.Option(help="cpu, cuda, cuda:1 or mps; the best there is if not given.", metavar="NAME"),
+    typer.Option(
+        help="cpu, cuda, cuda:1 or mps; by default the fastest one found.", metavar="NAME"
+    ),
 ]
-Revision = Annotated[str | None, typer.Option(help="Revision of a hub model.", metavar="NAME")]
+Revision = Annotated[
+    str | None, typer.Option(help="Revision of a model on the Hugging Face hub.", metavar="NAME")
+]
 NoiseFloor = Annotated[
-    bool, typer.Option(help="Run the reference a second time, to know what noise alone flips.")
-]
-NoiseSeed = Annotated[int, typer.Option(help="Of the order in which the noise floor is run.")]
-Cache = Annotated[
     bool,
     typer.Option(
-        help="Keep embeddings and quantized layers, so that the next run needs less work."
+        help="Also run the full-precision model a second time, in batches of another size, to "
+        "see how "
+        "many answers change without any quantization."
     ),
+]
+NoiseSeed = Annotated[int, typer.Option(help="Random seed for the order of that second run.")]
+Cache = Annotated[
+    bool,
+    typer.Option(help="Keep embeddings and quantized layers on disk and reuse them in later runs."),
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")]
 ShortlistFrom = Annotated[
     Path | None,
     typer.Option(
-        help="SPEC is of a cross-encoder, which reranks what a search of the same data found: the "
-        "run folder of the retriever (its full-precision ranking), or a TREC run file.",
+        help="For a cross-encoder: the search results to rerank, as the run folder of a retriever "
+        "on the same data (its full-precision ranking is used) or a TREC run file.",
         metavar="RUN",
     ),
 ]
 ShortlistTop = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Documents per query that are reranked, 100 if not given.", metavar="N"
+        min=1, help="How many documents per query to rerank; 100 by default.", metavar="N"
     ),
 ]
 
@@ -110,23 +128,28 @@ ShortlistTop = Annotated[
 Concurrency = Annotated[
     int | None,
     typer.Option(
-        min=1, max=64, help="Servers: requests under way at a time, 4 if not given.", metavar="N"
+        min=1,
+        max=64,
+        help="Servers: how many requests to send at the same time; 4 by default.",
+        metavar="N",
     ),
 ]
 RequestsPerMinute = Annotated[
     float | None,
     typer.Option(
-        min=0.01, help="Servers: requests a minute at most; no limit if not given.", metavar="N"
+        min=0.01,
+        help="Servers: at most so many requests a minute; no limit by default.",
+        metavar="N",
     ),
 ]
 QueryPrefix = Annotated[
     str | None,
     typer.Option(
-        help="Servers: put before every query; what the other model puts there if not given.",
+        help="Servers: text to put before every query; by default that of the other model.",
         metavar="TEXT",
     ),
 ]
 DocumentPrefix = Annotated[
     str | None,
-    typer.Option(help="Servers: the same for documents.", metavar="TEXT"),
+    typer.Option(help="Servers: text to put before every document.", metavar="TEXT"),
 ]

@@ -25,12 +25,13 @@ _FEW, _WANTED = 32, 128
 """Calibration queries: below the first, a rate is known to some twenty points."""
 
 NOTES = (
-    "other first answer: with the signs that rounding to nearest has here (95 % interval over the "
-    "queries); allocated: widths by gap, chosen on the other half of the queries.",
-    "random signs: each layer's shift drawn at random, of the same mean square. It varies less "
-    "from query to query; for another quantizer it tells the order of magnitude at most.",
-    "*: no other line is as low in bits and in random signs. A flip to a document that is not "
-    "watched is not seen.",
+    "other first answer: share of queries predicted to change, for rounding to nearest (in "
+    "brackets 95 % intervals); 'by gap': widths chosen on the other half of the queries.",
+    "random signs: the same, if layers moved the gaps in random directions; a rough guide for "
+    "other "
+    "quantizers.",
+    "*: a best choice, as no other line has both fewer bits and fewer flips (random signs). Only "
+    "the documents ranked first are watched; flips to others are missed.",
 )
 
 

@@ -58,7 +58,7 @@ def quantization_lines(record: Mapping[str, Any]) -> list[str]:
     if left_out := made.get("layers_left_out"):
         lines.append(f"left at full precision: {_some(left_out)}")
     if unreached := record["model"].get("layers_never_reached"):
-        lines.append(f"no output depends on it: {_some(unreached)}")
+        lines.append(f"unused layer (does not affect embeddings): {_some(unreached)}")
     return lines
 
 

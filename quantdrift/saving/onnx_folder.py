@@ -96,7 +96,7 @@ def _put_codes(
             if not parameters:
                 stored[layer.name] = "float values of the grid"
             elif layer.name not in used:
-                stored[layer.name] = "left out: no output depends on it"
+                stored[layer.name] = "left out: unused layer (does not affect embeddings)"
             elif linear.parameter.dim() != 2:  # noqa: PLR2004 -- a matrix
                 failed[layer.name] = "it is one of several matrices in one parameter"
             elif not any(name in model.graph.initializers for name in parameters):

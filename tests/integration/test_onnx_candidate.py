@@ -66,7 +66,7 @@ def test_embeddings_are_those_of_the_candidate_in_torch(
     assert apart(embed(written.model), wanted) < 1e-5
     assert max(record["onnx"]["difference_to_torch"].values()) < 1e-5
     stored = Counter(layer["stored"].split(",")[0] for layer in record["layers"])
-    assert stored == {"MatMulNBits": PACKED, "left out: no output depends on it": 1}
+    assert stored == {"MatMulNBits": PACKED, "left out: unused layer (does not affect embeddings)": 1}
 
 
 def test_no_float_weight_of_a_layer_is_left(one_export: None, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_the_command_says_what_is_packed_and_what_is_not(
     )
     shown = capsys.readouterr().out
     assert "13 linear layers; 12 of them packed at 4 bits, all else float32" in shown
-    assert "left out: no output depends on it: 0.model.pooler.dense" in shown
+    assert "unused layer (does not affect embeddings): 0.model.pooler.dense" in shown
     assert "checked: differs from torch by " in shown
     assert "model = load_onnx('out')" in shown
 
