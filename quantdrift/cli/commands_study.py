@@ -98,8 +98,8 @@ def allocation(  # noqa: PLR0917 -- typer makes options of the parameters
     whole grid, with intervals and the paired difference from the first criterion. Also shown:
     recall@1 and relevant documents kept (with labels), and how far draws and criteria agree.
 
-    Each cell of the grid embeds the held-out queries and the first documents of each. Finished
-    cells are kept: after Ctrl-C the same command goes on, and a larger grid measures new cells only.
+    Each cell of the grid embeds the held-out queries and the first documents of each. What is
+    finished is kept: after Ctrl-C the same command goes on, and a larger grid measures new cells.
 
     quantdrift study allocation minilm --task PythonDocsRetrieval --data ./scifact
     """

@@ -69,7 +69,7 @@ def loading(
             raise
         raise UnsupportedError(
             f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}: "
-            f"{one_line(error)}"
+            f"{one_line(error).rstrip('.')}{source.without_hub}"
         ) from error
 
 

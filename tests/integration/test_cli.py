@@ -231,6 +231,17 @@ def test_a_folder_that_is_no_model_is_refused(cli: Cli, folder: Folder, tmp_path
     assert "todo.txt" in err
 
 
+def test_without_the_hub_the_name_that_needs_none_is_told(
+    cli: Cli, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "empty"))
+    full = "sentence-transformers/all-MiniLM-L6-v2@W4"
+    code, _, err = cli("run", full, "--data", folder(), "--out", tmp_path / "run", "-q")
+    assert code == 2
+    assert "installed here, under the name 'minilm'" in err.splitlines()[-1]
+
+
 def test_a_place_that_holds_something_else_is_not_touched(
     cli: Cli, folder: Folder, tmp_path: Path
 ) -> None:

@@ -64,13 +64,19 @@ def test_minilm_comes_from_its_package_without_a_hub(
 ) -> None:
     monkeypatch.setattr(module, "EMBEDDED", {"minilm": ("a_model_package", "model")})
     monkeypatch.syspath_prepend(tmp_path)
+    hub = "sentence-transformers/all-MiniLM-L6-v2"
     assert resolve("minilm").kind == "hub"  # the package is not installed
+    for name in ("minilm", hub):
+        assert 'pip install "quantdrift[demo]"' in resolve(name).without_hub
+    assert resolve("mpnet").without_hub == ""
     where = package(tmp_path, ["__init__.py", "model/config.json"])
     importlib.invalidate_caches()
     for name in ("minilm", "MiniLM"):
         source = resolve(name)
         assert (source.kind, source.location) == ("embedded", str(where / "model"))
-        assert source.canonical == "sentence-transformers/all-MiniLM-L6-v2"
+        assert source.canonical == hub
+        assert source.without_hub == ""
+    assert "under the name 'minilm'" in resolve(hub).without_hub
 
 
 def test_the_full_id_always_means_the_hub() -> None:
