@@ -34,13 +34,14 @@ def harness_command(name: str, arguments: Sequence[str]) -> None:
     sys.argv = [name, *arguments]
     with extras_named(needed_for=needed_for, extra=name):
         run = entry.load()
-        try:
+    try:
+        with extras_named(needed_for=needed_for):
             run()
-        except (QuantDriftError, ModuleNotFoundError):  # a harness may import itself only now
-            raise
-        except Exception:
-            traceback.print_exc()  # its own, as its own command would end
-            sys.exit(1)
+    except QuantDriftError:
+        raise
+    except Exception:
+        traceback.print_exc()  # its own, as its own command would end
+        sys.exit(1)
 
 
 def _check_schemes(arguments: Sequence[str]) -> None:

@@ -77,7 +77,7 @@ def test_an_expression_matches_the_layer_in_any_model_class_and_no_other() -> No
 @pytest.mark.parametrize("name", EXPORTERS)
 def test_every_layer_keeps_its_width_in_every_format(name: str) -> None:
     changed = {f"0.model.encoder.layer.{block}.output.dense": 8 for block in range(2)}
-    text, notes = export_allocation(allocation(encoder(changed, blocks=2)), exporter(name))
+    text, _ = export_allocation(allocation(encoder(changed, blocks=2)), exporter(name))
     seen = re.findall(r'(?:bits": |"int|=q)([48])', text)
     per_layer = {"gptqmodel": (7, 2), "hqq": (5, 1), "compressed_tensors": (1, 1)}
     n_four, n_eight = per_layer.get(name, (10, 2))  # three for a unit, one for a kind, a width
