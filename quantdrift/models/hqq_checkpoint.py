@@ -77,10 +77,16 @@ def unpacked(checkpoint: Checkpoint) -> Iterator[Path]:
 
 
 def _weights_of(body: Path) -> Callable[[str, list[str]], set[str]]:
-    """What is not copied: the packed weights, and folders that nothing is loaded from."""
+    """What is not copied: the packed weights, folders that nothing is loaded from, and devices."""
 
     def skipped(folder: str, names: list[str]) -> set[str]:
         unused = {"onnx", "openvino", ".git"}
+        places = {name: Path(folder, name) for name in names}
+        unused |= {
+            name
+            for name, place in places.items()
+            if not place.is_file() and (place.is_symlink() or not place.is_dir())
+        }
         if Path(folder) == body:
             unused |= {name for name in names if name.endswith((".safetensors", ".bin"))}
             unused |= {name for name in names if name.endswith(".index.json")}

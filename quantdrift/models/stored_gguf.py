@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from torch import nn
 
 from quantdrift.bits import BitsReport
+from quantdrift.display import shown
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.stored import StoredLayers
 
@@ -29,6 +30,8 @@ _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _NUMBERS[12] = "d"
 _STRING, _ARRAY = 8, 9
 _ALIGNMENT = 32
+_DIMS, _VALUES, _LETTERS = 8, 10_000_000, 1 << 28
+"""More than any file has: dimensions of a tensor, tokens of a vocabulary, letters of a template."""
 _MATRIX = 2
 
 
@@ -56,31 +59,37 @@ def read_gguf_head(file: Path) -> GgufHead:
     """
     try:
         with file.open("rb") as opened:
-            if opened.read(4) != b"GGUF":
-                raise UnsupportedError(f"{file} is not a GGUF file: it does not begin as one")
-            version = _number(opened, "I")
-            if version not in {2, 3}:
-                raise UnsupportedError(f"{file} is GGUF {version}; expected version 2 or 3")
-            n_tensors, n_pairs = _number(opened, "Q"), _number(opened, "Q")
-            pairs = {}
-            for _ in range(n_pairs):
-                key = _string(opened)
-                pairs[key] = _value(opened, _number(opened, "I"))
-            places = []
-            for _ in range(n_tensors):
-                name = _string(opened)
-                shape = tuple(_number(opened, "Q") for _ in range(_number(opened, "I")))[::-1]
-                places.append((name, shape, _number(opened, "I"), _number(opened, "Q")))
-            head = opened.tell()
-    except (struct.error, OSError, UnicodeDecodeError) as error:
+            return _head(opened, file)
+    except (struct.error, OSError, ValueError, ArithmeticError, LookupError, TypeError) as error:
         raise UnsupportedError(f"{file} is damaged or cut short: {error}") from error
+
+
+def _head(opened: BinaryIO, file: Path) -> GgufHead:
+    if opened.read(4) != b"GGUF":
+        raise UnsupportedError(f"{file} is not a GGUF file: it does not begin as one")
+    version = _number(opened, "I")
+    if version not in {2, 3}:
+        raise UnsupportedError(f"{file} is GGUF {version}; expected version 2 or 3")
+    n_tensors = _few(_number(opened, "Q"), "tensors", _VALUES)
+    n_pairs = _few(_number(opened, "Q"), "pairs", _VALUES)
+    pairs = {}
+    for _ in range(n_pairs):
+        key = _string(opened)
+        pairs[key] = _value(opened, _number(opened, "I"))
+    places = []
+    for _ in range(n_tensors):
+        name = _string(opened)
+        n_dims = _number(opened, "I")
+        shape = tuple(_number(opened, "Q") for _ in range(_few(n_dims, "dimensions", _DIMS)))[::-1]
+        places.append((name, shape, _number(opened, "I"), _number(opened, "Q")))
+    head = opened.tell()
     alignment = int(pairs.get("general.alignment", _ALIGNMENT))
     data = file.stat().st_size - -(-head // alignment) * alignment
     # A tensor ends where the next begins, or up to an alignment before.
     starts = sorted({offset for *_, offset in places} | {data})
     after = dict(pairwise(starts))
     return GgufHead(
-        architecture=str(pairs.get("general.architecture", "unknown")),
+        architecture=shown(str(pairs.get("general.architecture", "unknown"))),
         tensors={name: (shape, kind, after[at] - at) for name, shape, kind, at in places},
     )
 
@@ -127,8 +136,16 @@ def _value(opened: BinaryIO, kind: int) -> Any:
         return _string(opened)
     if kind != _ARRAY:
         raise struct.error(f"no value has type {kind}")
-    inner, n = _number(opened, "I"), _number(opened, "Q")
+    inner, n = _number(opened, "I"), _few(_number(opened, "Q"), "values", _VALUES)
+    if inner == _ARRAY:
+        raise struct.error("a list of lists")
     return [_value(opened, inner) for _ in range(n)]
+
+
+def _few(n: int, what: str, most: int) -> int:
+    if n > most:
+        raise struct.error(f"it says that {n:,} {what} follow")
+    return n
 
 
 def _number(opened: BinaryIO, code: str) -> Any:
@@ -137,4 +154,4 @@ def _number(opened: BinaryIO, code: str) -> Any:
 
 
 def _string(opened: BinaryIO) -> str:
-    return opened.read(_number(opened, "Q")).decode("utf-8")
+    return opened.read(_few(_number(opened, "Q"), "letters", _LETTERS)).decode("utf-8")

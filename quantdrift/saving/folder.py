@@ -38,6 +38,11 @@ ONNX_MODEL = "onnx/model.onnx"
 
 _WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth")
 _GRAPH_FOLDER = "onnx/"
+_KINDS: Mapping[str, type[str] | type[dict[str, Any]]] = {
+    **dict.fromkeys(("spec", "model_format"), str),
+    **dict.fromkeys(("bits_per_weight", "base_model", "files", "weights", "onnx"), dict),
+}
+"""Entries of a record that are read, and what they are."""
 
 ModelFormat = Literal["safetensors", "onnx"]
 
@@ -88,7 +93,8 @@ def check_place(path: Path) -> None:
     elif earlier is None:
         others = sorted(entry.name for entry in path.iterdir())
     else:
-        known = {RECORD, *earlier.get("files", {})}
+        files = earlier.get("files")
+        known = {RECORD, *(files if isinstance(files, dict) else ())}
         others = sorted(name for name in files_of(path) if name not in known)
     if others:
         raise RunError(
@@ -188,11 +194,38 @@ def read_record(folder: Path) -> dict[str, Any]:
             f"{folder / RECORD} is of format version {record.get('format_version')}; this "
             f"quantdrift reads version {FORMAT_VERSION}"
         )
+    if not _is_whole(record):
+        raise RunError(
+            f"{folder / RECORD} is damaged: an entry is not of the kind that quantdrift writes. "
+            "Write the candidate again with: quantdrift quantize SPEC -o FOLDER"
+        )
     return record
+
+
+def _is_whole(record: Mapping[str, Any]) -> bool:
+    """Whether what is read of a record is of the kinds that it is written in."""
+    layers = record.get("layers", [])
+    kinds_fit = isinstance(layers, list) and all(
+        isinstance(record.get(key, kind()), kind) for key, kind in _KINDS.items()
+    )
+    return (
+        kinds_fit
+        and all(
+            isinstance(bits, int | float) for bits in record.get("bits_per_weight", {}).values()
+        )
+        and all(
+            isinstance(one, dict)
+            and isinstance(one.get("name"), str)
+            and isinstance(one.get("stored", ""), str)
+            for one in layers
+        )
+    )
 
 
 def _digest(file: Path) -> str:
     digest = hashlib.blake2b(digest_size=16)
+    if not file.is_file():  # a pipe or a device may never end
+        return ""
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)

@@ -15,10 +15,12 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
+import huggingface_hub
 import torch
 from candidate_samples import save_backbone, tiny
 from classifier_samples import TEXT_MODELS, saved
 from classifier_samples import tokenizer as class_tokenizer
+from huggingface_hub.errors import EntryNotFoundError
 from rerank_samples import save_cross_encoder
 from safetensors.torch import load_file, save_file
 from versus_samples import DATASET, SETTINGS, run_two
@@ -28,8 +30,9 @@ from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.measurement.job import run_spec
 from quantdrift.models.classifier import load_classifier
 from quantdrift.models.cross_encoder import load_cross_encoder
-from quantdrift.models.resolve import resolve
+from quantdrift.models.resolve import ModelSource, resolve
 from quantdrift.models.sentence_encoder import pick_device
+from quantdrift.models.vetting import vet
 from quantdrift.progress import Silent
 from quantdrift.spec import parse
 
@@ -278,3 +281,33 @@ def test_a_device_that_is_not_here_is_said(name: str) -> None:
     with pytest.raises(UnsupportedError, match="cannot be used here; expected cpu") as caught:
         pick_device(name)
     assert str(caught.value).isprintable()
+
+
+def test_the_settings_of_a_hub_model_are_looked_at_as_far_as_it_answers(
+    honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(repo: str, file: str, **options: Any) -> str:
+        if not (tmp_path / "hub" / file).is_file():
+            raise EntryNotFoundError(file)
+        return str(tmp_path / "hub" / file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    source = ModelSource(name="a/b", canonical="a/b", kind="hub", location="a/b")
+    vet(source)  # there is nothing
+    shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "hub")
+    vet(source)
+    config = tmp_path / "hub" / "config.json"
+    for settings, said in (
+        ({"quantization_config": {"quant_method": "hqq"}}, "hqq, which evaluates"),
+        ({"attn_implementation": "some/kernel"}, "code that comes with a model"),
+    ):
+        before = config.read_text()
+        change(config, **settings)
+        with pytest.raises(UnsupportedError, match=said):
+            vet(source)
+        config.write_text(before)
+    modules = tmp_path / "hub" / "modules.json"
+    modules.write_text(json.dumps([{"path": "", "type": "own.Own"}]))
+    with pytest.raises(UnsupportedError, match=r"names the class own\.Own"):
+        vet(source)
+    vet(source, trusted=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,31 @@ def test_records_that_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / "scheme.json").write_text(text)
         assert not is_onnx_folder(tmp_path)
         assert not is_candidate_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"bits_per_weight": 4},
+        {"bits_per_weight": {"linear": "four"}},
+        {"base_model": ["minilm"]},
+        {"layers": {"name": "q"}},
+        {"layers": [{"name": 5}]},
+        {"layers": [{"name": "q", "stored": None}]},
+        {"weights": "all"},
+        {"onnx": []},
+        {"spec": None},
+        {"files": 7},
+    ],
+    ids=str,
+)
+def test_a_record_with_entries_of_other_kinds_is_damaged(
+    changed: dict[str, Any], tmp_path: Path
+) -> None:
+    write_folder(tmp_path / "w4", write("one"))
+    record = {**json.loads((tmp_path / "w4" / "scheme.json").read_text()), **changed}
+    (tmp_path / "w4" / "scheme.json").write_text(json.dumps(record))
+    with pytest.raises(RunError, match=r"scheme\.json is damaged"):
+        read_record(tmp_path / "w4")
+    with suppress(RunError):  # a place to write to is looked at all the same
+        check_place(tmp_path / "w4")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -170,6 +172,23 @@ def test_grey_images_get_three_equal_channels(tmp_path: Path) -> None:
     assert read.test.labels is None
     assert read.test.inputs[0].shape == (2, 3, 3)
     assert all(np.array_equal(read.test.inputs[0][..., c], grey[0]) for c in range(3))
+
+
+def test_damaged_arrays_and_those_of_petabytes_end_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "x.npz"
+    np.savez_compressed(file, x_test=np.arange(3 * 64 * 64, dtype=np.uint8).reshape(1, 64, 64, 3))
+    content = bytearray(file.read_bytes())
+    content[100:110] = bytes(10)
+    file.write_bytes(content)
+    with pytest.raises(DataError, match="cannot be read as an array file"):
+        read_classification_folder(file)
+    header = io.BytesIO()
+    says = {"descr": "|u1", "fortran_order": False, "shape": (1 << 50, 2, 2, 3)}
+    np.lib.format.write_array_header_1_0(header, says)
+    with zipfile.ZipFile(file, "w") as parts:
+        parts.writestr("x_test.npy", header.getvalue())
+    with pytest.raises(DataError, match="cannot be read as an array file"):
+        read_classification_folder(file)
 
 
 @pytest.mark.parametrize(
