@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,16 @@ def test_what_lists_the_environment(
     for arguments in (("cache",), ("doctor",), ("doctor", "--json"), ("list", "tasks")):
         _, out, err = cli(*arguments)
         check_clean(out + err)
+
+
+def test_on_a_terminal_the_styles_are_ours(
+    cli: Cli, runs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    styled = cli("metrics", *runs)[1] + cli("gate", runs[0], "-r", "flip@1 <= 1")[1]
+    assert "\x1b[1m" in styled
+    check_clean(re.sub(r"\x1b\[\d+(;\d+)*m", "", styled))
 
 
 def test_json_reads_the_same() -> None:
