@@ -245,7 +245,7 @@ def _others(path: Path) -> list[str]:
         found = sorted(entry.name for entry in path.iterdir())
     except FileNotFoundError:
         return []
-    except NotADirectoryError:
+    except OSError:  # a file; or a link that leads to itself
         return [path.name]
     if RECORD in found and _is_ours(path / RECORD):
         return [name for name in found if name not in {RECORD, EVIDENCE, PROBE}]

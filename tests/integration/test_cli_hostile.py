@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,14 @@ from gate_command_line import Cli, cli
 from hostile_text import HOSTILE, check_clean, check_json
 
 from quantdrift.display import json_text
+from quantdrift.errors import DataError
 from quantdrift.measurement.assembly import assemble
 from quantdrift.runs import write_run
 from quantdrift.scoring import score_matrix
+from quantdrift.uncaught import errors_in_one_line
+from quantdrift_lm_eval.careful import warn
+from quantdrift_mteb.watching import Watch
+from quantdrift_pytest.errors import in_short
 
 __all__ = ["cli"]  # fixture
 
@@ -198,6 +205,23 @@ def test_on_a_terminal_the_styles_are_ours(
     styled = cli("metrics", *runs)[1] + cli("gate", runs[0], "-r", "flip@1 <= 1")[1]
     assert "\x1b[1m" in styled
     check_clean(re.sub(r"\x1b\[\d+(;\d+)*m", "", styled))
+
+
+def test_what_plugins_say(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)  # is put back
+    warn(HOSTILE)
+    errors_in_one_line()
+    sys.excepthook(DataError, DataError(HOSTILE), None)
+    watch = Watch(task=SimpleNamespace(metadata=SimpleNamespace(name=HOSTILE)), listener=None)
+    with watch.carefully(("test", HOSTILE)):
+        raise DataError(HOSTILE)
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.count("�[31m") == 5
+    check_clean(err, tabs=True, wrapped=True)
+    check_clean(str(in_short(DataError(HOSTILE))), tabs=True, wrapped=True)
 
 
 def test_json_reads_the_same() -> None:
