@@ -14,9 +14,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import RunError
+from quantdrift.errors import DataError, RunError
 
 __all__ = ["Confidence", "Deltas", "Evidence", "Judgements", "Noise", "Top"]
+
+_LARGEST = 10**9
+"""Of grades: their sums are exact."""
 
 Deltas = Literal["all", "listed", "none"]
 """Which items' score changes the extremes of delta are over: all that were scored; those that lists
@@ -71,6 +74,9 @@ class Judgements:
             qrels: input to item to grade; inputs without an entry have no judgement.
             input_ids: of the rows, in order.
             names: of items, by index; judged items that are new are added.
+
+        Raises:
+            DataError: a grade is too large.
         """
         index = {name: number for number, name in enumerate(names)}
         labels = [qrels.get(input_id, {}) for input_id in input_ids]
@@ -79,6 +85,8 @@ class Judgements:
         names.extend(new)
         items = [index[item] for part in labels for item in part]
         grades = [int(grade) for part in labels for grade in part.values()]
+        if any(abs(grade) > _LARGEST for grade in grades):
+            raise DataError(f"expected grades from {-_LARGEST:,} to {_LARGEST:,}; one is beyond")
         counts = np.array([len(part) for part in labels], dtype=np.int64)
         return cls(
             offsets=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),

@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 from quantdrift.errors import QuantDriftError, RunError
 
@@ -41,6 +41,7 @@ __all__ = [
     "check_writable",
     "file_digest",
     "hold",
+    "is_number",
     "open_file",
     "parse_json",
     "read_bytes",
@@ -140,6 +141,13 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is a pipe or a device, and no file")
         yield file
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a JSON value is a number that a float can hold; true and false are none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return -sys.float_info.max <= value <= sys.float_info.max  # false of NaN
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

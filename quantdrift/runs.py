@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from quantdrift.records import (
     DIGEST,
     check_writable,
     file_digest,
+    is_number,
     read_json,
     read_object,
     sealed,
@@ -297,19 +297,18 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
     """
     found: dict[Path, Run] = {}
     for path in paths:
-        if path.is_file():
-            folders = [path.parent]
-        else:
-            # other tools write files of that name too
-            folders = [
-                record.parent
-                for record in sorted(path.rglob(RECORD))
-                if not _is_partial(record, path) and _is_run(record)
-            ]
-        if not folders:
-            read_run(path)  # says what was expected
-        for folder in folders:
-            found.setdefault(folder.resolve(), read_run(folder))
+        # other tools write files of that name too
+        records = [] if path.is_file() else sorted(path.rglob(RECORD))
+        ours = [each for each in records if not _is_partial(each, path) and _is_run(each)]
+        if records and not ours and path / RECORD not in records:
+            raise RunError(
+                f"expected runs below {path}; none of the {len(records):,} files named {RECORD} "
+                f"there is of one, such as {records[0]}. Runs are written by: {_MAKE}"
+            )
+        # without any, reading it says what was expected
+        for folder in [record.parent for record in ours] or [path]:
+            run = read_run(folder)
+            found.setdefault(run.path.resolve(), run)
     return list(found.values())
 
 
@@ -365,11 +364,6 @@ _Kind = tuple[str, Callable[[Any], bool]]
 """What is expected, in words, and whether something is that."""
 
 
-def _is_number(value: Any) -> bool:
-    # a float holds no more
-    return type(value) in {int, float} and bool(abs(value) <= sys.float_info.max)
-
-
 _OBJECT: _Kind = ("an object", lambda value: isinstance(value, dict))
 _TEXT: _Kind = ("a text", lambda value: isinstance(value, str))
 _TEXTS: _Kind = (
@@ -380,7 +374,7 @@ _COUNT: _Kind = (
     "a whole number, 0 or more",
     lambda value: type(value) is int and 0 <= value < 1 << 63,
 )
-_NUMBER: _Kind = ("a number", _is_number)
+_NUMBER: _Kind = ("a number", is_number)
 
 _NEEDED = ("spec", "data", "data/name", "files", f"files/{EVIDENCE}")
 _NEVER_NULL = (*_NEEDED, "model", "settings", "metrics", "metrics/*", "data/warnings")

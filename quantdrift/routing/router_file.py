@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from quantdrift.confidence import CONFIDENCES, ConfidenceName
 from quantdrift.errors import RunError
 from quantdrift.origin import Origin
-from quantdrift.records import read_object, refuse_other, sealed, write_text
+from quantdrift.records import is_number, read_object, refuse_other, sealed, write_text
 
 __all__ = ["MAKE", "read_router", "write_router"]
 
@@ -49,11 +48,10 @@ def read_router(path: Path) -> tuple[float, ConfidenceName, Origin]:
     content = read_object(path, FORMAT, FORMAT_VERSION, what="a router", make=MAKE, error=RunError)
     threshold: Any = content.get("threshold")
     score: Any = content.get("score")
-    number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
-    if not (number and math.isfinite(threshold) and score in CONFIDENCES):
+    if not (is_number(threshold) and score in CONFIDENCES):
         raise RunError(
             f"{path} is damaged: expected a finite threshold and a score of "
-            f"{', '.join(CONFIDENCES)}; got {threshold!r}, {score!r}"
+            f"{', '.join(CONFIDENCES)}; got {threshold!r:.40}, {score!r:.40}"
         )
     try:
         return float(threshold), score, Origin.read(content.get("set_on"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.origin import Origin
-from quantdrift.records import read_object, refuse_other, sealed, write_text
+from quantdrift.records import is_number, read_object, refuse_other, sealed, write_text
 from quantdrift.stability.check import SAMPLE, StabilityCheck
 from quantdrift.stability.errors import MAKE, StabilityError
 from quantdrift.stability.nonconformity import STATISTICS, bounds_gap
@@ -93,7 +93,7 @@ def _check(content: dict[str, Any]) -> StabilityCheck:
     _need(0 <= coverage <= 1, f"expected_coverage is {coverage}")
     sample = content["sample"]
     _need(isinstance(sample, list), "sample is no list")
-    numbers = all(isinstance(x, int | float) and math.isfinite(x) for x in sample)
+    numbers = all(is_number(x) for x in sample)
     _need(numbers and all(low <= high for low, high in pairwise(sample)), "sample is not sorted")
     wanted = min(SAMPLE, counts["n_calibration"])
     _need(len(sample) == wanted > 0, f"sample holds {len(sample)} of {wanted} confidences")
@@ -112,8 +112,7 @@ def _check(content: dict[str, Any]) -> StabilityCheck:
 
 def _number(content: dict[str, Any], name: str) -> float:
     value = content[name]
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    _need(number and math.isfinite(value), f"{name} is {value!r}")
+    _need(is_number(value), f"{name} is {value!r:.40}")
     return float(value)
 
 

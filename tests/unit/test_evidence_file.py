@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,74 @@ def test_another_version(tmp_path: Path, metadata: dict[bytes, bytes], found: st
     with pytest.raises(
         RunError, match=f"evidence of {found}; this quantdrift reads versions up to 2"
     ):
+        read_evidence(path)
+
+
+def floats(rows: list[Any]) -> pa.Array:
+    return pa.array(rows, pa.list_(pa.float32()))
+
+
+BAD: dict[str, tuple[str, pa.Array]] = {
+    "a null in a list": ("reference_items", pa.array([["a", None], ["b"], ["c", "d"]])),
+    "a null list": ("candidate_items", pa.array([["a", "b"], None, ["c", "d"]])),
+    "a null score": ("reference_items_reference_scores", floats([[1, None], [1], [1, 0]])),
+    "scores of fewer items": ("reference_items_candidate_scores", floats([[1], [1], [1, 0]])),
+    "scores moved": ("candidate_items_candidate_scores", floats([[1], [1, 0], [1, 0]])),
+    "NaN for a score": ("candidate_items_reference_scores", floats([[1, np.nan], [1], [1, 0]])),
+    "no number for a change": ("delta_max", pa.array([np.nan, 0, 0], pa.float32())),
+    "an endless change": ("delta_max", pa.array([np.inf, 0, 0], pa.float32())),
+    "extremes that are swapped": ("delta_min", pa.array([9, 0, 0], pa.float32())),
+    "a null id": ("input_id", pa.array(["a", "b", None])),
+    "an id twice": ("input_id", pa.array(["a", "b", "b"])),
+    "numbers for ids": ("input_id", pa.array([1, 2, 3])),
+    "numbers for items": ("reference_items", pa.array([[1, 2], [3], [4, 5]])),
+    "texts for scores": ("delta_min", pa.array(["1", "2", "3"])),
+    "no items, and two listed": ("n_items", pa.array([0, 1, 2])),
+    "fewer items than none": ("n_items", pa.array([-3, 1, 2])),
+    "a null count": ("n_items", pa.array([None, 1, 2], pa.int64())),
+    "half a count": ("n_items", pa.array([3.5, 1, 2])),
+    "grades of fewer items": ("judged_grades", pa.array([[2], [], [0, -1]])),
+    "a null grade": ("judged_grades", pa.array([[2, None], [], [0, -1]], pa.list_(pa.int64()))),
+    "a number for a flip": ("noise_flip", pa.array([1, 0, 0])),
+    "a null in the noise": ("noise_epsilon", pa.array([None, 0, 0], pa.float32())),
+}
+
+
+@pytest.mark.parametrize(("name", "values"), BAD.values(), ids=BAD)
+def test_a_foreign_column_is_refused(tmp_path: Path, name: str, values: pa.Array) -> None:
+    path = written(evidence(), tmp_path)
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index(name), name, values), path)
+    with pytest.raises(RunError, match="does not hold evidence"):
+        read_evidence(path)
+
+
+def test_what_cannot_be_read_is_not_written(tmp_path: Path) -> None:
+    whole = evidence()
+    with pytest.raises(RunError, match="no interval"):
+        written(replace(whole, delta_max=np.full(3, np.inf, np.float32)), tmp_path)
+    with pytest.raises(RunError, match="none of its items"):
+        written(replace(whole, item_ids=whole.item_ids[:1]), tmp_path)
+
+
+def test_a_few_bytes_that_unfold_to_millions_of_rows(tmp_path: Path) -> None:
+    path = written(evidence(), tmp_path)
+    key, held = b"quantdrift_evidence_version", pq.read_schema(path).metadata
+    table = pa.table({"noise_flip": pa.array(np.zeros(5_000_000, dtype=bool))})
+    pq.write_table(table.replace_schema_metadata({key: held[key]}), path)
+    assert path.stat().st_size < 50_000
+    with pytest.raises(RunError, match="cannot hold the evidence of 5,000,000 inputs"):
+        read_evidence(path)
+
+
+def test_a_page_that_is_damaged(tmp_path: Path) -> None:
+    """Also without the digest of the whole file, which run.json has."""
+    path = written(evidence(), tmp_path)
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    content = bytearray(path.read_bytes())
+    content[column.dictionary_page_offset + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunError, match=r"not a readable Parquet file: .*(checksum|CRC)"):
         read_evidence(path)
 
 

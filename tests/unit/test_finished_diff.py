@@ -162,6 +162,21 @@ def test_questions_of_lm_eval_by_hand(tmp_path: Path) -> None:
         diff(a, b, qrels={"0": {"0": 1}})
 
 
+def test_samples_whose_document_has_no_number_are_refused(tmp_path: Path) -> None:
+    folders = [
+        write_samples(tmp_path / name, "t", [{**question(0, [-1.0, -2.0]), "doc_id": {"n": 1}}])
+        for name in "ab"
+    ]
+    with pytest.raises(DataError, match="line 1: expected a sample"):
+        diff(*folders, common=True)
+
+
+@pytest.mark.parametrize("grade", [10**10, -(2**70)])
+def test_grades_that_no_sum_can_hold_are_refused(pair: tuple[Path, Path], grade: int) -> None:
+    with pytest.raises(DataError, match="expected grades from"):
+        diff(*pair, qrels={"q1": {"d1": grade}})
+
+
 def test_several_tasks_are_pooled_input_by_input(tmp_path: Path) -> None:
     for name, flips in (("a", 0), ("b", 1)):
         for task, n in (("t", 1), ("u", 3)):

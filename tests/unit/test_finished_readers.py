@@ -135,6 +135,10 @@ def test_shapes_of_predictions_tell_the_kind_of_task(tmp_path: Path) -> None:
         ([[0.1, 0.2, 0.3]], "values of a regression"),
         ({"Level 0": [[1, 2], [0, 1]]}, "has no answers"),
         ([1, 2, 3], "has no answers"),
+        ([["a", "b"], 7], "has no answers"),
+        ([[0.1, 0.2], 0.5, [0.3, 0.4]], "has no answers"),
+        ({"a-b": [{"corpus_id": 0, "score": "high"}]}, "has no answers"),
+        ({"a-b": [{"corpus_id": 0, "score": None}]}, "has no answers"),
     ],
 )
 def test_tasks_without_answers_are_refused(predictions: Any, told: str, tmp_path: Path) -> None:
@@ -167,6 +171,36 @@ def test_addresses_of_functions_are_no_settings(tmp_path: Path) -> None:
     read = read_finished(folder)
     assert read.name == "m"
     assert read.settings["t"]["filter_list"] == [{"function": "<function f>"}]
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("text", [f'{{"q": {DEEP}}}', f'{{"q": {{"d": {"7" * 5_000}}}}}'])
+@pytest.mark.parametrize("name", ["a.json", "samples_t_2026-01-02T03-04-05.jsonl"])
+def test_json_that_no_harness_writes_is_told(tmp_path: Path, text: str, name: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=r"expected JSON; (it is nested|Exceeds the limit)"):
+        read_finished(tmp_path / name)
+    with pytest.raises(DataError, match="expected JSON"):
+        read_qrels(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"configs": []},
+        {"configs": {"t": [1]}},
+        {"configs": {"t": {}}, "versions": [1]},
+        {"configs": {"t": {}}, "config": "x"},
+    ],
+)
+def test_results_of_another_shape_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder = write_samples(tmp_path / "m", "t", [question(0, [-1.0, -2.0])], config={})
+    (file,) = folder.glob("results_*.json")
+    write_json(file, changes)
+    with pytest.raises(DataError, match=r"results_.*: expected (configs|versions|config) as lm-"):
+        read_finished(folder)
 
 
 def test_a_wrong_place_or_format_is_told(tmp_path: Path) -> None:

@@ -83,6 +83,12 @@ def test_a_reading_of_the_target_that_contradicts_the_accuracy_is_not_taken(form
     assert values(paired(same, same, form), "accuracy") == [1.0]
 
 
+@pytest.mark.parametrize("target", ["1e999", "-1e999", "9" * 5_000, "(" * 5_000, "0.5", "[1e999]"])
+def test_a_target_that_is_no_choice_names_none(form: Form, target: str) -> None:
+    same = [question(0, [-2.0, -1.0, -3.0], target, metrics={})]
+    assert paired(same, same, form).judged_by is None
+
+
 def test_two_contexts_of_which_one_is_right_are_judged_by_the_accuracy(form: Form) -> None:
     # as winogrande has it: the target is what follows in both, and does not say which is right
     requests = [("the trophy is", " big"), ("the case is", " big")]
@@ -201,7 +207,15 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    "broken", [{}, {"doc_id": 3}, "text", {**question(0, [-1.0]), "doc_id": "x"}]
+    "broken",
+    [
+        {},
+        {"doc_id": 3},
+        "text",
+        {**question(0, [-1.0]), "doc_id": "x"},
+        {**question(0, [-1.0, -2.0]), "filtered_resps": [[10**400, False], [0.5, False]]},
+        {**question(0, [-1.0, -2.0]), "acc": 10**400, "metrics": ["acc"]},
+    ],
 )
 def test_what_is_no_sample_is_refused(broken: Any) -> None:
     with pytest.raises(RunError, match="expected a sample of lm-eval"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from quantdrift import runs
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.measurement.assembly import assemble
-from quantdrift.runs import check_place, read_run, write_run
+from quantdrift.records import sealed
+from quantdrift.runs import check_place, find_runs, read_run, write_run
 from quantdrift.scoring import score_matrix
 
 RECORD: dict[str, Any] = {"spec": "m@W4", "data": {"name": "corpus"}, "metrics": {}}
@@ -238,6 +241,100 @@ def test_records_that_cannot_be_read(tmp_path: Path, record: bytes, message: str
     (tmp_path / "run.json").write_bytes(record)
     with pytest.raises(RunError, match=message):
         read_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000 + "]" * 100_000,
+        '{"format": "other", "n": ' + "7" * 5_000 + "}",
+        '{"format": "other"}',
+        "not JSON",
+        "[]",
+    ],
+    ids=["deep", "long", "other", "text", "list"],
+)
+def test_files_of_that_name_that_are_no_runs_are_passed_over(
+    tmp_path: Path, evidence: Evidence, text: str
+) -> None:
+    foreign = tmp_path / "foreign" / "run.json"
+    for place in (tmp_path / "run.json", foreign):
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(text)
+    with pytest.raises(RunError, match=r"expected the record of a run|expected JSON|is damaged"):
+        find_runs([tmp_path])
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(RunError, match="none of the 1 files named"):
+        find_runs([tmp_path])
+    run = write_run(tmp_path / "some" / "run", evidence=evidence, record=RECORD)
+    (tmp_path / "run.json").write_text(text)
+    assert [each.path for each in find_runs([tmp_path])] == [run.path]
+
+
+def test_a_damaged_run_is_not_passed_over(tmp_path: Path, evidence: Evidence) -> None:
+    """Nine runs of ten, without a word, would be wrong."""
+    for name in ("a", "b"):
+        write_run(tmp_path / name, evidence=evidence, record=RECORD)
+    damaged = tmp_path / "b" / "run.json"
+    damaged.write_text(damaged.read_text()[:-20])
+    with pytest.raises(RunError, match=r"b.run\.json is damaged"):
+        find_runs([tmp_path])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"data": data} for data in (None, [], "x", {}, {"name": None}, {"name": ["x"]})),
+        *({"model": model} for model in (None, [], 4, {"fingerprint": []})),
+        {"settings": None},
+        {"settings": {"similarity": 4}},
+        {"spec": None},
+        {"spec": 4},
+        {"metrics": []},
+        {"metrics": {"flip@1": None}},
+        {"metrics": {"flip@1": {"value": "high"}}},
+        {"metrics": {"flip@1": {"value": 10**400}}},
+        {"data": {"name": "x", "n_documents": -1}},
+        {"data": {"name": "x", "n_documents": True}},
+        {"data": {"name": "x", "warnings": "a word"}},
+        {"bits_per_weight": {"linear": "four"}},
+        {"quantization": {"allocation": {"widths": {"layer": 2**70}}}},
+        {"files": None},
+        {"files": {}},
+        {"times": "now"},
+    ],
+)
+def test_a_record_of_another_shape_is_refused_when_it_is_read(
+    tmp_path: Path, evidence: Evidence, changes: dict[str, Any]
+) -> None:
+    run = write_run(tmp_path / "run", evidence=evidence, record=RECORD)
+    (run.path / "run.json").write_text(json.dumps(sealed({**run.record, **changes})))
+    with pytest.raises(RunError, match=r"run\.json is damaged: .*(expected|missing)"):
+        read_run(run.path)
+    if "files" not in changes:
+        with pytest.raises(ValueError, match=r"expected|missing"):
+            write_run(tmp_path / "new", evidence=evidence, record={**RECORD, **changes})
+
+
+def test_what_is_not_known_may_be_null(tmp_path: Path, evidence: Evidence) -> None:
+    record = {
+        **RECORD,
+        "model": {"name": "m", "fingerprint": None, "candidate_fingerprint": None},
+        "bits_per_weight": None,
+        "data": {"name": "x", "n_documents": None, "split": None},
+    }
+    assert read_run(write_run(tmp_path / "run", evidence=evidence, record=record).path)
+
+
+def test_evidence_of_another_run_is_refused(tmp_path: Path, evidence: Evidence) -> None:
+    other = replace(evidence, delta_max=evidence.delta_max + 1)
+    run, second = (
+        write_run(tmp_path / name, evidence=held, record=RECORD)
+        for name, held in (("a", evidence), ("b", other))
+    )
+    (run.path / "evidence.parquet").write_bytes((second.path / "evidence.parquet").read_bytes())
+    with pytest.raises(RunError, match="changed since, or comes from another run"):
+        read_run(run.path).evidence()
 
 
 def test_a_run_without_its_evidence(tmp_path: Path, evidence: Evidence) -> None:

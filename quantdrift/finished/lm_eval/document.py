@@ -94,7 +94,7 @@ def read_document(sample: Mapping[str, Any], task: str) -> Document:
             metrics=_metrics(sample),
             hashes={name: str(sample[name]) for name in HASHES if name in sample},
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         shown = sample.get("doc_id") if isinstance(sample, Mapping) else None
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(

@@ -13,6 +13,7 @@ from typing import Any
 
 from quantdrift.datasets.beir_files import some
 from quantdrift.errors import DataError
+from quantdrift.finished.lm_eval.document import HASHES
 from quantdrift.finished.readers.contents import FinishedRun, Part, Sampled
 from quantdrift.finished.readers.files import digest, parse_json, read_text
 
@@ -23,6 +24,8 @@ _NAME = re.compile(
 )
 _KEYS = frozenset({"doc_id", "doc", "target", "arguments", "filtered_resps"})
 
+_TOLD_BY = ("doc_id", "filter", *HASHES)
+"""What tells which sample it is."""
 _DECIDE_ANSWERS = (
     "output_type",
     "num_fewshot",
@@ -52,7 +55,11 @@ def sample_files(folder: Path) -> list[Path]:
 
 def is_sample(content: Any) -> bool:
     """Whether a JSON value is a sample of lm-eval."""
-    return isinstance(content, dict) and content.keys() >= _KEYS
+    return (
+        isinstance(content, dict)
+        and content.keys() >= _KEYS
+        and all(isinstance(content.get(name), str | int | None) for name in _TOLD_BY)
+    )
 
 
 def read_lm_eval(path: Path) -> FinishedRun:
@@ -129,7 +136,14 @@ def _results(folder: Path, date: str) -> Mapping[str, Any]:
     if not found:
         return {}
     content = parse_json(read_text(found[0]), found[0])
-    return content if isinstance(content, dict) and "configs" in content else {}
+    if not isinstance(content, dict) or "configs" not in content:
+        return {}
+    for name in ("configs", "versions", "config"):
+        part = content.get(name, {})
+        parts = part.values() if name == "configs" and isinstance(part, dict) else ()
+        if not all(isinstance(one, dict) for one in (part, *parts)):
+            raise DataError(f"{found[0]}: expected {name} as lm-eval writes them, in objects")
+    return content
 
 
 def _settings(

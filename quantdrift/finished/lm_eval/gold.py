@@ -74,7 +74,12 @@ def _by_number(document: Document, _: Document) -> frozenset[int] | None:
         return None
     numbers = target if isinstance(target, list | tuple) else [target]
     n = choices(document)
-    right = {int(one) for one in numbers if isinstance(one, int | float) and one == int(one)}
+    whole = [
+        one
+        for one in numbers
+        if isinstance(one, int) or (isinstance(one, float) and one.is_integer())
+    ]
+    right = {int(one) for one in whole}
     return frozenset(right) if right and all(0 <= one < n for one in right) else None
 
 

@@ -101,14 +101,15 @@ def _parts(predictions: Any, where: str) -> Iterator[tuple[str, Part, tuple[str,
                 f"answer that could change. {_NEEDS}"
             )
         raise DataError(f"{where} is of a kind of task that has no answers. {_NEEDS}")
-    if not (isinstance(predictions, list) and predictions and isinstance(predictions[0], list)):
+    rows = predictions if isinstance(predictions, list) else []
+    if not (rows and all(isinstance(row, list) for row in rows)):
         raise DataError(f"{where} is of a kind of task that has no answers. {_NEEDS}")
     yield from _lists(predictions, where)
 
 
-def _lists(rows: list[Any], where: str) -> Iterator[tuple[str, Part, tuple[str, ...]]]:
+def _lists(rows: list[list[Any]], where: str) -> Iterator[tuple[str, Part, tuple[str, ...]]]:
     """Labels by experiment and input, or scores by input and class."""
-    values = [value for row in rows if isinstance(row, list) for value in row]
+    values = [value for row in rows for value in row]
     if values and all(isinstance(value, float) for value in values):
         widths = {len(row) for row in rows}
         # a regression has ten experiments of more inputs than that
@@ -151,7 +152,10 @@ def _neighbours(found: Any) -> bool:
     return (
         isinstance(found, list)
         and bool(found)
-        and all(isinstance(each, dict) and {"corpus_id", "score"} <= each.keys() for each in found)
+        and all(
+            isinstance(each, dict) and "corpus_id" in each and number(each.get("score"))
+            for each in found
+        )
     )
 
 

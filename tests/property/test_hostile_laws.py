@@ -1,0 +1,264 @@
+"""Whatever a file holds, reading it gives a value or an error of ours: no traceback, no hang."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hostile_samples import adopt_evidence, mutate_lines, mutate_table, write_hostile_json
+from written_samples import EVIDENCE, RECORD, Written, record, write_all
+
+from quantdrift.cli import main
+from quantdrift.errors import QuantDriftError
+from quantdrift.runs import read_run
+
+EXAMPLES = int(os.environ.get("QUANTDRIFT_HOSTILE", "20"))
+"""Mutants of each kind of file, always the same ones; a third of a second each."""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Written]:
+    return write_all(tmp_path_factory.mktemp("written"))
+
+
+def typed(*arguments: object) -> None:
+    """A command line in this process; only what main() does not turn into one line escapes."""
+    before = sys.argv
+    sys.argv = ["quantdrift", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            main()
+    except SystemExit as stopped:
+        if stopped.code not in {0, 1, 2, 3, 4}:  # of the gate, at most
+            raise RuntimeError(f"ended with {stopped.code!r}") from stopped
+    finally:
+        sys.argv = before
+
+
+Act = Callable[..., object]
+
+
+def either(seed: int, act: Act, *arguments: object) -> None:
+    try:
+        act(*arguments)
+    except QuantDriftError:
+        return
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
+
+
+def read_evidence_of(run: Path) -> object:
+    return read_run(run).evidence()
+
+
+def commands(run: Path, good: Path, written: dict[str, Written]) -> list[tuple[object, ...]]:
+    """What reads a run, as it is typed."""
+    check, baseline = written["check"].file, written["baseline"].file
+    return [
+        ("metrics", run),
+        ("metrics", run.parent, "--json"),
+        ("metrics", run, good, "--markdown"),
+        ("metrics", run, "--per-input"),
+        ("compare", good, run),
+        ("compare", run, good, "--json"),
+        ("diff", good, run, "--arms", "reference,candidate"),
+        ("diff", run, good, "--json"),
+        ("certify", run, "--splits", "3"),
+        ("certify", run, "--check", check, "--json"),
+        ("route", run),
+        ("route", run, good, "--json"),
+        ("breakdown", run),
+        ("law", good, run),
+        ("contenders", run, good, "--json"),
+        ("gate", run, "--baseline", baseline),
+        ("gate", good, run, "--json"),
+        ("show", run, "--json"),
+        ("show", run, "--csv"),
+    ]
+
+
+def test_a_hostile_record(written: dict[str, Written], tmp_path: Path) -> None:
+    place = written[RECORD].file
+    content = json.loads(place.read_text(encoding="utf-8"))
+    run = shutil.copytree(place.parent, tmp_path / "run")
+    for seed in range(EXAMPLES):
+        rng = random.Random(seed)
+        search = {**content, **record(classes=False)}
+        whole = content if seed % 2 else search
+        write_hostile_json(rng, run / RECORD, whole, seal=rng.random() < 0.8)
+        either(seed, read_run, run)
+        line = rng.choice(commands(run, place.parent, written))
+        either(seed, typed, *line)
+
+
+def test_hostile_evidence(written: dict[str, Written], tmp_path: Path) -> None:
+    place = written[RECORD].file
+    for seed in range(EXAMPLES):
+        rng = random.Random(seed)
+        run = shutil.copytree(place.parent, tmp_path / str(seed))
+        mutate_table(rng, run / EVIDENCE)
+        adopt_evidence(run)
+        either(seed, read_evidence_of, run)
+        line = rng.choice(commands(run, place.parent, written))
+        either(seed, typed, *line)
+
+
+@pytest.mark.parametrize("name", ["check", "router", "baseline", "allocation"])
+def test_a_hostile_file_of_ours(written: dict[str, Written], name: str) -> None:
+    place = written[name]
+    run = written[RECORD].file.parent
+    whole = place.file.read_bytes()
+    content = json.loads(whole)
+    lines = {
+        "check": ("certify", run, "--check", place.file),
+        "router": None,
+        "baseline": ("gate", run, "--baseline", place.file, "--json"),
+        "allocation": ("export", place.file, "--format", "gptqmodel"),
+    }
+    try:
+        for seed in range(EXAMPLES):
+            rng = random.Random(seed)
+            write_hostile_json(rng, place.file, content, seal=rng.random() < 0.8)
+            either(seed, place.content)
+            if (line := lines[name]) is not None and seed % 4 == 0:
+                either(seed, typed, *line)
+    finally:
+        place.file.write_bytes(whole)
+
+
+WORDS = (
+    *("", "x", "nan", "inf", "-inf", "1e999", "-1e999", "1e308", "-1e308", "9" * 30, "9" * 5_000),
+    *(
+        "0",
+        "-1",
+        "2",
+        "q1",
+        "d1",
+        "Q0",
+        "\x1b[31m",
+        "\u202e",
+        "1_0",
+        "\uff10",
+        "0x1",
+        "true",
+        "{}",
+        "\0",
+    ),
+)
+LISTS: dict[str, dict[str, float]] = {
+    "q1": {"d1": 0.9, "d2": 0.8, "d3": 0.5},
+    "q2": {"d2": 0.7, "d3": 0.4, "d4": 0.3},
+}
+
+
+def trec() -> str:
+    return "".join(
+        f"{query} Q0 {item} {rank} {score} tag\n"
+        for query, own in LISTS.items()
+        for rank, (item, score) in enumerate(own.items(), start=1)
+    )
+
+
+def sample(number: int, *, generated: bool = False) -> dict[str, Any]:
+    arguments = {
+        f"gen_args_{n}": {
+            "arg_0": f"question {number}",
+            "arg_1": {"until": ["."]} if generated else f" {n}",
+        }
+        for n in range(1 if generated else 3)
+    }
+    answers: list[Any] = ["four"] if generated else [[str(-n - 0.5), "False"] for n in range(3)]
+    return {
+        "doc_id": number,
+        "doc": {"q": number},
+        "target": "0",
+        "arguments": arguments,
+        "resps": [[answer] for answer in answers],
+        "filtered_resps": answers,
+        "filter": "none",
+        "metrics": ["acc"],
+        "acc": 1.0,
+        **{f"{name}_hash": f"{name}{number}" for name in ("doc", "prompt", "target")},
+    }
+
+
+MTEB: dict[str, Any] = {
+    "rankings": LISTS,
+    "labels": [["a", "b", "a"], ["a", "a", "b"]],
+    "multilabel": [[[0, 1], [1, 0]], [[1, 1], [0, 0]]],
+    "scores": [[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]],
+    "neighbours": {"a-b": [{"corpus_id": 0, "score": 0.5}, {"corpus_id": 1, "score": 0.25}]},
+    "similarities": {"cosine": [0.5, 0.25]},
+}
+
+
+@pytest.mark.parametrize("kind", ["trec", "json", "lm-eval", "generated", *MTEB])
+def test_a_hostile_result_of_a_harness(tmp_path: Path, kind: str) -> None:
+    for seed in range(EXAMPLES):
+        rng = random.Random(seed)
+        a, b = tmp_path / f"a{seed}", tmp_path / f"b{seed}"
+        if kind == "trec":
+            a.write_text(trec(), encoding="utf-8")
+            b.write_text(mutate_lines(rng, trec(), WORDS), encoding="utf-8")
+        elif kind == "json":
+            a.write_text(json.dumps(LISTS), encoding="utf-8")
+            write_hostile_json(rng, b, LISTS, seal=False)
+        elif kind in {"lm-eval", "generated"}:
+            whole = [sample(number, generated=kind == "generated") for number in range(3)]
+            for place in (a, b):
+                place.mkdir()
+                text = "".join(json.dumps(each) + "\n" for each in whole)
+                (place / "samples_t_2026-01-02T03-04-05.jsonl").write_text(text, encoding="utf-8")
+                results = {"results": {}, "configs": {"t": {"num_fewshot": 0}}, "model_name": "m"}
+                (place / "results_2026-01-02T03-04-05.json").write_text(json.dumps(results))
+            if seed % 4 == 0:
+                write_hostile_json(rng, b / "results_2026-01-02T03-04-05.json", results, seal=False)
+            else:
+                one = tmp_path / "one"
+                write_hostile_json(rng, one, whole[0], seal=False)
+                lines = [one.read_text(encoding="utf-8"), *map(json.dumps, whole[1:])]
+                file = b / "samples_t_2026-01-02T03-04-05.jsonl"
+                file.write_text("\n".join(lines), encoding="utf-8")
+        else:
+            whole = {"mteb_model_meta": {"model_name": "m"}, "default": {"test": MTEB[kind]}}
+            a.write_text(json.dumps(whole), encoding="utf-8")
+            write_hostile_json(rng, b, whole, seal=False)
+        first, second = (a, b) if seed % 2 else (b, a)
+        more = rng.choice(
+            ((), ("--common",), ("--complete",), ("--json",), ("--out", tmp_path / "out"))
+        )
+        either(seed, typed, "diff", first, second, *more)
+        if seed % 5 == 0:
+            either(seed, typed, "gate", first, second, "--json")
+
+
+@pytest.mark.parametrize("kind", ["beir", "trec", "json"])
+def test_hostile_labels(tmp_path: Path, kind: str) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    for place in (a, b):
+        place.write_text(trec(), encoding="utf-8")
+    labels = {query: dict.fromkeys(own, 1) for query, own in LISTS.items()}
+    head = "query-id\tcorpus-id\tscore\n" if kind == "beir" else ""
+    middle = "\t" if kind == "beir" else " 0 "
+    end = "\t" if kind == "beir" else " "
+    text = head + "".join(
+        f"{q}{middle}{d}{end}{g}\n" for q, own in labels.items() for d, g in own.items()
+    )
+    qrels = tmp_path / "qrels"
+    for seed in range(EXAMPLES):
+        rng = random.Random(seed)
+        if kind == "json":
+            write_hostile_json(rng, qrels, labels, seal=False)
+        else:
+            qrels.write_text(mutate_lines(rng, text, WORDS), encoding="utf-8")
+        either(seed, typed, "diff", a, b, "--qrels", qrels, "--json")
