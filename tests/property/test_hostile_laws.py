@@ -21,7 +21,7 @@ from quantdrift.cli import main
 from quantdrift.errors import QuantDriftError
 from quantdrift.runs import read_run
 
-EXAMPLES = int(os.environ.get("QUANTDRIFT_HOSTILE", "20"))
+EXAMPLES = int(os.environ.get("QUANTDRIFT_HOSTILE", "12"))
 """Mutants of each kind of file, always the same ones; a third of a second each."""
 
 
