@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check bench matrix clean
+.PHONY: help setup demo test check golden bench matrix clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,9 @@ check: setup ## Lint, formatting, types and import boundaries
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+golden: setup ## Hold what fifty commands give against the figures in tests/golden/expected
+	@OMP_NUM_THREADS=2 $(BIN)/python tests/golden/golden.py
 
 bench: setup ## Measure time and memory against the bare products and mteb's own search
 	@$(BIN)/python -m pytest tests/benchmarks -s -p no:cacheprovider

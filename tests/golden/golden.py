@@ -1,0 +1,195 @@
+"""Run the golden commands, and hold what they give against the files in `expected/`.
+
+    python tests/golden/golden.py           # what differs, with exit code 1 if something does
+    python tests/golden/golden.py --write   # after a change that is meant: write the files anew
+    python tests/golden/golden.py NAME ...  # only these, with what they need made before
+
+Figures are equal if they agree to a part in a thousand; what a clock, a path or a version decides
+is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import os
+import re
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+EXPECTED = HERE / "expected"
+sys.path.insert(0, str(HERE))
+
+import inputs  # noqa: E402 -- beside this file
+from commands import COMMANDS, EVIDENCE  # noqa: E402 -- likewise
+from harnesses import HARNESSES  # noqa: E402 -- likewise
+
+LEFT_OUT = re.compile(
+    r"times|versions?|software|quantdrift|date|seconds\w*|digest|path|\w*fingerprint|evaluation_time|"
+    r"threads|layers_kept_from_before|measured_with|total_evaluation_time_seconds|\w*_digest|sha\w*|"
+    r"reason|notes|warnings|p_equivalent"
+)
+"""Keys whose values depend on the clock, the machine or the version, and sentences."""
+RELATIVE, ABSOLUTE = 1e-3, 2e-4
+
+
+def run_all(folder: Path, only: Sequence[str] = ()) -> dict[str, Any]:
+    """What every command gives, by name.
+
+    Args:
+        folder: to work in; empty.
+        only: names of commands; all of them if empty.
+    """
+    inputs.write_all(folder)
+    os.environ.update(
+        QUANTDRIFT_CACHE=str(folder / "cache"), HF_HUB_OFFLINE="1", COLUMNS="160", NO_COLOR="1"
+    )
+    found = {}
+    with contextlib.chdir(folder):
+        for name, line in COMMANDS.items():
+            if not only or name in only:
+                found[name] = _command(line)
+                print(f"{name}: exit {found[name]['exit']}", file=sys.stderr)
+        for place in EVIDENCE:
+            for run in sorted(Path(place).rglob("evidence.parquet")):
+                name = f"evidence {run.parent}"
+                found[name.replace(str(folder), "")] = _evidence(run)
+        for name, evaluate in HARNESSES.items():
+            if not only or name in only:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    found[name] = _plain(evaluate(), folder)
+    return found
+
+
+def _command(line: str) -> dict[str, Any]:
+    """Exit code and standard output of a command line, run in this process."""
+    from quantdrift.cli import main  # noqa: PLC0415 -- the cache folder has to be set before
+
+    words = shlex.split(line)
+    quiet = ["--quiet"] if words[0] in _MEASURING and "nowhere" not in line else []
+    out, err = io.StringIO(), io.StringIO()
+    before = sys.argv
+    sys.argv = ["quantdrift", *words, *quiet]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+        code: Any = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    except Exception:  # it is part of what came out
+        code = traceback.format_exc(limit=1)
+    finally:
+        sys.argv = before
+    text = out.getvalue()
+    value: dict[str, Any] = {"command": line, "exit": code}
+    if code == 2:
+        value["refused"] = bool(err.getvalue().strip())
+        print(err.getvalue(), file=sys.stderr)
+    elif text.lstrip().startswith(("{", "[")):
+        value["output"] = _plain(json.loads(text), Path.cwd())
+    return value
+
+
+_MEASURING = {"run", "corpus-size", "contrast", "quantize", "allocate", "predict"}
+
+
+def _plain(value: Any, folder: Path) -> Any:
+    """A JSON value without what a clock, a path or a version decides."""
+    if isinstance(value, dict):
+        return {
+            str(key): _plain(part, folder)
+            for key, part in value.items()
+            if not LEFT_OUT.fullmatch(str(key))
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(part, folder) for part in value]
+    if isinstance(value, str):
+        text = value.replace(str(folder), ".").replace(str(folder.resolve()), ".")
+        return re.sub(r"\b[0-9a-f]{16,}\b", "HEX", text)
+    if hasattr(value, "to_json"):
+        return _plain(value.to_json(), folder)
+    if hasattr(value, "item"):
+        value = value.item()
+    return float(f"{value:.7g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def _evidence(path: Path) -> dict[str, Any]:
+    """The first three ranks of every input, with their scores, and its scalars."""
+    import pyarrow.parquet as pq  # noqa: PLC0415 -- beside the commands it is loaded anyway
+
+    rows = pq.read_table(path).to_pylist()
+    kept: dict[str, Any] = {"rows": len(rows), "columns": sorted(rows[0]), "inputs": {}}
+    for row in rows:
+        kept["inputs"][row["input_id"]] = [
+            row["flip"],
+            *(_short(row[name]) for name in ("gap", "epsilon", "separation", "S")),
+            row["reference_items"][:3],
+            row["candidate_items"][:3],
+            [_short(x) for x in row["candidate_items_candidate_scores"][:3]],
+        ]
+    return kept
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.5g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def differences(expected: Any, found: Any, place: str = "") -> Iterator[str]:
+    """Where two values differ by more than noise."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in expected.keys() | found.keys():
+            if key not in expected or key not in found:
+                yield f"{place}/{key}: only {'found' if key in found else 'expected'}"
+            else:
+                yield from differences(expected[key], found[key], f"{place}/{key}")
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+            yield from differences(one, other, f"{place}[{number}]")
+    elif isinstance(expected, float) or isinstance(found, float):
+        numbers = all(
+            isinstance(x, int | float) and not isinstance(x, bool) for x in (expected, found)
+        )
+        if not numbers or not math.isclose(expected, found, rel_tol=RELATIVE, abs_tol=ABSOLUTE):
+            yield f"{place}: expected {expected!r}, found {found!r}"
+    elif expected != found:
+        yield f"{place}: expected {str(expected)[:200]!r}, found {str(found)[:200]!r}"
+
+
+def file_of(name: str) -> Path:
+    """Where a command's outcome is kept."""
+    return EXPECTED / f"{re.sub(r'[^a-zA-Z0-9]+', '-', name).strip('-')}.json"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line of this script."""
+    write = "--write" in arguments
+    names = [name for name in arguments if not name.startswith("--")]
+    with tempfile.TemporaryDirectory() as folder:
+        found = run_all(Path(folder), names)
+    if write:
+        EXPECTED.mkdir(exist_ok=True)
+        for name, value in found.items():
+            text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True)
+            # a list of numbers on one line
+            text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: f"[{' '.join(m[1].split())}]", text)
+            file_of(name).write_text(text + "\n", encoding="utf-8")
+        return 0
+    bad = 0
+    for name, value in found.items():
+        expected = json.loads(file_of(name).read_text(encoding="utf-8"))
+        for line in list(differences(expected, json.loads(json.dumps(value))))[:12]:
+            bad += 1
+            print(f"{name}: {line}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,102 @@
+"""The three harnesses on the golden inputs, as their users call them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import inputs
+
+
+def mteb_scores() -> Any:
+    """mteb's own evaluate on a pair: retrieval by the documents, in the current folder."""
+    import mteb  # noqa: PLC0415 -- takes seconds
+    from datasets import Dataset  # noqa: PLC0415 -- likewise
+    from mteb.abstasks import AbsTaskRetrieval  # noqa: PLC0415 -- likewise
+    from mteb.abstasks.task_metadata import TaskMetadata  # noqa: PLC0415 -- likewise
+
+    class Golden(AbsTaskRetrieval):
+        metadata = TaskMetadata(
+            name="GoldenRetrieval",
+            description="guides by their question",
+            reference=None,
+            dataset={"path": "golden/none", "revision": "1"},
+            type="Retrieval",
+            category="t2t",
+            modalities=["text"],
+            eval_splits=["test"],
+            eval_langs=["eng-Latn"],
+            main_score="ndcg_at_10",
+            date=None,
+            domains=None,
+            task_subtypes=None,
+            license=None,
+            annotations_creators=None,
+            dialect=None,
+            sample_creation=None,
+            bibtex_citation=None,
+        )
+
+        def load_data(self, **_: Any) -> None:
+            asked, judged = inputs.queries()
+            corpus = [{"id": i, "title": "", "text": t} for i, t in inputs.documents().items()]
+            self.dataset = {
+                "default": {
+                    "test": {
+                        "corpus": Dataset.from_list(corpus),
+                        "queries": Dataset.from_list(
+                            [{"id": i, "text": t} for i, t in asked.items()]
+                        ),
+                        "relevant_docs": judged,
+                        "top_ranked": None,
+                    }
+                }
+            }
+            self.data_loaded = True
+
+    model = mteb.get_model("quantdrift:minilm@W4-rtn")
+    result = mteb.evaluate(model, Golden(), cache=None, co2_tracker=False, show_progress_bar=False)
+    (scores,) = result.task_results[0].scores["test"]
+    return scores
+
+
+def beir_results() -> Any:
+    """beir's own evaluation of a pair."""
+    from beir.retrieval.evaluation import EvaluateRetrieval  # noqa: PLC0415 -- takes seconds
+    from beir.retrieval.models import SentenceBERT  # noqa: PLC0415 -- likewise
+    from beir.retrieval.search.dense import DenseRetrievalExactSearch  # noqa: PLC0415 -- likewise
+
+    from quantdrift_beir import QuantizedPair  # noqa: PLC0415 -- likewise
+
+    asked, judged = inputs.queries()
+    corpus = {name: {"title": "", "text": text} for name, text in inputs.documents().items()}
+    search = DenseRetrievalExactSearch(QuantizedPair(SentenceBERT("tiny"), "W4-rtn"), batch_size=32)
+    evaluator = EvaluateRetrieval(search, k_values=[1, 10])
+    results = evaluator.retrieve(corpus, asked)
+    plain = evaluator.evaluate(judged, results, [1, 10])
+    flips = evaluator.evaluate_custom(judged, results, [1], metric="flip")
+    return {"scores": plain, "flip": flips, "drift": dict(results.drift.items())}
+
+
+def lm_eval_results() -> Any:
+    """lm-eval's own evaluation of a pair."""
+    from lm_eval import simple_evaluate  # noqa: PLC0415 -- takes seconds
+    from lm_eval.tasks import TaskManager  # noqa: PLC0415 -- likewise
+
+    manager = TaskManager(include_path=str(Path("tasks").absolute()), include_defaults=False)
+    found = simple_evaluate(
+        "quantdrift",
+        model_args="pretrained=lm,scheme=W3-rtn",
+        tasks=["golden_questions"],
+        task_manager=manager,
+        bootstrap_iters=0,
+        device="cpu",
+        batch_size=4,
+    )
+    assert found is not None
+    return json.loads(json.dumps(found["results"], default=str))
+
+
+HARNESSES = {"mteb": mteb_scores, "beir": beir_results, "lm-eval": lm_eval_results}
+"""Name to what its evaluation returns."""
