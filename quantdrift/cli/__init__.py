@@ -62,7 +62,6 @@ def _run() -> int:
         commands_route,
         commands_runs,
         commands_setup,
-        commands_study,
     )
     from quantdrift.cli.app import app, refuse_unquoted  # noqa: PLC0415 -- typer is slow
     from quantdrift.extras import extras_named  # noqa: PLC0415 -- as above

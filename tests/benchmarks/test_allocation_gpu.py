@@ -97,10 +97,10 @@ def test_one_pass_on_a_gpu(n_blocks: int, capsys: pytest.CaptureFixture[str]) ->
     setting = setting_of(model, device, N_QUERIES)
     assert len(setting.layers) == 7 * n_blocks
     assert setting.problem is not None
-    exact_shifts(setting_of(model, device, N_BATCH), cached=False)  # does not count
+    exact_shifts(setting_of(model, device, N_BATCH))  # does not count
     torch.cuda.synchronize()
     start = time.perf_counter()
-    exact = exact_shifts(setting, cached=False)
+    exact = exact_shifts(setting)
     torch.cuda.synchronize()
     naive = time.perf_counter() - start
     torch.cuda.reset_peak_memory_stats()

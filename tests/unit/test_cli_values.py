@@ -103,5 +103,5 @@ def test_what_is_no_group_is_refused_in_words(text: str) -> None:
 def test_a_scheme_behind_a_model_is_refused_with_what_to_type() -> None:
     refuse_scheme("minilm", "no")
     refuse_scheme("./folder/of@mine", "no")
-    with pytest.raises(QuantDriftError, match=r"got minilm@W4: quantdrift study allocation minilm"):
-        refuse_scheme("minilm@W4", "quantdrift study allocation {}")
+    with pytest.raises(QuantDriftError, match=r"got minilm@W4: use quantdrift predict minilm"):
+        refuse_scheme("minilm@W4", "use quantdrift predict {}")

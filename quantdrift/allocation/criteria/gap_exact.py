@@ -5,14 +5,13 @@ Section "Retrieval: allocating bits by gap sensitivity" and appendix "Allocation
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from quantdrift.allocation.criteria.base import Setting
-from quantdrift.allocation.one_at_a_time import MEMORY, one_at_a_time
 from quantdrift.allocation.problem import GapProblem
+from quantdrift.allocation.rounded import rounded
 from quantdrift.errors import DataError
 
 __all__ = ["CRITERION", "GapExact", "exact_shifts", "median_shifts"]
@@ -43,22 +42,13 @@ class GapExact:
         Raises:
             DataError: there is no problem, no input has a contender, or gaps are not finite.
         """
-        notes: list[str] = []
-        medians = median_shifts(exact_shifts(setting, notes=notes), _problem(setting))
-        for note in notes:
-            warnings.warn(f"gap_exact makes whole runs of the model: {note}", stacklevel=2)
+        medians = median_shifts(exact_shifts(setting), _problem(setting))
         losses = np.zeros((len(setting.layers), len(setting.widths)))
         losses[:, :-1] = np.minimum.accumulate(medians, axis=1)
         return losses
 
 
-def exact_shifts(
-    setting: Setting,
-    *,
-    notes: list[str] | None = None,
-    cached: bool = True,
-    memory: int = MEMORY,
-) -> NDArray[np.float64]:
+def exact_shifts(setting: Setting) -> NDArray[np.float64]:
     """How each gap moves when one layer is rounded to nearest and all others are left alone.
 
     shift = gap with the layer rounded - gap of the reference, between the same two items.
@@ -66,9 +56,6 @@ def exact_shifts(
     Args:
         setting: with a problem. What `setting.kept` has is not measured again; what is measured is
             kept, layer by layer.
-        notes: gets why whole runs were made, if they were.
-        cached: False makes whole runs, for comparison; the results are the same, bit for bit.
-        memory: bytes of intermediate results that are remembered, about.
 
     Returns:
         float64 [n_layers, n_widths - 1, n_inputs, n_contenders], the widest left out; nan where
@@ -85,34 +72,27 @@ def exact_shifts(
         if found is not None and found.shape == problem.valid.shape:
             shifts[place] = found
         else:
-            wanted.append((place[0], place[1]))
+            wanted.append(place)
     if not wanted:
         return shifts
-    reference = None
-    for rounded in one_at_a_time(
-        setting,
-        problem,
-        wanted,
-        name=lambda place: _name(setting, place),
-        notes=[] if notes is None else notes,
-        cached=cached,
-        memory=memory,
+    with (
+        torch.no_grad(),
+        setting.progress.stage("quantizing layers one at a time", len(wanted)) as tell,
     ):
-        if reference is None:
-            reference = problem.gaps(rounded.reference)
-        shift = np.where(problem.valid, 0.0, np.nan)
-        if rounded.outputs is not None:
-            shift = problem.gaps(rounded.outputs) - reference
-        if not np.isfinite(shift[problem.valid]).all():
-            layer = setting.layers[rounded.place[0]].name
-            raise DataError(
-                f"expected finite gaps, got some that are not with {layer} at "
-                f"{setting.widths[rounded.place[1]]} bits; check the model's outputs, or load it "
-                "in float32 or bfloat16"
-            )
-        shifts[rounded.place] = shift
-        if setting.kept is not None:
-            setting.kept.put(_name(setting, rounded.place), shift)
+        reference = problem.gaps(problem.outputs())
+        for place in wanted:
+            layer, width = setting.layers[place[0]], setting.widths[place[1]]
+            with rounded([layer], [width], setting.group_size):
+                shift = problem.gaps(problem.outputs()) - reference
+            if not np.isfinite(shift[problem.valid]).all():
+                raise DataError(
+                    f"expected finite gaps, got some that are not with {layer.name} at {width} "
+                    "bits; check the model's outputs, or load it in float32 or bfloat16"
+                )
+            shifts[place] = shift
+            if setting.kept is not None:
+                setting.kept.put(_name(setting, place), shift)
+            tell(1)
     return shifts
 
 

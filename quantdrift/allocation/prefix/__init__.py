@@ -1,1 +1,0 @@
-"""Running a model again after one layer has changed, without what comes before that layer."""

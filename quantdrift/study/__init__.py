@@ -1,1 +1,0 @@
-"""Grids of measurements that answer a question about a method, not about one model."""

@@ -1,1 +1,0 @@
-"""How well criteria spend bits: criteria by budgets, quantizers, corpora, seeds and sizes."""
