@@ -7,6 +7,7 @@ QuantDriftError
 ├── MissingExtraError    a package is not installed; names the extra that brings it
 ├── DataError            the corpus, queries or relevance labels cannot be used
 ├── ScoreError           embeddings or scores are not finite
+├── TheoryError          the theory of gaps cannot be applied to these numbers
 ├── ServerError          a model behind a URL cannot be reached, refuses, or answers something else
 └── RunError             a run folder cannot be written or read
 
@@ -26,6 +27,7 @@ __all__ = [
     "ScoreError",
     "ServerError",
     "SpecError",
+    "TheoryError",
     "UnknownNameError",
     "UnsupportedError",
     "nearest",
@@ -105,6 +107,10 @@ class ScoreError(QuantDriftError):
 
 class ServerError(QuantDriftError):
     """A model behind a URL cannot be reached, refuses to answer, or answers something else."""
+
+
+class TheoryError(QuantDriftError):
+    """The theory cannot be applied to these arguments; says which, and what was expected."""
 
 
 class RunError(QuantDriftError):

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quantdrift import perturbation
+from quantdrift.errors import TheoryError
 from quantdrift.evidence import Evidence
 from quantdrift.statistics import Estimate, rate_estimate, undefined
-from quantdrift.theory.exact import TheoryError
 from quantdrift.theory.flip_probability import flip_probability, gap_table, relative_gaps
 
 __all__ = [

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quantdrift import perturbation
+from quantdrift.errors import TheoryError
 from quantdrift.evidence import Evidence
-from quantdrift.theory.exact import TheoryError
 
 __all__ = ["flip_probability", "flip_probability_limits", "gap_table", "relative_gaps"]
 

@@ -22,8 +22,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.errors import TheoryError
 from quantdrift.statistics import Estimate, undefined
-from quantdrift.theory.exact import TheoryError
 from quantdrift.theory.law import LawPoint, Line, Predictor, fit_line, r_squared
 
 __all__ = [

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
+from quantdrift.errors import TheoryError
 from quantdrift.evidence import Evidence
 from quantdrift.statistics import Estimate, undefined
-from quantdrift.theory.exact import TheoryError
 
 __all__ = [
     "LEAST_RUNS",
