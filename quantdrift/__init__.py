@@ -24,7 +24,6 @@ _MODULES = {
     "Settings": "measurement.steps",
     "Spec": "spec",
     "StabilityCheck": "stability",
-    "StabilityMonitor": "stability",
     "compare_runs": "comparison",
     "drift": "api",
     "measure": "metrics",

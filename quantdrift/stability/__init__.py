@@ -8,7 +8,6 @@ from __future__ import annotations
 from quantdrift.stability.certify import ALPHAS, Certificate, Certified, Spread, certify
 from quantdrift.stability.check import StabilityCheck
 from quantdrift.stability.errors import ExchangeabilityWarning, StabilityError
-from quantdrift.stability.monitor import StabilityMonitor
 from quantdrift.stability.nonconformity import STATISTICS, Observed, Statistic, observe
 from quantdrift.stability.resemblance import Resemblance
 
@@ -23,7 +22,6 @@ __all__ = [
     "Spread",
     "StabilityCheck",
     "StabilityError",
-    "StabilityMonitor",
     "Statistic",
     "certify",
     "observe",

@@ -169,8 +169,8 @@ class StabilityCheck:
     def resembles(self, scores: ArrayLike) -> Resemblance:
         """Whether served inputs look like the calibration inputs, as the guarantee supposes.
 
-        A two-sample test of their confidences, to be asked once of a given set of inputs; to look
-        again and again use `StabilityMonitor`.
+        A two-sample test of their confidences, to be asked once of a given set of inputs: asked again
+        and again it rejects in the end whatever the inputs.
 
         Args:
             scores: float [n_inputs, n_items], of the candidate.

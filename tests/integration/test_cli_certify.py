@@ -365,7 +365,7 @@ def test_neither_the_command_nor_a_server_loads_torch(write: Callable[..., Path]
     run = write("logits")
     code = (
         "import sys; sys.argv = ['quantdrift', 'certify', sys.argv[1]]\n"
-        "from quantdrift import StabilityCheck, StabilityMonitor\n"
+        "from quantdrift import StabilityCheck\n"
         "assert not {'torch', 'scipy.stats', 'pyarrow'} & set(sys.modules)\n"
         "from quantdrift.cli import main\n"
         "try: main()\n"
