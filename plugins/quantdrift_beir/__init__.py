@@ -17,10 +17,9 @@ if find_spec("beir") is None:
     raise MissingExtraError("beir", "beir", needed_for="quantdrift_beir")
 
 from quantdrift_beir.hooks import wrap_beir
-from quantdrift_beir.paired_search import PairedSearch
 from quantdrift_beir.pairs import QuantizedPair
 from quantdrift_beir.results import Drift, PairedResults
 
-__all__ = ["Drift", "PairedResults", "PairedSearch", "QuantizedPair"]
+__all__ = ["Drift", "PairedResults", "QuantizedPair"]
 
 wrap_beir()

@@ -58,9 +58,9 @@ def evaluate_custom(
     if not isinstance(results, PairedResults):
         raise UnsupportedError(
             f"{metric} compares two arms, and these results are of one. Wrap the model before the "
-            'search: DenseRetrievalExactSearch(QuantizedPair(model, "W4-rtn")); two searches: '
-            "PairedSearch(one, other). A copy made by dict(results) or {**results} has lost its "
-            "drift: give the object that the search returned, or results.copy()"
+            'search: DenseRetrievalExactSearch(QuantizedPair(model, "W4-rtn")). Two finished '
+            "searches: quantdrift diff A B. A copy made by dict(results) or {**results} has lost "
+            "its drift: give the object that the search returned, or results.copy()"
         )
     evidence = results.drift.with_qrels(qrels).evidence
     found: dict[str, float | None] = {}

@@ -22,8 +22,6 @@ from quantdrift.errors import UnsupportedError
 from quantdrift.patching import expected, replace
 from quantdrift.uncaught import errors_in_one_line
 from quantdrift_beir.custom import evaluate_custom
-from quantdrift_beir.file_search import search_both_files
-from quantdrift_beir.files import encode_both
 from quantdrift_beir.own_search import retrieve_both
 from quantdrift_beir.pairs import held_pair
 from quantdrift_beir.reranking import rerank_both
@@ -47,7 +45,7 @@ def wrap_beir() -> None:
     _of_pairs(
         DenseRetrievalExactSearch,
         "encode",
-        encode_both,
+        _no_files,
         (
             "corpus",
             "queries",
@@ -60,7 +58,7 @@ def wrap_beir() -> None:
     _of_pairs(
         DenseRetrievalExactSearch,
         "search_from_files",
-        search_both_files,
+        _no_files,
         ("query_embeddings_file", "corpus_embeddings_files", "top_k"),
     )
     _of_pairs(Rerank, "rerank", rerank_both, ("corpus", "queries", "results", "top_k"))
@@ -110,6 +108,15 @@ def _of_pairs(
         return ours(original, self, pair, arguments)
 
     replace(kind, name, method)
+
+
+def _no_files(_: Callable[..., Any], searcher: Any, *__: Any) -> Any:
+    """Embeddings of a pair are of two models, and beir's files are of one."""
+    raise UnsupportedError(
+        f"{type(searcher).__name__} holds a pair: expected retrieve(corpus, queries); got a call "
+        "that writes or reads beir's files of embeddings, which are of one model. Those of both "
+        "arms are kept in quantdrift's cache anyway"
+    )
 
 
 def _judging(original: Callable[..., Any]) -> Callable[..., Any]:

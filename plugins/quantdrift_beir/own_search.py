@@ -105,7 +105,7 @@ def search_twice(
     if measured is not None:
         drift = replace(measured, reference=reference)
     else:
-        drift = drift_of_lists(reference, found, corpus, queries, made, weights=pair)
+        drift = drift_of_lists(reference, found, corpus, queries, made, pair=pair)
     say(pair.spec, drift.evidence, shown=getattr(searcher, "show_progress_bar", True))
     return PairedResults({query: dict(one) for query, one in found.items()}, drift)
 
@@ -130,7 +130,7 @@ def drift_of_lists(
     queries: Any,
     made: Made,
     *,
-    weights: QuantizedPair | None = None,
+    pair: QuantizedPair,
 ) -> Drift:
     """The drift between two results.
 
@@ -140,16 +140,15 @@ def drift_of_lists(
         corpus: what was searched.
         queries: what was searched for.
         made: how; what is known of the data is added.
-        weights: the pair, whose layers may have been measured on some queries.
+        pair: its layers may have been measured on some queries.
 
     Raises:
         RunError: nothing was found, or a score is not finite.
     """
     evidence = evidence_of_lists(reference, candidate, corpus, queries)
     n = evidence.n_inputs
-    if weights is not None:
-        rest = not_calibrated_on(weights.pair, evidence.input_ids.tolist())
-        evidence = evidence if len(rest) == n else evidence.part(rest)
+    rest = not_calibrated_on(pair.pair, evidence.input_ids.tolist())
+    evidence = evidence if len(rest) == n else evidence.part(rest)
     warnings = [] if evidence.exact else [_BOUND]
     told = replace(
         made,

@@ -12,7 +12,7 @@ from quantdrift.measurement.record import describe_run, now
 from quantdrift.measurement.retrieval import Settings
 from quantdrift.pair import QuantizedPair
 
-__all__ = ["Made", "made_by", "made_by_two", "record_of"]
+__all__ = ["Made", "made_by", "record_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +89,6 @@ def made_by(
     )
 
 
-def made_by_two(reference: str, candidate: str, **known: Any) -> Made:
-    """What is known of two systems.
-
-    Args:
-        reference: its name.
-        candidate: its name.
-        known: other fields.
-    """
-    return Made(spec=f"{reference} vs {candidate}", model=reference, **known)
-
-
 def record_of(made: Made, evidence: Evidence, *, data: str) -> dict[str, Any]:
     """The record of a run: everything that run.json holds.
 
@@ -110,7 +99,7 @@ def record_of(made: Made, evidence: Evidence, *, data: str) -> dict[str, Any]:
     """
     known = _Known(made, evidence)
     settings = Settings(**{**made.settings, "noise_floor": evidence.noise is not None})
-    record = describe_run(
+    return describe_run(
         known,
         known,
         known,
@@ -120,11 +109,6 @@ def record_of(made: Made, evidence: Evidence, *, data: str) -> dict[str, Any]:
         reading=made.reading,
         started=made.started or now(),
     )
-    if made.bits is None:  # no model of ours: nothing to tell of layers
-        for name in ("bits_per_weight", "quantization"):
-            del record[name]
-        record["model"] = {"name": made.model, "fingerprint": None}
-    return record
 
 
 class _Known:

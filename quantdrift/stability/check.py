@@ -169,7 +169,7 @@ class StabilityCheck:
     def resembles(self, scores: ArrayLike) -> Resemblance:
         """Whether served inputs look like the calibration inputs, as the guarantee supposes.
 
-        A two-sample test of their confidences, to be asked once of a given set of inputs: asked again
+        A two-sample test of their confidences, for a given set of inputs: asked again
         and again it rejects in the end whatever the inputs.
 
         Args:

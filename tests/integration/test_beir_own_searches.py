@@ -13,7 +13,6 @@ pytest.importorskip("faiss")
 
 from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.models import HuggingFace
-from beir.retrieval.search.base import BaseSearch
 from beir.retrieval.search.dense import FlatIPFaissSearch
 from beir.retrieval.search.sparse import SparseSearch
 from beir_samples import (
@@ -21,7 +20,6 @@ from beir_samples import (
     assert_same_results,
     exact,
     model,
-    qrels_of,
     quantized,
     save_encoder,
     texts,
@@ -29,7 +27,7 @@ from beir_samples import (
 from scipy.sparse import csr_matrix
 
 from quantdrift.errors import UnsupportedError
-from quantdrift_beir import PairedSearch, QuantizedPair
+from quantdrift_beir import QuantizedPair
 
 CORPUS, QUERIES = texts()
 ALL = len(CORPUS)
@@ -147,27 +145,13 @@ def test_widths_cannot_be_chosen_on_a_search_of_another_kind(folder: str) -> Non
         evaluator(faiss(QuantizedPair(model(folder), "W3.5+gap"))).retrieve(CORPUS, QUERIES)
 
 
-def test_two_searches_as_one(folder: str, tmp_path: Path) -> None:
-    low = model(folder)
-    with quantized(low, "W3"):
-        pair = PairedSearch(exact(model(folder)), faiss(low), names=("exact", "faiss"))
-        found = evaluator(pair).retrieve(CORPUS, QUERIES)
-        assert_same_results(found, evaluator(faiss(low)).retrieve(CORPUS, QUERIES))
-    assert_same_results(found.reference, evaluator(exact(model(folder))).retrieve(CORPUS, QUERIES))
-    record = found.save(tmp_path / "run", qrels=qrels_of(QUERIES)).record
-    assert record["spec"] == "exact vs faiss"
-    assert "bits_per_weight" not in record
-    assert record["data"]["warnings"] == [
-        "epsilon is over the documents that both arms returned: a lower bound"
-    ]
-
-
-def test_one_search_object_can_be_both(folder: str) -> None:
-    search = exact(model(folder))
-    found = evaluator(PairedSearch(search, search)).retrieve(CORPUS, QUERIES)
-    assert found.drift["flip@1"].value == 0
-    assert found.drift["epsilon"].value == 0
-    assert isinstance(PairedSearch(search, search), BaseSearch)
+def test_files_of_embeddings_are_refused_for_a_pair(folder: str, tmp_path: Path) -> None:
+    search = exact(QuantizedPair(model(folder), "W3"))
+    with pytest.raises(UnsupportedError, match="files of embeddings"):
+        evaluator(search).encode_and_retrieve(CORPUS, QUERIES, encode_output_path=str(tmp_path))
+    with pytest.raises(UnsupportedError, match="files of embeddings"):
+        search.search_from_files("queries.pkl", [], 3)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_model_of_transformers_is_a_pair_like_any_other(folder: str, tmp_path: Path) -> None:
@@ -178,7 +162,8 @@ def test_a_model_of_transformers_is_a_pair_like_any_other(folder: str, tmp_path:
     pair = QuantizedPair(made(), "W3")
     found = exact(pair).search(CORPUS, QUERIES, 10, "cos_sim")
     assert pair.pooling_func is pair.base.pooling_func
-    assert_same_results(found.reference, exact(made()).search(CORPUS, QUERIES, 10, "cos_sim"), 1e-4)
+    # beir loads it in half precision, whose last bits differ from machine to machine
+    assert_same_results(found.reference, exact(made()).search(CORPUS, QUERIES, 10, "cos_sim"), 1e-3)
     cut = exact(QuantizedPair(made(max_length=4), "W3")).search(CORPUS, QUERIES, 10, "cos_sim")
     with pytest.raises(AssertionError):  # not out of the cache: another length, other embeddings
         assert_same_evidence(cut.evidence, found.evidence)

@@ -64,7 +64,7 @@ def own_run(folder: str, scheme: str, out: Path, **settings: Any) -> Run:
 
 def test_importing_it_is_all_that_a_script_needs() -> None:
     assert "quantdrift_beir" in sys.modules
-    assert quantdrift_beir.__all__ == ["Drift", "PairedResults", "PairedSearch", "QuantizedPair"]
+    assert quantdrift_beir.__all__ == ["Drift", "PairedResults", "QuantizedPair"]
 
 
 @pytest.mark.parametrize("function", ["cos_sim", "dot"])

@@ -12,36 +12,21 @@ import pytest
 pytest.importorskip("beir")
 
 from beir.retrieval.evaluation import EvaluateRetrieval
-from beir.retrieval.search.base import BaseSearch
 
-from quantdrift.errors import DataError, RunError, UnknownNameError, UnsupportedError
+from quantdrift.errors import RunError, UnknownNameError, UnsupportedError
 from quantdrift.metrics import default_metrics
 from quantdrift.metrics.base import MetricError
 from quantdrift.runs import read_run
-from quantdrift_beir import Drift, PairedResults, PairedSearch
+from quantdrift_beir import Drift, PairedResults
 from quantdrift_beir.custom import BEIR_METRICS, metrics_named
+from quantdrift_beir.own_search import evidence_of_lists
+from quantdrift_beir.record import Made
 
 CORPUS = {name: {"title": "", "text": name} for name in "abcd"}
 QUERIES = {"p": "?", "q": "?"}
+DATA = {"fingerprint": "1"}
+MADE_BY = {"k": 4, "batch_size": 8, "noise_floor": False, "seed": 0}
 QRELS = {"p": {"a": 1}, "q": {"b": 2, "d": 1}}
-
-
-class Fixed(BaseSearch):  # type: ignore[misc]  # its type is not known
-    """A search whose results are known."""
-
-    show_progress_bar = False
-
-    def __init__(self, **results: dict[str, float]) -> None:
-        self.results = results
-
-    def search(self, *_: Any, **__: Any) -> Any:
-        return self.results
-
-    def encode(self, *_: Any, **__: Any) -> None:
-        raise NotImplementedError
-
-    def search_from_files(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError
 
 
 REFERENCE = {
@@ -55,10 +40,10 @@ CANDIDATE = {
 
 
 def paired(reference: Any = REFERENCE, candidate: Any = CANDIDATE) -> PairedResults:
-    search = PairedSearch(Fixed(**reference), Fixed(**candidate))
-    found = EvaluateRetrieval(search, k_values=[1, 4]).retrieve(CORPUS, QUERIES)
-    assert isinstance(found, PairedResults)
-    return found
+    evidence = evidence_of_lists(reference, candidate, CORPUS, QUERIES)
+    made = Made(spec="model@W4-g128-rtn", model="model", bits={}, settings=MADE_BY, data=DATA)
+    drift = Drift(evidence=evidence, reference=reference, made=made)
+    return PairedResults({query: candidate.get(query, {}) for query in QUERIES}, drift)
 
 
 def judged(metric: str, results: Any = None, k_values: Any = (1, 2, 4)) -> dict[str, float | None]:
@@ -141,7 +126,7 @@ def test_what_looks_deeper_than_the_lists_is_told_and_of_a_family_left_out(
 
 
 def test_results_of_one_model_have_no_drift_and_the_error_says_how_to_get_it() -> None:
-    with pytest.raises(UnsupportedError, match=r"QuantizedPair\(model.*PairedSearch") as error:
+    with pytest.raises(UnsupportedError, match=r"QuantizedPair\(model.*quantdrift diff") as error:
         judged("flip", dict(CANDIDATE))
     assert "\n" not in str(error.value)
     with pytest.raises(UnsupportedError, match=r"results\.copy\(\)"):
@@ -255,7 +240,7 @@ def test_a_saved_run_holds_what_was_found(tmp_path: Path) -> None:
     found = paired()
     found.save(str(tmp_path / "run"), qrels=QRELS, data="letters")
     run = read_run(tmp_path / "run")
-    assert run.record["spec"] == "Fixed vs Fixed"
+    assert run.record["spec"] == "model@W4-g128-rtn"
     assert run.record["data"]["name"] == "letters"
     assert run.record["metrics"]["flip@1"]["value"] == 0.5
     assert run.evidence().judgements is not None
@@ -268,8 +253,6 @@ def test_two_searches_of_other_queries_or_without_scores_are_refused() -> None:
         paired({"p": {}, "q": {}}, {"p": {}, "q": {}})
     with pytest.raises(RunError, match="finite"):
         paired(REFERENCE, {**CANDIDATE, "p": {"a": float("nan")}})
-    with pytest.raises(DataError, match=r"expected encode\(corpus, queries"):
-        PairedSearch(Fixed(), Fixed()).search_from_files("queries.pkl", [], 3)
 
 
 def test_a_query_that_one_search_finds_nothing_for_still_counts() -> None:
