@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Choices", "greedy", "lower_bound", "reduced_losses", "spend_rest", "total_loss"]
+__all__ = ["Choices", "greedy", "lower_bound", "spend_rest", "total_loss"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,23 +123,6 @@ def lower_bound(choices: Choices, price: Fraction) -> Fraction:
     """
     least = sum((min(row) for row in _with_price(choices, price)), Fraction(0))
     return least - price * choices.capacity
-
-
-def reduced_losses(choices: Choices, price: Fraction) -> list[list[Fraction]]:
-    """By how much each choice raises the lower bound of what it is part of; at least 0.
-
-    The loss of a whole choice is the lower bound plus the sum of these plus the price of the bits
-    that are left over.
-
-    Args:
-        choices: what can be bought.
-        price: loss per bit, at least 0.
-
-    Returns:
-        A list for each unit, with a number for each width.
-    """
-    priced = _with_price(choices, price)
-    return [[value - least for value in row] for row in priced for least in [min(row)]]
 
 
 def _with_price(choices: Choices, price: Fraction) -> list[list[Fraction]]:
