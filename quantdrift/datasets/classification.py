@@ -9,8 +9,6 @@ from pathlib import Path
 from quantdrift.datasets.beir_files import some
 from quantdrift.datasets.images import (
     LabelledImages,
-    array_names,
-    array_parts,
     arrays_in,
     find_images,
     read_arrays,
@@ -104,10 +102,10 @@ def read_classification_folder(path: str | Path, split: str = "test") -> Classif
 
 def _no_array(file: Path, split: str) -> str:
     names = arrays_in(file)
-    parts = array_parts(names)
+    parts = [name.removeprefix("x_") for name in names if name.startswith("x_")]
     other = f" Choose another part with --split: {some(parts)}." if parts else ""
     return (
-        f"{file} has no array {array_names(split)}; it holds {some(names) or 'nothing'}."
+        f"{file} has no array x_{split}; it holds {some(names) or 'nothing'}."
         f"{other} Expected {LAYOUT}"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
@@ -19,8 +19,6 @@ __all__ = [
     "SUFFIXES",
     "Images",
     "LabelledImages",
-    "array_names",
-    "array_parts",
     "arrays_in",
     "find_images",
     "read_arrays",
@@ -28,7 +26,6 @@ __all__ = [
 ]
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
-_NAMES = (("x_{}", "y_{}"), ("{}_images", "{}_labels"))
 _CHANNELS = 3
 
 Image = NDArray[np.uint8]
@@ -125,7 +122,7 @@ def read_arrays(file: Path, part: str) -> LabelledImages | None:
 
     Args:
         file: a .npz with x_PART (uint8 [n, height, width, 3], or [n, height, width] of grey images)
-            and y_PART (labels [n]), or with PART_images and PART_labels.
+            and y_PART (labels [n]).
         part: "test", "train" or another.
 
     Raises:
@@ -133,13 +130,12 @@ def read_arrays(file: Path, part: str) -> LabelledImages | None:
     """
     try:
         with np.load(file, allow_pickle=False) as arrays:
-            found = _named(arrays, part)
-            if found is None:
+            if f"x_{part}" not in arrays:
                 return None
-            images, labels = arrays[found[0]], arrays.get(found[1])
+            images, labels = arrays[f"x_{part}"], arrays.get(f"y_{part}")
     except Exception as error:  # numpy and zipfile raise a dozen kinds
         raise DataError(f"{file} cannot be read as an array file (.npz): {error}") from error
-    where = f"{file}, {found[0]}"
+    where = f"{file}, x_{part}"
     grey = images.ndim == _CHANNELS
     if images.dtype != np.uint8 or not (grey or images.shape[3:] == (_CHANNELS,)):
         raise DataError(
@@ -157,26 +153,8 @@ def read_arrays(file: Path, part: str) -> LabelledImages | None:
     return LabelledImages(
         ids=tuple(f"{part}-{row}" for row in range(len(images))),
         images=Images(lambda row: np.ascontiguousarray(images[row]), digests),
-        labels=None if labels is None else _labels(labels, len(images), f"{file}, {found[1]}"),
+        labels=None if labels is None else _labels(labels, len(images), f"{file}, y_{part}"),
     )
-
-
-def array_names(part: str) -> str:
-    """What the images of a part may be called in an array file, for messages."""
-    first, *others = (images.format(part) for images, _ in _NAMES)
-    return f"{first} (or {', '.join(others)})"
-
-
-def array_parts(names: Sequence[str]) -> list[str]:
-    """The parts that arrays of these names hold, each with images and labels."""
-    found = set()
-    for images, labels in _NAMES:
-        before, after = images.split("{}")
-        parts = {name.removeprefix(before).removesuffix(after) for name in names}
-        found |= {
-            part for part in parts if {images.format(part), labels.format(part)} <= set(names)
-        }
-    return sorted(found)
 
 
 def arrays_in(file: Path) -> list[str]:
@@ -186,13 +164,6 @@ def arrays_in(file: Path) -> list[str]:
             return list(arrays)
     except Exception:  # as above
         return []
-
-
-def _named(arrays: Mapping[str, Any], part: str) -> tuple[str, str] | None:
-    for images, labels in _NAMES:
-        if images.format(part) in arrays:
-            return images.format(part), labels.format(part)
-    return None
 
 
 def _labels(labels: NDArray[Any], n: int, where: str) -> tuple[str, ...]:

@@ -167,7 +167,7 @@ def test_an_array_file_is_named_itself_or_lies_in_the_folder(tmp_path: Path) -> 
 
 def test_grey_images_get_three_equal_channels(tmp_path: Path) -> None:
     grey = np.arange(6, dtype=np.uint8).reshape(1, 2, 3)
-    np.savez(tmp_path / "grey.npz", test_images=grey)
+    np.savez(tmp_path / "grey.npz", x_test=grey)
     read = read_classification_folder(tmp_path / "grey.npz")
     assert read.test.labels is None
     assert read.test.inputs[0].shape == (2, 3, 3)
@@ -203,7 +203,7 @@ def test_damaged_arrays_and_those_of_petabytes_end_in_one_line(tmp_path: Path) -
         ),
         (
             {"a": np.zeros(1), "y_test": np.zeros(1)},
-            r"has no array x_test \(or test_images\); it holds a, y_test\. Expected",
+            r"has no array x_test; it holds a, y_test\. Expected",
         ),
         (
             {"x_dev": np.zeros((1, 2, 2, 3), dtype=np.uint8), "y_dev": np.zeros(1)},
