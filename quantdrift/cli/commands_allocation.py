@@ -138,24 +138,6 @@ def predict(  # noqa: PLR0917 -- typer makes options of the parameters
     group: Annotated[
         str, typer.Option(help="How many input weights share a scale, or channel.", metavar="N")
     ] = "128",
-    runs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Run folders to check the prediction against; runs of other models or data are "
-            "left "
-            "out. Can be repeated.",
-            metavar="FOLDER",
-        ),
-    ] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Check the estimate: quantize to W4 and W3 for the calibration queries, and "
-            "compare "
-            "how far the gaps really move.",
-        ),
-    ] = False,
     batch_size: BatchSize = 32,
     device: Device = None,
     revision: Revision = None,
@@ -186,8 +168,6 @@ def predict(  # noqa: PLR0917 -- typer makes options of the parameters
             shown_data=shown,
             widths=widths,
             group=group,
-            runs=runs or (),
-            check=check,
             batch_size=batch_size,
             device=device,
             revision=revision,

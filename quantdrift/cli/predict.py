@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.allocation.predict import Prediction
-from quantdrift.allocation.predicted_runs import Additivity
 from quantdrift.cli import Interrupted
 from quantdrift.cli.measuring import ModelOptions
 from quantdrift.cli.predicted import print_prediction
@@ -18,7 +15,6 @@ from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.display import print_json
 from quantdrift.errors import QuantDriftError
 from quantdrift.models.full_precision import full_precision
-from quantdrift.runs import find_runs
 
 if TYPE_CHECKING:
     from quantdrift.allocation.predict_job import Predicted
@@ -35,8 +31,6 @@ class PredictOptions(ModelOptions):
     shown_data: str
     widths: str
     group: str
-    runs: Sequence[Path]
-    check: bool
 
 
 def predict_command(options: PredictOptions) -> None:
@@ -47,7 +41,6 @@ def predict_command(options: PredictOptions) -> None:
     """
     refuse_scheme(options.model, "every width is predicted at once; use quantdrift predict {}")
     widths, group_size = _widths(options.widths), parse_group(options.group)
-    runs = find_runs(options.runs)
     full_precision(options.model)
     from quantdrift.allocation.predict_job import predict_model  # noqa: PLC0415 -- torch
 
@@ -60,8 +53,6 @@ def predict_command(options: PredictOptions) -> None:
             settings=options.settings,
             store=options.store,
             progress=options.progress,
-            runs=runs,
-            check=options.check,
             device=options.device,
             revision=options.revision,
         )
@@ -109,18 +100,6 @@ def _json(found: Predicted, options: PredictOptions, group_size: int | None) -> 
             }
             for point in found.points
         ],
-        "additivity": {f"W{width}": _check(check) for width, check in found.checks.items()},
-        "runs": [
-            {
-                "path": str(run.path),
-                "spec": str(run.spec),
-                "flip@1": run.flips.to_json(),
-                "predicted": _prediction(run.prediction),
-                "additivity": run.additivity and _check(run.additivity),
-            }
-            for run in found.runs
-        ],
-        "other_runs": found.others,
     }
 
 
@@ -130,15 +109,4 @@ def _prediction(found: Prediction) -> dict[str, Any]:
         "flip@1": found.flips.to_json(),
         "random_signs": found.chance.to_json(),
         "median_shift": found.shift.to_json(),
-    }
-
-
-def _check(check: Additivity) -> dict[str, Any]:
-    return {
-        "correlation": check.correlation,
-        "ratio": check.ratio,
-        "n_gaps": check.n_gaps,
-        "predicted": check.predicted.to_json(),
-        "measured": check.measured.to_json(),
-        "holds": check.holds,
     }

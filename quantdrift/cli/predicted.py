@@ -1,4 +1,4 @@
-"""A prediction as tables, with what was measured beside it."""
+"""A prediction as a table."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from quantdrift.allocation.predicted_curve import Point
-from quantdrift.allocation.predicted_runs import Additivity
 from quantdrift.cli.tables import console, headed, noted
-from quantdrift.display import clean
 from quantdrift.statistics import Estimate
 
 if TYPE_CHECKING:  # it would load torch
@@ -44,10 +42,10 @@ def print_prediction(
     group_size: int | None,
     widths: tuple[int, ...],
 ) -> None:
-    """Print the curve, what it does not see, and what was measured.
+    """Print the curve, and what it does not see.
 
     Args:
-        found: curve, runs and checks.
+        found: the curve.
         model: as the user named it.
         data: name of the data.
         shown_data: options of `quantdrift run` that name it.
@@ -62,19 +60,10 @@ def print_prediction(
     def warn(text: str) -> None:
         out.print(noted(text), soft_wrap=True)
 
-    def tell_additivity(name: str, check: Additivity) -> None:
-        say(_additivity(name, check))
-        if not check.holds:
-            warn(
-                "the shifts of single gaps are not predicted well there: rates at that width and "
-                "below can be off by ten points, so measure"
-            )
-
     by = "per output channel" if group_size is None else f"in groups of {group_size}"
     told = (
         f" rounded to nearest {by}: predicted on {len(found.input_ids)} queries of {data}, "
-        f"{found.n_contenders} documents behind each first one"
-        + ("" if found.checks else "; nothing was quantized")
+        f"{found.n_contenders} documents behind each first one; nothing was quantized"
     )
     out.print()
     out.print(headed(model, told), soft_wrap=True)
@@ -98,17 +87,8 @@ def print_prediction(
             f"at {_LARGE} bits and below the change is too large for a first-order estimate: "
             "rates can be off by ten points, either way"
         )
-    if found.runs:
-        out.print(_runs(found))
-    for width, check in found.checks.items():
-        tell_additivity(f"rounded to W{width}", check)
-    for run in found.runs:
-        if run.additivity is not None:
-            tell_additivity(str(run.path), run.additivity)
-    for path, why in found.others.items():
-        say(f"not beside it: {path}: {why}")
     fitting = [point for point in found.points if point.on_front and point.allocated]
-    if fitting and not found.runs:
+    if fitting:
         nearest = min(fitting, key=lambda point: abs(point.budget - 3.5))
         scheme = (
             f"W{nearest.budget:g}{_granularity(group_size)}+gap+widths={','.join(map(str, widths))}"
@@ -134,32 +114,6 @@ def _curve(points: Sequence[Point], *, few: bool) -> Table:
             "*" if point.on_front else "",
         )
     return table
-
-
-def _runs(found: Predicted) -> Table:
-    table = Table(title="Measured beside predicted", title_justify="left")
-    table.add_column("run", overflow="fold")
-    for name in ("bits", "flip@1 measured", "predicted", "random signs"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for run in found.runs:
-        table.add_row(
-            clean(str(run.spec)),
-            f"{run.prediction.bits_per_weight:.2f}",
-            _percent(run.flips),
-            _percent(run.prediction.flips),
-            _percent(run.prediction.chance),
-        )
-    return table
-
-
-def _additivity(name: str, check: Additivity) -> str:
-    if check.correlation is None or check.ratio is None:
-        return f"additivity, {name}: no correlation, the gaps do not move"
-    return (
-        f"additivity, {name}: predicted and measured shifts of {check.n_gaps} gaps correlate "
-        f"{check.correlation:.3f}, predicted ones are {check.ratio:.2f} times as large; "
-        f"{_percent(check.predicted)} predicted to flip, {_percent(check.measured)} did"
-    )
 
 
 def _percent(estimate: Estimate, *, few: bool = False) -> str:

@@ -48,8 +48,6 @@ def test_json_has_the_whole_curve(quantdrift: Run) -> None:
     assert shifts[0] > 16 * shifts[-1]
     assert uniform[2]["random_signs"]["value"] > 4 * uniform[8]["random_signs"]["value"]
     assert uniform[2]["flip@1"]["n"] == len(found["input_ids"]) == 10
-    assert found["additivity"] == {}
-    assert found["runs"] == []
 
 
 def test_only_some_widths_and_whole_channels(quantdrift: Run) -> None:
@@ -63,55 +61,16 @@ def test_only_some_widths_and_whole_channels(quantdrift: Run) -> None:
     assert "-channel+gap+widths=4,8" in shown.replace("\n", "")
 
 
-def test_runs_stand_beside_it_and_say_how_far_shifts_add_up(quantdrift: Run) -> None:
-    for number, spec in enumerate(("W5-g64", "W3-g64", "W3.5-g64+gap", "W4")):
-        quantdrift("run", f"TINY@{spec}", *RUN, "--out", f"runs/{number}")
-    args = ("predict", "TINY", *DATA, "--widths", "3,4,5", "--runs", "runs")
-    found = json.loads(quantdrift(*args, "--json"))
-    fine, coarse, mixed = found["runs"]
-    curve = {p["budget"]: p for p in found["curve"] if not p["allocated"]}
-    for run, width in ((fine, 5), (coarse, 3)):
-        record = json.loads((Path(run["path"]) / "run.json").read_text())
-        assert run["flip@1"]["value"] == record["metrics"]["flip@1"]["value"]
-        assert run["predicted"]["flip@1"] == curve[width]["flip@1"]
-    assert fine["additivity"]["correlation"] > 0.95
-    assert 0.9 < fine["additivity"]["ratio"] < 1.1
-    assert fine["additivity"]["holds"]
-    assert coarse["additivity"]["correlation"] < fine["additivity"]["correlation"]
-    assert 3 < mixed["predicted"]["bits_per_weight"] <= 3.5
-    assert mixed["additivity"] is None  # its rates are over the other queries
-    assert "rounds by g128" in " ".join(found["other_runs"].values())
-    shown = quantdrift(*args)
-    assert "Measured beside predicted" in shown
-    assert "not beside it: runs/3" in shown
-
-
-def test_a_check_rounds_the_calibration_queries_as_a_run_does(quantdrift: Run) -> None:
-    quantdrift("run", "TINY@W3-g64", *RUN, "--out", "run")
-    args = ("predict", "TINY", *DATA, "--widths", "3,4", "--check", "--runs", "run")
-    found = json.loads(quantdrift(*args, "--json"))
-    assert set(found["additivity"]) == {"W3", "W4"}
-    check, run = found["additivity"]["W3"], found["runs"][0]["additivity"]
-    assert check["n_gaps"] == run["n_gaps"] == 40
-    assert check["measured"] == run["measured"]
-    assert check["ratio"] == pytest.approx(run["ratio"], rel=1e-3)
-    assert check["correlation"] == pytest.approx(run["correlation"], rel=1e-3)
-    shown = quantdrift(*args)
-    assert "additivity, rounded to W4: predicted and measured" in shown
-    assert "nothing was quantized" not in shown
-
-
 def test_the_second_time_nothing_is_measured(
     quantdrift: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    args = ("predict", "TINY", *DATA, "--widths", "2,3", "--check")
+    args = ("predict", "TINY", *DATA, "--widths", "2,3")
     first = quantdrift(*args)
 
     def measured(*_: object) -> None:
         pytest.fail("layers were measured again")
 
     monkeypatch.setattr(one_pass, "BackwardPasses", measured)
-    monkeypatch.setattr(predict_job, "rounded", measured)
     assert quantdrift(*args) == first
 
 
@@ -138,7 +97,6 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(
         (("TINY", *DATA, "--widths", "4,4"), "at least two"),
         (("TINY", *DATA, "--widths", "4,9"), "2 to 8"),
         (("TINY", *DATA, "--group", "0"), "or channel"),
-        (("TINY", *DATA, "--runs", "nowhere"), "does not exist"),
         (("TINY",), "expected one of --data FOLDER"),
     ):
         assert said in quantdrift("predict", *args, code=2)
