@@ -5,7 +5,6 @@ Tensors are told by what they have, so that nothing here imports a framework.
 
 from __future__ import annotations
 
-from collections import UserDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,52 +77,28 @@ def batch_rows(batch: Any, rows: NDArray[np.int64]) -> Any:
     """Some inputs of a batch, in the order given, as a batch of the same kind.
 
     An array or tensor is indexed along its first axis (a tensor stays on its device), a table by
-    `iloc`, a Dataset of Hugging Face by `select`, a mapping column by column; a mapping becomes a
-    dict, except that the subclasses of UserDict (the BatchEncoding of transformers) stay what they
-    are. Any other sequence becomes a list.
+    `iloc`, a Dataset of Hugging Face by `select`, a mapping column by column, as a dict. Any other
+    sequence becomes a list.
 
     Args:
         batch: as of `batch_length`.
         rows: int64, positions of inputs.
 
     Raises:
-        DataError: its rows cannot be picked, or only as something of another kind.
+        DataError: its rows cannot be picked.
     """
     if isinstance(batch, Mapping):
-        chosen = {name: batch_rows(column, rows) for name, column in batch.items()}
-        return type(batch)(chosen) if isinstance(batch, UserDict) else chosen
+        return {name: batch_rows(column, rows) for name, column in batch.items()}
     if hasattr(batch, "iloc"):
         return batch.iloc[rows]
     if hasattr(batch, "select") and hasattr(batch, "features"):  # a Dataset; other tables' select
         return batch.select(rows.tolist())  # is of columns
     if hasattr(batch, "shape") and hasattr(batch, "dtype"):
         return batch[rows]
-    if hasattr(batch, "shape"):
-        return _table_rows(batch, rows)
-    if isinstance(batch, Sequence) or hasattr(batch, "__getitem__"):
+    listed = hasattr(batch, "__getitem__") and not hasattr(batch, "shape")
+    if isinstance(batch, Sequence) or listed:
         return [batch[row] for row in rows.tolist()]
     raise DataError(
         "expected a batch as a sequence, array, tensor, table or mapping of those; got "
         f"{type(batch).__name__}, whose rows cannot be picked"
-    )
-
-
-def _table_rows(table: Any, rows: NDArray[np.int64]) -> Any:
-    """Rows of a table that takes them in brackets (polars does), if they are such a table too.
-
-    Both models have to be given the same kind of batch.
-    """
-    try:
-        chosen = table[rows]
-    except Exception as error:  # of a type that is not known here
-        raise DataError(_no_rows(table)) from error
-    if type(chosen) is not type(table) or _length(chosen) != len(rows):
-        raise DataError(_no_rows(table))
-    return chosen
-
-
-def _no_rows(table: Any) -> str:
-    return (
-        f"expected a table whose rows can be picked; {type(table).__name__}[rows] gives something "
-        "else. Pass a pandas data frame, a dict of columns, or a list of inputs"
     )
