@@ -151,7 +151,7 @@ def test_a_table_whose_rows_come_out_as_another_kind_is_refused() -> None:
     with pytest.raises(DataError, match="whose rows cannot be picked"):
         batch_rows(Columns(), np.array([2, 1]))
     table = pytest.importorskip("pyarrow").table({"text": TEXTS})
-    with pytest.raises(DataError, match="a dict of columns, or a list"):
+    with pytest.raises(DataError, match="whose rows cannot be picked"):
         batch_rows(table, np.array([2, 1]))
 
 
