@@ -17,7 +17,6 @@ __all__ = ["failure_text", "headline_of", "summary_line"]
 _SAID_HERE = {
     "--update": "pytest --quantdrift-update",
     "--accept-underpowered": "accept_underpowered=True",
-    "--no-noise-floor": "noise_floor=False",
 }
 """Options of `quantdrift gate` in its sentences, and what stands for them in pytest."""
 

@@ -1,4 +1,4 @@
-"""A comparison with the baseline, on the same inputs: no worse, or within a margin either way?
+"""A comparison with the baseline, on the same inputs: is the run no worse?
 
 Two questions are asked. Is it shown that the run is worse? Then the rule fails, unless it is also
 shown that it is worse by less than the margin. And is that shown? Then it passes. If neither is,
@@ -22,14 +22,10 @@ from quantdrift.gate.rule import NOISE, Rule
 from quantdrift.statistics import (
     inputs_for_mean,
     inputs_for_rate,
-    mcnemar_exact,
-    mean_equivalent,
     mean_no_worse,
     mean_worse,
     paired_mean_difference,
     paired_rate_difference,
-    randomization_test,
-    rate_equivalent,
     rate_no_worse,
     rate_worse,
     shrunken_spread,
@@ -58,7 +54,7 @@ def judge_change(
     """What a comparison with the baseline comes to, before p-values are adjusted.
 
     Args:
-        rule: "no worse" or "within".
+        rule: a comparison.
         matched: the run and the baseline.
         rows: inputs of the rule's slice among those matched, bool [n_inputs]; None for all.
         alpha: level, for the number of inputs needed.
@@ -163,15 +159,6 @@ def _tested(rule: Rule, a: Values, b: Values, *, seed: int) -> Judgement:
         worse=int((harm > 0).sum()),
         better=int((harm < 0).sum()),
     )
-    if rule.test == "within":
-        assert rule.number is not None  # it has a margin
-        p_apart = mcnemar_exact(a, b).p_value if rate else randomization_test(a, b, seed=seed)
-        p_near = (
-            rate_equivalent(a, b, margin=rule.number)
-            if rate
-            else mean_equivalent(a, b, margin=rule.number, span=rule.span)
-        )
-        return replace(found, p_worse=p_apart, p_no_worse=p_near)
     p_worse = (
         rate_worse(a, b, better=better) if rate else mean_worse(a, b, better=better, seed=seed)
     )

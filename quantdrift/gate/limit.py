@@ -1,41 +1,28 @@
 """A limit: is a value at most, or at least, so much?
 
-The value that was observed decides, on the inputs of this evaluation set, unless the rule asks for
-it to be shown: then a one-sided test says for all inputs like these whether the limit is kept,
-broken, or whether there are too few inputs to tell.
+The value that was observed decides, on the inputs of this evaluation set.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.gate.result import Judgement
-from quantdrift.gate.rule import NOISE, Rule
+from quantdrift.gate.rule import Rule
 from quantdrift.gate.target import Target
 from quantdrift.metrics import MetricError
-from quantdrift.statistics import (
-    Estimate,
-    mean_estimate,
-    mean_limit_shown,
-    rate_limit_shown,
-    undefined,
-)
+from quantdrift.statistics import Estimate, undefined
 
 __all__ = ["judge_limit", "undefined_now"]
 
-Values = NDArray[np.float64]
-
-_NO_NOISE = "the run has no noise floor; measure it again without --no-noise-floor"
 _ONLY_A_BOUND = "only a bound is known, of lists that were cut short"
 _ROUNDING = 1e-12
 """A mean is not beyond a limit by this little: which way it was rounded depends on the order."""
 
 
 def judge_limit(rule: Rule, target: Target, rows: NDArray[np.bool_] | None) -> Judgement:
-    """What a limit comes to; of one that has to be shown, p-values that are not adjusted yet.
+    """What a limit comes to.
 
     Args:
         rule: a limit.
@@ -44,23 +31,18 @@ def judge_limit(rule: Rule, target: Target, rows: NDArray[np.bool_] | None) -> J
     """
     metric = rule.metric
     now = _estimate(rule, target)
-    whole = rows is None and not rule.shown
-    if now.value is None or (whole and not rule.beyond_noise):
-        return _undefined(rule, now.reason) if now.value is None else _observed(rule, now)
+    if now.value is None:
+        return _undefined(rule, now.reason)
+    if rows is None:
+        return _observed(rule, now)
     if now.bound is not None:
         return _undefined(rule, _ONLY_A_BOUND)
     # not those of the snapshot, which are rounded
-    values = metric.told_apart(target.values(metric), target.evidence)
-    values = values - target.values(NOISE) if rule.beyond_noise else values
-    values = values if rows is None else values[rows]
+    values = metric.told_apart(target.values(metric), target.evidence)[rows]
     values = values[~np.isnan(values)]
     if not len(values):
-        return _undefined(rule, _NO_NOISE if rule.beyond_noise else None)
-    if rule.beyond_noise:
-        now = mean_estimate(values)
-    elif rows is not None:
-        now = metric.estimate(values)
-    return _shown(rule, now, values) if rule.shown else _observed(rule, now)
+        return _undefined(rule, None)
+    return _observed(rule, metric.estimate(values))
 
 
 def undefined_now(rule: Rule, target: Target) -> Judgement | None:
@@ -116,25 +98,3 @@ def _observed(rule: Rule, now: Estimate) -> Judgement:
 
 def _beyond(rule: Rule) -> str:
     return "above the limit" if rule.test == "<=" else "below the limit"
-
-
-def _shown(rule: Rule, now: Estimate, values: Values) -> Judgement:
-    """With p-values; the outcome is decided when they are adjusted."""
-    assert rule.number is not None  # a limit has a number
-    if not np.isfinite(values).all():
-        return _undefined(rule, "infinite for some inputs, so there is no mean to test")
-    if rule.kind == "rate":
-        below, above = rate_limit_shown(values, rule.number)
-    else:
-        low, high = (-1.0, 1.0) if rule.beyond_noise else (rule.metric.low, rule.metric.high)
-        below, above = mean_limit_shown(values, rule.number, low=low, high=high)
-    within, beyond = (below, above) if rule.test == "<=" else (above, below)
-    return Judgement(
-        rule=rule,
-        outcome="underpowered",
-        reason="",
-        n=now.n,
-        now=now,
-        p_worse=None if math.isnan(beyond) else beyond,
-        p_no_worse=None if math.isnan(within) else within,
-    )

@@ -24,37 +24,24 @@ def decide(found: Judgement, *, p_worse_holm: float | None, alpha: float) -> Jud
     harmed = p_worse_holm is not None and p_worse_holm < alpha
     cleared = found.p_no_worse is not None and found.p_no_worse < alpha
     outcome: tuple[Outcome, str]
-    if rule.compares and rule.number is None:
+    if rule.number is None:
         outcome = (
             ("fail", "worse than the baseline") if harmed else ("pass", "not shown to be worse")
         )
     elif cleared:
-        outcome = ("pass", _cleared(rule, harmed=harmed))
+        less = "worse, but shown to be by less than the margin"
+        outcome = ("pass", less if harmed else "shown to be no worse")
     elif harmed:
-        outcome = ("fail", _harmed(rule))
+        outcome = (
+            "fail",
+            f"shown to be worse, and by {rule.number:g} or more cannot be ruled out",
+        )
     else:
         outcome = ("underpowered", _undecided(found, alpha=alpha))
     return replace(found, outcome=outcome[0], reason=outcome[1])
 
 
-def _cleared(rule: Rule, *, harmed: bool) -> str:
-    if not rule.compares:
-        return "shown to be within the limit"
-    if rule.test == "within":
-        return "shown to be within the margin"
-    return "worse, but shown to be by less than the margin" if harmed else "shown to be no worse"
-
-
-def _harmed(rule: Rule) -> str:
-    if not rule.compares:
-        return "shown to be beyond the limit"
-    shown = "shown to differ" if rule.test == "within" else "shown to be worse"
-    return f"{shown}, and by {rule.number:g} or more cannot be ruled out"
-
-
 def _undecided(found: Judgement, *, alpha: float) -> str:
-    if not found.rule.compares:
-        return "neither within nor beyond the limit is shown"
     if found.p_no_worse is None and found.set_aside:
         return all_noise(found.set_aside)
     if found.p_no_worse is None:

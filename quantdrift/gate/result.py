@@ -45,11 +45,11 @@ class Judgement:
         worse: inputs that are worse than in the baseline; None for a limit.
         better: inputs that are better; likewise.
         set_aside: inputs left out of the tests, as noise alone changes their first answer.
-        p_worse: one-sided, of "no worse than the baseline" (two-sided and of "the same" for
-            "within"), or of "within the limit"; small speaks for a failure. None without a test.
+        p_worse: one-sided, of "no worse than the baseline"; small speaks for a failure. None for a
+            limit.
         p_worse_holm: the same, adjusted for the number of rules.
-        p_no_worse: of "worse by the margin or more" (for "within": "apart by it or more"; for a
-            limit "beyond it"); small speaks for passing. Not adjusted: all rules must pass.
+        p_no_worse: of "worse by the margin or more"; small speaks for passing. Not adjusted: all
+            rules must pass.
         needed: inputs with which passing is shown: with probability 0.8 if neither is better and as
             many go on to differ; if none differs, the least that show it.
         inputs: some that are worse than in the baseline, the worst first.

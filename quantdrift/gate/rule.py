@@ -1,9 +1,8 @@
 """What is asked of a run, one line each: a limit, or a comparison with the baseline.
 
-    RULE  := METRIC [ "[" SLICE "]" ] [ "beyond noise" ] TEST
-    TEST  := ( "<=" | ">=" ) NUMBER [ "shown" ]      a limit
-           | "no worse" [ "by" NUMBER ]              than the baseline, by that or more
-           | "within" NUMBER                         of the baseline, either way
+    RULE  := METRIC [ "[" SLICE "]" ] TEST
+    TEST  := ( "<=" | ">=" ) NUMBER             a limit on what is observed
+           | "no worse" [ "by" NUMBER ]         than the baseline, by that or more
 
 A number may be written as a share: 25 % is 0.25.
 
@@ -25,15 +24,12 @@ from quantdrift.metrics import Metric, parse_metric
 
 __all__ = ["NOISE", "Rule", "RuleError", "Test", "parse_rule"]
 
-Test = Literal["<=", ">=", "no worse", "within"]
+Test = Literal["<=", ">=", "no worse"]
 
 NOISE = parse_metric("noise_floor")
 """The reference against itself, which is all of a flip that quantization has no part in."""
 
-_EXAMPLES = (
-    "'flip@1 <= 0.25', 'flip@1 no worse by 0.03', 'ndcg@10 within 0.02' or "
-    "'flip@1 beyond noise <= 0.05'"
-)
+_EXAMPLES = "'flip@1 <= 0.25', 'flip@1 no worse by 0.03' or 'ndcg@10 [german] >= 0.6'"
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _PERCENT = 100
 
@@ -48,14 +44,20 @@ and what asks the like of all inputs."""
 _RULE = re.compile(
     r"""\s*(?P<metric>[^\s\[\]<>]+?)
     \s*(?:\[\s*(?P<slice>[^\[\]]*?)\s*\])?
-    \s*(?P<noise>\bbeyond\s+noise\b)?
     \s*(?:
-        (?P<limit><=|>=)\s*(?P<at>[^\s%]+)\s*(?P<share>%)?(?:\s+(?P<shown>shown))?
+        (?P<limit><=|>=)\s*(?P<at>[^\s%]+)\s*(?P<share>%)?
       | \b(?P<worse>no\s+worse)(?:\s+by\s+(?P<by>[^\s%]+)\s*(?P<by_share>%)?)?
-      | \bwithin\s+(?P<within>[^\s%]+)\s*(?P<within_share>%)?
     )\s*""",
     re.VERBOSE,
 )
+
+_GONE = {
+    "within": "ask for 'no worse by' that much, which lets the run be better",
+    "shown": "a limit is on what is observed; leave the word out",
+    "beyond noise": "ask for 'flip@1 <= NUMBER' and 'noise_floor <= NUMBER', or compare with a "
+    "baseline: 'flip@1 no worse by NUMBER' sets aside what noise changes",
+}
+"""Words of rules that there were, and what to ask in their place."""
 
 
 class RuleError(QuantDriftError):
@@ -68,12 +70,9 @@ class Rule:
 
     Attributes:
         metric: of what.
-        test: a limit ("<=", ">="), or how it compares with the baseline ("no worse", "within").
+        test: a limit ("<=", ">="), or a comparison with the baseline ("no worse").
         number: the limit, or the margin, in the metric's own unit; None for "no worse" without one.
         on: name of the slice of inputs it looks at; None for all.
-        beyond_noise: whether flips of the reference against itself are taken off; `flip@1` only.
-        shown: of a limit, whether it has to be shown at the level of the gate; else the value
-            that was observed decides.
 
     Raises:
         RuleError: the metric has no such test.
@@ -83,35 +82,29 @@ class Rule:
     test: Test
     number: float | None = None
     on: str | None = None
-    beyond_noise: bool = False
-    shown: bool = False
 
     def __post_init__(self) -> None:
-        if problem := self._problem():
+        if problem := self._no_comparison() if self.compares else self._no_limit():
             raise RuleError(f"the rule '{self}' cannot be judged: {problem}")
 
     def __str__(self) -> str:
         words = [str(self.metric)]
         if self.on is not None:
             words.append(f"[{self.on}]")
-        if self.beyond_noise:
-            words.append("beyond noise")
         words.append(self.test)
         if self.number is not None:
             words += ["by"] if self.test == "no worse" else []
             words.append(repr(float(self.number)).removesuffix(".0"))
-        return " ".join([*words, *(["shown"] if self.shown else [])])
+        return " ".join(words)
 
     @property
     def compares(self) -> bool:
         """Whether it needs a baseline."""
-        return self.test in {"no worse", "within"}
+        return self.test == "no worse"
 
     @property
     def kind(self) -> Literal["rate", "mean", "quantile"]:
         """What is tested: a rate (0 or 1 per input), a mean or a quantile."""
-        if self.beyond_noise:
-            return "mean"
         kinds = {"wilson": "rate", "order statistics": "quantile"}
         return cast(Literal["rate", "mean", "quantile"], kinds.get(self.metric.uncertainty, "mean"))
 
@@ -122,24 +115,16 @@ class Rule:
         # in a change the reference, which both runs share, cancels
         return family.high - family.low if math.isfinite(family.low) else math.inf
 
-    def _problem(self) -> str | None:
-        metric = self.metric
-        if self.beyond_noise and str(metric) != "flip@1":
-            return f"only flip@1 has a noise floor to take off, not {metric}"
-        return self._no_comparison() if self.compares else self._no_limit()
-
     def _no_limit(self) -> str | None:
         metric, number = self.metric, self.number
         if number is None or not math.isfinite(number):
             return "a limit is a finite number"
-        low, high = (-1.0, 1.0) if self.beyond_noise else (metric.low, metric.high)
-        if not low <= number <= high:
-            return f"{metric} lies from {low:g} to {high:g}, all on one side of it; 25 % is 0.25"
-        if self.shown and self.kind == "quantile":
-            return f"{metric} is a median or quantile, which has no test; leave 'shown' out"
-        if self.shown and number == (low if self.test == "<=" else high):
-            return "no number of inputs shows the end of a range to be reached; leave 'shown' out"
-        if metric.arm == "relative" and (self.on is not None or self.shown):
+        if not metric.low <= number <= metric.high:
+            return (
+                f"{metric} lies from {metric.low:g} to {metric.high:g}, all on one side of it; 25 "
+                "% is 0.25"
+            )
+        if metric.arm == "relative" and self.on is not None:
             other = str(metric).replace("relative.", "change.", 1)
             return f"a ratio of means has no value per input; ask for {other}"
         return None
@@ -149,14 +134,6 @@ class Rule:
         by = None if metric.where is None else metric.where.by
         margin = number is None or 0 < number < self.span
         checks = (
-            (
-                self.beyond_noise,
-                "what compares with the baseline sets noise aside anyway; leave the words out",
-            ),
-            (
-                self.shown,
-                "what compares with the baseline is always a test; leave 'shown' out",
-            ),
             (
                 _of_reference(metric) or metric == NOISE,
                 f"{metric} is of the reference, which the baseline shares; give a limit",
@@ -189,10 +166,6 @@ class Rule:
                 "such as gap, or a slice of names",
             ),
             (
-                self.test == "within" and number is None,
-                "'within' needs a margin, such as 'within 0.02'",
-            ),
-            (
                 not margin,
                 "a margin lies above 0 and below the greatest difference there can be "
                 f"({self.span:g}); for 2 percentage points give 0.02",
@@ -218,14 +191,16 @@ def parse_rule(text: str) -> Rule:
     """
     match = _RULE.fullmatch(text)
     if match is None:
+        outside = " ".join(re.sub(r"\[.*?\]", " ", text).split()[1:])
+        for word, instead in _GONE.items():
+            if re.search(rf"\b{word}\b", outside):
+                raise RuleError(f"a rule has no {word!r}: {instead}; got {text!r}")
         raise RuleError(f"expected a rule such as {_EXAMPLES}; got {text!r}")
     if match["slice"] == "":
         raise RuleError(f"expected the name of a slice between the brackets; got {text!r}")
     number: float | None
     if match["limit"]:
         test, number = match["limit"], _number(match["at"], match["share"], text)
-    elif match["within"]:
-        test, number = "within", _number(match["within"], match["within_share"], text)
     else:
         test = "no worse"
         number = None if match["by"] is None else _number(match["by"], match["by_share"], text)
@@ -234,8 +209,6 @@ def parse_rule(text: str) -> Rule:
         test=cast(Test, test),
         number=number,
         on=match["slice"],
-        beyond_noise=match["noise"] is not None,
-        shown=match["shown"] is not None,
     )
 
 

@@ -1,16 +1,11 @@
-"""Estimates with intervals, paired tests, limits, equivalence, sample sizes.
+"""Estimates with intervals, paired tests, no worse by a margin, sample sizes.
 
 Nothing here needs `scipy.stats` or `scipy.optimize`, which take half a second to import.
 """
 
 from __future__ import annotations
 
-from quantdrift.statistics.equivalence import (
-    mean_equivalent,
-    mean_no_worse,
-    rate_equivalent,
-    rate_no_worse,
-)
+from quantdrift.statistics.equivalence import mean_no_worse, rate_no_worse
 from quantdrift.statistics.estimates import (
     Estimate,
     mean_estimate,
@@ -19,7 +14,6 @@ from quantdrift.statistics.estimates import (
     relative_change_estimate,
     undefined,
 )
-from quantdrift.statistics.limits import mean_limit_shown, rate_limit_shown
 from quantdrift.statistics.multiplicity import holm
 from quantdrift.statistics.one_sided import mean_worse, rate_worse
 from quantdrift.statistics.paired import (
@@ -52,9 +46,7 @@ __all__ = [
     "inputs_for_mean",
     "inputs_for_rate",
     "mcnemar_exact",
-    "mean_equivalent",
     "mean_estimate",
-    "mean_limit_shown",
     "mean_no_worse",
     "mean_worse",
     "paired_mean_difference",
@@ -62,9 +54,7 @@ __all__ = [
     "paired_rate_difference",
     "quantile_estimate",
     "randomization_test",
-    "rate_equivalent",
     "rate_estimate",
-    "rate_limit_shown",
     "rate_no_worse",
     "rate_worse",
     "relative_change_estimate",

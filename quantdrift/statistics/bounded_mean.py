@@ -1,9 +1,8 @@
 """Is the mean of some values below a limit? A t-test that rare large values do not deceive.
 
-Both the t-test on paired differences (`mean_no_worse`) and that on values (`mean_limit_shown`) rest
-on a normal approximation, which a sample without any of the rare large values would deceive. So a
-few values as large as can be are added to those seen; and where nearly all values are the same, a
-bound without any assumption takes over.
+The t-test on paired differences (`mean_no_worse`) rests on a normal approximation, which a sample
+without any of the rare large values would deceive. So a few values as large as can be are added to
+those seen; and where nearly all are zero, a bound without any assumption takes over.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ FEW = 10
 """With fewer inputs that differ than this, no normal approximation is used."""
 
 
-def mean_below(
-    values: NDArray[np.float64], limit: float, *, usual: float, worst: float
-) -> float | None:
+def mean_below(values: NDArray[np.float64], limit: float, *, worst: float) -> float | None:
     """One-sided p-value of "the mean is the limit or more".
 
     A t-test on the values and a few more, as large as can be. How many it takes depends on the
@@ -34,28 +31,24 @@ def mean_below(
     rejected more often than alpha, from 5 % to 0.1 %; for large n they have no weight. The p-value
     is the least alpha at which the test rejects.
 
-    Where fewer than 10 values are other than the usual one, it is the chance that as few lie above
-    that. If the mean is the limit, at least (limit - usual) / (worst - usual) of all inputs do, and
-    their number is a binomial variable.
+    Where fewer than 10 values are other than zero, it is the chance that as few lie above that. If
+    the mean is the limit, at least limit / worst of all inputs do, and their number is a binomial
+    variable.
 
     Args:
         values: float64 [n_inputs], finite, at least one, none above the worst.
-        limit: above the usual value and below the worst.
-        usual: a value that many may have, chosen without looking at them; -inf for none.
+        limit: above zero and below the worst.
         worst: the largest that a value can be; inf if there is no such, and then it is the t-test
             alone, and no bound.
 
     Returns:
-        From 0 to 1; None if the bound is asked for and there is none (with no usual value: where
-        fewer than 10 values are other than the most common one), or all are alike and none is
+        From 0 to 1; None if the bound is asked for and there is none, or all are alike and none is
         added.
     """
-    differing = values != (_most_common(values) if math.isinf(usual) else usual)
-    if int(differing.sum()) < FEW:
-        if math.isinf(usual) or math.isinf(worst):
+    if np.count_nonzero(values) < FEW:
+        if math.isinf(worst):
             return None
-        share = (limit - usual) / (worst - usual)
-        return float(at_most(int((values > usual).sum()), len(values), share))
+        return float(at_most(int((values > 0).sum()), len(values), limit / worst))
     if math.isinf(worst):
         return None if np.ptp(values) == 0 else _t_test(values, limit)
     if (values == worst).all():  # every input is as bad as can be: no variance, so no t
@@ -85,8 +78,3 @@ def _t_test(values: NDArray[np.float64], limit: float) -> float:
     n = len(values)
     t = (values.mean() - limit) / math.sqrt(values.var(ddof=1) / n)
     return float(stdtr(n - 1, t))
-
-
-def _most_common(values: NDArray[np.float64]) -> float:
-    distinct, times = np.unique(values, return_counts=True)
-    return float(distinct[np.argmax(times)])

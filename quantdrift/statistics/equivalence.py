@@ -1,4 +1,4 @@
-"""Is the second system no worse than the first, by some margin or more? Are the two equivalent?
+"""Is the second system no worse than the first, by some margin or more?
 
 Not seeing a difference shows neither. These tests turn the question around: the hypothesis is that
 the second system *is* worse by the margin or more, and a small p-value speaks against that.
@@ -26,9 +26,7 @@ from quantdrift.statistics.tango import tango_z
 
 __all__ = [
     "Better",
-    "mean_equivalent",
     "mean_no_worse",
-    "rate_equivalent",
     "rate_no_worse",
 ]
 
@@ -95,44 +93,7 @@ def mean_no_worse(
     """
     _check(margin, span=span)
     harm = differences(a, b) if better == "lower" else differences(b, a)
-    return mean_below(harm, margin, usual=0.0, worst=span)
-
-
-def rate_equivalent(a: Values, b: Values, *, margin: float) -> float:
-    """p-value of "the rates differ by the margin or more": two one-sided tests, the larger p.
-
-    Args:
-        a: bool, or 0 and 1, [n_inputs].
-        b: likewise, the same inputs.
-        margin: smallest difference that matters, either way.
-
-    Raises:
-        QuantDriftError: as `rate_no_worse`.
-    """
-    return max(
-        rate_no_worse(a, b, margin=margin, better="lower"),
-        rate_no_worse(a, b, margin=margin, better="higher"),
-    )
-
-
-def mean_equivalent(a: Values, b: Values, *, margin: float, span: float) -> float | None:
-    """p-value of "the means differ by the margin or more": two one-sided tests, the larger p.
-
-    Args:
-        a: float [n_inputs], finite.
-        b: likewise, the same inputs.
-        margin: smallest difference that matters, either way.
-        span: as for `mean_no_worse`.
-
-    Returns:
-        None where `mean_no_worse` has no value.
-
-    Raises:
-        QuantDriftError: as `mean_no_worse`.
-    """
-    one = mean_no_worse(a, b, margin=margin, better="lower", span=span)
-    other = mean_no_worse(a, b, margin=margin, better="higher", span=span)
-    return None if one is None or other is None else max(one, other)
+    return mean_below(harm, margin, worst=span)
 
 
 def _check(margin: float, *, span: float) -> None:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from quantdrift.statistics.equivalence import (
-    Better,
-    mean_equivalent,
-    mean_no_worse,
-    rate_equivalent,
-    rate_no_worse,
-)
+from quantdrift.statistics.equivalence import Better, mean_no_worse, rate_no_worse
 from quantdrift.statistics.estimates import undefined
 from quantdrift.statistics.multiplicity import holm
 from quantdrift.statistics.paired import (
@@ -128,20 +122,12 @@ def _with_margin(
 ) -> PairedComparison:
     a, b = sample.a, sample.b
     if sample.kind == "rate":
-        return replace(
-            found,
-            p_no_worse=rate_no_worse(a, b, margin=margin, better=better),
-            p_equivalent=rate_equivalent(a, b, margin=margin),
-        )
+        return replace(found, p_no_worse=rate_no_worse(a, b, margin=margin, better=better))
     p_no_worse = mean_no_worse(a, b, margin=margin, better=better, span=sample.span)
     if p_no_worse is None:
         reason = "too few inputs differ, and the metric has no upper end that would bound them"
         return replace(found, reason=reason)
-    return replace(
-        found,
-        p_no_worse=p_no_worse,
-        p_equivalent=mean_equivalent(a, b, margin=margin, span=sample.span),
-    )
+    return replace(found, p_no_worse=p_no_worse)
 
 
 def _needed(sample: PairedSample, *, margin: float, level: float) -> int | None:

@@ -76,7 +76,6 @@ class PairedComparison:
         p_holm: the same, adjusted for the number of metrics.
         p_no_worse: one-sided, of "B is worse by the margin or more".
         p_no_worse_holm: the same, adjusted.
-        p_equivalent: of "they differ by the margin or more, either way"; not adjusted.
         inputs_needed: to show "no worse" with power 0.8 if there is no difference, at alpha over
             the number of metrics, which is what Holm's adjustment asks of the first of them.
         verdict: None where there is no test.
@@ -94,7 +93,6 @@ class PairedComparison:
     p_holm: float | None = None
     p_no_worse: float | None = None
     p_no_worse_holm: float | None = None
-    p_equivalent: float | None = None
     inputs_needed: int | None = None
     verdict: Verdict | None = None
     reason: str | None = None

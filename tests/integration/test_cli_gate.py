@@ -131,9 +131,10 @@ def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
     code, out, _ = cli("gate", good, "-r", "flip@1 <= 3 %", "-r", "gold_lost@10 <= 0")
     assert code == 1
     assert out.splitlines()[-1].startswith("fail: 1 of 2 rules failed, flip@1 <= 0.03")
-    code, out, _ = cli("gate", good, "-r", "flip@1 beyond noise <= 5 %")
+    code, out, _ = cli("gate", good, "-r", "noise_floor <= 5 %")
     assert code == 2
-    assert "no noise floor" in out
+    assert "noise floor was not measured" in out
+    assert "a rule has no 'within'" in cli("gate", good, "-r", "ndcg@10 within 0.02")[2]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ CONFIG = """
 [tool.quantdrift.gate]
 target = "good"
 baseline = "ci/b.json"
-rules = ["flip@1 no worse by 0.03", "flip@1 [german] <= 0.1", "ndcg@10 within 0.03"]
+rules = ["flip@1 no worse by 0.03", "flip@1 [german] <= 0.1", "ndcg@10 no worse by 0.03"]
 alpha = 0.04
 
 [tool.quantdrift.gate.slices]
@@ -245,7 +246,7 @@ def test_everything_from_pyproject(
     assert [rule["rule"] for rule in read["rules"]] == [
         "flip@1 no worse by 0.03",
         "flip@1 [german] <= 0.1",
-        "ndcg@10 within 0.03",
+        "ndcg@10 no worse by 0.03",
     ]
     assert (read["alpha"], read["n_inputs"], read["rules"][1]["n"]) == (0.04, 300, 100)
     # what is typed goes before it

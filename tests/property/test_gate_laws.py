@@ -62,10 +62,9 @@ def judged(
 RULES = (
     "flip@1 no worse by 0.03",
     "flip@1 no worse",
-    "flip@1 within 0.1",
     "gold_lost@10 no worse by 0.1",
     "ndcg@10 no worse by 0.05",
-    "ndcg@10 within 0.05",
+    "ndcg@10 no worse by 0.01",
 )
 
 
@@ -133,7 +132,7 @@ def test_a_run_passes_against_its_own_baseline_once_there_are_inputs_enough(
         "flip@1": (rng.random(n) < share).astype(np.float64),
         "ndcg@10": np.round(rng.random(n), 6),
     }
-    rules = [f"{metric} {test} {margin!r}" for metric in own for test in ("no worse by", "within")]
+    rules = [f"{metric} no worse by {margin!r}" for metric in own]
     wanted = "pass" if (1 - margin) ** n < alpha else "underpowered"
     for each in judged(rules, own, own, alpha=alpha):
         assert (each.outcome, each.p_worse, each.worse, each.better) == (wanted, 1, 0, 0)
@@ -385,7 +384,7 @@ METRICS = [str(metric) for family in FAMILIES.values() for metric in members(fam
     "gold_lost@7",
 ]
 SLICES = st.from_regex(r"[^\[\]\s]([^\[\]\n\r]{0,8}[^\[\]\s])?", fullmatch=True)
-TESTS: tuple[Test, ...] = ("<=", ">=", "no worse", "within")
+TESTS: tuple[Test, ...] = ("<=", ">=", "no worse")
 
 
 @MANY
@@ -394,10 +393,9 @@ TESTS: tuple[Test, ...] = ("<=", ">=", "no worse", "within")
     st.sampled_from(TESTS),
     st.one_of(st.none(), st.floats(), st.floats(-1, 1), st.integers(-3, 3)),
     st.none() | SLICES,
-    st.tuples(st.booleans(), st.booleans()),
 )
 def test_a_rule_that_is_no_error_parses_back(
-    metric: str, test: Test, number: float | None, on: str | None, words: tuple[bool, bool]
+    metric: str, test: Test, number: float | None, on: str | None
 ) -> None:
     try:
         rule = Rule(
@@ -405,8 +403,6 @@ def test_a_rule_that_is_no_error_parses_back(
             test=test,
             number=number,
             on=on,
-            beyond_noise=words[0],
-            shown=words[1],
         )
     except RuleError:
         return

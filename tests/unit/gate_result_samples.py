@@ -101,7 +101,7 @@ LIMIT = judgement(
     now=Estimate(value=0.244, low=0.2231, high=0.2664, n=1509),
 )
 BROKEN = replace(LIMIT, rule=parse_rule("flip@1 <= 0.2"), outcome="fail", reason="above the limit")
-UNDEFINED = judgement("flip@1 beyond noise <= 0.05", "error", "undefined: there is no noise floor")
+UNDEFINED = judgement("noise_floor <= 0.05", "error", "undefined: there is no noise floor")
 OTHER = judgement("flip@1 no worse by 0.03", "incomparable", "not of the same, see below")
 
 

@@ -152,7 +152,9 @@ def test_columns_without_a_value_are_left_out() -> None:
 
 
 def test_metrics_that_a_rule_compares_are_added() -> None:
-    asked = rules("harm no worse by 0.1", "flip@1 <= 0.25", "ndcg@10 within 0.1", "set_kept@2 <= 1")
+    asked = rules(
+        "harm no worse by 0.1", "flip@1 <= 0.25", "ndcg@10 no worse by 0.1", "set_kept@2 <= 1"
+    )
     made = snapshot_for(target(evidence(range(5))), asked)
     assert "harm" in made.values
     assert "set_kept@2" not in made.values

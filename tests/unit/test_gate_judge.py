@@ -89,10 +89,6 @@ def test_no_difference_is_shown_by_as_many_inputs_as_there_are() -> None:
         ("flip@1 no worse", (2000, 20, 5), "fail", "worse than the baseline"),
         ("flip@1 no worse", (2000, 12, 9), "pass", "not shown to be worse"),
         ("flip@1 no worse", (1, 1, 0), "pass", "not shown to be worse"),
-        ("flip@1 within 0.03", (300, 5, 30), "fail", "shown to differ, and by 0.03 or more cannot"),
-        ("flip@1 within 0.03", (300, 30, 5), "fail", "shown to differ"),
-        ("flip@1 within 0.03", (2000, 20, 5), "pass", "shown to be within the margin"),
-        ("flip@1 within 0.03", (100, 5, 5), "underpowered", "too few inputs to tell"),
         (BOTH, (300, 300, 0), "fail", "shown to be worse"),
         (BOTH, (1, 1, 0), "underpowered", "too few inputs to tell: 1, and it takes about"),
         (
@@ -116,7 +112,7 @@ def test_what_it_comes_to(
     ("rule", "alpha", "least"),
     [
         (BOTH, 0.05, 99),
-        ("ndcg@10 within 0.05", 0.05, 59),
+        ("ndcg@10 no worse by 0.05", 0.05, 59),
         ("flip@1 no worse by 0.5", 0.125, 4),  # three of them come to the level, and not below
         ("flip@1 no worse by 0.03", 0.01, 152),
     ],
@@ -138,8 +134,6 @@ def test_what_is_shown_to_be_better_is_no_worse() -> None:
     assert found.p_no_worse == EXACT(1 / 512)
     # four are too few: 1 / 16
     assert judged(BOTH, *moved(72, 0, 4)).outcome == "underpowered"
-    # to be better is not to be within
-    assert judged("flip@1 within 0.03", *moved(72, 0, 9)).outcome == "fail"
 
 
 def same(now: int, then: int = 0, **identity: Any) -> Judgement:
@@ -173,15 +167,6 @@ def test_a_rule_names_the_inputs_that_lost_the_most() -> None:
     found = judged(BOTH, ones(300, []), ones(300, range(5)))
     assert found.inputs == ("q0", "q1", "q2", "q3", "q4")
     assert len(judged(BOTH, *moved(300, 12, 3)).inputs) == 10
-
-
-def test_within_takes_two_sides() -> None:
-    found = judged("flip@1 within 0.03", *moved(300, 9, 1))
-    assert found.p_worse == EXACT(22 / 1024)
-    assert found.p_worse == EXACT(stats.binomtest(9, 10).pvalue)
-    other = judged("flip@1 within 0.03", *moved(300, 1, 9))
-    assert other.p_worse == found.p_worse
-    assert other.p_no_worse == found.p_no_worse
 
 
 def test_holm_over_the_rules() -> None:
@@ -461,7 +446,7 @@ def test_levels_that_make_no_sense(alpha: float) -> None:
 @pytest.mark.parametrize("alpha", [1e-9, 0.05, 0.5])
 def test_levels_that_do(alpha: float) -> None:
     there = snapshot_for(target(evidence([])), [])
-    asked = rules(BOTH, "ndcg@10 no worse by 0.03", "ndcg@10 within 0.03", "flip@1 <= 0.25 shown")
+    asked = rules(BOTH, "ndcg@10 no worse by 0.03", "ndcg@10 no worse", "flip@1 <= 0.25")
     result = gate(target(evidence(range(5))), asked, there, alpha=alpha)
     assert result.alpha == alpha
     assert all(each.reason for each in result.judgements)

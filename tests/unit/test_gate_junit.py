@@ -156,7 +156,7 @@ def test_a_case_that_passes_holds_its_numbers_and_an_error_no_inputs() -> None:
     assert "Measure what the rule needs, or leave the rule out." in error
     assert "q7" not in error
     # numbers that this rule has not are not listed
-    assert "\n\nrule: flip@1 beyond noise <= 0.05\noutcome: error\n\n" in error
+    assert "\n\nrule: noise_floor <= 0.05\noutcome: error\n\n" in error
 
 
 @pytest.mark.parametrize("name", NASTY)

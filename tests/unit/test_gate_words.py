@@ -58,7 +58,7 @@ from quantdrift.statistics import Estimate
         ),
         (
             result(UNDEFINED, WORSE),
-            "error: 1 of 2 rules cannot be judged, flip@1 beyond noise <= 0.05 "
+            "error: 1 of 2 rules cannot be judged, noise_floor <= 0.05 "
             "(undefined: there is no noise floor)",
         ),
     ],
@@ -137,7 +137,7 @@ def test_columns_that_no_rule_fills_are_left_out() -> None:
     head, cells = rows(no_baseline(LIMIT, UNDEFINED))
     assert head == ["rule", "now (95 %)", "n (needed)", "outcome"]
     assert cells[0] == ["flip@1 <= 0.25", "24.4 % (22.3 to 26.6)", "1,509", "pass"]
-    assert cells[1] == ["flip@1 beyond noise <= 0.05", "-", "-", "error"]
+    assert cells[1] == ["noise_floor <= 0.05", "-", "-", "error"]
 
 
 def test_a_difference_that_rounds_to_nothing_has_no_minus() -> None:
@@ -231,7 +231,9 @@ def test_a_broken_limit_is_not_accepted_with_update() -> None:
 
 
 def test_too_few_inputs_are_told_how_many_it_takes() -> None:
-    told = sentences(result(FEW, replace(FEW, rule=parse_rule("mrr@10 within 0.02"), needed=900)))
+    told = sentences(
+        result(FEW, replace(FEW, rule=parse_rule("mrr@10 no worse by 0.02"), needed=900))
+    )
     assert (
         "Measure about 900 inputs (there are 225), allow a larger margin, or take this outcome for "
         "success with --accept-underpowered." in told
@@ -278,7 +280,7 @@ def test_a_rule_that_holds_although_it_is_worse_says_so_and_others_are_silent() 
 def test_sentences_of_one_rule_leave_the_others_out() -> None:
     told = sentences(result(WORSE, UNDEFINED, notes=("torch differs",)), only=UNDEFINED)
     assert told[2:] == [
-        "flip@1 beyond noise <= 0.05 cannot be judged: undefined: there is no noise floor.",
+        "noise_floor <= 0.05 cannot be judged: undefined: there is no noise floor.",
         "Measure what the rule needs, or leave the rule out.",
         "Note: torch differs.",
     ]

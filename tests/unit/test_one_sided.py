@@ -1,4 +1,4 @@
-"""Tests that ask one way: worse than another system, and below or above a limit."""
+"""Tests that ask one way: worse than another system, and a mean below a margin."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from scipy.stats import binom, binomtest, permutation_test, ttest_1samp
 from quantdrift.errors import QuantDriftError
 from quantdrift.statistics import (
     mcnemar_exact,
-    mean_limit_shown,
     mean_no_worse,
     mean_worse,
     randomization_test,
-    rate_limit_shown,
     rate_worse,
 )
 from quantdrift.statistics.equivalence import Better
@@ -35,6 +33,13 @@ def p_rate(worse: int, improved: int, better: Better = "lower") -> float:
 
 def p_mean(harm: Floats, seed: int = 0) -> float:
     return mean_worse(np.zeros(len(harm)), harm, better="lower", seed=seed)
+
+
+def p_below(values: Floats, margin: float) -> float:
+    """Of values from 0 to 1, against a mean of the margin or more."""
+    found = mean_no_worse(np.zeros(len(values)), values, margin=margin, better="lower", span=1)
+    assert found is not None
+    return found
 
 
 # --- rates of two systems --------------------------------------------------------------------
@@ -163,55 +168,10 @@ def test_nor_where_they_are_drawn() -> None:
         assert wrong > level / 3
 
 
-# --- a rate and a limit ----------------------------------------------------------------------
+# --- a mean that is below a margin -----------------------------------------------------------
 
 
-def test_no_event_of_149_shows_less_than_two_percent() -> None:
-    """0.98^149 is the first power below 5 %."""
-    below, above = rate_limit_shown(np.zeros(149), 0.02)
-    assert below == pytest.approx(0.98**149)
-    assert below < 0.05
-    assert above == 1
-    assert rate_limit_shown(np.zeros(148), 0.02)[0] > 0.05
-
-
-@pytest.mark.parametrize(("events", "n"), [(0, 30), (3, 30), (30, 30), (11, 500), (60, 1190)])
-@pytest.mark.parametrize("limit", [0.0, 0.005, 0.04, 0.5, 1.0])
-def test_a_rate_against_scipy_and_statsmodels(events: int, n: int, limit: float) -> None:
-    values = np.arange(n) < events
-    found = rate_limit_shown(values, limit)
-    expected = [binomtest(events, n, limit, alternative=way).pvalue for way in ("less", "greater")]
-    assert found == pytest.approx(expected, rel=1e-12, abs=1e-280)
-    proportion = pytest.importorskip("statsmodels.stats.proportion")
-    theirs = [proportion.binom_test(events, n, limit, way) for way in ("smaller", "larger")]
-    assert found == pytest.approx(theirs, rel=1e-9, abs=1e-280)
-
-
-@pytest.mark.parametrize(("events", "n"), [(2, 40), (11, 500)])
-def test_a_limit_at_the_end_of_the_clopper_pearson_interval_has_p_of_half_its_tail(
-    events: int, n: int
-) -> None:
-    interval = binomtest(events, n).proportion_ci(0.9, method="exact")
-    values = np.arange(n) < events
-    assert rate_limit_shown(values, interval.high)[0] == pytest.approx(0.05)
-    assert rate_limit_shown(values, interval.low)[1] == pytest.approx(0.05)
-
-
-@pytest.mark.parametrize("n", [10, 75, 400])
-@pytest.mark.parametrize("limit", [0.01, 0.1, 0.5])
-def test_a_rate_at_the_limit_is_shown_to_be_neither(n: int, limit: float) -> None:
-    counts = np.arange(n + 1)
-    chances = binom.pmf(counts, n, limit)
-    found = np.array([rate_limit_shown(np.arange(n) < k, limit) for k in counts])
-    for level in (0.2, *LEVELS):
-        for side in (0, 1):
-            assert chances[found[:, side] <= level].sum() <= level * (1 + 1e-9)
-
-
-# --- a mean and a limit ----------------------------------------------------------------------
-
-
-def test_a_mean_below_a_limit_is_a_t_test_with_the_worst_values_added() -> None:
+def test_a_mean_below_a_margin_is_a_t_test_with_the_worst_values_added() -> None:
     rng = np.random.default_rng(2)
     values = rng.beta(2, 5, 60)
     for limit in (0.3, 0.36, 0.4, 0.5):
@@ -225,118 +185,24 @@ def test_a_mean_below_a_limit_is_a_t_test_with_the_worst_values_added() -> None:
             for k, p in enumerate(p_values, start=1)
             if p >= math.exp(-2 * k)
         )
-        below, above = mean_limit_shown(values, limit, low=0, high=1)
-        assert below == pytest.approx(expected)
-        assert above > 0.5
-        assert mean_limit_shown(1 - values, 1 - limit, low=0, high=1) == pytest.approx(
-            (above, below)
-        )
-
-
-def test_where_nearly_all_values_are_the_best_it_is_the_bound() -> None:
-    """A mean of 0.95 or less takes a share of 5 % below 1, at least."""
-    values = np.array([1.0] * 97 + [0.5, 0.0, 0.9])
-    below, above = mean_limit_shown(values, 0.95, low=0, high=1)
-    assert above == pytest.approx(binom.cdf(3, 100, 0.05))
-    assert below > 0.5
-    ten = np.array([1.0] * 90 + [0.99] * 10)  # ten differ: the t-test, with zeros added
-    assert mean_limit_shown(ten, 0.95, low=0, high=1)[1] < 0.1
-    assert mean_limit_shown(np.zeros(50) - 1, -0.9, low=-1, high=1)[0] == pytest.approx(0.95**50)
-
-
-@pytest.mark.parametrize("kind", ["many", "few"])
-def test_it_is_no_worse_than_the_best_by_the_distance_to_the_limit(kind: str) -> None:
-    rng = np.random.default_rng(5)
-    share = 0.5 if kind == "many" else 0.02
-    values = np.where(rng.random(200) < share, rng.uniform(-1, 3, 200), 3.0)
-    best = np.full(200, 3.0)
-    for limit in (1.0, 1.75, 2.9):
-        expected = mean_no_worse(best, values, margin=3 - limit, better="higher", span=4)
-        above = mean_limit_shown(values, limit, low=-1, high=3)[1]
-        assert above == pytest.approx(expected, rel=1e-9)
-
-
-def test_limits_at_the_ends_of_the_range() -> None:
-    values = np.array([0.0, 0.2, 0.9])
-    assert mean_limit_shown(values, 0, low=0, high=1) == (1, 0)  # a mean above 0, for sure
-    assert mean_limit_shown(values, 1, low=0, high=1) == (0, 1)
-    assert mean_limit_shown(np.zeros(3), 0, low=0, high=1) == (1, 1)
-    assert mean_limit_shown(np.ones(3), 1, low=0, high=1) == (1, 1)
-    assert mean_limit_shown(np.ones(50), 0.5, low=0, high=1)[0] == 1  # all as bad as can be
-
-
-def test_without_any_end_it_is_the_plain_t_test() -> None:
-    values = np.random.default_rng(6).normal(0.2, 1, 40)
-    expected = [ttest_1samp(values, 0, alternative=way).pvalue for way in ("less", "greater")]
-    found = mean_limit_shown(values, 0, low=-math.inf, high=math.inf)
-    assert found == pytest.approx(expected)
-
-
-def test_without_an_upper_end_nothing_is_added_to_show_less() -> None:
-    values = np.random.default_rng(6).exponential(1, 40)
-    below, above = mean_limit_shown(values, 0.7, low=0, high=math.inf)
-    assert below == pytest.approx(ttest_1samp(values, 0.7, alternative="less").pvalue)
-    with_one_zero = ttest_1samp([*values, 0.0], 0.7, alternative="greater").pvalue
-    assert math.exp(-2) < with_one_zero < 0.3
-    assert above == pytest.approx(with_one_zero)  # there is a least value to add
-
-
-@pytest.mark.parametrize(
-    ("values", "low"),
-    [([3.0] * 40, -math.inf), ([0.0] * 30 + [1.0] * 9, 0.0), ([5.0] * 30 + [1.0] * 9, -math.inf)],
-)
-def test_without_ends_a_few_values_that_differ_show_nothing(
-    values: list[float], low: float
-) -> None:
-    below, above = mean_limit_shown(np.array(values), 2.0, low=low, high=math.inf)
-    assert math.isnan(below)
-    assert math.isnan(above) or low == 0
+        assert p_below(values, limit) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("atom", [0.0, 0.4])
 @pytest.mark.parametrize("n", [4, 10, 15, 40, 200])
-def test_a_mean_at_the_limit_is_not_shown_to_be_below_it(n: int, atom: float) -> None:
+def test_a_mean_at_the_margin_is_not_shown_to_be_below_it(n: int, atom: float) -> None:
     """Two values, the rarer the worse: all outcomes, at each level."""
     counts = np.arange(n + 1)
     for share in (0.01, 0.03, 0.1, 0.3, 0.44, 0.6, 0.9):
         limit = atom + (1 - atom) * share
         chances = binom.pmf(counts, n, share)
         likely = [int(k) for k in counts[chances > 1e-9] if k <= n * share]
-        p_values = np.array(
-            [
-                mean_limit_shown(np.repeat([1.0, atom], [k, n - k]), limit, low=0, high=1)[0]
-                for k in likely
-            ]
-        )
+        p_values = np.array([p_below(np.repeat([1.0, atom], [k, n - k]), limit) for k in likely])
         for level in LEVELS:
             assert chances[likely][p_values <= level].sum() <= level, (share, level)
 
 
 # --- what cannot be tested -------------------------------------------------------------------
-
-
-def test_values_and_limits_that_do_not_fit() -> None:
-    one = np.ones(1)
-    with pytest.raises(QuantDriftError, match="0 and 1; for others test the mean"):
-        rate_limit_shown(np.array([0.0, 0.5]), 0.1)
-    for values in ([], [[1.0]]):
-        with pytest.raises(QuantDriftError, match="one value per input, at least one"):
-            mean_limit_shown(np.array(values), 0.1, low=0, high=1)
-    with pytest.raises(QuantDriftError, match="leave out the inputs without one"):
-        rate_limit_shown(np.array([1.0, math.nan]), 0.1)
-    with pytest.raises(QuantDriftError, match=r"from 0 to 1 are expected; got 1 to 1\.5"):
-        mean_limit_shown(np.array([1.0, 1.5]), 0.1, low=0, high=1)
-    for limit in (-0.1, 5, math.nan):
-        with pytest.raises(QuantDriftError, match="a limit lies from 0 to 1, where the values do"):
-            rate_limit_shown(one, limit)
-    with pytest.raises(QuantDriftError, match="a limit lies from 0 to inf"):
-        mean_limit_shown(one, math.inf, low=0, high=math.inf)
-
-
-def test_a_value_above_its_range_by_rounding_is_the_end_of_it() -> None:
-    """As a nDCG of 1 can come out."""
-    values = np.array([1.0 + 2e-16] * 30 + [0.5] * 2)
-    assert mean_limit_shown(values, 0.8, low=0, high=1)[1] == pytest.approx(binom.cdf(2, 32, 0.2))
 
 
 @pytest.mark.parametrize("test", ["rate", "mean"])

@@ -139,7 +139,7 @@ def _of_rule(each: Judgement, alpha: float) -> str | None:
 
 def _named(each: Judgement) -> str | None:
     """The inputs that broke a rule of comparison."""
-    if each.outcome != "fail" or not each.inputs or each.rule.test != "no worse":
+    if each.outcome != "fail" or not each.inputs:
         return None
     names = ", ".join(shown(name) for name in each.inputs)
     more = (each.worse or len(each.inputs)) - len(each.inputs)
