@@ -179,7 +179,6 @@ def test_errors(cli: Cli, runs: list[Path], tmp_path: Path) -> None:
         (HOSTILE,),
         ("export", missing, "--format", "gptqmodel"),
         ("export", runs[0], "--format", HOSTILE),
-        ("study", "show", missing),
         ("law", *runs, "--hold-out", HOSTILE),
     ):
         code, out, err = cli(*arguments)

@@ -33,7 +33,6 @@ MEASURED = {
     "corpus-size": "corpus-size minilm@W4 --data data",
     "contrast": "contrast minilm@W4 --data classes",
     "gate": "gate minilm@W4 --data data --rule flip@1<=0.5",
-    "study": "study allocation minilm --data data",
 }
 
 
@@ -83,7 +82,6 @@ def test_what_needs_no_model_is_refused_before_torch_is_loaded() -> None:
         "allocate minilm@W3.5+gap+solver=best --data data": "solver",
         "predict ./nothing --data data": "nothing",
         "predict minilm --data nowhere": "nowhere",
-        "study allocation ./nothing --data data": "nothing",
         "mteb run --model quantdrift:minilm@W4-gtpq -t X": "gptq",
         "mteb run --model=quantdrift:minilm@W4-gtpq -t X": "gptq",
         "run minilm vs ./q4g --data data": "'minilm vs ./q4g' --data data",
