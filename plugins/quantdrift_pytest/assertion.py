@@ -10,7 +10,7 @@ from quantdrift_pytest.errors import OURS, in_short
 from quantdrift_pytest.session import current
 
 if TYPE_CHECKING:
-    from quantdrift.gate.rule import Rule
+    from quantdrift.gate.rules import Rule
     from quantdrift_pytest.drift import Drift
 
 __all__ = ["assert_drift"]

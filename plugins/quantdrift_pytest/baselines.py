@@ -10,7 +10,7 @@ from typing import Any
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.gate.baseline import read_baseline, write_baseline
 from quantdrift.gate.judge import snapshot_for
-from quantdrift.gate.rule import parse_rule
+from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import target_of_run
 from quantdrift.runs import read_run
 from quantdrift_pytest.session import Session

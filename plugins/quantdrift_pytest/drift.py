@@ -8,8 +8,8 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from quantdrift.finished.changed import Changed, changed_inputs
-from quantdrift.gate.result import GateResult
-from quantdrift.gate.rule import Rule
+from quantdrift.gate.judge import GateResult
+from quantdrift.gate.rules import Rule
 from quantdrift.gate.target import Target
 from quantdrift.metrics import parse_metric
 from quantdrift.runs import Run

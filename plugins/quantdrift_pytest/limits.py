@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from numbers import Real
 
 from quantdrift.errors import UnknownNameError
-from quantdrift.gate.rule import Rule, RuleError, Test
+from quantdrift.gate.rules import Rule, RuleError, Test
 from quantdrift.metrics import FAMILIES, Family, Metric
 from quantdrift.metrics.base import Arm
 from quantdrift_pytest.settings import SETTINGS

@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 from quantdrift.errors import RunError, UnknownNameError
-from quantdrift.gate.baseline import check_baseline_place, read_baseline
-from quantdrift.gate.defaults import default_rules
-from quantdrift.gate.rule import Rule, RuleError, parse_rule
-from quantdrift.gate.slices import Slices
-from quantdrift.gate.snapshot import Snapshot
+from quantdrift.gate.baseline import Snapshot, check_baseline_place, read_baseline
+from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_rule
 from quantdrift.gate.target import Target
 from quantdrift_pytest.limits import limit_rules
 from quantdrift_pytest.session import Session

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from quantdrift.display import shown
-from quantdrift.gate.output.cells import rows, worst_rows, worst_title
-from quantdrift.gate.output.words import headline, sentences, subject
-from quantdrift.gate.result import GateResult
+from quantdrift.gate.judge import GateResult
+from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
 from quantdrift_pytest.drift import Drift
 
 __all__ = ["failure_text", "headline_of", "summary_line"]

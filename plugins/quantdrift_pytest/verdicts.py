@@ -6,9 +6,7 @@ import warnings
 from typing import Any
 
 from quantdrift.display import clean
-from quantdrift.gate.judge import gate
-from quantdrift.gate.result import GateResult
-from quantdrift.gate.worst import worst_inputs
+from quantdrift.gate.judge import GateResult, gate, worst_inputs
 from quantdrift_pytest.drift import Drift, UnderpoweredWarning
 from quantdrift_pytest.plugin import ASSERTED
 from quantdrift_pytest.question import Question

@@ -16,24 +16,37 @@ from quantdrift.cli.interrupted import Interrupted
 from quantdrift.cli.tables import one_format
 from quantdrift.display import error_line, flush, let_go, note, say
 from quantdrift.errors import RunError
-from quantdrift.gate.baseline import NAME, check_baseline_place, read_baseline, write_baseline
-from quantdrift.gate.config import GateConfig, find_config, parse_slice, read_config
-from quantdrift.gate.defaults import default_rules
-from quantdrift.gate.judge import ALPHA, check_alpha, gate, snapshot_for
-from quantdrift.gate.output.baseline import beyond_reach, means_line
-from quantdrift.gate.output.markdown import markdown_text
-from quantdrift.gate.output.places import (
+from quantdrift.gate.baseline import (
+    NAME,
+    Snapshot,
+    check_baseline_place,
+    read_baseline,
+    write_baseline,
+)
+from quantdrift.gate.judge import ALPHA, GateResult, check_alpha, gate, snapshot_for
+from quantdrift.gate.output import (
+    beyond_reach,
     check_report,
     exit_code,
+    markdown_text,
+    means_line,
     report_json,
     tell_ci,
     tell_ci_of_error,
     write_report,
 )
-from quantdrift.gate.result import GateResult
-from quantdrift.gate.rule import Rule, RuleError, parse_rule
-from quantdrift.gate.slices import Slices, check_slice
-from quantdrift.gate.snapshot import Snapshot
+from quantdrift.gate.rules import (
+    GateConfig,
+    Rule,
+    RuleError,
+    Slices,
+    check_slice,
+    default_rules,
+    find_config,
+    parse_rule,
+    parse_slice,
+    read_config,
+)
 from quantdrift.gate.target import Target
 
 __all__ = ["gate_command"]

@@ -9,9 +9,16 @@ from rich.text import Text
 
 from quantdrift.cli.tables import console
 from quantdrift.console import Console
-from quantdrift.gate.output.cells import NAMES, rows, worst_rows, worst_title
-from quantdrift.gate.output.words import headline, sentences, subject
-from quantdrift.gate.result import GateResult
+from quantdrift.gate.judge import GateResult
+from quantdrift.gate.output import (
+    NAMES,
+    headline,
+    rows,
+    sentences,
+    subject,
+    worst_rows,
+    worst_title,
+)
 
 __all__ = ["print_result"]
 

@@ -6,11 +6,9 @@
 
 from __future__ import annotations
 
-from quantdrift.gate.baseline import read_baseline, write_baseline
-from quantdrift.gate.judge import gate
-from quantdrift.gate.result import GateResult, Judgement, Verdict
-from quantdrift.gate.rule import Rule, RuleError, parse_rule
-from quantdrift.gate.snapshot import Snapshot
+from quantdrift.gate.baseline import Snapshot, read_baseline, write_baseline
+from quantdrift.gate.judge import GateResult, Judgement, Verdict, gate
+from quantdrift.gate.rules import Rule, RuleError, parse_rule
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
 
 __all__ = [

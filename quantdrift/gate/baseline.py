@@ -7,21 +7,160 @@ input whose outcome changed is one changed line.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from quantdrift.comparison.matching import HARMLESS, SOFTWARE
 from quantdrift.errors import QuantDriftError, RunError
-from quantdrift.gate.snapshot import ANSWER, DIGITS, Identity, Snapshot
+from quantdrift.evidence import Evidence
+from quantdrift.finished.diff import Diff
+from quantdrift.finished.readers.files import digest
+from quantdrift.finished.record import data_digest
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.records import DIGEST, check_writable, read_object, refuse_other, sealed, write_text
+from quantdrift.runs import classifies
 
-__all__ = ["NAME", "baseline_text", "check_baseline_place", "read_baseline", "write_baseline"]
+__all__ = [
+    "DEFINITIONS",
+    "DIGITS",
+    "NAME",
+    "Identity",
+    "Snapshot",
+    "answer_of",
+    "baseline_text",
+    "check_baseline_place",
+    "identity_of_diff",
+    "identity_of_run",
+    "of",
+    "one_right_answer",
+    "read_baseline",
+    "rounded",
+    "write_baseline",
+]
+
+# --- What a baseline holds of a run: who was measured on what, and the outcome of every input -----
+
+DEFINITIONS = 1
+"""Of the metrics; another number where one of them means something else than before."""
+
+DIGITS = 6
+"""Decimals of an outcome. Both sides of a comparison are rounded to these."""
+
+_HEX = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who was measured, on what, and how.
+
+    Attributes:
+        spec: the pair, for people; may differ between two runs that are compared.
+        reference: name of the reference model.
+        reference_digest: of its weights; None where they were not seen (rankings of a server).
+        candidate_digest: of the candidate's weights; None likewise.
+        data: name of the data, with its split.
+        data_digest: of ids, texts and labels.
+        settings: what changes scores beyond rounding: similarity, prompts, shortlist, ...
+        software: what changes them by rounding: device, library versions.
+        definitions: of the metrics, see `DEFINITIONS`.
+    """
+
+    spec: str
+    reference: str
+    reference_digest: str | None
+    candidate_digest: str | None
+    data: str
+    data_digest: str | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    software: Mapping[str, Any] = field(default_factory=dict)
+    definitions: int = DEFINITIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Snapshot:
+    """The outcomes of one run, input by input.
+
+    Attributes:
+        identity: who, on what, how.
+        input_ids: of the rows, all different.
+        answers: of every input, digests of both first answers (`answer_of`).
+        values: metric string to float64 [n_inputs], rounded to `DIGITS`; NaN where it is undefined.
+
+    Raises:
+        RunError: lengths differ, or an input occurs twice.
+    """
+
+    identity: Identity
+    input_ids: tuple[str, ...]
+    answers: tuple[str, ...]
+    values: Mapping[str, NDArray[np.float64]]
+
+    def __post_init__(self) -> None:
+        n = len(self.input_ids)
+        if len(self.answers) != n or any(len(column) != n for column in self.values.values()):
+            raise RunError(f"a snapshot needs one answer and one value per input ({n:,})")
+        if len(set(self.input_ids)) != n:
+            raise RunError("a snapshot needs input ids that differ, to pair runs by")
+
+    @property
+    def n_inputs(self) -> int:
+        """Number of inputs."""
+        return len(self.input_ids)
+
+    def part(self, rows: Sequence[int] | NDArray[np.int64]) -> Snapshot:
+        """The rows of some inputs, in the order given.
+
+        Args:
+            rows: positions, each at most once.
+        """
+        places = np.asarray(rows, dtype=np.int64)
+        return Snapshot(
+            identity=self.identity,
+            input_ids=tuple(self.input_ids[row] for row in places),
+            answers=tuple(self.answers[row] for row in places),
+            values={name: column[places] for name, column in self.values.items()},
+        )
+
+
+def rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values as a baseline holds them, float64 [n_inputs]; no minus before a zero."""
+    return np.round(values, DIGITS) + 0.0
+
+
+def answer_of(reference: str | None, candidate: str | None) -> str:
+    """Both first answers, as text that tells whether they changed and not what they are.
+
+    Args:
+        reference: name of the reference's first item; None where there is none.
+        candidate: of the candidate's.
+
+    >>> answer_of("doc7", "doc7"), answer_of("doc7", "doc9"), answer_of(None, None)
+    ('d0b365', 'd0b365>dc3ed9', '-')
+    """
+    before, after = _snapshot_digest(reference), _snapshot_digest(candidate)
+    return before if before == after else f"{before}>{after}"
+
+
+def _snapshot_digest(name: str | None) -> str:
+    if name is None:
+        return "-"
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:_HEX]
+
+
+ANSWER = re.compile(r"(?P<reference>-|[0-9a-f]{6})(?:>(?P<candidate>-|[0-9a-f]{6}))?")
+"""What `answer_of` returns."""
+
+# --- The committed baseline: a JSON file with the outcome of every input on a line of its own -----
 
 NAME = Path("drift-baseline.json")
 """Where it lies if nobody says otherwise."""
@@ -239,3 +378,103 @@ def _mean(snapshot: Snapshot, name: str) -> float | None:
     values = values[np.isfinite(values)]
     # the exact sum, which does not depend on the order of the inputs
     return _number(round(math.fsum(values) / len(values), DIGITS)) if len(values) else None
+
+
+# --- Who was measured, on what and how, from what a run or a comparison of two tells --------------
+
+_OF_DATA = ("subset", "revision", "n_fewshot")
+"""What a harness tells of data that it has no digest of, beside name and split."""
+
+_RANKED = frozenset({None, "reranking", "self-retrieval"})
+"""Readings of scores that rank documents; by the others an input has one right answer."""
+
+
+def identity_of_run(record: Mapping[str, Any]) -> Identity:
+    """Of a run folder.
+
+    Args:
+        record: the content of its run.json.
+    """
+    # what a comparison of two finished runs wrote knows no weights
+    compared = "diff" in record
+    model, data, settings = (of(record, name) for name in ("model", "data", "settings"))
+    told = {} if data.get("fingerprint") else {f"data {name}": data.get(name) for name in _OF_DATA}
+    plain = _plain({**settings, **{name: held for name, held in told.items() if held is not None}})
+    return Identity(
+        spec=str(record.get("spec", "unknown spec")),
+        reference=str(model.get("name", "unknown model")),
+        reference_digest=None if compared else _text(model.get("fingerprint")),
+        candidate_digest=None if compared else _text(model.get("candidate_fingerprint")),
+        data=_data_name(data),
+        data_digest=_text(data.get("fingerprint")),
+        settings={k: held for k, held in plain.items() if k not in HARMLESS | SOFTWARE},
+        software={k: held for k, held in plain.items() if k in SOFTWARE},
+    )
+
+
+def identity_of_diff(
+    diff: Diff, parts: Mapping[str, Evidence], asked: Mapping[str, str]
+) -> Identity:
+    """Of a comparison of two finished runs.
+
+    Args:
+        diff: A is the reference, B the candidate.
+        parts: evidence by name; the name is empty where there is only one.
+        asked: digest of what its inputs were asked, by the same names.
+    """
+    n = sum(evidence.n_inputs for evidence in parts.values())
+    return Identity(
+        spec=f"{diff.a.model} vs {diff.b.model}",
+        reference=diff.a.model,
+        reference_digest=None,
+        candidate_digest=None,
+        data=diff.a.data or diff.b.data or f"{n:,} inputs",
+        data_digest=_identity_digest(parts, asked),
+        settings={k: held for name in parts for k, held in _settings(name, parts[name]).items()},
+    )
+
+
+def one_right_answer(record: Mapping[str, Any]) -> bool:
+    """Whether the inputs of a run have one right answer: a class, a choice, a text.
+
+    Args:
+        record: the content of its run.json.
+    """
+    asked = of(of(record, "diff"), "reference").get("format") == "lm-eval"
+    return asked or classifies(record) or of(record, "settings").get("reading") not in _RANKED
+
+
+def of(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a record; empty if it has none of that name."""
+    held = record.get(name)
+    return held if isinstance(held, Mapping) else {}
+
+
+def _identity_digest(parts: Mapping[str, Evidence], asked: Mapping[str, str]) -> str:
+    """Of one part that of its data, so that a comparison that was written down has it too."""
+    own = {name: data_digest(evidence, asked[name]) for name, evidence in parts.items()}
+    if len(own) == 1:
+        return next(iter(own.values()))
+    return digest(*(f"{name}\n{each}" for name, each in own.items()))
+
+
+def _settings(name: str, evidence: Evidence) -> dict[str, Any]:
+    """Those of a comparison that was written down, so that either can be the baseline's."""
+    of_part = f" of {name}" if name else ""
+    # what a bound is worth depends on how deep the lists were
+    depth = {} if evidence.exact else {f"ranks_compared{of_part}": evidence.depth}
+    return {f"deltas{of_part}": evidence.deltas, **depth}
+
+
+def _data_name(data: Mapping[str, Any]) -> str:
+    split = data.get("split")
+    return f"{data.get('name', 'unnamed data')}" + (f" ({split})" if split else "")
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by sorted name, as JSON gives them back."""
+    return dict(json.loads(json.dumps(settings, sort_keys=True)))

@@ -13,8 +13,16 @@ from numpy.typing import NDArray
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.finished.diff import Diff
-from quantdrift.gate.identity import identity_of_diff, identity_of_run, of, one_right_answer
-from quantdrift.gate.snapshot import Identity, Snapshot, answer_of, rounded
+from quantdrift.gate.baseline import (
+    Identity,
+    Snapshot,
+    answer_of,
+    identity_of_diff,
+    identity_of_run,
+    of,
+    one_right_answer,
+    rounded,
+)
 from quantdrift.metrics import Metric, MetricError
 from quantdrift.runs import Run
 

@@ -22,12 +22,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.gate.comparable import Matched
-from quantdrift.gate.defaults import default_rules
-from quantdrift.gate.judge import judge_changes, snapshot_for
-from quantdrift.gate.result import verdict_of
-from quantdrift.gate.rule import Rule
-from quantdrift.gate.snapshot import Snapshot
+from quantdrift.gate.baseline import Snapshot
+from quantdrift.gate.judge import Matched, judge_changes, snapshot_for, verdict_of
+from quantdrift.gate.rules import Rule, default_rules
 from quantdrift.gate.target import target_of_run
 from quantdrift.runs import read_run
 

@@ -17,15 +17,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-import quantdrift.gate.change
+import quantdrift.gate.judge
 import quantdrift.metrics.metric
 import quantdrift.statistics.sign_changes
-from quantdrift.gate.comparable import Matched
-from quantdrift.gate.defaults import SEARCH
-from quantdrift.gate.judge import ALPHA, judge_changes
-from quantdrift.gate.result import Verdict, verdict_of
-from quantdrift.gate.rule import parse_rule
-from quantdrift.gate.snapshot import Identity, Snapshot
+from quantdrift.gate.baseline import Identity, Snapshot
+from quantdrift.gate.judge import ALPHA, Matched, Verdict, judge_changes, verdict_of
+from quantdrift.gate.rules import SEARCH, parse_rule
 from quantdrift.statistics import Estimate
 
 Columns = Mapping[str, NDArray[np.float64]]
@@ -51,8 +48,8 @@ def _only_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     A judgement takes a fortieth of the time.
     """
     for module, name in (
-        (quantdrift.gate.change, "paired_mean_difference"),
-        (quantdrift.gate.change, "paired_rate_difference"),
+        (quantdrift.gate.judge, "paired_mean_difference"),
+        (quantdrift.gate.judge, "paired_rate_difference"),
         (quantdrift.metrics.metric, "mean_estimate"),
         (quantdrift.metrics.metric, "rate_estimate"),
     ):

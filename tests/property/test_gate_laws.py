@@ -16,12 +16,25 @@ from metric_samples import Qrels, Scores, evidence_of, labelled
 from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.gate.baseline import baseline_text, read_baseline, write_baseline
-from quantdrift.gate.comparable import Matched, match
-from quantdrift.gate.judge import gate, judge_changes, snapshot_for
-from quantdrift.gate.result import Judgement, Outcome, verdict_of
-from quantdrift.gate.rule import Rule, RuleError, Test, parse_rule
-from quantdrift.gate.snapshot import Identity, Snapshot, answer_of
+from quantdrift.gate.baseline import (
+    Identity,
+    Snapshot,
+    answer_of,
+    baseline_text,
+    read_baseline,
+    write_baseline,
+)
+from quantdrift.gate.judge import (
+    Judgement,
+    Matched,
+    Outcome,
+    gate,
+    judge_changes,
+    match,
+    snapshot_for,
+    verdict_of,
+)
+from quantdrift.gate.rules import Rule, RuleError, Test, parse_rule
 from quantdrift.gate.target import Part, Target
 from quantdrift.metrics import FAMILIES, members, parse_metric
 

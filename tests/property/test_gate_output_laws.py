@@ -13,12 +13,10 @@ from markdown_it.token import Token
 
 from quantdrift.display import clean, code, prose, shown
 from quantdrift.finished.changed import Changed
-from quantdrift.gate.output.junit import junit_text
-from quantdrift.gate.output.markdown import markdown_text
-from quantdrift.gate.output.places import report_json
-from quantdrift.gate.result import GateResult, Judgement, Worst
-from quantdrift.gate.rule import parse_rule
-from quantdrift.gate.snapshot import Identity
+from quantdrift.gate.baseline import Identity
+from quantdrift.gate.judge import GateResult, Judgement, Worst
+from quantdrift.gate.output import junit_text, markdown_text, report_json
+from quantdrift.gate.rules import parse_rule
 
 SIGNS = st.text(alphabet="ab1 |`\\<>&;#[]()!*_~:/.@$-+='\"\n\t\x1b\u202e")
 TEXTS = SIGNS | st.text(alphabet=st.characters(exclude_categories=()))

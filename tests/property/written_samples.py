@@ -14,7 +14,7 @@ from quantdrift.allocation.stored.record_file import read_allocation, write_allo
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.gate.baseline import read_baseline, write_baseline
 from quantdrift.gate.judge import snapshot_for
-from quantdrift.gate.rule import parse_rule
+from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import target_of_run
 from quantdrift.measurement.from_logits import evidence_of_logits
 from quantdrift.probe import LinearProbe

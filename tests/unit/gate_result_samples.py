@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from quantdrift.finished.changed import Changed
-from quantdrift.gate.result import GateResult, Judgement, Outcome, Worst, verdict_of
-from quantdrift.gate.rule import parse_rule
-from quantdrift.gate.snapshot import Identity
+from quantdrift.gate.baseline import Identity
+from quantdrift.gate.judge import GateResult, Judgement, Outcome, Worst, verdict_of
+from quantdrift.gate.rules import parse_rule
 from quantdrift.statistics import Estimate
 
 IDENTITY = Identity(

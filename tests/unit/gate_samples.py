@@ -11,11 +11,9 @@ from comparison_samples import evidence_of, flipped, scores
 from numpy.typing import NDArray
 
 from quantdrift.evidence import Evidence, Noise
-from quantdrift.gate.comparable import Matched
-from quantdrift.gate.judge import ALPHA, judge_changes
-from quantdrift.gate.result import Judgement
-from quantdrift.gate.rule import Rule, parse_rule
-from quantdrift.gate.snapshot import Identity, Snapshot
+from quantdrift.gate.baseline import Identity, Snapshot
+from quantdrift.gate.judge import ALPHA, Judgement, Matched, judge_changes
+from quantdrift.gate.rules import Rule, parse_rule
 from quantdrift.gate.target import Part, Target
 
 Values = NDArray[np.float64]

@@ -19,13 +19,14 @@ from gate_samples import evidence, ones, reference, rules, snapshot, target
 
 from quantdrift.errors import RunError
 from quantdrift.gate.baseline import (
+    Snapshot,
+    answer_of,
     baseline_text,
     check_baseline_place,
     read_baseline,
     write_baseline,
 )
 from quantdrift.gate.judge import snapshot_for
-from quantdrift.gate.snapshot import Snapshot, answer_of
 from quantdrift.records import sealed
 
 DEFAULT = rules("flip@1 no worse by 0.03")

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from gate_samples import IDENTITY, evidence, ones, rules, snapshot, target
 
-from quantdrift.gate.comparable import Matched, match
-from quantdrift.gate.judge import gate, snapshot_for
-from quantdrift.gate.result import GateResult
-from quantdrift.gate.snapshot import Snapshot, answer_of
+from quantdrift.gate.baseline import Snapshot, answer_of
+from quantdrift.gate.judge import GateResult, Matched, gate, match, snapshot_for
 
 FLIPS = {"flip@1": ones(20, range(4))}
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from quantdrift.errors import DataError
-from quantdrift.gate.config import GateConfig, find_config, parse_slice, read_config
-from quantdrift.gate.rule import parse_rule
+from quantdrift.gate.rules import GateConfig, find_config, parse_rule, parse_slice, read_config
 
 
 def write(folder: Path, text: str) -> Path:

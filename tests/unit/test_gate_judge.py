@@ -11,10 +11,17 @@ from gate_samples import Values, evidence, judged, ones, pair, rules, target
 from scipy import stats
 
 from quantdrift.errors import DataError, QuantDriftError, UnknownNameError
-from quantdrift.gate.judge import gate, judge_changes, snapshot_for
-from quantdrift.gate.outcome import decide, least_inputs
-from quantdrift.gate.result import Judgement, Outcome, verdict_of
-from quantdrift.gate.rule import RuleError, parse_rule
+from quantdrift.gate.judge import (
+    Judgement,
+    Outcome,
+    decide,
+    gate,
+    judge_changes,
+    least_inputs,
+    snapshot_for,
+    verdict_of,
+)
+from quantdrift.gate.rules import RuleError, parse_rule
 
 BOTH = "flip@1 no worse by 0.03"
 EXACT = pytest.approx

@@ -25,8 +25,8 @@ from gate_result_samples import (
     worst,
 )
 
-from quantdrift.gate.output.junit import junit_text
-from quantdrift.gate.result import GateResult
+from quantdrift.gate.judge import GateResult
+from quantdrift.gate.output import junit_text
 
 KINDS = {"failure", "error", "skipped"}
 

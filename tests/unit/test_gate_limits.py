@@ -13,8 +13,7 @@ from gate_samples import evidence, reference, rules, target
 
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers.formats import read_finished
-from quantdrift.gate.judge import gate, snapshot_for
-from quantdrift.gate.result import Judgement
+from quantdrift.gate.judge import Judgement, gate, snapshot_for
 from quantdrift.gate.target import Target, target_of_diff
 from quantdrift.metrics import FAMILIES, MetricError, members
 

@@ -12,8 +12,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from quantdrift.display import clean, code, prose, shown
-from quantdrift.gate.output.markdown import MOST_BYTES, error_markdown, markdown_text
-from quantdrift.gate.result import GateResult
+from quantdrift.gate.judge import GateResult
+from quantdrift.gate.output import MOST_BYTES, error_markdown, markdown_text
 
 
 def parsed(text: str) -> list[Token]:

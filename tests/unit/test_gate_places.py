@@ -12,11 +12,11 @@ import pytest
 from gate_result_samples import FEW, LIMIT, OTHER, UNDEFINED, WORSE, result, worst
 
 from quantdrift.errors import QuantDriftError, RunError
-from quantdrift.gate.output.junit import junit_text
-from quantdrift.gate.output.markdown import markdown_text
-from quantdrift.gate.output.places import (
+from quantdrift.gate.output import (
     check_report,
     exit_code,
+    junit_text,
+    markdown_text,
     report_json,
     tell_ci,
     tell_ci_of_error,

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-import quantdrift.gate.rule as module
+import quantdrift.gate.rules as module
 from quantdrift.errors import UnknownNameError
-from quantdrift.gate.rule import Rule, RuleError, parse_rule
+from quantdrift.gate.rules import Rule, RuleError, parse_rule
 from quantdrift.metrics import MetricError, parse_metric
 
 

@@ -16,10 +16,9 @@ from quantdrift.errors import RunError
 from quantdrift.finished.diff import Diff, diff_runs
 from quantdrift.finished.readers.formats import read_finished
 from quantdrift.finished.record import write_diff
-from quantdrift.gate.baseline import baseline_text, read_baseline, write_baseline
-from quantdrift.gate.defaults import CLASSES, NO_LABELS, SEARCH, default_rules, stored_metrics
+from quantdrift.gate.baseline import answer_of, baseline_text, read_baseline, write_baseline
 from quantdrift.gate.judge import gate, snapshot_for
-from quantdrift.gate.snapshot import answer_of
+from quantdrift.gate.rules import CLASSES, NO_LABELS, SEARCH, default_rules, stored_metrics
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.records import sealed

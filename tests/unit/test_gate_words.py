@@ -21,10 +21,17 @@ from gate_result_samples import (
 )
 
 from quantdrift.display import clean, shorten, shown
-from quantdrift.gate.output.cells import NAMES, rows, worst_rows, worst_title
-from quantdrift.gate.output.words import headline, sentences, subject
-from quantdrift.gate.result import GateResult
-from quantdrift.gate.rule import parse_rule
+from quantdrift.gate.judge import GateResult
+from quantdrift.gate.output import (
+    NAMES,
+    headline,
+    rows,
+    sentences,
+    subject,
+    worst_rows,
+    worst_title,
+)
+from quantdrift.gate.rules import parse_rule
 from quantdrift.statistics import Estimate
 
 

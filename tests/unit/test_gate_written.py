@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from gate_samples import ones, rules, snapshot
 
-from quantdrift.gate.output.baseline import beyond_reach, means_line
+from quantdrift.gate.output import beyond_reach, means_line
 
 
 def test_means_are_of_the_inputs_that_have_a_value() -> None:
