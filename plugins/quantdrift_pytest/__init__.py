@@ -13,15 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quantdrift_pytest.assertion import assert_drift
+    from quantdrift_pytest.assertion import Drifts, assert_drift
     from quantdrift_pytest.drift import Drift, UnderpoweredWarning
-    from quantdrift_pytest.fixture import Drifts
 
 __all__ = ["Drift", "Drifts", "UnderpoweredWarning", "assert_drift"]
 
 _MODULES = {
     "Drift": "drift",
-    "Drifts": "fixture",
+    "Drifts": "assertion",
     "UnderpoweredWarning": "drift",
     "assert_drift": "assertion",
 }

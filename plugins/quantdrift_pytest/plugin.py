@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from quantdrift_pytest import session as sessions
+from quantdrift_pytest.session import ASSERTED
 
 if TYPE_CHECKING:
-    from quantdrift_pytest.fixture import Drifts
+    from quantdrift_pytest.assertion import Drifts
 
-__all__ = ["ASSERTED", "drift"]
+__all__ = ["drift"]
 
 MARKER = "drift"
 _HELP = (
@@ -25,9 +26,6 @@ _HELP = (
 )
 _TOLD = "quantdrift"
 """Of a report: what the test asserted. pytest-xdist carries it from the worker."""
-
-ASSERTED = pytest.StashKey[list[dict[str, Any]]]()
-"""What a test has asserted since its last report."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -104,7 +102,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     __tracebackhide__ = True
     marks = [mark for mark in item.iter_markers(MARKER) if mark.args or mark.kwargs]
     if marks:
-        from quantdrift_pytest.fixture import hold_marks  # noqa: PLC0415 -- only where there is one
+        from quantdrift_pytest.assertion import hold_marks  # noqa: PLC0415 -- only where there is one
 
         hold_marks(item, marks)
 
@@ -129,7 +127,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the baselines, in one process only."""
     running = sessions.current()
     if running.updates and not running.is_worker:
-        from quantdrift_pytest.baselines import write_asked  # noqa: PLC0415 -- numpy, pyarrow
+        from quantdrift_pytest.drift import write_asked  # noqa: PLC0415 -- numpy, pyarrow
 
         broken_off = exitstatus in {pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR}
         broken_off = broken_off or bool(session.shouldfail or session.shouldstop)  # -x
@@ -155,6 +153,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 @pytest.fixture
 def drift(request: pytest.FixtureRequest) -> Drifts:
     """Measure a pair: `drift("minilm@W4-rtn", data="data/faq")`; `drift.current` of the marker."""
-    from quantdrift_pytest.fixture import Drifts  # noqa: PLC0415 -- only where a test takes it
+    from quantdrift_pytest.assertion import Drifts  # noqa: PLC0415 -- only where a test takes it
 
     return Drifts(session=sessions.current(), item=request.node)

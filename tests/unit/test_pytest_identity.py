@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from quantdrift.versus import parse_pair
-from quantdrift_pytest import digests, identity
-from quantdrift_pytest.digests import content_digest, looks
-from quantdrift_pytest.identity import identify
+from quantdrift_pytest import measuring
+from quantdrift_pytest.measuring import content_digest, identify, looks
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def test_files_that_were_not_touched_are_not_read_again(
 ) -> None:
     first = content_digest(folder, known)
     with monkeypatch.context() as patch:
-        patch.delattr(digests, "_of_file")
+        patch.delattr(measuring, "_of_file")
         assert content_digest(folder, known) == first
         os.utime(folder / "config.json", (1, 1))
         with pytest.raises(NameError):
@@ -83,14 +82,14 @@ def test_another_model_scheme_or_library_is_another_measurement(
     assert parts(spec, known) == first
     assert parts(f"{folder}@W8-rtn", known) != first
     versions = {"torch": "2.6", "numpy": "2.0"}
-    monkeypatch.setattr(identity, "version", versions.__getitem__)
-    monkeypatch.setattr(identity, "PackageNotFoundError", KeyError)
+    monkeypatch.setattr(measuring, "version", versions.__getitem__)
+    monkeypatch.setattr(measuring, "PackageNotFoundError", KeyError)
     second = parts(spec, known)
     assert second != first
     versions["torch"] = "2.7"
     third = parts(spec, known)
     assert third != second
-    monkeypatch.setattr(identity.quantdrift, "__version__", "9.9")
+    monkeypatch.setattr(measuring.quantdrift, "__version__", "9.9")
     fourth = parts(spec, known)
     assert fourth != third
     (folder / "config.json").write_text('{"model_type": "roberta"}')

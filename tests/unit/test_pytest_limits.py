@@ -9,8 +9,8 @@ import pytest
 from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.gate.rules import RuleError, parse_rule
 from quantdrift.metrics import FAMILIES, MetricError, default_metrics
-from quantdrift_pytest.limits import limit_rule, limit_rules
-from quantdrift_pytest.settings import SETTINGS, Measuring, read_settings
+from quantdrift_pytest.drift import limit_rule, limit_rules
+from quantdrift_pytest.session import SETTINGS, Measuring, read_settings
 
 
 @pytest.mark.parametrize(

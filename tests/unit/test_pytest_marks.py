@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift_pytest.fixture import hold_marks
+from quantdrift_pytest.assertion import hold_marks
 
 
 @pytest.mark.parametrize(
