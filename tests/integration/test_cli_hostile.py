@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from gate_command_line import Cli, cli
 from hostile_text import HOSTILE, check_clean, check_json
+from quantdrift_pytest.errors import in_short
 
 from quantdrift.display import json_text
 from quantdrift.errors import DataError
@@ -23,7 +24,6 @@ from quantdrift.scoring import score_matrix
 from quantdrift.uncaught import errors_in_one_line
 from quantdrift_lm_eval.careful import warn
 from quantdrift_mteb.watching import Watch
-from quantdrift_pytest.errors import in_short
 
 __all__ = ["cli"]  # fixture
 
