@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,36 +18,35 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
 
-from quantdrift.comparison.matching import HARMLESS, SOFTWARE
 from quantdrift.errors import QuantDriftError, RunError
-from quantdrift.evidence import Evidence
-from quantdrift.finished.diff import Diff
-from quantdrift.finished.readers.files import digest
-from quantdrift.finished.record import data_digest
 from quantdrift.metrics import Metric, parse_metric
-from quantdrift.records import DIGEST, check_writable, read_object, refuse_other, sealed, write_text
-from quantdrift.runs import classifies
+from quantdrift.records import (
+    DIGEST,
+    check_writable,
+    is_number,
+    read_object,
+    refuse_other,
+    sealed,
+    write_text,
+)
 
 __all__ = [
-    "DEFINITIONS",
-    "DIGITS",
+    "ANSWER",
     "NAME",
     "Identity",
     "Snapshot",
     "answer_of",
     "baseline_text",
     "check_baseline_place",
-    "identity_of_diff",
-    "identity_of_run",
-    "of",
-    "one_right_answer",
+    "problem_of",
     "read_baseline",
     "rounded",
     "write_baseline",
 ]
 
-# --- What a baseline holds of a run: who was measured on what, and the outcome of every input -----
+# --- what is held on to -----------------------------------------------------------------------
 
 DEFINITIONS = 1
 """Of the metrics; another number where one of them means something else than before."""
@@ -84,6 +82,64 @@ class Identity:
     settings: Mapping[str, Any] = field(default_factory=dict)
     software: Mapping[str, Any] = field(default_factory=dict)
     definitions: int = DEFINITIONS
+
+    def differences(self, before: Identity) -> list[str]:
+        """What keeps a run of this identity from being compared with one of another, a line each.
+
+        Args:
+            before: of the baseline.
+        """
+        versions = [{"": f"version {each.definitions}"} for each in (before, self)]
+        found = _unlike("definitions of the metrics:", *versions)
+        for what, hint in (
+            ("reference", ""),
+            ("data", ": ids, texts or labels are others, or their order"),
+        ):
+            names = [getattr(each, what) for each in (before, self)]
+            one, other = (getattr(each, f"{what}_digest") for each in (before, self))
+            if one is not None and other is not None:
+                if one != other:
+                    title = "reference model" if what == "reference" else what
+                    found.append(
+                        f"{title}: {', now '.join(dict.fromkeys(names))} (digest {one[:12]} in "
+                        f"the baseline, {other[:12]} now){hint}"
+                    )
+            elif what == "data":  # what a harness has no digest of is known by its name
+                found += _unlike("data:", *({"": name} for name in names))
+        return found + _unlike("setting {}:", before.settings, self.settings)
+
+    def cautions(self, before: Identity) -> list[str]:
+        """What is different and may change scores by rounding, a sentence each.
+
+        Args:
+            before: of the baseline.
+        """
+        return _unlike("{} differs:", before.software, self.software)
+
+    def same_candidate(self, before: Identity) -> bool:
+        """Whether the candidate's weights are known to be those of the baseline.
+
+        Args:
+            before: of the baseline.
+        """
+        known = self.candidate_digest is not None and self.spec == before.spec
+        return known and self.candidate_digest == before.candidate_digest
+
+
+def _unlike(title: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The entries in which two mappings differ, a line each."""
+    return [
+        f"{title.format(name)} {_told(before.get(name))} in the baseline, "
+        f"{_told(now.get(name))} now"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Mapping) and "digest" in value:
+        return f"digest {str(value['digest'])[:12]}"
+    return "nothing" if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -147,11 +203,11 @@ def answer_of(reference: str | None, candidate: str | None) -> str:
     >>> answer_of("doc7", "doc7"), answer_of("doc7", "doc9"), answer_of(None, None)
     ('d0b365', 'd0b365>dc3ed9', '-')
     """
-    before, after = _snapshot_digest(reference), _snapshot_digest(candidate)
+    before, after = _short_digest(reference), _short_digest(candidate)
     return before if before == after else f"{before}>{after}"
 
 
-def _snapshot_digest(name: str | None) -> str:
+def _short_digest(name: str | None) -> str:
     if name is None:
         return "-"
     return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:_HEX]
@@ -160,7 +216,7 @@ def _snapshot_digest(name: str | None) -> str:
 ANSWER = re.compile(r"(?P<reference>-|[0-9a-f]{6})(?:>(?P<candidate>-|[0-9a-f]{6}))?")
 """What `answer_of` returns."""
 
-# --- The committed baseline: a JSON file with the outcome of every input on a line of its own -----
+# --- the file ---------------------------------------------------------------------------------
 
 NAME = Path("drift-baseline.json")
 """Where it lies if nobody says otherwise."""
@@ -181,37 +237,34 @@ def baseline_text(snapshot: Snapshot) -> str:
         JSON; inputs in the order of their ids, each on one line: both first answers, and the
         outcomes in the order of `metrics`; null where one is undefined. A digest of it all is last.
     """
-    identity = snapshot.identity
-    names = list(snapshot.values)
+    who = snapshot.identity
     head = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "definitions": identity.definitions,
-        "spec": identity.spec,
-        "reference": {"name": identity.reference, "digest": identity.reference_digest},
-        "candidate": {"digest": identity.candidate_digest},
-        "data": {"name": identity.data, "digest": identity.data_digest},
-        "settings": identity.settings,
-        "software": identity.software,
+        "definitions": who.definitions,
+        "spec": who.spec,
+        "reference": {"name": who.reference, "digest": who.reference_digest},
+        "candidate": {"digest": who.candidate_digest},
+        "data": {"name": who.data, "digest": who.data_digest},
+        "settings": who.settings,
+        "software": who.software,
         "n_inputs": snapshot.n_inputs,
         # for who reads the change of this file; nothing is computed from it
-        "means": {name: _mean(snapshot, name) for name in names},
+        "means": {name: _mean(values) for name, values in snapshot.values.items()},
     }
-    # not splitlines, which splits at characters that a prompt may hold
-    lines = json.dumps(head, indent=2, ensure_ascii=False, allow_nan=False).split("\n")[:-1]
-    columns = [snapshot.values[name].tolist() for name in names]
-    order = sorted(range(snapshot.n_inputs), key=snapshot.input_ids.__getitem__)
-    rows = []
-    for row in order:
-        outcome = [snapshot.answers[row], *(_number(column[row]) for column in columns)]
-        name = _quoted(snapshot.input_ids[row])
-        rows.append(f"    {name}: {json.dumps(outcome, allow_nan=False)}")
-    head_text = "\n".join(lines)
-    metrics = json.dumps(["answers", *names], ensure_ascii=False)
-    inputs = ",\n".join(rows)
-    text = f'{head_text},\n  "columns": {metrics},\n  "inputs": {{\n{inputs}\n  }}'
-    digest = sealed(json.loads(f"{text}}}"))[DIGEST]
-    return f'{text},\n  "{DIGEST}": "{digest}"\n}}\n'
+    columns = [snapshot.values[name].tolist() for name in snapshot.values]
+    rows = {
+        snapshot.input_ids[row]: [snapshot.answers[row], *(_number(each[row]) for each in columns)]
+        for row in sorted(range(snapshot.n_inputs), key=snapshot.input_ids.__getitem__)
+    }
+    names = ["answers", *snapshot.values]
+    digest = sealed({**head, "columns": names, "inputs": rows})[DIGEST]
+    lines = ",\n".join(f"    {_quoted(name)}: {json.dumps(row)}" for name, row in rows.items())
+    text = json.dumps(head, indent=2, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
+    return (
+        f'{text},\n  "columns": {json.dumps(names, ensure_ascii=False)},\n  "inputs": '
+        f'{{\n{lines}\n  }},\n  "{DIGEST}": "{digest}"\n}}\n'
+    )
 
 
 def _quoted(name: str) -> str:
@@ -259,15 +312,16 @@ def read_baseline(path: Path) -> Snapshot:
         RunError: it is missing, damaged (says where), something else, or of another version.
     """
     try:
-        _refuse_conflict(path)
         content = read_object(
             path, FORMAT, FORMAT_VERSION, what="a baseline", make=_MAKE, error=RunError
         )
-        return _snapshot(content)
     except RunError:
+        _refuse_conflict(path)
         raise
-    except (KeyError, TypeError, ValueError, QuantDriftError) as error:
-        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+    try:
+        return _File.model_validate(content).snapshot()
+    except (ValidationError, ValueError, QuantDriftError) as error:
+        what = problem_of(error) if isinstance(error, ValidationError) else error
         raise RunError(
             f"{path} is damaged, expected a baseline: {what}. Take it back from version control, "
             f"or delete it and write it anew with: {_MAKE}"
@@ -278,7 +332,7 @@ def _refuse_conflict(path: Path) -> None:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError):
-        return  # `read_object` says what is wrong
+        return  # what is wrong has been said
     place = next((n for n, line in enumerate(lines, 1) if line.startswith("<<<<<<< ")), None)
     if place is not None:
         raise RunError(
@@ -287,84 +341,92 @@ def _refuse_conflict(path: Path) -> None:
         )
 
 
-def _snapshot(content: Mapping[str, Any]) -> Snapshot:
-    names = _columns(content["columns"])
-    inputs = _object(content["inputs"], "inputs")
-    if len(inputs) != content["n_inputs"]:
-        raise ValueError(f"n_inputs is {content['n_inputs']!r}, and there are {len(inputs):,}")
-    metrics = [parse_metric(name) for name in names]
-    for name, row in inputs.items():
-        if not isinstance(row, list) or len(row) != 1 + len(names):
-            raise ValueError(f"input {name!r} has not one entry per column ({1 + len(names)})")
-        if not isinstance(row[0], str) or not ANSWER.fullmatch(row[0]):
-            raise ValueError(f"input {name!r} has {row[0]!r} for its answers")
-        for metric, value in zip(metrics, row[1:], strict=True):
-            if value is not None and not _is_outcome(metric, value):
-                raise ValueError(f"input {name!r} has {_short(value)} for {metric}")
-    table = np.array(
-        [[math.nan if value is None else value for value in row[1:]] for row in inputs.values()],
-        dtype=np.float64,
-    ).reshape(len(inputs), len(names))
-    return Snapshot(
-        identity=_identity(content),
-        input_ids=tuple(inputs),
-        answers=tuple(row[0] for row in inputs.values()),
-        values={name: table[:, place].copy() for place, name in enumerate(names)},
-    )
+class _Named(BaseModel, strict=True):
+    name: str
+    digest: str | None
 
 
-def _columns(held: Any) -> list[str]:
-    names = list(map(str, held)) if isinstance(held, list) else []
-    if names[:1] != ["answers"] or len(set(names)) < len(names):
-        raise ValueError(f"columns are 'answers' and metrics that differ; got {held!r}")
-    return names[1:]
+class _Candidate(BaseModel, strict=True):
+    digest: str | None
 
 
-def _identity(content: Mapping[str, Any]) -> Identity:
-    definitions = content["definitions"]
-    if not isinstance(definitions, int):
-        raise TypeError(f"definitions is {definitions!r}, and no number")
-    reference, candidate, data, settings, software = (
-        _object(content[name], name)
-        for name in ("reference", "candidate", "data", "settings", "software")
-    )
-    return Identity(
-        spec=str(content["spec"]),
-        reference=str(reference["name"]),
-        reference_digest=_digest(reference["digest"]),
-        candidate_digest=_digest(candidate["digest"]),
-        data=str(data["name"]),
-        data_digest=_digest(data["digest"]),
-        settings=dict(settings),
-        software=dict(software),
-        definitions=definitions,
-    )
+class _File(BaseModel, strict=True):
+    """What stands in a baseline, as it is read."""
+
+    definitions: int
+    spec: str
+    reference: _Named
+    candidate: _Candidate
+    data: _Named
+    settings: dict[str, Any]
+    software: dict[str, Any]
+    n_inputs: int
+    columns: list[str]
+    inputs: dict[str, list[Any]]
+
+    def snapshot(self) -> Snapshot:
+        """It, checked as a whole.
+
+        Raises:
+            ValueError: parts of it do not go together, or a metric cannot have such a value.
+            QuantDriftError: there is no such metric.
+        """
+        first, *names = self.columns or [""]
+        if first != "answers" or len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"columns are 'answers' and metrics that differ; got {self.columns}")
+        if len(self.inputs) != self.n_inputs:
+            raise ValueError(f"n_inputs is {self.n_inputs}, and there are {len(self.inputs):,}")
+        for name, row in self.inputs.items():
+            if len(row) != 1 + len(names):
+                raise ValueError(f"input {name!r} has not one entry per column ({1 + len(names)})")
+            if not isinstance(row[0], str) or not ANSWER.fullmatch(row[0]):
+                raise ValueError(f"input {name!r} has {row[0]!r:.40} for its answers")
+        rows = [row[1:] for row in self.inputs.values()]
+        ids = tuple(self.inputs)
+        return Snapshot(
+            identity=Identity(
+                spec=self.spec,
+                reference=self.reference.name,
+                reference_digest=self.reference.digest,
+                candidate_digest=self.candidate.digest,
+                data=self.data.name,
+                data_digest=self.data.digest,
+                settings=self.settings,
+                software=self.software,
+                definitions=self.definitions,
+            ),
+            input_ids=ids,
+            answers=tuple(row[0] for row in self.inputs.values()),
+            values={
+                name: _column(parse_metric(name), [row[place] for row in rows], ids)
+                for place, name in enumerate(names)
+            },
+        )
 
 
-def _object(value: Any, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{name} is {_short(value)}, and no object")
-    return value
+def _column(metric: Metric, held: Sequence[Any], ids: Sequence[str]) -> NDArray[np.float64]:
+    """The outcomes of a metric: in its range, and 0 or 1 for a rate."""
+    rate = metric.uncertainty == "wilson"
+    for name, value in zip(ids, held, strict=True):
+        if value is not None and not (
+            is_number(value) and (value in {0, 1} if rate else metric.low <= value <= metric.high)
+        ):
+            raise ValueError(f"input {name!r} has {value!r:.40} for {metric}")
+    return np.array([math.nan if value is None else value for value in held], dtype=np.float64)
 
 
-def _digest(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"a digest is {_short(value)}, and no text")
-    return value
+def problem_of(error: ValidationError) -> str:
+    """The first thing that is wrong with a file, and where, in one line.
 
-
-def _short(value: Any) -> str:
-    return f"{value!r:.40}" if isinstance(value, str | float | bool) else f"{json.dumps(value):.40}"
-
-
-def _is_outcome(metric: Metric, value: Any) -> bool:
-    """Whether a metric can have this value for an input: of its range, and 0 or 1 for a rate."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    if metric.uncertainty == "wilson":
-        return value in {0, 1}
-    # compared, not converted: an int may be larger than any float; and no comparison is true of NaN
-    return metric.low <= value <= min(metric.high, sys.float_info.max)
+    Args:
+        error: of the model that describes the file.
+    """
+    first = error.errors()[0]
+    place = ".".join(str(each) for each in first["loc"])
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    what = first["msg"].lower().partition(" or instance")[0]
+    return f"{place}: {what}; got {first['input']!r:.40}"
 
 
 def _number(value: float) -> float | int | None:
@@ -373,108 +435,7 @@ def _number(value: float) -> float | int | None:
     return int(value) if value == int(value) else value
 
 
-def _mean(snapshot: Snapshot, name: str) -> float | None:
-    values = snapshot.values[name]
+def _mean(values: NDArray[np.float64]) -> float | None:
     values = values[np.isfinite(values)]
     # the exact sum, which does not depend on the order of the inputs
     return _number(round(math.fsum(values) / len(values), DIGITS)) if len(values) else None
-
-
-# --- Who was measured, on what and how, from what a run or a comparison of two tells --------------
-
-_OF_DATA = ("subset", "revision", "n_fewshot")
-"""What a harness tells of data that it has no digest of, beside name and split."""
-
-_RANKED = frozenset({None, "reranking", "self-retrieval"})
-"""Readings of scores that rank documents; by the others an input has one right answer."""
-
-
-def identity_of_run(record: Mapping[str, Any]) -> Identity:
-    """Of a run folder.
-
-    Args:
-        record: the content of its run.json.
-    """
-    # what a comparison of two finished runs wrote knows no weights
-    compared = "diff" in record
-    model, data, settings = (of(record, name) for name in ("model", "data", "settings"))
-    told = {} if data.get("fingerprint") else {f"data {name}": data.get(name) for name in _OF_DATA}
-    plain = _plain({**settings, **{name: held for name, held in told.items() if held is not None}})
-    return Identity(
-        spec=str(record.get("spec", "unknown spec")),
-        reference=str(model.get("name", "unknown model")),
-        reference_digest=None if compared else _text(model.get("fingerprint")),
-        candidate_digest=None if compared else _text(model.get("candidate_fingerprint")),
-        data=_data_name(data),
-        data_digest=_text(data.get("fingerprint")),
-        settings={k: held for k, held in plain.items() if k not in HARMLESS | SOFTWARE},
-        software={k: held for k, held in plain.items() if k in SOFTWARE},
-    )
-
-
-def identity_of_diff(
-    diff: Diff, parts: Mapping[str, Evidence], asked: Mapping[str, str]
-) -> Identity:
-    """Of a comparison of two finished runs.
-
-    Args:
-        diff: A is the reference, B the candidate.
-        parts: evidence by name; the name is empty where there is only one.
-        asked: digest of what its inputs were asked, by the same names.
-    """
-    n = sum(evidence.n_inputs for evidence in parts.values())
-    return Identity(
-        spec=f"{diff.a.model} vs {diff.b.model}",
-        reference=diff.a.model,
-        reference_digest=None,
-        candidate_digest=None,
-        data=diff.a.data or diff.b.data or f"{n:,} inputs",
-        data_digest=_identity_digest(parts, asked),
-        settings={k: held for name in parts for k, held in _settings(name, parts[name]).items()},
-    )
-
-
-def one_right_answer(record: Mapping[str, Any]) -> bool:
-    """Whether the inputs of a run have one right answer: a class, a choice, a text.
-
-    Args:
-        record: the content of its run.json.
-    """
-    asked = of(of(record, "diff"), "reference").get("format") == "lm-eval"
-    return asked or classifies(record) or of(record, "settings").get("reading") not in _RANKED
-
-
-def of(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of a record; empty if it has none of that name."""
-    held = record.get(name)
-    return held if isinstance(held, Mapping) else {}
-
-
-def _identity_digest(parts: Mapping[str, Evidence], asked: Mapping[str, str]) -> str:
-    """Of one part that of its data, so that a comparison that was written down has it too."""
-    own = {name: data_digest(evidence, asked[name]) for name, evidence in parts.items()}
-    if len(own) == 1:
-        return next(iter(own.values()))
-    return digest(*(f"{name}\n{each}" for name, each in own.items()))
-
-
-def _settings(name: str, evidence: Evidence) -> dict[str, Any]:
-    """Those of a comparison that was written down, so that either can be the baseline's."""
-    of_part = f" of {name}" if name else ""
-    # what a bound is worth depends on how deep the lists were
-    depth = {} if evidence.exact else {f"ranks_compared{of_part}": evidence.depth}
-    return {f"deltas{of_part}": evidence.deltas, **depth}
-
-
-def _data_name(data: Mapping[str, Any]) -> str:
-    split = data.get("split")
-    return f"{data.get('name', 'unnamed data')}" + (f" ({split})" if split else "")
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by sorted name, as JSON gives them back."""
-    return dict(json.loads(json.dumps(settings, sort_keys=True)))

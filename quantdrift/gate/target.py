@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,23 +11,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.comparison.matching import HARMLESS, SOFTWARE
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.finished.diff import Diff
-from quantdrift.gate.baseline import (
-    Identity,
-    Snapshot,
-    answer_of,
-    identity_of_diff,
-    identity_of_run,
-    of,
-    one_right_answer,
-    rounded,
-)
+from quantdrift.finished.readers.files import digest
+from quantdrift.finished.record import data_digest
+from quantdrift.gate.baseline import Identity, Snapshot, answer_of, rounded
 from quantdrift.metrics import Metric, MetricError
-from quantdrift.runs import Run
+from quantdrift.runs import Run, classifies
 
 __all__ = ["Part", "Target", "target_of_diff", "target_of_run"]
+
+_OF_DATA = ("subset", "revision", "n_fewshot")
+"""What a harness tells of data that it has no digest of, beside name and split."""
+
+_RANKED = frozenset({None, "reranking", "self-retrieval"})
+"""Readings of scores that rank documents; by the others an input has one right answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,18 +104,36 @@ def target_of_run(run: Run) -> Target:
     Raises:
         RunError: its evidence is missing or damaged, or holds no inputs.
     """
-    record = run.record
-    evidence = run.evidence()
+    record, evidence = run.record, run.evidence()
     _some_inputs(str(run.path), [evidence])
-    data = of(record, "data")
+    model, data, settings = (_of(record, name) for name in ("model", "data", "settings"))
+    asked = _of(_of(record, "diff"), "reference").get("format") == "lm-eval"
     left_out = int(data.get("inputs_left_out") or 0)
     notes = [str(warning).rstrip(".") for warning in data.get("warnings") or ()]
     if left_out:
         notes.append(f"{left_out:,} inputs are left out, as layers were measured on them")
+    # what a comparison of two finished runs wrote knows no weights
+    weights = {} if "diff" in record else model
+    told = () if data.get("fingerprint") else _OF_DATA
+    held = {
+        **settings,
+        **{f"data {name}": data[name] for name in told if data.get(name) is not None},
+    }
+    plain = json.loads(json.dumps(held, sort_keys=True))  # as JSON gives it back
+    split = f" ({data['split']})" if data.get("split") else ""
     return Target(
-        identity=identity_of_run(record),
+        identity=Identity(
+            spec=str(record.get("spec", "unknown spec")),
+            reference=str(model.get("name", "unknown model")),
+            reference_digest=_text(weights.get("fingerprint")),
+            candidate_digest=_text(weights.get("candidate_fingerprint")),
+            data=f"{data.get('name', 'unnamed data')}{split}",
+            data_digest=_text(data.get("fingerprint")),
+            settings={k: v for k, v in plain.items() if k not in HARMLESS | SOFTWARE},
+            software={k: v for k, v in plain.items() if k in SOFTWARE},
+        ),
         parts=(Part(name="", evidence=evidence),),
-        classes=one_right_answer(record),
+        classes=asked or classifies(record) or settings.get("reading") not in _RANKED,
         path=run.path,
         notes=tuple(notes),
     )
@@ -139,16 +158,28 @@ def target_of_diff(diff: Diff) -> Target:
             "some parts hold the same inputs, which would count more than once; choose one for "
             f"each with --part: {names}"
         )
-    parts = tuple(
-        Part(name=part.name if len(known) > 1 else "", evidence=evidence)
-        for part, evidence in known
-    )
+    several = len(known) > 1
+    parts = tuple(Part(name=part.name if several else "", evidence=own) for part, own in known)
     _some_inputs(str(diff.b.path), [part.evidence for part in parts])
+    # of one part that of its data, so that a comparison that was written down has it too
+    digests = [data_digest(own, part.asked) for part, own in known]
+    named = [f"{part.name}\n{each}" for part, each in zip(parts, digests, strict=True)]
+    n = sum(part.evidence.n_inputs for part in parts)
+    settings: dict[str, Any] = {}
+    for part in parts:
+        of_part = f" of {part.name}" if part.name else ""
+        settings[f"deltas{of_part}"] = part.evidence.deltas
+        if not part.evidence.exact:  # what a bound is worth depends on how deep the lists were
+            settings[f"ranks_compared{of_part}"] = part.evidence.depth
     return Target(
-        identity=identity_of_diff(
-            diff,
-            {part.name: part.evidence for part in parts},
-            {own.name: part.asked for own, (part, _) in zip(parts, known, strict=True)},
+        identity=Identity(
+            spec=f"{diff.a.model} vs {diff.b.model}",
+            reference=diff.a.model,
+            reference_digest=None,
+            candidate_digest=None,
+            data=diff.a.data or diff.b.data or f"{n:,} inputs",
+            data_digest=digest(*named) if several else digests[0],
+            settings=settings,
         ),
         parts=parts,
         classes=all(part.lists is None for part, _ in known),
@@ -156,6 +187,16 @@ def target_of_diff(diff: Diff) -> Target:
             dict.fromkeys([*diff.notes, *(note for part, _ in known for note in part.notes)])
         ),
     )
+
+
+def _of(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a record; empty if it has none of that name."""
+    held = record.get(name)
+    return held if isinstance(held, Mapping) else {}
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
 
 
 def _values(metric: Metric, evidence: Evidence) -> NDArray[np.float64]:

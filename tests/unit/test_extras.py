@@ -74,7 +74,6 @@ COMMANDS = {
     "predict minilm --data data": "models",
     "corpus-size minilm@W4-rtn --data data --sizes 1,all": "models",
     "contrast minilm@W4-rtn --data classes": "models",
-    "study allocation minilm --data data": "models",
     "gate minilm@W4-rtn --data data --update": "models",
     "mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval": "mteb",
     "lm-eval --model quantdrift": "lm-eval",
@@ -123,7 +122,7 @@ def test_a_module_that_no_extra_brings_is_left_alone() -> None:
 
 
 def test_every_module_that_is_imported_is_had_at_once_or_has_an_extra() -> None:
-    base = {"numpy", "scipy", "pyarrow", "rich", "typer"}
+    base = {"numpy", "scipy", "pyarrow", "rich", "typer", "pydantic"}
     ours = {"quantdrift", *(path.name for path in (ROOT / "plugins").iterdir()), "quantdrift_tasks"}
     known = {*base, *ours, *sys.stdlib_module_names, *(m for each in EXTRAS.values() for m in each)}
     imported: dict[str, Path] = {}

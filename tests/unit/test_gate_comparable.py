@@ -50,7 +50,7 @@ def test_the_same_is_comparable() -> None:
         (
             {"definitions": 1},
             {"definitions": 2},
-            "definitions of the metrics: version 1 in the baseline, 2 now",
+            "definitions of the metrics: version 1 in the baseline, version 2 now",
         ),
         (
             {"settings": {"similarity": "cosine"}},
