@@ -71,7 +71,7 @@ def knapsack(choices: Choices, *, time_limit: float) -> Best:
     factor = math.gcd(*choices.bits.ravel().tolist(), choices.capacity) or 1
     result = milp(
         c=(choices.losses / scale).ravel(),
-        integrality=np.ones(n_units * n_widths),
+        integrality=np.ones(n_units * n_widths, dtype=np.int64),
         bounds=Bounds(0, 1),
         constraints=[
             LinearConstraint(csr_array(one_each), 1, 1),
