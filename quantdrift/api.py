@@ -24,20 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift import __version__
-from quantdrift.datasets.folder import Dataset, read_folder
-from quantdrift.datasets.labelled import ClassificationDataset, Labelled
-from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.datasets.tasks import load_task, task_names
+from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Labelled, read_folder
+from quantdrift.datasets.retrieval import RetrievalDataset, load_task, task_names
 from quantdrift.errors import DataError, ScoreError, SpecError, UnknownNameError, UnsupportedError
 from quantdrift.evidence import Evidence
 from quantdrift.extras import extras_named
 from quantdrift.metrics import measure
 from quantdrift.runs import Run, check_place, write_run
-from quantdrift.spec import Scheme, Spec, parse_scheme
-from quantdrift.versus import Versus, parse_pair
+from quantdrift.spec import Scheme, Spec, Versus, parse_pair, parse_scheme
 
 if TYPE_CHECKING:
-    from quantdrift.models.sentence_encoder import SentenceEncoder
+    from quantdrift.engine.encoders.sentence import SentenceEncoder
 
 __all__ = ["Embeddings", "drift"]
 
@@ -271,9 +268,9 @@ def _scheme(candidate: Any) -> Scheme | None:
 
 def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder:
     """A model in memory, in evaluation mode until the stack is left."""
-    from quantdrift.models.left_as_it_was import left_as_it_was  # noqa: PLC0415 -- torch
-    from quantdrift.models.resolve import ModelSource, name_in_config  # noqa: PLC0415 -- as above
-    from quantdrift.models.sentence_encoder import encoder_of  # noqa: PLC0415 -- as above
+    from quantdrift.engine.encoders.sentence import encoder_of  # noqa: PLC0415 -- as above
+    from quantdrift.engine.weights import left_as_it_was  # noqa: PLC0415 -- torch
+    from quantdrift.models.named import ModelSource, name_in_config  # noqa: PLC0415 -- as above
 
     if device is not None:
         raise UnsupportedError("device is for models given by name; move the model with model.to()")
@@ -298,16 +295,16 @@ def _measured(
     cache: bool,
     progress: bool,
 ) -> Run:
-    from quantdrift.measurement.refusals import check_pair  # noqa: PLC0415 -- as below
+    from quantdrift.engine.refusals import check_pair  # noqa: PLC0415 -- as below
 
     loaded = models != (None, None)
     check_pair(pair, dataset, loaded=loaded)
-    from quantdrift.measurement import dispatch  # noqa: PLC0415 -- torch, after all refusals
-    from quantdrift.measurement.embeddings import EmbeddingStore, default_store  # noqa: PLC0415
-    from quantdrift.measurement.encoding import Settings  # noqa: PLC0415
+    from quantdrift.engine import run as engine  # noqa: PLC0415 -- torch, after all refusals
+    from quantdrift.engine.search import Settings  # noqa: PLC0415
+    from quantdrift.engine.store import EmbeddingStore, default_store  # noqa: PLC0415
     from quantdrift.progress import Silent, Terminal  # noqa: PLC0415
 
-    return dispatch.measure(
+    return engine.run_pair(
         pair,
         dataset,
         out=out,
@@ -390,9 +387,9 @@ _Found = tuple[Evidence, Mapping[str, Any], Mapping[str, Any], tuple[str, str]]
 
 
 def _of_embeddings(reference: Embeddings, candidate: Embeddings, given: _Given) -> _Found:
-    from quantdrift.measurement.assembly import assemble  # noqa: PLC0415 -- torch
-    from quantdrift.measurement.job import describe_data  # noqa: PLC0415 -- as above
-    from quantdrift.scoring import Similarity, score_embeddings  # noqa: PLC0415 -- as above
+    from quantdrift.engine.run import describe_data  # noqa: PLC0415 -- as above
+    from quantdrift.engine.scoring.streamed import Similarity, score_embeddings  # noqa: PLC0415 -- as above
+    from quantdrift.engine.search import assemble  # noqa: PLC0415 -- torch
 
     similarity = Similarity.of(given.similarity or "cosine")
     queries, low_queries = (
@@ -415,9 +412,9 @@ def _of_embeddings(reference: Embeddings, candidate: Embeddings, given: _Given) 
 
 
 def _of_scores(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) -> _Found:
-    from quantdrift.measurement.assembly import assemble  # noqa: PLC0415 -- torch
-    from quantdrift.measurement.job import describe_data  # noqa: PLC0415 -- as above
-    from quantdrift.scoring import score_matrix  # noqa: PLC0415 -- as above
+    from quantdrift.engine.run import describe_data  # noqa: PLC0415 -- as above
+    from quantdrift.engine.scoring.streamed import score_matrix  # noqa: PLC0415 -- as above
+    from quantdrift.engine.search import assemble  # noqa: PLC0415 -- torch
 
     given.refuse("labels", why="they are of logits, which have classes=...")
     dataset = _searched(given, *reference.shape)
@@ -431,9 +428,9 @@ def _of_scores(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) 
 
 
 def _of_logits(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) -> _Found:
-    from quantdrift.measurement.class_labels import match_labels  # noqa: PLC0415 -- torch
-    from quantdrift.measurement.classification_job import describe_labelled  # noqa: PLC0415
-    from quantdrift.measurement.from_logits import evidence_of_logits  # noqa: PLC0415
+    from quantdrift.datasets.class_labels import match_labels  # noqa: PLC0415 -- torch
+    from quantdrift.engine.classes import evidence_of_logits  # noqa: PLC0415
+    from quantdrift.engine.run import describe_labelled  # noqa: PLC0415
 
     given.refuse("qrels", "item_ids", why="logits have labels and classes in their place")
     n_inputs, n_classes = reference.shape

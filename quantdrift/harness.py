@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quantdrift.scoring import Similarity
-from quantdrift.scoring.similarity import prepare, scores_from_products
+from quantdrift.engine.scoring.streamed import Similarity, prepare, scores_from_products
 
 __all__ = ["similarity_of"]
 

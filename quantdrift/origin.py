@@ -8,8 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 from quantdrift.errors import QuantDriftError, RunError, SpecError
-from quantdrift.spec import Spec
-from quantdrift.versus import Versus, parse_pair
+from quantdrift.spec import Spec, Versus, parse_pair
 
 __all__ = ["Origin", "differ"]
 

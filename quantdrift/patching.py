@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Iterable
+from types import TracebackType
 from typing import Any
 
-__all__ = ["expected", "is_replaced", "replace"]
+from quantdrift.display import complain
+from quantdrift.errors import QuantDriftError
+
+__all__ = ["errors_in_one_line", "expected", "is_replaced", "replace"]
+
+# --- How a function of somebody else's is replaced: looked at first, marked, and never twice ------
 
 _MARK = "__quantdrift_wrapped__"
 
@@ -58,3 +66,24 @@ def _parameters(function: Any) -> Iterable[str]:
 def is_replaced(function: Any) -> bool:
     """Whether a function is one that was put in another's place."""
     return hasattr(function, _MARK)
+
+
+# --- What a user sees of our errors inside somebody else's command: one line, not a traceback -----
+
+
+def errors_in_one_line() -> None:
+    """Let an error of ours that nobody catches end the program in one line.
+
+    `QUANTDRIFT_DEBUG=1` shows the traceback.
+    """
+    previous = sys.excepthook
+    if is_replaced(previous):
+        return
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if isinstance(error, QuantDriftError) and not os.environ.get("QUANTDRIFT_DEBUG"):
+            complain(str(error))
+        else:
+            previous(kind, error, trace)
+
+    replace(sys, "excepthook", show)

@@ -6,10 +6,13 @@ when its extremes were taken. Source: paper, section 3.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.evidence import Evidence
+if TYPE_CHECKING:
+    from quantdrift.evidence import Evidence
 
 __all__ = [
     "at_risk",

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.display import NAME, shorten
 from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence
-from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.evidence import Evidence, read_evidence, write_evidence
 from quantdrift.probe import LinearProbe
 from quantdrift.records import (
     DIGEST,
@@ -34,7 +33,7 @@ from quantdrift.records import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from quantdrift.finished.changed import Changed
+    from quantdrift.finished.diff import Changed
     from quantdrift.statistics import Estimate
 
 __all__ = ["Run", "classifies", "find_runs", "read_run", "refuse_copies", "write_run"]
@@ -89,7 +88,7 @@ class Run:
         Raises:
             RunError: fewer ranks are stored.
         """
-        from quantdrift.finished.changed import changed_inputs  # noqa: PLC0415 -- it is above this
+        from quantdrift.finished.diff import changed_inputs  # noqa: PLC0415 -- it is above this
 
         return changed_inputs(self.evidence(), k)
 

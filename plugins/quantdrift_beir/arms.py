@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.calibration.sample import draw_sample
+from quantdrift.engine.calibration.sample import draw_sample
+from quantdrift.engine.store import default_store
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.embeddings import default_store
 from quantdrift.progress import Silent, Terminal
 from quantdrift_beir.inputs import calibration_inputs, document_inputs, ids_and_rows
 from quantdrift_beir.pairs import QuantizedPair, held_pair

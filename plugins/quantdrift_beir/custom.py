@@ -8,8 +8,7 @@ from typing import Any
 from quantdrift.display import complain
 from quantdrift.errors import UnknownNameError, UnsupportedError
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, parse_metric
-from quantdrift.metrics.base import MetricError
-from quantdrift.metrics.cutoffs import cutoff_text
+from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift_beir.results import DEPTH, PairedResults, Qrels
 
 __all__ = ["BEIR_METRICS", "evaluate_custom", "metrics_named"]

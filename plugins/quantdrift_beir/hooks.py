@@ -19,8 +19,7 @@ from beir.retrieval.search.dense import (  # type: ignore[import-untyped]  # lik
 )
 
 from quantdrift.errors import UnsupportedError
-from quantdrift.patching import expected, replace
-from quantdrift.uncaught import errors_in_one_line
+from quantdrift.patching import errors_in_one_line, expected, replace
 from quantdrift_beir.custom import evaluate_custom
 from quantdrift_beir.own_search import retrieve_both
 from quantdrift_beir.pairs import held_pair

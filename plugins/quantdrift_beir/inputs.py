@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.calibration.sample import calibration_texts
-from quantdrift.measurement.embeddings import digest_of
-from quantdrift.measurement.inputs import Inputs, Vectors
-from quantdrift.models.layers import modules_of
-from quantdrift.models.reading import reading_digest, tokenizer_digest
+from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.encoders.sentence import reading_digest, tokenizer_digest
+from quantdrift.engine.inputs import Inputs, Vectors
+from quantdrift.engine.layers import modules_of
+from quantdrift.engine.store import digest_of
 from quantdrift_beir.pairs import QuantizedPair, TwoSides
 
 __all__ = [

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from quantdrift.engine.run import now
+from quantdrift.engine.search import Settings, not_calibrated_on
 from quantdrift.evidence import Evidence
 from quantdrift.finished.rankings import evidence_of_rankings
-from quantdrift.measurement.record import now
-from quantdrift.measurement.retrieval import Settings, not_calibrated_on
 from quantdrift.patching import is_replaced
 from quantdrift_beir.arms import KEPT, arms_of, batch_size_of, calibrate, watch
 from quantdrift_beir.inputs import digest_of_data, ids_and_rows

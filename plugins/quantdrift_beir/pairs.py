@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from quantdrift.allocation import unchosen
-from quantdrift.calibration.sample import calibration_texts
+from quantdrift import spec as unchosen
+from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.layers import modules_of
+from quantdrift.engine.pair import Arm
+from quantdrift.engine.pair import QuantizedPair as Weights
+from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.full_precision import refuse_quantized
-from quantdrift.models.layers import modules_of
-from quantdrift.models.resolve import name_in_config
-from quantdrift.pair import Arm
-from quantdrift.pair import QuantizedPair as Weights
-from quantdrift.quantizers import methods_of
+from quantdrift.models.checkpoint import refuse_quantized
+from quantdrift.models.named import name_in_config
 from quantdrift.spec import Scheme, Spec, parse_scheme
 
 __all__ = ["QuantizedPair", "TwoSides", "held_pair", "refuse_unchosen"]

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.run import describe_run, now
+from quantdrift.engine.search import Settings
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.record import describe_run, now
-from quantdrift.measurement.retrieval import Settings
-from quantdrift.pair import QuantizedPair
 
 __all__ = ["Made", "made_by", "record_of"]
 

@@ -12,20 +12,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.calibration.sample import calibration_texts, draw_sample
+from quantdrift.engine.calibration.sample import calibration_texts, draw_sample
+from quantdrift.engine.encoders.cross_encoder import activation_of, raw_scores
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.rerank import OPENING, opening_of
+from quantdrift.engine.run import now
+from quantdrift.engine.scoring.state import ScoreState
+from quantdrift.engine.scoring.streamed import score_ragged
+from quantdrift.engine.search import (
+    NOISE_DEPTH,
+    Settings,
+    assemble,
+    noise_of_scores,
+    not_calibrated_on,
+    other_batch_size,
+)
+from quantdrift.engine.store import default_store, digest_of
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Noise
-from quantdrift.measurement.assembly import assemble
-from quantdrift.measurement.embeddings import default_store, digest_of
-from quantdrift.measurement.inputs import Inputs
-from quantdrift.measurement.noise import noise_of_scores, other_batch_size
-from quantdrift.measurement.record import now
-from quantdrift.measurement.rerank_pairs import OPENING, opening_of
-from quantdrift.measurement.retrieval import Settings, not_calibrated_on
-from quantdrift.measurement.steps import NOISE_DEPTH
-from quantdrift.models.raw_scores import activation_of, raw_scores
 from quantdrift.progress import Terminal
-from quantdrift.scoring import ScoreState, score_ragged
 from quantdrift_beir.inputs import description_of, digest_of_data
 from quantdrift_beir.pairs import QuantizedPair, refuse_unchosen
 from quantdrift_beir.record import made_by

@@ -9,13 +9,12 @@ from typing import Any
 
 from quantdrift.display import clean
 from quantdrift.display import say as print_line
+from quantdrift.engine.search import with_qrels
+from quantdrift.engine.store import key_of
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.assembly import with_qrels
-from quantdrift.measurement.embeddings import key_of
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, parse_metric
-from quantdrift.metrics.base import MetricError
-from quantdrift.metrics.cutoffs import cutoff_text
+from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift.runs import Run, write_run
 from quantdrift.statistics import Estimate, undefined
 from quantdrift_beir.record import Made, record_of

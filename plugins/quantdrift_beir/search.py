@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.engine.pair import Arm
+from quantdrift.engine.run import now
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.search import Settings, measure_retrieval
+from quantdrift.engine.store import default_store, key_of
 from quantdrift.harness import similarity_of
-from quantdrift.measurement.embeddings import default_store, key_of
-from quantdrift.measurement.record import now
-from quantdrift.measurement.retrieval import Settings, measure_retrieval
-from quantdrift.pair import Arm
 from quantdrift.progress import Progress, Silent, Terminal
-from quantdrift.scoring import Similarity
 from quantdrift_beir.inputs import (
     calibration_inputs,
     digest_of_data,

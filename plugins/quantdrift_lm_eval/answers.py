@@ -13,7 +13,7 @@ from typing import Any
 
 from lm_eval.api.model import CacheHook, hash_args
 
-from quantdrift.measurement.embeddings import key_of
+from quantdrift.engine.store import key_of
 from quantdrift_lm_eval.prompts import tokenizer_digest
 from quantdrift_lm_eval.randomness import is_drawn
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from quantdrift.allocation.unchosen import chooses
+from quantdrift.engine.layers import find_linears
 from quantdrift.errors import SpecError, UnsupportedError
-from quantdrift.models.layers import find_linears
-from quantdrift.spec import Scheme, Spec, parse, parse_scheme
+from quantdrift.spec import Scheme, Spec, chooses, parse, parse_scheme
 
 __all__ = ["read_spec", "refuse_options", "without_output_layer"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from lm_eval.api.model import CachingLM
 
-from quantdrift.finished.lm_eval.samples import PairedSamples, pair_samples, with_noise
-from quantdrift.measurement.record import now
+from quantdrift.engine.run import now
+from quantdrift.finished.lm_eval_evidence import PairedSamples, pair_samples, with_noise
 from quantdrift_lm_eval.careful import carefully
 from quantdrift_lm_eval.place import default_folder
 from quantdrift_lm_eval.replay import all_answered, reference_samples

@@ -11,8 +11,12 @@ from lm_eval.api.metrics import (
     unweighted_mean_stderr,
 )
 
-from quantdrift.finished.lm_eval.figures import medians_of, per_document
-from quantdrift.finished.lm_eval.samples import PairedFilter, PairedSamples
+from quantdrift.finished.lm_eval_evidence import (
+    PairedFilter,
+    PairedSamples,
+    medians_of,
+    per_document,
+)
 
 __all__ = ["NOISE_FLOOR", "add_group_rows", "lacks_noise_floor", "members_of"]
 

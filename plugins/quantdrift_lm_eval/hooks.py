@@ -78,7 +78,7 @@ def _with_place(original: Any) -> Any:
         given = inspect.signature(original).bind(*args, **kwargs).arguments
         if given["model"] != NAME and not _is_pair(given["model"]):
             return original(*args, **kwargs)
-        from quantdrift.uncaught import errors_in_one_line  # noqa: PLC0415 -- as above
+        from quantdrift.patching import errors_in_one_line  # noqa: PLC0415 -- as above
         from quantdrift_lm_eval.place import results_at  # noqa: PLC0415 -- as above
 
         errors_in_one_line()

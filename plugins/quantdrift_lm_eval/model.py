@@ -17,12 +17,12 @@ import torch
 from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
 
+from quantdrift.engine.encoders.vetting import loading, refuse_small_vocabulary
+from quantdrift.engine.pair import Arm, QuantizedPair
+from quantdrift.engine.search import other_batch_size
+from quantdrift.engine.store import default_store
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.embeddings import default_store
-from quantdrift.measurement.noise import other_batch_size
-from quantdrift.models.resolve import ModelSource
-from quantdrift.models.vetting import loading, refuse_small_vocabulary
-from quantdrift.pair import Arm, QuantizedPair
+from quantdrift.models.named import ModelSource
 from quantdrift.progress import Silent, Terminal
 from quantdrift.spec import Spec
 from quantdrift_lm_eval.answers import ArmCache, arm_digest, filled_in

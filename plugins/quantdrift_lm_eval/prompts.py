@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.calibration.sample import Sample, calibration_texts, draw_sample
+from quantdrift.engine.calibration.sample import Sample, calibration_texts, draw_sample
+from quantdrift.engine.inputs import Inputs
 from quantdrift.errors import DataError
-from quantdrift.measurement.inputs import Inputs
 from quantdrift.spec import Scheme
 
 __all__ = ["PromptRunner", "prompts_of", "sample_of"]

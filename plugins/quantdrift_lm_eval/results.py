@@ -16,15 +16,16 @@ from lm_eval.api.metrics import mean, mean_stderr, stderr_for_metric
 from lm_eval.utils import sanitize_list
 
 import quantdrift
-from quantdrift.finished.lm_eval.figures import (
+from quantdrift.finished.lm_eval_evidence import (
     HIGHER_IS_BETTER,
+    PairedFilter,
+    PairedSamples,
     details_of,
     medians_of,
     per_document,
     pooled_details,
     scores_of,
 )
-from quantdrift.finished.lm_eval.samples import PairedFilter, PairedSamples
 from quantdrift_lm_eval.careful import carefully, warn
 from quantdrift_lm_eval.groups import (
     NOISE_FLOOR,

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quantdrift.engine.run import describe_run
+from quantdrift.engine.search import Settings
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
-from quantdrift.finished.lm_eval.samples import PairedFilter
-from quantdrift.measurement.encoding import Settings
-from quantdrift.measurement.record import describe_run
+from quantdrift.finished.lm_eval_evidence import PairedFilter
 from quantdrift.runs import read_run, write_run
 from quantdrift_lm_eval.careful import warn
 from quantdrift_lm_eval.recording import Recording

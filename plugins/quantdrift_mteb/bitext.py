@@ -8,12 +8,12 @@ from typing import Any
 
 from mteb._evaluators import BitextMiningEvaluator
 
+from quantdrift.engine.inputs import Vectors
+from quantdrift.engine.pair import Arm
+from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
+from quantdrift.engine.search import assemble
 from quantdrift.errors import UnsupportedError
 from quantdrift.harness import similarity_of
-from quantdrift.measurement.assembly import assemble
-from quantdrift.measurement.inputs import Vectors
-from quantdrift.pair import Arm
-from quantdrift.scoring import Similarity, score_embeddings
 from quantdrift_mteb.search import DEPTH
 from quantdrift_mteb.watching import Compared, Heard, Where, as_vectors
 

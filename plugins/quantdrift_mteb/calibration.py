@@ -14,12 +14,12 @@ from mteb.types import PromptType
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from quantdrift.calibration.sample import calibration_texts, draw_sample
+from quantdrift.engine.calibration.sample import calibration_texts, draw_sample
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.rerank import OPENING, opening_of
+from quantdrift.engine.store import default_store
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.embeddings import default_store
-from quantdrift.measurement.inputs import Inputs
-from quantdrift.measurement.rerank_pairs import OPENING, opening_of
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent, Terminal
 from quantdrift.spec import Scheme
 from quantdrift_mteb.encoding import description_of, digest_of_rows, inputs_of

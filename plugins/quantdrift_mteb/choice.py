@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quantdrift.allocation import unchosen
-from quantdrift.pair import QuantizedPair
+from quantdrift import spec as unchosen
+from quantdrift.engine.pair import QuantizedPair
 
 __all__ = ["refuse_unchosen"]
 

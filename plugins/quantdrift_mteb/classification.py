@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.engine.pair import Arm
+from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError
-from quantdrift.measurement.embeddings import digest_of
-from quantdrift.measurement.from_logits import evidence_of_logits
-from quantdrift.pair import Arm
 from quantdrift.probe import LinearProbe
 from quantdrift_mteb.watching import Compared, Heard, Where, as_vectors
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.run import Outcome, describe_run
+from quantdrift.engine.search import Settings, not_calibrated_on
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.record import Outcome, describe_run
-from quantdrift.measurement.retrieval import Settings, not_calibrated_on
-from quantdrift.pair import QuantizedPair
 from quantdrift.runs import write_run
 from quantdrift_mteb.search import Found
 from quantdrift_mteb.watching import Compared

@@ -15,10 +15,10 @@ from mteb.types import PromptType
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
-from quantdrift.measurement.retrieval import Inputs
-from quantdrift.models.layers import modules_of
-from quantdrift.models.reading import reading_digest
-from quantdrift.pair import QuantizedPair
+from quantdrift.engine.encoders.sentence import reading_digest
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.layers import modules_of
+from quantdrift.engine.pair import QuantizedPair
 
 __all__ = ["description_of", "digest_of_rows", "inputs_of", "watch_layers"]
 

@@ -18,9 +18,8 @@ from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
 from quantdrift.display import clean, say
+from quantdrift.engine.search import Settings, with_qrels
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.assembly import with_qrels
-from quantdrift.measurement.retrieval import Settings
 from quantdrift_mteb.choice import refuse_unchosen
 from quantdrift_mteb.comparison import Comparison, Place, kept_of, write_evidence_of
 from quantdrift_mteb.families import listener_for

@@ -13,8 +13,7 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-from quantdrift.patching import expected, replace
-from quantdrift.uncaught import errors_in_one_line
+from quantdrift.patching import errors_in_one_line, expected, replace
 
 __all__ = ["PREFIX", "on_evaluate_imported", "on_models_imported", "on_tasks_imported"]
 

@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 from mteb.models import SearchEncoderWrapper
 
+from quantdrift.engine.encoders.cross_encoder import activation_of, raw_scores
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.scoring.state import ScoreState
+from quantdrift.engine.scoring.streamed import score_ragged
+from quantdrift.engine.search import (
+    Measured,
+    Settings,
+    assemble,
+    not_calibrated_on,
+    other_batch_size,
+)
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Noise
-from quantdrift.measurement.assembly import assemble
-from quantdrift.measurement.noise import other_batch_size
-from quantdrift.measurement.retrieval import Measured, Settings, not_calibrated_on
-from quantdrift.models.raw_scores import activation_of, raw_scores
-from quantdrift.pair import QuantizedPair
-from quantdrift.scoring import ScoreState, score_ragged
 from quantdrift_mteb.calibration import prepare_search
 from quantdrift_mteb.choice import refuse_unchosen
 from quantdrift_mteb.search import DEPTH, Found, Results, SearchCall

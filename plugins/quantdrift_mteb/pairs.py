@@ -20,11 +20,11 @@ from mteb.models import (
 )
 from mteb.types import PromptType
 
+from quantdrift.engine.layers import modules_of
+from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.full_precision import refuse_quantized
-from quantdrift.models.layers import modules_of
-from quantdrift.models.resolve import ModelSource
-from quantdrift.pair import Arm, QuantizedPair
+from quantdrift.models.checkpoint import refuse_quantized
+from quantdrift.models.named import ModelSource
 from quantdrift.spec import Spec
 from quantdrift_mteb.calibration import Encoded
 from quantdrift_mteb.choice import refuse_unchosen

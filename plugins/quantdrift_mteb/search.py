@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.engine.pair import Arm, QuantizedPair
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.search import Measured, Settings, measure_retrieval
+from quantdrift.engine.store import default_store
 from quantdrift.harness import similarity_of
-from quantdrift.measurement.embeddings import default_store
-from quantdrift.measurement.retrieval import Measured, Settings, measure_retrieval
-from quantdrift.pair import Arm, QuantizedPair
 from quantdrift.progress import Progress, Silent, Terminal
-from quantdrift.scoring import Similarity
 from quantdrift_mteb.calibration import file_inputs
 from quantdrift_mteb.encoding import inputs_of
 

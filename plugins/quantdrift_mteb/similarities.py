@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.engine.pair import Arm
 from quantdrift.errors import DataError
-from quantdrift.measurement.from_logits import evidence_of_logits
-from quantdrift.metrics.order import order_agreement
-from quantdrift.pair import Arm
+from quantdrift.metrics.change import order_agreement
 from quantdrift_mteb.watching import Compared, Heard, Where
 
 __all__ = ["PairListener", "SimilarityListener"]

@@ -20,9 +20,9 @@ import torch
 from numpy.typing import NDArray
 
 from quantdrift.display import clean, complain
+from quantdrift.engine.pair import Arm
 from quantdrift.errors import UnsupportedError
 from quantdrift.evidence import Evidence
-from quantdrift.pair import Arm
 
 __all__ = ["Compared", "Heard", "Listener", "Watch", "Where", "as_vectors", "watched"]
 

@@ -16,7 +16,7 @@ import pytest
 
 from quantdrift.display import clean, shown
 from quantdrift.errors import QuantDriftError, RunError, UnknownNameError
-from quantdrift.finished.changed import Changed, changed_inputs
+from quantdrift.finished.diff import Changed, changed_inputs
 from quantdrift.gate.baseline import Snapshot, check_baseline_place, read_baseline, write_baseline
 from quantdrift.gate.judge import GateResult, gate, snapshot_for, worst_inputs
 from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title

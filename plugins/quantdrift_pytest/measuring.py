@@ -24,16 +24,14 @@ from typing import Any
 import pytest
 
 import quantdrift
-from quantdrift.datasets.folder import Dataset, read_folder
-from quantdrift.datasets.tasks import load_task
+from quantdrift.datasets.labelled import Dataset, read_folder
+from quantdrift.datasets.retrieval import load_task
 from quantdrift.errors import MissingExtraError, RunError
 from quantdrift.gate.target import Target, target_of_run
-from quantdrift.models.endpoint.address import is_endpoint
-from quantdrift.models.resolve import resolve
+from quantdrift.models.named import resolve
 from quantdrift.records import read_json, write_text
 from quantdrift.runs import Run, read_run
-from quantdrift.spec import Spec
-from quantdrift.versus import Versus, parse_pair
+from quantdrift.spec import Spec, Versus, is_endpoint, parse_pair
 from quantdrift_pytest.drift import Drift
 from quantdrift_pytest.session import Measuring, Session, read_settings
 
@@ -342,15 +340,12 @@ def _measure(
     with warnings.catch_warnings():
         # a suite may turn warnings into errors; those of libraries that load are not its business
         warnings.simplefilter("ignore")
-        from quantdrift.measurement.dispatch import measure  # noqa: PLC0415 -- torch
-        from quantdrift.measurement.embeddings import (  # noqa: PLC0415 -- likewise
-            EmbeddingStore,
-            default_store,
-        )
-        from quantdrift.measurement.encoding import Settings  # noqa: PLC0415 -- likewise
+        from quantdrift.engine.run import run_pair  # noqa: PLC0415 -- torch
+        from quantdrift.engine.search import Settings  # noqa: PLC0415 -- likewise
+        from quantdrift.engine.store import EmbeddingStore, default_store  # noqa: PLC0415 -- likewise
         from quantdrift.progress import Silent  # noqa: PLC0415 -- likewise
 
-        return measure(
+        return run_pair(
             pair,
             dataset,
             out=path,

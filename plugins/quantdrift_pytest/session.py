@@ -18,7 +18,7 @@ from quantdrift.display import printable
 from quantdrift.errors import QuantDriftError, SpecError, UnknownNameError
 
 if TYPE_CHECKING:
-    from quantdrift.datasets.folder import Dataset
+    from quantdrift.datasets.labelled import Dataset
     from quantdrift_pytest.drift import Drift
 
 __all__ = [

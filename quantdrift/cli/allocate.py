@@ -10,24 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from quantdrift.allocation.stored.as_scheme import can_be_named
-from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
-from quantdrift.allocation.stored.record_file import check_place
+from quantdrift.allocation.record import AllocatedLayer, Allocation, can_be_named, check_place
 from quantdrift.cli import Interrupted
 from quantdrift.cli.measuring import ModelOptions
 from quantdrift.cli.tables import console, headed
-from quantdrift.components import CALIBRATED
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.display import clean, print_json
+from quantdrift.doctor import CALIBRATED
+from quantdrift.engine.refusals import check_spec
 from quantdrift.errors import QuantDriftError
-from quantdrift.grammar import ALLOCATION_KEYS
-from quantdrift.measurement.refusals import check_spec
 from quantdrift.records import read_json
-from quantdrift.spec import Scheme, Spec, parse
-from quantdrift.widths import FULL_BITS
+from quantdrift.spec import ALLOCATION_KEYS, FULL_BITS, Scheme, Spec, parse
 
 if TYPE_CHECKING:
-    from quantdrift.allocation.job import Allocated
+    from quantdrift.engine.sensitivity.jobs import Allocated
 
 __all__ = ["AllocateOptions", "allocate_command"]
 
@@ -53,7 +49,7 @@ def allocate_command(options: AllocateOptions) -> None:
     spec, keep = parse(options.spec), _keep(options.keep)
     check_spec(spec)
     check_place(options.out)
-    from quantdrift.allocation.job import allocate_spec  # noqa: PLC0415 -- torch, after refusals
+    from quantdrift.engine.sensitivity.jobs import allocate_spec  # noqa: PLC0415 -- torch, after refusals
 
     before = _state(options.out)
     try:

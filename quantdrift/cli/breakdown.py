@@ -8,13 +8,13 @@ from pathlib import Path
 
 from rich.table import Table
 
-from quantdrift.breakdown import Bucket, breakdown
 from quantdrift.cli.tables import cell, console, one_format, print_markdown
+from quantdrift.compare.buckets import Bucket, breakdown
 from quantdrift.display import print_json
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, parse_metric
-from quantdrift.metrics.labels import judged
+from quantdrift.metrics.relevance import judged
 from quantdrift.runs import Run, find_runs, refuse_copies
 
 __all__ = ["breakdown_command"]

@@ -11,23 +11,14 @@ from rich.table import Table
 
 from quantdrift.cli.certify_check import apply_stored
 from quantdrift.cli.tables import console, one_format, print_markdown
+from quantdrift.conformal import STATISTICS, Statistic, confidence_name
 from quantdrift.display import clean, print_json, prose, say
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.records import refuse_other
 from quantdrift.runs import Run, find_runs
-from quantdrift.stability import (
-    ALPHAS,
-    STATISTICS,
-    Certificate,
-    Certified,
-    Spread,
-    StabilityCheck,
-    Statistic,
-    certify,
-)
-from quantdrift.stability.file import FORMAT
-from quantdrift.stability.nonconformity import confidence_name
+from quantdrift.trust.certify import ALPHAS, Certificate, Certified, Spread, certify
+from quantdrift.trust.check import FORMAT, StabilityCheck
 
 __all__ = ["certify_command"]
 

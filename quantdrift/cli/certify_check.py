@@ -8,12 +8,12 @@ from pathlib import Path
 from rich.table import Table
 
 from quantdrift.cli.tables import console, print_markdown
+from quantdrift.conformal import StabilityError
 from quantdrift.display import clean, print_json, prose, say
 from quantdrift.errors import RunError
 from quantdrift.runs import Run
-from quantdrift.stability import StabilityCheck, StabilityError
-from quantdrift.stability.applied import Applied, apply_check
 from quantdrift.statistics import Estimate
+from quantdrift.trust.check import Applied, StabilityCheck, apply_check
 
 __all__ = ["apply_stored"]
 

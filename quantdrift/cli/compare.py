@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from quantdrift.cli.tables import console, one_format, print_markdown
-from quantdrift.comparison.runs import Comparison, compare_runs
+from quantdrift.compare.two_runs import Comparison, compare_runs
 from quantdrift.display import clean, one_line, print_json
 from quantdrift.metrics import Metric, parse_metric
-from quantdrift.report.numbers import show_p, show_step
+from quantdrift.metrics.numbers import show_p, show_step
 from quantdrift.runs import read_run
 from quantdrift.statistics import PairedComparison
 

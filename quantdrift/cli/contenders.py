@@ -9,17 +9,17 @@ from pathlib import Path
 from rich.table import Table
 
 from quantdrift.cli.tables import console, one_format, print_markdown
-from quantdrift.display import clean, print_json, say
-from quantdrift.progress import Terminal
-from quantdrift.report.contender_groups import (
+from quantdrift.compare.contenders import (
+    ContenderBucket,
     ContenderGroup,
     buckets_with_inputs,
     contender_findings,
     contender_groups,
     lies_within,
 )
+from quantdrift.display import clean, print_json, say
+from quantdrift.progress import Terminal
 from quantdrift.runs import find_runs
-from quantdrift.theory import ContenderBucket
 
 __all__ = ["contenders_command"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from quantdrift.allocation.held_out import Contest, Rival
-from quantdrift.allocation.stored.record import Allocation
+from quantdrift.allocation.record import Allocation
 from quantdrift.console import Console
 from quantdrift.display import clean
+from quantdrift.engine.sensitivity.contest import Contest, Rival
 from quantdrift.statistics import Estimate
 
 __all__ = ["print_contest"]

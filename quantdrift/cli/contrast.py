@@ -12,20 +12,20 @@ from quantdrift.cli.contrast_table import json_of, print_contrast, row_of
 from quantdrift.cli.measuring import MeasureOptions
 from quantdrift.cli.places import RUNS, default_place, earlier_run, tell_replaced
 from quantdrift.cli.tables import one_format
-from quantdrift.datasets.classification import (
+from quantdrift.datasets.labelled import (
     LAYOUT,
     ClassificationDataset,
     is_classification_folder,
     read_classification_folder,
 )
 from quantdrift.display import clean, print_json, say
+from quantdrift.engine.refusals import check_pair
 from quantdrift.errors import DataError, QuantDriftError
-from quantdrift.measurement.refusals import check_pair
 from quantdrift.records import check_writable
 from quantdrift.spec import Spec, parse
 
 if TYPE_CHECKING:
-    from quantdrift.measurement.contrast import Places
+    from quantdrift.engine.neighbours import Places
 
 __all__ = ["ContrastOptions", "contrast_command"]
 
@@ -56,7 +56,7 @@ def contrast_command(options: ContrastOptions) -> None:
             check_pair(spec, dataset)
     root = options.out or RUNS
     check_writable(root / "runs", what="the runs")
-    from quantdrift.measurement.contrast import Places, run_contrast  # noqa: PLC0415 -- torch
+    from quantdrift.engine.neighbours import Places, run_contrast  # noqa: PLC0415 -- torch
 
     earlier: dict[Path, Mapping[str, Any] | None] = {}
 

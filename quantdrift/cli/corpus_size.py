@@ -10,9 +10,9 @@ from quantdrift.cli import Interrupted
 from quantdrift.cli.places import default_place
 from quantdrift.cli.run import RunOptions, dataset_of
 from quantdrift.cli.tables import cell, console, headed, noted, show
-from quantdrift.corpus_size.effect import SizeEffect, compare_sizes
+from quantdrift.compare.corpus_size import SizeEffect, compare_sizes
 from quantdrift.display import print_json
-from quantdrift.measurement.refusals import check_pair
+from quantdrift.engine.refusals import check_pair
 from quantdrift.metrics import measure, parse_metric
 from quantdrift.records import check_writable
 from quantdrift.runs import Run
@@ -41,8 +41,11 @@ def corpus_size_command(options: RunOptions, sizes: str | None) -> None:
     out = options.out or default_place(spec, dataset, "_by_corpus_size")
     check_writable(out / "docs", what="the runs")
     # torch, after all that needs none
-    from quantdrift.corpus_size.job import run_sizes  # noqa: PLC0415
-    from quantdrift.corpus_size.sweep import default_sizes, parse_sizes  # noqa: PLC0415
+    from quantdrift.engine.sizes import (  # noqa: PLC0415
+        default_sizes,
+        parse_sizes,
+        run_sizes,
+    )
 
     n_documents = len(dataset.document_ids)
     numbers = default_sizes(n_documents) if sizes is None else parse_sizes(sizes, n_documents)

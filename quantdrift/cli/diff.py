@@ -21,13 +21,18 @@ from quantdrift.cli.tables import console, metric_table, one_format
 from quantdrift.cli.values import names
 from quantdrift.display import clean, one_line, print_json
 from quantdrift.errors import QuantDriftError
-from quantdrift.finished.changed import changed_inputs
-from quantdrift.finished.diff import Diff, PartDiff, diff_runs
-from quantdrift.finished.pooled import change_of, estimate_of, pooled_estimate
-from quantdrift.finished.readers.contents import ARMS, FORMATS, Arm, FinishedRun
-from quantdrift.finished.readers.formats import read_finished
-from quantdrift.finished.readers.qrels import read_qrels
-from quantdrift.finished.record import write_diff
+from quantdrift.finished.contents import ARMS, FORMATS, Arm, FinishedRun
+from quantdrift.finished.diff import (
+    Diff,
+    PartDiff,
+    change_of,
+    changed_inputs,
+    diff_runs,
+    estimate_of,
+    pooled_estimate,
+    write_diff,
+)
+from quantdrift.finished.readers import read_finished, read_qrels
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.records import check_writable
 

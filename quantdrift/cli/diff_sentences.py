@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from quantdrift import perturbation
-from quantdrift.finished.diff import Diff, PartDiff
-from quantdrift.finished.pooled import estimate_of
+from quantdrift.finished.diff import Diff, PartDiff, estimate_of
 from quantdrift.metrics import parse_metric
 
 __all__ = ["sentences"]

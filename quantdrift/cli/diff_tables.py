@@ -9,9 +9,14 @@ from rich.table import Table
 
 from quantdrift.cli.tables import cell, has_value, print_markdown, show, show_interval
 from quantdrift.display import clean, prose, say
-from quantdrift.finished.changed import Changed, changed_inputs
-from quantdrift.finished.diff import Diff
-from quantdrift.finished.pooled import change_of, estimate_of, pooled_estimate
+from quantdrift.finished.diff import (
+    Changed,
+    Diff,
+    change_of,
+    changed_inputs,
+    estimate_of,
+    pooled_estimate,
+)
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 
 __all__ = [

@@ -5,10 +5,9 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from quantdrift.components import Component
 from quantdrift.console import Console, console
-from quantdrift.diagnostics import Diagnosis, diagnose
 from quantdrift.display import one_line, print_json
+from quantdrift.doctor import Component, Diagnosis, diagnose
 
 __all__ = ["doctor"]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from quantdrift.allocation.export.base import export_allocation, usage_of
-from quantdrift.allocation.export.registry import exporter
-from quantdrift.allocation.stored.record_file import read_allocation
+from quantdrift.allocation.exports import export_allocation, exporter, usage_of
+from quantdrift.allocation.record import read_allocation
 from quantdrift.display import note, say
 from quantdrift.errors import RunError
 

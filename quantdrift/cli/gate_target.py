@@ -8,8 +8,7 @@ from pathlib import Path
 
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.finished.diff import diff_runs
-from quantdrift.finished.readers.formats import read_finished
-from quantdrift.finished.readers.qrels import read_qrels
+from quantdrift.finished.readers import read_finished, read_qrels
 from quantdrift.gate.rules import GateConfig
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
 from quantdrift.runs import Run, find_runs, read_run

@@ -8,18 +8,23 @@ from pathlib import Path
 from rich.table import Table
 
 from quantdrift.cli.tables import console, one_format, print_markdown
+from quantdrift.compare.law import (
+    LEAST_RUNS,
+    NAMES,
+    PREDICTORS,
+    HeldOut,
+    LawStudy,
+    Line,
+    law_findings,
+    law_json,
+    law_runs,
+    study_law,
+)
+from quantdrift.compare.law_figure import check_figure, draw_law
 from quantdrift.display import clean, print_json, prose, say
 from quantdrift.errors import QuantDriftError
-from quantdrift.report.law_figure import check_figure, draw_law
-from quantdrift.report.law_findings import NAMES, law_findings
-from quantdrift.report.law_json import law_json
-from quantdrift.report.law_runs import law_runs
-from quantdrift.report.law_study import LawStudy, study_law
 from quantdrift.runs import find_runs
 from quantdrift.statistics import Estimate
-from quantdrift.theory import PREDICTORS, Line
-from quantdrift.theory.held_out import HeldOut
-from quantdrift.theory.law import LEAST_RUNS
 
 __all__ = ["law_command"]
 

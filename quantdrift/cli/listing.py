@@ -9,12 +9,12 @@ from typing import Any
 from rich.table import Table
 
 from quantdrift.cli.tables import console
-from quantdrift.components import CALIBRATED, ONLY_BY_NAME, QUANTIZED_BY, components
-from quantdrift.datasets.tasks import task_names
+from quantdrift.datasets.retrieval import task_names
 from quantdrift.display import print_json
+from quantdrift.doctor import CALIBRATED, ONLY_BY_NAME, QUANTIZED_BY, components
 from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES, members
-from quantdrift.models.aliases import ALIASES, EMBEDDED
+from quantdrift.models.named import ALIASES, EMBEDDED
 
 __all__ = ["list_command"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quantdrift.measurement.embeddings import EmbeddingStore, default_store
+from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.progress import Progress, Silent, Terminal
 
 if TYPE_CHECKING:
-    from quantdrift.measurement.encoding import Settings
+    from quantdrift.engine.search import Settings
 
 __all__ = ["MeasureOptions", "ModelOptions"]
 
@@ -28,7 +28,7 @@ class ModelOptions:
     @property
     def settings(self) -> Settings:
         """How inputs are put through it."""
-        from quantdrift.measurement.encoding import Settings  # noqa: PLC0415 -- torch
+        from quantdrift.engine.search import Settings  # noqa: PLC0415 -- torch
 
         return Settings(batch_size=self.batch_size, noise_floor=False)
 
@@ -65,7 +65,7 @@ class MeasureOptions(ModelOptions):
     @property
     def settings(self) -> Settings:
         """How a pair is measured."""
-        from quantdrift.measurement.encoding import Settings  # noqa: PLC0415 -- torch
+        from quantdrift.engine.search import Settings  # noqa: PLC0415 -- torch
 
         return Settings(
             k=self.k, batch_size=self.batch_size, noise_floor=self.noise_floor, seed=self.seed

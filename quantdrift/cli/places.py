@@ -11,8 +11,7 @@ from quantdrift.display import note
 from quantdrift.errors import RunError
 from quantdrift.records import read_json
 from quantdrift.runs import read_run
-from quantdrift.spec import Spec
-from quantdrift.versus import Versus
+from quantdrift.spec import Spec, Versus
 
 __all__ = ["RUNS", "default_place", "earlier_run", "tell_replaced"]
 

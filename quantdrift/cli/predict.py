@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.allocation.predict import Prediction
+from quantdrift.allocation.curve import Prediction
 from quantdrift.cli import Interrupted
 from quantdrift.cli.measuring import ModelOptions
 from quantdrift.cli.predicted import print_prediction
@@ -14,10 +14,10 @@ from quantdrift.cli.values import parse_group, refuse_scheme
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.display import print_json
 from quantdrift.errors import QuantDriftError
-from quantdrift.models.full_precision import full_precision
+from quantdrift.models.checkpoint import full_precision
 
 if TYPE_CHECKING:
-    from quantdrift.allocation.predict_job import Predicted
+    from quantdrift.engine.sensitivity.jobs import Predicted
 
 __all__ = ["PredictOptions", "predict_command"]
 
@@ -42,7 +42,7 @@ def predict_command(options: PredictOptions) -> None:
     refuse_scheme(options.model, "every width is predicted at once; use quantdrift predict {}")
     widths, group_size = _widths(options.widths), parse_group(options.group)
     full_precision(options.model)
-    from quantdrift.allocation.predict_job import predict_model  # noqa: PLC0415 -- torch
+    from quantdrift.engine.sensitivity.jobs import predict_model  # noqa: PLC0415 -- torch
 
     try:
         found = predict_model(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from quantdrift.allocation.predicted_curve import Point
+from quantdrift.allocation.curve import Point
 from quantdrift.cli.tables import console, headed, noted
 from quantdrift.statistics import Estimate
 
 if TYPE_CHECKING:  # it would load torch
-    from quantdrift.allocation.predict_job import Predicted
+    from quantdrift.engine.sensitivity.jobs import Predicted
 
 __all__ = ["print_prediction"]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from quantdrift.widths import FULL_BITS
+from quantdrift.spec import FULL_BITS
 
 __all__ = ["quantization_lines"]
 

@@ -10,14 +10,13 @@ from typing import Any
 
 from quantdrift.cli import Interrupted
 from quantdrift.cli.tables import console, headed
-from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.datasets.tasks import load_task
+from quantdrift.datasets.retrieval import RetrievalDataset, load_task, read_beir_folder
 from quantdrift.display import clean
+from quantdrift.engine.refusals import check_spec
 from quantdrift.errors import QuantDriftError
-from quantdrift.measurement.refusals import check_spec
-from quantdrift.models.aliases import ALIASES
+from quantdrift.models.named import ALIASES
+from quantdrift.models.saved import ModelFormat, check_place, check_savable
 from quantdrift.progress import Silent, Terminal
-from quantdrift.saving.folder import ModelFormat, check_place, check_savable
 from quantdrift.spec import parse
 
 __all__ = ["QuantizeOptions", "quantize_command"]
@@ -60,9 +59,11 @@ def quantize_command(options: QuantizeOptions) -> None:
     check_place(options.out.absolute())
     dataset = _dataset(options)
     # torch, after all that needs none
-    from quantdrift.saving.make import make_candidate  # noqa: PLC0415
-    from quantdrift.saving.onnx_export import need_exporter  # noqa: PLC0415
-    from quantdrift.saving.save import save_candidate  # noqa: PLC0415
+    from quantdrift.engine.saving.onnx import need_exporter  # noqa: PLC0415
+    from quantdrift.engine.saving.save import (  # noqa: PLC0415 -- as above
+        make_candidate,
+        save_candidate,
+    )
 
     if chosen == "onnx":
         need_exporter()

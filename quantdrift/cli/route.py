@@ -10,19 +10,23 @@ from typing import Any
 from quantdrift.cli.route_tables import print_groups
 from quantdrift.cli.tables import console, one_format
 from quantdrift.cli.values import decimals
-from quantdrift.confidence import CONFIDENCES
+from quantdrift.compare.law_figure import check_figure
+from quantdrift.conformal import CONFIDENCES
 from quantdrift.display import print_json
 from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.records import refuse_other
-from quantdrift.report.law_figure import check_figure
-from quantdrift.routing.answers import answers_of
-from quantdrift.routing.cost import break_even_share
-from quantdrift.routing.figure import draw_cost
-from quantdrift.routing.router import GapRouter
-from quantdrift.routing.router_file import FORMAT
-from quantdrift.routing.study import RoutedGroup, RoutedRun, RouteSettings, group_runs, study_run
-from quantdrift.routing.sweep import PERCENTILES
 from quantdrift.runs import find_runs, refuse_copies
+from quantdrift.trust.figure import draw_cost
+from quantdrift.trust.router import FORMAT, GapRouter, answers_of
+from quantdrift.trust.sweep import (
+    PERCENTILES,
+    RoutedGroup,
+    RoutedRun,
+    RouteSettings,
+    break_even_share,
+    group_runs,
+    study_run,
+)
 
 __all__ = ["RouteOptions", "route_command"]
 

@@ -8,11 +8,16 @@ from rich.table import Table
 
 from quantdrift.cli.tables import console, print_markdown
 from quantdrift.display import clean, prose, say
-from quantdrift.routing.cost import relative_cost
-from quantdrift.routing.means import mean_curve, mean_rescoring
-from quantdrift.routing.sentences import sentences_of
-from quantdrift.routing.study import RoutedGroup, RoutedRun, RouteSettings
-from quantdrift.routing.sweep import Share
+from quantdrift.trust.sentences import sentences_of
+from quantdrift.trust.sweep import (
+    RoutedGroup,
+    RoutedRun,
+    RouteSettings,
+    Share,
+    mean_curve,
+    mean_rescoring,
+    relative_cost,
+)
 
 __all__ = ["print_groups"]
 

@@ -11,21 +11,20 @@ from quantdrift.cli.measuring import MeasureOptions
 from quantdrift.cli.places import default_place, earlier_run, tell_replaced
 from quantdrift.cli.servers import ServerOptions
 from quantdrift.cli.tables import print_run
-from quantdrift.datasets.classification import (
+from quantdrift.datasets.labelled import (
     ClassificationDataset,
+    Dataset,
     is_classification_folder,
     read_classification_folder,
+    read_search_folder,
 )
-from quantdrift.datasets.folder import Dataset, read_search_folder
-from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.datasets.shortlist import FIRST, read_shortlist
-from quantdrift.datasets.tasks import load_task
+from quantdrift.datasets.retrieval import RetrievalDataset, load_task
 from quantdrift.display import print_json
+from quantdrift.engine.refusals import check_pair
 from quantdrift.errors import QuantDriftError, UnsupportedError
-from quantdrift.measurement.refusals import check_pair
+from quantdrift.finished.shortlist import FIRST, read_shortlist
 from quantdrift.runs import Run, check_place
-from quantdrift.spec import Spec
-from quantdrift.versus import Versus, parse_pair
+from quantdrift.spec import Spec, Versus, parse_pair
 
 __all__ = ["RunOptions", "classification_of", "dataset_of", "measured", "run_command"]
 
@@ -78,11 +77,11 @@ def measured(options: RunOptions) -> Run:
     check_pair(spec, dataset, reranks=shortlist is not None)
     out = options.out or default_place(spec, dataset, ending)
     check_place(out.absolute())
-    from quantdrift.measurement.dispatch import measure  # noqa: PLC0415 -- torch, after all refusals
+    from quantdrift.engine.run import run_pair  # noqa: PLC0415 -- torch, after all refusals
 
     earlier = earlier_run(out)
     try:
-        run = measure(
+        run = run_pair(
             spec,
             dataset,
             out=out,

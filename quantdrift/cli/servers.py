@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from quantdrift.display import note
+from quantdrift.engine.encoders.server import Servers
+from quantdrift.engine.encoders.server_client import Patience
 from quantdrift.errors import QuantDriftError
-from quantdrift.models.endpoint.encoder import Servers
-from quantdrift.models.endpoint.retries import Patience
-from quantdrift.spec import Spec
-from quantdrift.versus import Versus
+from quantdrift.spec import Spec, Versus
 
 __all__ = ["ServerOptions"]
 

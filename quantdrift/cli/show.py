@@ -15,7 +15,7 @@ from rich.text import Text
 from quantdrift.cli.tables import console, print_markdown
 from quantdrift.display import clean, print_json, prose, say, shorten, shown
 from quantdrift.errors import DataError, QuantDriftError
-from quantdrift.finished.changed import KINDS, Changed, changed_inputs
+from quantdrift.finished.diff import KINDS, Changed, changed_inputs
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.records import write_text
 from quantdrift.runs import Run, classifies, read_run

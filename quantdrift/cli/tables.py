@@ -15,7 +15,7 @@ from quantdrift.console import console
 from quantdrift.display import clean, one_line, print_markdown
 from quantdrift.errors import QuantDriftError
 from quantdrift.metrics import parse_metric
-from quantdrift.report.numbers import cell, has_value, show, show_interval
+from quantdrift.metrics.numbers import cell, has_value, show, show_interval
 from quantdrift.runs import Run
 from quantdrift.statistics import Estimate
 

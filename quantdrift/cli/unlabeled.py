@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from quantdrift.calibration.sample import read_texts
-from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.datasets.tasks import load_task
+from quantdrift.datasets.retrieval import RetrievalDataset, load_task, read_beir_folder
+from quantdrift.engine.calibration.sample import read_texts
 from quantdrift.errors import QuantDriftError
 
 __all__ = ["dataset_for"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.datasets.beir_files import excerpt
+from quantdrift.datasets.retrieval import excerpt
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence, Judgements, Top
 

@@ -8,14 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quantdrift.datasets.beir_files import some
-from quantdrift.datasets.folder import Dataset, read_folder
-from quantdrift.datasets.labelled import ClassificationDataset
-from quantdrift.datasets.tasks import load_task, task_names
+from quantdrift.datasets.labelled import ClassificationDataset, Dataset, read_folder
+from quantdrift.datasets.retrieval import load_task, some, task_names
 from quantdrift.errors import DataError, QuantDriftError
-from quantdrift.finished.lm_eval.document import read_document
-from quantdrift.finished.lm_eval.folder import read_lm_eval, sample_files
-from quantdrift.finished.readers.contents import Sampled
+from quantdrift.finished.contents import Sampled
+from quantdrift.finished.lm_eval import read_lm_eval, sample_files
+from quantdrift.finished.lm_eval_evidence import read_document
 from quantdrift.runs import Run
 
 __all__ = ["Texts", "read_texts"]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.finished.changed import Changed, changed_inputs
+from quantdrift.finished.diff import Changed, changed_inputs
 from quantdrift.gate.baseline import ANSWER, Identity, Snapshot
 from quantdrift.gate.rules import NOISE, Rule, RuleError, Slices, in_slice, stored_metrics
 from quantdrift.gate.target import Target
@@ -31,7 +31,7 @@ from quantdrift.statistics import (
     shrunken_spread,
     undefined,
 )
-from quantdrift.statistics.equivalence import Better
+from quantdrift.statistics.verdicts import Better
 
 __all__ = [
     "ALPHA",

@@ -18,8 +18,8 @@ from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import EXIT_CODES, GateResult, Judgement, Outcome, Worst, least_inputs
 from quantdrift.gate.rules import Rule
 from quantdrift.metrics import parse_metric
+from quantdrift.metrics.numbers import cell, show, show_p, show_step
 from quantdrift.records import check_writable, parse_json, write_text
-from quantdrift.report.numbers import cell, show, show_p, show_step
 from quantdrift.statistics import Estimate
 
 __all__ = [

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.comparison.matching import HARMLESS, SOFTWARE
+from quantdrift.compare.two_runs import HARMLESS, SOFTWARE
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
-from quantdrift.finished.diff import Diff
-from quantdrift.finished.readers.files import digest
-from quantdrift.finished.record import data_digest
+from quantdrift.finished.contents import digest
+from quantdrift.finished.diff import Diff, data_digest
 from quantdrift.gate.baseline import Identity, Snapshot, answer_of, rounded
 from quantdrift.metrics import Metric, MetricError
 from quantdrift.runs import Run, classifies

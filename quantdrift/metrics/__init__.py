@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quantdrift.evidence import Evidence
-from quantdrift.metrics import gold, quality, ranking, separation, similarity, trusted
-from quantdrift.metrics.base import Family, MetricError
-from quantdrift.metrics.metric import Metric, Slice, members
-from quantdrift.metrics.names import parse_in
+from quantdrift.metrics import change, relevance, trusted
+from quantdrift.metrics.base import Family, Metric, MetricError, Slice, members, parse_in
 from quantdrift.statistics import Estimate, undefined
 
 __all__ = [
@@ -31,12 +29,12 @@ __all__ = [
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        *ranking.FAMILIES,
-        *separation.FAMILIES,
+        *relevance.FAMILIES,
+        *change.SEPARATION_FAMILIES,
         *trusted.FAMILIES,
-        *quality.FAMILIES,
-        *gold.FAMILIES,
-        *similarity.FAMILIES,
+        *relevance.QUALITY_FAMILIES,
+        *relevance.GOLD_FAMILIES,
+        *change.FAMILIES,
     )
 }
 

@@ -6,27 +6,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import QuantDriftError
+from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.evidence import Evidence
+from quantdrift.statistics import (
+    Estimate,
+    mean_estimate,
+    quantile_estimate,
+    rate_estimate,
+    relative_change_estimate,
+    undefined,
+)
 
 __all__ = [
+    "LEVEL_DECIMALS",
     "Arm",
     "Direction",
     "Family",
+    "Metric",
     "MetricError",
     "PerInput",
     "Section",
+    "Slice",
     "Uncertainty",
     "Unit",
     "WhenCut",
+    "check_cutoff",
+    "cutoff_text",
+    "members",
+    "parse_in",
 ]
+
+# --- What a metric means: a `Family` states it once, for every cut-off and arm --------------------
 
 Direction = Literal["lower", "higher", "none"]
 """Which way is better; "none" for a description that is neither."""
@@ -121,3 +140,375 @@ class Family:
     censored: Callable[[Evidence], int] | None = None
     when_cut: WhenCut = "the same"
     ties: str = POSITION_TIES
+
+
+# --- What stands behind the @: a rank, a percentile, or a level -----------------------------------
+
+LEVEL_DECIMALS = 6
+"""A level has no more decimals than these."""
+
+
+def check_cutoff(family: Family, cutoff: float) -> None:
+    """Refuse a cut-off that a family does not take.
+
+    Args:
+        family: of the metric.
+        cutoff: 0 for none.
+
+    Raises:
+        MetricError: it needs one, or takes none, or not this one.
+    """
+    got = f"@{cutoff_text(cutoff)}" if cutoff else "none"
+    if bool(family.cutoffs) != bool(cutoff):
+        example = _example(family) if family.cutoffs else ""
+        wants = f"needs a cut-off, e.g. {example}" if example else "takes no cut-off"
+        raise MetricError(f"the metric {family.name!r} {wants}; got {got}")
+    if family.cutoff_is == "level":
+        if not 0 < cutoff < 1 or round(cutoff, LEVEL_DECIMALS) != cutoff:
+            raise MetricError(
+                f"{family.name!r} takes a level above 0 and below 1 with at most {LEVEL_DECIMALS} "
+                f"decimals, e.g. {_example(family)}; got {got}"
+            )
+    elif cutoff != int(cutoff) or cutoff < 0:
+        raise MetricError(f"{family.name!r} takes a whole number behind the @; got {got}")
+    if not family.other_cutoffs and cutoff not in family.cutoffs:
+        only = " and ".join(f"{family.name}@{cutoff_text(listed)}" for listed in family.cutoffs)
+        raise MetricError(f"of {family.name!r} there is only {only}; got {got}")
+    if family.cutoff_is == "percentile" and cutoff >= _PERCENTILES:
+        raise MetricError(f"{family.name!r} takes a percentile from 1 to 99; got {got}")
+
+
+def cutoff_text(cutoff: float) -> str:
+    """A cut-off as it stands in a metric's string: a level has two decimals or more.
+
+    >>> cutoff_text(10), cutoff_text(0.1), cutoff_text(0.005)
+    ('10', '0.10', '0.005')
+    """
+    if cutoff == int(cutoff):
+        return str(int(cutoff))
+    whole, _, decimals = f"{cutoff:.{LEVEL_DECIMALS}f}".rstrip("0").partition(".")
+    return f"{whole}.{decimals:0<2}"
+
+
+def _example(family: Family) -> str:
+    return f"{family.name}@{cutoff_text(family.cutoffs[0])}"
+
+
+# --- The inputs that a metric is computed over: those whose value of another lies in a range ------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """The inputs whose value of one metric lies in a half-open range, low <= value < high.
+
+    Written `separation=0.05..0.1`, or `separation=1..` without an upper end.
+
+    Attributes:
+        by: what is looked at.
+        low: least value that belongs.
+        high: least value above the range; +inf for none, which lets infinite values in.
+
+    Raises:
+        MetricError: the range is empty, or `by` is itself a metric over a slice.
+    """
+
+    by: Metric
+    low: float
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        if self.by.where is not None or self.by.arm == "relative":
+            raise MetricError(f"a slice is by a value that every input has; got {self.by}")
+        if math.isinf(self.low) or not self.low < self.high:
+            raise MetricError(
+                "a slice needs a finite lower end below its upper end; got "
+                f"{self.low:g}..{self.high:g}"
+            )
+
+    def __str__(self) -> str:
+        high = "" if math.isinf(self.high) else _shortest(self.high)
+        return f"{self.by}={_shortest(self.low)}..{high}"
+
+    def of(self, evidence: Evidence) -> NDArray[np.bool_]:
+        """Which inputs belong, bool [n_inputs]; those without a value do not.
+
+        Raises:
+            MetricError: for some input the stored ranks do not tell.
+        """
+        values = self.by.per_input(evidence)
+        open_end = math.isinf(self.high)
+        if self.by.family.censored is not None and np.isposinf(values).any():
+            known = self.by.family.censored(evidence)
+            if not (self.high <= known or (open_end and self.low <= known)):
+                raise MetricError(
+                    f"{self} cannot be told: with {evidence.depth} stored ranks, values beyond "
+                    f"{known} are only known to be that large; end the range at {known} or "
+                    f"before, ask for {self.by}={known}.. or less, or run again with a larger --k"
+                )
+        return (values >= self.low) & (open_end | (values < self.high))
+
+
+def _shortest(number: float) -> str:
+    return str(int(number)) if number == int(number) else repr(float(number))
+
+
+# --- Metric objects: a metric is what its own string parses back to -------------------------------
+
+_PERCENTILES = 100
+_MEDIAN = 50
+_NOT_BOUNDED = "the typical list ends too early, or holds no change, and so says nothing of it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric: a family, its cut-off, the arm it is about and the inputs it is computed over.
+
+    Attributes:
+        family: what it means.
+        cutoff: a rank, a percentile or a level, as the family has it; 0 if it has none.
+        arm: of a metric that is about one arm; otherwise "candidate".
+        where: only the inputs of a slice; all inputs if None.
+
+    Raises:
+        MetricError: the family has no such cut-off or arm, or a slice by a slice was asked for.
+    """
+
+    family: Family
+    cutoff: float = 0
+    arm: Arm = "candidate"
+    where: Slice | None = None
+
+    def __post_init__(self) -> None:
+        family = self.family
+        check_cutoff(family, self.cutoff)
+        if self.arm != "candidate" and not family.arms:
+            raise MetricError(
+                f"{family.name!r} compares the two arms; it has no '{self.arm}.' form"
+            )
+
+    def __str__(self) -> str:
+        arm = "" if self.arm == "candidate" else f"{self.arm}."
+        cutoff = f"@{cutoff_text(self.cutoff)}" if self.cutoff else ""
+        return f"{arm}{self.family.name}{cutoff}" + (f":{self.where}" if self.where else "")
+
+    @property
+    def direction(self) -> Direction:
+        """Which way is better."""
+        return self.family.direction
+
+    @property
+    def low(self) -> float:
+        """Least possible value."""
+        if self.arm == "relative":
+            return -1.0
+        return self.family.low - self.family.high if self.arm == "change" else self.family.low
+
+    @property
+    def high(self) -> float:
+        """Greatest possible value."""
+        if self.arm == "relative":
+            return math.inf
+        return self.family.high - self.family.low if self.arm == "change" else self.family.high
+
+    @property
+    def unit(self) -> str:
+        """What it is counted in; a relative change is a rate."""
+        return "rate" if self.arm == "relative" else self.family.unit
+
+    @property
+    def uncertainty(self) -> Uncertainty:
+        """How its interval is made."""
+        return "paired bootstrap" if self.arm in {"change", "relative"} else self.family.uncertainty
+
+    def per_input(self, evidence: Evidence) -> NDArray[np.float64]:
+        """The value of every input, float64 [n_inputs], NaN where it is undefined.
+
+        Where not all deltas are known, it is what `Family.when_cut` says.
+
+        Raises:
+            MetricError: the cut-off is deeper than the stored ranking, and that ranking was cut; it
+                is a relative change, which is one of means; or it is not known, as not all deltas
+                are.
+        """
+        if why := self._unknown([evidence]):
+            raise MetricError(f"{self}: {why}")
+        if self.arm == "relative":
+            change = str(replace(self, arm="change"))
+            raise MetricError(f"{self} is a ratio of means: an input has none. Ask for {change}")
+        return self._values(evidence)
+
+    def _values(self, evidence: Evidence) -> NDArray[np.float64]:
+        self._check_depth(evidence)
+        values = self._arm(evidence, "reference" if self.arm == "reference" else "candidate")
+        if self.arm in {"change", "relative"}:
+            values = values - self._arm(evidence, "reference")
+        return values
+
+    def __call__(self, evidence: Evidence) -> Estimate:
+        """The estimate over all inputs for which the metric is defined."""
+        return self.over([evidence])
+
+    def over(self, group: Sequence[Evidence]) -> Estimate:
+        """The estimate over all inputs of several runs, pooled: every input counts once.
+
+        Runs without labels take no part in a metric that needs them.
+
+        Raises:
+            MetricError: as `per_input`.
+        """
+        if self.family.needs_labels:
+            group = [evidence for evidence in group if evidence.judgements is not None]
+            if not group:
+                return undefined("no relevance labels")
+        if why := self._unknown(group):
+            return undefined(why)
+        values = self.told_apart(_joined(self._values(evidence) for evidence in group), group)
+        defined = ~np.isnan(values)
+        if not defined.any():
+            return undefined(self._why_undefined(group))
+        if self.arm == "relative":
+            reference = _joined(self._arm(evidence, "reference") for evidence in group)[defined]
+            return relative_change_estimate(values[defined] + reference, reference)
+        estimate = replace(self.estimate(values[defined]), bound=self._bound(group))
+        if estimate.value is not None and math.isinf(estimate.value):
+            reason = self.family.infinite_when if estimate.bound != "upper" else _NOT_BOUNDED
+            return replace(estimate, reason=reason)
+        return estimate
+
+    def _unknown(self, group: Sequence[Evidence]) -> str | None:
+        """Why the metric is unknown where not all deltas are known; None where it is known."""
+        deltas = {evidence.deltas for evidence in group} - {"all"}
+        if not deltas:
+            return None
+        if self.where is not None and self.where.by.family.when_cut != "the same":
+            return f"{self.where.by} is not known of every input (not all scores are)"
+        if "none" in deltas and self.family.when_cut != "the same":
+            return "the answers have no scores"
+        if "none" in deltas and self.family.unit == "gain":
+            return "the answers are no rankings"
+        if self.family.when_cut == "undefined":
+            return "needs every item's score in both arms, and these are lists that were cut short"
+        return None
+
+    def _bound(self, group: Sequence[Evidence]) -> Literal["lower", "upper"] | None:
+        if all(evidence.exact for evidence in group):
+            return None
+        bounds: dict[str, Literal["lower", "upper"]] = {"at least": "lower", "at most": "upper"}
+        return bounds.get(self.family.when_cut)
+
+    def _why_undefined(self, group: Sequence[Evidence]) -> str:
+        too_few = self.family.too_few and self.family.too_few(group, self.cutoff)
+        if too_few:
+            return too_few
+        if self.where is None:
+            return self.family.undefined_when
+        if not any(self.where.of(evidence).any() for evidence in group):
+            return f"no input has {self.where}"
+        return f"{self.family.undefined_when} (of those with {self.where})"
+
+    def told_apart(
+        self, values: NDArray[np.float64], group: Sequence[Evidence]
+    ) -> NDArray[np.float64]:
+        """Values of several runs, +inf from where one of them only knows "more than was stored".
+
+        Args:
+            values: of inputs of these runs.
+            group: the runs.
+        """
+        if self.family.censored is None:
+            return values
+        known = min((self.family.censored(run) for run in group if run.cut_short), default=math.inf)
+        return np.where(values >= known, np.inf, values)
+
+    def estimate(self, values: NDArray[np.float64]) -> Estimate:
+        """The estimate from values of inputs, as the metric makes it from evidence.
+
+        Args:
+            values: float64, at least one, no NaN.
+        """
+        if self.uncertainty == "wilson":
+            return rate_estimate(values)
+        if self.uncertainty == "order statistics":
+            percentile = self.cutoff if self.family.cutoff_is == "percentile" else _MEDIAN
+            return quantile_estimate(values, percentile / _PERCENTILES)
+        return mean_estimate(values)
+
+    def _arm(self, evidence: Evidence, arm: Any) -> NDArray[np.float64]:
+        values = self.family.per_input(evidence, self.cutoff, arm)
+        return values if self.where is None else np.where(self.where.of(evidence), values, np.nan)
+
+    def _check_depth(self, evidence: Evidence) -> None:
+        cutoff = int(self.cutoff) if self.family.cutoff_is == "rank" else 0
+        needed = max(cutoff + self.family.ranks_beyond, self.family.ranks)
+        if needed > evidence.depth and evidence.cut_short:
+            if not evidence.exact:
+                raise MetricError(
+                    f"{self} looks at {needed} ranks, but these lists are {evidence.depth} deep"
+                )
+            raise MetricError(
+                f"{self} looks at {needed} ranks, but this run stored {evidence.depth}; "
+                f"run again with --k {min(needed, int(evidence.n_items.max()))} or more"
+            )
+
+
+def _joined(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.concatenate([np.empty(0), *parts])
+
+
+def members(family: Family) -> list[Metric]:
+    """The members of a family that are computed when nobody asks for particular ones."""
+    arms: tuple[Arm, ...] = ("candidate", "reference", "change") if family.arms else ("candidate",)
+    return [
+        Metric(family=family, cutoff=cutoff, arm=arm)
+        for cutoff in family.cutoffs or (0,)
+        for arm in arms
+    ]
+
+
+# --- From a string to the metric it names ---------------------------------------------------------
+
+_ONE = re.compile(
+    r"((?P<arm>candidate|reference|change|relative)\.)?"
+    r"(?P<name>[A-Za-z_]+)(@(?P<k>[1-9][0-9]{0,8}|0\.(?=0*[1-9])[0-9]{1,6}))?"
+)
+_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
+_RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})?")
+
+
+def parse_in(text: str, families: dict[str, Family]) -> Metric:
+    """The metric a string names; `str` of it parses back to the same object.
+
+    Args:
+        text: `[ARM.]NAME[@CUTOFF][:METRIC=LOW..HIGH]`.
+        families: the families there are, by name.
+
+    Raises:
+        UnknownNameError: no such family; carries the nearest.
+        MetricError: a cut-off is missing or not taken, there is no such arm, or the slice cannot
+            be read.
+    """
+    whole, colon, condition = text.strip().partition(":")
+    metric = _one(whole, families)
+    if not colon:
+        return metric
+    by, equals, limits = condition.partition("=")
+    match = _RANGE.fullmatch(limits)
+    if not equals or match is None:
+        raise MetricError(
+            f"expected a slice such as flip@1:separation=0.05..0.1 or flip@1:separation=1.. "
+            f"after the colon; got {condition!r}"
+        )
+    high = math.inf if match["high"] is None else float(match["high"])
+    where = Slice(by=_one(by, families), low=float(match["low"]), high=high)
+    return Metric(family=metric.family, cutoff=metric.cutoff, arm=metric.arm, where=where)
+
+
+def _one(text: str, families: dict[str, Family]) -> Metric:
+    match = _ONE.fullmatch(text)
+    if match is None or match["name"] not in families:
+        known = [str(member) for family in families.values() for member in members(family)]
+        raise UnknownNameError("metric", text, known, hint="(quantdrift list metrics shows all)")
+    arm = cast(Arm, match["arm"] or "candidate")
+    level = "." in (match["k"] or "")
+    cutoff = float(match["k"]) if level else int(match["k"] or 0)
+    return Metric(family=families[match["name"]], cutoff=cutoff, arm=arm)

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.conformal import MOST, calibrates, least_inputs, observe, split_conformal_threshold
 from quantdrift.evidence import Evidence
 from quantdrift.metrics.base import Direction, Family, PerInput
-from quantdrift.stability.held_out import MOST, calibrates
-from quantdrift.stability.nonconformity import observe
-from quantdrift.stability.threshold import least_inputs, split_conformal_threshold
 
 __all__ = ["FAMILIES"]
 

@@ -7,19 +7,108 @@ the reference.
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from quantdrift.display import shown
 from quantdrift.errors import MissingExtraError, RunError, UnsupportedError
-from quantdrift.models.quantization_config import method_of, nominal_bits, shortened
-from quantdrift.models.resolve import resolve
+from quantdrift.models.named import ModelSource, resolve
+from quantdrift.models.saved import RECORD, is_candidate_folder, read_record
 from quantdrift.records import read_json
-from quantdrift.saving.folder import RECORD, is_candidate_folder, read_record
 
-__all__ = ["NEEDED", "Checkpoint", "find_checkpoint", "refuse_missing"]
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = [
+    "NEEDED",
+    "Checkpoint",
+    "find_checkpoint",
+    "full_precision",
+    "method_of",
+    "nominal_bits",
+    "refuse_missing",
+    "refuse_quantized",
+    "shortened",
+]
+
+# --- What the quantization_config of a config.json says: the method, the width --------------------
+
+_WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
+_LISTED = 8
+"""Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
+
+
+def method_of(quantization: Mapping[str, Any]) -> str:
+    """What quantized the weights, as the config names it.
+
+    >>> method_of({"load_in_4bit": True}), method_of({"bits": 4})
+    ('bitsandbytes', 'unknown')
+
+    Args:
+        quantization: of a config.json.
+    """
+    if quantization.get("load_in_4bit") or quantization.get("load_in_8bit"):
+        return "bitsandbytes"
+    return shown(str(quantization.get("quant_method", "unknown")))
+
+
+def nominal_bits(quantization: Mapping[str, Any]) -> float | None:
+    """The weight width that a quantization_config names; None if it names none, or several.
+
+    >>> nominal_bits({"quant_method": "gptq", "bits": 4, "group_size": 128})
+    4.0
+
+    Args:
+        quantization: of a config.json.
+    """
+    method = method_of(quantization)
+    if method == "quantdrift":
+        return float(quantization["bits_per_weight"]["linear"])
+    if method == "bitsandbytes":
+        return 4.0 if quantization.get("load_in_4bit") else 8.0
+    if method == "torchao":
+        named = set(re.findall(r"Int(\d+)Weight|Float(8)", json.dumps(quantization)))
+        widths = {float(first or second) for first, second in named}
+    else:
+        widths = set(_widths(quantization))
+    return widths.pop() if len(widths) == 1 else None
+
+
+def shortened(value: Any) -> Any:
+    """A config as a record repeats it: without what is not set, long lists as their length.
+
+    >>> shortened({"bits": 4, "tokenizer": None, "dataset": ["a text"] * 512})
+    {'bits': 4, 'dataset': '512 entries'}
+
+    Args:
+        value: JSON values, or what stands for them.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): shortened(part) for key, part in value.items() if part is not None}
+    if isinstance(value, list):
+        if len(value) > _LISTED:
+            return f"{len(value)} entries"
+        return [shortened(part) for part in value]
+    return value if isinstance(value, str | int | float | bool) else None
+
+
+def _widths(value: Any) -> list[float]:
+    if isinstance(value, list):
+        return [width for part in value for width in _widths(part)]
+    if not isinstance(value, Mapping):
+        return []
+    own = [float(value[key]) for key in _WIDTH_KEYS if isinstance(value.get(key), int | float)]
+    # compressed-tensors has a width for activations beside that for weights
+    parts = [part for key, part in value.items() if "activations" not in key]
+    return own or [width for part in parts for width in _widths(part)]
+
+
+# --- checkpoint -----------------------------------------------------------------------------------
 
 NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "awq": (("gptqmodel", "accelerate"), "gptq"),
@@ -209,3 +298,61 @@ def _json(file: Path) -> Any:
         return read_json(file)
     except (OSError, ValueError) as error:
         raise UnsupportedError(f"{file} cannot be read: {error}") from error
+
+
+# --- full precision -------------------------------------------------------------------------------
+
+
+def full_precision(name: str) -> ModelSource:
+    """Find the model that a spec names, and refuse one that is known to be quantized.
+
+    Nothing is loaded or downloaded; `refuse_quantized` looks at a model from the hub once it is
+    loaded.
+
+    Args:
+        name: the model part of a spec.
+
+    Raises:
+        UnknownNameError: nothing of that name.
+        UnsupportedError: it is quantized, or a folder that holds no model.
+    """
+    if name.lower().endswith(".gguf"):
+        raise _quantized(name, "a GGUF file")
+    source = resolve(name)
+    if source.kind != "local":
+        return source
+    folder = Path(source.location)
+    if is_candidate_folder(folder):
+        base = None
+        with suppress(RunError):  # of another version: it is a candidate all the same
+            base = read_record(folder).get("base_model", {}).get("name")
+        raise _quantized(name, "a candidate saved by quantdrift quantize", reference=base)
+    method = find_checkpoint(name).method
+    if method != "none":
+        raise _quantized(name, f"its config.json says {method}")
+    return source
+
+
+def refuse_quantized(modules: Iterable[nn.Module], name: str) -> None:
+    """Refuse a loaded model that transformers knows to be quantized.
+
+    Args:
+        modules: the outermost torch modules of the model.
+        name: of the model, as the user wrote it.
+
+    Raises:
+        UnsupportedError: the config of one of its parts has a quantization_config.
+    """
+    for outermost in modules:
+        for module in outermost.modules():
+            said = getattr(getattr(module, "config", None), "quantization_config", None)
+            if said:
+                content = said if isinstance(said, dict) else said.to_dict()
+                raise _quantized(name, f"its config.json says {method_of(content)}")
+
+
+def _quantized(name: str, why: str, *, reference: str | None = None) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} is quantized already ({why}); expected a model at full precision before @. To "
+        f'see which answers it changes: quantdrift run "{reference or "REFERENCE"} vs {name}"'
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.resolve import ModelSource
+from quantdrift.models.named import ModelSource
 from quantdrift.records import read_json
 
 __all__ = [

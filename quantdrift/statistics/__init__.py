@@ -5,7 +5,6 @@ Nothing here needs `scipy.stats` or `scipy.optimize`, which take half a second t
 
 from __future__ import annotations
 
-from quantdrift.statistics.equivalence import mean_no_worse, rate_no_worse
 from quantdrift.statistics.estimates import (
     Estimate,
     mean_estimate,
@@ -14,25 +13,31 @@ from quantdrift.statistics.estimates import (
     relative_change_estimate,
     undefined,
 )
-from quantdrift.statistics.multiplicity import holm
-from quantdrift.statistics.one_sided import mean_worse, rate_worse
 from quantdrift.statistics.paired import (
     McNemar,
     mcnemar_exact,
     paired_mean_difference,
+    paired_quantile_difference,
     paired_rate_difference,
     randomization_test,
+    tango_interval,
+    tango_z,
 )
-from quantdrift.statistics.paired_quantile import paired_quantile_difference
-from quantdrift.statistics.sample_size import (
+from quantdrift.statistics.verdicts import (
+    PairedComparison,
+    PairedSample,
     Spread,
+    Verdict,
+    compare_samples,
+    holm,
     inputs_for_mean,
     inputs_for_rate,
+    mean_no_worse,
+    mean_worse,
+    rate_no_worse,
+    rate_worse,
     shrunken_spread,
 )
-from quantdrift.statistics.several import compare_samples
-from quantdrift.statistics.tango import tango_interval, tango_z
-from quantdrift.statistics.verdict import PairedComparison, PairedSample, Verdict
 
 __all__ = [
     "Estimate",

@@ -6,6 +6,7 @@ A value that is undefined says so, and why.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -14,24 +15,155 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.statistics.binomial import lower_quantile, upper_quantile
-from quantdrift.statistics.resampling import (
-    CONFIDENCE,
-    RESAMPLES,
-    percentile_interval,
-    resampled,
-)
-
 __all__ = [
     "CONFIDENCE",
+    "FEW",
     "RESAMPLES",
     "Estimate",
+    "at_least",
+    "at_most",
+    "lower_quantile",
+    "mean_below",
     "mean_estimate",
+    "percentile_interval",
     "quantile_estimate",
     "rate_estimate",
     "relative_change_estimate",
+    "resampled",
     "undefined",
+    "upper_quantile",
+    "worst_added",
 ]
+
+# --- The binomial distribution: tails and quantiles -----------------------------------------------
+
+Counts = int | NDArray[Any]
+Probabilities = NDArray[np.float64]
+
+
+def at_most(count: Counts, n: Counts, share: float) -> Probabilities:
+    """P(X <= count) = 1 - I_share(count + 1, n - count).
+
+    Args:
+        count: integers, any shape; below 0 and above n are allowed.
+        n: inputs, at least 1, of a shape that goes with it.
+        share: probability of the event, from 0 to 1.
+
+    Returns:
+        float64, from 0 to 1, of the common shape.
+    """
+    from scipy.special import betaincc  # noqa: PLC0415 -- scipy takes long to import
+
+    inside = betaincc(np.maximum(count, 0) + 1.0, np.maximum(np.subtract(n, count), 1.0), share)
+    return np.where(np.less(count, 0), 0.0, np.where(np.greater_equal(count, n), 1.0, inside))
+
+
+def at_least(count: Counts, n: Counts, share: float) -> Probabilities:
+    """P(X >= count) = I_share(count, n - count + 1).
+
+    Args:
+        count: integers, any shape; below 0 and above n are allowed.
+        n: inputs, at least 1, of a shape that goes with it.
+        share: probability of the event, from 0 to 1.
+
+    Returns:
+        float64, from 0 to 1, of the common shape; to full precision where it is tiny.
+    """
+    from scipy.special import betainc  # noqa: PLC0415 -- scipy takes long to import
+
+    inside = betainc(np.maximum(count, 1.0), np.maximum(np.subtract(n, count), 0) + 1.0, share)
+    return np.where(np.less_equal(count, 0), 1.0, np.where(np.greater(count, n), 0.0, inside))
+
+
+def lower_quantile(level: float, n: int, share: float) -> int:
+    """The least k with P(X <= k) >= level.
+
+    Args:
+        level: between 0 and 1.
+        n: inputs, at least 1.
+        share: probability of the event, from 0 to 1.
+
+    Returns:
+        From 0 to n.
+    """
+    return bisect_left(range(n), True, key=lambda k: bool(at_most(k, n, share) >= level))
+
+
+def upper_quantile(level: float, n: int, share: float) -> int:
+    """The least k with P(X > k) <= level.
+
+    Args:
+        level: between 0 and 1.
+        n: inputs, at least 1.
+        share: probability of the event, from 0 to 1.
+
+    Returns:
+        From 0 to n.
+    """
+    return bisect_left(range(n), True, key=lambda k: bool(at_least(k + 1, n, share) <= level))
+
+
+# --- The bootstrap: resamples of the inputs, and the percentile interval of what they give --------
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+
+_AT_ONCE = 2**20
+"""Inputs drawn at a time: 8 MiB of places. The draws do not depend on it."""
+
+
+def resampled(
+    statistic: Callable[[NDArray[np.int64]], NDArray[np.float64]], n: int, *, seed: int
+) -> NDArray[np.float64]:
+    """A statistic of resamples, each of n inputs that are drawn with replacement.
+
+    Args:
+        statistic: from places of inputs, int64 [n_some_resamples, n], to one float64 for each row.
+        n: how many inputs there are, at least one.
+        seed: of the draws.
+
+    Returns:
+        float64 [2000].
+    """
+    rng = np.random.default_rng(seed)
+    rows = max(1, _AT_ONCE // n)
+    found = []
+    for done in range(0, RESAMPLES, rows):
+        found.append(statistic(rng.integers(0, n, (min(rows, RESAMPLES - done), n))))
+    return np.concatenate(found)
+
+
+def percentile_interval(
+    values: NDArray[np.float64], *, confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """The quantiles of resampled values that leave as much on either side.
+
+    For p = (1 - confidence) / 2 and 1 - p, the value at place p (n - 1) of the sorted ones, on a
+    straight line between two neighbors.
+
+    Args:
+        values: float64, at least one, of a statistic of resamples.
+        confidence: between 0 and 1.
+
+    Returns:
+        Lower and upper end; both NaN if one of the values is.
+    """
+    tail = (1 - confidence) / 2
+    ordered = np.sort(values)  # NaN comes last
+    if math.isnan(ordered[-1]):
+        return math.nan, math.nan
+    low, high = (_at(ordered, share) for share in (tail, 1 - tail))
+    return low, high
+
+
+def _at(ordered: NDArray[np.float64], share: float) -> float:
+    place = share * len(ordered) + (1 - share)  # counted from 1
+    before, beyond = int(place), place % 1
+    after = min(before + 1, len(ordered))
+    return float((1 - beyond) * ordered[before - 1] + beyond * ordered[after - 1])
+
+
+# --- estimates ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,3 +320,69 @@ def _bootstrap(
 ) -> tuple[float | None, float | None]:
     low, high = percentile_interval(resampled(statistic, n, seed=seed))
     return None if math.isnan(low) else low, None if math.isnan(high) else high
+
+
+# --- Is the mean of some values below a limit? A t-test that rare large values do not deceive -----
+
+_PER_WORST = 2.0
+_MOST_ADDED = 30  # at an alpha of exp(-60) nobody asks on
+
+FEW = 10
+"""With fewer inputs that differ than this, no normal approximation is used."""
+
+
+def mean_below(values: NDArray[np.float64], limit: float, *, worst: float) -> float | None:
+    """One-sided p-value of "the mean is the limit or more".
+
+    A t-test on the values and a few more, as large as can be. How many it takes depends on the
+    level: with ceil(-ln(alpha) / 2) (`worst_added`) no case was found in which a true hypothesis is
+    rejected more often than alpha, from 5 % to 0.1 %; for large n they have no weight. The p-value
+    is the least alpha at which the test rejects.
+
+    Where fewer than 10 values are other than zero, it is the chance that as few lie above that. If
+    the mean is the limit, at least limit / worst of all inputs do, and their number is a binomial
+    variable.
+
+    Args:
+        values: float64 [n_inputs], finite, at least one, none above the worst.
+        limit: above zero and below the worst.
+        worst: the largest that a value can be; inf if there is no such, and then it is the t-test
+            alone, and no bound.
+
+    Returns:
+        From 0 to 1; None if the bound is asked for and there is none, or all are alike and none is
+        added.
+    """
+    if np.count_nonzero(values) < FEW:
+        if math.isinf(worst):
+            return None
+        return float(at_most(int((values > 0).sum()), len(values), limit / worst))
+    if math.isinf(worst):
+        return None if np.ptp(values) == 0 else _t_test(values, limit)
+    if (values == worst).all():  # every input is as bad as can be: no variance, so no t
+        return 1.0
+    ordered, least = np.sort(values), 0.0
+    for added in range(1, _MOST_ADDED + 1):
+        p_value = _t_test(np.concatenate([ordered, np.full(added, worst)]), limit)
+        least = math.exp(-_PER_WORST * added)  # from this alpha on, so many are added
+        if p_value >= least:
+            return min(p_value, math.exp(-_PER_WORST * (added - 1)))
+    return least
+
+
+def worst_added(alpha: float) -> int:
+    """How many values as bad as can be `mean_below` adds at a level: ceil(-ln(alpha) / 2).
+
+    >>> [worst_added(alpha) for alpha in (0.2, 0.05, 0.05 / 8, 0.001)]
+    [1, 2, 3, 4]
+    """
+    return max(1, math.ceil(-math.log(alpha) / _PER_WORST))
+
+
+def _t_test(values: NDArray[np.float64], limit: float) -> float:
+    """One-sided p-value of "the mean is the limit or more", of values that are not all alike."""
+    from scipy.special import stdtr  # noqa: PLC0415 -- scipy takes long to import
+
+    n = len(values)
+    t = (values.mean() - limit) / math.sqrt(values.var(ddof=1) / n)
+    return float(stdtr(n - 1, t))

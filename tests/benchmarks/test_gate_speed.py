@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from timing import in_turn, report
 
-from quantdrift.measurement.assembly import assemble
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.runs import write_run
-from quantdrift.scoring import score_matrix
 
 N, ITEMS, K = 1_000, 2_000, 200
 ROUNDS = 9

@@ -11,8 +11,8 @@ import pytest
 import torch
 from timing import in_turn, report
 
-from quantdrift.quantizers import Moments
-from quantdrift.quantizers.adaround import AdaRound
+from quantdrift.engine.quantizers.adaround import AdaRound
+from quantdrift.engine.quantizers.base import Moments
 
 sys.path.append(str(Path(__file__).parents[1] / "property"))  # where the oracles are
 

@@ -18,8 +18,8 @@ import pytest
 import torch
 from timing import in_turn, report
 
-from quantdrift.scoring import ScoreState, Similarity, score_embeddings
-from quantdrift.scoring.streamed import TILE
+from quantdrift.engine.scoring.state import ScoreState
+from quantdrift.engine.scoring.streamed import TILE, Similarity, score_embeddings
 
 N_QUERIES, N_DOCS, DIM, K = 1_000, 200_000, 384, 200
 ROUNDS = 5

@@ -18,8 +18,8 @@ from small_vit import CLASSES, DEPTH, PATCH, SIZE, WIDTH
 from transformers import ViTConfig, ViTForImageClassification
 
 from quantdrift import GapRouter, StabilityCheck
-from quantdrift.datasets.tasks import load_task
-from quantdrift.measurement.job import open_pair
+from quantdrift.datasets.retrieval import load_task
+from quantdrift.engine.run import open_pair
 from quantdrift.probe import LinearProbe
 from quantdrift.spec import parse
 

@@ -17,9 +17,9 @@ from sentence_transformers import CrossEncoder
 from transformers import BertConfig, BertForSequenceClassification
 
 from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.layers import modules_of
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.evidence import Evidence
-from quantdrift.models.layers import modules_of
-from quantdrift.pair import QuantizedPair
 from quantdrift.spec import parse_scheme
 
 Results = dict[str, dict[str, float]]

@@ -13,14 +13,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from quantdrift.bits import count_bits
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.layers import find_linears
-from quantdrift.models.resolve import ModelSource
-from quantdrift.quantizers import QuantizedWeight
-from quantdrift.quantizers.granularity import n_groups, spread
-from quantdrift.quantizers.rtn import quantize_rtn
-from quantdrift.saving.candidate import Candidate, CandidateLayer
+from quantdrift.engine.bits import count_bits
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups, spread
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.saving.candidate import Candidate, CandidateLayer
+from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.models.named import ModelSource
 from quantdrift.spec import parse
 
 WORDS = ("wing", "drag", "lift", "flow", "heat", "boundary", "layer", "shock", "wave", "the", "of")

@@ -9,15 +9,14 @@ from typing import Any
 from versus_samples import DATASET
 
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.retrieval import Settings
-from quantdrift.measurement.versus_job import run_versus
-from quantdrift.models.endpoint.encoder import Servers
-from quantdrift.models.endpoint.pace import Clock
-from quantdrift.models.endpoint.retries import Patience
+from quantdrift.engine.encoders.server import Servers
+from quantdrift.engine.encoders.server_client import Clock, Patience
+from quantdrift.engine.run import run_versus
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.progress import Progress, Silent
 from quantdrift.runs import Run
-from quantdrift.versus import Versus
+from quantdrift.spec import Versus
 
 AT_ONCE = Clock(sleep=lambda _seconds: None)
 """Tests do not sleep."""

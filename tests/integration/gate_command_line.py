@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from quantdrift.cli import main
-from quantdrift.measurement.assembly import assemble
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.runs import write_run
-from quantdrift.scoring import score_matrix
 
 __all__ = ["RULE", "Cli", "N", "bad", "baseline", "cli", "good", "run_of"]
 

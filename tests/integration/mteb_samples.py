@@ -26,8 +26,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from quantdrift.models.layers import modules_of
-from quantdrift.pair import QuantizedPair
+from quantdrift.engine.layers import modules_of
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.spec import parse_scheme
 
 WORDS = tuple(f"{a}{b}" for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u", "ai", "ou"))

@@ -17,12 +17,13 @@ import onnx
 import onnx_ir as ir
 from candidate_samples import tiny
 
-from quantdrift.models.resolve import resolve
-from quantdrift.models.sentence_encoder import SentenceEncoder, load_encoder
+from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
+from quantdrift.engine.saving import onnx as onnx_export
+from quantdrift.engine.saving import onnx as onnx_folder
+from quantdrift.engine.saving.candidate import Candidate
+from quantdrift.engine.saving.save import save_candidate
+from quantdrift.models.named import resolve
 from quantdrift.progress import Silent
-from quantdrift.saving import onnx_export, onnx_folder
-from quantdrift.saving.candidate import Candidate
-from quantdrift.saving.save import save_candidate
 
 __all__ = ["graph_of_the_reference", "load", "one_export", "one_thread", "save"]
 

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import BertConfig, BertForSequenceClassification
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.pair import QuantizedPair
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.spec import parse_scheme
 
 N_QUERIES, N_DOCS = 12, 30

@@ -18,10 +18,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from quantdrift.models.resolve import resolve
-from quantdrift.quantizers import Moments
-from quantdrift.quantizers.adaround import AdaRound
-from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.engine.quantizers.adaround import AdaRound
+from quantdrift.engine.quantizers.base import Moments
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.models.named import resolve
 from quantdrift_tasks.python_docs import load
 
 N_TEXTS = 64

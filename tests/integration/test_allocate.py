@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tiny_command_line import N_QUERIES, Run, one_thread, place, quantdrift
 
-from quantdrift.allocation.gradients import one_pass
-from quantdrift.allocation.stored.record_file import read_allocation
-from quantdrift.evidence_file import read_evidence
-from quantdrift.grammar import CRITERIA
+from quantdrift.allocation.record import read_allocation
+from quantdrift.engine.sensitivity import gradients as one_pass
+from quantdrift.evidence import read_evidence
+from quantdrift.spec import CRITERIA
 
 __all__ = ["one_thread", "place", "quantdrift"]  # fixtures
 
@@ -163,7 +163,7 @@ def test_ctrl_c_says_what_is_left(quantdrift: Run, monkeypatch: pytest.MonkeyPat
     quantdrift("allocate", "TINY@W3.5-g64+sqnr", *DATA, "--no-check")
     earlier = Path("allocation.json").read_text()
     args = ("allocate", "TINY@W3.5-g64+gap", *DATA)
-    monkeypatch.setattr("quantdrift.allocation.job.allocate_for_search", pressed)
+    monkeypatch.setattr("quantdrift.engine.sensitivity.jobs.allocate_for_search", pressed)
     said = quantdrift(*args, code=130)
     assert "allocation.json was not written; what was measured is kept" in said
     assert Path("allocation.json").read_text() == earlier
@@ -177,7 +177,7 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(
 
     quantdrift("allocate", "TINY@W3.5-g64+sqnr", *DATA, "--no-check")
     Path("notes.json").write_text("{}")
-    monkeypatch.setattr("quantdrift.measurement.job.load_encoder", loaded)
+    monkeypatch.setattr("quantdrift.engine.run.load_encoder", loaded)
     for args, said in (
         (("TINY@W4", *DATA), "no criterion to choose widths by"),
         (("TINY@W4+gap", *DATA), "nothing to choose between"),

@@ -14,7 +14,7 @@ from candidate_samples import tiny
 from tiny_command_line import N_QUERIES, one_thread, place
 
 from quantdrift import Embeddings, QuantizedPair, RetrievalDataset, Run, drift
-from quantdrift.datasets.folder import read_search_folder
+from quantdrift.datasets.labelled import read_search_folder
 from quantdrift.errors import UnsupportedError
 
 __all__ = ["one_thread", "place"]

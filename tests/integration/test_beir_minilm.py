@@ -25,10 +25,10 @@ from beir.retrieval.models import SentenceBERT
 from beir_samples import assert_same_evidence, exact
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.measurement.embeddings import default_store
-from quantdrift.measurement.job import run_spec
-from quantdrift.measurement.retrieval import Settings
-from quantdrift.models.resolve import resolve
+from quantdrift.engine.run import run_spec
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import default_store
+from quantdrift.models.named import resolve
 from quantdrift.progress import Silent
 from quantdrift.runs import Run, read_run
 from quantdrift.spec import parse

@@ -16,11 +16,11 @@ from beir_samples import assert_same_results, qrels_of, quantized, save_cross_en
 from sentence_transformers import CrossEncoder as PlainCrossEncoder
 from torch import nn
 
-from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
-from quantdrift.comparison import compare_runs
+from quantdrift.allocation.record import AllocatedLayer, Allocation
+from quantdrift.compare.two_runs import compare_runs
+from quantdrift.engine.search import other_batch_size
 from quantdrift.errors import DataError, RunError, UnsupportedError
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.noise import other_batch_size
 from quantdrift_beir import PairedResults, QuantizedPair
 
 CORPUS, QUERIES = texts()

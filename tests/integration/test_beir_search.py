@@ -27,10 +27,10 @@ from beir_samples import (
 )
 
 import quantdrift_beir
+from quantdrift.engine.run import run_spec
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError, ScoreError, UnsupportedError
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.job import run_spec
-from quantdrift.measurement.retrieval import Settings
 from quantdrift.progress import Silent
 from quantdrift.runs import Run, read_run
 from quantdrift.spec import parse

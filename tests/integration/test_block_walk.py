@@ -11,8 +11,12 @@ import transformers as hf
 from model_zoo import ZooModel, zoo_model
 from torch import Tensor, nn
 
-from quantdrift.calibration.block_walk import block_list, check_blocks, transformers_model
-from quantdrift.calibration.text_examples import examples_of
+from quantdrift.engine.calibration.whole_model import (
+    block_list,
+    check_blocks,
+    examples_of,
+    transformers_model,
+)
 from quantdrift.errors import UnsupportedError
 
 BERT = zoo_model("bert")

@@ -10,12 +10,11 @@ import torch
 from model_zoo import ZOO, ZooModel, zoo_model
 from torch import Tensor, nn
 
-from quantdrift.calibration.driver import LayerCandidate, quantize_in_order
-from quantdrift.calibration.taps import plain_products
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.layers import LinearLayer, find_linears
-from quantdrift.quantizers import Moments, QuantizedWeight
-from quantdrift.quantizers.rtn import RoundToNearest, quantize_rtn
+from quantdrift.engine.calibration.in_order import LayerCandidate, plain_products, quantize_in_order
+from quantdrift.engine.layers import LinearLayer, find_linears
+from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
+from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
+from quantdrift.engine.weights import weights_fingerprint
 
 BITS, GROUP = 3, 16
 RTN = RoundToNearest(bits=BITS, group_size=GROUP)

@@ -23,9 +23,10 @@ from classifier_samples import (
 )
 from sentence_transformers import SentenceTransformer
 
+from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.errors import DataError, MissingExtraError, UnsupportedError
-from quantdrift.models.classifier import is_classifier, load_classifier
-from quantdrift.models.resolve import ModelSource, resolve
+from quantdrift.models.classifier_config import is_classifier
+from quantdrift.models.named import ModelSource, resolve
 
 TEXTS = ("the court ruled", "goal", "a painter of the museum of the red match scored a goal")
 

@@ -30,13 +30,14 @@ from classifier_samples import (
 from sentence_transformers import CrossEncoder
 from torch import nn
 
+from quantdrift.engine.encoders.classifier import load_classifier
+from quantdrift.engine.heads import find_head, head_by_trace
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.classifier import is_classifier, load_classifier
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.head import find_head, head_by_trace
-from quantdrift.models.layers import find_linears
-from quantdrift.models.resolve import ModelSource, resolve
-from quantdrift.pair import QuantizedPair
+from quantdrift.models.classifier_config import is_classifier
+from quantdrift.models.named import ModelSource, resolve
 from quantdrift.spec import parse_scheme
 
 TEXTS = ("the court ruled", "goal", "a painter of the museum of the red match scored a goal")

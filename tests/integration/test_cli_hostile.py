@@ -17,11 +17,11 @@ from hostile_text import HOSTILE, check_clean, check_json
 from quantdrift_pytest.errors import in_short
 
 from quantdrift.display import json_text
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.errors import DataError
-from quantdrift.measurement.assembly import assemble
+from quantdrift.patching import errors_in_one_line
 from quantdrift.runs import write_run
-from quantdrift.scoring import score_matrix
-from quantdrift.uncaught import errors_in_one_line
 from quantdrift_lm_eval.careful import warn
 from quantdrift_mteb.watching import Watch
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from quantdrift.cli import main
+from quantdrift.compare.contenders import fit_effective_scale
 from quantdrift.evidence import Evidence, Top
 from quantdrift.records import sealed
 from quantdrift.runs import write_run
-from quantdrift.theory import fit_effective_scale
 
 Cli = Callable[..., tuple[int, str, str]]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tiny_command_line import Run, one_thread, place, quantdrift
 
-from quantdrift.allocation import predict_job
-from quantdrift.allocation.gradients import one_pass
+from quantdrift.engine.sensitivity import gradients as one_pass
+from quantdrift.engine.sensitivity import jobs as predict_job
 
 __all__ = ["one_thread", "place", "quantdrift"]  # fixtures
 
@@ -90,7 +90,7 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(
     def loaded(*_: object, **__: object) -> None:
         pytest.fail("a model was loaded")
 
-    monkeypatch.setattr("quantdrift.measurement.job.load_encoder", loaded)
+    monkeypatch.setattr("quantdrift.engine.run.load_encoder", loaded)
     for args, said in (
         (("TINY@W4", *DATA), "expected a model without a scheme"),
         (("TINY", *DATA, "--widths", "4"), "at least two whole numbers from 2 to 8"),

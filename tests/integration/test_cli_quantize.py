@@ -13,8 +13,8 @@ from sentence_transformers import SentenceTransformer
 from quantdrift.cli import Interrupted
 from quantdrift.cli.quantize import QuantizeOptions, quantize_command
 from quantdrift.errors import QuantDriftError, RunError, UnsupportedError
-from quantdrift.saving import folder as folders
-from quantdrift.saving.folder import read_record
+from quantdrift.models import saved as folders
+from quantdrift.models.saved import read_record
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_what_stays_at_full_precision_is_said_and_a_name_that_means_a_model_is_s
     options: QuantizeOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left_out = {f"layer {number}": "shares its weight" for number in range(6)}
-    monkeypatch.setattr("quantdrift.models.quantizable.left_out", lambda _: left_out)
+    monkeypatch.setattr("quantdrift.engine.heads.left_out", lambda _: left_out)
     quantize_command(replace(options, out=Path("minilm")))
     shown = capsys.readouterr().out
     assert "left at full precision: layer 0, layer 1, layer 2, layer 3 and 2 more\n" in shown
@@ -120,7 +120,7 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(
     def loaded(*_: object, **__: object) -> None:
         pytest.fail("a model was loaded")
 
-    monkeypatch.setattr("quantdrift.saving.make.load_encoder", loaded)
+    monkeypatch.setattr("quantdrift.engine.saving.save.load_encoder", loaded)
     with pytest.raises(kind, match=said):
         quantize_command(replace(options, **changed))  # type: ignore[arg-type]  # of several types
 

@@ -14,12 +14,11 @@ import pytest
 
 import quantdrift
 from quantdrift.cli import main
-from quantdrift.evidence import Evidence
-from quantdrift.evidence_file import read_evidence
-from quantdrift.measurement.assembly import assemble
-from quantdrift.measurement.from_logits import evidence_of_logits
+from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
+from quantdrift.evidence import Evidence, read_evidence
 from quantdrift.runs import write_run
-from quantdrift.scoring import score_matrix
 
 Cli = Callable[..., tuple[int, str, str]]
 N, CLASSES = 300, ("cat", "dog", "owl")

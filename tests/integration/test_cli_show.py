@@ -17,16 +17,14 @@ from tiny_command_line import Run as Command
 from tiny_command_line import one_thread, place, quantdrift
 
 from quantdrift.cli import main
-from quantdrift.datasets.folder import read_search_folder
-from quantdrift.datasets.labelled import ClassificationDataset, Labelled
+from quantdrift.datasets.labelled import ClassificationDataset, Labelled, read_search_folder
+from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.engine.run import describe_data, describe_labelled
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.evidence import Judgements
 from quantdrift.finished.texts import read_texts
-from quantdrift.measurement.assembly import assemble
-from quantdrift.measurement.classification_job import describe_labelled
-from quantdrift.measurement.from_logits import evidence_of_logits
-from quantdrift.measurement.job import describe_data
 from quantdrift.runs import Run, write_run
-from quantdrift.scoring import score_matrix
 
 __all__ = ["one_thread", "place", "quantdrift"]
 

@@ -17,14 +17,14 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
 from sklearn.linear_model import LogisticRegression
 
-from quantdrift.datasets.classification import ClassificationDataset, Labelled
-from quantdrift.measurement.contrast import Contrast, Places, run_contrast
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.encoding import Settings
+from quantdrift.datasets.labelled import ClassificationDataset, Labelled
+from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.engine.neighbours import Contrast, Places, run_contrast
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.metrics import parse_metric
-from quantdrift.models.resolve import resolve
-from quantdrift.models.sentence_encoder import load_encoder
-from quantdrift.pair import QuantizedPair
+from quantdrift.models.named import resolve
 from quantdrift.perturbation import flips
 from quantdrift.progress import Silent
 from quantdrift.spec import parse

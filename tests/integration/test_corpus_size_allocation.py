@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tiny_command_line import N_DOCS, N_QUERIES, Run, one_thread, place, quantdrift
 
-from quantdrift.allocation.retrieval_problem import draw_queries
-from quantdrift.evidence_file import read_evidence
+from quantdrift.engine.sensitivity.problem import draw_queries
+from quantdrift.evidence import read_evidence
 
 __all__ = ["one_thread", "place", "quantdrift"]  # fixtures
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.retrieval import Settings
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.progress import Silent
 from quantdrift.spec import parse
 
@@ -68,7 +68,7 @@ def test_figures(
     tmp_path: Path,
 ) -> None:
     """Within one query: another library may round another way in the last digit."""
-    from quantdrift.measurement.job import run_spec  # noqa: PLC0415 -- loads torch, for nothing when skipped
+    from quantdrift.engine.run import run_spec  # noqa: PLC0415 -- loads torch, for nothing when skipped
 
     run = run_spec(
         parse(f"minilm@{scheme}"),

@@ -11,12 +11,12 @@ from model_zoo import ZOO, Batch, ZooModel, zoo_model
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.allocation.criteria import base, criterion
-from quantdrift.allocation.criteria.input_moments import input_moments
-from quantdrift.allocation.problem import Batch as Rows
-from quantdrift.allocation.problem import GapProblem
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.layers import LinearLayer, find_linears
+from quantdrift.engine.layers import LinearLayer, find_linears
+from quantdrift.engine.sensitivity import criteria as base
+from quantdrift.engine.sensitivity.criteria import criterion, input_moments
+from quantdrift.engine.sensitivity.problem import Batch as Rows
+from quantdrift.engine.sensitivity.problem import GapProblem
+from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.progress import Silent
 
 DATA_FREE = ("reconstruction", "sqnr", "depth", "random")

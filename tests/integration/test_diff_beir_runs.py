@@ -14,12 +14,12 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from beir_samples import dataset_of, exact, model, qrels_of, save_encoder, texts
 
 from quantdrift import perturbation
+from quantdrift.engine.run import run_spec
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import RunError
 from quantdrift.finished.diff import diff_runs
-from quantdrift.finished.readers.formats import read_finished
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.job import run_spec
-from quantdrift.measurement.retrieval import Settings
+from quantdrift.finished.readers import read_finished
 from quantdrift.progress import Silent
 from quantdrift.spec import parse
 from quantdrift_beir import QuantizedPair

@@ -23,10 +23,8 @@ from mteb_samples import (
 )
 
 from quantdrift.errors import DataError
-from quantdrift.finished.diff import PartDiff, diff_runs
-from quantdrift.finished.pooled import estimate_of
-from quantdrift.finished.readers.formats import read_finished
-from quantdrift.finished.readers.qrels import read_qrels
+from quantdrift.finished.diff import PartDiff, diff_runs, estimate_of
+from quantdrift.finished.readers import read_finished, read_qrels
 from quantdrift.metrics import parse_metric
 
 Results = dict[str, dict[str, float]]

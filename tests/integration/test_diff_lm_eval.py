@@ -11,9 +11,8 @@ from lm_eval.loggers import EvaluationTracker
 from lm_eval_samples_maker import N, evaluate, save_model, write_tasks
 
 from quantdrift.errors import RunError
-from quantdrift.finished.diff import Diff, diff_runs
-from quantdrift.finished.pooled import change_of, estimate_of
-from quantdrift.finished.readers.formats import read_finished
+from quantdrift.finished.diff import Diff, change_of, diff_runs, estimate_of
+from quantdrift.finished.readers import read_finished
 from quantdrift.metrics import parse_metric
 
 CHOSEN = ("questions", "last_word", "texts", "sums")

@@ -23,7 +23,7 @@ from endpoint_samples import many
 from versus_samples import SLOW
 
 from quantdrift.cli import main
-from quantdrift.measurement.embeddings import CHUNK_ELSEWHERE
+from quantdrift.engine.store import CHUNK_ELSEWHERE
 
 Command = Callable[..., int]
 
@@ -119,7 +119,7 @@ def test_what_is_wrong_is_said_in_a_line(
 def test_long_waits_are_told_unless_it_is_to_be_quiet(
     server: Server, command: Command, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("quantdrift.models.endpoint.retries.TOLD_WAIT", 0.0)
+    monkeypatch.setattr("quantdrift.engine.encoders.server_client.TOLD_WAIT", 0.0)
 
     def busy(request: Request) -> None:
         request.reply(429, {"error": "busy"}, retry_after="0.01")

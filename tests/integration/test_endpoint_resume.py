@@ -18,7 +18,7 @@ from embedding_server import Server, of_letters, of_odd_letters, serving
 from endpoint_samples import many, run_servers
 
 from quantdrift import perturbation
-from quantdrift.measurement import embeddings
+from quantdrift.engine import store as embeddings
 from quantdrift.runs import Run
 
 
@@ -54,7 +54,7 @@ class Interrupting:
 def test_a_run_that_was_interrupted_goes_on_where_it_was(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quantdrift.measurement.encoding.CHUNK_ELSEWHERE", 32)
+    monkeypatch.setattr("quantdrift.engine.search.CHUNK_ELSEWHERE", 32)
     data, cache = many(100), tmp_path / "cache"
     stopped = Interrupting("candidate: document embeddings", 64)
     with pytest.raises(KeyboardInterrupt):

@@ -22,13 +22,13 @@ from versus_samples import DATASET, DOCUMENTS, QUERIES, SETTINGS, check, run_two
 
 from quantdrift import perturbation
 from quantdrift.cli.tables import print_run
+from quantdrift.compare.law import law_runs
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.run import run_spec
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.job import run_spec
 from quantdrift.origin import Origin
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
-from quantdrift.report.law_runs import law_runs
 from quantdrift.runs import Run
 from quantdrift.spec import parse, parse_scheme
 

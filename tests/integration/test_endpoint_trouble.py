@@ -29,13 +29,11 @@ from embedding_server import (
 from endpoint_samples import AT_ONCE, many, run_servers
 
 from quantdrift import perturbation
+from quantdrift.engine.encoders.server_client import EndpointClient, Key, Patience
 from quantdrift.errors import QuantDriftError, ServerError
-from quantdrift.models.endpoint.address import read_endpoint
-from quantdrift.models.endpoint.client import EndpointClient
-from quantdrift.models.endpoint.key import Key
-from quantdrift.models.endpoint.retries import Patience
 from quantdrift.records import parse_json
 from quantdrift.runs import Run
+from quantdrift.spec import read_endpoint
 
 KNOWN = 3
 """Requests that tell which model it is."""

@@ -19,10 +19,9 @@ from candidate_samples import TEXTS, tiny, tokenizer
 from torch import nn
 from transformers import BertForSequenceClassification
 
-from quantdrift.allocation.export.base import export_allocation, usage_of
-from quantdrift.allocation.export.registry import exporter
-from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
-from quantdrift.models.layers import find_linears, modules_of
+from quantdrift.allocation.exports import export_allocation, exporter, usage_of
+from quantdrift.allocation.record import AllocatedLayer, Allocation
+from quantdrift.engine.layers import find_linears, modules_of
 
 WIDE = "encoder.layer.0.output.dense"
 LEFT = "encoder.layer.1.attention.self.key"

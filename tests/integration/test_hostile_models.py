@@ -25,14 +25,14 @@ from rerank_samples import save_cross_encoder
 from safetensors.torch import load_file, save_file
 from versus_samples import DATASET, SETTINGS, run_two
 
+from quantdrift.engine.encoders.classifier import load_classifier
+from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
+from quantdrift.engine.encoders.sentence import pick_device
+from quantdrift.engine.encoders.vetting import vet
+from quantdrift.engine.run import run_spec
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.job import run_spec
-from quantdrift.models.classifier import load_classifier
-from quantdrift.models.cross_encoder import load_cross_encoder
-from quantdrift.models.resolve import ModelSource, resolve
-from quantdrift.models.sentence_encoder import pick_device
-from quantdrift.models.vetting import vet
+from quantdrift.models.named import ModelSource, resolve
 from quantdrift.progress import Silent
 from quantdrift.spec import parse
 

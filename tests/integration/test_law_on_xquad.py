@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from quantdrift import perturbation
-from quantdrift.comparison import compare_runs
+from quantdrift.compare.contenders import predicted_by_contender_count
+from quantdrift.compare.law import law_point, spearman
+from quantdrift.compare.two_runs import compare_runs
 from quantdrift.metrics import parse_metric
 from quantdrift.runs import Run, find_runs
-from quantdrift.theory import law_point, predicted_by_contender_count, spearman
 
 XQUAD = Path(__file__).parents[2] / "../shared/data/retrieval/xquad_en"
 if not XQUAD.is_dir():
@@ -32,9 +33,9 @@ SCHEMES = ("W8-channel", "W4-g64", "W4-channel", "W3-channel")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     from quantdrift.datasets.retrieval import read_beir_folder  # noqa: PLC0415 -- loads torch
-    from quantdrift.measurement.embeddings import EmbeddingStore  # noqa: PLC0415
-    from quantdrift.measurement.job import run_spec  # noqa: PLC0415
-    from quantdrift.measurement.steps import Settings  # noqa: PLC0415
+    from quantdrift.engine.run import run_spec  # noqa: PLC0415
+    from quantdrift.engine.search import Settings  # noqa: PLC0415
+    from quantdrift.engine.store import EmbeddingStore  # noqa: PLC0415
     from quantdrift.progress import Silent  # noqa: PLC0415
     from quantdrift.spec import parse  # noqa: PLC0415
 

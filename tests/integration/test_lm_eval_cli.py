@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from quantdrift.cli.harness import harness_command
 from quantdrift.errors import MissingExtraError, UnsupportedError
-from quantdrift.finished.lm_eval.samples import pair_samples
-from quantdrift.uncaught import errors_in_one_line
+from quantdrift.finished.lm_eval_evidence import pair_samples
+from quantdrift.patching import errors_in_one_line
 from quantdrift_lm_eval import cli
 
 slow = pytest.mark.skipif(

@@ -16,11 +16,10 @@ pytest.importorskip("lm_eval")
 from lm_eval.models.huggingface import HFLM
 from lm_eval_samples_maker import KINDS, evaluate, save_model, write_tasks
 
-from quantdrift.finished.lm_eval.figures import per_document
-from quantdrift.finished.lm_eval.samples import pair_samples
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.finished.lm_eval_evidence import pair_samples, per_document
 from quantdrift.metrics import measure, parse_metric
 from quantdrift.metrics.keys import key_of
-from quantdrift.pair import QuantizedPair
 from quantdrift.runs import find_runs
 from quantdrift.spec import parse_scheme
 from quantdrift_lm_eval.model import QuantizedPairLM

@@ -17,9 +17,9 @@ pytest.importorskip("lm_eval")
 from lm_eval.models.huggingface import HFLM
 from lm_eval_samples_maker import evaluate
 
-from quantdrift.finished.lm_eval.samples import pair_samples
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.finished.lm_eval_evidence import pair_samples
 from quantdrift.metrics import measure, parse_metric
-from quantdrift.pair import QuantizedPair
 from quantdrift.spec import parse_scheme
 
 DATA = Path(__file__).parents[3] / "shared" / "data"

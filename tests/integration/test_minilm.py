@@ -17,13 +17,13 @@ import torch
 
 from quantdrift import perturbation
 from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.run import run_spec
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import default_store
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.embeddings import default_store
-from quantdrift.measurement.job import run_spec
-from quantdrift.measurement.retrieval import Settings
-from quantdrift.models.resolve import resolve
-from quantdrift.models.sentence_encoder import SentenceEncoder, load_encoder
-from quantdrift.pair import QuantizedPair
+from quantdrift.models.named import resolve
 from quantdrift.progress import Silent
 from quantdrift.runs import Run, read_run
 from quantdrift.spec import parse, parse_scheme

@@ -11,10 +11,9 @@ from model_zoo import ZOO, ZooModel, zoo_model
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from quantdrift.bits import count_bits
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.layers import LinearLayer, find_linears, left_out
-from quantdrift.models.reach import WeightUse
+from quantdrift.engine.bits import count_bits
+from quantdrift.engine.layers import LinearLayer, WeightUse, find_linears, left_out
+from quantdrift.engine.weights import weights_fingerprint
 
 every_model = pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)
 MIXTURES = ["qwen3-moe", "gpt-oss"]

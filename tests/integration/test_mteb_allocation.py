@@ -22,7 +22,7 @@ from mteb_samples import (
     split_data,
 )
 
-from quantdrift.allocation.stored.record_file import write_allocation
+from quantdrift.allocation.record import write_allocation
 from quantdrift.errors import UnsupportedError
 
 

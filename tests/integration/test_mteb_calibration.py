@@ -26,11 +26,11 @@ from mteb_samples import (
     text,
 )
 
-from quantdrift.calibration.sample import Sample
+from quantdrift.engine.calibration.sample import Sample
+from quantdrift.engine.layers import modules_of
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.errors import DataError, SpecError, UnsupportedError
-from quantdrift.models.layers import modules_of
-from quantdrift.models.resolve import ModelSource
-from quantdrift.pair import QuantizedPair
+from quantdrift.models.named import ModelSource
 from quantdrift.progress import Silent
 from quantdrift.runs import read_run
 from quantdrift.spec import parse, parse_scheme

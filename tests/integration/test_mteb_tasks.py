@@ -29,8 +29,8 @@ from mteb_samples import (
     stock,
 )
 
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.errors import UnsupportedError
-from quantdrift.pair import QuantizedPair
 from quantdrift.runs import read_run
 from quantdrift.spec import parse_scheme
 

@@ -12,14 +12,14 @@ from model_zoo import ZOO, Batch, ZooModel, zoo_model
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.allocation import problem as problems
-from quantdrift.allocation.criteria.base import Setting, rounding_error
-from quantdrift.allocation.gradients.one_pass import contributions
-from quantdrift.allocation.problem import GapProblem
-from quantdrift.calibration.taps import plain_products
+from quantdrift.engine.calibration.in_order import plain_products
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.sensitivity import problem as problems
+from quantdrift.engine.sensitivity.criteria import Setting, rounding_error
+from quantdrift.engine.sensitivity.gradients import contributions
+from quantdrift.engine.sensitivity.problem import GapProblem
+from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.layers import find_linears
 from quantdrift.progress import Silent
 
 STEP = 1e-3

@@ -24,14 +24,14 @@ from torch import nn
 from versus_samples import run_two
 
 from quantdrift.cli.quantize import QuantizeOptions, quantize_command
+from quantdrift.engine.encoders.onnx import load_onnx
+from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.saving import onnx as onnx_export
+from quantdrift.engine.saving.candidate import in_place
+from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import RunError
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.onnx_encoder import load_onnx
-from quantdrift.models.sentence_encoder import SentenceEncoder
-from quantdrift.quantizers.rtn import quantize_rtn
-from quantdrift.saving import onnx_export
-from quantdrift.saving.candidate import in_place
-from quantdrift.saving.folder import read_record
+from quantdrift.models.saved import read_record
 
 ir = pytest.importorskip("onnx_ir")
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -22,11 +22,12 @@ import transformers as hf
 from candidate_samples import WORDS, apart, candidate, embed, encoder, rich
 from onnx_samples import load, one_thread, save
 
-from quantdrift.models.resolve import resolve
-from quantdrift.models.sentence_encoder import load_encoder
-from quantdrift.quantizers.rtn import quantize_rtn
-from quantdrift.saving import onnx_export, onnx_folder
-from quantdrift.saving.candidate import in_place
+from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.saving import onnx as onnx_export
+from quantdrift.engine.saving import onnx as onnx_folder
+from quantdrift.engine.saving.candidate import in_place
+from quantdrift.models.named import resolve
 
 __all__ = ["one_thread"]  # a fixture
 

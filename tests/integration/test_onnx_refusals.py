@@ -12,9 +12,9 @@ from candidate_samples import candidate
 from onnx_samples import graph_of_the_reference, load, one_export, one_thread, save
 from torch import nn
 
+from quantdrift.engine.encoders.onnx import load_onnx
+from quantdrift.engine.saving import onnx as onnx_folder
 from quantdrift.errors import MissingExtraError, RunError, UnsupportedError
-from quantdrift.models.onnx_encoder import load_onnx
-from quantdrift.saving import onnx_folder
 
 ir = pytest.importorskip("onnx_ir")
 

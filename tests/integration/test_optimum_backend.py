@@ -18,20 +18,20 @@ from model_zoo import ZooModel, zoo_model
 from model_zoo_parts import decoder
 from torch import Tensor, nn
 
-from quantdrift.calibration.driver import LayerCandidate
-from quantdrift.calibration.made import MadeLayers, make_layers
-from quantdrift.calibration.sample import Sample
-from quantdrift.calibration.text_examples import examples_of
+from quantdrift.engine.calibration.candidate import MadeLayers, make_layers
+from quantdrift.engine.calibration.in_order import LayerCandidate
+from quantdrift.engine.calibration.sample import Sample
+from quantdrift.engine.calibration.whole_model import examples_of
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.quantizers.base import Moments
+from quantdrift.engine.quantizers.gptq import Gptq
+from quantdrift.engine.quantizers.libraries import import_gptqmodel
+from quantdrift.engine.quantizers.optimum_gptq import OptimumGptq
+from quantdrift.engine.quantizers.registry import layer_quantizer, methods_of
+from quantdrift.engine.weights import left_as_it_was, weights_fingerprint
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.layers import find_linears
-from quantdrift.models.left_as_it_was import left_as_it_was
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
-from quantdrift.quantizers import Moments, layer_quantizer, methods_of
-from quantdrift.quantizers.gptq import Gptq
-from quantdrift.quantizers.optimum_gptq import OptimumGptq
-from quantdrift.quantizers.quiet_imports import import_gptqmodel
 from quantdrift.spec import parse_scheme
 
 BERT, LLAMA, GPT2 = zoo_model("bert"), zoo_model("llama"), zoo_model("gpt2")

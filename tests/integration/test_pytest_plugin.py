@@ -20,14 +20,14 @@ from pytest_suites import PLUGIN, QUERIES, write_corpus
 
 import quantdrift_pytest.assertion
 import quantdrift_pytest.drift
-from quantdrift.datasets.folder import read_folder
-from quantdrift.measurement.dispatch import measure
-from quantdrift.measurement.embeddings import EmbeddingStore, default_store
-from quantdrift.measurement.encoding import Settings
+from quantdrift.datasets.labelled import read_folder
+from quantdrift.engine.run import run_pair
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.progress import Silent
 from quantdrift.records import sealed
 from quantdrift.runs import read_run
-from quantdrift.versus import parse_pair
+from quantdrift.spec import parse_pair
 from quantdrift_pytest import measuring
 
 pytest_plugins = "pytester"
@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     write_corpus(folder / "data" / "small")
     for spec, name in RUNS.items():
-        measure(
+        run_pair(
             parse_pair(spec),
             read_folder(folder / "data" / "small"),
             out=folder / name,

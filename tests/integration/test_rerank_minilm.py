@@ -16,7 +16,7 @@ from sentence_transformers import CrossEncoder
 from tiny_command_line import Run, one_thread, place, quantdrift
 
 from quantdrift.datasets.retrieval import read_beir_folder
-from quantdrift.models.resolve import resolve
+from quantdrift.models.named import resolve
 from quantdrift.runs import read_run
 
 __all__ = ["one_thread", "place", "quantdrift"]

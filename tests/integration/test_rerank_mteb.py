@@ -28,12 +28,12 @@ from sentence_transformers import CrossEncoder
 from torch import nn
 
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.datasets.shortlist import Shortlist
+from quantdrift.engine.run import run_reranking
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import UnsupportedError
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.encoding import Settings
-from quantdrift.measurement.rerank_job import run_reranking
+from quantdrift.finished.shortlist import Shortlist
 from quantdrift.progress import Silent
 from quantdrift.runs import Run, find_runs
 from quantdrift.spec import parse

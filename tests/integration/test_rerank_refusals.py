@@ -17,10 +17,10 @@ from sentence_transformers import CrossEncoder
 from tiny_command_line import Run, one_thread, place, quantdrift
 from torch import nn
 
+from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
+from quantdrift.engine.encoders.sentence import pick_device
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.cross_encoder import load_cross_encoder
-from quantdrift.models.resolve import resolve
-from quantdrift.models.sentence_encoder import pick_device
+from quantdrift.models.named import resolve
 
 __all__ = ["one_thread", "place", "quantdrift"]
 

@@ -24,7 +24,7 @@ from rerank_samples import (
 from tiny_command_line import Run, one_thread, place, quantdrift
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.models.cross_encoder import CrossEncoderModel
+from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
 from quantdrift.runs import read_run
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -177,7 +177,7 @@ def test_a_killed_run_goes_on_where_it_stopped(
     quantdrift: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "own"))
-    monkeypatch.setattr("quantdrift.measurement.embeddings.CHUNK", 16)
+    monkeypatch.setattr("quantdrift.engine.store.CHUNK", 16)
     counts: list[int] = []
     scores = CrossEncoderModel.scores
 

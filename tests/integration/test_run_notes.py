@@ -13,7 +13,7 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 
 from tiny_command_line import N_DOCS, Run, one_thread, place, quantdrift
 
-from quantdrift.measurement.encoding import same_share
+from quantdrift.engine.search import same_share
 
 __all__ = ["one_thread", "place", "quantdrift"]
 

@@ -15,15 +15,15 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import AutoModel
 
+from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.saving.candidate import in_place
+from quantdrift.engine.saving.save import save_candidate
+from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.resolve import resolve
-from quantdrift.models.sentence_encoder import load_encoder
+from quantdrift.models.named import resolve
+from quantdrift.models.saved import read_record
 from quantdrift.progress import Silent
-from quantdrift.quantizers.rtn import quantize_rtn
-from quantdrift.saving.candidate import in_place
-from quantdrift.saving.folder import read_record
-from quantdrift.saving.save import save_candidate
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -13,16 +13,15 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from quantdrift.datasets.classification import read_classification_folder
+from quantdrift.conformal import observe, split_conformal_threshold
+from quantdrift.datasets.labelled import read_classification_folder
+from quantdrift.engine.neighbours import Places, run_contrast
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.contrast import Places, run_contrast
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.encoding import Settings
 from quantdrift.progress import Silent
 from quantdrift.spec import parse
-from quantdrift.stability import certify
-from quantdrift.stability.nonconformity import observe
-from quantdrift.stability.threshold import split_conformal_threshold
+from quantdrift.trust.certify import certify
 
 SST2 = Path(__file__).parents[2] / "../shared/data/classification/sst2"
 if not (SST2 / "test.jsonl").is_file():

@@ -16,12 +16,13 @@ import transformers as hf
 from classifier_samples import CPU, close, images
 from torch import nn
 
+from quantdrift.engine.encoders.classifier import load_classifier
+from quantdrift.engine.heads import Head, find_head
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.classifier import is_classifier, load_classifier
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.head import Head, find_head
-from quantdrift.models.resolve import resolve
-from quantdrift.pair import QuantizedPair
+from quantdrift.models.classifier_config import is_classifier
+from quantdrift.models.named import resolve
 from quantdrift.spec import parse_scheme
 
 

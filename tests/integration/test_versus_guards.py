@@ -13,11 +13,11 @@ from safetensors.torch import load_file, save_file
 from versus_samples import run_two
 
 from quantdrift import perturbation
+from quantdrift.engine.saving.save import save_candidate
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.measurement.embeddings import EmbeddingStore
 from quantdrift.progress import Silent
 from quantdrift.runs import Run
-from quantdrift.saving.save import save_candidate
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from rerank_samples import save_cross_encoder
 from versus_samples import DATASET, run_two
 
 from quantdrift import perturbation
+from quantdrift.engine.encoders.server import Servers
+from quantdrift.engine.run import open_server
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.versus_server import open_server
-from quantdrift.models.endpoint.encoder import Servers
-from quantdrift.versus import Versus
+from quantdrift.spec import Versus
 
 
 @pytest.fixture(scope="module")

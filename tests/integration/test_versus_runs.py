@@ -22,16 +22,15 @@ from versus_samples import DATASET, DOCUMENTS, SETTINGS, SLOW, check, run_two, s
 
 from quantdrift import perturbation
 from quantdrift.cli import main
+from quantdrift.compare.contenders import contender_groups
+from quantdrift.compare.law import law_runs
+from quantdrift.engine.encoders import checkpoint as checkpoint_loading
+from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.run import run_spec
+from quantdrift.engine.saving.save import make_candidate, save_candidate
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import MissingExtraError, QuantDriftError, UnsupportedError
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.job import run_spec
-from quantdrift.models import checkpoint_loading
-from quantdrift.models.sentence_encoder import SentenceEncoder
 from quantdrift.progress import Silent
-from quantdrift.report.contender_groups import contender_groups
-from quantdrift.report.law_runs import law_runs
-from quantdrift.saving.make import make_candidate
-from quantdrift.saving.save import save_candidate
 from quantdrift.spec import parse
 
 

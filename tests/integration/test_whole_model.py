@@ -10,13 +10,17 @@ import torch
 import transformers as hf
 from torch import Tensor, nn
 
-from quantdrift.calibration.driver import LayerCandidate
-from quantdrift.calibration.text_examples import examples_of, taken_apart
-from quantdrift.calibration.whole_model import WholeModelQuantizer, quantize_whole_model
+from quantdrift.engine.calibration.in_order import LayerCandidate
+from quantdrift.engine.calibration.whole_model import (
+    WholeModelQuantizer,
+    examples_of,
+    quantize_whole_model,
+    taken_apart,
+)
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
+from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.layers import find_linears
-from quantdrift.quantizers import Moments, QuantizedWeight
-from quantdrift.quantizers.rtn import RoundToNearest, quantize_rtn
 
 RTN = RoundToNearest(bits=3, group_size=None)
 IDS = torch.tensor([[5, 6, 7, 0], [8, 9, 0, 0], [0, 3, 4, 5]])

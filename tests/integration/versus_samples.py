@@ -14,12 +14,12 @@ from torch import Tensor
 
 from quantdrift import perturbation
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.retrieval import Settings
-from quantdrift.measurement.versus_job import run_versus
+from quantdrift.engine.run import run_versus
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.progress import Silent
 from quantdrift.runs import Run
-from quantdrift.versus import Versus
+from quantdrift.spec import Versus
 
 QUERIES = ("Which animal gives milk?", "How is bread baked?", "Why did the engine stop?")
 DOCUMENTS = (

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from quantdrift.conformal import calibrates
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence, Noise
-from quantdrift.measurement.assembly import assemble
-from quantdrift.scoring import score_matrix
-from quantdrift.stability.held_out import calibrates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.assembly import assemble
 from quantdrift.metrics import parse_metric
-from quantdrift.scoring import score_matrix
 
 Scores = NDArray[np.float64]
 Pair = tuple[Scores, Scores]

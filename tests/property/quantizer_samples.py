@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.quantizers.base import Moments, QuantizedWeight
-from quantdrift.quantizers.gptq import Gptq
-from quantdrift.quantizers.hqq import HQQ
-from quantdrift.quantizers.quiet_imports import AUTO_GPTQ, AUTOAWQ, GPTQMODEL
+from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
+from quantdrift.engine.quantizers.gptq import Gptq
+from quantdrift.engine.quantizers.hqq import HQQ
+from quantdrift.engine.quantizers.libraries import AUTO_GPTQ, AUTOAWQ, GPTQMODEL
 
 __all__ = [
     "LIBRARIES",

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from paper_adaround import adaround, objective, on_the_grid
 from torch import Tensor
 
-from quantdrift.quantizers import Moments, QuantizedWeight
-from quantdrift.quantizers.adaround import AdaRound
-from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.engine.quantizers.adaround import AdaRound
+from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
+from quantdrift.engine.quantizers.rtn import quantize_rtn
 
 GROUPS = st.none() | st.integers(1, 40)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantdrift.allocation.solving.solver import METHODS, Solution, solve
+from quantdrift.allocation.solver import METHODS, Solution, solve
 
 Problem = tuple[NDArray[np.float64], NDArray[np.int64], tuple[int, ...], float, NDArray[np.int64]]
 

@@ -16,15 +16,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantdrift.allocation.kept import KeptArrays
 from quantdrift.cache import SEAL, array_in, arrays_in, kept_file, read_kept
-from quantdrift.calibration.driver import LayerCandidate
-from quantdrift.calibration.store import CodeStore
-from quantdrift.measurement.embeddings import EmbeddingStore, key_of
-from quantdrift.measurement.probes import fitted_probe
-from quantdrift.models.endpoint.address import Endpoint
-from quantdrift.models.endpoint.identity import identify
-from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.engine.calibration.candidate import CodeStore
+from quantdrift.engine.calibration.in_order import LayerCandidate
+from quantdrift.engine.classes import fitted_probe
+from quantdrift.engine.encoders.server import identify
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.sensitivity.allocate import KeptArrays
+from quantdrift.engine.store import EmbeddingStore, key_of
+from quantdrift.spec import Endpoint
 
 KEY = key_of(of="these tests")
 N, DIM, CHUNK = 10, 3, 4

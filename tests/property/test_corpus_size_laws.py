@@ -22,16 +22,15 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
-from quantdrift.corpus_size.sweep import default_sizes, measure_sizes, nested_subsets, parse_sizes
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
+from quantdrift.engine.search import Arms, Job, Settings, assemble
+from quantdrift.engine.sizes import default_sizes, measure_sizes, nested_subsets, parse_sizes
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.assembly import assemble
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.inputs import Inputs
-from quantdrift.measurement.steps import Arms, Job, Settings
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
-from quantdrift.scoring import Similarity, score_embeddings
 
 DIM = 3
 Floats = NDArray[np.float32]
@@ -89,7 +88,7 @@ def ids_of(arms: Arms, role: str) -> list[str]:
 def small_tiles() -> Iterator[None]:
     """Tiles that these few documents fill more than once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("quantdrift.scoring.streamed.TILE", 16)
+        patch.setattr("quantdrift.engine.scoring.streamed.TILE", 16)
         yield
 
 

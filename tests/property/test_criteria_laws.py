@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from quantdrift.allocation.criteria import criterion
-from quantdrift.allocation.criteria.base import Setting
-from quantdrift.allocation.problem import Batch, GapProblem
-from quantdrift.models.layers import find_linears
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.sensitivity.criteria import Setting, criterion
+from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.progress import Silent
 
 WIDTHS = st.lists(st.integers(2, 8), min_size=2, max_size=4, unique=True).map(

@@ -11,12 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantdrift.models.endpoint.address import read_endpoint
-from quantdrift.models.endpoint.answers import OneInputError
-from quantdrift.models.endpoint.batches import Limit, batches, in_halves, side_by_side
-from quantdrift.models.endpoint.identity import _fingerprint
-from quantdrift.models.endpoint.refusals import TooMuchError
-from quantdrift.versus import Versus, parse_pair
+from quantdrift.engine.encoders.server import Limit, _fingerprint, batches, in_halves, side_by_side
+from quantdrift.engine.encoders.server_client import OneInputError, TooMuchError
+from quantdrift.spec import Versus, parse_pair, read_endpoint
 
 WORDS = st.text(st.characters(categories=("L", "N"), include_characters="-_."), min_size=1)
 PATHS = st.lists(

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantdrift import perturbation
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence
+from quantdrift.finished.contents import FinishedRun, Ranked
 from quantdrift.finished.diff import diff_runs
-from quantdrift.finished.readers.contents import FinishedRun, Ranked
-from quantdrift.measurement.assembly import assemble
 from quantdrift.metrics import default_metrics, measure, parse_metric
-from quantdrift.scoring import score_matrix
 
 Lists = dict[str, dict[str, float]]
 FINITE = st.floats(-4, 4, width=32)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import quantdrift.gate.judge
-import quantdrift.metrics.metric
-import quantdrift.statistics.sign_changes
+import quantdrift.metrics.base
+import quantdrift.statistics.paired
 from quantdrift.gate.baseline import Identity, Snapshot
 from quantdrift.gate.judge import ALPHA, Matched, Verdict, judge_changes, verdict_of
 from quantdrift.gate.rules import SEARCH, parse_rule
@@ -50,11 +50,11 @@ def _only_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (quantdrift.gate.judge, "paired_mean_difference"),
         (quantdrift.gate.judge, "paired_rate_difference"),
-        (quantdrift.metrics.metric, "mean_estimate"),
-        (quantdrift.metrics.metric, "rate_estimate"),
+        (quantdrift.metrics.base, "mean_estimate"),
+        (quantdrift.metrics.base, "rate_estimate"),
     ):
         monkeypatch.setattr(module, name, lambda *_, **__: Estimate(value=0.0))
-    monkeypatch.setattr(quantdrift.statistics.sign_changes, "DRAWN", 999)
+    monkeypatch.setattr(quantdrift.statistics.paired, "DRAWN", 999)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

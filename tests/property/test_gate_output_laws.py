@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from quantdrift.display import clean, code, prose, shown
-from quantdrift.finished.changed import Changed
+from quantdrift.finished.diff import Changed
 from quantdrift.gate.baseline import Identity
 from quantdrift.gate.judge import GateResult, Judgement, Worst
 from quantdrift.gate.output import junit_text, markdown_text, report_json

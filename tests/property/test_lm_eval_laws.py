@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantdrift.finished.lm_eval.samples import pair_samples
+from quantdrift.finished.lm_eval_evidence import pair_samples
 from quantdrift.metrics import parse_metric
 
 N_CHOICES = 4

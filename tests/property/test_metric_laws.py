@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from metric_samples import Pair, Qrels, evidence_of, labelled, pairs, values
+from quantdrift.theory import topk_is_stable
 
 from quantdrift import perturbation
-from quantdrift.theory import topk_is_stable
 
 # --- the theory --------------------------------------------------------------------------------
 

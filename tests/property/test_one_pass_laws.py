@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from quantdrift.allocation.criteria.base import Setting, rounding_error
-from quantdrift.allocation.criteria.gap import CRITERION
-from quantdrift.allocation.gradients.one_pass import contributions
-from quantdrift.allocation.problem import Batch, GapProblem
-from quantdrift.models.layers import find_linears
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.sensitivity.criteria import Setting, rounding_error
+from quantdrift.engine.sensitivity.gap import CRITERION
+from quantdrift.engine.sensitivity.gradients import contributions
+from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.progress import Silent
 
 Array = NDArray[np.float64]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from quantdrift.quantizers.granularity import group_absmax, n_groups, spread
-from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.engine.quantizers.base import group_absmax, n_groups, spread
+from quantdrift.engine.quantizers.rtn import quantize_rtn
 
 # Down to the least normal number times 127 levels: below, a scale has no digits left.
 WEIGHTS = st.floats(-(2.0**60), 2.0**60, width=32).map(lambda x: x if abs(x) > 2.0**-100 else 0.0)

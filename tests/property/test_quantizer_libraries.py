@@ -22,13 +22,13 @@ from quantizer_samples import (
 )
 from torch import Tensor
 
-from quantdrift.models.resolve import resolve
-from quantdrift.quantizers.awq import Awq
-from quantdrift.quantizers.base import Moments
-from quantdrift.quantizers.gptq import BACKENDS, Gptq
-from quantdrift.quantizers.hqq import Hqq
-from quantdrift.quantizers.quiet_imports import import_auto_gptq, import_gptqmodel
-from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.engine.quantizers.awq import Awq
+from quantdrift.engine.quantizers.base import Moments
+from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
+from quantdrift.engine.quantizers.hqq import Hqq
+from quantdrift.engine.quantizers.libraries import import_auto_gptq, import_gptqmodel
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.models.named import resolve
 
 
 def plain_gptqmodel(weight: Tensor, inputs: Tensor, act_order: bool) -> Tensor:

@@ -26,10 +26,10 @@ from quantizer_samples import (
 )
 from torch import Tensor
 
-from quantdrift.quantizers.awq import Awq
-from quantdrift.quantizers.gptq import BACKENDS, Gptq
-from quantdrift.quantizers.hqq import Hqq
-from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.engine.quantizers.awq import Awq
+from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
+from quantdrift.engine.quantizers.hqq import Hqq
+from quantdrift.engine.quantizers.rtn import quantize_rtn
 
 BITS = (2, 3, 4, 8)
 GROUPS = ((256, None), (256, 128), (256, 64), (200, 64))

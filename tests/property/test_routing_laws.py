@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import auc, roc_auc_score
 
-from quantdrift.confidence import CONFIDENCES, confidence_in, confidence_of
+from quantdrift.conformal import CONFIDENCES, confidence_in, confidence_of
+from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.assembly import assemble
-from quantdrift.measurement.from_logits import evidence_of_logits
 from quantdrift.metrics import parse_metric
 from quantdrift.perturbation import flips
-from quantdrift.routing import GapRouter, RoutedModel
-from quantdrift.routing.cost import cost_curve, relative_cost
-from quantdrift.routing.rescored_search import RescoredSearch
-from quantdrift.routing.rescoring import rescore
-from quantdrift.routing.sweep import sweep
-from quantdrift.scoring import score_matrix
+from quantdrift.trust.rescoring import rescore
+from quantdrift.trust.router import GapRouter
+from quantdrift.trust.serving import RescoredSearch, RoutedModel
+from quantdrift.trust.sweep import cost_curve, relative_cost, sweep
 
 
 def classified(reference: Any, candidate: Any, labels: Any) -> Evidence:

@@ -21,15 +21,14 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
-from quantdrift.measurement.assembly import assemble
-from quantdrift.scoring import (
-    ScoreState,
+from quantdrift.engine.scoring.state import ScoreState, merge
+from quantdrift.engine.scoring.streamed import (
     Similarity,
-    merge,
     score_embeddings,
     score_matrix,
     score_ragged,
 )
+from quantdrift.engine.search import assemble
 
 Floats = NDArray[np.float32]
 DIM = 4
@@ -97,7 +96,7 @@ def laid_out(tile: int, block: int, sample: int, prime_from: int) -> Iterator[No
             "_PRIME_SAMPLE": sample,
             "_PRIME_FROM": prime_from,
         }.items():
-            patch.setattr(f"quantdrift.scoring.streamed.{name}", value)
+            patch.setattr(f"quantdrift.engine.scoring.streamed.{name}", value)
         yield
 
 

@@ -14,13 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from quantdrift.confidence import confidence_of
-from quantdrift.measurement.assembly import assemble
+from quantdrift.conformal import (
+    STATISTICS,
+    Statistic,
+    accepts,
+    bounds_gap,
+    confidence_of,
+    observe,
+    split_conformal_threshold,
+    threshold_of,
+)
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.metrics import parse_metric
-from quantdrift.scoring import score_matrix
-from quantdrift.stability import STATISTICS, StabilityCheck, Statistic, certify, observe
-from quantdrift.stability.nonconformity import bounds_gap
-from quantdrift.stability.threshold import accepts, split_conformal_threshold, threshold_of
+from quantdrift.trust.certify import certify
+from quantdrift.trust.check import StabilityCheck
 
 LAW = settings(deadline=None, max_examples=60)
 LEVELS = st.sampled_from([0.05, 0.1, 0.2, 1 / 3, 0.5, 0.9])

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantdrift.theory import (
+from quantdrift.compare.contenders import (
     fit_effective_scale,
     flip_probability,
     flip_probability_limits,

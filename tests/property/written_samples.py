@@ -9,18 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
-from quantdrift.allocation.stored.record_file import read_allocation, write_allocation
+from quantdrift.allocation.record import (
+    AllocatedLayer,
+    Allocation,
+    read_allocation,
+    write_allocation,
+)
+from quantdrift.engine.classes import evidence_of_logits
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.gate.baseline import read_baseline, write_baseline
 from quantdrift.gate.judge import snapshot_for
 from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import target_of_run
-from quantdrift.measurement.from_logits import evidence_of_logits
 from quantdrift.probe import LinearProbe
-from quantdrift.routing import GapRouter
 from quantdrift.runs import EVIDENCE, PROBE, RECORD, read_run, write_run
-from quantdrift.stability import StabilityCheck
+from quantdrift.trust.check import StabilityCheck
+from quantdrift.trust.router import GapRouter
 
 __all__ = ["EVIDENCE", "PROBE", "RECORD", "Written", "write_all"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
+from quantdrift.allocation.record import AllocatedLayer, Allocation
 
 LAYERS = (
     AllocatedLayer(name="l.0.query", shape=(2, 3), width=4, loss=(0.5, 0.0), unit=0),

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.assembly import assemble
 from quantdrift.runs import Run, write_run
-from quantdrift.scoring import score_matrix
 
 N, ITEMS = 60, 12
 RECORD: dict[str, Any] = {

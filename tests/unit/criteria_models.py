@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.allocation.criteria.base import Kept, Setting
-from quantdrift.allocation.problem import Batch, GapProblem
-from quantdrift.models.layers import find_linears
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.sensitivity.criteria import Kept, Setting
+from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.progress import Silent
 
 DIM = 8

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.allocation.criteria.base import Setting
-from quantdrift.allocation.problem import Batch, GapProblem
-from quantdrift.models.layers import find_linears
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.sensitivity.criteria import Setting
+from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.progress import Silent
 
 __all__ = ["linear", "problem_of", "setting_of"]

@@ -8,11 +8,8 @@ from typing import Any
 
 import httpx
 
-from quantdrift.models.endpoint.address import read_endpoint
-from quantdrift.models.endpoint.client import EndpointClient
-from quantdrift.models.endpoint.key import Key
-from quantdrift.models.endpoint.pace import Clock
-from quantdrift.models.endpoint.retries import Patience
+from quantdrift.engine.encoders.server_client import Clock, EndpointClient, Key, Patience
+from quantdrift.spec import read_endpoint
 
 NAME = "openai:https://api.example.org/v1#m"
 OK = {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}

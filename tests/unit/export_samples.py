@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
+from quantdrift.allocation.record import AllocatedLayer, Allocation
 
 BERT = {
     "attention.self.query": (64, 64),

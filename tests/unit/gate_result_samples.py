@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quantdrift.finished.changed import Changed
+from quantdrift.finished.diff import Changed
 from quantdrift.gate.baseline import Identity
 from quantdrift.gate.judge import GateResult, Judgement, Outcome, Worst, verdict_of
 from quantdrift.gate.rules import parse_rule

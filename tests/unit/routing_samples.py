@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence, Noise
-from quantdrift.measurement.assembly import assemble
-from quantdrift.measurement.from_logits import evidence_of_logits
 from quantdrift.runs import Run, write_run
-from quantdrift.scoring import score_matrix
 
 Floats = NDArray[np.float32]
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.calibration.activations import fake_quantize
-from quantdrift.calibration.sample import Sample
+from quantdrift.engine.calibration.in_order import fake_quantize
+from quantdrift.engine.calibration.sample import Sample
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.errors import DataError
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
 from quantdrift.spec import parse_scheme
 

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from quantdrift.engine.quantizers import adaround as adaround_steps
+from quantdrift.engine.quantizers.adaround import AdaRound
+from quantdrift.engine.quantizers.base import Moments
+from quantdrift.engine.quantizers.registry import layer_quantizer
+from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.errors import QuantDriftError
-from quantdrift.quantizers import Moments, adaround_steps, layer_quantizer
-from quantdrift.quantizers.adaround import AdaRound
-from quantdrift.quantizers.rtn import quantize_rtn
 from quantdrift.spec import parse_scheme
 
 

@@ -11,22 +11,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.allocation.criteria.base import Setting
-from quantdrift.allocation.held_out import (
+from quantdrift.allocation.record import AllocatedLayer, Allocation
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.sensitivity.allocate import HeldArrays
+from quantdrift.engine.sensitivity.contest import (
     Contest,
     held_out_queries,
     hold_contest,
+    rivals_of,
+    rounded,
     uniform_width,
 )
-from quantdrift.allocation.kept import HeldArrays
-from quantdrift.allocation.rivals import rivals_of
-from quantdrift.allocation.rounded import rounded
-from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
-from quantdrift.measurement.inputs import Inputs
-from quantdrift.models.layers import find_linears
+from quantdrift.engine.sensitivity.criteria import Setting
 from quantdrift.progress import Silent
-from quantdrift.quantizers.rtn import quantize_rtn
-from quantdrift.scoring import Similarity
 
 N_QUERIES, N_DOCS = 24, 18  # fewer documents than a contest looks at: it sees all of them
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "head")

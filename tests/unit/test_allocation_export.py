@@ -10,11 +10,16 @@ from typing import Any
 import pytest
 from export_samples import allocation, decoder, encoder
 
-from quantdrift.allocation.export.base import export_allocation, usage_of
-from quantdrift.allocation.export.names import anywhere, runtime_layers
-from quantdrift.allocation.export.onnxruntime import node_name
-from quantdrift.allocation.export.registry import EXPORTERS, exporter
-from quantdrift.allocation.stored.record import Allocation
+from quantdrift.allocation.exports import (
+    EXPORTERS,
+    anywhere,
+    export_allocation,
+    exporter,
+    node_name,
+    runtime_layers,
+    usage_of,
+)
+from quantdrift.allocation.record import Allocation
 from quantdrift.errors import UnknownNameError, UnsupportedError
 
 QUERY, KEY = (f"0.model.encoder.layer.0.attention.self.{part}" for part in ("query", "key"))

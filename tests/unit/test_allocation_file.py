@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from allocation_samples import ALLOCATION, LAYERS
 
-from quantdrift.allocation.stored.record_file import read_allocation, write_allocation
+from quantdrift.allocation.record import read_allocation, write_allocation
 from quantdrift.errors import DataError, RunError
 from quantdrift.records import sealed
 

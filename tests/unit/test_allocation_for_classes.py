@@ -11,16 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from quantdrift import perturbation
-from quantdrift.allocation.classification_problem import classification_problem
 from quantdrift.datasets.labelled import ClassificationDataset, Labelled
+from quantdrift.engine.classes import LabelledJob, by_linear, by_logits, measure_classes
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.neighbours import Places, run_contrast
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.search import Settings
+from quantdrift.engine.sensitivity.problem import classification_problem
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.measurement.class_readings import by_linear, by_logits
-from quantdrift.measurement.classification import LabelledJob, measure_classes
-from quantdrift.measurement.contrast import Places, run_contrast
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.encoding import Settings
-from quantdrift.measurement.inputs import Inputs
-from quantdrift.pair import QuantizedPair
 from quantdrift.probe import LinearProbe
 from quantdrift.progress import Silent
 from quantdrift.spec import parse, parse_scheme

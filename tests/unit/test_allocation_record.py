@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from allocation_samples import ALLOCATION, LAYERS
 
-from quantdrift.allocation.stored.fit import check_fits
-from quantdrift.allocation.stored.record import digest
+from quantdrift.allocation.record import check_fits, digest
 from quantdrift.errors import DataError
 
 # --- what it says --------------------------------------------------------------------------------

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quantdrift.allocation.settings import DEFAULT_QUERIES, PreStepSettings, settings_of
+from quantdrift.allocation.solver import DEFAULT_QUERIES, PreStepSettings, settings_of
+from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.errors import DataError, SpecError, UnsupportedError
-from quantdrift.quantizers import methods_of
 from quantdrift.spec import parse_scheme
 
 

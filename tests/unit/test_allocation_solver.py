@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.allocation.solving.solver import METHODS, Solution, solve
+from quantdrift.allocation.solver import METHODS, Solution, solve
 from quantdrift.errors import (
     QuantDriftError,
     ScoreError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantdrift.allocation.solving.units import excluded, runtime_units
+from quantdrift.allocation.solver import excluded, runtime_units
 from quantdrift.errors import QuantDriftError, SpecError, UnknownNameError, UnsupportedError
 
 

@@ -26,6 +26,7 @@ from quantdrift import (
     score_embeddings,
 )
 from quantdrift.datasets.labelled import ClassificationDataset, Labelled
+from quantdrift.engine.search import assemble
 from quantdrift.errors import (
     DataError,
     MissingExtraError,
@@ -36,7 +37,6 @@ from quantdrift.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from quantdrift.measurement.assembly import assemble
 from quantdrift.metrics import MetricError, parse_metric
 
 RNG = np.random.default_rng(0)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from quantdrift import perturbation
+from quantdrift.engine.scoring.state import ScoreState
+from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix
+from quantdrift.engine.search import assemble, with_qrels
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence, Noise, Top
-from quantdrift.measurement.assembly import assemble, with_qrels
 from quantdrift.metrics import measure
-from quantdrift.scoring import ScoreState, Similarity, score_embeddings, score_matrix
 
 ITEMS = [f"d{position}" for position in range(100)]
 

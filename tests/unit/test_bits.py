@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from quantdrift.bits import BitsReport, count_bits
-from quantdrift.models.layers import LinearLayer, find_linears
+from quantdrift.engine.bits import BitsReport, count_bits
+from quantdrift.engine.layers import LinearLayer, find_linears
 from quantdrift.spec import Scheme, parse_scheme
 
 W4_G4, W4_CHANNEL = parse_scheme("W4-g4"), parse_scheme("W4-channel")

@@ -9,7 +9,7 @@ import pytest
 from test_metrics import evidence_of
 from test_more_metrics import THREE
 
-from quantdrift.breakdown import EDGES, breakdown, edges_of
+from quantdrift.compare.buckets import EDGES, breakdown, edges_of
 from quantdrift.metrics import MetricError, parse_metric
 
 FLIP, HARM = parse_metric("flip@1"), parse_metric("harm")

@@ -11,16 +11,16 @@ import pytest
 import torch
 from filelock import FileLock
 
-from quantdrift.allocation.kept import KeptArrays
-from quantdrift.calibration.driver import LayerCandidate
-from quantdrift.calibration.store import CodeStore
 from quantdrift.cli.cache import cache_command
-from quantdrift.measurement.embeddings import EmbeddingStore, key_of
-from quantdrift.measurement.probes import fitted_probe
-from quantdrift.models.endpoint.address import Endpoint
-from quantdrift.models.endpoint.identity import identify
-from quantdrift.quantizers.rtn import quantize_rtn
+from quantdrift.engine.calibration.candidate import CodeStore
+from quantdrift.engine.calibration.in_order import LayerCandidate
+from quantdrift.engine.classes import fitted_probe
+from quantdrift.engine.encoders.server import identify
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.sensitivity.allocate import KeptArrays
+from quantdrift.engine.store import EmbeddingStore, key_of
 from quantdrift.records import whole_file
+from quantdrift.spec import Endpoint
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.calibration.sample import Sample
+from quantdrift.engine.calibration.sample import Sample
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.quantizers.adaround import AdaRound
+from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Progress, Silent
-from quantdrift.quantizers.adaround import AdaRound
 from quantdrift.spec import parse_scheme
 
 SCHEME = "W3-g8-adaround"

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quantdrift.calibration.sample import (
+from quantdrift.engine.calibration.sample import (
     Sample,
     calibration_file,
     calibration_texts,
     draw_sample,
     read_texts,
 )
+from quantdrift.engine.inputs import Inputs
 from quantdrift.errors import DataError, SpecError
-from quantdrift.measurement.inputs import Inputs
 from quantdrift.spec import parse_scheme
 
 

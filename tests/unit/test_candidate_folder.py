@@ -11,7 +11,7 @@ import pytest
 
 from quantdrift import records as whole
 from quantdrift.errors import RunError
-from quantdrift.saving.folder import (
+from quantdrift.models.saved import (
     check_place,
     check_weights,
     digests_of,

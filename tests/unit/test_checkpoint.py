@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from quantdrift.errors import MissingExtraError, UnsupportedError
-from quantdrift.models.checkpoint import NEEDED, find_checkpoint, refuse_missing
-from quantdrift.models.quantization_config import nominal_bits
+from quantdrift.models.checkpoint import NEEDED, find_checkpoint, nominal_bits, refuse_missing
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": ["text"] * 9, "meta": None}

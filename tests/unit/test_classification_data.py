@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.datasets.classification import (
+from quantdrift.datasets.labelled import (
     ClassificationDataset,
     Labelled,
     is_classification_folder,

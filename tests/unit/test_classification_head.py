@@ -11,15 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
-from quantdrift.allocation.stored.record_file import write_allocation
-from quantdrift.calibration.sample import Sample
+from quantdrift.allocation.record import AllocatedLayer, Allocation, write_allocation
+from quantdrift.engine.calibration.sample import Sample
+from quantdrift.engine.heads import Head, find_head, head_by_trace, named_head
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import DataError, UnknownNameError, UnsupportedError
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.head import Head, find_head, head_by_trace, named_head
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
-from quantdrift.quantizers.rtn import quantize_rtn
 from quantdrift.spec import parse, parse_scheme
 
 N_CLASSES = 3

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from quantdrift.engine.encoders.classifier import Classifier, classifier_of
 from quantdrift.errors import ScoreError, UnsupportedError
-from quantdrift.models.classifier import Classifier, classifier_of
 
 
 class Net(nn.Module):

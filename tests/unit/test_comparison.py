@@ -11,7 +11,7 @@ import pytest
 from comparison_samples import ITEMS, N, evidence_of, flipped, run_of, scores
 from numpy.typing import NDArray
 
-from quantdrift.comparison.runs import Comparison, compare_runs
+from quantdrift.compare.two_runs import Comparison, compare_runs
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.runs import Run

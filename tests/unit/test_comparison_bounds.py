@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from comparison_samples import N, evidence_of, flipped, run_of, scores
 
-from quantdrift.comparison.runs import compare_runs
+from quantdrift.compare.two_runs import compare_runs
 from quantdrift.evidence import Deltas
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.runs import Run

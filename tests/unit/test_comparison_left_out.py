@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from comparison_samples import N, evidence_of, flipped, run_of, scores
 
-from quantdrift.comparison.runs import compare_runs
+from quantdrift.compare.two_runs import compare_runs
 from quantdrift.errors import RunError
 from quantdrift.metrics import parse_metric
 from quantdrift.runs import Run

@@ -11,7 +11,7 @@ import torch
 from scipy.special import softmax
 from scipy.stats import entropy
 
-from quantdrift.confidence import (
+from quantdrift.conformal import (
     CONFIDENCES,
     ConfidenceName,
     as_array,
@@ -19,8 +19,8 @@ from quantdrift.confidence import (
     confidence_of,
     softmax_confidence,
 )
+from quantdrift.engine.classes import evidence_of_logits
 from quantdrift.errors import RunError, ScoreError, UnknownNameError
-from quantdrift.measurement.from_logits import evidence_of_logits
 
 SCORES = np.array([[1.0, 4.0, 2.5], [0.0, 0.0, -1.0]])
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from quantdrift import perturbation
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.evidence import Deltas, Evidence
 from quantdrift.finished.rankings import evidence_of_rankings
-from quantdrift.measurement.assembly import assemble
 from quantdrift.metrics import parse_metric
-from quantdrift.scoring import score_matrix
 
 REFERENCE = [
     [9.0, 8.0, 7.0, 6.0],  # epsilon 2: 8, 7 and 6 are less than 4 behind

@@ -11,26 +11,25 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.corpus_size.effect import SizeEffect, compare_sizes
-from quantdrift.corpus_size.job import folder_of, relevant_inside
-from quantdrift.corpus_size.sweep import (
+from quantdrift.compare.corpus_size import SizeEffect, compare_sizes
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.scoring.streamed import Similarity, score_matrix
+from quantdrift.engine.search import Job, Settings, assemble, measure_retrieval
+from quantdrift.engine.sizes import (
     check_sizes,
     default_sizes,
+    folder_of,
     measure_sizes,
     nested_subsets,
     parse_sizes,
+    relevant_inside,
 )
-from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError, RunError
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.assembly import assemble
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.inputs import Inputs
-from quantdrift.measurement.retrieval import measure_retrieval
-from quantdrift.measurement.steps import Job, Settings
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
-from quantdrift.scoring import Similarity, score_matrix
 from quantdrift.spec import parse_scheme
 from quantdrift.statistics import Estimate
 

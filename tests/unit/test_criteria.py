@@ -11,10 +11,9 @@ import torch
 from criteria_samples import linear, setting_of
 from torch import nn
 
-from quantdrift.allocation.criteria import criterion
-from quantdrift.allocation.criteria.by_width import column_power, fading_losses
+from quantdrift.engine.sensitivity.criteria import column_power, criterion, fading_losses
 from quantdrift.errors import DataError, UnknownNameError
-from quantdrift.grammar import CRITERIA
+from quantdrift.spec import CRITERIA
 
 ON_ROUNDING = ["reconstruction", "sqnr", "activation_error", "activation_salience"]
 
@@ -70,7 +69,7 @@ def test_noise_fades_by_four_a_bit() -> None:
 
 
 def test_columns_are_summed_over_all_blocks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantdrift.allocation.criteria.by_width._BLOCK", 4)
+    monkeypatch.setattr("quantdrift.engine.sensitivity.criteria._BLOCK", 4)
     matrix = torch.arange(10.0).reshape(5, 2).to(torch.bfloat16)
     assert column_power(matrix).tolist() == [0 + 4 + 16 + 36 + 64, 1 + 9 + 25 + 49 + 81]
 

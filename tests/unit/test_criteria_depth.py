@@ -6,8 +6,7 @@ import pytest
 from criteria_samples import linear, setting_of
 from torch import nn
 
-from quantdrift.allocation.criteria import criterion
-from quantdrift.allocation.criteria.depth import distances_from_the_middle
+from quantdrift.engine.sensitivity.criteria import criterion, distances_from_the_middle
 
 
 def test_the_number_that_counts_blocks_is_found() -> None:

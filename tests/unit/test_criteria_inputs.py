@@ -11,8 +11,7 @@ from criteria_samples import linear, setting_of
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.allocation.criteria import criterion
-from quantdrift.allocation.criteria.input_moments import input_moments
+from quantdrift.engine.sensitivity.criteria import criterion, input_moments
 from quantdrift.errors import DataError, UnsupportedError
 
 ON_INPUTS = ["activation_error", "activation_salience", "activation_norm"]

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from quantdrift import _hook, components, diagnostics, paths
+from quantdrift import _hook, paths
+from quantdrift import doctor as components
+from quantdrift import doctor as diagnostics
 from quantdrift._hook_notify import HookStatus
 from quantdrift.cli.doctor import doctor
 from quantdrift.errors import RunError
@@ -181,7 +183,7 @@ def test_accelerators_are_named_only_when_torch_is_there_already(
 
 def test_looking_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from quantdrift.diagnostics import diagnose; diagnose();"
+        "import sys; from quantdrift.doctor import diagnose; diagnose();"
         "print({'torch', 'numpy', 'transformers', 'sentence_transformers'} & {*sys.modules})"
     )
     python = [sys.executable, "-c", code]

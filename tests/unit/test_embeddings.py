@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from quantdrift.engine import store as embeddings
+from quantdrift.engine.store import EmbeddingStore, default_store, digest_of, key_of
 from quantdrift.errors import RunError, ScoreError
-from quantdrift.measurement import embeddings
-from quantdrift.measurement.embeddings import EmbeddingStore, default_store, digest_of, key_of
 
 N, DIM = 10, 3
 WANTED = np.arange(N * DIM, dtype=np.float32).reshape(N, DIM)

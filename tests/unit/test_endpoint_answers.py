@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.errors import ServerError
-from quantdrift.models.endpoint.answers import (
+from quantdrift.engine.encoders.server_client import (
     OneInputError,
     complaint_of,
     read_embeddings,
     read_json,
+    told,
 )
-from quantdrift.models.endpoint.key import told
+from quantdrift.errors import ServerError
 
 
 def answer(*embeddings: Any, index: list[Any] | None = None) -> dict[str, Any]:

@@ -14,13 +14,16 @@ pytest.importorskip("tenacity", reason="tenacity is not installed")
 import httpx
 from endpoint_script import OK, Script, Time
 
+from quantdrift.engine.encoders.server_client import (
+    EndpointClient,
+    Key,
+    Patience,
+    StoppedError,
+    TooMuchError,
+    seconds_asked,
+)
 from quantdrift.errors import ServerError
-from quantdrift.models.endpoint.address import read_endpoint
-from quantdrift.models.endpoint.client import EndpointClient
-from quantdrift.models.endpoint.key import Key
-from quantdrift.models.endpoint.pace import StoppedError, seconds_asked
-from quantdrift.models.endpoint.refusals import TooMuchError
-from quantdrift.models.endpoint.retries import Patience
+from quantdrift.spec import read_endpoint
 
 
 def refused(script: Script, key: Key | None = None) -> str:

@@ -15,13 +15,17 @@ pytest.importorskip("tenacity", reason="tenacity is not installed")
 import httpx
 from endpoint_script import Script, Time
 
+from quantdrift.engine.encoders.server_client import (
+    EndpointClient,
+    Key,
+    Pace,
+    Patience,
+    Refusal,
+    refusal_of,
+    told,
+)
 from quantdrift.errors import ServerError, UnsupportedError
-from quantdrift.models.endpoint.address import read_endpoint
-from quantdrift.models.endpoint.client import EndpointClient
-from quantdrift.models.endpoint.key import Key, told
-from quantdrift.models.endpoint.pace import Pace
-from quantdrift.models.endpoint.refusals import Refusal, refusal_of
-from quantdrift.models.endpoint.retries import Patience
+from quantdrift.spec import read_endpoint
 
 KEY = Key(value="sk-0123456789abcdef", variable="V")
 

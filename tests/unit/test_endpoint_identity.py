@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from quantdrift.engine.encoders.server import CANARIES, Identity, identify
 from quantdrift.errors import RunError
-from quantdrift.models.endpoint.address import Endpoint
-from quantdrift.models.endpoint.identity import CANARIES, Identity, identify
+from quantdrift.spec import Endpoint
 
 HERE = Endpoint(url="http://localhost:8000/v1", model="m")
 THERE = Endpoint(url="http://localhost:8001/v1", model="m")

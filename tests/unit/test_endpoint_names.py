@@ -9,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from quantdrift.engine.encoders.server_client import EndpointClient, Patience, find_key
 from quantdrift.errors import MissingExtraError, SpecError, UnsupportedError
-from quantdrift.models.endpoint.address import is_endpoint, read_endpoint
-from quantdrift.models.endpoint.client import EndpointClient
-from quantdrift.models.endpoint.key import find_key
-from quantdrift.models.endpoint.retries import Patience
-from quantdrift.spec import parse
-from quantdrift.versus import Versus, parse_pair
+from quantdrift.spec import Versus, is_endpoint, parse, parse_pair, read_endpoint
 
 PAGE = Path(__file__).parents[2] / "docs" / "servers.md"
 
@@ -145,7 +141,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
 
 
 def test_import_is_light() -> None:
-    code = "import sys, quantdrift.models.endpoint.client as _, quantdrift.versus; "
+    code = "import sys, quantdrift.engine.encoders.server_client as _, quantdrift.spec; "
     code += "print(*{'torch', 'httpx', 'tenacity'} & set(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert output.stdout.strip() == b""

@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from quantdrift import perturbation
+from quantdrift.engine.scoring.streamed import score_ragged
+from quantdrift.engine.search import assemble
 from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence, Noise, Top
-from quantdrift.evidence_file import read_evidence, write_evidence
-from quantdrift.measurement.assembly import assemble
-from quantdrift.scoring import score_ragged
+from quantdrift.evidence import Evidence, Noise, Top, read_evidence, write_evidence
 
 QUERIES = ["q1", "what is it, Zoë?", "問い"]
 ITEMS = ["d1", "ähnlich", "🐍", "d 4", "unused"]

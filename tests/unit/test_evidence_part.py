@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble, with_qrels
 from quantdrift.evidence import Evidence, Judgements, Noise
-from quantdrift.measurement.assembly import assemble, with_qrels
 from quantdrift.metrics import measure
-from quantdrift.scoring import score_matrix
 
 N_INPUTS, N_ITEMS = 12, 9
 RNG = np.random.default_rng(5)

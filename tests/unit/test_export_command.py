@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from export_samples import allocation, encoder
 
-from quantdrift.allocation.stored.record_file import write_allocation
+from quantdrift.allocation.record import write_allocation
 from quantdrift.cli.export import export_command
 from quantdrift.errors import RunError, UnsupportedError
 

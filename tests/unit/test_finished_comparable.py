@@ -11,7 +11,7 @@ from finished_samples import A, B, question, write_json, write_mteb, write_sampl
 
 from quantdrift.errors import DataError, RunError, UnknownNameError
 from quantdrift.finished.diff import Diff, diff_runs
-from quantdrift.finished.readers.formats import read_finished
+from quantdrift.finished.readers import read_finished
 
 
 def diff(a: Path, b: Path, **options: Any) -> Diff:

@@ -11,13 +11,19 @@ import pytest
 from finished_samples import A, B, question, write_json, write_mteb, write_samples, write_trec
 
 from quantdrift import perturbation
-from quantdrift.comparison import compare_runs
+from quantdrift.compare.two_runs import compare_runs
 from quantdrift.errors import DataError, RunError
-from quantdrift.finished.changed import changed_inputs
-from quantdrift.finished.diff import Diff, PartDiff, diff_runs
-from quantdrift.finished.pooled import change_of, estimate_of, pooled_estimate
-from quantdrift.finished.readers.formats import read_finished
-from quantdrift.finished.record import write_diff
+from quantdrift.finished.diff import (
+    Diff,
+    PartDiff,
+    change_of,
+    changed_inputs,
+    diff_runs,
+    estimate_of,
+    pooled_estimate,
+    write_diff,
+)
+from quantdrift.finished.readers import read_finished
 from quantdrift.metrics import parse_metric
 from quantdrift.runs import read_run
 

@@ -9,14 +9,12 @@ import pytest
 from comparison_samples import ITEMS, N, evidence_of, flipped, run_of, scores
 
 from quantdrift import perturbation
+from quantdrift.engine.search import with_qrels
 from quantdrift.errors import RunError
-from quantdrift.finished.diff import Diff, PartDiff, diff_runs
-from quantdrift.finished.pooled import estimate_of
+from quantdrift.finished.contents import Ranked
+from quantdrift.finished.diff import Diff, PartDiff, diff_runs, estimate_of, write_diff
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings
-from quantdrift.finished.readers.contents import Ranked
-from quantdrift.finished.readers.formats import read_finished
-from quantdrift.finished.record import write_diff
-from quantdrift.measurement.assembly import with_qrels
+from quantdrift.finished.readers import read_finished
 from quantdrift.metrics import parse_metric
 from quantdrift.runs import write_run
 

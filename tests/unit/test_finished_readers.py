@@ -11,9 +11,8 @@ import pytest
 from finished_samples import A, B, question, write_json, write_mteb, write_samples, write_trec
 
 from quantdrift.errors import DataError, UnknownNameError
-from quantdrift.finished.readers.contents import Labelled, Ranked, Sampled
-from quantdrift.finished.readers.formats import read_finished, recognise
-from quantdrift.finished.readers.qrels import read_qrels
+from quantdrift.finished.contents import Labelled, Ranked, Sampled
+from quantdrift.finished.readers import read_finished, read_qrels, recognise
 
 
 def ranked(path: Path, **options: Any) -> Ranked:

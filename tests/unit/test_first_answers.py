@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.allocation.first_answers import FirstAnswers
-from quantdrift.measurement.inputs import Inputs
-from quantdrift.scoring import Similarity
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.sensitivity.problem import FirstAnswers
 
 N_DOCS = 300
 """More than one step of the progress bar, and more than are looked at."""

@@ -11,9 +11,9 @@ import pytest
 from torch import nn
 
 from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine import run as job
 from quantdrift.errors import SpecError, UnsupportedError
-from quantdrift.measurement import job
-from quantdrift.models.full_precision import full_precision, refuse_quantized
+from quantdrift.models.checkpoint import full_precision, refuse_quantized
 from quantdrift.spec import parse
 
 CANDIDATE = {

@@ -13,12 +13,11 @@ from criteria_models import Blocks, inputs, seeded, setting_of
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.allocation.criteria.base import Setting
-from quantdrift.allocation.criteria.gap_exact import CRITERION, exact_shifts, median_shifts
-from quantdrift.allocation.criteria.registry import criterion
-from quantdrift.allocation.problem import Batch, GapProblem
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.sensitivity.criteria import Setting, criterion
+from quantdrift.engine.sensitivity.gap import GAP_EXACT_CRITERION, exact_shifts, median_shifts
+from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.errors import DataError
-from quantdrift.models.layers import find_linears
 from quantdrift.progress import Silent
 
 
@@ -97,7 +96,7 @@ def test_the_median_distance_that_gaps_move_by_hand() -> None:
     assert shifts.shape == (1, 2, 3, 1)
     wanted = [[0.2, 0.2, 0.8], [1 / 30, -0.1, 2 / 30 - 0.2]]
     np.testing.assert_allclose(shifts[0, :, :, 0], wanted, atol=1e-6)
-    np.testing.assert_allclose(CRITERION.losses(setting), [[0.2, 0.1, 0]], atol=1e-6)
+    np.testing.assert_allclose(GAP_EXACT_CRITERION.losses(setting), [[0.2, 0.1, 0]], atol=1e-6)
 
 
 def test_losses_fall_where_a_finer_grid_lies_worse() -> None:
@@ -105,7 +104,7 @@ def test_losses_fall_where_a_finer_grid_lies_worse() -> None:
     setting = by_hand([[1.0, 1 / 3], [0.0, 0.0]], widths=(3, 4, 8))
     medians = median_shifts(exact_shifts(setting), setting.problem)
     np.testing.assert_allclose(medians, [[0, 1 / 3 - 2 / 7]], atol=1e-6)
-    assert CRITERION.losses(setting).tolist() == [[medians[0, 0], medians[0, 0], 0]]
+    assert GAP_EXACT_CRITERION.losses(setting).tolist() == [[medians[0, 0], medians[0, 0], 0]]
 
 
 def test_contenders_that_are_not_there_are_nan_and_only_the_first_counts() -> None:
@@ -114,7 +113,9 @@ def test_contenders_that_are_not_there_are_nan_and_only_the_first_counts() -> No
     assert np.isnan(shifts[:, :, 2, 1]).all()
     assert np.isnan(shifts).sum() == 2
     np.testing.assert_array_equal(shifts[..., :2, 0], shifts[..., :2, 1])
-    np.testing.assert_array_equal(CRITERION.losses(setting), CRITERION.losses(by_hand(WEIGHT)))
+    np.testing.assert_array_equal(
+        GAP_EXACT_CRITERION.losses(setting), GAP_EXACT_CRITERION.losses(by_hand(WEIGHT))
+    )
 
 
 class WithDeadEnds(nn.Module):
@@ -129,7 +130,7 @@ class WithDeadEnds(nn.Module):
 
 
 def test_a_layer_that_no_input_reaches_loses_nothing() -> None:
-    losses = CRITERION.losses(setting_of(seeded(WithDeadEnds)))
+    losses = GAP_EXACT_CRITERION.losses(setting_of(seeded(WithDeadEnds)))
     assert losses[0, 0] > 0
     assert losses[1:].tolist() == [[0, 0], [0, 0]]
 
@@ -187,14 +188,14 @@ def test_progress_counts_layers_times_widths() -> None:
 def test_what_cannot_be_measured_is_refused() -> None:
     setting = by_hand(WEIGHT)
     with pytest.raises(DataError, match="needs calibration inputs, got none"):
-        CRITERION.losses(replace(setting, problem=None))
+        GAP_EXACT_CRITERION.losses(replace(setting, problem=None))
     none = replace(setting.problem, valid=np.zeros((3, 1), dtype=np.bool_))
     with pytest.raises(DataError, match="at least two items"):
-        CRITERION.losses(replace(setting, problem=none))
+        GAP_EXACT_CRITERION.losses(replace(setting, problem=none))
     with pytest.raises(DataError, match="finite gaps, got some that are not with"):
-        CRITERION.losses(by_hand([[float("inf"), 1], [1, 1]]))
+        GAP_EXACT_CRITERION.losses(by_hand([[float("inf"), 1], [1, 1]]))
 
 
 def test_the_registry_knows_it() -> None:
-    assert criterion("gap_exact") is CRITERION
-    assert CRITERION.needs_inputs
+    assert criterion("gap_exact") is GAP_EXACT_CRITERION
+    assert GAP_EXACT_CRITERION.needs_inputs

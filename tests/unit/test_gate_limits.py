@@ -12,7 +12,7 @@ from finished_samples import A, B, write_trec
 from gate_samples import evidence, reference, rules, target
 
 from quantdrift.finished.diff import diff_runs
-from quantdrift.finished.readers.formats import read_finished
+from quantdrift.finished.readers import read_finished
 from quantdrift.gate.judge import Judgement, gate, snapshot_for
 from quantdrift.gate.target import Target, target_of_diff
 from quantdrift.metrics import FAMILIES, MetricError, members

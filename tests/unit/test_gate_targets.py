@@ -13,9 +13,8 @@ from finished_samples import A, B, question, write_samples, write_trec
 from gate_samples import evidence, reference, rules, target
 
 from quantdrift.errors import RunError
-from quantdrift.finished.diff import Diff, diff_runs
-from quantdrift.finished.readers.formats import read_finished
-from quantdrift.finished.record import write_diff
+from quantdrift.finished.diff import Diff, diff_runs, write_diff
+from quantdrift.finished.readers import read_finished
 from quantdrift.gate.baseline import answer_of, baseline_text, read_baseline, write_baseline
 from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.rules import CLASSES, NO_LABELS, SEARCH, default_rules, stored_metrics

@@ -7,13 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from quantdrift.theory import LawPoint, TheoryError, fit_line, r_squared
-from quantdrift.theory.held_out import (
+from quantdrift.compare.law import (
+    LawPoint,
+    fit_line,
     hold_out,
     leave_one_out,
     left_out_of_line,
+    r_squared,
     split_by_patterns,
 )
+from quantdrift.errors import TheoryError
 
 
 def point(separation: float, change_rate: float, label: str = "", gap: float = 1.0) -> LawPoint:

@@ -13,7 +13,7 @@ from hqq.core import optimize
 from hqq.core.quantize import Quantizer
 from torch import Tensor
 
-from quantdrift.quantizers.hqq import BITS, Hqq
+from quantdrift.engine.quantizers.hqq import BITS, Hqq
 
 
 def weights(out_features: int, in_features: int) -> Tensor:

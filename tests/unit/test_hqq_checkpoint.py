@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from quantdrift.engine.encoders.stored import unpacked
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.checkpoint import find_checkpoint
-from quantdrift.models.hqq_checkpoint import unpacked
 
 CODES = torch.arange(32, dtype=torch.uint8).reshape(2, 16)  # two 4-bit codes in each
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantdrift.allocation.kept import HeldArrays, KeptArrays
+from quantdrift.engine.sensitivity.allocate import HeldArrays, KeptArrays
 from quantdrift.errors import RunError
 
 ARRAY = np.array([[1.0, np.nan], [-0.5, 1e-300]])

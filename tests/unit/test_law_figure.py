@@ -13,12 +13,11 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="the extra 'figures' is not installed")
 
+from quantdrift.compare.law import LawPoint, LawRun, fit_line
+from quantdrift.compare.law_figure import draw_law
 from quantdrift.errors import QuantDriftError
-from quantdrift.report.law_figure import draw_law
-from quantdrift.report.law_runs import LawRun
 from quantdrift.spec import parse
 from quantdrift.statistics import rate_estimate
-from quantdrift.theory import LawPoint, fit_line
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -7,8 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from quantdrift.models.experts import expert_stacks
-from quantdrift.models.layers import LinearLayer, find_linears, left_out, memory_range
+from quantdrift.engine.layers import (
+    LinearLayer,
+    expert_stacks,
+    find_linears,
+    left_out,
+    memory_range,
+)
 
 
 def names(*modules: nn.Module) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from quantdrift.models.left_as_it_was import left_as_it_was
+from quantdrift.engine.weights import left_as_it_was
 
 
 def model() -> nn.Module:

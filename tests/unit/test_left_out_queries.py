@@ -10,19 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
+from quantdrift.allocation.record import AllocatedLayer, Allocation
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.search import Measured, Settings, measure_retrieval, not_calibrated_on
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.inputs import Inputs
-from quantdrift.measurement.retrieval import (
-    Measured,
-    Settings,
-    measure_retrieval,
-    not_calibrated_on,
-)
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
-from quantdrift.scoring import Similarity
 from quantdrift.spec import parse_scheme
 
 

@@ -8,14 +8,14 @@ import sys
 import pytest
 import torch
 
+from quantdrift.engine.quantizers import gptq
+from quantdrift.engine.quantizers.awq import Awq
+from quantdrift.engine.quantizers.base import Moments
+from quantdrift.engine.quantizers.gptq import Gptq, GptqProblem
+from quantdrift.engine.quantizers.hqq import HQQ, Hqq
+from quantdrift.engine.quantizers.libraries import AUTO_GPTQ, AUTOAWQ, GPTQMODEL, Library
+from quantdrift.engine.quantizers.registry import layer_quantizer
 from quantdrift.errors import MissingExtraError, UnsupportedError
-from quantdrift.quantizers import Moments, gptq, layer_quantizer
-from quantdrift.quantizers.awq import Awq
-from quantdrift.quantizers.gptq import Gptq
-from quantdrift.quantizers.gptq_libraries import GptqProblem
-from quantdrift.quantizers.hqq import HQQ, Hqq
-from quantdrift.quantizers.libraries import Library
-from quantdrift.quantizers.quiet_imports import AUTO_GPTQ, AUTOAWQ, GPTQMODEL
 from quantdrift.spec import parse_scheme
 
 LIBRARIES = (GPTQMODEL, AUTO_GPTQ, AUTOAWQ, HQQ)
@@ -147,7 +147,7 @@ def test_a_library_off_its_grid_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 ALONE = """
 import logging, os, warnings
 import torch
-from quantdrift.quantizers import quiet_imports
+from quantdrift.engine.quantizers import libraries
 
 def state():
     flags = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
@@ -157,7 +157,7 @@ def state():
     return flags, variables, log, own, torch.cuda.synchronize
 
 before = state()
-quiet_imports.import_gptqmodel(), quiet_imports.import_auto_gptq(), quiet_imports.import_autoawq()
+libraries.import_gptqmodel(), libraries.import_auto_gptq(), libraries.import_autoawq()
 if (after := state()) != before:
     print(before, after)
 """

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from quantdrift.engine.quantizers.awq import Awq, SearchedLinear
+from quantdrift.engine.quantizers.base import LayerQuantizer, Moments
+from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
+from quantdrift.engine.quantizers.hqq import HQQ, Hqq
+from quantdrift.engine.quantizers.libraries import AUTO_GPTQ, AUTOAWQ, GPTQMODEL
+from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.errors import DataError
-from quantdrift.quantizers import LayerQuantizer, Moments
-from quantdrift.quantizers.awq import Awq, SearchedLinear
-from quantdrift.quantizers.gptq import BACKENDS, Gptq
-from quantdrift.quantizers.hqq import HQQ, Hqq
-from quantdrift.quantizers.quiet_imports import AUTO_GPTQ, AUTOAWQ, GPTQMODEL
-from quantdrift.quantizers.rtn import quantize_rtn
 
 INSTALLED = all(one.is_installed() for one in (GPTQMODEL, AUTO_GPTQ, AUTOAWQ, HQQ))
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="a quantization library is not installed")

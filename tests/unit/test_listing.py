@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift import components
+from quantdrift import doctor as components
 from quantdrift.cli.listing import list_command
 
 

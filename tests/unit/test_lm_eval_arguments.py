@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.errors import QuantDriftError, SpecError, UnsupportedError
-from quantdrift.pair import QuantizedPair
 from quantdrift.spec import parse_scheme
 from quantdrift_lm_eval.arguments import read_spec, refuse_options, without_output_layer
 

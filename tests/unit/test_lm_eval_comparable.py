@@ -6,7 +6,7 @@ import pytest
 from lm_eval_log import generated, logged, question
 
 from quantdrift.errors import RunError
-from quantdrift.finished.lm_eval.samples import pair_samples
+from quantdrift.finished.lm_eval_evidence import pair_samples
 
 SCORES = [-1.0, -2.0]
 

@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from lm_eval_log import document, generated, question, text
 
-from quantdrift.finished.lm_eval.figures import (
+from quantdrift.finished.lm_eval_evidence import (
+    PairedFilter,
     details_of,
     medians_of,
+    pair_samples,
     per_document,
     pooled_details,
     scores_of,
+    with_noise,
 )
-from quantdrift.finished.lm_eval.samples import PairedFilter, pair_samples, with_noise
 
 BEFORE = [question(0, [-1.0, -2.0]), question(1, [-3.0, -1.0], 1), question(2, [-5.0, -4.0])]
 AFTER = [question(0, [-3.0, -2.5]), question(1, [-3.0, -2.0], 1), question(2, [-1.0, -4.0])]

@@ -9,8 +9,7 @@ import pytest
 from lm_eval_log import document, generated, logged, question, sample, text
 
 from quantdrift.errors import RunError
-from quantdrift.finished.lm_eval.figures import details_of
-from quantdrift.finished.lm_eval.samples import PairedFilter, pair_samples
+from quantdrift.finished.lm_eval_evidence import PairedFilter, details_of, pair_samples
 from quantdrift.metrics import measure, parse_metric
 
 Form = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]

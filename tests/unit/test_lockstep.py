@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from quantdrift.calibration.lockstep import Lockstep, lockstep
+from quantdrift.engine.calibration.in_order import Lockstep, lockstep
 
 
 def wait(steps: Lockstep) -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from quantdrift.engine.quantizers.base import QuantizedWeight
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.saving.onnx import PackedWeight, block_size_for, container_for, pack
 from quantdrift.errors import UnsupportedError
-from quantdrift.quantizers import QuantizedWeight
-from quantdrift.quantizers.rtn import quantize_rtn
-from quantdrift.saving.matmul_nbits import PackedWeight, block_size_for, container_for, pack
 
 
 def quantized(codes: list[list[int]], *, bits: int, **given: Any) -> QuantizedWeight:
@@ -144,7 +144,7 @@ def test_a_symmetric_weight_is_unpacked_to_the_last_bit() -> None:
 def test_onnxruntime_computes_what_torch_does(bits: int, group_size: int | None) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     ir = pytest.importorskip("onnx_ir")
-    from quantdrift.saving.onnx_graph import GraphLayer, replace_products  # noqa: PLC0415 -- needs onnx_ir
+    from quantdrift.engine.saving.onnx import GraphLayer, replace_products  # noqa: PLC0415 -- needs onnx_ir
 
     given = noisy(bits, group_size, rows=40)
     weight = given.dequantize(torch.float32).numpy()

@@ -12,23 +12,25 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift import perturbation
-from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.measurement.class_labels import match_labels, told_apart
-from quantdrift.measurement.class_readings import ClassReading, by_logits, by_probe
-from quantdrift.measurement.classification import (
+from quantdrift.datasets.class_labels import match_labels, told_apart
+from quantdrift.engine.classes import (
     Classified,
+    ClassReading,
     LabelledJob,
+    by_logits,
+    by_probe,
     measure_classes,
 )
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.encoding import Settings
-from quantdrift.measurement.inputs import Inputs
-from quantdrift.measurement.neighbours import measure_neighbours
-from quantdrift.measurement.readers import check_scheme
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.neighbours import measure_neighbours
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.readers import check_scheme
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore
+from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.metrics import parse_metric
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
-from quantdrift.quantizers.rtn import quantize_rtn
 from quantdrift.spec import parse, parse_scheme
 
 N_TEST, N_TRAIN = 12, 20

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence, Noise
-from quantdrift.measurement.assembly import assemble
 from quantdrift.metrics import MetricError, default_metrics, measure, parse_metric
-from quantdrift.scoring import score_matrix
 from quantdrift.statistics import Estimate
 
 #       documents  a   b   c   d

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quantdrift.calibration.moments import gram, moments_of, output_error
+from quantdrift.engine.calibration.in_order import gram, moments_of, output_error
 
 
 def test_moments_by_hand() -> None:

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from quantdrift.allocation.criteria.base import Setting, rounding_error
-from quantdrift.allocation.gradients.one_pass import contributions
-from quantdrift.allocation.problem import Batch, GapProblem
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.sensitivity.criteria import Setting, rounding_error
+from quantdrift.engine.sensitivity.gradients import contributions
+from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.layers import find_linears
 from quantdrift.progress import Silent
 
 N_ROWS, N_TOKENS, DIM = 4, 3, 8

@@ -20,7 +20,7 @@ from quantdrift.statistics import (
     randomization_test,
     rate_worse,
 )
-from quantdrift.statistics.equivalence import Better
+from quantdrift.statistics.verdicts import Better
 
 Floats = NDArray[np.float64]
 LEVELS = (0.05, 0.05 / 8, 0.001)

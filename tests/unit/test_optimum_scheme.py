@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from quantdrift.engine.quantizers.libraries import Library
+from quantdrift.engine.quantizers.optimum_gptq import OptimumGptq
+from quantdrift.engine.quantizers.registry import layer_quantizer
 from quantdrift.errors import MissingExtraError, UnsupportedError
-from quantdrift.quantizers import layer_quantizer
-from quantdrift.quantizers.libraries import Library
-from quantdrift.quantizers.optimum_gptq import OptimumGptq
 from quantdrift.spec import parse_scheme
 
 

@@ -9,13 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from quantdrift.engine import weights as aside
+from quantdrift.engine.layers import find_linears, modules_of
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
+from quantdrift.engine.quantizers.registry import Method
+from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
+from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import RunError, SpecError, UnsupportedError
-from quantdrift.models import aside
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.layers import find_linears, modules_of
-from quantdrift.pair import QuantizedPair
-from quantdrift.quantizers import Method, Moments, QuantizedWeight
-from quantdrift.quantizers.rtn import RoundToNearest, quantize_rtn
 from quantdrift.spec import parse_scheme
 
 W4 = parse_scheme("W4-g64")

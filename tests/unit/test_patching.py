@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from quantdrift.errors import RunError
-from quantdrift.patching import expected, is_replaced, replace
-from quantdrift.uncaught import errors_in_one_line
+from quantdrift.patching import errors_in_one_line, expected, is_replaced, replace
 
 
 class Harness:

@@ -12,9 +12,9 @@ import pytest
 from quantdrift.cli import Interrupted, places
 from quantdrift.cli import run as command
 from quantdrift.cli.places import default_place, earlier_run, tell_replaced
-from quantdrift.measurement import dispatch
+from quantdrift.engine import run as dispatch
 from quantdrift.records import sealed
-from quantdrift.versus import parse_pair
+from quantdrift.spec import parse_pair
 
 RUNS = Path("quantdrift-runs")
 
@@ -128,7 +128,7 @@ def outs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         found.append(out)
         return SimpleNamespace(record={}, path=out)
 
-    monkeypatch.setattr(dispatch, "measure", run)
+    monkeypatch.setattr(dispatch, "run_pair", run)
     monkeypatch.setattr(command, "dataset_of", lambda _: data("b"))
     return found
 
@@ -151,7 +151,7 @@ def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(dispatch, "measure", interrupted)
+    monkeypatch.setattr(dispatch, "run_pair", interrupted)
     with pytest.raises(Interrupted, match="layers that were finished are kept"):
         command.run_command(options())
     with pytest.raises(Interrupted, match=r"^no run was written$"):

@@ -12,17 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.allocation.pre_step import (
+from quantdrift.allocation.record import Allocation
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.sensitivity.allocate import (
     CalibrationInputs,
     MeasuredModel,
     allocate,
     setting_of,
 )
-from quantdrift.allocation.problem import Batch, GapProblem
-from quantdrift.allocation.stored.record import Allocation
+from quantdrift.engine.sensitivity.problem import Batch, GapProblem
+from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import UnknownNameError, UnsupportedError
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.models.layers import find_linears
 from quantdrift.progress import Silent
 from quantdrift.spec import parse_scheme
 

@@ -7,9 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from quantdrift.allocation.criteria.mean_square import mean_square_losses
-from quantdrift.allocation.predict import Gaps, flip_chances, flipped, predict
-from quantdrift.allocation.predicted_curve import budgets, predicted_curve
+from quantdrift.allocation.curve import (
+    Gaps,
+    budgets,
+    flip_chances,
+    flipped,
+    mean_square_losses,
+    predict,
+    predicted_curve,
+)
 from quantdrift.errors import DataError, ScoreError, UnsupportedError
 
 NAN = math.nan

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantdrift.engine.classes import fitted_probe
 from quantdrift.errors import DataError, RunError, ScoreError
-from quantdrift.measurement.probes import fitted_probe
 from quantdrift.probe import LinearProbe
 
 linear = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")

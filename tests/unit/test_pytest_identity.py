@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.versus import parse_pair
+from quantdrift.spec import parse_pair
 from quantdrift_pytest import measuring
 from quantdrift_pytest.measuring import content_digest, identify, looks
 

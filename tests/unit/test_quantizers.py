@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from quantdrift.engine.quantizers.base import group_absmax, n_groups, spread
+from quantdrift.engine.quantizers.registry import layer_quantizer, methods_of
+from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
 from quantdrift.errors import SpecError, UnsupportedError
-from quantdrift.quantizers import layer_quantizer, methods_of
-from quantdrift.quantizers.granularity import group_absmax, n_groups, spread
-from quantdrift.quantizers.rtn import RoundToNearest, quantize_rtn
 from quantdrift.spec import parse_scheme
 
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from quantdrift import perturbation
+from quantdrift.conformal import observe
 from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence
-from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.evidence import Evidence, read_evidence, write_evidence
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings
 from quantdrift.metrics import MetricError, measure, parse_metric
 from quantdrift.metrics.keys import drift_keys
-from quantdrift.stability.nonconformity import observe
 
 REFERENCE = {"q1": {"a": 3.0, "b": 2.0, "c": 1.0}, "q2": {"a": 1.0, "b": 0.5, "c": 0.0}}
 CANDIDATE = {"q1": {"a": 2.0, "b": 2.5, "c": 1.0}, "q2": {"a": 1.25, "b": 0.5, "c": 0.25}}

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.models.layers import find_linears
-from quantdrift.models.reach import WeightUse
-from quantdrift.pair import QuantizedPair
+from quantdrift.engine.layers import WeightUse, find_linears
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.spec import parse_scheme
 
 Mode = Callable[[], AbstractContextManager[object]]

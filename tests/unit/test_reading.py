@@ -9,7 +9,7 @@ pytest.importorskip("sentence_transformers")
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from quantdrift.models.reading import reading_digest, tokenizer_digest
+from quantdrift.engine.encoders.sentence import reading_digest, tokenizer_digest
 
 
 def tokenizer(*words: str) -> PreTrainedTokenizerFast:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from quantdrift.engine.readers import refuse_classifier
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.readers import refuse_classifier
 from quantdrift.models.classifier_config import is_cross_encoder
-from quantdrift.models.resolve import ModelSource, resolve
+from quantdrift.models.named import ModelSource, resolve
 
 ONE = {"id2label": {"0": "LABEL_0"}}
 BERT = {"architectures": ["BertForSequenceClassification"]}

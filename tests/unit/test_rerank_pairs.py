@@ -10,17 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from quantdrift.engine.refusals import refuse_for_reranking
+from quantdrift.engine.rerank import OPENING, asked_for, opening_of, pair_inputs, pairs_of
+from quantdrift.engine.scoring.streamed import score_ragged
+from quantdrift.engine.search import noise_of_scores
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.noise import noise_of_scores
-from quantdrift.measurement.refusals import refuse_for_reranking
-from quantdrift.measurement.rerank_pairs import (
-    OPENING,
-    asked_for,
-    opening_of,
-    pair_inputs,
-    pairs_of,
-)
-from quantdrift.scoring import score_ragged
 from quantdrift.spec import parse_scheme
 
 DOCUMENTS = ("a", "b", "c", "d")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.datasets.shortlist import read_shortlist
 from quantdrift.errors import DataError, RunError
 from quantdrift.finished.rankings import evidence_of_rankings
+from quantdrift.finished.shortlist import read_shortlist
 from quantdrift.runs import write_run
 
 DATA = RetrievalDataset(

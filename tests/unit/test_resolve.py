@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from quantdrift.errors import UnknownNameError, UnsupportedError
-from quantdrift.models import resolve as module
-from quantdrift.models.aliases import ALIASES, EMBEDDED
-from quantdrift.models.resolve import resolve
+from quantdrift.models import named as module
+from quantdrift.models.named import ALIASES, EMBEDDED, resolve
 
 HARNESS = ["Alibaba-NLP/gte-Qwen2-1.5B-instruct", "intfloat/e5-mistral-7b-instruct"]
 

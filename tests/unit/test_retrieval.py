@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift import perturbation
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.search import Measured, Settings, measure_retrieval
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError, ScoreError
-from quantdrift.measurement.embeddings import EmbeddingStore
-from quantdrift.measurement.retrieval import Inputs, Measured, Settings, measure_retrieval
-from quantdrift.pair import QuantizedPair
 from quantdrift.progress import Silent
-from quantdrift.quantizers.rtn import quantize_rtn
-from quantdrift.scoring import Similarity
 from quantdrift.spec import parse_scheme
 
 N_QUERIES, N_DOCS = 6, 30

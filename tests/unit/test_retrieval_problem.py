@@ -10,15 +10,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from quantdrift.allocation.problem import GapProblem
-from quantdrift.allocation.retrieval_problem import (
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
+from quantdrift.engine.sensitivity.problem import (
+    GapProblem,
     contenders_for,
     draw_queries,
     retrieval_problem,
 )
 from quantdrift.errors import DataError
-from quantdrift.measurement.inputs import Inputs
-from quantdrift.scoring import Similarity, score_embeddings
 
 Array = NDArray[np.float32]
 

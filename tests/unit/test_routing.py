@@ -12,17 +12,22 @@ import numpy as np
 import pytest
 from routing_samples import classified, logits, run_of, searched, similarities
 
-from quantdrift.confidence import confidence_in
+from quantdrift.conformal import confidence_in
 from quantdrift.errors import QuantDriftError, RunError, ScoreError, UnknownNameError
 from quantdrift.evidence import Noise
 from quantdrift.origin import Origin
 from quantdrift.perturbation import at_risk
 from quantdrift.records import sealed
-from quantdrift.routing import GapRouter
-from quantdrift.routing.advice import advise, allocate_command
-from quantdrift.routing.cost import break_even_share, cost_curve, relative_cost
-from quantdrift.routing.router import percentile_threshold, recovery_threshold
-from quantdrift.routing.sweep import mean_sweep, sweep
+from quantdrift.trust.router import GapRouter, percentile_threshold, recovery_threshold
+from quantdrift.trust.sweep import (
+    advise,
+    allocate_command,
+    break_even_share,
+    cost_curve,
+    mean_sweep,
+    relative_cost,
+    sweep,
+)
 
 # gaps 1, 2, 3, 4; the answers to inputs 0 and 2 change
 BEFORE = [[0.0, 0.4], [2.0, 0.0], [0.0, 0.1], [4.0, 0.0]]

@@ -10,14 +10,13 @@ import pytest
 from routing_samples import searched, similarities
 
 from quantdrift.errors import QuantDriftError, ScoreError, UnknownNameError
-from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.evidence import read_evidence, write_evidence
 from quantdrift.origin import Origin
 from quantdrift.perturbation import flips
-from quantdrift.routing import GapRouter
-from quantdrift.routing.reordering import reorder, rescored_ranking, within
-from quantdrift.routing.rescored_search import RescoredSearch
-from quantdrift.routing.rescoring import rescore
-from quantdrift.routing.restoring import restoring_point
+from quantdrift.trust.rescoring import reorder, rescore, rescored_ranking, within
+from quantdrift.trust.router import GapRouter
+from quantdrift.trust.serving import RescoredSearch
+from quantdrift.trust.sweep import restoring_point
 
 # the reference's first item is ranked 1st, 2nd and 4th by the candidate
 BEFORE = [[0.9, 0.5, 0.4, 0.3], [0.9, 0.5, 0.4, 0.3], [0.9, 0.5, 0.4, 0.3]]

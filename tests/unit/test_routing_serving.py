@@ -14,8 +14,8 @@ from scipy.special import softmax
 from scipy.stats import entropy
 
 from quantdrift.errors import DataError, QuantDriftError, ScoreError
-from quantdrift.routing import GapRouter, RoutedModel
-from quantdrift.routing.batches import batch_length, batch_rows
+from quantdrift.trust.router import GapRouter, batch_length, batch_rows
+from quantdrift.trust.serving import RoutedModel
 
 SURE, UNSURE = [3.0, 1.0, 0.0], [1.0, 0.9, 0.0]
 ROUTER = GapRouter(threshold=0.5)

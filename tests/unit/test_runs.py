@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from quantdrift import runs
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
-from quantdrift.measurement.assembly import assemble
 from quantdrift.records import sealed
 from quantdrift.runs import check_place, find_runs, read_run, write_run
-from quantdrift.scoring import score_matrix
 
 RECORD: dict[str, Any] = {"spec": "m@W4", "data": {"name": "corpus"}, "metrics": {}}
 

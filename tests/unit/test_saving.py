@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from quantdrift.bits import BitsReport
+from quantdrift.engine.bits import BitsReport
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.saving.candidate import Candidate, CandidateLayer, in_place
+from quantdrift.engine.saving.save import save_candidate
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.layers import find_linears
-from quantdrift.models.resolve import ModelSource
+from quantdrift.models.named import ModelSource
+from quantdrift.models.saved import check_savable, is_onnx_folder, read_record
 from quantdrift.progress import Silent
-from quantdrift.quantizers.rtn import quantize_rtn
-from quantdrift.saving.candidate import Candidate, CandidateLayer, in_place
-from quantdrift.saving.folder import check_savable, is_onnx_folder, read_record
-from quantdrift.saving.save import save_candidate
 from quantdrift.spec import parse, parse_scheme
 
 BITS = BitsReport(

@@ -11,10 +11,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from quantdrift.scoring import ScoreState, Similarity, merge, score_embeddings
-from quantdrift.scoring.streamed import TILE
+from quantdrift.engine.scoring.state import ScoreState, merge
+from quantdrift.engine.scoring.streamed import TILE, Similarity, score_embeddings
 
-STREAMED = "quantdrift.scoring.streamed"
+STREAMED = "quantdrift.engine.scoring.streamed"
 
 
 def column(values: Any) -> NDArray[np.float32]:

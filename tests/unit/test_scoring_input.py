@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from quantdrift.errors import ScoreError
-from quantdrift.scoring import (
+from quantdrift.engine.scoring.state import merge
+from quantdrift.engine.scoring.streamed import (
     Similarity,
     check_embeddings,
-    merge,
     score_embeddings,
     score_matrix,
     score_ragged,
 )
+from quantdrift.errors import ScoreError
 
 QUERIES, DOCUMENTS = np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)
 
@@ -67,7 +67,7 @@ def test_one_excluded_position_per_query() -> None:
 def test_products_beyond_float32(
     monkeypatch: pytest.MonkeyPatch, arms: str, prime_from: int
 ) -> None:
-    monkeypatch.setattr("quantdrift.scoring.streamed._PRIME_FROM", prime_from)
+    monkeypatch.setattr("quantdrift.engine.scoring.streamed._PRIME_FROM", prime_from)
     large = np.array([[1, 0, 0], [1e30, 0, 0]], np.float32)
     documents = np.tile(np.array([1e20, 1, 1], np.float32), (4, 1))
     other = large if arms == "both" else np.ones_like(large)

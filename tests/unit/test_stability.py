@@ -9,22 +9,20 @@ import numpy as np
 import pytest
 from comparison_samples import RECORD, evidence_of, flipped, scores
 
-from quantdrift.errors import RunError, ScoreError, UnknownNameError
-from quantdrift.stability import (
+from quantdrift.conformal import (
     STATISTICS,
     ExchangeabilityWarning,
-    StabilityCheck,
     StabilityError,
     Statistic,
-    certify,
-    observe,
-)
-from quantdrift.stability.threshold import (
     conformal_rank,
     generic_threshold,
     least_inputs,
+    observe,
     split_conformal_threshold,
 )
+from quantdrift.errors import RunError, ScoreError, UnknownNameError
+from quantdrift.trust.certify import certify
+from quantdrift.trust.check import StabilityCheck
 
 INF = math.inf
 

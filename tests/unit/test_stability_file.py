@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantdrift.conformal import StabilityError
 from quantdrift.errors import RunError
 from quantdrift.origin import Origin
 from quantdrift.records import sealed
-from quantdrift.stability import StabilityCheck, StabilityError
+from quantdrift.trust.check import StabilityCheck
 
 RNG = np.random.default_rng(0)
 REFERENCE = RNG.normal(size=(40, 5))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from comparison_samples import evidence_of, flipped, run_of, scores
 
-from quantdrift.comparison import compare_runs
+from quantdrift.compare.two_runs import compare_runs
+from quantdrift.conformal import MOST, calibrates
 from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import MetricError, headline_metrics, parse_metric
-from quantdrift.stability import StabilityCheck
-from quantdrift.stability.held_out import MOST, calibrates
+from quantdrift.trust.check import StabilityCheck
 
 NAMES = np.array([f"q{row}" for row in range(60)], dtype=object)
 

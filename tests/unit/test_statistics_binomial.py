@@ -18,7 +18,7 @@ from quantdrift.statistics import (
     tango_interval,
     tango_z,
 )
-from quantdrift.statistics.binomial import at_least, at_most, lower_quantile, upper_quantile
+from quantdrift.statistics.estimates import at_least, at_most, lower_quantile, upper_quantile
 
 SHARES = [0.0, 1e-3, 0.02, 0.3, 0.5, 0.97, 1.0]
 

@@ -13,17 +13,17 @@ from numpy.typing import NDArray
 from scipy.stats import bootstrap, permutation_test
 
 from quantdrift import statistics
+from quantdrift.statistics import estimates as resampling
 from quantdrift.statistics import (
     mean_estimate,
     paired_mean_difference,
     paired_quantile_difference,
     randomization_test,
     relative_change_estimate,
-    resampling,
-    sign_changes,
 )
-from quantdrift.statistics.resampling import percentile_interval, resampled
-from quantdrift.statistics.sign_changes import sign_change_tails
+from quantdrift.statistics import paired as sign_changes
+from quantdrift.statistics.estimates import percentile_interval, resampled
+from quantdrift.statistics.paired import sign_change_tails
 
 Floats = NDArray[np.float64]
 

@@ -12,13 +12,12 @@ import pytest
 import torch
 from torch import nn
 
-from quantdrift.allocation.stored.record import AllocatedLayer, Allocation
-from quantdrift.allocation.stored.record_file import write_allocation
-from quantdrift.allocation.stored.widths import summary
+from quantdrift.allocation.record import AllocatedLayer, Allocation, write_allocation
+from quantdrift.engine.calibration.candidate import summary
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import DataError, SpecError
-from quantdrift.models.fingerprint import weights_fingerprint
-from quantdrift.pair import QuantizedPair
-from quantdrift.quantizers.rtn import quantize_rtn
 from quantdrift.spec import Scheme, parse
 
 WIDTHS = {"a": 4, "b": 3, "c": 16, "d": 6}

@@ -12,11 +12,15 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from quantdrift.engine.encoders.checkpoint import completed
+from quantdrift.engine.encoders.stored import (
+    StoredTensor,
+    read_gguf_head,
+    stored_layers,
+    stored_tensors,
+)
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.checkpoint import Checkpoint
-from quantdrift.models.checkpoint_body import completed
-from quantdrift.models.stored import StoredTensor, stored_layers, stored_tensors
-from quantdrift.models.stored_gguf import read_gguf_head
 
 
 def checkpoint(method: str) -> Checkpoint:

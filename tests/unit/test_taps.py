@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.calibration.driver import LayerCandidate, quantize_in_order
-from quantdrift.calibration.torch_settings import TorchSettings
-from quantdrift.models.layers import find_linears
-from quantdrift.quantizers import Moments, QuantizedWeight
-from quantdrift.quantizers.rtn import RoundToNearest, quantize_rtn
+from quantdrift.engine.calibration.in_order import LayerCandidate, TorchSettings, quantize_in_order
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
+from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
 
 
 class Watching(RoundToNearest):

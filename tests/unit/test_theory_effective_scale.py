@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from theory_samples import evidence
 
-from quantdrift.evidence import Evidence
-from quantdrift.statistics import rate_estimate
-from quantdrift.theory import (
-    TheoryError,
+from quantdrift.compare.contenders import (
     fit_effective_scale,
     flip_probability,
     predicted_by_contender_count,
 )
+from quantdrift.errors import TheoryError
+from quantdrift.evidence import Evidence
+from quantdrift.statistics import rate_estimate
 
 
 @pytest.mark.parametrize("scale", [1e-6, 0.02, 1.0, 350.0])

@@ -12,7 +12,8 @@ import pytest
 from numpy.typing import NDArray
 from theory_samples import evidence
 
-from quantdrift.theory import TheoryError, flip_probability, flip_probability_limits, relative_gaps
+from quantdrift.compare.contenders import flip_probability, flip_probability_limits, relative_gaps
+from quantdrift.errors import TheoryError
 
 Floats = NDArray[np.float64]
 

@@ -11,16 +11,16 @@ import pytest
 from scipy import stats
 from theory_samples import evidence
 
-from quantdrift.theory import (
+from quantdrift.compare.law import (
     PREDICTORS,
     LawPoint,
-    TheoryError,
     fit_line,
+    hold_out,
     law_point,
     r_squared,
     spearman,
 )
-from quantdrift.theory.held_out import hold_out
+from quantdrift.errors import TheoryError
 
 
 def point(separation: float, change_rate: float, *, label: str = "", **others: float) -> LawPoint:

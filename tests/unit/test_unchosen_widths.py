@@ -9,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 from torch import nn
 
-from quantdrift.allocation.unchosen import chooses, refuse_unchosen
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.refusals import refuse_for_reranking
 from quantdrift.errors import UnsupportedError
-from quantdrift.measurement.refusals import refuse_for_reranking
-from quantdrift.pair import QuantizedPair
-from quantdrift.spec import parse_scheme
+from quantdrift.spec import chooses, parse_scheme, refuse_unchosen
 from quantdrift_lm_eval.arguments import read_spec
 from quantdrift_mteb.choice import refuse_unchosen as refuse_in_mteb
 
@@ -85,8 +84,5 @@ def test_rerankers_and_language_models_take_stored_widths_and_choose_none() -> N
 
 
 def test_asking_does_not_load_torch() -> None:
-    code = (
-        "import sys, quantdrift.allocation.unchosen, quantdrift.uncaught; "
-        "sys.exit('torch' in sys.modules)"
-    )
+    code = "import sys, quantdrift.spec, quantdrift.patching; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

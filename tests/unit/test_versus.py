@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from quantdrift.errors import SpecError
-from quantdrift.spec import Spec, parse
-from quantdrift.versus import Versus, parse_pair
+from quantdrift.spec import Spec, Versus, parse, parse_pair
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 
@@ -99,7 +98,7 @@ def test_it_is_frozen_and_can_be_pickled() -> None:
 
 
 def test_import_is_light() -> None:
-    code = "import sys, quantdrift.versus; print(*{'torch', 'numpy', 'scipy'} & set(sys.modules))"
+    code = "import sys, quantdrift.spec; print(*{'torch', 'numpy', 'scipy'} & set(sys.modules))"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert output.stdout.strip() == b""
 

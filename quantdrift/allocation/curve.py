@@ -1,0 +1,380 @@
+"""What rounding will change, for any widths of the layers, without rounding anything; no torch.
+
+To first order a layer's rounding moves a gap by a signed contribution (`gradients.one_pass`), and
+contributions of layers add up. An input flips when the sum takes a gap below zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.allocation.solver import solve
+from quantdrift.errors import DataError, ScoreError, UnsupportedError
+from quantdrift.spec import FULL_BITS
+from quantdrift.statistics import Estimate, mean_estimate, quantile_estimate, rate_estimate
+
+__all__ = [
+    "Gaps",
+    "Point",
+    "Prediction",
+    "budgets",
+    "flip_chances",
+    "flipped",
+    "mean_square_losses",
+    "predict",
+    "predicted_curve",
+    "summary",
+]
+
+# --- predict --------------------------------------------------------------------------------------
+
+_DRAWS = 512
+"""Random factors per layer: an input's chance is off by 0.02 at most, a rate by far less."""
+_BLOCK = 64
+"""Inputs whose draws are held at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Gaps:
+    """The gaps of calibration inputs, and what every layer at every width does to them.
+
+    Attributes:
+        gaps: float64 [n_inputs, n_contenders], of the reference, at least 0; nan where there is no
+            contender.
+        contributions: float64 [n_inputs, n_contenders, n_layers, n_widths], signed shifts.
+        n_weights: int64 [n_layers].
+        widths: bits per weight of the last axis, ascending.
+
+    Raises:
+        ScoreError: shapes do not fit, or there is no gap.
+    """
+
+    gaps: NDArray[np.float64]
+    contributions: NDArray[np.float64]
+    n_weights: NDArray[np.int64]
+    widths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        expected = (*self.gaps.shape, len(self.n_weights), len(self.widths))
+        if self.gaps.ndim != 2 or self.contributions.shape != expected:  # noqa: PLR2004 -- two axes
+            raise ScoreError(
+                "expected gaps [n_inputs, n_contenders] and contributions [n_inputs, n_contenders, "
+                f"{len(self.n_weights)} layers, {len(self.widths)} widths], got shapes "
+                f"{self.gaps.shape} and {self.contributions.shape}"
+            )
+        if np.isnan(self.gaps).all():
+            raise ScoreError("expected at least one input with a contender, got none")
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """bool [n_inputs], whether an input has a contender at all; rates are over these."""
+        there: NDArray[np.bool_] = np.asarray((~np.isnan(self.gaps)).any(axis=1))
+        return there
+
+    def part(self, rows: NDArray[np.int64]) -> Gaps:
+        """Those of some of the inputs.
+
+        Args:
+            rows: int64, positions.
+        """
+        return Gaps(
+            gaps=self.gaps[rows],
+            contributions=self.contributions[rows],
+            n_weights=self.n_weights,
+            widths=self.widths,
+        )
+
+    def bits_per_weight(self, widths: Sequence[int]) -> float:
+        """The average of the layers' widths over their weights.
+
+        Args:
+            widths: of every layer.
+        """
+        return float(self.n_weights @ np.asarray(widths)) / int(self.n_weights.sum())
+
+    def of_layers(self, widths: Sequence[int]) -> NDArray[np.float64]:
+        """The shift that each layer makes at its width.
+
+        Args:
+            widths: of every layer; 16 leaves a layer alone.
+
+        Returns:
+            float64 [n_inputs, n_contenders, n_layers].
+
+        Raises:
+            UnsupportedError: a width was not measured, or there is not one for each layer.
+        """
+        known = {width: column for column, width in enumerate(self.widths)}
+        if len(widths) != len(self.n_weights) or not set(widths) <= {*known, FULL_BITS}:
+            raise UnsupportedError(
+                f"expected a width for each of {len(self.n_weights)} layers, one of "
+                f"{', '.join(map(str, self.widths))} (or {FULL_BITS} for a layer left alone); got "
+                f"{len(widths)} of {', '.join(map(str, sorted(set(widths))))}"
+            )
+        columns = [known.get(width, 0) for width in widths]
+        chosen: NDArray[np.float64] = self.contributions[:, :, np.arange(len(columns)), columns]
+        return np.where(np.array(widths) == FULL_BITS, 0.0, chosen)
+
+    def shifts(self, widths: Sequence[int]) -> NDArray[np.float64]:
+        """The shift of every gap when the layers have these widths, c = sum over layers.
+
+        Args:
+            widths: of every layer; 16 leaves a layer alone.
+
+        Returns:
+            float64 [n_inputs, n_contenders], nan where there is no contender.
+        """
+        total: NDArray[np.float64] = self.of_layers(widths).sum(axis=-1)
+        return np.where(np.isnan(self.gaps), np.nan, total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What is expected of rounding to nearest.
+
+    Attributes:
+        bits_per_weight: over the linear layers, codes alone.
+        flips: rate of inputs with another first answer, with the signs that rounding has here.
+        chance: the same if sign and size of every layer's shift were left to chance
+            (`flip_chances`), which varies less with the inputs that happen to be drawn.
+        shift: median over inputs of |shift| of the gap to the runner-up, in units of the score.
+    """
+
+    bits_per_weight: float
+    flips: Estimate
+    chance: Estimate
+    shift: Estimate
+
+
+def flipped(gaps: NDArray[np.float64], shifts: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which inputs get another first answer: min over contenders of gap + shift < 0.
+
+    A document beyond the contenders that are watched is not seen, so the rate is too low by those
+    inputs which flip to one of these alone.
+
+    Args:
+        gaps: float64 [n_inputs, n_contenders], nan where there is no contender.
+        shifts: likewise.
+
+    Returns:
+        bool [n_inputs].
+    """
+    crossed: NDArray[np.bool_] = np.asarray((gaps + shifts < 0).any(axis=1))  # nan is not below 0
+    return crossed
+
+
+def flip_chances(
+    gaps: NDArray[np.float64], parts: NDArray[np.float64], *, seed: int = 0
+) -> NDArray[np.float64]:
+    """How likely each input flips if every layer's shift is random, of the same mean square.
+
+    P(min over contenders of gap_j + sum over layers of z_l c_jl < 0), z_l independent standard
+    normals. The shift of a gap is then normal with the sum of c_jl^2 as its variance, and since
+    z_l is the same for all contenders of an input, their shifts are correlated as the layers make
+    them: the product of the single chances would count what the first document loses several times.
+    With one contender this is Phi(-gap / sqrt(sum of c_l^2)); several have no closed form, so 512
+    seeded draws are counted.
+
+    Args:
+        gaps: float64 [n_inputs, n_contenders], nan where there is no contender.
+        parts: float64 [n_inputs, n_contenders, n_layers], the shift c by each layer.
+        seed: of the draws.
+
+    Returns:
+        float64 [n_inputs], from 0 to 1.
+    """
+    draws = np.random.default_rng(seed).standard_normal((parts.shape[2], _DRAWS))
+    known = np.where(np.isnan(gaps), np.inf, gaps)
+    given = np.where(np.isnan(gaps)[..., None], 0.0, parts)
+    chances = np.empty(len(gaps))
+    for at in range(0, len(gaps), _BLOCK):
+        rows = slice(at, at + _BLOCK)
+        crossed = known[rows, :, None] + given[rows] @ draws < 0
+        chances[rows] = crossed.any(axis=1).mean(axis=-1)
+    return chances
+
+
+def predict(measured: Gaps, widths: Sequence[int]) -> Prediction:
+    """What rounding the layers to these widths will change.
+
+    Args:
+        measured: gaps and contributions.
+        widths: of every layer; 16 leaves a layer alone.
+
+    Raises:
+        UnsupportedError: a width was not measured.
+    """
+    rows = np.flatnonzero(measured.counted)
+    some = measured.part(rows)
+    parts = some.of_layers(widths)
+    return summary(
+        flipped(some.gaps, some.shifts(widths)),
+        flip_chances(some.gaps, parts),
+        some.shifts(widths)[:, 0],
+        bits_per_weight=some.bits_per_weight(widths),
+    )
+
+
+def summary(
+    flips: NDArray[np.bool_],
+    chances: NDArray[np.float64],
+    shifts: NDArray[np.float64],
+    *,
+    bits_per_weight: float,
+) -> Prediction:
+    """Rates and median with their intervals, from what is predicted of each input.
+
+    Args:
+        flips: bool [n_inputs].
+        chances: float64 [n_inputs].
+        shifts: float64 [n_inputs], of the gap to the runner-up.
+        bits_per_weight: over the linear layers.
+    """
+    return Prediction(
+        bits_per_weight=bits_per_weight,
+        flips=rate_estimate(flips.astype(np.float64)),
+        chance=mean_estimate(chances),
+        shift=quantile_estimate(np.abs(shifts[~np.isnan(shifts)])),
+    )
+
+
+# --- The losses of the criterion gap, from the shifts of gaps; no torch ---------------------------
+
+
+def mean_square_losses(shifts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean square of the shift that each layer makes at each width, less that at the widest.
+
+    Args:
+        shifts: float64 [n_inputs, n_contenders, n_layers, n_widths], nan where there is no
+            contender; widths ascending.
+
+    Returns:
+        float64 [n_layers, n_widths], not rising with the width, 0 at the widest.
+    """
+    squares = np.nanmean(shifts**2, axis=(0, 1))
+    # a wider width that happens to lie worse could hold the narrower one's codes
+    falling: NDArray[np.float64] = np.minimum.accumulate(squares, axis=1)
+    return falling - falling[:, -1:]
+
+
+# --- The curve of bits per weight against predicted flips, uniform and allocated; no torch --------
+
+_STEP = 0.25
+_TIME_LIMIT = 2.0
+"""Seconds for one knapsack of the curve; what it has by then is close to the best."""
+_HALVES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One point of the curve.
+
+    Attributes:
+        budget: bits per weight there were.
+        allocated: whether the criterion gap spends them; else all layers have one width.
+        prediction: what is expected.
+        on_front: whether no other point is as low both in bits and in the chance of a flip, and
+            lower in one of them.
+    """
+
+    budget: float
+    allocated: bool
+    prediction: Prediction
+    on_front: bool = False
+
+
+def budgets(widths: tuple[int, ...]) -> list[float]:
+    """The budgets of allocated points, in quarters of a bit between the outermost widths.
+
+    >>> budgets((3, 4))
+    [3.25, 3.5, 3.75]
+    """
+    n = round((widths[-1] - widths[0]) / _STEP)
+    return [widths[0] + _STEP * number for number in range(1, n)]
+
+
+def predicted_curve(
+    measured: Gaps, tell: Callable[[int], None] = lambda _steps: None
+) -> list[Point]:
+    """Predict every uniform width and every budget in quarters of a bit, with the Pareto front.
+
+    Widths that are chosen on an input suit that input: a budget is predicted on either half of the
+    inputs with the widths chosen on the other half.
+
+    Args:
+        measured: gaps and contributions.
+        tell: is called with 1 after each point.
+
+    Returns:
+        Points by rising budget, a uniform one before an allocated one.
+
+    Raises:
+        DataError: there are not two inputs with a contender.
+    """
+    measured = measured.part(np.flatnonzero(measured.counted))
+    if len(measured.gaps) < _HALVES:
+        raise DataError(
+            "expected two calibration queries at least, so that widths are predicted on others "
+            f"than they are chosen on; got {len(measured.gaps)}. Give eight queries or more: one "
+            "in four is measured on"
+        )
+    n_layers = len(measured.n_weights)
+    points = []
+    for width in measured.widths:
+        found = predict(measured, [width] * n_layers)
+        points.append(Point(budget=float(width), allocated=False, prediction=found))
+        tell(1)
+    for budget in budgets(measured.widths):
+        found = _allocated(measured, budget)
+        points.append(Point(budget=budget, allocated=True, prediction=found))
+        tell(1)
+    points.sort(key=lambda point: (point.budget, point.allocated))
+    return _front(points)
+
+
+def _allocated(measured: Gaps, budget: float) -> Prediction:
+    """A budget, each half of the inputs with the widths that were chosen on the other."""
+    n = len(measured.gaps)
+    flips, chances, shifts = np.zeros(n, np.bool_), np.zeros(n), np.zeros(n)
+    bits = []
+    for half in range(_HALVES):
+        rows = np.arange(half, n, _HALVES)
+        others = np.setdiff1d(np.arange(n), rows)
+        widths = _widths(measured.part(others), budget).tolist()
+        part = measured.part(rows)
+        moved = part.shifts(widths)
+        flips[rows] = flipped(part.gaps, moved)
+        chances[rows] = flip_chances(part.gaps, part.of_layers(widths))
+        shifts[rows] = moved[:, 0]
+        bits.append(measured.bits_per_weight(widths))
+    return summary(flips, chances, shifts, bits_per_weight=sum(bits) / len(bits))
+
+
+def _widths(measured: Gaps, budget: float) -> NDArray[np.int64]:
+    return solve(
+        mean_square_losses(measured.contributions),
+        measured.n_weights,
+        widths=measured.widths,
+        budget=budget,
+        time_limit=_TIME_LIMIT,
+    ).widths
+
+
+def _front(points: list[Point]) -> list[Point]:
+    """Mark the points that no other is better than."""
+
+    def place(point: Point) -> tuple[float, float]:
+        # the chance tells points apart that the count over few inputs does not
+        return point.prediction.bits_per_weight, point.prediction.chance.value or 0.0
+
+    def beaten(point: Point) -> bool:
+        bits, flips = place(point)
+        return any(
+            b <= bits and f <= flips and (b, f) != (bits, flips) for b, f in map(place, points)
+        )
+
+    return [replace(point, on_front=not beaten(point)) for point in points]

@@ -1,1 +1,0 @@
-"""An allocation as the files that quantization libraries and runtimes read."""

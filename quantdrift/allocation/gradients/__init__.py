@@ -1,1 +1,0 @@
-"""What every layer does to every gap, from one forward and one backward pass."""

@@ -1,1 +1,0 @@
-"""From losses and bits to widths."""

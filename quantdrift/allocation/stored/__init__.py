@@ -1,1 +1,0 @@
-"""allocation.json: what it holds, its file, and its use in a spec."""

@@ -1,1 +1,0 @@
-"""Calibration: what layers see while they are quantized one after another."""

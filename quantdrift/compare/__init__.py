@@ -1,0 +1,1 @@
+"""Verdicts from numbers: two runs, buckets, the law over many runs, contenders, corpus size."""

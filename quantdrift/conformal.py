@@ -1,0 +1,532 @@
+"""How sure a model looks, from its own scores: the gap, and the usual rivals of it.
+
+All of them are oriented the same way, larger meaning surer, so that one rule ("trust what is at
+least this sure") serves the stability check and routing. None needs torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import blake2b
+from typing import Any, Literal, TypeAlias, cast, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from quantdrift import perturbation
+from quantdrift.errors import QuantDriftError, RunError, ScoreError, UnknownNameError
+from quantdrift.evidence import Confidence, Evidence
+
+__all__ = [
+    "CONFIDENCES",
+    "MAKE",
+    "MOST",
+    "STATISTICS",
+    "ConfidenceName",
+    "ExchangeabilityWarning",
+    "Observed",
+    "Source",
+    "StabilityError",
+    "Statistic",
+    "accepts",
+    "as_array",
+    "bounds_gap",
+    "calibrates",
+    "confidence_in",
+    "confidence_name",
+    "confidence_of",
+    "conformal_rank",
+    "generic_threshold",
+    "least_inputs",
+    "nothing_accepted",
+    "observe",
+    "softmax_confidence",
+    "split_conformal_threshold",
+    "threshold_of",
+]
+
+# --- How sure a model looks, from its own scores: the gap, and the usual rivals of it -------------
+
+ConfidenceName = Literal["gap", "msp", "entropy"]
+"""The candidate gap, the maximum softmax probability, or minus the predictive entropy in nats."""
+
+CONFIDENCES: tuple[ConfidenceName, ...] = get_args(ConfidenceName)
+
+_NOT_FINITE = "expected finite scores; at least one is NaN or infinite"
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """An array of what a model returned: array, nested list, or a tensor on any device.
+
+    A result with `logits` (as of transformers) stands for these. Tensors are told by what they can
+    do, so that no framework is imported.
+
+    Raises:
+        ScoreError: numpy cannot read it.
+    """
+    values = getattr(values, "logits", values)
+    tensor = hasattr(values, "detach")
+    try:
+        values = values.detach().cpu() if tensor else values
+        try:
+            return np.asarray(values)
+        except TypeError:  # numpy has no bfloat16; float32 holds every value of it
+            if not tensor:
+                raise
+            return np.asarray(values.float())
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ScoreError(f"expected an array, a list or a tensor of numbers; {error}") from error
+
+
+def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> NDArray[np.float64]:
+    """How sure these scores look; larger is surer.
+
+    gap = first - second score; msp = max softmax(scores); entropy = sum_j p_j log p_j, which is
+    minus the predictive entropy.
+
+    Args:
+        scores: [n_inputs, n_items], what one model ranks by, in any order of items: an array, or a
+            tensor on any device. Those of the softmax need the scores of all items, the gap only
+            the first two.
+        name: which confidence.
+
+    Returns:
+        float64 [n_inputs], in score units and at least 0 (gap), from 0 to 1 (msp), in nats and at
+        most 0 (entropy).
+
+    Raises:
+        ScoreError: scores are no matrix, have fewer than two items, or are not finite: a NaN or
+            +infinity anywhere, or -infinity among the first two. -infinity behind them is let
+            pass, as of a class that was masked (probability 0).
+        UnknownNameError: there is no such confidence.
+
+    Source: paper, sections 3 and 5.2.
+
+    >>> confidence_of([[1.0, 4.0, 3.5], [2.0, 2.0, 0.0]])
+    array([0.5, 0. ])
+    """
+    if name not in CONFIDENCES:
+        raise UnknownNameError("confidence", name, CONFIDENCES)
+    if name == "gap":
+        return _top_gap(scores)
+    found = softmax_confidence(scores)
+    return found.msp if name == "msp" else -found.entropy
+
+
+def confidence_in(evidence: Evidence, name: ConfidenceName = "gap") -> NDArray[np.float64]:
+    """How sure the candidate looked on every input of a run; larger is surer.
+
+    Args:
+        evidence: of one run.
+        name: which confidence.
+
+    Returns:
+        float64 [n_inputs], as `confidence_of`; NaN where there is only one item.
+
+    Raises:
+        RunError: it is one of the softmax, and the run's scores are not logits.
+        UnknownNameError: there is no such confidence.
+    """
+    if name == "gap":
+        return perturbation.candidate_gap(evidence)
+    if name not in CONFIDENCES:
+        raise UnknownNameError("confidence", name, CONFIDENCES)
+    if evidence.confidence is None:
+        raise RunError(
+            f"{name} is of class probabilities, and this run ranks by similarities, whose softmax "
+            "is none; expected a run on classification data. Use gap"
+        )
+    values = evidence.confidence.msp if name == "msp" else -evidence.confidence.entropy
+    return np.where(evidence.n_items > 1, values, np.nan)
+
+
+def softmax_confidence(logits: ArrayLike) -> Confidence:
+    """Maximum softmax probability and predictive entropy.
+
+    Args:
+        logits: [n_inputs, n_classes], of all classes; -infinity for one that is masked.
+
+    Raises:
+        ScoreError: as `confidence_of`.
+    """
+    matrix = _matrix(logits).astype(np.float64, copy=False)
+    finite = np.isfinite(matrix)
+    masked = np.isneginf(matrix)
+    if not ((finite | masked).all() and (finite.sum(axis=1) >= 2).all()):  # noqa: PLR2004 -- a runner-up
+        raise ScoreError(_NOT_FINITE)
+    shifted = matrix - matrix.max(axis=1, keepdims=True)
+    weights = np.exp(shifted)
+    total = weights.sum(axis=1)
+    shifted = np.where(masked, 0.0, shifted)  # 0 log 0 is 0
+    # -sum p log p with log p = shifted - log total, so that no p of 0 takes a logarithm
+    entropy = np.log(total) - (weights * shifted).sum(axis=1) / total
+    return Confidence(msp=1 / total, entropy=np.maximum(entropy, 0.0))
+
+
+def _top_gap(scores: ArrayLike) -> NDArray[np.float64]:
+    """Two passes in the scores' own dtype, as a server asks this of every answer it gives.
+
+    Only the two scores are widened, so that their difference is exact.
+    """
+    matrix = _matrix(scores).copy()  # the first score is struck out to find the second
+    rows = np.arange(len(matrix))
+    best = matrix.argmax(axis=1)
+    first = matrix[rows, best].astype(np.float64)
+    matrix[rows, best] = -np.inf
+    second = matrix.max(axis=1).astype(np.float64)
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        raise ScoreError(_NOT_FINITE)
+    return np.asarray(first - second)
+
+
+def _matrix(scores: ArrayLike) -> NDArray[np.floating[Any]]:
+    """As floating-point numbers of at least two items, finite or not."""
+    matrix = as_array(scores)
+    if matrix.dtype.kind != "f":
+        try:
+            matrix = matrix.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise ScoreError(f"expected scores that are numbers; {error}") from error
+    if matrix.ndim != 2 or matrix.shape[1] < 2:  # noqa: PLR2004 -- a matrix of at least two items
+        raise ScoreError(
+            "expected scores of shape [n_inputs, n_items] with at least two items, to tell first "
+            f"from second; got shape {matrix.shape}. One input is a batch of one: scores[None]"
+        )
+    return matrix
+
+
+# --- What a stability check refuses, and what it warns of -----------------------------------------
+
+MAKE = "quantdrift certify RUN --alpha A --save FILE"
+"""The command that writes a check, for messages."""
+
+
+class StabilityError(QuantDriftError):
+    """A stability check cannot be calibrated, read, or used for this."""
+
+
+class ExchangeabilityWarning(UserWarning):
+    """Served inputs do not look like the calibration inputs, so the guarantee may not hold."""
+
+
+# --- nonconformity --------------------------------------------------------------------------------
+
+Statistic = Literal["S", "2epsilon", "gap", "msp", "entropy"]
+"""S or 2 epsilon against the candidate gap; or a confidence, generically calibrated."""
+
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
+
+Source: TypeAlias = Evidence | tuple[ArrayLike, ArrayLike]
+"""Evidence of a run, or scores of the reference and of the candidate, each [n_inputs, n_items]."""
+
+_BLOCK = 4_000_000  # scores at a time; bounds the memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observed:
+    """What calibration inputs show.
+
+    Attributes:
+        confidence: float64 [n_inputs], what a server will see, larger is surer; NaN where there is
+            only one item, which cannot change and takes no part.
+        flipped: bool [n_inputs], whether the top-1 changed.
+        values: float64 [n_inputs], the nonconformity, above the candidate gap wherever the top-1
+            changed; None for a confidence, which has none.
+        n_items: least and greatest number of items of an input that takes part; 0 if none does.
+    """
+
+    confidence: NDArray[np.float64]
+    flipped: NDArray[np.bool_]
+    values: NDArray[np.float64] | None
+    n_items: tuple[int, int]
+
+    @property
+    def defined(self) -> NDArray[np.bool_]:
+        """Which inputs take part, bool [n_inputs]."""
+        return ~np.isnan(self.confidence)
+
+    def part(self, rows: NDArray[Any]) -> Observed:
+        """Some of the inputs, by position or by mask."""
+        return Observed(
+            confidence=self.confidence[rows],
+            flipped=self.flipped[rows],
+            values=None if self.values is None else self.values[rows],
+            n_items=self.n_items,
+        )
+
+
+def bounds_gap(statistic: Statistic) -> bool:
+    """Whether it bounds what quantization can overturn (S, 2 epsilon), in units of the gap."""
+    return statistic in {"S", "2epsilon"}
+
+
+def confidence_name(statistic: Statistic) -> ConfidenceName:
+    """Which confidence a check by this statistic looks at when it serves.
+
+    Raises:
+        UnknownNameError: there is no such statistic.
+    """
+    if statistic not in STATISTICS:
+        raise UnknownNameError("statistic", statistic, STATISTICS, hint=f"({_listed()})")
+    return "gap" if bounds_gap(statistic) else cast(ConfidenceName, statistic)
+
+
+def observe(source: Source, statistic: Statistic = "S") -> Observed:
+    """Confidence, flips and nonconformity of every input.
+
+    S = max_j (delta[c] - delta[j]) with c the candidate's top-1, or 2 max_j |delta[j]|. Where the
+    top-1 changed and the candidate gap is not below that (a tie broken by position, or a delta that
+    was rounded), the value is the next floating-point number above the gap instead: the guarantee
+    rests on "a flip implies gap < value", and so it holds to the last bit.
+
+    Args:
+        source: evidence, or a pair of arrays (reference, candidate) [n_inputs, n_items]. The
+            candidate's scores are to have the dtype they are served in.
+        statistic: which.
+
+    Raises:
+        ScoreError: the arrays are no finite matrices of one shape with at least two items.
+        StabilityError: the evidence holds only one rank.
+        RunError: msp or entropy is asked of evidence whose scores are not logits.
+        UnknownNameError: there is no such statistic.
+    """
+    name = confidence_name(statistic)
+    if isinstance(source, Evidence):
+        return _of_evidence(source, statistic, name)
+    return _of_arrays(*source, statistic, name)
+
+
+def _of_evidence(evidence: Evidence, statistic: Statistic, name: ConfidenceName) -> Observed:
+    if evidence.depth < 2 and evidence.cut_short:  # noqa: PLR2004 -- a gap needs two ranks
+        raise StabilityError(
+            "the stability check needs the first two ranks; this run stored one. Run again with "
+            "--k 2 or more"
+        )
+    if not evidence.exact and bounds_gap(statistic):
+        raise StabilityError(
+            f"{statistic} is the greatest over all items, and this run knows the scores of some "
+            "only (it was made of lists that were cut short, or of answers without scores)"
+        )
+    flipped, values = perturbation.flips(evidence), None
+    if statistic == "S":
+        values = perturbation.perturbation_s(evidence)
+    elif statistic == "2epsilon":
+        values = 2 * perturbation.epsilon(evidence)
+    if values is not None:
+        values = _above_gap(values, perturbation.candidate_gap(evidence), flipped)
+    several = evidence.n_items[evidence.n_items > 1]
+    return Observed(
+        confidence=confidence_in(evidence, name),
+        flipped=flipped,
+        values=values,
+        n_items=(int(several.min()), int(several.max())) if len(several) else (0, 0),
+    )
+
+
+def _of_arrays(
+    reference: ArrayLike, candidate: ArrayLike, statistic: Statistic, name: ConfidenceName
+) -> Observed:
+    before, after = as_array(reference), as_array(candidate)
+    if before.shape != after.shape or before.ndim != 2 or before.shape[1] < 2:  # noqa: PLR2004 -- a matrix of two items
+        raise ScoreError(
+            "expected scores of the reference and of the candidate, both [n_inputs, n_items] with "
+            f"at least two items; got shapes {before.shape} and {after.shape}"
+        )
+    n_inputs, n_items = before.shape
+    values, rows = np.empty(n_inputs), max(1, _BLOCK // n_items)
+    for start in range(0, n_inputs, rows):
+        part = slice(start, start + rows)
+        delta = after[part].astype(np.float64) - before[part].astype(np.float64)
+        if not np.isfinite(delta).all():
+            raise ScoreError("expected finite scores; at least one is NaN or infinite")
+        if statistic == "2epsilon":
+            values[part] = 2 * np.abs(delta).max(axis=1)
+        else:
+            own = after[part].argmax(axis=1)[:, None]
+            values[part] = np.take_along_axis(delta, own, axis=1)[:, 0] - delta.min(axis=1)
+    flipped = before.argmax(axis=1) != after.argmax(axis=1)
+    gap = confidence_of(after)
+    return Observed(
+        confidence=gap if name == "gap" else confidence_of(after, name),
+        flipped=flipped,
+        values=_above_gap(values, gap, flipped) if bounds_gap(statistic) else None,
+        n_items=(n_items, n_items) if n_inputs else (0, 0),
+    )
+
+
+def _above_gap(
+    values: NDArray[np.float64], gap: NDArray[np.float64], flipped: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    return np.where(flipped & ~(gap < values), np.nextafter(gap, np.inf), values)
+
+
+def _listed() -> str:
+    return f"expected {', '.join(STATISTICS[:-1])} or {STATISTICS[-1]}"
+
+
+# --- The least confidence that is accepted, from calibration inputs -------------------------------
+
+
+def conformal_rank(n: int, alpha: float) -> int:
+    """ceil((n + 1) (1 - alpha)), in exact arithmetic: 100 * 0.99 must not become 100.
+
+    Args:
+        n: number of values, at least 0.
+        alpha: level, above 0 and below 1; read as the decimal number it is written as.
+
+    Returns:
+        From 1 to n + 1.
+
+    Raises:
+        StabilityError: alpha is out of its range.
+    """
+    return math.ceil((n + 1) * (1 - _exact(alpha)))
+
+
+def least_inputs(alpha: float) -> int:
+    """How many calibration inputs a level takes before anything is accepted: ceil(1 / alpha) - 1.
+
+    Raises:
+        StabilityError: alpha is out of its range.
+
+    >>> [least_inputs(alpha) for alpha in (0.1, 0.05, 0.01)]
+    [9, 19, 99]
+    """
+    return math.ceil(1 / _exact(alpha)) - 1
+
+
+def nothing_accepted(n: int, alpha: float) -> str | None:
+    """Why a level accepts nothing with n calibration inputs; None if there are enough."""
+    least = least_inputs(alpha)
+    if n >= least:
+        return None
+    have = "there is" if n == 1 else "there are"
+    return (
+        f"nothing can be accepted at level {alpha:g} from so few inputs: that takes {least:,} "
+        f"calibration inputs, and {have} {n:,}"
+    )
+
+
+def split_conformal_threshold(values: NDArray[np.float64], alpha: float) -> float:
+    """The ceil((n + 1)(1 - alpha))-th smallest value; accept where the candidate gap reaches it.
+
+    A flip implies gap < value (see `nonconformity`), so an accepted flip has a value above the
+    threshold, and among n + 1 exchangeable inputs at most a share alpha can have that.
+
+    Args:
+        values: float64 [n], nonconformity of the calibration inputs, no NaN.
+        alpha: level, above 0 and below 1.
+
+    Returns:
+        In score units, at least 0; +inf where that rank exceeds n, and nothing is accepted.
+
+    Raises:
+        StabilityError: alpha is out of its range.
+
+    Source: paper, section 3 (which says "largest"; only the smallest can be meant).
+
+    >>> split_conformal_threshold(np.array([4.0, 1.0, 3.0, 2.0]), 0.5)
+    3.0
+    """
+    rank = conformal_rank(len(values), alpha)
+    if rank > len(values):
+        return math.inf
+    return float(np.partition(values, rank - 1)[rank - 1])
+
+
+def generic_threshold(
+    confidence: NDArray[np.float64], flipped: NDArray[np.bool_], alpha: float
+) -> float:
+    """The confidence quantile of flipped calibration inputs; accept what is surer than it.
+
+    The r-th smallest confidence among the flipped ones, r = min(ceil((n_flipped + 1)(1 - alpha)),
+    n_flipped); -inf (accept everything) where none flipped.
+
+    It is valid for any confidence: let m of the n + 1 exchangeable inputs flip, the new one among
+    them, so that n_flipped = m - 1. It is accepted only if it ranks above r of the m, which m - r
+    of them do at most. So P(accepted and flipped) <= (m - r) / (n + 1), which is at most
+    alpha m / (n + 1) for the first r and 1 / (n + 1) for the second; both are at most alpha if
+    n + 1 >= 1 / alpha.
+
+    Args:
+        confidence: float64 [n], larger is surer, no NaN.
+        flipped: bool [n].
+        alpha: level, above 0 and below 1.
+
+    Returns:
+        In units of the confidence; +inf where there are too few inputs, and nothing is accepted.
+
+    Raises:
+        StabilityError: alpha is out of its range.
+
+    Source: paper, appendix, "Comparison with confidence scores".
+
+    >>> generic_threshold(np.arange(9.0), np.arange(9) % 2 == 0, 0.5)  # flipped: 0, 2, 4, 6, 8
+    4.0
+    """
+    if len(confidence) < least_inputs(alpha):
+        return math.inf
+    wrong = confidence[flipped]
+    if not len(wrong):
+        return -math.inf
+    rank = min(conformal_rank(len(wrong), alpha), len(wrong))
+    return float(np.partition(wrong, rank - 1)[rank - 1])
+
+
+def threshold_of(observed: Observed, alpha: float) -> float:
+    """The threshold that these calibration inputs give, all of which have a confidence."""
+    if observed.values is not None:
+        return split_conformal_threshold(observed.values, alpha)
+    return generic_threshold(observed.confidence, observed.flipped, alpha)
+
+
+def accepts(
+    confidence: NDArray[np.float64], threshold: float, statistic: Statistic
+) -> NDArray[np.bool_]:
+    """At or above the threshold where it bounds the gap; above it for a generic confidence.
+
+    What is NaN or infinite comes of no finite scores and is never accepted; without that a check
+    which accepts nothing, by a threshold of +inf, would accept an infinite confidence.
+    """
+    reached = confidence >= threshold if bounds_gap(statistic) else confidence > threshold
+    return np.asarray(reached & np.isfinite(confidence))
+
+
+def _exact(alpha: float) -> Fraction:
+    if not 0 < alpha < 1:
+        raise StabilityError(
+            f"expected a level above 0 and below 1, say 0.1: the share of inputs that may be "
+            f"accepted though their top-1 changed; got {alpha:g}"
+        )
+    return Fraction(repr(float(alpha)))
+
+
+# --- held out -------------------------------------------------------------------------------------
+
+MOST = 1_000
+"""No more inputs than these calibrate; the others are what is measured."""
+
+
+def calibrates(input_ids: NDArray[np.object_]) -> NDArray[np.bool_]:
+    """Half of the inputs (rounded down), at most 1,000: those whose ids hash least.
+
+    The choice knows neither scores nor order, and two runs on the same inputs make the same one.
+
+    Args:
+        input_ids: str [n_inputs], all different.
+
+    Returns:
+        bool [n_inputs].
+    """
+    digests = np.array(
+        [
+            int.from_bytes(blake2b(str(name).encode(), digest_size=8).digest(), "big")
+            for name in input_ids
+        ],
+        dtype=np.uint64,
+    )
+    chosen = np.zeros(len(digests), dtype=bool)
+    chosen[np.argsort(digests, kind="stable")[: min(len(digests) // 2, MOST)]] = True
+    return chosen

@@ -1,0 +1,97 @@
+"""What a scheme costs in bits per weight."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from torch import nn
+
+from quantdrift.engine.layers import LinearLayer, memory_range
+from quantdrift.engine.quantizers.base import n_groups
+from quantdrift.spec import FULL_BITS
+
+__all__ = ["BitsReport", "count_bits"]
+
+SCALE_BITS = 16
+"""A stored scale takes 16 bits in the formats that runtimes read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitsReport:
+    """Bits per weight. A small model's token embeddings weigh much, so both figures are given.
+
+    Attributes:
+        linear: over the linear layers of a pair, codes alone; one that widths leave alone counts at
+            the width it is stored in. A classification head is none of them.
+        linear_with_scales: the same, with a 16-bit scale per group, and a 16-bit zero point where
+            the grid has one.
+        all_parameters: over every parameter of the model, scales included, the others (embeddings,
+            norms, a classification head) at the width they are stored in.
+        n_quantized: number of quantized weights.
+        n_parameters: number of parameters of the model.
+    """
+
+    linear: float
+    linear_with_scales: float
+    all_parameters: float
+    n_quantized: int
+    n_parameters: int
+
+    def to_json(self) -> dict[str, float | int]:
+        """The fields as a JSON object."""
+        return asdict(self)
+
+
+def count_bits(
+    modules: Sequence[nn.Module],
+    layers: Sequence[LinearLayer],
+    widths: Sequence[int],
+    *,
+    group_size: int | None,
+    zero_points: bool = False,
+) -> BitsReport:
+    """Count the bits of a candidate.
+
+    Args:
+        modules: the model.
+        layers: the linear layers of a pair; one at least.
+        widths: of every layer its bits per weight; 16 leaves its weight alone.
+        group_size: input weights that share a scale, None for a whole output channel.
+        zero_points: whether a zero point is stored beside each scale. The one number per input
+            feature of an order of columns or an input scaling is not counted.
+    """
+    per_group = SCALE_BITS * (2 if zero_points else 1)
+    # A parameter can hold several layers (experts), and some of them may not be among these.
+    in_layers: Counter[object] = Counter()
+    codes, scales, n_quantized = 0, 0, 0
+    for layer, bits in zip(layers, widths, strict=True):
+        out_features, in_features = layer.weight.shape
+        n_weights = out_features * in_features
+        in_layers[_identity(layer.parameter)] += n_weights
+        if bits == FULL_BITS:
+            codes += n_weights * layer.parameter.element_size() * 8
+        else:
+            n_quantized += n_weights
+            codes += n_weights * bits
+            scales += out_features * n_groups(in_features, group_size) * per_group
+    others = 0
+    n_parameters = 0
+    # A model that ties weights, and several roots, can name one parameter more than once.
+    distinct = {_identity(p): p for module in modules for p in module.parameters()}
+    for identity, parameter in distinct.items():
+        n_parameters += parameter.numel()
+        others += (parameter.numel() - in_layers[identity]) * parameter.element_size() * 8
+    n_linear = in_layers.total()
+    return BitsReport(
+        linear=codes / n_linear,
+        linear_with_scales=(codes + scales) / n_linear,
+        all_parameters=(codes + scales + others) / n_parameters,
+        n_quantized=n_quantized,
+        n_parameters=n_parameters,
+    )
+
+
+def _identity(parameter: nn.Parameter) -> object:
+    return memory_range(parameter) or id(parameter)

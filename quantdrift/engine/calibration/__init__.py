@@ -1,0 +1,1 @@
+"""Calibration inputs, and the layers of a candidate made on them in order."""

@@ -1,0 +1,186 @@
+"""What a quantizer calibrates on: documents of the corpus, drawn by a seed, or texts of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.engine.store import key_of
+from quantdrift.errors import DataError, SpecError
+from quantdrift.records import parse_json
+from quantdrift.spec import Scheme
+
+if TYPE_CHECKING:  # it would load torch
+    from quantdrift.engine.inputs import Inputs
+
+__all__ = [
+    "DEFAULT_SIZE",
+    "Sample",
+    "calibration_file",
+    "calibration_texts",
+    "draw_sample",
+    "read_texts",
+]
+
+DEFAULT_SIZE = 512
+"""Documents, as in the paper."""
+SUFFIXES = (".txt", ".jsonl")
+_FILES = 'a .txt file (one text a line) or .jsonl file (objects with a "text")'
+MOST_BATCHES = 64
+"""Each batch has a thread of its own while the layers are made, and torch's threads beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Calibration inputs, ready to be run.
+
+    Attributes:
+        batches: each runs the model on one batch; inputs of similar length share one.
+        key: JSON values that decide what the model sees; None if they cannot be told.
+        record: what a run says of it.
+    """
+
+    batches: list[Callable[[], object]]
+    key: Mapping[str, Any] | None
+    record: Mapping[str, Any]
+
+
+def calibration_file(scheme: Scheme) -> Path | None:
+    """The file that `+calib=` names; None where it gives a number, or is not given.
+
+    Raises:
+        SpecError: it is neither a number nor the name of such a file.
+    """
+    given = scheme.option("calib")
+    if given is not None and Path(given).suffix in SUFFIXES:
+        return Path(given).expanduser()
+    _whole(scheme, "calib", DEFAULT_SIZE, least=1, or_else=f", or {_FILES}")
+    return None
+
+
+def calibration_texts(scheme: Scheme) -> list[str] | None:
+    """The texts of the file that `+calib=` names; None where it names none.
+
+    It is asked for before a model is loaded, so the other settings are checked as well.
+
+    Raises:
+        SpecError: number or seed are none.
+        DataError: the file cannot be used.
+    """
+    file = calibration_file(scheme)
+    _whole(scheme, "seed", 0, least=0)
+    return None if file is None else read_texts(file)
+
+
+def draw_sample(
+    inputs: Inputs, scheme: Scheme, batch_size: int, *, groups: NDArray[np.int64] | None = None
+) -> Sample:
+    """Draw the calibration inputs of a scheme.
+
+    Args:
+        inputs: documents, or the texts of a file; never queries.
+        scheme: its `+calib=N` says how many of them (512 if not given), `+seed=` which.
+        batch_size: inputs per forward pass; more where that would be too many passes.
+        groups: int64 [n], inputs of different groups share no batch.
+
+    Raises:
+        SpecError: the seed or the number cannot be used.
+        DataError: there is nothing to draw from.
+    """
+    n = len(inputs.ids)
+    if not n:
+        raise DataError("there are no documents to calibrate on; expected at least one")
+    file = calibration_file(scheme)
+    seed = _whole(scheme, "seed", 0, least=0)
+    wanted = DEFAULT_SIZE if file is not None else _whole(scheme, "calib", DEFAULT_SIZE, least=1)
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice(n, size=min(wanted, n), replace=False)).astype(np.int64)
+    part = inputs.part(rows)
+    order = part.order()
+    size = max(batch_size, -(-len(rows) // MOST_BATCHES))
+    sets = [order]
+    if groups is not None:
+        own = groups[rows][order]
+        sets = [order[own == group] for group in np.unique(own)]
+    return Sample(
+        batches=[
+            _batch(part, one[at : at + size], size)
+            for one in sets
+            for at in range(0, len(one), size)
+        ],
+        key=None if part.key is None else {"inputs": part.key, "batch_size": size},
+        record={
+            "source": "corpus" if file is None else str(file),
+            "n_inputs": len(rows),
+            "wanted": wanted,
+            "of": n,
+            "seed": seed,
+            "digest": None if part.key is None else key_of(**part.key),
+        },
+    )
+
+
+def _batch(part: Inputs, rows: Any, batch_size: int) -> Callable[[], object]:
+    return lambda: part.encode(rows, batch_size)
+
+
+def _whole(scheme: Scheme, key: str, default: int, *, least: int, or_else: str = "") -> int:
+    given = scheme.option(key)
+    if given is None:
+        return default
+    if not (given.isdecimal() and int(given) >= least):
+        text = str(scheme)
+        start = text.index(f"+{key}=") + len(key) + 2
+        expected = f"a whole number, {least} or more{or_else}"
+        raise SpecError(
+            f"{text}: {key} is {given!r}: expected {expected}",
+            text=text,
+            start=start,
+            end=start + len(given),
+        )
+    return int(given)
+
+
+def read_texts(path: Path) -> list[str]:
+    """The texts of a file to calibrate on.
+
+    Args:
+        path: `.txt` with one text a line, or `.jsonl` with objects that have a "text" and perhaps a
+            "title" (a BEIR corpus.jsonl is one).
+
+    Raises:
+        DataError: it is missing, of another kind, empty, or a line is not as expected.
+    """
+    if path.suffix not in SUFFIXES:
+        raise DataError(f"{path}: expected {_FILES}")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; expected a file to calibrate on") from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error  # an OSError repeats the path
+        raise DataError(f"the calibration file {path} cannot be read: {why}") from error
+    if path.suffix == ".txt":
+        texts = [line.strip() for line in lines]
+    else:
+        texts = [_text_of(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    texts = [text for text in texts if text]
+    if not texts:
+        raise DataError(f"the calibration file {path} holds no text; expected one a line")
+    return texts
+
+
+def _text_of(line: str, where: str) -> str:
+    if not line.strip():
+        return ""
+    try:
+        content = parse_json(line)
+        title, text = content.get("title") or "", content["text"]
+    except (ValueError, KeyError, AttributeError) as error:
+        raise DataError(f'{where}: expected a JSON object with a "text": {error}') from error
+    return f"{title} {text}".strip()

@@ -1,0 +1,165 @@
+"""A saved ONNX candidate as a sentence encoder: sentence-transformers around onnxruntime.
+
+Tokenization, prompts, pooling and normalization are those of sentence-transformers; the states of
+the tokens come from the graph. No float weights of the transformer are loaded, there are none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+from transformers.modeling_outputs import BaseModelOutput
+
+from quantdrift.errors import MissingExtraError, RunError
+from quantdrift.models.saved import ONNX_MODEL, RECORD, read_record
+
+__all__ = ["OnnxStates", "TransformerModule", "file_digest", "load_onnx"]
+
+try:
+    from sentence_transformers.sentence_transformer.modules import Transformer as TransformerModule
+except ImportError:  # version 5
+    from sentence_transformers.models import (  # type: ignore[import-not-found,no-redef]  # as above
+        Transformer as TransformerModule,
+    )
+
+
+_CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+_DIGEST_SIZE = 16
+
+
+class OnnxStates(nn.Module):
+    """Stands where a transformers model stands, and runs an ONNX graph.
+
+    Attributes:
+        config: of the model that the graph was made of.
+        digest: uint8 [16], of the graph's files: the weights, as far as a fingerprint goes.
+        provider: what of onnxruntime computes, e.g. "CPUExecutionProvider".
+        version: of onnxruntime.
+    """
+
+    digest: Tensor
+
+    def __init__(self, folder: Path, config: PretrainedConfig, provider: str) -> None:
+        """Start onnxruntime.
+
+        Raises:
+            RunError: the graph is damaged, or not the one that `scheme.json` was written for.
+        """
+        import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415 -- an optional extra without types
+
+        super().__init__()
+        self.config = config
+        digest = _checked_digest(folder)
+        self.register_buffer("digest", torch.frombuffer(bytearray(digest), dtype=torch.uint8))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        providers = list(dict.fromkeys([provider, _CPU]))
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(folder / ONNX_MODEL), options, providers=providers
+            )
+        except Exception as error:  # onnxruntime's errors have no class of their own in common
+            raise RunError(
+                f"onnxruntime {onnxruntime.__version__} cannot load {folder / ONNX_MODEL}: "
+                f"{str(error).splitlines()[0]}"
+            ) from error
+        self.version: str = onnxruntime.__version__
+        self.provider: str = self._session.get_providers()[0]
+        self._inputs = [value.name for value in self._session.get_inputs()]
+
+    @property
+    def device(self) -> torch.device:
+        """Where inputs are taken from and results are put."""
+        return self.digest.device
+
+    def forward(self, **features: Any) -> BaseModelOutput:
+        """The last hidden state of a batch of tokens, float32 [batch, sequence, hidden]."""
+        feed = {name: features[name].cpu().numpy() for name in self._inputs}
+        (states,) = self._session.run(None, feed)
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(states).to(self.device))
+
+
+def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> SentenceTransformer:
+    """Load an ONNX candidate as a SentenceTransformer; all of its methods work but training.
+
+    Args:
+        folder: as `quantdrift quantize --format onnx` wrote it.
+        device: cuda where onnxruntime can use it; anything else means the CPU.
+
+    Raises:
+        MissingExtraError: onnxruntime is not installed.
+        RunError: there is no graph, or it is damaged, or not the one that `scheme.json` was written
+            for.
+    """
+    folder = Path(os.path.expanduser(folder))
+    try:
+        import onnxruntime  # noqa: PLC0415 -- an optional extra
+    except ImportError as error:
+        raise MissingExtraError(
+            "onnxruntime", "onnx", needed_for=f"running the ONNX model in {folder}"
+        ) from error
+    if not (folder / ONNX_MODEL).is_file():
+        raise RunError(
+            f"expected a folder with {ONNX_MODEL} in it, got {folder}. One is written "
+            "by: quantdrift quantize SPEC -o FOLDER --format onnx"
+        )
+    device = torch.device(device)
+    on_cuda = device.type == "cuda" and _CUDA in onnxruntime.get_available_providers()
+    return _Model(
+        str(folder),
+        device=str(device) if on_cuda else "cpu",
+        model_kwargs={"provider": _CUDA if on_cuda else _CPU},
+    ).eval()
+
+
+def file_digest(folder: Path) -> bytes:
+    """A digest of the graph, and of the weights where they lie beside it: 16 bytes."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_SIZE)
+    graph = folder / ONNX_MODEL
+    for file in sorted(graph.parent.glob(f"{graph.name}*")):
+        digest.update(file.name.encode() + b"\0")
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.digest()
+
+
+def _checked_digest(folder: Path) -> bytes:
+    """The digest; where there is a record, it must be the one that was written down."""
+    found = file_digest(folder)
+    if (folder / RECORD).is_file():
+        wanted = read_record(folder).get("onnx", {}).get("digest")
+        if found.hex() != wanted:
+            raise RunError(
+                f"{folder / ONNX_MODEL} is not what {RECORD} beside it was written for (digest "
+                f"{found.hex()}, expected {wanted}): it is damaged or was changed. Write it again "
+                "with: quantdrift quantize SPEC -o FOLDER --format onnx"
+            )
+    return found
+
+
+class _Transformer(TransformerModule):
+    """A Transformer module that finds an ONNX graph in its folder instead of weights."""
+
+    def _load_model(self, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
+        config = next(value for value in args if isinstance(value, PretrainedConfig))
+        states = OnnxStates(Path(model_name_or_path), config, kwargs["provider"])
+        if not isinstance(getattr(type(self), "auto_model", None), property):
+            self.add_module("auto_model", states)  # sentence-transformers 5 takes no result
+        return states
+
+
+class _Model(SentenceTransformer):
+    """A SentenceTransformer whose Transformer modules are ours."""
+
+    def _load_module_class_from_ref(self, class_ref: str, *args: Any, **kwargs: Any) -> Any:
+        found = super()._load_module_class_from_ref(class_ref, *args, **kwargs)
+        return _Transformer if found is TransformerModule else found

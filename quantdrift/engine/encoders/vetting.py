@@ -1,0 +1,200 @@
+"""A model looked at before a library reads it, and what goes wrong in a library in one line.
+
+A checkpoint may come from anybody. The libraries that read one run code that its files name, each
+in its own way; make a model as large as its config.json says; and speak of a damaged file without
+its name. So the files that decide this are read here first.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Iterator, Mapping, Sized
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from torch import nn
+
+from quantdrift.display import clean, shorten, shown
+from quantdrift.engine.encoders.stored import read_head, weight_files
+from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift.models.classifier_config import model_json
+from quantdrift.models.named import ModelSource
+
+__all__ = ["loading", "one_line", "refuse_small_vocabulary", "vet"]
+
+_MODULE = re.compile(r"sentence_transformers(\.\w+)+\.[A-Z]\w*")
+_KERNEL = re.compile(r"_?(attn|experts)_implementation(_internal)?")
+_MOST = {
+    re.compile(r"\w*(layers?|blocks|depths?)"): 10_000,
+    re.compile(r"num_(labels|classes)"): 1_000_000,
+}
+"""Numbers of a config.json by which a library builds objects before it looks into a file."""
+_ROWS = 4
+"""Rows of an embedding table for each token of the tokenizer; tables that are padded have 1.2."""
+_MESSAGE = 400
+"""Characters of what a library says that are repeated."""
+
+
+@contextmanager
+def loading(
+    source: ModelSource,
+    what: str = "model",
+    *,
+    revision: str | None = None,
+    unpacks: str = "",
+    trusted: bool = False,
+) -> Iterator[None]:
+    """Vet a model; inside, whatever goes wrong becomes one line that names it.
+
+    Args:
+        source: where it lies.
+        what: it is called.
+        revision: of a hub model.
+        unpacks: as in `vet`.
+        trusted: likewise.
+
+    Raises:
+        UnsupportedError: as `vet`; and in place of whatever the libraries inside raise.
+    """
+    where = "from the hub" if source.kind == "hub" else f"from {source.location}"
+    try:
+        vet(source, revision, unpacks=unpacks, trusted=trusted)
+        yield
+    except QuantDriftError:
+        raise
+    except BaseException as error:  # a dozen libraries read models, each with its own errors
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # Rust's
+            raise
+        raise UnsupportedError(
+            f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}: "
+            f"{one_line(error).rstrip('.')}{source.without_hub}"
+        ) from error
+
+
+def vet(
+    source: ModelSource,
+    revision: str | None = None,
+    *,
+    unpacks: str = "",
+    trusted: bool = False,
+) -> None:
+    """Refuse a model that could run code, or whose files are damaged; nothing is loaded.
+
+    Of a hub model its settings alone are looked at, as far as the hub can be reached.
+
+    Args:
+        source: where it lies.
+        revision: of a hub model.
+        unpacks: a quantization method that is unpacked here, and not by a library.
+        trusted: whether the user, or the harness, asked for the model's own code to be run.
+
+    Raises:
+        UnsupportedError: names the file, and what it holds.
+    """
+    on_hub = source.kind == "hub"
+
+    def read(file: str) -> dict[str, Any]:
+        with suppress(UnsupportedError) if on_hub else nullcontext():
+            return model_json(source, file, revision)
+        return {}
+
+    parts = [""]
+    modules = read("modules.json").get("", [])
+    for module in modules if isinstance(modules, list) else []:
+        said = module if isinstance(module, dict) else {}
+        kind, path = said.get("type"), str(said.get("path") or "")
+        if not trusted and isinstance(kind, str) and not _MODULE.fullmatch(kind):
+            raise UnsupportedError(
+                f"modules.json of {source.name} names the class {shown(kind)}, which is none of "
+                "sentence-transformers; code that comes with a model is not run"
+            )
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            raise UnsupportedError(
+                f"modules.json of {source.name} leads out of its folder, to {shown(path)}; "
+                "expected folders in it"
+            )
+        parts.append(path)
+    parts = list(dict.fromkeys(parts))
+    for part in parts[:2] if on_hub else parts:  # the transformer lies in the first module's
+        config = str(PurePosixPath(part, "config.json"))
+        _check(read(config), f"{config} of {source.name}", unpacks)
+        if not on_hub:
+            read(str(PurePosixPath(part, "tokenizer_config.json")))
+            for file in weight_files(Path(source.location, part), "model.safetensors"):
+                read_head(file)
+
+
+def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None) -> None:
+    """Refuse a model whose tokenizer files are missing: transformers makes up one of five tokens.
+
+    Args:
+        module: the model; where it says nothing of tokens, it passes.
+        name: of the model, for the message.
+        tokenizer: the module's own if not given.
+
+    Raises:
+        UnsupportedError: its tokenizer knows far fewer tokens than it has embeddings of.
+    """
+    found = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
+    found = getattr(found, "tokenizer", found)  # of a processor for texts and images
+    if not isinstance(found, Sized):
+        return
+    for part in module.modules():
+        table: Any = getattr(part, "get_input_embeddings", None)
+        with suppress(NotImplementedError, AttributeError):
+            rows = 0 if table is None else getattr(table(), "num_embeddings", 0)
+            if rows > _ROWS * len(found):
+                raise UnsupportedError(
+                    f"the tokenizer of {name} knows {len(found):,} tokens, and its embedding table "
+                    f"has {rows:,} rows: tokenizer files are missing in its folder, and nearly "
+                    "every word would be the same unknown one. Copy them there (tokenizer.json, "
+                    "tokenizer_config.json) from the model that it was made of"
+                )
+
+
+def _check(settings: Mapping[str, Any], where: str, unpacks: str) -> None:
+    """Refuse settings, at any depth, that make a library run code or build without end.
+
+    Raises:
+        UnsupportedError: there are such.
+    """
+    method = settings.get("quant_method")
+    if method == "hqq" != unpacks:
+        raise UnsupportedError(
+            f"{where} says that it is quantized by hqq, which evaluates what it reads as Python; "
+            'expected its quantization_config at the top, and quantdrift run "REFERENCE vs NAME"'
+        )
+    for key, value in settings.items():
+        if _KERNEL.fullmatch(key) and "/" in str(value):
+            raise UnsupportedError(
+                f"{where} asks for {key} {shown(str(value))}, code from the hub; code that comes "
+                "with a model is not run. Take that setting out"
+            )
+        numbers = value if isinstance(value, list) else [value]
+        for pattern, most in _MOST.items():
+            largest = max((n for n in numbers if isinstance(n, int)), default=0)
+            if pattern.fullmatch(key) and largest > most:
+                raise UnsupportedError(f"{where} asks for {largest:,} as {key}; at most {most:,}")
+        top = key in {"quantization_config", "compression_config"}
+        for inner in numbers:
+            if isinstance(inner, Mapping):
+                _check(inner, where, unpacks if top else "")
+
+
+def one_line(error: BaseException) -> str:
+    """What a library said, without the lines that follow the first.
+
+    Args:
+        error: that it raised.
+    """
+    if isinstance(error, pickle.UnpicklingError):
+        return (
+            "its weights are pickled Python, which could run anything; expected safetensors, as "
+            "save_pretrained of transformers writes them"
+        )
+    lines = str(error).strip().splitlines()
+    name = "" if type(error) in {OSError, ValueError, RuntimeError} else type(error).__name__
+    parts = [part for part in (name, shorten(clean(lines[0]), _MESSAGE) if lines else "") if part]
+    return ": ".join(parts) or type(error).__name__

@@ -1,0 +1,337 @@
+"""The classification head of a model: its last linear layer, which stays at full precision.
+
+Of a head that is several layers in one module (dense and output projection) all belong to it; what
+a model computes before its head, as BERT's pooler, does not. Embedding models, CLIP and causal
+language models have none: an embedding's projection and a vocabulary's logits are no classes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quantdrift.engine.encoders.classifier import logits_in
+from quantdrift.engine.layers import LinearLayer, find_linears, left_out
+from quantdrift.errors import UnknownNameError, UnsupportedError
+
+__all__ = [
+    "HEAD",
+    "NO_HEAD",
+    "Head",
+    "QuantizableLayers",
+    "find_head",
+    "head_by_trace",
+    "head_modules",
+    "named_head",
+    "quantizable_layers",
+]
+
+# --- The classification head of a model: its last linear layer, which stays at full precision -----
+
+NO_HEAD = "none"
+"""In place of a head's name: every layer is quantized."""
+
+_CLASSIFIER = re.compile(r"For(Sequence|Image|Audio|Video|Token)Classification")
+_NAMES = (
+    ("classifier", "classifier_distill"),
+    ("cls_classifier", "distillation_classifier"),
+    ("score",),
+    ("classification_head",),
+    ("logits_proj",),
+    ("head", "dist_head"),
+    ("fc",),
+    ("sequence_summary",),
+)
+"""What transformers calls heads, those that one model can have beside each other together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The classification head of a model.
+
+    Attributes:
+        names: paths of its modules; several of a distilled model. They start with a number where
+            the model has several outermost modules.
+        rule: how they were found.
+    """
+
+    names: tuple[str, ...]
+    rule: str
+
+
+def find_head(modules: Sequence[nn.Module]) -> Head | None:
+    """Find the classification head that timm or transformers gave a model.
+
+    Args:
+        modules: outermost modules of the model; names are as in `find_linears`.
+
+    Returns:
+        None if neither did: the model is none of theirs, or no classifier.
+    """
+    for prefix, root in _roots(modules):
+        for path, module in root.named_modules():
+            if names := _of_timm(root, module):
+                rule = "timm: get_classifier()"
+            elif names := _of_transformers(module):
+                rule = f"transformers: {type(module).__name__}, {module.config.num_labels} classes"
+            else:
+                continue
+            return Head(names=tuple(prefix + _join(path, name) for name in names), rule=rule)
+    return None
+
+
+def named_head(modules: Sequence[nn.Module], names: str) -> Head | None:
+    """The head that a user names, in place of the one that would be found.
+
+    Args:
+        modules: outermost modules of the model.
+        names: paths of modules with commas between, or "none".
+
+    Raises:
+        UnknownNameError: the model has no module of a name; carries the nearest.
+    """
+    if names == NO_HEAD:
+        return None
+    wanted = tuple(dict.fromkeys(names.split(",")))
+    known = [name for name, _ in _named(modules) if name]
+    for name in wanted:
+        if name not in known:
+            same_end = [
+                path for path in known if path.rpartition(".")[2] == name.rpartition(".")[2]
+            ]
+            there = f"; there is {', '.join(same_end[:3])}" if same_end else ""
+            hint = f"(+head= takes the path of a module of the model, or {NO_HEAD}{there})"
+            raise UnknownNameError("module", name, known, hint=hint)
+    return Head(names=wanted, rule="named by +head=")
+
+
+def head_modules(modules: Sequence[nn.Module], head: Head) -> Iterator[tuple[str, nn.Module]]:
+    """The modules of a head with their paths, those inside included.
+
+    Args:
+        modules: outermost modules of the model.
+        head: found in them.
+    """
+    for name, module in _named(modules):
+        if any(name == top or name.startswith(f"{top}.") for top in head.names):
+            yield name, module
+
+
+def head_by_trace(module: nn.Module, run: Callable[[], Any]) -> Head | None:
+    """Find the linear layer whose output a model returns, by watching one forward pass.
+
+    For models of no library that says it. `+head=` takes the name that is found. Between that layer
+    and what is returned rows may be chosen (the last token's) and dimensions put in another shape;
+    where numbers change, as by a softmax, no layer is found.
+
+    Args:
+        module: the model.
+        run: runs it on an input or a few and returns what it returned: logits as a tensor, in
+            `.logits`, in a dict or a tuple.
+
+    Returns:
+        The last such layer called; None if there is none.
+    """
+    outputs: list[tuple[str, Tensor]] = []
+    hooks = []
+    for name, part in module.named_modules():
+        if name and _is_linear(part):
+
+            def note(_: nn.Module, __: Any, output: Any, name: str = name) -> None:
+                if isinstance(output, Tensor):
+                    outputs.append((name, output.detach().clone()))
+
+            hooks.append(part.register_forward_hook(note))
+    try:
+        with torch.no_grad():
+            logits = logits_in(run())
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for name, output in reversed(outputs):
+        if logits is not None and _holds_rows(output, logits):
+            return Head(names=(name,), rule="by trace: its output is what the model returns")
+    return None
+
+
+def _roots(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    for number, root in enumerate(modules):
+        yield (f"{number}." if len(modules) > 1 else ""), root
+
+
+def _named(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    for prefix, root in _roots(modules):
+        for path, module in root.named_modules():
+            yield prefix + path if path else prefix.rstrip("."), module
+
+
+def _of_timm(root: nn.Module, module: nn.Module) -> list[str]:
+    """Paths in a timm model of what it says is its classifier.
+
+    As part of something larger (an image tower of CLIP) its last layer gives no classes.
+    """
+    if not _is_timm(module) or _size(module) != _size(root):
+        return []
+    says: Any = module.get_classifier
+    said = says()
+    heads = {id(head) for head in (said if isinstance(said, tuple | list) else (said,))}
+    return [path for path, part in module.named_modules() if id(part) in heads and _size(part)]
+
+
+def _of_transformers(module: Any) -> list[str]:
+    """Paths of the head in a classifier of transformers; of nothing else."""
+    n_labels = getattr(getattr(module, "config", None), "num_labels", None)
+    if n_labels is None or not _is_classifier(module):
+        return []
+    inside = [part for part in module.modules() if part is not module]
+    if any(_is_classifier(part) or _is_timm(part) for part in inside):
+        return []  # a wrapper; what it holds comes next
+    fits = [
+        name
+        for name, child in module.named_children()
+        if not any(_is_body(part) for part in child.modules()) and _gives(child, n_labels)
+    ]
+    for names in _NAMES:
+        if found := [name for name in names if name in fits]:
+            return found
+    # some keep it inside of the body, or under a name of their own
+    last = [path for path, part in module.named_modules() if _width(part) == n_labels]
+    return fits[-1:] or last[-1:]
+
+
+def _is_classifier(module: nn.Module) -> bool:
+    return any(_CLASSIFIER.search(kind.__name__) for kind in type(module).__mro__)
+
+
+def _is_timm(module: nn.Module) -> bool:
+    return hasattr(module, "get_classifier") and hasattr(module, "default_cfg")
+
+
+def _is_body(module: nn.Module) -> bool:
+    return any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__)
+
+
+def _gives(module: nn.Module, width: int) -> bool:
+    return any(_width(part) == width for part in module.modules())
+
+
+def _width(module: Any) -> int | None:
+    """How many numbers a linear layer puts out; None for anything else."""
+    if isinstance(module, nn.Linear):
+        return module.out_features
+    return int(module.nf) if _is_linear(module) else None
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or (
+        type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+    )
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _holds_rows(output: Tensor, logits: Tensor) -> bool:
+    """Whether every row of the logits is one of the output's."""
+    if not logits.dim() or output.shape[-1:] != logits.shape[-1:]:
+        return False
+    rows = output.to(logits.dtype).flatten(end_dim=-2) if output.dim() > 1 else output[None]
+    wanted = logits.flatten(end_dim=-2) if logits.dim() > 1 else logits[None]
+    return all(bool((rows == row).all(dim=-1).any()) for row in wanted)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+# --- The layers of a model that a pair quantizes, and those that it leaves alone ------------------
+
+HEAD = "classification head"
+"""Why a layer is left out."""
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""Of full-precision weights; an 8-bit float is a quantized one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizableLayers:
+    """The linear layers of a model.
+
+    Attributes:
+        layers: those that are quantized, in order of definition.
+        left_out: name to reason of those that are not.
+        head: the classification head that was found or named.
+    """
+
+    layers: list[LinearLayer]
+    left_out: dict[str, str]
+    head: Head | None
+
+
+def quantizable_layers(
+    modules: Sequence[nn.Module], name: str, *, head: str | None = None
+) -> QuantizableLayers:
+    """The linear layers, all with floating-point weights in memory; a classification head is out.
+
+    Args:
+        modules: the outermost torch modules of the model.
+        name: of the model, for messages.
+        head: paths of modules to leave out in place of the head that is found, with commas between;
+            "none" leaves out no head.
+
+    Raises:
+        UnsupportedError: there are none, one is quantized already or not loaded, or there is none
+            in what `head` names.
+        UnknownNameError: the model has no module that `head` names.
+    """
+    linears = find_linears(modules)
+    if not linears:
+        raise UnsupportedError(
+            f"{name} has no nn.Linear layer, so there is nothing to quantize; a pair needs a "
+            "torch model with linear layers (not bm25, a static embedding or an API)"
+        )
+    found = find_head(modules) if head is None else named_head(modules, head)
+    out = [] if found is None else _in_head(linears, modules, found)
+    if found is not None and not out and head is not None:
+        raise UnsupportedError(
+            f"+head={head}: there is no linear layer in it that {name} would have quantized. Leave "
+            "it out, or name a module that holds one"
+        )
+    layers = [layer for layer in linears if layer not in out]
+    if not layers:
+        shown = ", ".join(layer.name for layer in out)
+        raise UnsupportedError(
+            f"{name} has no nn.Linear layer but its classification head ({shown}), which stays at "
+            f"full precision, so there is nothing to quantize; +head={NO_HEAD} quantizes the head"
+        )
+    for layer in layers:
+        if layer.parameter.dtype not in _DTYPES or layer.parameter.is_meta:
+            state = "not loaded" if layer.parameter.is_meta else str(layer.parameter.dtype)
+            raise UnsupportedError(
+                f"the layer {layer.name} of {name} is {state}; a pair starts from a model with "
+                "floating-point weights, not one that is already quantized or offloaded"
+            )
+    others = left_out(modules)
+    return QuantizableLayers(
+        layers=layers, left_out=others | {layer.name: HEAD for layer in out}, head=found
+    )
+
+
+def _in_head(
+    linears: Sequence[LinearLayer], modules: Sequence[nn.Module], head: Head
+) -> list[LinearLayer]:
+    """The layers of a head; one whose weight a layer elsewhere shares is among them."""
+    inside = dict(head_modules(modules, head))
+    known = {id(module) for module in inside.values()}
+    return [
+        layer
+        for layer in linears
+        if any(id(module) in known for module in layer.modules)
+        # experts and the projections of attention have no module of their own
+        or any(layer.name.startswith(f"{path}.") for path in inside)
+    ]

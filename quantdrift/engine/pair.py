@@ -1,0 +1,336 @@
+"""Reference and candidate as one resident model.
+
+The candidate is made in place and undone: the full-precision weights are put aside, quantized ones
+take their place, and on leaving they come back bit for bit. So a pair fits where one model fits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import nn
+
+from quantdrift.allocation.record import Allocation
+from quantdrift.engine.bits import BitsReport
+from quantdrift.engine.calibration.candidate import CandidateMaker, stored_allocation, widths_for
+from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place, quantized_inputs
+from quantdrift.engine.calibration.sample import Sample
+from quantdrift.engine.encoders.vetting import refuse_small_vocabulary
+from quantdrift.engine.heads import quantizable_layers
+from quantdrift.engine.layers import LinearLayer, WeightUse
+from quantdrift.engine.quantizers.registry import MethodsByLayer
+from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
+from quantdrift.errors import UnsupportedError
+from quantdrift.progress import Progress
+from quantdrift.spec import Scheme, parse_scheme
+
+__all__ = ["Arm", "Pair", "PairName", "QuantizedPair"]
+
+# --- Reference and candidate as one resident model ------------------------------------------------
+
+Arm = Literal["reference", "candidate"]
+
+
+class QuantizedPair:
+    """A model that can be its own quantized candidate.
+
+    >>> model = nn.Linear(8, 4)
+    >>> pair = QuantizedPair(model, "W4-rtn")
+    >>> with pair.candidate():  # its weights have 4 bits here
+    ...     levels = len(model.weight[0].unique())
+    >>> levels <= 16
+    True
+
+    Attributes:
+        name: of the model.
+        scheme: how the candidate is made.
+        modules: the outermost torch modules of the model.
+        layers: the linear layers that are quantized; not a classification head's.
+        left_out: name to reason of the linear layers that are not.
+    """
+
+    def __init__(
+        self,
+        modules: nn.Module | Sequence[nn.Module],
+        scheme: Scheme | str,
+        *,
+        name: str = "model",
+    ) -> None:
+        """Find the layers and check that the scheme can be made.
+
+        Args:
+            modules: the model, or its outermost torch modules.
+            scheme: how the candidate is made, e.g. "W4-rtn".
+            name: of the model, for messages.
+
+        Raises:
+            SpecError: the scheme does not parse.
+            UnsupportedError: the scheme is not available, there is nothing to quantize, or the
+                model's tokenizer is missing.
+            UnknownNameError: the scheme names a head that the model has not.
+            MissingExtraError: the library that quantizes is not installed.
+            DataError: the scheme names an allocation that is none for this model.
+        """
+        scheme = parse_scheme(scheme) if isinstance(scheme, str) else scheme
+        methods = MethodsByLayer(scheme)
+        # a SentenceTransformer is a module and a sequence of its parts
+        self.modules = [modules] if isinstance(modules, nn.Module) else list(modules)
+        if wrong := [part for part in self.modules if not isinstance(part, nn.Module)]:
+            raise UnsupportedError(
+                f"expected a torch module or a list of them; got {type(wrong[0]).__name__}"
+            )
+        for module in self.modules:
+            refuse_small_vocabulary(module, name)
+        self.name, self.scheme = name, scheme
+        found = quantizable_layers(self.modules, name, head=scheme.option("head"))
+        self.layers: list[LinearLayer] = found.layers
+        self.left_out: dict[str, str] = found.left_out
+        self._maker = CandidateMaker(self.modules, self.layers, methods, scheme, name=name)
+        self._reached: set[str] = set()
+        self._active = False
+        if (stored := stored_allocation(scheme)) is not None:
+            widths = widths_for(
+                stored, self.layers, scheme, self.fingerprint, left_out=self.left_out
+            )
+            self.choose(widths, by=stored)
+
+    @property
+    def query_only(self) -> bool:
+        """Whether the index stays at the reference."""
+        return self.scheme.query_only
+
+    @property
+    def allocation(self) -> Allocation | None:
+        """What gave the layers their widths, where a criterion chose them."""
+        return self._maker.allocation
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether the candidate depends on inputs, which `prepare` then has to be given."""
+        return self._maker.needs_calibration
+
+    @property
+    def needs_widths(self) -> bool:
+        """Whether the layers' widths have yet to be chosen, which `choose` does.
+
+        Also where they were chosen for other data: a result does not depend on what ran before it.
+        """
+        return self._maker.needs_widths
+
+    def choose(
+        self,
+        widths: Sequence[int],
+        *,
+        by: Allocation | None = None,
+        for_all_data: bool = True,
+    ) -> None:
+        """Give every layer its width; what was prepared before is void.
+
+        Args:
+            widths: one per layer, of those that the scheme offers; 16 leaves a layer alone.
+            by: what gave them, to be remembered.
+            for_all_data: whether they stay; False lets the next measurement choose anew.
+
+        Raises:
+            RuntimeError: the candidate is in place.
+            UnsupportedError: the scheme has one width for all, or does not offer these.
+        """
+        if self._active:
+            raise RuntimeError("leave candidate() before choosing widths")
+        self._maker.choose(widths, by, for_all_data)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the full-precision weights.
+
+        Raises:
+            RuntimeError: asked for while the candidate is in place.
+        """
+        if self._active:
+            raise RuntimeError("the fingerprint is of the reference; leave candidate() first")
+        return weights_fingerprint(self.modules)
+
+    def candidate_fingerprint(self) -> str:
+        """Digest of the candidate's weights and input ranges; only inside `candidate()`."""
+        if not self._active:
+            raise RuntimeError("there is no candidate outside candidate()")
+        weights = weights_fingerprint(self.modules)
+        if self.scheme.activation_bits is None:
+            return weights
+        ranges = f"{weights} {self.scheme.activation_bits} {sorted(self._maker.ranges().items())}"
+        return hashlib.blake2b(ranges.encode(), digest_size=16).hexdigest()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model runs."""
+        return self.layers[0].parameter.device
+
+    @property
+    def runtime(self) -> dict[str, str]:
+        """What decides embeddings beside weights and inputs: libraries, device, dtype."""
+        return runtime_of(self.layers[0].parameter)
+
+    @property
+    def never_reached(self) -> list[str]:
+        """Names of layers that no observed forward pass used; all of them before the first."""
+        return [layer.name for layer in self.layers if layer.name not in self._reached]
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Note which layers the forward passes inside use."""
+        with WeightUse(self.layers) as use:
+            yield
+        self._reached |= use.used
+
+    def prepare(self, sample: Sample, *, root: Path | None, progress: Progress) -> None:
+        """Quantize the layers on calibration inputs; the model is the reference again afterwards.
+
+        Where the scheme needs no calibration, or was prepared on the same inputs, nothing happens.
+
+        Args:
+            sample: calibration inputs.
+            root: folder to keep finished layers in, so that none is made twice; None keeps nothing.
+            progress: where progress is shown.
+
+        Raises:
+            RuntimeError: the candidate is in place.
+            QuantDriftError: the method cannot quantize a layer, widths are to be chosen and were
+                not, or the disk is full.
+        """
+        if self._active:
+            raise RuntimeError("leave candidate() before calibrating")
+        if not self.needs_calibration:
+            return
+        self._maker.prepare(
+            sample,
+            fingerprint=self.fingerprint,
+            runtime=self.runtime,
+            root=root,
+            progress=progress,
+        )
+
+    @contextmanager
+    def candidate(self) -> Iterator[None]:
+        """Inside, the model is the candidate; on leaving, the reference again, bit for bit.
+
+        Raises:
+            RuntimeError: the candidate is in place already.
+            UnsupportedError: the scheme needs calibration and was not prepared, or widths are to be
+                chosen and were not.
+        """
+        if self._active:
+            raise RuntimeError("the candidate is in place already")
+        self._maker.refuse_unprepared()
+        self._active = True
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(put_aside(self.layers))
+                self._quantize()
+                if self.scheme.activation_bits is not None:
+                    bits = self.scheme.activation_bits
+                    ranges = self._maker.ranges()
+                    stack.enter_context(quantized_inputs(self.layers, ranges, bits))
+                yield
+        finally:
+            self._active = False
+
+    def candidate_layers(self) -> Iterator[LayerCandidate]:
+        """What becomes of each layer, one after another, from the reference's weights.
+
+        Raises:
+            RuntimeError: the candidate is in place.
+            UnsupportedError: the scheme needs calibration and was not prepared.
+        """
+        if self._active:
+            raise RuntimeError("leave candidate() before asking for its layers")
+        self._maker.refuse_unprepared()
+        yield from self._maker.layers()
+
+    def _quantize(self) -> None:
+        for layer, made in zip(self.layers, self._maker.layers(), strict=True):
+            if made.quantized is not None:
+                put_in_place(layer, made.quantized)
+
+    def bits(self) -> BitsReport:
+        """Bits per weight of the candidate, over its quantized layers and over all parameters."""
+        return self._maker.bits()
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records of how the candidate was made, as JSON values."""
+        return self._maker.describe(self.left_out)
+
+
+# --- What a measurement asks of a pair, however its two arms are had ------------------------------
+
+
+class Pair(Protocol):
+    """A reference and a candidate, one of which answers at a time."""
+
+    @property
+    def query_only(self) -> bool:
+        """Whether the index stays at the reference."""
+        ...
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether the candidate has yet to be made, on inputs."""
+        ...
+
+    @property
+    def layers(self) -> Sequence[object] | None:
+        """The layers that are quantized; None where they cannot be seen from here."""
+        ...
+
+    @property
+    def never_reached(self) -> list[str] | None:
+        """Names of those that no observed forward pass used; None where none was observed."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the reference's weights."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+        ...
+
+    @property
+    def runtime(self) -> dict[str, str]:
+        """What decides embeddings beside weights and inputs."""
+        ...
+
+    def candidate_fingerprint(self) -> str:
+        """Digest of the candidate; only inside `candidate()`."""
+        ...
+
+    def observed(self) -> AbstractContextManager[None]:
+        """Inside, forward passes are watched for the layers they use."""
+        ...
+
+    def candidate(self) -> AbstractContextManager[None]:
+        """Inside, the candidate answers; afterwards the reference."""
+        ...
+
+    def bits(self) -> BitsReport | None:
+        """Bits per weight of the candidate; None where they are not known."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records of how the candidate was made, as JSON values."""
+        ...
+
+
+class PairName(Protocol):
+    """What names a pair; its string is canonical."""
+
+    @property
+    def model(self) -> str:
+        """The reference, as the user wrote it."""
+        ...

@@ -1,0 +1,194 @@
+"""AWQ: weights of large inputs are scaled up before rounding, as far as `autoawq` finds best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quantdrift.engine.quantizers.base import (
+    LayerQuantizer,
+    Moments,
+    QuantizedWeight,
+    n_groups,
+    spread,
+)
+from quantdrift.engine.quantizers.libraries import (
+    AUTOAWQ,
+    GRIDS,
+    calibrated,
+    import_autoawq,
+    setting,
+)
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.errors import DataError
+from quantdrift.spec import Scheme
+
+__all__ = ["BACKENDS", "Awq", "SearchedLinear", "from_scheme"]
+
+BACKENDS = (AUTOAWQ.backend,)
+_LARGEST_SHOWN = 1024.0
+"""Largest weight that the search is shown: its clamp of scales at 1e-5 is then out of reach."""
+_JITTERS = (1e-6, 1e-5, 1e-4, 1e-3)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awq:
+    """Activation-aware weight quantization (Lin et al., 2024) of one layer as a method.
+
+    Attributes:
+        bits: 2 to 8.
+        group_size: input weights that share a scale, None for one scale per output channel.
+        grid: "paper" for that of round to nearest; "library" for autoawq's default, from a group's
+            minimum to its maximum with an integer zero point.
+    """
+
+    bits: int
+    group_size: int | None
+    grid: str = GRIDS[0]
+
+    needs_moments = True
+
+    @property
+    def has_zero_points(self) -> bool:
+        """Only the library's grid has them."""
+        return self.grid == "library"
+
+    def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
+        """Quantize one weight matrix as Q(W s) / s.
+
+        s = mean_abs^a, where a is the one of 0, 1/20, ..., 19/20 that makes
+        tr((W - Q(W s) / s) second (W - Q(W s) / s)^T) least. A factor of s changes nothing, and
+        the library's is kept. An input that was always 0 counts as one of mean size.
+
+        Args:
+            weight: float [out_features, in_features].
+            moments: of the layer's input.
+
+        Returns:
+            Codes, scales, s as `input_scaling`, and for the library's grid zero points.
+
+        Raises:
+            DataError: no token reached the layer, or its second moment is no second moment.
+        """
+        moments = calibrated(moments, method="awq")
+        exact = weight.detach().to(torch.float32)
+        n_columns = exact.shape[1]
+        size = self.group_size or n_columns  # the library knows no group for the whole row
+        missing = n_groups(n_columns, size) * size - n_columns
+        library = self._library(size)
+        scaling = _best_scaling(library, _repeat_last(exact, missing), moments, missing)
+        scaled = exact * scaling[:n_columns]
+        if self.grid == "paper":
+            quantized = quantize_rtn(scaled, bits=self.bits, group_size=self.group_size)
+        else:
+            quantized = self._on_library_grid(library, scaled, missing)
+        return replace(quantized, input_scaling=scaling[:n_columns])
+
+    def describe(self) -> dict[str, str]:
+        """Library, version and grid."""
+        grid = "symmetric absmax" if self.grid == "paper" else "min-max, the library's"
+        return {"backend": AUTOAWQ.backend, "version": AUTOAWQ.version(), "grid": grid}
+
+    def _library(self, group_size: int) -> Any:
+        """The library's quantizer without the model that its constructor calibrates."""
+        kind = import_autoawq().AwqQuantizer
+        library = kind.__new__(kind)
+        library.w_bit = self.bits
+        library.group_size = group_size
+        library.zero_point = self.grid == "library"
+        library.duo_scaling = False
+        library.n_parallel_calib_samples = None
+        library.max_chunk_memory = 2**30
+        return library
+
+    def _on_library_grid(self, library: Any, scaled: Tensor, missing: int) -> QuantizedWeight:
+        rounded, scale, zero = library.pseudo_quantize_tensor(_repeat_last(scaled, missing))
+        step, middle = spread(scale, scaled.shape[1], self.group_size), 2 ** (self.bits - 1)
+        codes = torch.round(rounded[:, : scaled.shape[1]] / step)  # less the zero point
+        zero_point = zero - middle  # the library's codes start at 0
+        codes += spread(zero_point, scaled.shape[1], self.group_size)
+        return QuantizedWeight(
+            codes=codes.to(torch.int8),
+            scale=scale,
+            bits=self.bits,
+            group_size=self.group_size,
+            zero_point=zero_point,
+        )
+
+
+def from_scheme(scheme: Scheme) -> LayerQuantizer:
+    """The method as a scheme asks for it.
+
+    Raises:
+        UnsupportedError: a backend or grid that is not known.
+        MissingExtraError: the library is not installed.
+    """
+    setting(scheme, "backend", BACKENDS)
+    grid = setting(scheme, "grid", GRIDS) or GRIDS[0]
+    AUTOAWQ.require(needed_for=str(scheme))
+    return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size, grid=grid)
+
+
+def _best_scaling(library: Any, weight: Tensor, moments: Moments, missing: int) -> Tensor:
+    """What the library's search finds, with a factor of the second moment in place of the inputs.
+
+    ||R (W - Q)^T||^2 is the loss where R^T R = second, so the search costs in_features rows instead
+    of one for every calibration token.
+    """
+    magnitude = moments.mean_abs.to(torch.float32)
+    alive = magnitude > 0
+    typical = magnitude[alive].mean() if bool(alive.any()) else torch.ones_like(magnitude[0])
+    magnitude = torch.where(alive, magnitude, typical)
+    magnitude = magnitude / magnitude.min()  # so that the clamp of scalings at 1e-4 never acts
+    # Columns added for a shorter last group: no input reaches them, and its range stays as it is.
+    inputs = nn.functional.pad(_factor(moments.second), (0, missing))
+    magnitude = _repeat_last(magnitude[None], missing)[0]
+    largest = weight.abs().amax().clamp(min=2.0**-100)
+    shown = weight * torch.exp2(torch.floor(torch.log2(_LARGEST_SHOWN / largest)))
+    layer = SearchedLinear(shown.shape[1], len(shown), bias=False, device="meta")
+    layer.weight = nn.Parameter(shown, requires_grad=False)
+    unused = torch.ones_like(magnitude)  # the mean weights, which only duo_scaling looks at
+    scaling: Tensor = library._compute_best_scale(
+        inputs, unused, magnitude, layer, [layer], layer(inputs)
+    )
+    return scaling.to(weight.device)
+
+
+class SearchedLinear(nn.Linear):
+    """A layer whose state can be given back.
+
+    The search saves it by `.cpu()`, which on a CPU is the weights themselves, not a copy, and then
+    scales the weights in place.
+    """
+
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]  # as the search calls it
+        """A copy of the parameters."""
+        return {key: value.clone() for key, value in super().state_dict().items()}
+
+
+def _factor(second: Tensor) -> Tensor:
+    """R with R^T R = second, float32 [in_features, in_features]; zero columns where it is zero.
+
+    Features are brought to one size first, so that the jitter is as small beside each of them.
+    """
+    size = second.to(torch.float32).diagonal().clamp(min=0).sqrt()
+    divisor = torch.where(size > 0, size, 1)
+    correlation = second.to(torch.float32) / divisor / divisor[:, None]
+    eye = torch.eye(len(second), device=second.device)
+    for jitter in _JITTERS:
+        factor, info = torch.linalg.cholesky_ex(correlation + jitter * eye, upper=True)
+        if int(info) == 0:
+            root: Tensor = factor * size
+            return root
+    raise DataError(
+        "awq needs the second moment of the layer's input, a positive semidefinite matrix; this "
+        f"one has no Cholesky factor even with {_JITTERS[-1]:.1%} of its diagonal added"
+    )
+
+
+def _repeat_last(weight: Tensor, missing: int) -> Tensor:
+    """Add copies of the last column: the last group becomes whole and keeps its range."""
+    return torch.cat([weight, weight[:, -1:].expand(-1, missing)], dim=1)

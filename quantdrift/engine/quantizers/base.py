@@ -1,0 +1,178 @@
+"""What a quantizer takes and what it gives: one weight matrix, and codes on a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = ["LayerQuantizer", "Moments", "QuantizedWeight", "group_absmax", "n_groups", "spread"]
+
+# --- How many weights share a scale: one output channel, or a group of its input weights ----------
+
+
+def n_groups(in_features: int, group_size: int | None) -> int:
+    """Number of groups in a row; the last may be shorter.
+
+    >>> n_groups(384, 128), n_groups(100, 64), n_groups(384, None)
+    (3, 2, 1)
+    """
+    return 1 if group_size is None else -(-in_features // group_size)
+
+
+def group_absmax(weight: Tensor, group_size: int | None) -> Tensor:
+    """Largest absolute weight of every group.
+
+    Args:
+        weight: [out_features, in_features].
+        group_size: weights per group along in_features, None for one group per output channel.
+
+    Returns:
+        [out_features, n_groups], at least 0.
+    """
+    in_features = weight.shape[1]
+    size = in_features if group_size is None else group_size
+    missing = n_groups(in_features, group_size) * size - in_features
+    padded = torch.nn.functional.pad(weight.abs(), (0, missing))  # zeros never are the maximum
+    return padded.view(len(weight), -1, size).amax(dim=2)
+
+
+def spread(per_group: Tensor, in_features: int, group_size: int | None) -> Tensor:
+    """Repeat a value of every group over the group's weights.
+
+    Args:
+        per_group: [out_features, n_groups].
+        in_features: number of weights in a row.
+        group_size: as in `group_absmax`.
+
+    Returns:
+        [out_features, in_features].
+    """
+    size = in_features if group_size is None else group_size
+    return per_group.repeat_interleave(size, dim=1)[:, :in_features]
+
+
+# --- What a quantizer takes and what it gives: one weight matrix, and codes on a grid -------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moments:
+    """What the input of a layer looked like over the calibration tokens.
+
+    Attributes:
+        second: float32 [in_features, in_features], mean over tokens of x x^T.
+        mean_abs: float32 [in_features], mean over tokens of |x|.
+        absmax: largest |x| of any feature of any token.
+        n_tokens: how many there were; 0 says that the layer was never reached, and then the rest
+            is zeros.
+    """
+
+    second: Tensor
+    mean_abs: Tensor
+    absmax: float
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class QuantizedWeight:
+    """A weight matrix as integer codes on a grid.
+
+    weight = (code - zero_point) * scale / input_scaling, with scale and zero_point of the code's
+    group. Columns are grouped in their order, or in that of `permutation`.
+
+    Attributes:
+        codes: int8 [out_features, in_features], columns in the order of the weight's.
+        scale: float32 [out_features, n_groups].
+        bits: width of a code; codes lie in [-2^(bits-1), 2^(bits-1) - 1].
+        group_size: input weights that share a scale, None for the whole row; the last group may be
+            shorter.
+        zero_point: float32 [out_features, n_groups], in units of codes; None for a symmetric grid.
+        permutation: int64 [in_features], the order in which columns were quantized and grouped:
+            column permutation[i] is in group i // group_size. None for the given order.
+        input_scaling: float32 [in_features], positive; what weights were multiplied by before they
+            were rounded. None for ones.
+        notes: what the method has to say of this layer, such as the share of soft weights left.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    bits: int
+    group_size: int | None
+    zero_point: Tensor | None = None
+    permutation: Tensor | None = None
+    input_scaling: Tensor | None = None
+    notes: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """What the codes stand for: [out_features, in_features] in `dtype`."""
+        codes = self.codes.to(torch.float32)
+        if self.zero_point is not None:
+            codes = codes - self.of_column(self.zero_point)
+        weight = codes * self.of_column(self.scale)
+        if self.input_scaling is not None:
+            weight = weight / self.input_scaling
+        return weight.to(dtype)
+
+    def to(self, device: torch.device) -> QuantizedWeight:
+        """The same on another device."""
+
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device)
+
+        return replace(
+            self,
+            codes=self.codes.to(device),
+            scale=self.scale.to(device),
+            zero_point=moved(self.zero_point),
+            permutation=moved(self.permutation),
+            input_scaling=moved(self.input_scaling),
+        )
+
+    def of_column(self, per_group: Tensor) -> Tensor:
+        """A value of every group, for every column of the group.
+
+        Args:
+            per_group: [out_features, n_groups].
+
+        Returns:
+            [out_features, in_features].
+        """
+        in_order = spread(per_group, self.codes.shape[1], self.group_size)
+        if self.permutation is None:
+            return in_order
+        return in_order[:, torch.argsort(self.permutation)]
+
+
+class LayerQuantizer(Protocol):
+    """A method: quantizes one weight matrix at a time, and knows no model."""
+
+    @property
+    def needs_moments(self) -> bool:
+        """Whether `quantize` needs the moments of the layer's input."""
+        ...
+
+    @property
+    def has_zero_points(self) -> bool:
+        """Whether the grid has a zero point beside each scale."""
+        ...
+
+    def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
+        """Quantize one weight matrix.
+
+        Args:
+            weight: float [out_features, in_features], any float dtype and device; not changed. The
+                arithmetic is done in float32.
+            moments: of the layer's input, on the weight's device; None only if not needed.
+
+        Returns:
+            Codes and grid, on the weight's device.
+        """
+        ...
+
+    def describe(self) -> dict[str, str]:
+        """What a run records of the method: backend, library version, grid; and keys a cache."""
+        ...

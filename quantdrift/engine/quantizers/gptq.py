@@ -1,0 +1,353 @@
+"""GPTQ: columns rounded one by one, each one's error made good by the columns still to come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
+from quantdrift.engine.quantizers.libraries import (
+    AUTO_GPTQ,
+    GPTQMODEL,
+    GRIDS,
+    Library,
+    calibrated,
+    import_auto_gptq,
+    import_gptqmodel,
+    setting,
+    silenced,
+)
+from quantdrift.engine.quantizers.rtn import absmax_scale
+from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.spec import Scheme
+
+__all__ = [
+    "BACKENDS",
+    "DAMPING",
+    "AbsmaxGrid",
+    "Gptq",
+    "GptqProblem",
+    "NotPositiveDefiniteError",
+    "from_scheme",
+    "with_auto_gptq",
+    "with_gptqmodel",
+]
+
+# --- The grid of round to nearest in the place where a GPTQ library keeps its own quantizer -------
+
+
+class AbsmaxGrid:
+    """The symmetric grid max|w| / (2^(bits-1) - 1) of every row, behind the libraries' interface.
+
+    Attributes:
+        scale: float32 [out_features, 1], of the columns last given to `find_params`.
+        zero: zeros of that shape, which the libraries collect beside the scale.
+        maxq: what gptqmodel compares with the width of its own grid on CUDA; never equal to it, so
+            that its fused kernel, which has that grid built in, stays out.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self._bits = bits
+        self._levels = 2 ** (bits - 1) - 1
+        self.scale = torch.zeros(1, 1)
+        self.zero = torch.zeros(1, 1)
+        self.maxq = torch.tensor(-1)
+
+    def ready(self) -> bool:
+        """Never, so that a library that asks fits the grid to the weights at hand."""
+        return False
+
+    def find_params(self, x: Tensor, weight: bool = True) -> None:
+        """Fit the grid to the columns of a group.
+
+        Args:
+            x: float32 [out_features, n].
+            weight: what the libraries always say: that x is one.
+        """
+        self.scale = absmax_scale(x, bits=self._bits, group_size=None)
+        self.zero = torch.zeros_like(self.scale)
+
+    def quantize(self, x: Tensor) -> Tensor:
+        """Round a column, float32 [out_features, 1], to the grid."""
+        codes = torch.round(x / self.scale).clamp_(-self._levels, self._levels)
+        return codes * self.scale
+
+
+# --- GPTQ by gptqmodel and auto-gptq, each kept from touching more than the layer it is given -----
+
+_BLOCK = 128
+"""The paper's block size."""
+
+
+class NotPositiveDefiniteError(Exception):
+    """The damped second moment has no Cholesky factor in float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GptqProblem:
+    """One layer as a GPTQ library is given it.
+
+    Attributes:
+        weight: float32 [out_features, in_features]; not changed.
+        hessian: float32 [in_features, in_features], damped, with a positive diagonal; may be used
+            up.
+        bits: 2 to 8.
+        group_size: None for the whole row.
+        act_order: whether columns are quantized in decreasing order of the diagonal.
+        paper_grid: whether the grid is that of round to nearest; else it is the library's.
+        n_tokens: at least 1.
+    """
+
+    weight: Tensor
+    hessian: Tensor
+    bits: int
+    group_size: int | None
+    act_order: bool
+    paper_grid: bool
+    n_tokens: int
+
+    def layer(self) -> nn.Linear:
+        """A layer of its own around the weight, for what the libraries write to a layer."""
+        out_features, in_features = self.weight.shape
+        layer = nn.Linear(in_features, out_features, bias=False, device="meta")
+        layer.weight = nn.Parameter(self.weight, requires_grad=False)
+        return layer
+
+    def block_size(self) -> int:
+        """Columns between two updates of the rest of the matrix.
+
+        A library fits the grid of a group to weights that hold the updates of earlier blocks only.
+        So every group has to start with a block.
+        """
+        size = self.group_size or _BLOCK
+        return _BLOCK if size % _BLOCK == 0 else size
+
+
+def with_gptqmodel(problem: GptqProblem) -> tuple[Tensor, Tensor]:
+    """Solve by gptqmodel.
+
+    Returns:
+        The rounded weights, float32 [out_features, in_features], and the scales of the groups in
+        the order in which they were made, float32 [out_features, n_groups].
+
+    Raises:
+        NotPositiveDefiniteError: see there.
+        UnsupportedError: the library cannot be imported.
+    """
+    library, log = import_gptqmodel()
+    with silenced(log):
+        config = library.QuantizeConfig(
+            bits=4 if problem.paper_grid else problem.bits,  # validated, not used by our grid
+            group_size=problem.group_size or -1,
+            desc_act=problem.act_order,
+            act_group_aware=False,  # the default reorders whole groups
+            sym=True,
+            damp_auto_increment=0,
+            fallback=None,  # the default rounds to nearest where it finds too few tokens
+            offload_to_disk=False,
+        )
+        config.damp_percent = 0.0  # damped already; the default is 0.05, and the check refuses 0
+        solver = library.GPTQ(problem.layer(), qcfg=config)
+        solver.quantizer.configure(perchannel=True)
+        if problem.paper_grid:
+            solver.quantizer = AbsmaxGrid(problem.bits)
+        solver.H = problem.hessian
+        solver.nsamples = problem.n_tokens
+        solver.hessian_inverse = _without_recovery(solver.hessian_inverse)
+        rounded, scale, *_ = solver.quantize(blocksize=problem.block_size())
+    return rounded.clone(), scale.clone()  # made in inference mode: copies can be used anywhere
+
+
+def _without_recovery(inverse: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """The library's inverse, which else would raise the diagonal by itself and not say so."""
+
+    def checked(hessian: Tensor) -> Any:
+        diagonal = hessian.diagonal().clone()
+        factor, damping = inverse(hessian)
+        if factor is None or not torch.equal(diagonal, hessian.diagonal()):
+            raise NotPositiveDefiniteError
+        return factor, damping
+
+    return checked
+
+
+def with_auto_gptq(problem: GptqProblem) -> tuple[Tensor, Tensor]:
+    """Solve by auto-gptq; results and errors as `with_gptqmodel`."""
+    library = import_auto_gptq()
+    layer = problem.layer()
+    solver = library.GPTQ(layer)
+    solver.quantizer.configure(problem.bits, perchannel=True, sym=True, mse=False)
+    if problem.paper_grid:
+        solver.quantizer = AbsmaxGrid(problem.bits)
+    solver.H = problem.hessian
+    solver.nsamples = problem.n_tokens
+    try:
+        scale, *_ = solver.fasterquant(
+            blocksize=problem.block_size(),
+            percdamp=0.0,  # damped already
+            group_size=problem.group_size or -1,
+            actorder=problem.act_order,
+        )
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # not re-exported
+        raise NotPositiveDefiniteError from error
+    return layer.weight.detach(), scale
+
+
+# --- GPTQ: columns rounded one by one, each one's error made good by the columns still to come ----
+
+DAMPING = 0.01
+"""What is added to the diagonal of the second moment, relative to its mean."""
+_DAMPING_STEPS = (DAMPING, 10 * DAMPING, 100 * DAMPING)
+_LIBRARIES: Mapping[str, tuple[Library, Callable[[GptqProblem], tuple[Tensor, Tensor]]]] = (
+    MappingProxyType(
+        {
+            GPTQMODEL.backend: (GPTQMODEL, with_gptqmodel),
+            AUTO_GPTQ.backend: (AUTO_GPTQ, with_auto_gptq),
+        }
+    )
+)
+BACKENDS = tuple(_LIBRARIES)
+"""Backends that work layer by layer, the preferred one first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gptq:
+    """GPTQ (Frantar et al., 2023; settings: paper, appendix "Quantizers") as a method.
+
+    Attributes:
+        bits: 2 to 8.
+        group_size: input weights that share a scale, None for one scale per output channel.
+        act_order: whether columns go in decreasing order of the second moment's diagonal, and are
+            grouped in that order.
+        backend: one of BACKENDS.
+        grid: "paper" for that of round to nearest, max|w| / (2^(bits-1) - 1) with codes of both
+            signs alike; "library" for the libraries' 2 max|w| / (2^bits - 1), which has one more
+            code below zero.
+    """
+
+    bits: int
+    group_size: int | None
+    act_order: bool = False
+    backend: str = BACKENDS[0]
+    grid: str = GRIDS[0]
+
+    needs_moments = True
+    has_zero_points = False
+
+    def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
+        """Quantize one weight matrix, with small tr((W - Q) second (W - Q)^T).
+
+        For each column j, with H = second + damping: q = round(w_j), then every later column k
+        loses (w_j - q) / U_jj * U_jk, where U is the upper Cholesky factor of H^-1. A group's scale
+        is that of its weights when its first column is reached.
+
+        Args:
+            weight: float [out_features, in_features].
+            moments: of the layer's input.
+
+        Returns:
+            Codes, scales, and with `act_order` the order. `notes` has "damping" where the usual one
+            left H without a factor.
+
+        Raises:
+            DataError: no token reached the layer, or its second moment is no second moment.
+            UnsupportedError: the library cannot be imported, or gave weights off its grid.
+        """
+        moments = calibrated(moments, method="gptq")
+        exact = weight.detach().to(torch.float32)
+        for damping in _DAMPING_STEPS:
+            try:
+                return self._solve(exact, moments, damping)
+            except NotPositiveDefiniteError:
+                continue
+        raise DataError(
+            "gptq needs the second moment of the layer's input, a positive semidefinite matrix; "
+            f"this one has no Cholesky factor even with {_DAMPING_STEPS[-1]:.0%} of its mean "
+            "diagonal added"
+        )
+
+    def describe(self) -> dict[str, str]:
+        """Library, version and grid."""
+        library, _ = _LIBRARIES[self.backend]
+        grid = "symmetric absmax" if self.grid == "paper" else "symmetric, the library's"
+        return {"backend": self.backend, "version": library.version(), "grid": grid}
+
+    def _solve(self, weight: Tensor, moments: Moments, damping: float) -> QuantizedWeight:
+        _, solve = _LIBRARIES[self.backend]
+        hessian = _damped(moments.second, damping)
+        # As the libraries do it, from the same values: they do not give the order away.
+        order = torch.argsort(torch.diag(hessian), descending=True) if self.act_order else None
+        rounded, scale = solve(
+            GptqProblem(
+                weight=weight,
+                hessian=hessian,
+                bits=self.bits,
+                group_size=self.group_size,
+                act_order=self.act_order,
+                paper_grid=self.grid == "paper",
+                n_tokens=moments.n_tokens,
+            )
+        )
+        quantized = QuantizedWeight(
+            codes=torch.zeros_like(rounded, dtype=torch.int8),
+            scale=scale,
+            bits=self.bits,
+            group_size=self.group_size,
+            permutation=order,
+            notes={} if damping == DAMPING else {"damping": damping},
+        )
+        step = quantized.of_column(scale)
+        codes = torch.round(rounded / step)
+        beyond = 2 ** (self.bits - 1)
+        on_grid = (codes * step - rounded).abs() < 1e-4 * step
+        if not bool(((-beyond <= codes) & (codes < beyond) & on_grid).all()):
+            raise UnsupportedError(
+                f"expected weights on a grid of {self.bits} bits from {self.backend}, got some off "
+                f"it; version {self.describe()['version']} does not do what quantdrift asks of it: "
+                "install one that the extra allows, or choose another with +backend="
+            )
+        return replace(quantized, codes=codes.to(torch.int8))
+
+
+def from_scheme(scheme: Scheme) -> LayerQuantizer:
+    """The method as a scheme asks for it, `gptq` or `gptq_ao`.
+
+    Raises:
+        UnsupportedError: a backend or grid that is not known.
+        MissingExtraError: the backend is not installed; with none asked for, none of them is.
+    """
+    if scheme.option("backend") == "optimum":
+        from quantdrift.engine.quantizers import optimum_gptq  # noqa: PLC0415 -- it builds on this module
+
+        return optimum_gptq.from_scheme(scheme)
+    backend = setting(scheme, "backend", (*BACKENDS, "optimum"))
+    grid = setting(scheme, "grid", GRIDS) or GRIDS[0]
+    if backend is None:
+        installed = (name for name, (library, _) in _LIBRARIES.items() if library.is_installed())
+        backend = next(installed, BACKENDS[0])
+    library, _ = _LIBRARIES[backend]
+    library.require(needed_for=str(scheme))
+    return Gptq(
+        bits=int(scheme.weight_bits),
+        group_size=scheme.group_size,
+        act_order=scheme.quantizer == "gptq_ao",
+        backend=backend,
+        grid=grid,
+    )
+
+
+def _damped(second: Tensor, damping: float) -> Tensor:
+    """2 second + damping * mean diagonal * I; where no input ever moved, plain rounding's I.
+
+    The libraries would add the damping themselves, but first set the weights of inputs that were
+    always 0 to 0. With the damping on the diagonal these are rounded like others.
+    """
+    hessian = 2 * second.to(torch.float32)
+    mean = hessian.diagonal().mean()
+    hessian.diagonal().add_(torch.where(mean > 0, damping * mean, 1))
+    return hessian

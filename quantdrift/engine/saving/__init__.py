@@ -1,0 +1,1 @@
+"""A candidate as a folder that can be deployed."""

@@ -1,0 +1,686 @@
+"""A transformers model as an ONNX graph whose inputs are token ids and whose output is states."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from quantdrift.engine.layers import WeightUse, find_linears
+from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups
+from quantdrift.engine.saving.candidate import Candidate, in_place, save_model_files
+from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.models.saved import ONNX_MODEL
+from quantdrift.progress import Progress
+
+__all__ = [
+    "AGREEMENT",
+    "BLOCK_SIZES",
+    "CONTAINERS",
+    "OUTPUT",
+    "GraphLayer",
+    "PackedWeight",
+    "block_size_for",
+    "container_for",
+    "export_graph",
+    "model_inputs",
+    "need_exporter",
+    "pack",
+    "replace_products",
+    "save_graph",
+    "save_onnx",
+    "transformer_of",
+]
+
+# --- onnx export ----------------------------------------------------------------------------------
+
+OUTPUT = "last_hidden_state"
+_ONE_FILE = 1_900_000_000
+"""Bytes of weights that go into the .onnx file itself; protobuf ends at 2 GiB."""
+
+
+def need_exporter() -> None:
+    """Ask for the packages that exporting and running needs.
+
+    Raises:
+        MissingExtraError: one of them is not installed.
+    """
+    for package in ("onnxscript", "onnx_ir", "onnxruntime"):
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise MissingExtraError(package, "onnx", needed_for="writing ONNX") from error
+
+
+def transformer_of(model: Any) -> nn.Module:
+    """The transformers model inside a SentenceTransformer, which is what gets exported.
+
+    Raises:
+        UnsupportedError: the first module is none, or not its last hidden state is what is used.
+    """
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- seconds to import
+
+    from quantdrift.engine.encoders.onnx import TransformerModule  # noqa: PLC0415 -- as above
+
+    first: Any = model[0] if isinstance(model, SentenceTransformer) and len(model) else model
+    if type(first) is not TransformerModule:
+        raise UnsupportedError(
+            "ONNX is written of sentence-transformers models that begin with a Transformer module; "
+            f"this one begins with {type(first).__module__}.{type(first).__name__}. "
+            "Use --format safetensors"
+        )
+    config = getattr(first, "modality_config", {}).get("text", {})  # new in version 6
+    taken = config.get("method_output_name", OUTPUT)
+    if config.get("method", "forward") != "forward" or taken != OUTPUT:
+        raise UnsupportedError(
+            f"ONNX is written of models whose text embedding begins with {OUTPUT}; this one takes "
+            f"{taken} of {config['method']}(). Use --format safetensors"
+        )
+    transformer: nn.Module = first.auto_model
+    return transformer
+
+
+def model_inputs(model: Any, transformer: nn.Module, texts: Sequence[str]) -> dict[str, Tensor]:
+    """What a SentenceTransformer gives its transformers model for some texts, as one batch."""
+    prepare = getattr(model, "preprocess", None) or model.tokenize  # its name before version 6
+    known = inspect.signature(transformer.forward).parameters
+    return {
+        name: value.to(next(transformer.parameters()).device)
+        for name, value in prepare(list(texts)).items()
+        if isinstance(value, Tensor) and name in known
+    }
+
+
+def export_graph(transformer: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
+    """Trace a transformers model; batch and sequence are free.
+
+    Initializers keep the names of parameters, with "model." before them. They are not copied: what
+    they hold is what the parameters hold when the graph is saved.
+
+    Args:
+        transformer: in evaluation mode.
+        inputs: names to int64 [batch, sequence], both larger than 1.
+
+    Returns:
+        An onnx_ir.Model.
+
+    Raises:
+        UnsupportedError: torch cannot export this architecture; says why.
+    """
+    import onnx_ir as ir  # noqa: PLC0415 -- an optional extra
+
+    free = torch.export.Dim.DYNAMIC
+    try:
+        with _quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                _States(transformer, list(inputs)).eval(),
+                tuple(inputs.values()),
+                input_names=list(inputs),
+                output_names=[OUTPUT],
+                dynamo=True,  # the older exporter bakes the length of the example in
+                dynamic_shapes=(tuple({0: free, 1: free} for _ in inputs),),
+                optimize=False,  # folding would rename weights; onnxruntime optimizes when it loads
+                verbose=False,
+            )
+    except Exception as error:  # the exporter's own, or whatever the model's code raises
+        raise UnsupportedError(
+            f"torch {torch.__version__} cannot export {type(transformer).__name__} to ONNX: "
+            f"{_root_of(error)}. Use --format safetensors"
+        ) from error
+    assert program is not None  # it is None only where a file is asked for
+    model = program.model
+    (states,) = model.graph.outputs
+    for value in (*model.graph.inputs, states):
+        rest = () if value is not states or states.shape is None else tuple(states.shape)[2:]
+        value.shape = ir.Shape(["batch", "sequence", *rest])
+    return model
+
+
+def save_graph(model: Any, path: Path) -> list[Path]:
+    """Write a graph, without what it does not use; large weights go into a file beside it.
+
+    Args:
+        model: an onnx_ir.Model.
+        path: the .onnx file.
+
+    Returns:
+        The files that were written.
+    """
+    import onnx_ir as ir  # noqa: PLC0415 -- an optional extra
+    from onnx_ir.passes import common  # noqa: PLC0415 -- an optional extra
+
+    common.RemoveUnusedNodesPass()(model)
+    common.ClearMetadataAndDocStringPass()(model)  # it names files of the machine it was made on
+    model.graph.name = "quantdrift"
+    model.opset_imports["com.microsoft"] = 1
+    weights = model.graph.initializers.values()
+    n_bytes = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
+    beside = None if n_bytes <= _ONE_FILE else f"{path.name}.data"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ir.save(model, path, external_data=beside)
+    return [path] if beside is None else [path, path.with_name(beside)]
+
+
+def _root_of(error: BaseException) -> str:
+    """The error that began it, in a line; the exporter's own are pages of advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+class _States(nn.Module):
+    """A transformers model that takes its inputs by position and returns one tensor."""
+
+    def __init__(self, model: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.model = model
+        self._names = names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        states: Tensor = self.model(**dict(zip(self._names, inputs, strict=True)))[OUTPUT]
+        return states
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's warnings on what it did not find and what it renamed."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+# --- A quantized weight in the layout of onnxruntime's MatMulNBits --------------------------------
+
+CONTAINERS = (2, 4, 8)
+"""Widths that the operator has kernels for."""
+BLOCK_SIZES = (16, 32, 64, 128, 256)
+"""Block sizes that it has kernels for."""
+_SCALE_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedWeight:
+    """What MatMulNBits takes, and what stands beside it.
+
+    Attributes:
+        codes: uint8 [out_features, n_blocks, block_size * bits / 8], the first code of a byte in
+            its lowest bits.
+        scale: float32 [out_features, n_blocks].
+        zero_point: uint8 [out_features, ceil(n_blocks * bits / 8)], packed like codes; None where
+            it is 2^(bits-1) everywhere.
+        bits: width of the container, at least that of the codes.
+        block_size: input features that share a scale.
+        in_features: columns that are meant; a last block may reach beyond them.
+        group_size: input features that share a zero point, for `correction`.
+        permutation: int64 [in_features], the order in which columns are stored; None for the given.
+        input_scaling: float32 [in_features], to divide the input by; None for ones.
+        correction: float32 [n_groups, out_features], to multiply sums over groups of the input
+            with; None where zero points are whole numbers.
+    """
+
+    codes: NDArray[np.uint8]
+    scale: NDArray[np.float32]
+    zero_point: NDArray[np.uint8] | None
+    bits: int
+    block_size: int
+    in_features: int
+    group_size: int
+    permutation: NDArray[np.int64] | None
+    input_scaling: NDArray[np.float32] | None
+    correction: NDArray[np.float32] | None
+
+
+def container_for(bits: int) -> int:
+    """The narrowest container that holds codes of a width.
+
+    >>> [container_for(bits) for bits in (2, 3, 4, 5, 8)]
+    [2, 4, 4, 8, 8]
+    """
+    return next(width for width in CONTAINERS if width >= bits)
+
+
+def block_size_for(in_features: int, group_size: int | None, bits: int) -> int:
+    """The block size that takes the least room; a block lies in one group.
+
+    >>> block_size_for(384, 128, 4), block_size_for(384, 96, 4), block_size_for(384, None, 4)
+    (128, 32, 128)
+
+    Args:
+        in_features: length of a row.
+        group_size: input features that share a scale, None for all.
+        bits: of the container.
+
+    Raises:
+        UnsupportedError: no block size divides the group size.
+    """
+    whole_row = n_groups(in_features, group_size) == 1
+    fitting = [size for size in BLOCK_SIZES if whole_row or (group_size or 0) % size == 0]
+    if not fitting:
+        raise UnsupportedError(
+            f"groups of {group_size} weights cannot be written as ONNX: onnxruntime's MatMulNBits "
+            f"takes blocks of {', '.join(map(str, BLOCK_SIZES))}; use a group size that is a "
+            "multiple of 16, per-channel scales, or --format safetensors"
+        )
+
+    def room(size: int) -> int:
+        return -(-in_features // size) * (size * bits // 8 + _SCALE_BYTES)
+
+    return min(fitting, key=lambda size: (room(size), -size))
+
+
+def pack(quantized: QuantizedWeight) -> PackedWeight:
+    """Lay out a quantized weight for MatMulNBits; no code changes its meaning.
+
+    Args:
+        quantized: codes and grid, on any device.
+
+    Raises:
+        UnsupportedError: its groups fit no block size.
+    """
+    codes = _numpy(quantized.codes)
+    out_features, in_features = codes.shape
+    permutation = None if quantized.permutation is None else _numpy(quantized.permutation)
+    if permutation is not None:
+        codes = codes[:, permutation]
+    bits = container_for(quantized.bits)
+    block_size = block_size_for(in_features, quantized.group_size, bits)
+    n_blocks = -(-in_features // block_size)
+    group_size = min(quantized.group_size or in_features, in_features)
+    group_of_block = np.arange(n_blocks) * block_size // group_size
+
+    offset = 2 ** (bits - 1)
+    unsigned = np.zeros((out_features, n_blocks * block_size), np.uint8)
+    unsigned[:, :in_features] = codes.astype(np.int16) + offset
+    scale = _numpy(quantized.scale).astype(np.float32)
+    zero_point = correction = None
+    if quantized.zero_point is not None:
+        exact = _numpy(quantized.zero_point).astype(np.float64) + offset
+        whole = np.clip(np.rint(exact), 0, 2**bits - 1)
+        if (whole != offset).any():
+            zero_point = _packed(whole.astype(np.uint8)[:, group_of_block], bits)
+        if (exact != whole).any():
+            correction = ((whole - exact) * scale).T.astype(np.float32)
+    return PackedWeight(
+        codes=_packed(unsigned, bits).reshape(out_features, n_blocks, block_size * bits // 8),
+        scale=np.ascontiguousarray(scale[:, group_of_block]),
+        zero_point=zero_point,
+        bits=bits,
+        block_size=block_size,
+        in_features=in_features,
+        group_size=group_size,
+        permutation=permutation,
+        input_scaling=None
+        if quantized.input_scaling is None
+        else _numpy(quantized.input_scaling).astype(np.float32),
+        correction=correction,
+    )
+
+
+def _packed(values: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Values of a row into bytes, the first in the lowest bits; the last byte is filled up."""
+    per_byte = 8 // bits
+    missing = -values.shape[1] % per_byte
+    padded = np.pad(values, ((0, 0), (0, missing)))
+    parts = padded.reshape(len(values), -1, per_byte)
+    packed = np.zeros(parts.shape[:2], np.uint8)
+    for at in range(per_byte):
+        packed |= parts[:, :, at] << np.uint8(bits * at)
+    return packed
+
+
+def _numpy(tensor: torch.Tensor) -> Any:
+    return tensor.detach().cpu().numpy()
+
+
+# --- onnx folder ----------------------------------------------------------------------------------
+
+AGREEMENT = 1e-4
+"""Relative difference to torch above which nothing is written."""
+_TEXTS = (
+    "How does the boundary layer of a wing change with the angle of attack?",
+    "no",
+    "A quantized model can keep its mean score and still give different answers to many of its "
+    "users, which only shows when inputs are looked at one by one. " * 4,
+)
+"""Of different lengths, so that padding is looked at too."""
+
+
+def save_onnx(candidate: Candidate, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Write the model for onnxruntime, with the candidate's codes as packed weights.
+
+    The graph computes in float32, whatever the model's dtype is. Quantized layers behind the
+    transformers model (dense layers of sentence-transformers) keep the grid's values as floats.
+
+    Args:
+        candidate: a SentenceTransformer and its codes.
+        folder: an empty folder.
+        progress: where progress is shown.
+
+    Returns:
+        What `scheme.json` says of it.
+
+    Raises:
+        UnsupportedError: the model cannot be exported, a layer has no place in the graph, or the
+            written model and torch differ by more than `AGREEMENT`.
+        MissingExtraError: onnxscript or onnxruntime is not installed.
+    """
+    need_exporter()
+    transformer = transformer_of(candidate.model)
+    with in_place(candidate, dtype=torch.float32), torch.no_grad():
+        with progress.stage("exporting to ONNX", 1) as tell:
+            inputs = model_inputs(candidate.model, transformer, _TEXTS[:2])
+            graph = export_graph(transformer, inputs)
+            tell(1)
+        stored = _put_codes(candidate, transformer, graph, progress)
+        save_graph(graph, folder / ONNX_MODEL)
+        del graph
+        _save_settings(candidate.model, transformer, folder)
+        with progress.stage("running it beside torch", 1) as tell:
+            checked = _check(candidate, transformer, folder)
+            tell(1)
+    return {"dtype": "float32", **checked, "stored": stored}
+
+
+def _put_codes(
+    candidate: Candidate, transformer: nn.Module, model: Any, progress: Progress
+) -> dict[str, str]:
+    """Replace the products of all layers; how each is stored, by name."""
+
+    linears = {layer.name: layer for layer in find_linears([candidate.module])}
+    names: dict[int, list[str]] = {}
+    for name, parameter in transformer.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter.data_ptr(), []).append(f"model.{name}")
+    used = _used(candidate, transformer)
+    stored: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    with progress.stage("packing codes", len(candidate.layers)) as tell:
+        for layer in candidate.layers:
+            linear = linears[layer.name]
+            parameters = names.get(linear.parameter.data_ptr(), [])
+            if not parameters:
+                stored[layer.name] = "float values of the grid"
+            elif layer.name not in used:
+                stored[layer.name] = "left out: unused layer (does not affect embeddings)"
+            elif linear.parameter.dim() != 2:  # noqa: PLR2004 -- a matrix
+                failed[layer.name] = "it is one of several matrices in one parameter"
+            elif not any(name in model.graph.initializers for name in parameters):
+                failed[layer.name] = "the exported graph has no weight of that name"
+            else:
+                packed = pack(layer.quantized)
+                failed |= replace_products(
+                    model.graph,
+                    [
+                        GraphLayer(
+                            name=layer.name,
+                            parameters=parameters,
+                            transposed=linear.transposed,
+                            packed=packed,
+                        )
+                    ],
+                )
+                stored[layer.name] = _described(packed)
+            tell(1)
+    if failed:
+        first = [f"{name} ({reason})" for name, reason in list(failed.items())[:3]]
+        raise UnsupportedError(
+            f"{len(failed)} of {len(candidate.layers)} quantized layers have no matrix product of "
+            f"their own in the ONNX graph, and would be stored in float: {'; '.join(first)}. "
+            "Use --format safetensors"
+        )
+    return stored
+
+
+def _used(candidate: Candidate, transformer: nn.Module) -> frozenset[str]:
+    inputs = model_inputs(candidate.model, transformer, _TEXTS[:2])
+    use = WeightUse(find_linears([candidate.module]))
+    with use:
+        states: Tensor = transformer(**inputs)[OUTPUT]
+        states.sum()  # what the output depends on is what the last operation does
+    return use.used
+
+
+def _described(packed: PackedWeight) -> str:
+    parts = [f"MatMulNBits, {packed.bits} bits, blocks of {packed.block_size}"]
+    if packed.permutation is not None:
+        parts.append("input reordered")
+    if packed.input_scaling is not None:
+        parts.append("input divided")
+    if packed.correction is not None:
+        parts.append("fractions of zero points beside it")
+    return ", ".join(parts)
+
+
+def _save_settings(model: Any, transformer: nn.Module, folder: Path) -> None:
+    """Everything of the model but the transformer's weights, which the graph holds."""
+
+    def settings_only(folder: str, **_: object) -> None:
+        config: Any = copy.copy(transformer.config)
+        config.architectures = [type(transformer).__name__]
+        config.save_pretrained(folder)
+
+    transformer.__dict__["save_pretrained"] = settings_only  # shadows the method, for this object
+    try:
+        save_model_files(model, folder)
+    finally:
+        del transformer.__dict__["save_pretrained"]
+
+
+def _check(candidate: Candidate, transformer: nn.Module, folder: Path) -> dict[str, Any]:
+    """Load what was written and compare it with torch, where the candidate is in place.
+
+    Raises:
+        UnsupportedError: they differ.
+    """
+    from quantdrift.engine.encoders.onnx import file_digest, load_onnx  # noqa: PLC0415 -- needs onnxruntime
+
+    written: Any = load_onnx(folder)
+    inputs = model_inputs(candidate.model, transformer, _TEXTS)
+    tokens = inputs["attention_mask"].bool() if "attention_mask" in inputs else ...
+    ours = written[0].auto_model(**inputs)[OUTPUT]
+    theirs = transformer(**inputs)[OUTPUT].to(ours.device)
+    found = {
+        # as one vector: a single token can be at the edge of a LayerNorm, in torch as well
+        "states": _difference(ours[tokens].flatten(), theirs[tokens].flatten()),
+        "embeddings": _difference(_encode(written), _encode(candidate.model)),
+    }
+    worst = max(found.values())
+    if not all(value <= AGREEMENT for value in found.values()):  # NaN is not
+        raise UnsupportedError(
+            f"onnxruntime and torch give different results for this model: {worst:.1e} relative, "
+            f"expected at most {AGREEMENT:.0e}; nothing was written. Use --format safetensors, and "
+            "please report the model"
+        )
+    return {
+        "candidate_fingerprint": weights_fingerprint([written]),
+        "onnx": {"digest": file_digest(folder).hex(), "difference_to_torch": found},
+    }
+
+
+def _encode(model: Any) -> Tensor:
+    texts = list(_TEXTS)
+    embeddings: Tensor = model.encode(texts, show_progress_bar=False, convert_to_tensor=True)
+    return embeddings.cpu()
+
+
+def _difference(ours: Tensor, theirs: Tensor) -> float:
+    """The largest ||a - b|| / ||b|| of all vectors; NaN if there is one."""
+    apart = (ours.double() - theirs.double()).norm(dim=-1) / theirs.double().norm(dim=-1)
+    return float(apart.max())
+
+
+# --- Float matrix products of an ONNX graph, replaced by ones with packed low-bit weights ---------
+
+_DOMAIN = "com.microsoft"
+_FLOAT32_ARITHMETIC = 1
+"""accuracy_level: what is added up; 4 would quantize the input to 8 bits as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GraphLayer:
+    """A layer as the graph has it.
+
+    Attributes:
+        name: of the layer.
+        parameters: names under which the graph may hold its weight; tied layers have several.
+        transposed: whether the weight is held as [in_features, out_features].
+        packed: what takes its place.
+    """
+
+    name: str
+    parameters: Collection[str]
+    transposed: bool
+    packed: PackedWeight
+
+
+def replace_products(graph: ir.Graph, layers: Collection[GraphLayer]) -> Mapping[str, str]:
+    """Replace every product with a layer's weight; the weight itself is then used by nothing.
+
+    Args:
+        graph: changed in place.
+        layers: what to replace.
+
+    Returns:
+        Layers that could not be replaced, or not everywhere, to the reason. A layer whose weight is
+        not in the graph at all is not among them: nothing depends on it.
+    """
+    failed: dict[str, str] = {}
+    for layer in layers:
+        products: list[ir.Node] = []
+        for parameter in layer.parameters:
+            value = graph.initializers.get(parameter)
+            if value is None:
+                continue
+            for node, position in value.uses():
+                found = _products(node, position, transposed=layer.transposed)
+                if found is None:
+                    failed[layer.name] = f"its weight is used by {node.op_type}"
+                else:
+                    products.extend(found)
+        if layer.name not in failed:
+            weights = _initializers(graph, layer) if products else {}
+            for node in products:
+                _replace(graph, node, layer, weights)
+    return failed
+
+
+def _products(node: ir.Node, position: int, *, transposed: bool) -> list[ir.Node] | None:
+    """The MatMul and Gemm nodes that compute x W^T from a use of W; None if it is another use."""
+    if node.op_type == "Transpose" and not transposed:
+        order = node.attributes.get("perm")
+        products: list[ir.Node] = []
+        for use, its_position in node.outputs[0].uses():
+            found = _products(use, its_position, transposed=True)
+            if found is None or (order is not None and list(order.as_ints()) != [1, 0]):
+                return None
+            products.extend(found)
+        return products
+    if node.op_type == "MatMul":
+        fits = transposed
+    elif node.op_type == "Gemm":
+        plain = all(_number(node, name, 1.0) == 1.0 for name in ("alpha", "beta"))
+        flipped = bool(_number(node, "transB", 0))
+        fits = plain and not _number(node, "transA", 0) and flipped != transposed
+    else:
+        fits = False
+    return [node] if fits and position == 1 else None
+
+
+def _number(node: ir.Node, name: str, default: float) -> float:
+    attribute = node.attributes.get(name)
+    return default if attribute is None else float(attribute.value)
+
+
+def _initializers(graph: ir.Graph, layer: GraphLayer) -> dict[str, ir.Value]:
+    """The packed weight's tensors, as values of the graph."""
+    packed = layer.packed
+    arrays: dict[str, Any] = {"codes": packed.codes, "scale": packed.scale}
+    if packed.zero_point is not None:
+        arrays["zero_point"] = packed.zero_point
+    if packed.input_scaling is not None:
+        arrays["input_scaling"] = packed.input_scaling
+    if packed.permutation is not None:
+        arrays["permutation"] = packed.permutation
+    if packed.correction is not None:
+        arrays["correction"] = packed.correction
+    made = {part: _initializer(graph, f"{layer.name}.{part}", arrays[part]) for part in arrays}
+    if packed.correction is not None:
+        made["groups"] = _groups(graph, packed)
+    return made
+
+
+def _groups(graph: ir.Graph, packed: PackedWeight) -> ir.Value:
+    """The matrix that sums inputs over groups, one for all layers of the same shape."""
+    name = f"groups_of_{packed.group_size}_in_{packed.in_features}"
+    if name in graph.initializers:
+        return graph.initializers[name]
+    n_groups = -(-packed.in_features // packed.group_size)
+    group = np.arange(packed.in_features) // packed.group_size
+    return _initializer(graph, name, np.eye(n_groups, dtype=np.float32)[group])
+
+
+def _initializer(graph: ir.Graph, name: str, array: Any) -> ir.Value:
+    value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+    value.dtype = ir.DataType.from_numpy(array.dtype)
+    value.shape = ir.Shape(array.shape)
+    graph.register_initializer(value)
+    return value
+
+
+def _replace(
+    graph: ir.Graph, node: ir.Node, layer: GraphLayer, weights: Mapping[str, ir.Value]
+) -> None:
+    packed = layer.packed
+    added: list[ir.Node] = []
+
+    def add(
+        op_type: str, inputs: list[ir.Value | None], domain: str = "", **given: int
+    ) -> ir.Value:
+        attributes = [ir.AttrInt64(name, value) for name, value in given.items()]
+        added.append(ir.Node(domain, op_type, inputs, attributes))
+        return added[-1].outputs[0]
+
+    data = node.inputs[0]
+    if "input_scaling" in weights:
+        data = add("Div", [data, weights["input_scaling"]])
+    if "permutation" in weights:
+        data = add("Gather", [data, weights["permutation"]], axis=-1)
+    taken: list[ir.Value | None] = [data, weights["codes"], weights["scale"]]
+    if "zero_point" in weights:
+        taken.append(weights["zero_point"])
+    result = add(
+        "MatMulNBits",
+        taken,
+        _DOMAIN,
+        K=packed.in_features,
+        N=len(packed.codes),
+        bits=packed.bits,
+        block_size=packed.block_size,
+        accuracy_level=_FLOAT32_ARITHMETIC,
+    )
+    added[-1].name = f"{layer.name}.{len(graph)}"  # a shared layer is there several times
+    if "correction" in weights:
+        sums = add("MatMul", [data, weights["groups"]])
+        result = add("Add", [result, add("MatMul", [sums, weights["correction"]])])
+    bias = node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > 2 else None  # noqa: PLR2004 -- A, B and C
+    if bias is not None:
+        result = add("Add", [result, bias])
+    ir.convenience.replace_nodes_and_values(graph, node, [node], added, [node.outputs[0]], [result])

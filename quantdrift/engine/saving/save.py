@@ -1,0 +1,186 @@
+"""Save a candidate as a folder, in either format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.calibration.sample import calibration_texts, draw_sample
+from quantdrift.engine.encoders.sentence import load_encoder, pick_device
+from quantdrift.engine.inputs import text_inputs
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.quantizers.registry import methods_of
+from quantdrift.engine.saving.candidate import Candidate, CandidateLayer, save_safetensors
+from quantdrift.engine.saving.onnx import save_onnx
+from quantdrift.engine.store import EmbeddingStore, default_store
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.checkpoint import full_precision, refuse_quantized
+from quantdrift.models.saved import ModelFormat, check_savable, digests_of, write_folder
+from quantdrift.progress import Progress
+from quantdrift.spec import Spec, chooses
+
+__all__ = ["make_candidate", "save_candidate"]
+
+# --- Save a candidate as a folder, in either format -----------------------------------------------
+
+_PACKAGES = ("quantdrift", "torch", "transformers", "sentence-transformers")
+_ONNX_PACKAGES = ("onnxruntime", "onnxscript", "onnx-ir")
+
+
+def save_candidate(
+    candidate: Candidate, path: Path, *, model_format: ModelFormat, progress: Progress
+) -> dict[str, Any]:
+    """Write a candidate's folder: the model, and `scheme.json`.
+
+    Args:
+        candidate: a model and its codes.
+        path: folder to write; may hold an earlier candidate, nothing else.
+        model_format: "safetensors" for float weights that hold the grid's values, "onnx" for packed
+            codes.
+        progress: where progress is shown.
+
+    Returns:
+        The record of `scheme.json`.
+
+    Raises:
+        UnsupportedError: scheme or model cannot be written in this format.
+        MissingExtraError: what writes the format is not installed.
+        RunError: the folder cannot be written.
+    """
+    check_savable(candidate.spec.scheme)
+
+    def fill(folder: Path) -> dict[str, Any]:
+        if model_format == "onnx":
+            made = save_onnx(candidate, folder, progress)
+        else:
+            with progress.stage("writing safetensors", 1) as tell:
+                made = save_safetensors(candidate, folder)
+                tell(1)
+        return {**_record(candidate, model_format, made), "weights": digests_of(folder)}
+
+    return write_folder(path, fill)
+
+
+def _record(
+    candidate: Candidate, model_format: ModelFormat, made: Mapping[str, Any]
+) -> dict[str, Any]:
+    source = candidate.source
+    packages = (*_PACKAGES, *(_ONNX_PACKAGES if model_format == "onnx" else ()))
+    stored = made.get("stored", {})
+    return {
+        "model_format": model_format,
+        "spec": str(candidate.spec),
+        "base_model": {
+            "name": source.name,
+            "canonical": source.canonical,
+            "kind": source.kind,
+            "revision": candidate.revision,
+            "fingerprint": candidate.fingerprint,
+        },
+        "versions": {name: _version(name) for name in packages},
+        "bits_per_weight": candidate.bits.to_json(),
+        **{key: value for key, value in made.items() if key != "stored"},
+        "calibration": None if candidate.calibration is None else dict(candidate.calibration),
+        "layers": [_described(layer, stored.get(layer.name)) for layer in candidate.layers],
+    }
+
+
+def _described(layer: CandidateLayer, stored: str | None) -> dict[str, Any]:
+    quantized = layer.quantized
+    described: dict[str, Any] = {
+        "name": layer.name,
+        "shape": list(quantized.codes.shape),
+        "bits": quantized.bits,
+        "group_size": quantized.group_size,
+        "symmetric": quantized.zero_point is None,
+        "permuted": quantized.permutation is not None,
+        "scaled": quantized.input_scaling is not None,
+        "error": layer.error,
+        "fallback": layer.fallback,
+    }
+    return described if stored is None else {**described, "stored": stored}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+# --- From a spec to a candidate that can be saved -------------------------------------------------
+
+
+def make_candidate(
+    spec: Spec,
+    *,
+    dataset: RetrievalDataset | None,
+    batch_size: int,
+    cache: bool,
+    progress: Progress,
+    device: str | None = None,
+    revision: str | None = None,
+) -> Candidate:
+    """Load a model and quantize its layers.
+
+    Args:
+        spec: model and scheme.
+        dataset: whose documents a method calibrates on; None for methods that need none.
+        batch_size: documents per forward pass.
+        cache: whether quantized layers are kept for the next time.
+        progress: where progress is shown.
+        device: where the model runs; the best there is if not given.
+        revision: of a hub model.
+
+    Raises:
+        QuantDriftError: scheme, model or device cannot be used, or documents are needed.
+    """
+    methods = [method.quantizer for method in methods_of(spec.scheme).values()]
+    if chooses(spec.scheme):
+        raise UnsupportedError(
+            f"{spec} chooses widths on queries, which quantize does not have; expected an "
+            f"allocation: quantdrift allocate {spec} --data FOLDER, then quantdrift quantize "
+            f"{spec.model}@allocation.json"
+        )
+    texts = calibration_texts(spec.scheme)
+    if texts is None and dataset is not None:
+        texts = list(dataset.documents)
+    if texts is None and any(method is not None and method.needs_moments for method in methods):
+        raise UnsupportedError(
+            f"{spec.scheme.quantizer} is calibrated on documents, and none were given; expected "
+            "--data FOLDER, --task NAME, or a file of texts in the scheme (+calib=texts.txt)"
+        )
+    source = full_precision(spec.model)
+    encoder = load_encoder(source, device=pick_device(device), revision=revision)
+    refuse_quantized([encoder.module], spec.model)
+    pair = QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model))
+    if pair.needs_calibration and texts is not None:
+        sample = draw_sample(text_inputs(encoder, texts), spec.scheme, batch_size)
+        store = default_store() if cache else EmbeddingStore(None)
+        pair.prepare(sample, root=store.root, progress=progress)
+    layers = []
+    with progress.stage("quantizing layers", len(pair.layers)) as tell:
+        for made in pair.candidate_layers():
+            tell(1)
+            if made.quantized is not None:  # None for what an allocation leaves alone
+                layers.append(
+                    CandidateLayer(
+                        name=made.name,
+                        quantized=made.quantized,
+                        error=made.output_error,
+                        fallback=made.fallback,
+                    )
+                )
+    return Candidate(
+        model=encoder.model,
+        source=source,
+        spec=spec,
+        layers=layers,
+        fingerprint=pair.fingerprint,
+        bits=pair.bits(),
+        revision=revision,
+        calibration=pair.describe(),
+    )

@@ -1,0 +1,207 @@
+"""What one pass over the items keeps of the scores, and how two passes become one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quantdrift.engine.scoring.topk import EMPTY, PairedTopK, merge_top, pack, unpack
+from quantdrift.errors import ScoreError
+
+__all__ = ["FIELDS", "Block", "ScoreState", "at_positions", "merge", "with_rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreState:
+    """What one pass keeps of the scores of `n_queries` queries against the items seen so far.
+
+    Attributes:
+        reference_keys: int64 [n_queries, k], the reference's top-K, best first, packed
+            (score, position); `topk.EMPTY` where fewer than k items were seen.
+        reference_paired: float32 [n_queries, k], the candidate's scores of those items.
+        candidate_keys: int64 [n_queries, k], the candidate's top-K, likewise.
+        candidate_paired: float32 [n_queries, k], the reference's scores of those items.
+        delta_min: float32 [n_queries], least candidate-minus-reference score over all items.
+        delta_max: float32 [n_queries], greatest candidate-minus-reference score over all items.
+        n_items: int64 [n_queries], how many items were scored.
+    """
+
+    reference_keys: Tensor
+    reference_paired: Tensor
+    candidate_keys: Tensor
+    candidate_paired: Tensor
+    delta_min: Tensor
+    delta_max: Tensor
+    n_items: Tensor
+
+    def reference_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """The reference's top-K as (positions, reference scores, candidate scores).
+
+        Positions are int64 with -1 for empty places, whose scores are NaN; all [n_queries, k].
+        """
+        return _as_top(self.reference_keys, self.reference_paired)
+
+    def candidate_top(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """The candidate's top-K as (positions, reference scores, candidate scores)."""
+        positions, own, paired = _as_top(self.candidate_keys, self.candidate_paired)
+        return positions, paired, own
+
+
+def _as_top(keys: Tensor, paired: Tensor) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    scores, positions = unpack(keys)
+    empty = keys == EMPTY
+    nan = torch.tensor(float("nan"))
+    return (
+        positions.masked_fill(empty, -1).cpu().numpy(),
+        torch.where(empty, nan.to(scores.device), scores).cpu().numpy(),
+        torch.where(empty, nan.to(paired.device), paired).cpu().numpy(),
+    )
+
+
+FIELDS = tuple(field.name for field in fields(ScoreState))
+"""Names of the arrays of a state, in order."""
+
+
+def merge(left: ScoreState, right: ScoreState) -> ScoreState:
+    """The state of the union of two disjoint item sets, for the same queries.
+
+    Commutative and associative, exactly (no rounding is involved).
+
+    Args:
+        left: state over some items.
+        right: state over other items; positions must not overlap with those of `left`.
+
+    Returns:
+        The state that one pass over all of them would have given.
+
+    Raises:
+        ScoreError: the states are of different queries or of different k.
+    """
+    if left.reference_keys.shape != right.reference_keys.shape:
+        raise ScoreError(
+            "states merge when both hold the same queries and the same k; got shapes "
+            f"{tuple(left.reference_keys.shape)} and {tuple(right.reference_keys.shape)}"
+        )
+    reference = merge_top(
+        left.reference_keys, left.reference_paired, right.reference_keys, right.reference_paired
+    )
+    candidate = merge_top(
+        left.candidate_keys, left.candidate_paired, right.candidate_keys, right.candidate_paired
+    )
+    return ScoreState(
+        reference_keys=reference[0],
+        reference_paired=reference[1],
+        candidate_keys=candidate[0],
+        candidate_paired=candidate[1],
+        delta_min=torch.minimum(left.delta_min, right.delta_min),
+        delta_max=torch.maximum(left.delta_max, right.delta_max),
+        n_items=left.n_items + right.n_items,
+    )
+
+
+def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
+    """The same state with its items numbered as in a larger collection.
+
+    Args:
+        state: of items numbered from 0.
+        positions: int64 [n_items], increasing, so that ties keep their order.
+
+    Raises:
+        ScoreError: the positions do not increase from 0 or more.
+    """
+    index = torch.from_numpy(np.asarray(positions, dtype=np.int64)).to(state.reference_keys.device)
+    if int(index[0]) < 0 or bool((index.diff() <= 0).any()):
+        raise ScoreError(
+            "positions must be one increasing integer per item, from 0 up, so that ties keep order"
+        )
+
+    def moved(keys: Tensor) -> Tensor:
+        scores, local = unpack(keys)
+        there = pack(scores, index[local.clamp(0, len(index) - 1)])
+        return torch.where(keys == EMPTY, keys, there)
+
+    return replace(
+        state,
+        reference_keys=moved(state.reference_keys),
+        candidate_keys=moved(state.candidate_keys),
+    )
+
+
+def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
+    """The same state with some queries' rows from another.
+
+    Args:
+        state: of all queries.
+        mask: bool [n_queries], which rows to take from `rows`.
+        rows: state of those queries, in order.
+    """
+    whole = {name: getattr(state, name).clone() for name in FIELDS}
+    for name, values in whole.items():
+        values[mask] = getattr(rows, name)
+    return ScoreState(**whole)
+
+
+class Block:
+    """The running state of one block of queries."""
+
+    def __init__(
+        self,
+        n_queries: int,
+        k: int,
+        device: torch.device,
+        bars: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        self.top = PairedTopK(n_queries, k, device, bars)
+        self.delta_min = torch.full((n_queries,), float("inf"), device=device)
+        self.delta_max = torch.full((n_queries,), float("-inf"), device=device)
+        self.n_items = torch.zeros(n_queries, dtype=torch.int64, device=device)
+
+    def add(
+        self, reference: Tensor, candidate: Tensor, delta: Tensor, offset: int, skip: Tensor | None
+    ) -> None:
+        """Take one tile of scores in; `skip` holds (row, column) pairs that do not count."""
+        n = reference.shape[1]
+        self.n_items += n
+        torch.sub(candidate, reference, out=delta)
+        if skip is not None and len(skip):
+            rows, columns = skip[:, 0], skip[:, 1]
+            self.n_items -= torch.bincount(rows, minlength=len(self.n_items))
+            if n == 1:  # nothing else in the tile that could stand in for the skipped item's delta
+                kept = torch.ones(len(delta), dtype=torch.bool, device=delta.device)
+                kept[rows] = False
+                self._extremes(delta, kept)
+                reference[rows, columns] = candidate[rows, columns] = float("-inf")
+                self.top.add(reference, candidate, offset)
+                return
+            # A skipped item must not move the extremes: let it repeat its neighbour's delta.
+            delta[rows, columns] = delta[rows, (columns + 1) % n]
+            reference[rows, columns] = candidate[rows, columns] = float("-inf")
+        self._extremes(delta, None)
+        self.top.add(reference, candidate, offset)
+
+    def _extremes(self, delta: Tensor, kept: Tensor | None) -> None:
+        low, high = delta.amin(1), delta.amax(1)
+        if kept is not None:
+            low = low.masked_fill(~kept, float("inf"))
+            high = high.masked_fill(~kept, float("-inf"))
+        # NaN (inf - inf, from overflowing products) passes through and is caught at the end
+        self.delta_min = torch.minimum(self.delta_min, low)
+        self.delta_max = torch.maximum(self.delta_max, high)
+
+    def finish(self) -> ScoreState:
+        """The state of everything taken in."""
+        reference_keys, reference_paired, candidate_keys, candidate_paired = self.top.finish()
+        return ScoreState(
+            reference_keys=reference_keys,
+            reference_paired=reference_paired,
+            candidate_keys=candidate_keys,
+            candidate_paired=candidate_paired,
+            delta_min=self.delta_min,
+            delta_max=self.delta_max,
+            n_items=self.n_items,
+        )

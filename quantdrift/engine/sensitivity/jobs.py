@@ -1,0 +1,196 @@
+"""From a spec and data to a finished allocation: what `quantdrift allocate` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from quantdrift.allocation.curve import Gaps, Point, budgets, predicted_curve
+from quantdrift.allocation.record import Allocation, check_place, write_allocation
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.run import open_pair
+from quantdrift.engine.search import Settings
+from quantdrift.engine.sensitivity.allocate import allocate_for_search, left_out
+from quantdrift.engine.sensitivity.contest import Contest, held_out_queries, hold_contest, rivals_of
+from quantdrift.engine.sensitivity.criteria import Setting
+from quantdrift.engine.sensitivity.gradients import contributions
+from quantdrift.engine.sensitivity.problem import CONTENDERS
+from quantdrift.engine.store import EmbeddingStore
+from quantdrift.errors import SpecError, UnsupportedError
+from quantdrift.progress import Progress
+from quantdrift.spec import Scheme, Spec
+
+__all__ = ["Allocated", "Predicted", "allocate_spec", "predict_model"]
+
+# --- From a spec and data to a finished allocation: what `quantdrift allocate` does ---------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocated:
+    """What came out.
+
+    Attributes:
+        allocation: as written.
+        contest: how it did against its rivals on held-out queries; None if that was not asked for.
+    """
+
+    allocation: Allocation
+    contest: Contest | None
+
+
+def allocate_spec(
+    spec: Spec,
+    dataset: RetrievalDataset,
+    *,
+    out: Path,
+    settings: Settings,
+    store: EmbeddingStore,
+    progress: Progress,
+    keep: Mapping[str, int] | None = None,
+    check: bool = True,
+    device: str | None = None,
+    revision: str | None = None,
+) -> Allocated:
+    """Choose the widths of a model's layers and write them down.
+
+    Args:
+        spec: model and scheme, which names a criterion.
+        dataset: queries and documents; labels play no part.
+        out: the file.
+        settings: batch size.
+        store: where embeddings and sensitivities are kept.
+        progress: where progress is shown.
+        keep: pattern of layer names to the width that such layers are kept at.
+        check: whether to compare it with its rivals on held-out queries.
+        device: where the model runs; the best there is if not given.
+        revision: of a hub model.
+
+    Raises:
+        QuantDriftError: spec, data, model or place cannot be used.
+    """
+    if spec.scheme.criterion is None:
+        text = str(spec)
+        raise SpecError(
+            f"{text}: no criterion to choose widths by; expected one, e.g. {spec.model}@W3.5+gap",
+            text=text,
+            start=len(text),
+            end=len(text),
+        )
+    if (stored := spec.scheme.option("allocation")) is not None:
+        raise UnsupportedError(
+            f"{spec} has the widths of {stored}; expected a scheme whose widths are to be chosen, "
+            f"e.g. {spec.model}@W3.5+gap"
+        )
+    check_place(out)
+    opened = open_pair(spec, dataset, places=[], device=device, revision=revision)
+    left_out([layer.name for layer in opened.pair.layers], spec.scheme, keep)  # refuses early
+    job = opened.job(settings, store, progress)
+    reference, _ = job.embed_reference()
+    found = allocate_for_search(job, reference, keep=keep)
+    write_allocation(out, found.allocation)  # before the check, which takes longer
+    if not check:
+        return Allocated(allocation=found.allocation, contest=None)
+    seed = found.allocation.seed
+    held = held_out_queries(len(opened.queries.ids), found.calibration, seed=seed)
+    contest = hold_contest(
+        opened.pair.layers,
+        rivals_of(found.allocation, found.setting),
+        opened.queries.part(held),
+        opened.documents,
+        (np.asarray(reference[0])[held], reference[1]),
+        group_size=spec.scheme.group_size,
+        similarity=opened.similarity,
+        batch_size=settings.batch_size,
+        progress=progress,
+        query_only=spec.scheme.query_only,
+    )
+    return Allocated(allocation=found.allocation, contest=contest)
+
+
+# --- From a model and data to predictions: what `quantdrift predict` does -------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What came out.
+
+    Attributes:
+        points: the curve.
+        median_gap: of the gap to the runner-up, over the calibration inputs, in units of the score.
+        n_contenders: documents behind the first that are watched.
+        input_ids: of the calibration inputs.
+        n_layers: linear layers.
+    """
+
+    points: Sequence[Point]
+    median_gap: float
+    n_contenders: int
+    input_ids: Sequence[str]
+    n_layers: int
+
+
+def predict_model(
+    model: str,
+    dataset: RetrievalDataset,
+    *,
+    widths: tuple[int, ...],
+    group_size: int | None,
+    settings: Settings,
+    store: EmbeddingStore,
+    progress: Progress,
+    device: str | None = None,
+    revision: str | None = None,
+) -> Predicted:
+    """Predict flips from one forward and one backward pass; no layer is rounded.
+
+    Args:
+        model: as a spec names it.
+        dataset: queries and documents; labels play no part.
+        widths: bits per weight, ascending, at least two.
+        group_size: input weights that share a scale, None for a whole output channel.
+        settings: batch size.
+        store: where embeddings and sensitivities are kept.
+        progress: where progress is shown.
+        device: where the model runs; the best there is if not given.
+        revision: of a hub model.
+
+    Raises:
+        QuantDriftError: model or data cannot be used, or no gradient goes through the model.
+    """
+    scheme = Scheme(
+        weight_bits=widths[0],
+        group_size=group_size,
+        criterion="gap",
+        options=(("widths", ",".join(map(str, widths))),),
+    )
+    spec = Spec(model=model, scheme=scheme)
+    opened = open_pair(spec, dataset, places=[], device=device, revision=revision)
+    job = opened.job(settings, store, progress)
+    reference, _ = job.embed_reference()
+    found = allocate_for_search(job, reference, n_contenders=CONTENDERS)
+    setting = found.setting
+    measured = _gaps(setting)
+    with progress.stage("predicting", len(widths) + len(budgets(widths))) as tell:
+        points = predicted_curve(measured, tell)
+    return Predicted(
+        points=points,
+        median_gap=float(np.nanmedian(measured.gaps[:, 0])),
+        n_contenders=measured.gaps.shape[1],
+        input_ids=found.allocation.input_ids,
+        n_layers=len(setting.layers),
+    )
+
+
+def _gaps(setting: Setting) -> Gaps:
+    problem = setting.problem
+    assert problem is not None  # the criterion needs inputs
+    assert problem.reference is not None  # a search knows its reference
+    return Gaps(
+        gaps=problem.gaps(problem.reference),
+        contributions=contributions(setting),
+        n_weights=np.array([layer.weight.numel() for layer in setting.layers]),
+        widths=setting.widths,
+    )

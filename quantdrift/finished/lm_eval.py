@@ -1,0 +1,172 @@
+"""The samples that lm-eval logs: samples_TASK_DATE.jsonl, beside a results_DATE.json.
+
+`--log_samples` writes one line per document and filter. The results file of the same date says how
+the tasks were set; where it is missing, the hashes in the samples have to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from quantdrift.datasets.retrieval import some
+from quantdrift.errors import DataError
+from quantdrift.finished.contents import FinishedRun, Part, Sampled, digest, parse_json, read_text
+from quantdrift.finished.lm_eval_evidence import HASHES
+
+__all__ = ["is_sample", "read_lm_eval", "sample_files"]
+
+_NAME = re.compile(
+    r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.jsonl(?:\.gz)?"
+)
+_KEYS = frozenset({"doc_id", "doc", "target", "arguments", "filtered_resps"})
+
+_TOLD_BY = ("doc_id", "filter", *HASHES)
+"""What tells which sample it is."""
+_DECIDE_ANSWERS = (
+    "output_type",
+    "num_fewshot",
+    "repeats",
+    "generation_kwargs",
+    "filter_list",
+    "metric_list",
+    "description",
+    "fewshot_delimiter",
+    "target_delimiter",
+    "test_split",
+)
+"""Of a task's configuration what is no model's and no machine's; that the documents and prompts are
+the same is told by their hashes."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def sample_files(folder: Path) -> list[Path]:
+    """The files of samples in a folder and in those right below it, by name.
+
+    lm-eval makes a folder per model below its output path.
+    """
+    found = [*folder.glob("samples_*.jsonl*"), *folder.glob("*/samples_*.jsonl*")]
+    return sorted(file for file in found if _NAME.fullmatch(file.name))
+
+
+def is_sample(content: Any) -> bool:
+    """Whether a JSON value is a sample of lm-eval."""
+    return (
+        isinstance(content, dict)
+        and content.keys() >= _KEYS
+        and all(isinstance(content.get(name), str | int | None) for name in _TOLD_BY)
+    )
+
+
+def read_lm_eval(path: Path) -> FinishedRun:
+    """Read one file of samples, or those of one model in a folder.
+
+    Of a task that was logged several times, the latest samples count.
+
+    Raises:
+        DataError: there are none, or those of several models; or a line is not a sample.
+    """
+    files = sample_files(path) if path.is_dir() else [path]
+    homes = sorted({file.parent for file in files})
+    if not files:
+        raise DataError(f"{path} holds no samples_*.jsonl; run lm_eval with --log_samples")
+    if len(homes) > 1:
+        raise DataError(
+            f"{path} holds the samples of several models, in {some(home.name for home in homes)}; "
+            "give the folder of one"
+        )
+    latest: dict[str, tuple[str, Path]] = {}
+    notes = []
+    for file in files:
+        named = _NAME.fullmatch(file.name)
+        task, date = (named["task"], named["date"]) if named else (file.name.split(".")[0], "")
+        if task in latest:
+            notes.append(f"{path} holds samples of {task} more than once; the latest count")
+        latest[task] = max(latest.get(task, (date, file)), (date, file))
+    texts = {task: read_text(file) for task, (_, file) in latest.items()}
+    parts: dict[str, Part] = {
+        task: Sampled(task=task, samples=_samples(text, latest[task][1]))
+        for task, text in texts.items()
+    }
+    results = {date: _results(homes[0], date) for date, _ in latest.values()}
+    settings, without = _settings({task: results[date] for task, (date, _) in latest.items()})
+    if without:
+        notes.append(
+            f"no results file of the same date lies beside the samples of {some(without)} in "
+            f"{homes[0]}, so how the task was set is known from the samples' hashes only"
+        )
+    models = {str(found.get("model_name") or "") for found in results.values() if found} - {""}
+    return FinishedRun(
+        path=path,
+        format="lm-eval",
+        name=models.pop() if len(models) == 1 else path.name,
+        digest=digest(*(text for _, text in sorted(texts.items()))),
+        parts=parts,
+        settings=settings,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _samples(text: str, file: Path) -> list[Mapping[str, Any]]:
+    samples = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{file}, line {number}"
+        sample = parse_json(line, where)
+        if not is_sample(sample):
+            got = some(sample) if isinstance(sample, dict) else type(sample).__name__
+            raise DataError(
+                f"{where}: expected a sample as lm_eval --log_samples writes it, with "
+                f"{', '.join(sorted(_KEYS))}; got {got}"
+            )
+        samples.append(sample)
+    if not samples:
+        raise DataError(f"{file} is empty; expected a sample a line")
+    return samples
+
+
+def _results(folder: Path, date: str) -> Mapping[str, Any]:
+    """The results of the same evaluation, empty where they are not there."""
+    found = sorted(folder.glob(f"*_{date}.json")) if date else []
+    if not found:
+        return {}
+    content = parse_json(read_text(found[0]), found[0])
+    if not isinstance(content, dict) or "configs" not in content:
+        return {}
+    for name in ("configs", "versions", "config"):
+        part = content.get(name, {})
+        parts = part.values() if name == "configs" and isinstance(part, dict) else ()
+        if not all(isinstance(one, dict) for one in (part, *parts)):
+            raise DataError(f"{found[0]}: expected {name} as lm-eval writes them, in objects")
+    return content
+
+
+def _settings(
+    results: Mapping[str, Mapping[str, Any]],
+) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
+    """Settings by task and name, and the tasks of which there are none."""
+    settings: dict[str, dict[str, Any]] = {}
+    without = []
+    for task, found in results.items():
+        config = found.get("configs", {}).get(task)
+        if config is None:
+            without.append(task)
+            continue
+        settings[task] = {key: _plain(config.get(key)) for key in _DECIDE_ANSWERS}
+        settings[task]["version"] = found.get("versions", {}).get(task)
+        settings[task]["gen_kwargs"] = _plain(found.get("config", {}).get("gen_kwargs"))
+        settings[task]["system instruction"] = found.get("system_instruction_sha")
+    return settings, without
+
+
+def _plain(value: Any) -> Any:
+    """Without the addresses of functions, which are others in every process."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return _ADDRESS.sub("", value) if isinstance(value, str) else value

@@ -1,1 +1,0 @@
-"""The samples that lm-eval logs, of two arms, joined."""

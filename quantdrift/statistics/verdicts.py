@@ -1,0 +1,613 @@
+"""What is compared, what comes out, and which verdict that is."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.errors import QuantDriftError
+from quantdrift.statistics.estimates import (
+    FEW,
+    Estimate,
+    at_least,
+    at_most,
+    lower_quantile,
+    mean_below,
+    undefined,
+    worst_added,
+)
+from quantdrift.statistics.paired import (
+    differences,
+    discordant,
+    mcnemar_exact,
+    oriented,
+    paired_mean_difference,
+    paired_quantile_difference,
+    paired_rate_difference,
+    quantile,
+    randomization_test,
+    sign_change_tails,
+    tango_variance,
+    tango_z,
+)
+
+__all__ = [
+    "POWER",
+    "Better",
+    "Kind",
+    "PairedComparison",
+    "PairedSample",
+    "Spread",
+    "Verdict",
+    "compare_samples",
+    "holm",
+    "inputs_for_mean",
+    "inputs_for_rate",
+    "mean_no_worse",
+    "mean_worse",
+    "rate_no_worse",
+    "rate_worse",
+    "shrunken_spread",
+    "verdict_of",
+]
+
+# --- Is the second system no worse than the first, by some margin or more? ------------------------
+
+Better = Literal["lower", "higher"]
+"""Which way is better; worse is the other way."""
+
+Values = NDArray[Any]
+
+
+def rate_no_worse(a: Values, b: Values, *, margin: float, better: Better) -> float:
+    """One-sided p-value of "the second rate is worse by the margin or more".
+
+    Tango's score test; and where fewer than 10 inputs differ, or all that differ are worse, the
+    larger of its p-value and that of the bound above. (In the latter case, a sparse binomial one,
+    the score test alone rejects a true hypothesis in up to 6.8 % of cases at alpha = 5 %.)
+
+    Args:
+        a: bool, or 0 and 1, [n_inputs].
+        b: likewise, the same inputs.
+        margin: smallest difference that matters, in units of the rate (0.02: 2 percentage points).
+        better: which way is better.
+
+    Returns:
+        From 0 to 1; below alpha, the second is shown to be worse by less than the margin.
+
+    Raises:
+        QuantDriftError: values are not 0 and 1, or the margin is not between 0 and 1.
+    """
+    _check(margin, span=1)
+    only_a, only_b, n = discordant(a, b)
+    worse, improved = (only_b, only_a) if better == "lower" else (only_a, only_b)
+    p_value = NormalDist().cdf(tango_z(worse, improved, n, margin))
+    if worse + improved < FEW or not improved:
+        return max(p_value, float(at_most(worse, n, margin)))
+    return p_value
+
+
+def mean_no_worse(
+    a: Values, b: Values, *, margin: float, better: Better, span: float
+) -> float | None:
+    """One-sided p-value of "the second mean is worse by the margin or more".
+
+    A paired t-test on the differences and a few more, as bad as can be (`bounded_mean.mean_below`).
+    These stand for the rare large losses which a sample need not show. How many it takes depends on
+    the level: with one, the test rejects a true hypothesis in up to 7 % of cases at 5 %, but in
+    2.7 % at 5 % / 8, which Holm's method asks for (many small gains, few large losses). So
+    ceil(-ln(alpha) / 2) are added. Where fewer than 10 inputs differ, the bound above takes the
+    place of the t-test.
+
+    Args:
+        a: float [n_inputs], finite.
+        b: likewise, the same inputs.
+        margin: smallest difference that matters, in the unit of the values.
+        better: which way is better.
+        span: greatest possible difference of two values; infinite if there is none, and then there
+            is neither a bound nor a worst difference to add.
+
+    Returns:
+        From 0 to 1; None if nothing bounds a difference, and too few inputs differ, or all alike.
+
+    Raises:
+        QuantDriftError: not one finite value per input and system, or the margin is not between 0
+            and the span.
+    """
+    _check(margin, span=span)
+    harm = differences(a, b) if better == "lower" else differences(b, a)
+    return mean_below(harm, margin, worst=span)
+
+
+def _check(margin: float, *, span: float) -> None:
+    if not 0 < margin < span:
+        raise QuantDriftError(
+            f"a margin lies above 0 and below the greatest difference there can be ({span:g}); "
+            f"got {margin:g}. For 2 percentage points of a rate give 0.02"
+        )
+
+
+# --- What is compared, what comes out, and which verdict that is ----------------------------------
+
+Kind = Literal["rate", "mean", "quantile"]
+
+Verdict = Literal[
+    "no worse",
+    "worse",
+    "underpowered",
+    "inconclusive",
+    "better",
+    "no difference shown",
+]
+"""With a margin: "no worse" (shown to be worse by less than it), "worse" (not that, and
+significantly worse), "underpowered" (neither, with fewer inputs than it takes) or "inconclusive"
+(neither, with enough). Without one: "worse", "better" (significantly) or "no difference shown"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairedSample:
+    """The values of one metric for two systems on the same inputs.
+
+    Attributes:
+        metric: its string.
+        kind: what is compared: a rate (values 0 and 1), a mean or a quantile.
+        better: which way is better; None if neither.
+        a: float64 [n_inputs], values of the first system.
+        b: likewise, of the second.
+        span: greatest possible difference of two values; may be infinite.
+        q: which quantile, for that kind.
+        reason: why there is nothing to compare, or what to know of the comparison.
+    """
+
+    metric: str
+    kind: Kind
+    better: Better | None
+    a: NDArray[np.float64]
+    b: NDArray[np.float64]
+    span: float = 1.0
+    q: float = 0.5
+    reason: str | None = None
+
+    @property
+    def tested(self) -> bool:
+        """Whether there is a test: for rates and means of finite values."""
+        finite = bool(np.isfinite(self.a).all() and np.isfinite(self.b).all())
+        return self.kind != "quantile" and len(self.a) > 0 and finite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedComparison:
+    """What there is to say on one metric of two systems; B is compared with A.
+
+    Attributes:
+        metric: its string.
+        n: inputs with a value from both.
+        value_a: the rate, mean or quantile of A.
+        value_b: of B.
+        difference: B minus A, with its 95 % interval.
+        higher_a: inputs where A's value is the higher one (of a rate: only A has the event).
+        higher_b: inputs where B's is.
+        p_value: two-sided, of no difference: McNemar's exact test or a randomization test.
+        p_holm: the same, adjusted for the number of metrics.
+        p_no_worse: one-sided, of "B is worse by the margin or more".
+        p_no_worse_holm: the same, adjusted.
+        inputs_needed: to show "no worse" with power 0.8 if there is no difference, at alpha over
+            the number of metrics, which is what Holm's adjustment asks of the first of them.
+        verdict: None where there is no test.
+        reason: why something is None, or what to know of it.
+    """
+
+    metric: str
+    n: int
+    value_a: float | None
+    value_b: float | None
+    difference: Estimate
+    higher_a: int = 0
+    higher_b: int = 0
+    p_value: float | None = None
+    p_holm: float | None = None
+    p_no_worse: float | None = None
+    p_no_worse_holm: float | None = None
+    inputs_needed: int | None = None
+    verdict: Verdict | None = None
+    reason: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; the difference is one too, and an infinite value is null."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        for name in ("value_a", "value_b"):
+            if values[name] is not None and not math.isfinite(values[name]):
+                values[name] = None
+        return {**values, "difference": self.difference.to_json()}
+
+
+def verdict_of(
+    found: PairedComparison, *, better: Better | None, margin: float | None, alpha: float
+) -> Verdict | None:
+    """The verdict that adjusted p-values, difference and sample size come to.
+
+    Args:
+        found: a comparison, all but its verdict.
+        better: which way is better; None if neither, and then there is no verdict.
+        margin: None if no worse was not asked for.
+        alpha: level.
+    """
+    change = found.difference.value
+    if better is None or found.p_holm is None or change is None:
+        return None
+    significant = found.p_holm < alpha
+    worse = significant and (change > 0 if better == "lower" else change < 0)
+    if margin is None:
+        return "worse" if worse else "better" if significant else "no difference shown"
+    if found.p_no_worse_holm is not None and found.p_no_worse_holm < alpha:
+        return "no worse"
+    if worse:
+        return "worse"
+    if found.inputs_needed is None:
+        return None
+    return "underpowered" if found.n < found.inputs_needed else "inconclusive"
+
+
+# --- one sided ------------------------------------------------------------------------------------
+
+
+def rate_worse(a: Values, b: Values, *, better: Better) -> float:
+    """One-sided p-value of "the second rate is no worse than the first": McNemar's test, exact.
+
+    P(X >= w) with w the inputs that only the second system does worse, X binomial of all inputs on
+    which the two differ, with share 1/2.
+
+    Args:
+        a: bool, or 0 and 1, [n_inputs].
+        b: likewise, the same inputs.
+        better: which way is better.
+
+    Returns:
+        Above 0 and up to 1; below alpha, the second is shown to be worse. 1 if no input differs.
+
+    Raises:
+        QuantDriftError: not one value of 0 or 1 per input and system.
+
+    Source: Q. McNemar, Note on the sampling error of the difference between correlated proportions
+    or percentages, Psychometrika 12 (1947), 153-157.
+    """
+    only_a, only_b, _ = discordant(a, b)
+    worse = only_b if better == "lower" else only_a
+    return float(at_least(worse, only_a + only_b, 0.5)) if only_a + only_b else 1.0
+
+
+def mean_worse(a: Values, b: Values, *, better: Better, seed: int = 0) -> float:
+    """One-sided p-value of "the second mean is no worse than the first": a randomization test.
+
+    If the systems are exchangeable, each difference could as well have the other sign. This is the
+    share of all changes of sign with a total harm as large as the one observed (up to 13 inputs
+    that differ), or (1 + c) / (1 + 9,999) if c of those drawn have one. The same are drawn as in
+    `randomization_test`, whose p-value is twice the smaller of the two one-sided ones.
+
+    It keeps its level if harm of each size is at most as likely as a gain of that size. A mean
+    difference of 0 that many small gains and few large losses make up is no such case.
+
+    Args:
+        a: float [n_inputs], finite.
+        b: likewise, the same inputs.
+        better: which way is better.
+        seed: of the draws.
+
+    Returns:
+        Above 0 and up to 1; below alpha, the second is shown to be worse. 1 if no input differs.
+
+    Raises:
+        QuantDriftError: not one finite value per input and system.
+
+    Source: R. A. Fisher, The Design of Experiments (1935), section 21.
+    """
+    step, mirrored = oriented(differences(a, b) if better == "lower" else differences(b, a))
+    step = step[step != 0]  # a difference of 0 has no sign to change
+    if not len(step):
+        return 1.0
+    lower, upper = sign_change_tails(step, seed=seed)
+    return lower if mirrored else upper
+
+
+# --- multiplicity ---------------------------------------------------------------------------------
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down adjusted p-values, in the order given.
+
+    The i-th smallest of m is multiplied by m - i + 1, and no adjusted value is below that of a
+    smaller one. Valid whatever the dependence between the tests.
+
+    Args:
+        p_values: from 0 to 1; None for a test that could not be made, which does not count in m.
+
+    Returns:
+        From 0 to 1, never below the value given; None where None was given.
+
+    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal
+    of Statistics 6 (1979), 65-70.
+
+    >>> holm([0.01, None, 0.04, 0.03])
+    [0.03, None, 0.06, 0.06]
+    """
+    made = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    least = 0.0
+    for rank, (p, place) in enumerate(made):
+        least = max(least, min(1.0, p * (len(made) - rank)))
+        adjusted[place] = least
+    return adjusted
+
+
+# --- How many inputs it takes to show that a system is no worse, if it is exactly as good ---------
+
+POWER = 0.8
+
+ENOUGH = 15
+"""Expected inputs that differ with which 10 or more do in 93 % of samples: the normal
+approximation decides then (`bounded_mean.FEW`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How much two systems differ from input to input.
+
+    Attributes:
+        share: of the inputs that differ; of a rate, the discordance rate.
+        mean_square: of all differences, those of 0 included.
+    """
+
+    share: float
+    mean_square: float
+
+
+def shrunken_spread(differences: NDArray[Any], *, span: float) -> Spread | None:
+    """The spread of some differences, never estimated from nothing.
+
+    Few inputs without a difference do not show that none differs. So two inputs that differ and two
+    that do not are added to those seen: the share is (d + 2) / (n + 4) if d of n differ (the centre
+    of the Agresti-Coull interval). An added difference has the mean square of those seen, where one
+    of the full span is counted among them.
+
+    Args:
+        differences: float [n_inputs].
+        span: greatest possible difference; if infinite, none of that size is counted.
+
+    Returns:
+        None if there is no difference to learn from, and no span either.
+    """
+    squares = np.square(differences[differences != 0], dtype=np.float64)
+    prior = [span * span] if math.isfinite(span) else []
+    if not len(squares) and not prior:
+        return None
+    total, n = float(np.sort(squares).sum()), len(differences) + 4
+    typical = (total + sum(prior)) / (len(squares) + len(prior))
+    return Spread(share=(len(squares) + 2) / n, mean_square=(total + 2 * typical) / n)
+
+
+def inputs_for_rate(
+    share: float, *, margin: float, alpha: float = 0.05, power: float = POWER
+) -> int:
+    """Inputs with which a rate is shown to be no worse, at a true difference of 0.
+
+    n = (z(1 - alpha) sqrt(v) + z(power) sqrt(share))^2 / margin^2, with normal quantiles z and the
+    variance v that one difference has under the hypothesis. For a margin much smaller than the
+    discordance rate v is that rate, and this is (z(1 - alpha) + z(power))^2 share / margin^2. Where
+    fewer than 15 inputs would then differ, as many as the bound needs, or as let 15 differ.
+
+    Args:
+        share: the discordance rate.
+        margin: smallest difference that matters.
+        alpha: one-sided level.
+        power: probability to show it.
+
+    Raises:
+        QuantDriftError: alpha, power or margin is out of its range.
+
+    Source: J. Nam, Establishing equivalence of two treatments and sample size requirements in
+    matched-pairs design, Biometrics 53 (1997), 1422-1430.
+    """
+    z_alpha, z_power = _quantiles(alpha, power, margin, span=1)
+    large = 1e9  # the variance at the expected counts of a sample so large that they are exact
+    under = tango_variance(share / 2 * large, share / 2 * large, large, margin)
+    n = ((z_alpha * math.sqrt(under) + z_power * math.sqrt(share)) / margin) ** 2
+    return _with_few(n, share, worse=margin, alpha=alpha, power=power)
+
+
+def inputs_for_mean(
+    spread: Spread, *, margin: float, span: float, alpha: float = 0.05, power: float = POWER
+) -> int:
+    """Inputs with which a mean is shown to be no worse, at a true difference of 0.
+
+    With z = z(1 - alpha) + z(power), z^2 mean_square / margin^2 for a plain t-test. The test here
+    adds k differences as bad as can be (`bounded_mean.worst_added`), so that n solves
+
+        n margin - k span = z sqrt(n mean_square + k span^2)
+
+    Where fewer than 15 inputs would then differ, as for a rate.
+
+    Args:
+        spread: of the differences.
+        margin: smallest difference that matters.
+        span: greatest possible difference; may be infinite.
+        alpha: one-sided level.
+        power: probability to show it.
+
+    Raises:
+        QuantDriftError: alpha, power or margin is out of its range.
+    """
+    z = sum(_quantiles(alpha, power, margin, span=span))
+    worst, k = (span, worst_added(alpha)) if math.isfinite(span) else (0.0, 1)
+    # the quadratic equation that squaring the one above gives
+    half = margin * k * worst + z * z * spread.mean_square / 2
+    root = math.sqrt(max(0.0, half * half + (margin * worst) ** 2 * k * (z * z - k)))
+    n = (half + root) / margin**2
+    return _with_few(n, spread.share, worse=margin / span, alpha=alpha, power=power)
+
+
+def _quantiles(alpha: float, power: float, margin: float, *, span: float) -> tuple[float, float]:
+    if not (0 < alpha < power < 1 and 0 < margin < span):
+        raise QuantDriftError(
+            "a sample size needs 0 < alpha < power < 1 and a margin above 0 and below "
+            f"{span:g}; got alpha {alpha:g}, power {power:g}, margin {margin:g}"
+        )
+    normal = NormalDist()
+    return normal.inv_cdf(1 - alpha), normal.inv_cdf(power)
+
+
+def _with_few(n: float, share: float, *, worse: float, alpha: float, power: float) -> int:
+    """At least as many as let 15 inputs differ, or as the bound needs, whichever are fewer.
+
+    Args:
+        n: what the normal approximation asks for.
+        share: of the inputs that differ, half of them for the worse.
+        worse: share of the inputs that are worse under the hypothesis, at least; 0 for no bound.
+        alpha: one-sided level.
+        power: probability to show it.
+    """
+    least = max(2, math.ceil(n))
+    enough = math.ceil(ENOUGH / share) if share else 10**6
+    if least >= enough:
+        return least
+    if not worse:
+        return enough
+    first = max(least, math.ceil(math.log(alpha) / math.log1p(-worse)))
+    last = max(first, enough)
+    while first <= last:
+        # as many worse inputs as there are at most with the power asked for
+        most = lower_quantile(power, first, share / 2)
+        # from `more` on it is one more of them; until then p falls as the number of inputs rises
+        more = first + bisect_left(
+            range(first, last + 1), True, key=lambda n: bool(at_most(most, n, share / 2) < power)
+        )
+        shown = first + bisect_left(
+            range(first, more), True, key=lambda n: bool(at_most(most, n, worse) <= alpha)
+        )
+        if shown < more:
+            return shown
+        first = more
+    return max(least, enough)
+
+
+# --- several --------------------------------------------------------------------------------------
+
+
+def compare_samples(
+    samples: Sequence[PairedSample],
+    *,
+    margin: float | None = None,
+    alpha: float = 0.05,
+    seed: int = 0,
+) -> tuple[PairedComparison, ...]:
+    """Compare two systems by several metrics.
+
+    Args:
+        samples: one per metric.
+        margin: by how much B may be worse, in each metric's own unit; None for no such test.
+        alpha: level of the verdicts: the chance of one or more wrong "no worse" stays below it, and
+            so does that of one or more wrong "worse" or "better".
+        seed: of resampling and permutations.
+
+    Returns:
+        One comparison per sample, in that order.
+
+    Raises:
+        QuantDriftError: the margin does not fit a metric.
+    """
+    found = [_compare(sample, margin=margin, seed=seed) for sample in samples]
+    # only what can get a verdict is one of the tests to adjust for
+    adjusted = holm(
+        [
+            each.p_value if sample.better is not None else None
+            for sample, each in zip(samples, found, strict=True)
+        ]
+    )
+    adjusted_no_worse = holm([each.p_no_worse for each in found])
+    level = alpha / max(1, sum(each.p_no_worse is not None for each in found))
+    results = []
+    for sample, each, p, q in zip(samples, found, adjusted, adjusted_no_worse, strict=True):
+        needed = None
+        if margin is not None and each.p_no_worse is not None:
+            needed = _needed(sample, margin=margin, level=level)
+        full = replace(each, p_holm=p, p_no_worse_holm=q, inputs_needed=needed)
+        verdict = verdict_of(full, better=sample.better, margin=margin, alpha=alpha)
+        results.append(replace(full, verdict=verdict))
+    return tuple(results)
+
+
+def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> PairedComparison:
+    """All but what depends on the other metrics."""
+    a, b = sample.a, sample.b
+    found = PairedComparison(
+        metric=sample.metric,
+        n=len(a),
+        value_a=None,
+        value_b=None,
+        difference=undefined(sample.reason or "no input has a value from both"),
+        higher_a=int((a > b).sum()),
+        higher_b=int((b > a).sum()),
+        reason=sample.reason,
+    )
+    if not len(a):
+        return replace(found, reason=found.difference.reason)
+    if sample.kind == "quantile":
+        step = paired_quantile_difference(a, b, q=sample.q, seed=seed)
+        return replace(
+            found,
+            value_a=float(quantile(a, sample.q)),
+            value_b=float(quantile(b, sample.q)),
+            difference=step,
+            reason=sample.reason
+            or step.reason
+            or "a median or quantile has an interval here, no test",
+        )
+    found = replace(found, value_a=float(a.mean()), value_b=float(b.mean()))
+    if not sample.tested:
+        reason = "infinite for some inputs, so there is no mean to compare"
+        return replace(found, difference=undefined(reason), reason=reason)
+    if sample.kind == "rate":
+        found = replace(
+            found,
+            difference=paired_rate_difference(a, b),
+            p_value=mcnemar_exact(a, b).p_value,
+        )
+    else:
+        found = replace(
+            found,
+            difference=paired_mean_difference(a, b, seed=seed),
+            p_value=randomization_test(a, b, seed=seed),
+        )
+    if sample.better is None:
+        return replace(found, reason=sample.reason or "neither way is better: no verdict")
+    if margin is None:
+        return found
+    return _with_margin(found, sample, margin=margin, better=sample.better)
+
+
+def _with_margin(
+    found: PairedComparison, sample: PairedSample, *, margin: float, better: Better
+) -> PairedComparison:
+    a, b = sample.a, sample.b
+    if sample.kind == "rate":
+        return replace(found, p_no_worse=rate_no_worse(a, b, margin=margin, better=better))
+    p_no_worse = mean_no_worse(a, b, margin=margin, better=better, span=sample.span)
+    if p_no_worse is None:
+        reason = "too few inputs differ, and the metric has no upper end that would bound them"
+        return replace(found, reason=reason)
+    return replace(found, p_no_worse=p_no_worse)
+
+
+def _needed(sample: PairedSample, *, margin: float, level: float) -> int | None:
+    spread = shrunken_spread(sample.b - sample.a, span=sample.span)
+    if spread is None:
+        return None
+    if sample.kind == "rate":
+        return inputs_for_rate(spread.share, margin=margin, alpha=level)
+    return inputs_for_mean(spread, margin=margin, span=sample.span, alpha=level)

@@ -1,0 +1,91 @@
+"""What routing gives back against what it costs, as a figure; one line per confidence.
+
+The same runs and the same matplotlib give the same file, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from quantdrift.compare.law_figure import COLOURS, METADATA, STYLE, check_figure
+from quantdrift.errors import QuantDriftError
+from quantdrift.trust.sweep import RoutedRun, mean_curve, relative_cost
+
+__all__ = ["draw_cost"]
+
+STEPS = 200
+"""Routed shares at which the lines have a point."""
+DASHES = {"gap": "-", "msp": "--", "entropy": ":"}
+
+
+def draw_cost(runs: Sequence[RoutedRun], path: Path, *, speed_up: float) -> None:
+    """Draw changed answers and lost accuracy given back, averaged over runs, against cost.
+
+    Args:
+        runs: at least one; the confidences that all of them have are drawn.
+        path: .svg, .png or .pdf; replaced if it is there.
+        speed_up: stated.
+
+    Raises:
+        QuantDriftError: nothing changed in any run, or the file cannot be written.
+        MissingExtraError: matplotlib is not installed.
+    """
+    check_figure(path)
+    common = [
+        curve.score
+        for curve in runs[0].curves
+        if all(curve.score in {other.score for other in run.curves} for run in runs)
+    ]
+    shares = np.linspace(0, 1, STEPS + 1).tolist()
+    rows = {
+        score: mean_curve(
+            [curve for run in runs for curve in run.curves if curve.score == score], shares
+        )
+        for score in common
+    }
+    logits = any(run.logits for run in runs)
+    panels = {
+        name: title
+        for name, title in (
+            ("changes", f"changed answers {'recovered' if logits else 'caught'} (%)"),
+            ("accuracy", "lost accuracy recovered (%)"),
+        )
+        # of a search nothing says what accuracy comes back: first items are rescored, not answered
+        if (logits or name == "changes")
+        and any(found[0][name] is not None for found in rows.values())
+    }
+    if not panels:
+        raise QuantDriftError("nothing to draw: no answer changed, so there is nothing to recover")
+    from matplotlib import style  # noqa: PLC0415 -- an optional extra, slow to import
+    from matplotlib.figure import Figure  # noqa: PLC0415 -- likewise
+
+    with style.context(["default", STYLE]):
+        figure = Figure(figsize=(3.5 * len(panels) + 0.6, 3.2), layout="constrained")
+        for axes, (name, title) in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+        ):
+            for number, (score, found) in enumerate(rows.items()):
+                shown = [row for row in found if row[name] is not None]
+                axes.plot(
+                    [100 * row["cost"] for row in shown],
+                    [100 * row[name] for row in shown],
+                    color=COLOURS[number],
+                    linestyle=DASHES[score],
+                    linewidth=1.4,
+                    label=score,
+                    gid=f"{name}-{score}",
+                )
+            axes.axvline(100, color="black", linestyle=":", linewidth=1.0, gid="break-even")
+            of = "cost" if logits else "cost of encoding queries"
+            axes.set_xlabel(f"{of} (% of full precision)")
+            axes.set_ylabel(title)
+            axes.set_xlim(100 * relative_cost(0, speed_up) - 2, 100 * relative_cost(1, speed_up))
+            axes.legend(loc="lower right")
+        kind = path.suffix.lower().removeprefix(".")
+        try:
+            figure.savefig(path, format=kind, dpi=200, metadata=METADATA[kind])
+        except OSError as error:
+            raise QuantDriftError(f"the figure cannot be written to {path}: {error}") from error
