@@ -171,7 +171,8 @@ def test_evidence_is_of_raw_scores_and_mtebs_predictions_are_stock(
     top = run.evidence().candidate_top.candidate_scores
     through = activation(_tensor(np.sort(top, axis=1))).numpy()
     predicted = np.sort([[*given[query].values()] for query in DATA["queries"]["id"]], axis=1)
-    np.testing.assert_array_equal(through, predicted.astype(np.float32))
+    # a vectorized sigmoid may differ in the last bit from row to row
+    np.testing.assert_allclose(through, predicted.astype(np.float32), rtol=2e-7)
     own = "the model's own search"
     name = type(activation).__name__.lower()
     expected_words = own if name == "identity" else f"{own}, before its {name}"
