@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,16 +24,20 @@ from quantdrift.cli.options import (
     ShortlistFrom,
     ShortlistTop,
     Task,
+    takes,
 )
 
 if TYPE_CHECKING:
     from quantdrift.runs import Run
 
-__all__: list[str] = []
+__all__ = ["GateOptions"]
 
 
-@app.command(no_args_is_help=False, short_help="Pass or fail, against rules and a baseline.")
-def gate(  # noqa: PLR0917 -- typer makes options of the parameters
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOptions:
+    """What is asked for; None and empty where it is left to the configuration."""
+
+    context: typer.Context
     target: Annotated[
         str | None,
         typer.Argument(
@@ -41,13 +46,13 @@ def gate(  # noqa: PLR0917 -- typer makes options of the parameters
             "that quantdrift diff reads). What pyproject.toml says if not given.",
             metavar="TARGET",
         ),
-    ] = None,
+    ] = None
     candidate: Annotated[
         Path | None,
         typer.Argument(help="The finished run of the candidate.", metavar="CANDIDATE"),
-    ] = None,
-    data: AnyData = None,
-    task: Task = None,
+    ] = None
+    data: AnyData = None
+    task: Task = None
     baseline: Annotated[
         Path | None,
         typer.Option(
@@ -55,7 +60,7 @@ def gate(  # noqa: PLR0917 -- typer makes options of the parameters
             "given; --update writes it.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     rule: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,7 +71,7 @@ def gate(  # noqa: PLR0917 -- typer makes options of the parameters
             "pyproject.toml.",
             metavar="RULE",
         ),
-    ] = None,
+    ] = None
     slices: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,33 +80,33 @@ def gate(  # noqa: PLR0917 -- typer makes options of the parameters
             "repeated.",
             metavar="NAME=PATTERN",
         ),
-    ] = None,
+    ] = None
     alpha: Annotated[
         float | None,
         typer.Option(
             help="Accepted chance of a false alarm, over all rules together; 0.05 by default.",
             metavar="P",
         ),
-    ] = None,
+    ] = None
     update: Annotated[
         bool, typer.Option("--update", help="Write the baseline from this run; commit it.")
-    ] = False,
+    ] = False
     accept_underpowered: Annotated[
         bool,
         typer.Option(
             "--accept-underpowered", help="End in success where there are too few inputs to tell."
         ),
-    ] = False,
+    ] = False
     report: Annotated[
         list[Path] | None,
         typer.Option(
             help="Write the result too: .md (Markdown), .xml (JUnit) or .json; may be repeated.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     worst: Annotated[
         int, typer.Option(min=0, help="How many of the changed inputs to list.", metavar="N")
-    ] = 10,
+    ] = 10
     config: Annotated[
         Path | None,
         typer.Option(
@@ -109,42 +114,51 @@ def gate(  # noqa: PLR0917 -- typer makes options of the parameters
             "above, if not given.",
             metavar="FILE",
         ),
-    ] = None,
+    ] = None
     qrels: Annotated[
         Path | None,
         typer.Option(help="Two finished runs: relevance labels, as for diff.", metavar="FILE"),
-    ] = None,
+    ] = None
     part: Annotated[
         list[str] | None,
         typer.Option(help="Two finished runs: which task or subset, as for diff.", metavar="NAME"),
-    ] = None,
+    ] = None
     common: Annotated[
         bool, typer.Option("--common", help="Two finished runs: leave out inputs of one only.")
-    ] = False,
+    ] = False
     complete: Annotated[
         bool, typer.Option("--complete", help="Two finished runs: lists hold every scored item.")
-    ] = False,
+    ] = False
     out: Annotated[
         Path | None,
         typer.Option(
             help="A spec: run folder to write; quantdrift-runs/SPEC_on_DATA if not given.",
             metavar="FOLDER",
         ),
-    ] = None,
-    split: AnySplit = "test",
-    shortlist: ShortlistFrom = None,
-    top: ShortlistTop = None,
-    k: Ranks = 200,
-    batch_size: BatchSize = 32,
-    noise_floor: NoiseFloor = True,
-    device: Device = None,
-    revision: Revision = None,
-    seed: NoiseSeed = 0,
-    cache: Cache = True,
-    json_output: AsJson = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    quiet: Quiet = False,
-) -> None:
+    ] = None
+    split: AnySplit = "test"
+    shortlist: ShortlistFrom = None
+    top: ShortlistTop = None
+    k: Ranks = 200
+    batch_size: BatchSize = 32
+    noise_floor: NoiseFloor = True
+    device: Device = None
+    revision: Revision = None
+    seed: NoiseSeed = 0
+    cache: Cache = True
+    json_output: AsJson = False
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False
+    quiet: Quiet = False
+
+    def given(self, name: str) -> bool:
+        """Whether an option was given, also where it was given as it is by itself."""
+        source = self.context.get_parameter_source(name)
+        return source is not None and source.name != "DEFAULT"
+
+
+@app.command(no_args_is_help=False, short_help="Pass or fail, against rules and a baseline.")
+@takes(GateOptions)
+def gate(options: GateOptions) -> None:
     """Judge a quantized model in CI: against limits, and input by input against a baseline.
 
     Once: quantdrift gate minilm@W4-rtn --data FOLDER --update
@@ -164,69 +178,31 @@ def gate(  # noqa: PLR0917 -- typer makes options of the parameters
     gets the result too.
     """
     from quantdrift.cli.gate import gate_command  # noqa: PLC0415 -- numpy, pyarrow
-    from quantdrift.cli.gate_target import GateOptions  # noqa: PLC0415 -- numpy, pyarrow
-    from quantdrift.extras import extras_named  # noqa: PLC0415 -- as the two above
+    from quantdrift.extras import extras_named  # noqa: PLC0415 -- as above
 
-    def measure(spec: str, folder: Path | None, name: str | None) -> Run:
+    def measure(spec: str, data: Path | None, task: str | None) -> Run:
         with extras_named(needed_for="quantdrift gate"):
             from quantdrift.cli.run import RunOptions, measured  # noqa: PLC0415 -- torch
 
             return measured(
                 RunOptions(
                     spec=spec,
-                    data=folder,
-                    task=name,
-                    split=split,
-                    out=out,
-                    k=k,
-                    batch_size=batch_size,
-                    noise_floor=noise_floor,
-                    device=device,
-                    revision=revision,
-                    seed=seed,
-                    cache=cache,
+                    data=data,
+                    task=task,
+                    split=options.split,
+                    out=options.out,
+                    k=options.k,
+                    batch_size=options.batch_size,
+                    noise_floor=options.noise_floor,
+                    device=options.device,
+                    revision=options.revision,
+                    seed=options.seed,
+                    cache=options.cache,
                     json_output=False,
-                    quiet=quiet,
-                    shortlist=shortlist,
-                    top=top,
+                    quiet=options.quiet,
+                    shortlist=options.shortlist,
+                    top=options.top,
                 )
             )
 
-    gate_command(
-        GateOptions(
-            target=target,
-            candidate=candidate,
-            data=data,
-            task=task,
-            qrels=qrels,
-            common=common,
-            complete=complete,
-            parts=tuple(part or ()),
-            baseline=baseline,
-            rules=tuple(rule or ()),
-            slices=tuple(slices or ()),
-            alpha=alpha,
-            update=update,
-            accept_underpowered=accept_underpowered,
-            reports=tuple(report or ()),
-            n_worst=worst,
-            config=config,
-            measuring=tuple(
-                name
-                for name, given in {
-                    "--out": out is not None,
-                    "--split": split != "test",
-                    "--shortlist": shortlist is not None,
-                    "--top": top is not None,
-                    "--k": k != 200,  # noqa: PLR2004 -- the default above
-                    "--device": device is not None,
-                    "--revision": revision is not None,
-                    "--no-cache": not cache,
-                }.items()
-                if given
-            ),
-            json_output=json_output,
-            markdown=markdown,
-        ),
-        measure,
-    )
+    gate_command(options, measure)

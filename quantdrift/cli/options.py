@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -30,6 +33,7 @@ __all__ = [
     "SpecText",
     "Split",
     "Task",
+    "takes",
 ]
 
 SPEC_HELP = (
@@ -153,3 +157,32 @@ DocumentPrefix = Annotated[
     str | None,
     typer.Option(help="Servers: text to put before every document.", metavar="TEXT"),
 ]
+
+
+def takes(options: type[Any]) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """Give a command the fields of a dataclass as its options; it is called with one such object.
+
+    Args:
+        options: a dataclass; what typer has to know of a field stands in its annotation.
+    """
+
+    def decorate(command: Callable[[Any], None]) -> Callable[..., None]:
+        def called(**given: Any) -> None:
+            command(options(**given))
+
+        hints = get_type_hints(options, include_extras=True)
+        parameters = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if field.default is MISSING else field.default,
+                annotation=hints[field.name],
+            )
+            for field in fields(options)
+        ]
+        called.__name__, called.__doc__ = command.__name__, command.__doc__
+        called.__annotations__ = hints
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return called
+
+    return decorate

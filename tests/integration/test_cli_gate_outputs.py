@@ -92,7 +92,7 @@ def test_two_trec_files(cli: Cli, tmp_path: Path) -> None:
     assert "which is another model" in " ".join(out.split())
     code, _, err = cli("gate", full, new, "--data", "x")
     assert code == 2
-    assert "take no --data or --task; labels go to --qrels" in err
+    assert "--data does not apply to two finished runs (labels go to --qrels)" in err
 
 
 def test_a_written_comparison_is_judged_by_the_same_baseline(cli: Cli, tmp_path: Path) -> None:
@@ -211,6 +211,10 @@ def test_options_that_a_finished_run_does_not_take(cli: Cli, good: Path) -> None
     code, _, err = cli("gate", good, "--k", 5, "--out", "elsewhere")
     assert code == 2
     assert "--out, --k does not apply to a finished run" in err
+    # what is given as it is by itself is given too
+    code, _, err = cli("gate", good, "--k", 200, "--split", "test")
+    assert code == 2
+    assert "--split, --k does not apply to a finished run" in err
 
 
 def test_what_is_wrong_anyway_is_said_before_anything_is_measured(cli: Cli) -> None:
