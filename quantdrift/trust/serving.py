@@ -132,7 +132,7 @@ class RoutedModel:
             candidate: batch to logits [n, n_classes], as array or tensor (of any device), or as a
                 result that has `logits`.
             reference: likewise, of the same classes in the same order. It is called with the rows
-                that `quantdrift.routing.batches.batch_rows` picks.
+                that `quantdrift.trust.router.batch_rows` picks.
             router: a `GapRouter`, or a check: anything with `accepts(scores)`, whose unaccepted
                 inputs are routed.
             classes: names of the classes.
@@ -298,7 +298,7 @@ class RescoredSearch:
                 nothing found.
             encode_reference: batch of queries to embeddings [n, dim], with the query prompt of the
                 reference where it has one. It is called with the rows that
-                `quantdrift.routing.batches.batch_rows` picks.
+                `quantdrift.trust.router.batch_rows` picks.
             reference_documents: [n_docs, dim], array or memory map: the reference's embeddings, in
                 the order that positions count in.
             gate: a `GapRouter` with the score gap, or a check: anything with `accepts(scores)`.
