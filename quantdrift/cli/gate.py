@@ -19,8 +19,7 @@ from quantdrift.console import Console
 from quantdrift.display import error_line, flush, let_go, note, say
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.finished.diff import diff_runs
-from quantdrift.finished.readers.formats import read_finished
-from quantdrift.finished.readers.qrels import read_qrels
+from quantdrift.finished.readers import read_finished, read_qrels
 from quantdrift.gate.baseline import (
     NAME,
     Snapshot,

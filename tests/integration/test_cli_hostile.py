@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from gate_command_line import Cli, cli
 from hostile_text import HOSTILE, check_clean, check_json
-from quantdrift_pytest.errors import in_short
 
 from quantdrift.display import json_text
 from quantdrift.engine.scoring.streamed import score_matrix
@@ -24,6 +23,7 @@ from quantdrift.patching import errors_in_one_line
 from quantdrift.runs import write_run
 from quantdrift_lm_eval.careful import warn
 from quantdrift_mteb.watching import Watch
+from quantdrift_pytest.session import in_short
 
 __all__ = ["cli"]  # fixture
 
