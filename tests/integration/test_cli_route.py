@@ -370,7 +370,7 @@ def test_the_help_teaches(cli: Cli) -> None:
     code, out, _ = cli("route", "--help")
     words = " ".join(out.split())
     assert code == 0
-    assert "Relative cost is 1 / speed-up + routed share" in words
+    assert "1 / speed-up + routed share" in words
     assert "quantdrift.GapRouter.load" in words
 
 

@@ -341,6 +341,6 @@ def test_the_line_at_the_end_tells_of_classes(
     loud = {"batch_size": 8, "show_progress_bar": True}
     (found,) = scores(model.pair, make(), encode_kwargs=loud)["test"]
     lines = capsys.readouterr().err.splitlines()
-    (line,) = [line for line in lines if "quantdrift: " in line]
+    (line,) = [line for line in lines if line.startswith("drift of ")]
     assert f"another class for {100 * found['drift_flip_at_1']:.1f} % of 70 inputs" in line
     assert f"at full precision {100 * found['drift_reference_accuracy']:.1f} %" in line
