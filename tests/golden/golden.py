@@ -157,7 +157,8 @@ def differences(expected: Any, found: Any, place: str = "") -> Iterator[str]:
         numbers = all(
             isinstance(x, int | float) and not isinstance(x, bool) for x in (expected, found)
         )
-        if not numbers or not math.isclose(expected, found, rel_tol=RELATIVE, abs_tol=ABSOLUTE):
+        close = numbers and math.isclose(expected, found, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        if not (close or (numbers and math.isnan(expected) and math.isnan(found))):
             yield f"{place}: expected {expected!r}, found {found!r}"
     elif expected != found:
         yield f"{place}: expected {str(expected)[:200]!r}, found {str(found)[:200]!r}"
