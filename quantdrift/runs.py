@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.display import NAME, shorten
 from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence, read_evidence, write_evidence
+from quantdrift.evidence import Evidence
+from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.probe import LinearProbe
 from quantdrift.records import (
     DIGEST,

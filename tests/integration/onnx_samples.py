@@ -18,12 +18,14 @@ import onnx_ir as ir
 from candidate_samples import tiny
 
 from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
-from quantdrift.engine.saving import onnx as onnx_export
 from quantdrift.engine.saving import onnx as onnx_folder
 from quantdrift.engine.saving.candidate import Candidate
 from quantdrift.engine.saving.save import save_candidate
 from quantdrift.models.named import resolve
 from quantdrift.progress import Silent
+
+EXPORT = onnx_folder.export_graph
+"""The real one, whatever a test puts in its place."""
 
 __all__ = ["graph_of_the_reference", "load", "one_export", "one_thread", "save"]
 
@@ -39,9 +41,9 @@ def one_thread() -> Iterator[None]:
 
 @cache
 def _exported() -> bytes:
-    transformer = onnx_export.transformer_of(tiny())
-    inputs = onnx_export.model_inputs(tiny(), transformer, ["wing", "drag of the wing"])
-    graph: bytes = ir.to_proto(onnx_export.export_graph(transformer, inputs)).SerializeToString()
+    transformer = onnx_folder.transformer_of(tiny())
+    inputs = onnx_folder.model_inputs(tiny(), transformer, ["wing", "drag of the wing"])
+    graph: bytes = ir.to_proto(EXPORT(transformer, inputs)).SerializeToString()
     return graph
 
 

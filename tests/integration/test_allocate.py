@@ -11,7 +11,7 @@ from tiny_command_line import N_QUERIES, Run, one_thread, place, quantdrift
 
 from quantdrift.allocation.record import read_allocation
 from quantdrift.engine.sensitivity import gradients as one_pass
-from quantdrift.evidence import read_evidence
+from quantdrift.evidence_file import read_evidence
 from quantdrift.spec import CRITERIA
 
 __all__ = ["one_thread", "place", "quantdrift"]  # fixtures

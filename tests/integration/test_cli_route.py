@@ -17,7 +17,8 @@ from quantdrift.cli import main
 from quantdrift.engine.classes import evidence_of_logits
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.engine.search import assemble
-from quantdrift.evidence import Evidence, read_evidence
+from quantdrift.evidence import Evidence
+from quantdrift.evidence_file import read_evidence
 from quantdrift.runs import write_run
 
 Cli = Callable[..., tuple[int, str, str]]

@@ -11,7 +11,7 @@ import pytest
 from tiny_command_line import N_DOCS, N_QUERIES, Run, one_thread, place, quantdrift
 
 from quantdrift.engine.sensitivity.problem import draw_queries
-from quantdrift.evidence import read_evidence
+from quantdrift.evidence_file import read_evidence
 
 __all__ = ["one_thread", "place", "quantdrift"]  # fixtures
 

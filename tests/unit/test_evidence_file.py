@@ -15,7 +15,8 @@ from quantdrift import perturbation
 from quantdrift.engine.scoring.streamed import score_ragged
 from quantdrift.engine.search import assemble
 from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence, Noise, Top, read_evidence, write_evidence
+from quantdrift.evidence import Evidence, Noise, Top
+from quantdrift.evidence_file import read_evidence, write_evidence
 
 QUERIES = ["q1", "what is it, Zoë?", "問い"]
 ITEMS = ["d1", "ähnlich", "🐍", "d 4", "unused"]

@@ -151,7 +151,7 @@ from quantdrift.engine.quantizers import libraries
 
 def state():
     flags = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    variables = {name: os.environ.get(name) for name in quiet_imports.ENVIRONMENT}
+    variables = {name: os.environ.get(name) for name in libraries.ENVIRONMENT}
     log = logging.root.level, list(logging.root.handlers), logging.root.manager.disable
     own = [one for one in warnings.filters if one[2] is DeprecationWarning]
     return flags, variables, log, own, torch.cuda.synchronize

@@ -144,7 +144,7 @@ def test_a_symmetric_weight_is_unpacked_to_the_last_bit() -> None:
 def test_onnxruntime_computes_what_torch_does(bits: int, group_size: int | None) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     ir = pytest.importorskip("onnx_ir")
-    from quantdrift.engine.saving.onnx import GraphLayer, replace_products  # noqa: PLC0415 -- needs onnx_ir
+    from quantdrift.engine.saving.onnx_graph import GraphLayer, replace_products  # noqa: PLC0415 -- needs onnx_ir
 
     given = noisy(bits, group_size, rows=40)
     weight = given.dequantize(torch.float32).numpy()

@@ -8,7 +8,8 @@ import pytest
 from quantdrift import perturbation
 from quantdrift.conformal import observe
 from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence, read_evidence, write_evidence
+from quantdrift.evidence import Evidence
+from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings
 from quantdrift.metrics import MetricError, measure, parse_metric
 from quantdrift.metrics.keys import drift_keys

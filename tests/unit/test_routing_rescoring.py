@@ -10,7 +10,7 @@ import pytest
 from routing_samples import searched, similarities
 
 from quantdrift.errors import QuantDriftError, ScoreError, UnknownNameError
-from quantdrift.evidence import read_evidence, write_evidence
+from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.origin import Origin
 from quantdrift.perturbation import flips
 from quantdrift.trust.rescoring import reorder, rescore, rescored_ranking, within
