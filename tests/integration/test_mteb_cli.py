@@ -82,7 +82,7 @@ def run(result_file: Path, entry: Mapping[str, Any]) -> Run:
 def test_the_main_command_ends_with_a_line_that_says_what_happened(
     finished: tuple[Path, str], entry: Mapping[str, Any]
 ) -> None:
-    (line,) = [line for line in finished[1].splitlines() if line.startswith("quantdrift:")]
+    (line,) = [line for line in finished[1].splitlines() if line.startswith("drift of ")]
     assert line.startswith(f"drift of minilm@W4-g128-rtn on {TASK} test/default:")
     assert f"{100 * entry['drift_flip_at_1']:.1f} % of 1,509 inputs" in line
     assert "Traceback" not in finished[1]
