@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from quantdrift._hook_notify import HookStatus
 
-__all__ = ["OFF_SWITCH", "WATCHED", "HookFinder", "install", "is_active", "start", "status"]
-
 OFF_SWITCH = "QUANTDRIFT_HOOK"
 
 #: Harness module -> "package.module:function" of ours, called with the module after it has run.

@@ -19,8 +19,6 @@ from typing import Any
 
 from quantdrift import _hook
 
-__all__ = ["HookStatus", "find_spec", "notify", "status"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookStatus:
@@ -56,10 +54,7 @@ def status(finder: _hook.HookFinder | None) -> HookStatus:
 
 
 def find_spec(
-    finder: _hook.HookFinder,
-    fullname: str,
-    path: Sequence[str] | None,
-    target: ModuleType | None,
+    finder: _hook.HookFinder, fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
     """The spec that the finders behind ours give, with a loader that notifies us afterwards."""
     search = (threading.get_ident(), fullname)
@@ -78,10 +73,7 @@ def find_spec(
 
 
 def _ask_behind(
-    finder: _hook.HookFinder,
-    fullname: str,
-    path: Sequence[str] | None,
-    target: ModuleType | None,
+    finder: _hook.HookFinder, fullname: str, path: Sequence[str] | None, target: ModuleType | None
 ) -> ModuleSpec | None:
     # Those in front of ours have been asked already.
     finders: list[Any] = list(sys.meta_path)

@@ -36,8 +36,6 @@ from quantdrift.spec import Scheme, Spec, Versus, parse_pair, parse_scheme
 if TYPE_CHECKING:
     from quantdrift.engine.encoders.sentence import SentenceEncoder
 
-__all__ = ["Embeddings", "drift"]
-
 Names = Sequence[Any] | NDArray[Any]
 Qrels = Mapping[Any, Mapping[Any, int]]
 
@@ -155,9 +153,7 @@ def drift(
             run = write_run(where, evidence=evidence, record=record)
         else:
             given.refuse(
-                *_OF_ARRAYS,
-                why="they are of arrays; a model takes labels from data, and "
-                "has a similarity of its own",
+                *_OF_ARRAYS, why="they are of arrays; a model takes labels from data, and has a similarity of its own"
             )
             if given.dataset is None:
                 raise DataError(
@@ -221,8 +217,7 @@ def _pair(
         candidate is None or isinstance(candidate, Scheme) or _is_model(candidate)
     ):
         raise UnsupportedError(
-            "expected a scheme, a name or a SentenceTransformer beside a model; got "
-            f"{type(candidate).__name__}"
+            f"expected a scheme, a name or a SentenceTransformer beside a model; got {type(candidate).__name__}"
         )
     named = isinstance(reference, str | Path | Spec | Versus)
     if candidate is None:
@@ -231,9 +226,7 @@ def _pair(
         pair = reference if isinstance(reference, Spec | Versus) else parse_pair(str(reference))
         return pair, (None, None)
     if candidate is reference:
-        raise UnsupportedError(
-            "reference and candidate are one model; expected two, or a model and a scheme"
-        )
+        raise UnsupportedError("reference and candidate are one model; expected two, or a model and a scheme")
     models = (
         None if named else _loaded(reference, device, stack),
         None if isinstance(candidate, str | Path | Scheme) else _loaded(candidate, device, stack),
@@ -245,9 +238,7 @@ def _pair(
     other = str(candidate) if models[1] is None else models[1].source.name
     pair = Versus(reference=name, candidate=other)
     if pair.on_server and models != (None, None):
-        raise UnsupportedError(
-            f'"{pair}": a model on a server is compared with one that is given by its name'
-        )
+        raise UnsupportedError(f'"{pair}": a model on a server is compared with one that is given by its name')
     return pair, models
 
 
@@ -350,9 +341,7 @@ def _of_arrays(reference: Any, candidate: Any, given: _Given) -> tuple[Evidence,
             f"Embeddings, or two arrays of scores; got {shown}"
         )
     if given.dataset is not None:
-        given.refuse(
-            "qrels", "labels", "input_ids", why="data have their own; expected one of both"
-        )
+        given.refuse("qrels", "labels", "input_ids", why="data have their own; expected one of both")
     if all(kinds):
         given.refuse("classes", "labels", why="they are of logits, arrays [n_inputs, n_classes]")
         found = _of_embeddings(reference, candidate, given)
@@ -401,12 +390,8 @@ def _of_embeddings(reference: Embeddings, candidate: Embeddings, given: _Given) 
     if candidate.documents is not reference.documents:
         low_documents = _matrix(candidate.documents, "candidate embeddings of documents")
     dataset = _searched(given, len(queries), len(documents))
-    state = score_embeddings(
-        queries, low_queries, documents, low_documents, similarity=similarity, k=given.k
-    )
-    evidence = assemble(
-        state, input_ids=dataset.query_ids, item_ids=dataset.document_ids, qrels=dataset.qrels
-    )
+    state = score_embeddings(queries, low_queries, documents, low_documents, similarity=similarity, k=given.k)
+    evidence = assemble(state, input_ids=dataset.query_ids, item_ids=dataset.document_ids, qrels=dataset.qrels)
     digests = _digest(queries, documents), _digest(low_queries, low_documents)
     return evidence, describe_data(dataset), {"similarity": str(similarity)}, digests
 
@@ -442,9 +427,7 @@ def _of_logits(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) 
         test = Labelled(ids=ids, inputs=ids, labels=labels)
         dataset = ClassificationDataset(name="arrays", kind="text", split="test", test=test)
     if not isinstance(dataset, ClassificationDataset):
-        raise DataError(
-            f"expected classification data beside logits; {dataset.name} is for a search"
-        )
+        raise DataError(f"expected classification data beside logits; {dataset.name} is for a search")
     if len(dataset.test.ids) != n_inputs:
         raise DataError(
             f"expected one row of logits for each of the {len(dataset.test.ids):,} inputs of "
@@ -516,15 +499,11 @@ def _matrix(values: Any, what: str) -> NDArray[Any]:
     except ValueError as error:  # rows of different lengths
         raise ScoreError(f"expected {what} as an array with two axes; {error}") from error
     if array.ndim != 2 or array.dtype.kind not in "fiu" or 0 in array.shape:  # noqa: PLR2004 -- a matrix
-        raise ScoreError(
-            f"expected {what} as numbers [n, m]; got {array.dtype} of shape {array.shape}"
-        )
+        raise ScoreError(f"expected {what} as numbers [n, m]; got {array.dtype} of shape {array.shape}")
     for at in range(0, len(array), _ROWS):
         bad = ~np.isfinite(array[at : at + _ROWS]).all(axis=1)
         if bad.any():
-            raise ScoreError(
-                f"expected finite {what}; row {at + int(bad.argmax())} holds NaN or infinity"
-            )
+            raise ScoreError(f"expected finite {what}; row {at + int(bad.argmax())} holds NaN or infinity")
     return array
 
 

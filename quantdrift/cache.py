@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from quantdrift.display import clean, complain
 from quantdrift.records import bytes_digest, file_digest, open_file, whole_file
 
-__all__ = ["SEAL", "array_in", "arrays_in", "kept_file", "read_kept", "say", "seal"]
-
 _MARK = b"\nquantdrift keeps "
 SEAL = len(_MARK) + 40 + 1
 """Bytes behind a file's content: a mark, the digest of all that stands before it, a line end."""
@@ -64,9 +62,7 @@ def seal(path: Path) -> None:
 # --- reading ----------------------------------------------------------------------------------
 
 
-def read_kept(
-    path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool = False
-) -> Kept | None:
+def read_kept(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool = False) -> Kept | None:
     """What a file holds; None where there is none, or a damaged one, which is said and removed.
 
     Args:

@@ -19,34 +19,6 @@ from quantdrift import perturbation
 from quantdrift.errors import QuantDriftError, RunError, ScoreError, UnknownNameError
 from quantdrift.evidence import Confidence, Evidence
 
-__all__ = [
-    "CONFIDENCES",
-    "MAKE",
-    "MOST",
-    "STATISTICS",
-    "ConfidenceName",
-    "ExchangeabilityWarning",
-    "Observed",
-    "Source",
-    "StabilityError",
-    "Statistic",
-    "accepts",
-    "as_array",
-    "bounds_gap",
-    "calibrates",
-    "confidence_in",
-    "confidence_name",
-    "confidence_of",
-    "conformal_rank",
-    "generic_threshold",
-    "least_inputs",
-    "nothing_accepted",
-    "observe",
-    "softmax_confidence",
-    "split_conformal_threshold",
-    "threshold_of",
-]
-
 # --- How sure a model looks, from its own scores: the gap, and the usual rivals of it -------------
 
 ConfidenceName = Literal["gap", "msp", "entropy"]
@@ -301,8 +273,7 @@ def observe(source: Source, statistic: Statistic = "S") -> Observed:
 def _of_evidence(evidence: Evidence, statistic: Statistic, name: ConfidenceName) -> Observed:
     if evidence.depth < 2 and evidence.cut_short:  # noqa: PLR2004 -- a gap needs two ranks
         raise StabilityError(
-            "the stability check needs the first two ranks; this run stored one. Run again with "
-            "--k 2 or more"
+            "the stability check needs the first two ranks; this run stored one. Run again with --k 2 or more"
         )
     if not evidence.exact and bounds_gap(statistic):
         raise StabilityError(
@@ -325,9 +296,7 @@ def _of_evidence(evidence: Evidence, statistic: Statistic, name: ConfidenceName)
     )
 
 
-def _of_arrays(
-    reference: ArrayLike, candidate: ArrayLike, statistic: Statistic, name: ConfidenceName
-) -> Observed:
+def _of_arrays(reference: ArrayLike, candidate: ArrayLike, statistic: Statistic, name: ConfidenceName) -> Observed:
     before, after = as_array(reference), as_array(candidate)
     if before.shape != after.shape or before.ndim != 2 or before.shape[1] < 2:  # noqa: PLR2004 -- a matrix of two items
         raise ScoreError(
@@ -436,9 +405,7 @@ def split_conformal_threshold(values: NDArray[np.float64], alpha: float) -> floa
     return float(np.partition(values, rank - 1)[rank - 1])
 
 
-def generic_threshold(
-    confidence: NDArray[np.float64], flipped: NDArray[np.bool_], alpha: float
-) -> float:
+def generic_threshold(confidence: NDArray[np.float64], flipped: NDArray[np.bool_], alpha: float) -> float:
     """The confidence quantile of flipped calibration inputs; accept what is surer than it.
 
     The r-th smallest confidence among the flipped ones, r = min(ceil((n_flipped + 1)(1 - alpha)),
@@ -482,9 +449,7 @@ def threshold_of(observed: Observed, alpha: float) -> float:
     return generic_threshold(observed.confidence, observed.flipped, alpha)
 
 
-def accepts(
-    confidence: NDArray[np.float64], threshold: float, statistic: Statistic
-) -> NDArray[np.bool_]:
+def accepts(confidence: NDArray[np.float64], threshold: float, statistic: Statistic) -> NDArray[np.bool_]:
     """At or above the threshold where it bounds the gap; above it for a generic confidence.
 
     What is NaN or infinite comes of no finite scores and is never accepted; without that a check
@@ -521,10 +486,7 @@ def calibrates(input_ids: NDArray[np.object_]) -> NDArray[np.bool_]:
         bool [n_inputs].
     """
     digests = np.array(
-        [
-            int.from_bytes(blake2b(str(name).encode(), digest_size=8).digest(), "big")
-            for name in input_ids
-        ],
+        [int.from_bytes(blake2b(str(name).encode(), digest_size=8).digest(), "big") for name in input_ids],
         dtype=np.uint64,
     )
     chosen = np.zeros(len(digests), dtype=bool)

@@ -18,8 +18,6 @@ from rich.text import Text
 
 from quantdrift.display import one_line, printable, without_commands, write
 
-__all__ = ["WIDE", "Console", "console"]
-
 WIDE = 110
 """Columns that tables of numbers need: narrower, they would lose digits."""
 
@@ -68,17 +66,13 @@ class Console(RichConsole):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """As rich does; a string is one line, below the empty lines that it begins with."""
-        super().print(
-            *(one_line(each) if isinstance(each, str) else each for each in objects), **options
-        )
+        super().print(*(one_line(each) if isinstance(each, str) else each for each in objects), **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """As rich does, for cells, titles, and strings that are printed."""
         return super().render_str(printable(text), **options)
 
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """As rich does, for all else."""
         if isinstance(renderable, Text):
             renderable = renderable.copy()

@@ -21,29 +21,6 @@ from typing import Any, TextIO
 
 from quantdrift.errors import QuantDriftError
 
-__all__ = [
-    "NAME",
-    "clean",
-    "code",
-    "complain",
-    "error_line",
-    "flush",
-    "json_text",
-    "let_go",
-    "markdown_table",
-    "note",
-    "one_line",
-    "print_json",
-    "print_markdown",
-    "printable",
-    "prose",
-    "say",
-    "shorten",
-    "shown",
-    "without_commands",
-    "write",
-]
-
 NAME = 60
 """Characters of a name that are shown."""
 
@@ -129,9 +106,7 @@ def json_text(value: Any) -> str:
 
 # --- Markdown ---------------------------------------------------------------------------------
 
-_PLAIN = re.compile(
-    r"(?!(?i:www)(?:\W|$))[^\W_](?:[^\W_]|[.,'%/+-])*|[<>]?[+-]?\d[\d.,]*%?|<=|>=|[%≤≥∞±+/<>=-]"
-)
+_PLAIN = re.compile(r"(?!(?i:www)(?:\W|$))[^\W_](?:[^\W_]|[.,'%/+-])*|[<>]?[+-]?\d[\d.,]*%?|<=|>=|[%≤≥∞±+/<>=-]")
 """A word that Markdown leaves alone: it starts with a letter or digit, and no sign in it marks up
 text, starts a link, a mention or a reference."""
 
@@ -192,9 +167,7 @@ def _word(word: str, *, first: bool) -> str:
     return f"{before}{code(core)}{after}"
 
 
-def markdown_table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], *, names: Collection[str] = ()
-) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, names: Collection[str] = ()) -> str:
     """A Markdown table; nothing in its cells is taken for Markdown.
 
     Args:
@@ -206,10 +179,7 @@ def markdown_table(
     for row in rows:
         pairs = zip(head, row, strict=True)
         lines.append(
-            [
-                code(each) if title in names and each != "-" else prose(each, cell=True)
-                for title, each in pairs
-            ]
+            [code(each) if title in names and each != "-" else prose(each, cell=True) for title, each in pairs]
         )
     first, *others = (f"| {' | '.join(cells)} |" for cells in lines)
     return "\n".join([first, "|" + "---|" * len(head), *others])
@@ -260,9 +230,7 @@ def print_json(value: Any) -> None:
     write(sys.stdout, f"{json_text(value)}\n")
 
 
-def print_markdown(
-    head: Sequence[str], rows: Iterable[Sequence[str]], lines: Iterable[str] = ()
-) -> None:
+def print_markdown(head: Sequence[str], rows: Iterable[Sequence[str]], lines: Iterable[str] = ()) -> None:
     """Print a Markdown table on standard output, and sentences as a list below it."""
     say(markdown_table(head, rows))
     if listed := [f"- {prose(line)}" for line in lines]:

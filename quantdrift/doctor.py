@@ -23,19 +23,6 @@ from quantdrift import _hook
 from quantdrift.errors import RunError
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
 
-__all__ = [
-    "CALIBRATED",
-    "ONLY_BY_NAME",
-    "QUANTIZED_BY",
-    "CacheReport",
-    "Component",
-    "Diagnosis",
-    "HookReport",
-    "Kind",
-    "components",
-    "diagnose",
-]
-
 # --- components -----------------------------------------------------------------------------------
 
 QUANTIZED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -274,10 +261,7 @@ def _hook_report() -> HookReport:
         failed = "; ".join(f"{name}: {error}" for name, error in status.errors.items())
         advice = f"The hook could not hook into {failed}."
     elif status.active:
-        advice = (
-            "The hook is active: the stock commands `mteb run` and `lm_eval` know quantdrift's "
-            "models."
-        )
+        advice = "The hook is active: the stock commands `mteb run` and `lm_eval` know quantdrift's models."
     elif status.switched_off:
         advice = f"The hook is switched off by {_hook.OFF_SWITCH}: unset it; {FALLBACK}."
     elif sys.flags.no_site:

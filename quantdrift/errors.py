@@ -19,20 +19,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = [
-    "DataError",
-    "MissingExtraError",
-    "QuantDriftError",
-    "RunError",
-    "ScoreError",
-    "ServerError",
-    "SpecError",
-    "TheoryError",
-    "UnknownNameError",
-    "UnsupportedError",
-    "nearest",
-]
-
 
 class QuantDriftError(Exception):
     """Base class of every error quantdrift raises on purpose."""

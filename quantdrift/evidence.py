@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import DataError, RunError
 
-__all__ = ["Confidence", "Deltas", "Evidence", "Judgements", "Noise", "Top"]
-
 _LARGEST = 10**9
 """Of grades: their sums are exact."""
 
@@ -63,10 +61,7 @@ class Judgements:
 
     @classmethod
     def from_qrels(
-        cls,
-        qrels: Mapping[str, Mapping[str, int]],
-        input_ids: Sequence[str],
-        names: list[str],
+        cls, qrels: Mapping[str, Mapping[str, int]], input_ids: Sequence[str], names: list[str]
     ) -> Judgements:
         """The labels of inputs.
 
@@ -181,9 +176,7 @@ class Evidence:
         if wrong:
             raise RunError(f"evidence needs one row per input ({n}); got {wrong}")
         if len(set(self.input_ids.tolist())) < n:
-            raise RunError(
-                "evidence needs input ids that differ, to pair runs by; some occur twice"
-            )
+            raise RunError("evidence needs input ids that differ, to pair runs by; some occur twice")
 
     def part(self, rows: NDArray[np.int64]) -> Evidence:
         """The evidence of some of the inputs.

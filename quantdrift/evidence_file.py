@@ -22,8 +22,6 @@ from quantdrift.errors import RunError
 from quantdrift.evidence import Confidence, Deltas, Evidence, Judgements, Noise, Top
 from quantdrift.records import read_bytes
 
-__all__ = ["FORMAT_VERSION", "read_evidence", "write_evidence"]
-
 FORMAT_VERSION = 1
 _BOUNDS_VERSION = 2
 """Of evidence whose deltas are not all known: what read only version 1 would take it for exact."""
@@ -129,11 +127,7 @@ def _table(path: Path, content: bytes) -> pa.Table:
     with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as file:
         version = (file.metadata.metadata or {}).get(_VERSION_KEY)
         if version not in {str(known).encode() for known in (FORMAT_VERSION, _BOUNDS_VERSION)}:
-            found = (
-                "no version"
-                if version is None
-                else f"version {shown(version.decode(errors='replace'))}"
-            )
+            found = "no version" if version is None else f"version {shown(version.decode(errors='replace'))}"
             raise RunError(
                 f"{path} holds evidence of {found}; this quantdrift reads versions up to "
                 f"{_BOUNDS_VERSION}. "
@@ -142,9 +136,7 @@ def _table(path: Path, content: bytes) -> pa.Table:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         values = [group.column(n).num_values for group in groups for n in range(group.num_columns)]
         if file.metadata.num_rows > _ROWS_PER_BYTE * size or sum(values) > _VALUES_PER_BYTE * size:
-            raise ValueError(
-                f"{size:,} bytes cannot hold the evidence of {file.metadata.num_rows:,} inputs"
-            )
+            raise ValueError(f"{size:,} bytes cannot hold the evidence of {file.metadata.num_rows:,} inputs")
         return file.read(columns=[*_TYPES])
 
 
@@ -172,20 +164,14 @@ def _evidence(table: pa.Table) -> Evidence:
         own_offsets, grades = _lists_of(table, "judged_grades")
         if not np.array_equal(own_offsets, offsets):
             raise ValueError("the judged items of an input and their grades differ in number")
-        judgements = Judgements(
-            offsets=offsets, items=vocabulary.indices(names), grades=_numpy(grades)
-        )
+        judgements = Judgements(offsets=offsets, items=vocabulary.indices(names), grades=_numpy(grades))
     noise = None
     if "noise_flip" in table.column_names:
-        noise = Noise(
-            flips=_numpy(_column(table, "noise_flip")),
-            epsilon=_numpy(_column(table, "noise_epsilon")),
-        )
+        noise = Noise(flips=_numpy(_column(table, "noise_flip")), epsilon=_numpy(_column(table, "noise_epsilon")))
     confidence = None
     if "candidate_msp" in table.column_names:
         confidence = Confidence(
-            msp=_numpy(_column(table, "candidate_msp")),
-            entropy=_numpy(_column(table, "candidate_entropy")),
+            msp=_numpy(_column(table, "candidate_msp")), entropy=_numpy(_column(table, "candidate_entropy"))
         )
     return Evidence(
         input_ids=np.array(_column(table, "input_id").to_pylist(), dtype=object),
@@ -292,11 +278,7 @@ class _Vocabulary:
     def indices(self, column: pa.Array) -> NDArray[np.int64]:
         encoded = column.dictionary_encode()
         numbers = np.array(
-            [
-                self._index.setdefault(name, len(self._index))
-                for name in encoded.dictionary.to_pylist()
-            ],
-            dtype=np.int64,
+            [self._index.setdefault(name, len(self._index)) for name in encoded.dictionary.to_pylist()], dtype=np.int64
         )
         return numbers[_numpy(encoded.indices)] if len(column) else np.empty(0, np.int64)
 

@@ -8,8 +8,6 @@ from types import MappingProxyType
 
 from quantdrift.errors import MissingExtraError
 
-__all__ = ["EXTRAS", "extras_named"]
-
 EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "models": (

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from quantdrift.engine.scoring.streamed import Similarity, prepare, scores_from_products
 
-__all__ = ["similarity_of"]
-
 _LONGEST = 16_384
 """As long as the embeddings of no model: a cosine of the first 256 numbers is not the cosine."""
 _COSINES = (0.9, 0.6, 0.2, -0.4, -0.8)
@@ -20,9 +18,7 @@ _COSINES = (0.9, 0.6, 0.2, -0.4, -0.8)
 _LENGTHS = ((0.5, 1.0, 2.0), (1.0, 2.0, 0.5, 1.5, 0.7))
 
 
-def similarity_of(
-    score: Callable[[Any, Any], Any], dimension: int | None = None
-) -> Similarity | None:
+def similarity_of(score: Callable[[Any, Any], Any], dimension: int | None = None) -> Similarity | None:
     """The similarity that a score function is, found by asking it; what it is called can mislead.
 
     Args:

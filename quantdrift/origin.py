@@ -10,8 +10,6 @@ from typing import Any
 from quantdrift.errors import QuantDriftError, RunError, SpecError
 from quantdrift.spec import Spec, Versus, parse_pair
 
-__all__ = ["Origin", "differ"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -92,9 +90,7 @@ class Origin:
         return cls(
             spec=own,
             model_fingerprint=model_fingerprint or _text(model, "fingerprint"),
-            candidate_fingerprint=candidate_fingerprint
-            or candidate
-            or _text(_part(model, "candidate"), "fingerprint"),
+            candidate_fingerprint=candidate_fingerprint or candidate or _text(_part(model, "candidate"), "fingerprint"),
             reading=_text(settings, "reading") or searches,
             similarity=similarity,
             probe=_text(_part(settings, "probe"), "digest"),
@@ -129,13 +125,7 @@ class Origin:
         return f"{self.reading or 'an unknown reading'}{by}"
 
     def refuse_other(
-        self,
-        here: Origin,
-        *,
-        what: str,
-        make: str,
-        error: type[QuantDriftError],
-        candidate: bool = True,
+        self, here: Origin, *, what: str, make: str, error: type[QuantDriftError], candidate: bool = True
     ) -> None:
         """Refuse another pair or other scores: what moves one says nothing of another.
 
@@ -172,9 +162,7 @@ class Origin:
                 f"scores. Make one for this probe: {make}"
             )
 
-    def _refuse_pair(
-        self, here: Origin, what: str, make: str, error: type[QuantDriftError]
-    ) -> None:
+    def _refuse_pair(self, here: Origin, what: str, make: str, error: type[QuantDriftError]) -> None:
         if here.spec is None and here.model_fingerprint is None:
             return
         if self.spec is None and self.model_fingerprint is None:

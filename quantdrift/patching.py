@@ -12,8 +12,6 @@ from typing import Any
 from quantdrift.display import complain
 from quantdrift.errors import QuantDriftError
 
-__all__ = ["errors_in_one_line", "expected", "is_replaced", "replace"]
-
 # --- How a function of somebody else's is replaced: looked at first, marked, and never twice ------
 
 _MARK = "__quantdrift_wrapped__"

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from quantdrift.errors import RunError
 
-__all__ = ["CACHE_VARIABLE", "cache_dir"]
-
 CACHE_VARIABLE = "QUANTDRIFT_CACHE"
 
 
@@ -28,7 +26,6 @@ def cache_dir() -> Path:
         base = shared if shared.is_absolute() else Path.home() / ".cache"
     except RuntimeError as error:  # pathlib's way to say that the user has no home folder
         raise RunError(
-            "no home folder was found to keep the cache in; "
-            f"set {CACHE_VARIABLE} to a folder that can be written to"
+            f"no home folder was found to keep the cache in; set {CACHE_VARIABLE} to a folder that can be written to"
         ) from error
     return base / "quantdrift"

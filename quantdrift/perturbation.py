@@ -14,22 +14,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from quantdrift.evidence import Evidence
 
-__all__ = [
-    "at_risk",
-    "candidate_gap",
-    "contender_count",
-    "contenders_cut_short",
-    "cut_separation",
-    "epsilon",
-    "flips",
-    "gap",
-    "new_top_rank",
-    "perturbation_s",
-    "separation_ratio",
-    "tied_top",
-    "top_set_kept",
-]
-
 Floats = NDArray[np.float64]
 
 

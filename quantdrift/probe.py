@@ -19,8 +19,6 @@ from quantdrift.cache import arrays_in
 from quantdrift.errors import DataError, MissingExtraError, RunError, ScoreError
 from quantdrift.records import read_bytes
 
-__all__ = ["LinearProbe"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinearProbe:
@@ -40,12 +38,7 @@ class LinearProbe:
 
     @classmethod
     def fit(
-        cls,
-        embeddings: NDArray[np.floating],
-        labels: Sequence[str],
-        *,
-        strength: float = 1.0,
-        most_steps: int = 1000,
+        cls, embeddings: NDArray[np.floating], labels: Sequence[str], *, strength: float = 1.0, most_steps: int = 1000
     ) -> LinearProbe:
         """Fit scikit-learn's multinomial logistic regression; deterministic.
 
@@ -63,19 +56,13 @@ class LinearProbe:
             MissingExtraError: scikit-learn is not installed.
         """
         if len(embeddings) != len(labels):
-            raise DataError(
-                f"expected one label for every embedding; got {len(labels)} and {len(embeddings)}"
-            )
+            raise DataError(f"expected one label for every embedding; got {len(labels)} and {len(embeddings)}")
         if len(set(labels)) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
-            raise DataError(
-                f"a probe tells classes apart; expected at least two, got {sorted(set(labels))}"
-            )
+            raise DataError(f"a probe tells classes apart; expected at least two, got {sorted(set(labels))}")
         try:
             from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 -- takes a second
         except ImportError as error:
-            raise MissingExtraError(
-                "scikit-learn", "models", needed_for="fitting a linear probe"
-            ) from error
+            raise MissingExtraError("scikit-learn", "models", needed_for="fitting a linear probe") from error
         model = LogisticRegression(C=strength, max_iter=most_steps)
         model.fit(np.asarray(embeddings, dtype=np.float64), np.asarray(labels, dtype=str))
         weight, bias = model.coef_, model.intercept_
@@ -141,12 +128,7 @@ class LinearProbe:
             raise ValueError("the arrays in it are of other shapes")
         if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
             raise ValueError("a weight in it is not finite")
-        return cls(
-            classes=tuple(classes.tolist()),
-            weight=weight,
-            bias=bias,
-            converged=bool(arrays["converged"]),
-        )
+        return cls(classes=tuple(classes.tolist()), weight=weight, bias=bias, converged=bool(arrays["converged"]))
 
     @property
     def digest(self) -> str:

@@ -8,8 +8,6 @@ from typing import Protocol
 
 from quantdrift.display import clean
 
-__all__ = ["Progress", "Silent", "Terminal"]
-
 
 class Progress(Protocol):
     """Shows how far a stage is."""

@@ -32,28 +32,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "DIGEST",
-    "MAX_DEPTH",
-    "MAX_JSON",
-    "bytes_digest",
-    "check_seal",
-    "check_writable",
-    "file_digest",
-    "hold",
-    "is_number",
-    "open_file",
-    "parse_json",
-    "read_bytes",
-    "read_json",
-    "read_object",
-    "refuse_other",
-    "sealed",
-    "whole_file",
-    "whole_folder",
-    "write_text",
-]
-
 MAX_JSON = 1 << 30
 """Bytes of a JSON file that is read; evidence, the largest that we write, is Parquet."""
 MAX_DEPTH = 100
@@ -102,9 +80,7 @@ def parse_json(text: str | bytes, *, once: bool = False, finite: bool = False) -
     raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
-def read_json(
-    path: Path, *, once: bool = False, finite: bool = False, limit: int = MAX_JSON
-) -> Any:
+def read_json(path: Path, *, once: bool = False, finite: bool = False, limit: int = MAX_JSON) -> Any:
     """The value in a JSON file from anywhere.
 
     Args:
@@ -264,9 +240,7 @@ def read_object(
     try:
         content = read_json(path, once=True, finite=True)
     except OSError as problem:
-        raise error(
-            f"expected {what} in {path}, which cannot be read ({problem.strerror}). {written}"
-        ) from problem
+        raise error(f"expected {what} in {path}, which cannot be read ({problem.strerror}). {written}") from problem
     except ValueError as problem:
         raise error(f"{path} is damaged, expected {what}: {problem}. {written}") from problem
     found = content.get("format") if isinstance(content, dict) else None

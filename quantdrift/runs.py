@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from quantdrift.finished.diff import Changed
     from quantdrift.statistics import Estimate
 
-__all__ = ["Run", "classifies", "find_runs", "read_run", "refuse_copies", "write_run"]
-
 FORMAT = "quantdrift-run"
 FORMAT_VERSION = 2
 RECORD = "run.json"
@@ -157,8 +155,7 @@ class Run:
             if read_run(self.path).record[DIGEST] == self.record[DIGEST]:
                 raise
             raise RunError(
-                f"another run was written to {self.path} after its {RECORD} had been read; "
-                "run the command again"
+                f"another run was written to {self.path} after its {RECORD} had been read; run the command again"
             ) from None
 
     def exact_evidence(self, purpose: str) -> Evidence:
@@ -186,13 +183,7 @@ def classifies(record: Mapping[str, Any]) -> bool:
     return bool((record.get("data") or {}).get("kind") == "classification")
 
 
-def write_run(
-    path: Path,
-    *,
-    evidence: Evidence,
-    record: Mapping[str, Any],
-    probe: LinearProbe | None = None,
-) -> Run:
+def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any], probe: LinearProbe | None = None) -> Run:
     """Write a run folder, replacing an earlier run at that place.
 
     Args:
@@ -265,20 +256,11 @@ def read_run(path: str | Path) -> Run:
     folder = path.parent if path.name == RECORD else path
     record_path = folder / RECORD
     if not record_path.is_file():
-        what = (
-            "has no run.json"
-            if folder.is_dir()
-            else "is a file"
-            if folder.exists()
-            else "does not exist"
-        )
+        what = "has no run.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
         raise RunError(
-            f"expected a run folder (with {RECORD} and {EVIDENCE}); {folder} {what}. "
-            f"Runs are written by: {_MAKE}"
+            f"expected a run folder (with {RECORD} and {EVIDENCE}); {folder} {what}. Runs are written by: {_MAKE}"
         )
-    record = read_object(
-        record_path, FORMAT, FORMAT_VERSION, what="the record of a run", make=_MAKE, error=RunError
-    )
+    record = read_object(record_path, FORMAT, FORMAT_VERSION, what="the record of a run", make=_MAKE, error=RunError)
     try:
         _check_shape(record)
     except ValueError as error:
@@ -370,10 +352,7 @@ _TEXTS: _Kind = (
     "a list of texts",
     lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
 )
-_COUNT: _Kind = (
-    "a whole number, 0 or more",
-    lambda value: type(value) is int and 0 <= value < 1 << 63,
-)
+_COUNT: _Kind = ("a whole number, 0 or more", lambda value: type(value) is int and 0 <= value < 1 << 63)
 _NUMBER: _Kind = ("a number", is_number)
 
 _NEEDED = ("spec", "data", "data/name", "files", f"files/{EVIDENCE}")
@@ -389,9 +368,7 @@ _FIELDS: Mapping[str, _Kind] = {
     },
     **{
         f"data/{name}": _COUNT
-        for name in (
-            *("n_queries", "n_documents", "n_inputs", "n_classes", "n_train", "inputs_left_out"),
-        )
+        for name in (*("n_queries", "n_documents", "n_inputs", "n_classes", "n_train", "inputs_left_out"),)
     },
     "data/warnings": _TEXTS,
     "data/corpus_size": _OBJECT,
@@ -438,9 +415,7 @@ def _check_shape(record: Mapping[str, Any]) -> None:
         for value in _at(record, path.split("/")):
             if not (fits(value) or (value is None and path not in _NEVER_NULL)):
                 got = "null" if value is None else repr(value)
-                raise ValueError(
-                    f"{path.replace('/', '.')}: expected {expected}, got {shorten(got, NAME)}"
-                )
+                raise ValueError(f"{path.replace('/', '.')}: expected {expected}, got {shorten(got, NAME)}")
 
 
 def _at(whole: Any, path: Sequence[str]) -> list[Any]:

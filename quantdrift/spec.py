@@ -25,48 +25,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import urlsplit
 
-from quantdrift.errors import (
-    QuantDriftError,
-    SpecError,
-    UnknownNameError,
-    UnsupportedError,
-    nearest,
-)
+from quantdrift.errors import QuantDriftError, SpecError, UnknownNameError, UnsupportedError, nearest
 
 if TYPE_CHECKING:  # they would load torch
     from quantdrift.engine.pair import QuantizedPair
-
-__all__ = [
-    "ALLOCATION_KEYS",
-    "CRITERIA",
-    "DEFAULT_GROUP_SIZE",
-    "DEFAULT_QUANTIZER",
-    "FULL_BITS",
-    "MAX_BITS",
-    "MIN_BITS",
-    "OPTION_KEYS",
-    "POSSIBLE_BITS",
-    "QUANTIZERS",
-    "Endpoint",
-    "Scheme",
-    "Spec",
-    "Versus",
-    "canonical_model",
-    "chooses",
-    "error_at",
-    "is_endpoint",
-    "parse",
-    "parse_pair",
-    "parse_scheme",
-    "read_endpoint",
-    "read_scheme",
-    "read_widths",
-    "refuse_endpoint",
-    "refuse_unchosen",
-    "split_spec",
-    "split_versus",
-    "stripped",
-]
 
 # --- The widths a weight may have -----------------------------------------------------------------
 
@@ -100,8 +62,7 @@ _NUMBER = r"(?:0|[1-9][0-9]*)(?:\.[0-9]+)?"
 # Good bits but for case or a missing W, to suggest nothing that is an error in turn.
 _BITS_LIKE = re.compile(r"[wW]?(8|[2-7](?:\.[0-9]+)?|16(?=[aA]))(?:[aA]([4-8]))?")
 _GLUED = re.compile(
-    rf"(W(?:8|[2-7](?:\.[0-9]+)?)(?:A[4-8])?|W16A[4-8])_?(channel|g[1-9][0-9]*|{'|'.join(QUANTIZERS)})",
-    re.IGNORECASE,
+    rf"(W(?:8|[2-7](?:\.[0-9]+)?)(?:A[4-8])?|W16A[4-8])_?(channel|g[1-9][0-9]*|{'|'.join(QUANTIZERS)})", re.IGNORECASE
 )
 _CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"  # line ends, and what UTF-8 cannot hold
 _NOT_IN_MODEL = re.compile(rf"[{_CONTROL}]+|^\s+|(?<!\s)\s+\Z")
@@ -115,9 +76,7 @@ _KEY = f"KEY=VALUE with KEY one of {', '.join(OPTION_KEYS)}"
 _OPTION = f"query, a criterion ({', '.join(CRITERIA)}) or {_KEY}"
 
 
-def error_at(
-    text: str, start: int, end: int, problem: str, expected: str, *, meant: Collection[str] = ()
-) -> SpecError:
+def error_at(text: str, start: int, end: int, problem: str, expected: str, *, meant: Collection[str] = ()) -> SpecError:
     """The error about text[start:end]; where that is empty, something is missing there."""
     found = text[start:end]
     problem = f"{problem} {found!r}" if found else f"missing {problem.partition(' ')[2]}"
@@ -136,9 +95,7 @@ def stripped(text: str) -> tuple[int, int]:
 def split_spec(text: str, start: int, end: int) -> int:
     """Where the "@" is."""
     if versus := _find_versus(text, start, end):
-        expected = (
-            f"one model and a scheme ({_LIKE_THIS}): two models are compared by quantdrift run only"
-        )
+        expected = f"one model and a scheme ({_LIKE_THIS}): two models are compared by quantdrift run only"
         raise error_at(text, versus[0], versus[1], "unexpected", expected)
     at = text.rfind("@", start, end)
     if at < 0:
@@ -267,9 +224,7 @@ def _read_bits(text: str, at: int, bits: str) -> tuple[float, int | None]:
         expected = "a plain number from 2 to 8, e.g. 4 or 3.5, or 16 with activation bits (W16A8)"
         raise error_at(text, at + 1, a, problem, expected)
     if mark and not re.fullmatch("[4-8]", activation):
-        raise error_at(
-            text, a + 1, end, "unsupported activation bits", "a whole number from 4 to 8"
-        )
+        raise error_at(text, a + 1, end, "unsupported activation bits", "a whole number from 4 to 8")
     if weight_bits == FULL_BITS and not mark:
         expected = "2 to 8 weight bits, or activation bits too (W16A8)"
         raise error_at(text, at, end, "nothing would be quantized by", expected)
@@ -401,9 +356,7 @@ def read_endpoint(name: str, *, text: str | None = None, start: int = 0) -> Endp
     if not url:
         raise error_at(text, at, at, "unknown URL", _ADDRESS_LIKE_THIS)
     if not _BARE.match(url):
-        raise error_at(
-            text, at, at, "unknown scheme", f"http:// or https:// first: {_ADDRESS_LIKE_THIS}"
-        )
+        raise error_at(text, at, at, "unknown scheme", f"http:// or https:// first: {_ADDRESS_LIKE_THIS}")
     if not mark or not model:
         expected = f"# and the model's name on that server: {_ADDRESS_LIKE_THIS}"
         raise error_at(text, end, end, "unknown #MODEL" if not mark else "unknown model", expected)

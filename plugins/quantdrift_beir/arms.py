@@ -15,8 +15,6 @@ from quantdrift.progress import Silent, Terminal
 from quantdrift_beir.inputs import calibration_inputs, document_inputs, ids_and_rows
 from quantdrift_beir.pairs import QuantizedPair, held_pair
 
-__all__ = ["KEPT", "arms_of", "batch_size_of", "calibrate", "watch"]
-
 PROBE = 2
 """Documents that are run with an eye on which layers they reach."""
 
@@ -39,11 +37,7 @@ def arms_of(searcher: Any, pair: QuantizedPair) -> tuple[Any, Any]:
     """
     kept: tuple[Any, Any] | None = vars(searcher).get(KEPT)
     index = getattr(searcher, "faiss_index", None)
-    ours = (
-        kept is not None
-        and held_pair(kept[1]) is pair
-        and getattr(kept[1], "faiss_index", None) is index
-    )
+    ours = kept is not None and held_pair(kept[1]) is pair and getattr(kept[1], "faiss_index", None) is index
     if index is not None and not ours and not pair.pair.query_only:
         raise UnsupportedError(
             f"this {type(searcher).__name__} holds an index already, and which arm embedded it "

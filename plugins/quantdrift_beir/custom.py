@@ -11,8 +11,6 @@ from quantdrift.metrics import FAMILIES, Metric, default_metrics, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift_beir.results import DEPTH, PairedResults, Qrels
 
-__all__ = ["BEIR_METRICS", "evaluate_custom", "metrics_named"]
-
 BEIR_METRICS = (
     "mrr",
     "mrr@k",

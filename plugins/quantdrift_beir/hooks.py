@@ -14,9 +14,7 @@ from typing import Any
 
 from beir.reranking import Rerank  # type: ignore[import-untyped]  # it ships no types
 from beir.retrieval.evaluation import EvaluateRetrieval  # type: ignore[import-untyped]  # likewise
-from beir.retrieval.search.dense import (  # type: ignore[import-untyped]  # likewise
-    DenseRetrievalExactSearch,
-)
+from beir.retrieval.search.dense import DenseRetrievalExactSearch  # type: ignore[import-untyped]  # likewise
 
 from quantdrift.errors import UnsupportedError
 from quantdrift.patching import errors_in_one_line, expected, replace
@@ -26,8 +24,6 @@ from quantdrift_beir.pairs import held_pair
 from quantdrift_beir.reranking import rerank_both
 from quantdrift_beir.search import search_by_pair
 
-__all__ = ["wrap_beir"]
-
 
 def wrap_beir() -> None:
     """Wrap what beir searches, reranks and judges with; what is wrapped already stays.
@@ -35,24 +31,12 @@ def wrap_beir() -> None:
     Raises:
         UnsupportedError: beir has not the functions that this was written for.
     """
-    _of_pairs(
-        DenseRetrievalExactSearch,
-        "search",
-        search_by_pair,
-        ("corpus", "queries", "top_k", "score_function"),
-    )
+    _of_pairs(DenseRetrievalExactSearch, "search", search_by_pair, ("corpus", "queries", "top_k", "score_function"))
     _of_pairs(
         DenseRetrievalExactSearch,
         "encode",
         _no_files,
-        (
-            "corpus",
-            "queries",
-            "encode_output_path",
-            "overwrite",
-            "query_filename",
-            "corpus_filename",
-        ),
+        ("corpus", "queries", "encode_output_path", "overwrite", "query_filename", "corpus_filename"),
     )
     _of_pairs(
         DenseRetrievalExactSearch,
@@ -61,24 +45,15 @@ def wrap_beir() -> None:
         ("query_embeddings_file", "corpus_embeddings_files", "top_k"),
     )
     _of_pairs(Rerank, "rerank", rerank_both, ("corpus", "queries", "results", "top_k"))
-    _of_pairs(
-        EvaluateRetrieval, "retrieve", retrieve_both, ("corpus", "queries"), holder="retriever"
-    )
-    judge = _expected(
-        EvaluateRetrieval, "evaluate_custom", ("qrels", "results", "k_values", "metric")
-    )
+    _of_pairs(EvaluateRetrieval, "retrieve", retrieve_both, ("corpus", "queries"), holder="retriever")
+    judge = _expected(EvaluateRetrieval, "evaluate_custom", ("qrels", "results", "k_values", "metric"))
     if judge is not None:
         replace(EvaluateRetrieval, "evaluate_custom", _judging(judge), static=True)
     errors_in_one_line()
 
 
 def _of_pairs(
-    kind: type,
-    name: str,
-    ours: Callable[..., Any],
-    parameters: tuple[str, ...],
-    *,
-    holder: str | None = None,
+    kind: type, name: str, ours: Callable[..., Any], parameters: tuple[str, ...], *, holder: str | None = None
 ) -> None:
     """Wrap a method, so that it is ours where the object keeps a pair.
 

@@ -19,16 +19,6 @@ from quantdrift.engine.layers import modules_of
 from quantdrift.engine.store import digest_of
 from quantdrift_beir.pairs import QuantizedPair, TwoSides
 
-__all__ = [
-    "as_vectors",
-    "calibration_inputs",
-    "description_of",
-    "digest_of_data",
-    "document_inputs",
-    "ids_and_rows",
-    "query_inputs",
-]
-
 _SETTINGS = ("default_prompt_name", "max_seq_length", "prompts", "truncate_dim")
 """Attributes of a torch module, beside its weights and structure, that decide its embeddings."""
 
@@ -43,9 +33,7 @@ def ids_and_rows(side: Any) -> tuple[list[str], list[Any]]:
     return [str(row["id"]) for row in rows], rows
 
 
-def query_inputs(
-    pair: QuantizedPair, queries: Mapping[str, str], options: Mapping[str, Any]
-) -> Inputs:
+def query_inputs(pair: QuantizedPair, queries: Mapping[str, str], options: Mapping[str, Any]) -> Inputs:
     """The queries of a search.
 
     Args:
@@ -57,11 +45,7 @@ def query_inputs(
 
     def encode(rows: NDArray[np.int64], batch_size: int) -> Vectors:
         part = [texts[row] for row in rows.tolist()]
-        return as_vectors(
-            pair.base.encode_queries(
-                part, batch_size=batch_size, show_progress_bar=False, **options
-            )
-        )
+        return as_vectors(pair.base.encode_queries(part, batch_size=batch_size, show_progress_bar=False, **options))
 
     return Inputs(
         role="query",
@@ -94,9 +78,7 @@ def document_inputs(
 
     def encode(rows: NDArray[np.int64], batch_size: int) -> Vectors:
         part = [documents[row] for row in rows.tolist()]
-        found = pair.base.encode_corpus(
-            part, batch_size=batch_size, show_progress_bar=False, **options
-        )
+        found = pair.base.encode_corpus(part, batch_size=batch_size, show_progress_bar=False, **options)
         return as_vectors(found) if wanted else np.zeros((len(rows), 0), dtype=np.float32)
 
     return Inputs(
@@ -109,9 +91,7 @@ def document_inputs(
     )
 
 
-def calibration_inputs(
-    pair: QuantizedPair, options: Mapping[str, Any], *, wanted: bool = True
-) -> Inputs | None:
+def calibration_inputs(pair: QuantizedPair, options: Mapping[str, Any], *, wanted: bool = True) -> Inputs | None:
     """The texts of a file that the scheme calibrates on, as documents.
 
     Args:
@@ -145,10 +125,7 @@ def as_vectors(embeddings: Any) -> Vectors:
 def digest_of_data(queries: Any, corpus: Any) -> str:
     """A digest of ids and contents of both sides."""
     return digest_of(
-        text
-        for side in (queries, corpus)
-        for one in ids_and_rows(side)
-        for text in ("\n", *_written(one))
+        text for side in (queries, corpus) for one in ids_and_rows(side) for text in ("\n", *_written(one))
     )
 
 
@@ -175,9 +152,7 @@ def description_of(model: Any) -> list[str] | None:
     return [*parts, reading_digest(holders, modules)]
 
 
-def _key(
-    pair: QuantizedPair, contents: Iterable[Any], options: Mapping[str, Any]
-) -> dict[str, Any] | None:
+def _key(pair: QuantizedPair, contents: Iterable[Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
     described = description_of(pair.base)
     if described is None:
         return None

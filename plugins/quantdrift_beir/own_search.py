@@ -22,8 +22,6 @@ from quantdrift_beir.pairs import QuantizedPair, refuse_unchosen
 from quantdrift_beir.record import Made, made_by
 from quantdrift_beir.results import DEPTH, Drift, PairedResults, Results, say
 
-__all__ = ["drift_of_lists", "evidence_of_lists", "retrieve_both", "search_twice"]
-
 _LEAST = -3.4e38
 """What faiss fills up lists with that are longer than the index; the document beside is random."""
 
@@ -58,9 +56,7 @@ def retrieve_both(
     return search_twice(pair, retriever, given, search)
 
 
-def search_twice(
-    pair: QuantizedPair, searcher: Any, given: Mapping[str, Any], search: Search
-) -> PairedResults:
+def search_twice(pair: QuantizedPair, searcher: Any, given: Mapping[str, Any], search: Search) -> PairedResults:
     """Run a search once per arm.
 
     Args:
@@ -186,11 +182,7 @@ def evidence_of_lists(
         {query: _counted(query, arm.get(query, {})) for query in ids_and_rows(queries)[0]}
         for arm in (reference, candidate)
     ]
-    complete = all(
-        len(found) == len(names) - (query in position)
-        for arm in arms
-        for query, found in arm.items()
-    )
+    complete = all(len(found) == len(names) - (query in position) for arm in arms for query, found in arm.items())
     return evidence_of_rankings(
         *arms,
         complete=complete,
@@ -202,11 +194,7 @@ def evidence_of_lists(
 
 def _counted(query: str, found: Mapping[str, float]) -> dict[str, float]:
     """What counts of a result: not the document of the query's own id, nor what fills it up."""
-    return {
-        name: score
-        for name, score in found.items()
-        if name != query and (score > _LEAST or math.isnan(score))
-    }
+    return {name: score for name, score in found.items() if name != query and (score > _LEAST or math.isnan(score))}
 
 
 def _kept(results: Mapping[str, Mapping[str, float]], queries: Any) -> Results:

@@ -18,8 +18,6 @@ from quantdrift.models.checkpoint import refuse_quantized
 from quantdrift.models.named import name_in_config
 from quantdrift.spec import Scheme, Spec, parse_scheme
 
-__all__ = ["QuantizedPair", "TwoSides", "held_pair", "refuse_unchosen"]
-
 _ANSWERS = frozenset({"encode", "encode_corpus", "encode_queries", "encode_query", "predict"})
 """Methods of beir's models that go through the weights of the present arm."""
 
@@ -85,9 +83,7 @@ class QuantizedPair:
                 quantize.
         """
         if isinstance(model, QuantizedPair):
-            raise UnsupportedError(
-                f"this model is a pair already ({model.spec}); wrap the model itself, once"
-            )
+            raise UnsupportedError(f"this model is a pair already ({model.spec}); wrap the model itself, once")
         if isinstance(model, tuple) and len(model) == _SIDES:
             model = TwoSides(*model)
         made = scheme if isinstance(scheme, Scheme) else parse_scheme(scheme)

@@ -12,8 +12,6 @@ from quantdrift.engine.run import describe_run, now
 from quantdrift.engine.search import Settings
 from quantdrift.evidence import Evidence
 
-__all__ = ["Made", "made_by", "record_of"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
@@ -58,14 +56,7 @@ class Made:
         return asdict(self)
 
 
-def made_by(
-    pair: QuantizedPair,
-    spec: object,
-    fingerprint: str,
-    *,
-    settings: Settings,
-    **known: Any,
-) -> Made:
+def made_by(pair: QuantizedPair, spec: object, fingerprint: str, *, settings: Settings, **known: Any) -> Made:
     """What is known of a measurement of a pair, whose candidate has been made.
 
     Args:

@@ -36,8 +36,6 @@ from quantdrift_beir.pairs import QuantizedPair, refuse_unchosen
 from quantdrift_beir.record import made_by
 from quantdrift_beir.results import DEPTH, Drift, PairedResults, Results, say
 
-__all__ = ["rerank_both"]
-
 PROBE = 2
 """Pairs of texts that are run with an eye on which layers they reach."""
 
@@ -46,9 +44,7 @@ _NOTHING = "nothing to rerank: none of {n} queries has a document in its results
 Rerank = Callable[..., Mapping[str, Mapping[str, float]]]
 
 
-def rerank_both(
-    original: Rerank, reranker: Any, pair: QuantizedPair, given: Mapping[str, Any]
-) -> PairedResults:
+def rerank_both(original: Rerank, reranker: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> PairedResults:
     """Rerank.rerank, with both arms on the same pairs of query and document.
 
     Args:
@@ -104,9 +100,7 @@ def rerank_both(
         state = score_ragged(rows, k=DEPTH)
         noise = _noise(pair, list(counted), state, given, int(reranker.batch_size))
         clock.append(time.perf_counter())
-    evidence = assemble(
-        state, input_ids=list(counted), item_ids=list(position), noise=noise, depth=DEPTH
-    )
+    evidence = assemble(state, input_ids=list(counted), item_ids=list(position), noise=noise, depth=DEPTH)
     rest = not_calibrated_on(pair.pair, list(counted))
     left_out = len(counted) - len(rest)
     evidence = evidence.part(rest) if left_out else evidence
@@ -118,9 +112,7 @@ def rerank_both(
         settings=Settings(k=DEPTH, batch_size=int(reranker.batch_size)),
         reading={
             "search": "reranking",
-            "scores": "as the model gives them"
-            if activation is None
-            else f"raw, before the {activation}",
+            "scores": "as the model gives them" if activation is None else f"raw, before the {activation}",
             "top_k": int(given["top_k"]),
             "shortlist": {"digest": _digest_of_lists(counted)},
         },
@@ -139,8 +131,7 @@ def rerank_both(
     )
     say(pair.spec, evidence)
     reranker.rerank_results = PairedResults(
-        activated(candidate),
-        Drift(evidence=evidence, reference=activated(reference), made=made),
+        activated(candidate), Drift(evidence=evidence, reference=activated(reference), made=made)
     )
     results: PairedResults = reranker.rerank_results
     return results
@@ -161,26 +152,18 @@ def _counted(results: Results, position: Mapping[str, int]) -> dict[str, list[st
 
 def _digest_of_lists(counted: Mapping[str, list[str]]) -> str:
     """A digest of which documents each query has, in whatever order they were ranked."""
-    return digest_of(
-        text for query in sorted(counted) for text in (query, *sorted(counted[query]), "")
-    )
+    return digest_of(text for query in sorted(counted) for text in (query, *sorted(counted[query]), ""))
 
 
 def _noise(
-    pair: QuantizedPair,
-    queries: Sequence[str],
-    state: ScoreState,
-    given: Mapping[str, Any],
-    batch_size: int,
+    pair: QuantizedPair, queries: Sequence[str], state: ScoreState, given: Mapping[str, Any], batch_size: int
 ) -> Noise:
     """Score again, in another order and batch size, what could be first; compare."""
     positions, once, _ = (part[:, :NOISE_DEPTH] for part in state.reference_top())
     names = list(given["corpus"])
     places = [(row, names[positions[row, at]], at) for row, at in np.argwhere(positions >= 0)]
     places.sort(reverse=True)
-    texts = [
-        [given["queries"][queries[row]], _text(given["corpus"][name])] for row, name, _ in places
-    ]
+    texts = [[given["queries"][queries[row]], _text(given["corpus"][name])] for row, name, _ in places]
     scores = pair.base.predict(texts, batch_size=other_batch_size(batch_size), **_quiet(pair))
     again = np.zeros(once.shape, dtype=np.float32)
     for (row, _, at), score in zip(places, scores, strict=True):
@@ -191,10 +174,7 @@ def _noise(
 def _watch(pair: QuantizedPair, given: Mapping[str, Any]) -> None:
     """Score a few pairs with an eye on which layers they reach."""
     found = ((query, name) for query, names in given["results"].items() for name in names)
-    texts = [
-        [given["queries"][query], _text(given["corpus"][name])]
-        for query, name in islice(found, PROBE)
-    ]
+    texts = [[given["queries"][query], _text(given["corpus"][name])] for query, name in islice(found, PROBE)]
     with pair.pair.observed():
         pair.base.predict(texts, batch_size=PROBE, **_quiet(pair))
 
@@ -218,12 +198,7 @@ def _calibrate(pair: QuantizedPair, corpus: Mapping[str, Any], batch_size: int) 
         encode=run,
         key=None
         if described is None
-        else {
-            "harness": ["beir", version("beir")],
-            "model": described,
-            "texts": digest_of(texts),
-            "opening": OPENING,
-        },
+        else {"harness": ["beir", version("beir")], "model": described, "texts": digest_of(texts), "opening": OPENING},
         lengths=np.array([len(text) for text in texts], dtype=np.int64),
     )
     sample = draw_sample(inputs, pair.spec.scheme, batch_size)
@@ -238,8 +213,5 @@ def _text(document: Mapping[str, str]) -> str:
 def _quiet(pair: QuantizedPair) -> dict[str, bool]:
     """The argument that leaves out progress bars, where the model takes it."""
     parameters = inspect.signature(pair.base.predict).parameters.values()
-    takes = any(
-        one.name == "show_progress_bar" or one.kind is inspect.Parameter.VAR_KEYWORD
-        for one in parameters
-    )
+    takes = any(one.name == "show_progress_bar" or one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
     return {"show_progress_bar": False} if takes else {}

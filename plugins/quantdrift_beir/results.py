@@ -19,8 +19,6 @@ from quantdrift.runs import Run, write_run
 from quantdrift.statistics import Estimate, undefined
 from quantdrift_beir.record import Made, record_of
 
-__all__ = ["DEPTH", "Drift", "PairedResults", "Qrels", "Results", "say"]
-
 DEPTH = 200
 """Ranks kept in the evidence; beir itself asks for more."""
 
@@ -95,9 +93,7 @@ class Drift(Mapping[str, Estimate]):
         record = record_of(self.made, labelled.evidence, data=data)
         if qrels is not None and "fingerprint" in record["data"]:  # other labels are other data
             grades = sorted((q, d, int(g)) for q, of in qrels.items() for d, g in of.items())
-            record["data"]["fingerprint"] = key_of(
-                texts=record["data"]["fingerprint"], qrels=grades
-            )
+            record["data"]["fingerprint"] = key_of(texts=record["data"]["fingerprint"], qrels=grades)
         return write_run(Path(folder).expanduser(), evidence=labelled.evidence, record=record)
 
 

@@ -15,33 +15,16 @@ from quantdrift.engine.search import Settings, measure_retrieval
 from quantdrift.engine.store import default_store, key_of
 from quantdrift.harness import similarity_of
 from quantdrift.progress import Progress, Silent, Terminal
-from quantdrift_beir.inputs import (
-    calibration_inputs,
-    digest_of_data,
-    document_inputs,
-    ids_and_rows,
-    query_inputs,
-)
+from quantdrift_beir.inputs import calibration_inputs, digest_of_data, document_inputs, ids_and_rows, query_inputs
 from quantdrift_beir.own_search import search_twice
 from quantdrift_beir.pairs import QuantizedPair
 from quantdrift_beir.record import made_by
 from quantdrift_beir.results import DEPTH, Drift, PairedResults, Results, say
 
-__all__ = [
-    "excluded",
-    "of_arm",
-    "options_of",
-    "progress_of",
-    "search_by_pair",
-    "warnings_of",
-]
-
 Original = Callable[..., Any]
 
 
-def search_by_pair(
-    original: Original, searcher: Any, pair: QuantizedPair, given: Mapping[str, Any]
-) -> Results:
+def search_by_pair(original: Original, searcher: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> Results:
     """DenseRetrievalExactSearch.search, measured for both arms by embedding and streaming.
 
     Args:
@@ -75,9 +58,7 @@ def search_by_pair(
     asked = key_of(texts=texts, top_k=top_k, similarity=str(similarity))
     if asked not in pair.found:
         pair.restore()
-        pair.found[asked] = _measured(
-            searcher, pair, corpus, queries, top_k=top_k, similarity=similarity
-        )
+        pair.found[asked] = _measured(searcher, pair, corpus, queries, top_k=top_k, similarity=similarity)
     results = searcher.results = of_arm(pair.found[asked], pair.arm)
     return results
 
@@ -179,15 +160,9 @@ def of_arm(found: PairedResults, arm: Arm) -> PairedResults:
     return PairedResults({query: dict(one) for query, one in results.items()}, found.drift)
 
 
-def _results(
-    top: tuple[NDArray[Any], ...], query_ids: list[str], document_ids: list[str], top_k: int
-) -> Results:
+def _results(top: tuple[NDArray[Any], ...], query_ids: list[str], document_ids: list[str], top_k: int) -> Results:
     positions, scores = (part[:, :top_k].tolist() for part in top)
     return {
-        query: {
-            document_ids[position]: score
-            for position, score in zip(row, row_scores, strict=True)
-            if position >= 0
-        }
+        query: {document_ids[position]: score for position, score in zip(row, row_scores, strict=True) if position >= 0}
         for query, row, row_scores in zip(query_ids, positions, scores, strict=True)
     }

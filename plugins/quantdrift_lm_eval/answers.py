@@ -17,8 +17,6 @@ from quantdrift.engine.store import key_of
 from quantdrift_lm_eval.prompts import tokenizer_digest
 from quantdrift_lm_eval.randomness import is_drawn
 
-__all__ = ["ArmCache", "arm_digest", "filled_in"]
-
 
 class ArmCache(CacheHook):  # type: ignore[misc]  # lm-eval ships no types
     """Answers of one arm; as a hook it keeps each as soon as there is one."""

@@ -10,8 +10,6 @@ from quantdrift.engine.layers import find_linears
 from quantdrift.errors import SpecError, UnsupportedError
 from quantdrift.spec import Scheme, Spec, chooses, parse, parse_scheme
 
-__all__ = ["read_spec", "refuse_options", "without_output_layer"]
-
 EXAMPLE = "--model_args pretrained=NAME,scheme=W4-gptq"
 _QUANTIZED = "a pair starts from full precision. Leave it out, and name the scheme"
 _REFUSED = {
@@ -81,8 +79,7 @@ def _refuse_second(pretrained: str, scheme: str) -> None:
     except SpecError:  # a name without a scheme; an @ can be part of one
         return
     raise SpecError(
-        f"expected one scheme; got two, {named.scheme} in pretrained={pretrained} and "
-        f"scheme={scheme}. Leave one out",
+        f"expected one scheme; got two, {named.scheme} in pretrained={pretrained} and scheme={scheme}. Leave one out",
         text=pretrained,
         start=len(named.model),
         end=len(pretrained),

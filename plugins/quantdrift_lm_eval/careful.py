@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from quantdrift.display import clean, complain
 
-__all__ = ["carefully", "warn"]
-
 
 @contextmanager
 def carefully(task: str) -> Iterator[None]:

@@ -6,8 +6,6 @@ import importlib
 
 from quantdrift_lm_eval import hooks
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Change lm-eval here and now, whatever the hook's off switch says, and hand over to it."""

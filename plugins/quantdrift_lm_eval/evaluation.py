@@ -20,8 +20,6 @@ from quantdrift_lm_eval.place import default_folder
 from quantdrift_lm_eval.replay import all_answered, reference_samples
 from quantdrift_lm_eval.results import Compared, add_drift
 
-__all__ = ["evaluate_pair"]
-
 
 def evaluate_pair(original: Any, given: BoundArguments) -> Any:
     """Run lm-eval's evaluation of a pair, and add the drift to its results.
@@ -68,11 +66,7 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
             if len(again) == len(before):  # every rank has run all of its part again
                 joined[name] = with_noise(joined[name], pair_samples(before, again, task=name))
     compared = Compared(
-        tasks=tasks,
-        groups=groups,
-        joined=joined,
-        raw=raw,
-        bootstrap_iters=arguments.get("bootstrap_iters", 100000),
+        tasks=tasks, groups=groups, joined=joined, raw=raw, bootstrap_iters=arguments.get("bootstrap_iters", 100000)
     )
     add_drift(results, compared, pair, recorded, folder=folder, started=started)
     if not asked_for_samples:

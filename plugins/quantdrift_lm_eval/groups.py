@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lm_eval.api.metrics import (
-    aggregate_subtask_metrics,
-    pooled_sample_stderr,
-    unweighted_mean_stderr,
-)
+from lm_eval.api.metrics import aggregate_subtask_metrics, pooled_sample_stderr, unweighted_mean_stderr
 
-from quantdrift.finished.lm_eval_evidence import (
-    PairedFilter,
-    PairedSamples,
-    medians_of,
-    per_document,
-)
-
-__all__ = ["NOISE_FLOOR", "add_group_rows", "lacks_noise_floor", "members_of"]
+from quantdrift.finished.lm_eval_evidence import PairedFilter, PairedSamples, medians_of, per_document
 
 NOISE_FLOOR = "drift_noise_floor"
 _OF_METRICS = ("drift_reference_", "drift_right_to_wrong_", "drift_wrong_to_right_")
@@ -48,9 +37,7 @@ def lacks_noise_floor(parts: Sequence[PairedFilter]) -> bool:
     return any(part.evidence is not None and part.evidence.noise is None for part in parts)
 
 
-def add_group_rows(
-    results: dict[str, Any], group: Any, joined: Mapping[str, PairedSamples]
-) -> None:
+def add_group_rows(results: dict[str, Any], group: Any, joined: Mapping[str, PairedSamples]) -> None:
     """Add a group's rows to lm-eval's results, where lm-eval gives it rows at all.
 
     Rates are weighted by the size of the tasks unless all metrics of the group are not; medians are
@@ -74,9 +61,7 @@ def add_group_rows(
         for name in per_document(paired)
     }
     references = {
-        f"drift_reference_{key}"
-        for key in results["results"][group.name]
-        if key.partition(",")[0] in weights
+        f"drift_reference_{key}" for key in results["results"][group.name] if key.partition(",")[0] in weights
     }
     figures -= {
         f"{NOISE_FLOOR},{filter_name}"

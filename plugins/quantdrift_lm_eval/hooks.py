@@ -14,8 +14,6 @@ from typing import Any
 
 from quantdrift.patching import expected, replace
 
-__all__ = ["NAME", "on_evaluator_imported", "on_models_imported"]
-
 NAME = "quantdrift"
 """Of our model, as in --model quantdrift."""
 GROUP = "lm_eval.models"

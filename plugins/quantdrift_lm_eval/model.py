@@ -34,8 +34,6 @@ from quantdrift_lm_eval.randomness import is_drawn, remembered
 from quantdrift_lm_eval.ranks import Ranks
 from quantdrift_lm_eval.recording import Recording
 
-__all__ = ["QuantizedPairLM"]
-
 DEFAULT_BATCH = 8
 """Texts per pass of the calibration where lm-eval finds the batch size itself."""
 PROBE = 2
@@ -115,9 +113,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
             cache: the answers that --use_cache keeps.
             digest: whether the digest of the candidate is wanted.
         """
-        self.recorded = Recording(
-            tasks=tasks, cache=cache, needs_digest=digest or cache is not None
-        )
+        self.recorded = Recording(tasks=tasks, cache=cache, needs_digest=digest or cache is not None)
         try:
             yield self.recorded
         finally:
@@ -127,9 +123,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         """As of HFLM, by the candidate."""
         return self._both("loglikelihood", requests, disable_tqdm)
 
-    def loglikelihood_rolling(
-        self, requests: Sequence[Any], disable_tqdm: bool = False
-    ) -> list[Any]:
+    def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[Any]:
         """As of HFLM, by the candidate."""
         return self._both("loglikelihood_rolling", requests, disable_tqdm)
 
@@ -211,9 +205,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         if self.pair.needs_calibration:
             batch_size = self.batch_size if isinstance(self.batch_size, int) else DEFAULT_BATCH
             prompts = sorted(set(self._ranks.all(prompts_of(requests))))
-            sample = sample_of(
-                self, self.pair.scheme, prompts, runner=runner, batch_size=batch_size
-            )
+            sample = sample_of(self, self.pair.scheme, prompts, runner=runner, batch_size=batch_size)
             progress = Terminal() if self.rank == 0 else Silent()
             with self._ranks.first_one_first():  # the others find the layers in the cache
                 self.pair.prepare(sample, root=default_store().root, progress=progress)
@@ -258,8 +250,4 @@ def _loading(name: str, options: Mapping[str, Any]) -> AbstractContextManager[No
         kind="local" if Path(name).is_dir() else "hub",
         location=name,
     )
-    return loading(
-        source,
-        revision=options.get("revision"),
-        trusted=bool(options.get("trust_remote_code")),
-    )
+    return loading(source, revision=options.get("revision"), trusted=bool(options.get("trust_remote_code")))

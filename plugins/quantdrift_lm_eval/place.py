@@ -8,8 +8,6 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-__all__ = ["default_folder", "results_at"]
-
 FOLDER = "drift"
 _tracker: ContextVar[Any] = ContextVar("quantdrift_lm_eval_tracker", default=None)
 

@@ -23,8 +23,6 @@ from quantdrift.engine.inputs import Inputs
 from quantdrift.errors import DataError
 from quantdrift.spec import Scheme
 
-__all__ = ["PromptRunner", "prompts_of", "sample_of"]
-
 _WITH_ANSWER = 2
 """Arguments of a request that has a prompt before what is asked."""
 
@@ -60,10 +58,7 @@ class PromptRunner:
         mask = torch.zeros_like(ids)
         for row, own in enumerate(tokens):
             ids[row, : len(own)], mask[row, : len(own)] = torch.tensor(own), 1
-        given: dict[str, Tensor] = {
-            "input_ids": ids.to(lm.device),
-            "attention_mask": mask.to(lm.device),
-        }
+        given: dict[str, Tensor] = {"input_ids": ids.to(lm.device), "attention_mask": mask.to(lm.device)}
         if lm.backend == "seq2seq":
             start = lm.config.decoder_start_token_id or 0
             given["decoder_input_ids"] = torch.full_like(given["input_ids"][:, :1], start)
@@ -71,9 +66,7 @@ class PromptRunner:
             lm.model(**given)
 
 
-def sample_of(
-    lm: Any, scheme: Scheme, prompts: Sequence[str], *, runner: PromptRunner, batch_size: int
-) -> Sample:
+def sample_of(lm: Any, scheme: Scheme, prompts: Sequence[str], *, runner: PromptRunner, batch_size: int) -> Sample:
     """Draw what the candidate is calibrated on.
 
     Args:

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["GENERATE", "is_drawn", "remembered"]
-
 GENERATE = "generate_until"
 """The one kind of requests whose answers can be drawn."""
 

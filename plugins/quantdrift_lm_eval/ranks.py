@@ -11,8 +11,6 @@ import torch
 
 from quantdrift.errors import RunError
 
-__all__ = ["Ranks"]
-
 
 class Ranks:
     """The ranks of an lm-eval model; with one rank, everything is as if there were none."""

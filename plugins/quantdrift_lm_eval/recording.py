@@ -6,8 +6,6 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Recording"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Recording:

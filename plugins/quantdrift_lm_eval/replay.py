@@ -8,8 +8,6 @@ from typing import Any
 
 from quantdrift.errors import UnsupportedError
 
-__all__ = ["all_answered", "reference_samples"]
-
 
 def all_answered(task: Any, answers: Mapping[int, Sequence[Any]]) -> bool:
     """Whether every request of a task has an answer, on this rank.

@@ -27,17 +27,10 @@ from quantdrift.finished.lm_eval_evidence import (
     scores_of,
 )
 from quantdrift_lm_eval.careful import carefully, warn
-from quantdrift_lm_eval.groups import (
-    NOISE_FLOOR,
-    add_group_rows,
-    lacks_noise_floor,
-    members_of,
-)
+from quantdrift_lm_eval.groups import NOISE_FLOOR, add_group_rows, lacks_noise_floor, members_of
 from quantdrift_lm_eval.randomness import is_drawn
 from quantdrift_lm_eval.recording import Recording
 from quantdrift_lm_eval.run_folders import Place, write_runs
-
-__all__ = ["KEY", "REFERENCE", "Compared", "add_drift"]
 
 KEY = "quantdrift"
 """In the results: everything that is no row of the table."""
@@ -71,13 +64,7 @@ class Compared:
 
 
 def add_drift(
-    results: dict[str, Any],
-    compared: Compared,
-    pair: Any,
-    recorded: Recording,
-    *,
-    folder: Path | None,
-    started: str,
+    results: dict[str, Any], compared: Compared, pair: Any, recorded: Recording, *, folder: Path | None, started: str
 ) -> None:
     """Write the drift into lm-eval's results, and the run folders.
 
@@ -116,9 +103,7 @@ def add_drift(
         "tasks": told,
         "groups": {
             name: {
-                filter_name: _with_noise_told(
-                    pooled_details(parts), parts, group.get_all_tasks(), pair
-                )
+                filter_name: _with_noise_told(pooled_details(parts), parts, group.get_all_tasks(), pair)
                 for filter_name, parts in members_of(group, done).items()
             }
             for name, group in compared.groups.items()
@@ -129,9 +114,7 @@ def add_drift(
         results[KEY]["runs"] = write_runs(pair, recorded, compared, place)
 
 
-def _rows(
-    paired: PairedFilter, filter_name: str, bootstrap_iters: int | None
-) -> dict[str, float | str]:
+def _rows(paired: PairedFilter, filter_name: str, bootstrap_iters: int | None) -> dict[str, float | str]:
     rows: dict[str, float | str] = {}
     for name, values in per_document(paired).items():
         own = values.tolist()
@@ -169,9 +152,7 @@ def _reference_rows(compared: Compared, name: str) -> dict[str, Any]:
         rows[f"{REFERENCE}{metric},{filter_name}"] = function(own)
         times = 0 if not isinstance(iters, int) else min(iters, _FEW) if metric in _SLOW else iters
         error = stderr_for_metric(function, times)
-        rows[f"{REFERENCE}{metric}_stderr,{filter_name}"] = (
-            error(own) if error is not None and len(own) > 1 else "N/A"
-        )
+        rows[f"{REFERENCE}{metric}_stderr,{filter_name}"] = error(own) if error is not None and len(own) > 1 else "N/A"
     return rows
 
 
@@ -185,18 +166,12 @@ def _directions(row: Mapping[str, Any], stock: Mapping[str, Any]) -> dict[str, A
                 directions[name] = stock[metric]
         elif not name.endswith("_stderr"):
             for known, better in HIGHER_IS_BETTER.items():
-                if better is not None and (
-                    name == known or (known.endswith("_") and name.startswith(known))
-                ):
+                if better is not None and (name == known or (known.endswith("_") and name.startswith(known))):
                     directions[name] = better
     return directions
 
 
-def _add_to_samples(
-    samples: Sequence[dict[str, Any]],
-    joined: PairedSamples,
-    raw: Sequence[Mapping[str, Any]],
-) -> None:
+def _add_to_samples(samples: Sequence[dict[str, Any]], joined: PairedSamples, raw: Sequence[Mapping[str, Any]]) -> None:
     """The figures of every document, and what the reference answered, beside the candidate's."""
     before = {(one["filter"], one["doc_id"]): one for one in raw}
     figures: dict[tuple[str, int], dict[str, Any]] = {}
@@ -205,9 +180,7 @@ def _add_to_samples(
         if paired.evidence is not None:
             columns |= scores_of(paired)
         for row, doc_id in enumerate(paired.doc_ids):
-            figures[filter_name, doc_id] = {
-                name: _number(column[row]) for name, column in columns.items()
-            }
+            figures[filter_name, doc_id] = {name: _number(column[row]) for name, column in columns.items()}
     for sample in samples:
         where = (sample["filter"], sample["doc_id"])
         reference = before[where]

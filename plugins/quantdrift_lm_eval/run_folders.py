@@ -20,8 +20,6 @@ from quantdrift_lm_eval.recording import Recording
 if TYPE_CHECKING:
     from quantdrift_lm_eval.results import Compared
 
-__all__ = ["Place", "write_runs"]
-
 READING = {
     "multiple_choice": "log-likelihoods of the choices",
     "loglikelihood": "greedy decoding gives the text",
@@ -52,9 +50,7 @@ class _Measured:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-def write_runs(
-    pair: Any, recorded: Recording, compared: Compared, place: Place
-) -> dict[str, dict[str, str]]:
+def write_runs(pair: Any, recorded: Recording, compared: Compared, place: Place) -> dict[str, dict[str, str]]:
     """Write a run folder of every task and filter that has evidence.
 
     It replaces an earlier run of the same pair, and no other.
@@ -78,9 +74,7 @@ def write_runs(
                 parts[-1] += f"-{_safe(name)}"
             taken = {path for paths in written.values() for path in paths.values()}
             folder = _free(place.folder.joinpath(*parts), str(pair.spec), taken)
-            record = _record(
-                pair, recorded, compared.tasks[task], name, paired, started=place.started
-            )
+            record = _record(pair, recorded, compared.tasks[task], name, paired, started=place.started)
             try:
                 write_run(folder, evidence=paired.evidence, record=record)
             except RunError as error:  # the evaluation itself went well
@@ -105,13 +99,7 @@ def _spec_of(folder: Path) -> str | None:
 
 
 def _record(
-    pair: Any,
-    recorded: Recording,
-    task: Any,
-    filter_name: str,
-    paired: PairedFilter,
-    *,
-    started: str,
+    pair: Any, recorded: Recording, task: Any, filter_name: str, paired: PairedFilter, *, started: str
 ) -> dict[str, Any]:
     evidence = paired.evidence
     assert evidence is not None
@@ -127,15 +115,9 @@ def _record(
             seconds=recorded.seconds,
         ),
         Settings(
-            k=evidence.depth,
-            batch_size=size if isinstance(size, int) else 0,
-            noise_floor=evidence.noise is not None,
+            k=evidence.depth, batch_size=size if isinstance(size, int) else 0, noise_floor=evidence.noise is not None
         ),
-        model={
-            "canonical": pair.spec.model,
-            "kind": pair.backend,
-            "revision": getattr(pair, "revision", None),
-        },
+        model={"canonical": pair.spec.model, "kind": pair.backend, "revision": getattr(pair, "revision", None)},
         data={
             "name": task.task_name,
             "split": str(config.test_split or config.validation_split or ""),

@@ -17,8 +17,6 @@ from quantdrift.harness import similarity_of
 from quantdrift_mteb.search import DEPTH
 from quantdrift_mteb.watching import Compared, Heard, Where, as_vectors
 
-__all__ = ["BitextListener"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sides:
@@ -82,9 +80,7 @@ class BitextListener:
         """Keep the embeddings: scores of all against all would be larger."""
         return so_far
 
-    def candidate(
-        self, so_far: list[_Sides], where: Where, kept: list[_Sides]
-    ) -> Mapping[Where, Compared]:
+    def candidate(self, so_far: list[_Sides], where: Where, kept: list[_Sides]) -> Mapping[Where, Compared]:
         """Stream the scores of both arms, search by search."""
         names = [where[1]]
         if self.task.parallel_subsets:  # one split of many languages, searched pair by pair

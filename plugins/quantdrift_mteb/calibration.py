@@ -24,8 +24,6 @@ from quantdrift.progress import Silent, Terminal
 from quantdrift.spec import Scheme
 from quantdrift_mteb.encoding import description_of, digest_of_rows, inputs_of
 
-__all__ = ["Encoded", "file_inputs", "prepare_search"]
-
 Call = tuple[Any, Any, dict[str, Any]]
 """Dataset, collate function and other arguments of a call of a model's `encode`."""
 
@@ -174,18 +172,13 @@ class Encoded:
             number = int(groups[rows[0]])  # a batch is of one call
             dataset, collate, kwargs = calls[number]
             chunk: DataLoader[Any] = DataLoader(
-                dataset.select((rows - starts[number]).tolist()),
-                batch_size=batch_size,
-                collate_fn=collate,
+                dataset.select((rows - starts[number]).tolist()), batch_size=batch_size, collate_fn=collate
             )
             model.encode(chunk, **{**kwargs, "batch_size": batch_size, "show_progress_bar": False})
             return np.zeros((len(rows), 0), dtype=np.float32)
 
         inputs = Inputs(
-            role="document",
-            ids=[str(number) for number in range(len(groups))],
-            encode=run,
-            key=_key(model, calls),
+            role="document", ids=[str(number) for number in range(len(groups))], encode=run, key=_key(model, calls)
         )
         kwargs = self.arguments
         batch_size = int(kwargs.get("batch_size", 32))
@@ -202,10 +195,7 @@ def _key(model: Any, calls: list[Call]) -> dict[str, Any] | None:
         "harness": ["mteb", version("mteb")],
         "model": description_of(model),
         "calls": [
-            {
-                "texts": digest_of_rows(dataset),
-                **{name: _told(value) for name, value in sorted(kwargs.items())},
-            }
+            {"texts": digest_of_rows(dataset), **{name: _told(value) for name, value in sorted(kwargs.items())}}
             for dataset, _, kwargs in calls
         ],
     }

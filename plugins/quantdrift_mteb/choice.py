@@ -5,8 +5,6 @@ from __future__ import annotations
 from quantdrift import spec as unchosen
 from quantdrift.engine.pair import QuantizedPair
 
-__all__ = ["refuse_unchosen"]
-
 
 def refuse_unchosen(pair: QuantizedPair, why: str) -> None:
     """Refuse a pair whose widths would have to be chosen here.

@@ -21,8 +21,6 @@ from quantdrift.errors import DataError
 from quantdrift.probe import LinearProbe
 from quantdrift_mteb.watching import Compared, Heard, Where, as_vectors
 
-__all__ = ["ProbeListener"]
-
 
 @dataclass(slots=True)
 class _Fold:
@@ -49,9 +47,7 @@ class _Fold:
 
     def probe(self) -> LinearProbe:
         """Fitted on the training inputs."""
-        return LinearProbe.fit(
-            np.stack(list(self.rows.values())), [label for _, label in self.rows]
-        )
+        return LinearProbe.fit(np.stack(list(self.rows.values())), [label for _, label in self.rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,6 @@ import importlib
 
 from quantdrift_mteb import hooks
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Change mteb here and now, whatever the hook's off switch says, and hand over to it."""

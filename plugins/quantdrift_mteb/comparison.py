@@ -15,8 +15,6 @@ from quantdrift.runs import write_run
 from quantdrift_mteb.search import Found
 from quantdrift_mteb.watching import Compared
 
-__all__ = ["Comparison", "Kept", "Place", "kept_of", "write_evidence_of"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Comparison:

@@ -20,8 +20,6 @@ from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
 
-__all__ = ["description_of", "digest_of_rows", "inputs_of", "watch_layers"]
-
 PROBE = 2
 """Inputs that are encoded again with an eye on which layers they reach."""
 
@@ -50,9 +48,7 @@ def inputs_of(model: Any, call: Any, role: str, dataset: Any, *, wanted: bool = 
     """
     prompt_type = PromptType.query if role == "query" else PromptType.document
     others = {
-        name: value
-        for name, value in call.encode_kwargs.items()
-        if name not in {"batch_size", "show_progress_bar"}
+        name: value for name, value in call.encode_kwargs.items() if name not in {"batch_size", "show_progress_bar"}
     }
     # Prepared once: selecting rows of the prepared data costs nothing, preparing each chunk does.
     loader: Any = create_dataloader(
@@ -93,12 +89,7 @@ def inputs_of(model: Any, call: Any, role: str, dataset: Any, *, wanted: bool = 
             "harness": ["mteb", version("mteb")],
             "model": description_of(model),
             # models choose prompts by these
-            "task": [
-                call.task_metadata.name,
-                call.task_metadata.type,
-                call.task_metadata.prompt,
-                call.hf_subset,
-            ],
+            "task": [call.task_metadata.name, call.task_metadata.type, call.task_metadata.prompt, call.hf_subset],
             "texts": digest_of_rows(dataset),
             "encode": others,
         }
@@ -120,9 +111,7 @@ def watch_layers(pair: QuantizedPair, model: Any, loader: Any, kwargs: dict[str,
     if len(pair.never_reached) < len(pair.layers) or not hasattr(dataset, "select"):
         return
     few: DataLoader[Any] = DataLoader(
-        dataset.select(range(min(PROBE, len(dataset)))),
-        batch_size=PROBE,
-        collate_fn=loader.collate_fn,
+        dataset.select(range(min(PROBE, len(dataset)))), batch_size=PROBE, collate_fn=loader.collate_fn
     )
     with suppress(Exception), pair.observed():
         model.encode(few, **{**kwargs, "batch_size": PROBE, "show_progress_bar": False})

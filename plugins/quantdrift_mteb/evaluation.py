@@ -28,8 +28,6 @@ from quantdrift_mteb.pairs import MtebPair
 from quantdrift_mteb.search import DEPTH, Found
 from quantdrift_mteb.watching import Compared, Watch, watched
 
-__all__ = ["both_arms"]
-
 
 @contextmanager
 def both_arms(pair: MtebPair, task: Any, cache: Any, meta: Any) -> Iterator[None]:
@@ -65,13 +63,7 @@ def both_arms(pair: MtebPair, task: Any, cache: Any, meta: Any) -> Iterator[None
 
 
 def _evaluate(
-    pair: MtebPair,
-    task: Any,
-    original: Any,
-    place: Path | None,
-    *,
-    split: str,
-    kwargs: dict[str, Any],
+    pair: MtebPair, task: Any, original: Any, place: Path | None, *, split: str, kwargs: dict[str, Any]
 ) -> Mapping[str, dict[str, Any]]:
     if pair.pair.scheme.query_only and not isinstance(task, AbsTaskRetrieval):
         raise UnsupportedError(
@@ -101,10 +93,7 @@ def _evaluate(
         folder = None
         if place is not None:
             folder = Place(
-                folder=place / re.sub(r"[^\w.-]", "_", f"{split}-{subset}"),
-                split=split,
-                subset=subset,
-                started=started,
+                folder=place / re.sub(r"[^\w.-]", "_", f"{split}-{subset}"), split=split, subset=subset, started=started
             )
         where = (split, subset)
         if (found := comparison.found.get(where)) is not None:
@@ -119,30 +108,20 @@ def _evaluate(
     return scores
 
 
-def _searched(
-    pair: MtebPair, task: Any, found: Found, place: Place | None, where: tuple[str, str]
-) -> dict[str, Any]:
+def _searched(pair: MtebPair, task: Any, found: Found, place: Place | None, where: tuple[str, str]) -> dict[str, Any]:
     """The keys of a search, whose evidence is written."""
     measured = found.measured
     measured.evidence = with_qrels(measured.evidence, _qrels(task, *where))
     keys = mteb_keys(measured.evidence)
     if place is not None:
         write_evidence_of(
-            pair,
-            task,
-            measured,
-            place,
-            settings=found.settings,
-            similarity=found.similarity,
-            n_items=found.n_documents,
+            pair, task, measured, place, settings=found.settings, similarity=found.similarity, n_items=found.n_documents
         )
         keys["drift_evidence"] = f"drift/{task.metadata.name}/{place.folder.name}"
     return keys
 
 
-def _compared(
-    pair: MtebPair, task: Any, compared: Compared, place: Place | None, batch_size: int
-) -> dict[str, Any]:
+def _compared(pair: MtebPair, task: Any, compared: Compared, place: Place | None, batch_size: int) -> dict[str, Any]:
     """The keys of a task that is no search, whose evidence is written where it has some."""
     keys = dict(compared.keys)
     kept = kept_of(pair.pair, compared, task.metadata.name)
@@ -152,13 +131,7 @@ def _compared(
     if place is not None:
         settings = Settings(k=DEPTH, batch_size=batch_size, noise_floor=False)
         write_evidence_of(
-            pair,
-            task,
-            kept,
-            place,
-            settings=settings,
-            reading=compared.reading,
-            n_items=compared.n_items,
+            pair, task, kept, place, settings=settings, reading=compared.reading, n_items=compared.n_items
         )
         keys["drift_evidence"] = f"drift/{task.metadata.name}/{place.folder.name}"
     return keys
@@ -200,11 +173,7 @@ def _number(value: Any) -> float | None:
 
 def _random_state(task: Any) -> dict[str, Any]:
     """Everything random that a task may draw from: the arms must see the same draws."""
-    own = {
-        name: copy.deepcopy(getattr(task, name))
-        for name in ("rng_state", "np_rng")
-        if hasattr(task, name)
-    }
+    own = {name: copy.deepcopy(getattr(task, name)) for name in ("rng_state", "np_rng") if hasattr(task, name)}
     return {
         "own": own,
         "python": random.getstate(),

@@ -18,8 +18,6 @@ from quantdrift_mteb.classification import ProbeListener
 from quantdrift_mteb.similarities import PairListener, SimilarityListener
 from quantdrift_mteb.watching import Listener
 
-__all__ = ["listener_for"]
-
 _OTHER = (AbsTaskMultilabelClassification, AbsTaskRegression)
 """mteb derives them from classification, but an input has several classes there, or none."""
 

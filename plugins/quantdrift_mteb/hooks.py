@@ -15,8 +15,6 @@ from typing import Any
 
 from quantdrift.patching import errors_in_one_line, expected, replace
 
-__all__ = ["PREFIX", "on_evaluate_imported", "on_models_imported", "on_tasks_imported"]
-
 PREFIX = "quantdrift:"
 
 

@@ -8,8 +8,6 @@ from quantdrift.display import complain
 from quantdrift.evidence import Evidence
 from quantdrift.metrics.keys import drift_keys, harness_metrics
 
-__all__ = ["mteb_keys"]
-
 
 def mteb_keys(evidence: Evidence, *, searched: bool = True) -> dict[str, Any]:
     """The figures that go into mteb's result beside its own.

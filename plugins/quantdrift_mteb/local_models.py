@@ -6,17 +6,10 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from mteb.models import (
-    CrossEncoderWrapper,
-    MultiVectorWrapper,
-    SentenceTransformerEncoderWrapper,
-    SparseEncoderWrapper,
-)
+from mteb.models import CrossEncoderWrapper, MultiVectorWrapper, SentenceTransformerEncoderWrapper, SparseEncoderWrapper
 from mteb.models.model_meta import ModelMeta
 
 from quantdrift.records import read_json
-
-__all__ = ["local_meta"]
 
 _KINDS: dict[str, tuple[type[Any], str]] = {
     "SentenceTransformer": (SentenceTransformerEncoderWrapper, "dense"),

@@ -22,8 +22,6 @@ from quantdrift_mteb.local_models import local_meta
 from quantdrift_mteb.names import known_names
 from quantdrift_mteb.pairs import make_pair
 
-__all__ = ["PairMeta", "pair_meta"]
-
 GetModelMeta = Callable[..., ModelMeta]
 
 
@@ -36,11 +34,7 @@ class PairMeta(ModelMeta):
 
 
 def pair_meta(
-    text: str,
-    revision: str | None,
-    get_model_meta: GetModelMeta,
-    *,
-    experiment_kwargs: Mapping[str, Any] | None = None,
+    text: str, revision: str | None, get_model_meta: GetModelMeta, *, experiment_kwargs: Mapping[str, Any] | None = None
 ) -> ModelMeta:
     """The metadata of a pair: the base model's, under a name of its own.
 
@@ -90,9 +84,7 @@ def _revision(base: ModelMeta, scheme: Scheme) -> str | None:
     return "-".join([str(base.revision), *digests]) if digests else base.revision
 
 
-def _base_meta(
-    source: ModelSource, revision: str | None, get_model_meta: GetModelMeta
-) -> ModelMeta:
+def _base_meta(source: ModelSource, revision: str | None, get_model_meta: GetModelMeta) -> ModelMeta:
     if source.kind == "hub":
         return _hub_meta(source, revision, get_model_meta)
     if revision is not None:
@@ -123,8 +115,7 @@ def _hub_meta(source: ModelSource, revision: str | None, get_model_meta: GetMode
         ) from error
     if meta.loader is None:
         raise UnsupportedError(
-            f"neither mteb nor the hub has a model {source.canonical!r} that can be loaded"
-            f"{_meant(source.canonical)}"
+            f"neither mteb nor the hub has a model {source.canonical!r} that can be loaded{_meant(source.canonical)}"
         )
     return meta
 
@@ -153,9 +144,7 @@ def _refuse_without_weights(base: ModelMeta) -> None:
 def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., Any]:
     """What mteb calls to load the pair."""
 
-    def load_quantdrift_pair(
-        name: str, revision: str | None = None, device: str | None = None, **kwargs: Any
-    ) -> Any:
+    def load_quantdrift_pair(name: str, revision: str | None = None, device: str | None = None, **kwargs: Any) -> Any:
         asked = {**base.loader_kwargs, **kwargs}
         vet(source, base.revision, trusted=bool(asked.get("trust_remote_code")))
         if source.kind == "hub":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["known_names"]
-
 
 def known_names() -> list[str]:
     """Full names of all models in mteb's registry; importing it takes seconds."""

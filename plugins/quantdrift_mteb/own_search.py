@@ -14,20 +14,12 @@ from quantdrift.engine.encoders.cross_encoder import activation_of, raw_scores
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import score_ragged
-from quantdrift.engine.search import (
-    Measured,
-    Settings,
-    assemble,
-    not_calibrated_on,
-    other_batch_size,
-)
+from quantdrift.engine.search import Measured, Settings, assemble, not_calibrated_on, other_batch_size
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Noise
 from quantdrift_mteb.calibration import prepare_search
 from quantdrift_mteb.choice import refuse_unchosen
 from quantdrift_mteb.search import DEPTH, Found, Results, SearchCall
-
-__all__ = ["search_by_model"]
 
 MOST_SCORES = 20_000_000
 """Scores that a search by the model's own index may return, all of them being needed at once."""
@@ -120,18 +112,13 @@ def _watch(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:
             return encode(*args, **kwargs)
 
     encoder = SimpleNamespace(
-        encode=observed,
-        similarity=searcher.model.similarity,
-        mteb_model_meta=searcher.mteb_model_meta,
+        encode=observed, similarity=searcher.model.similarity, mteb_model_meta=searcher.mteb_model_meta
     )
     call.run(SearchEncoderWrapper(encoder))
 
 
 def _cut(results: Results, top_k: int) -> Results:
-    return {
-        query: dict(sorted(scores.items(), key=lambda item: -item[1])[:top_k])
-        for query, scores in results.items()
-    }
+    return {query: dict(sorted(scores.items(), key=lambda item: -item[1])[:top_k]) for query, scores in results.items()}
 
 
 def _state(
@@ -177,13 +164,7 @@ def _probe(call: SearchCall) -> dict[str, list[str]]:
     return {query: list(call.top_ranked[query])[:PROBE] for query in ranked[:PROBE]}
 
 
-def _noise(
-    searcher: Any,
-    call: SearchCall,
-    reference: Results,
-    input_ids: list[str],
-    document_ids: list[str],
-) -> Noise:
+def _noise(searcher: Any, call: SearchCall, reference: Results, input_ids: list[str], document_ids: list[str]) -> Noise:
     """Score again, in another order and batch size, what could be first; compare."""
     position = {name: number for number, name in enumerate(document_ids)}
 
@@ -204,9 +185,7 @@ def _noise(
     return Noise(flips=np.array(flips), epsilon=np.array(epsilon, dtype=np.float32))
 
 
-def _part(
-    call: SearchCall, wanted: dict[str, list[str]], *, batch_size: int | None = None
-) -> SearchCall:
+def _part(call: SearchCall, wanted: dict[str, list[str]], *, batch_size: int | None = None) -> SearchCall:
     """The call for some queries and documents only, each in the opposite order."""
     documents = {name for names in wanted.values() for name in names}
     sides = []
@@ -218,9 +197,5 @@ def _part(
         queries=sides[0],
         corpus=sides[1],
         top_ranked=None if call.top_ranked is None else wanted,
-        encode_kwargs={
-            **call.encode_kwargs,
-            "batch_size": batch_size or call.batch_size,
-            "show_progress_bar": False,
-        },
+        encode_kwargs={**call.encode_kwargs, "batch_size": batch_size or call.batch_size, "show_progress_bar": False},
     )

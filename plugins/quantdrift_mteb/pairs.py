@@ -33,8 +33,6 @@ from quantdrift_mteb.encoding import watch_layers
 from quantdrift_mteb.own_search import search_by_model
 from quantdrift_mteb.search import Found, SearchCall, search_by_embedding
 
-__all__ = ["MtebPair", "PairedEncoder", "PairedSearcher", "make_pair"]
-
 
 def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
     """Pair a model that mteb loaded with its candidate.

@@ -18,8 +18,6 @@ from quantdrift.progress import Progress, Silent, Terminal
 from quantdrift_mteb.calibration import file_inputs
 from quantdrift_mteb.encoding import inputs_of
 
-__all__ = ["DEPTH", "Found", "Results", "SearchCall", "search_by_embedding"]
-
 DEPTH = 200
 """Ranks kept in the evidence; mteb itself asks for more."""
 
@@ -118,9 +116,7 @@ class Found:
         return same_size and self.query_ids == list(call.queries["id"])
 
 
-def search_by_embedding(
-    pair: QuantizedPair, model: Any, call: SearchCall, similarity: Similarity
-) -> Found:
+def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall, similarity: Similarity) -> Found:
     """Embed with both arms and stream the scores.
 
     Args:
@@ -161,17 +157,13 @@ def search_by_embedding(
     )
 
 
-def _results(
-    top: tuple[NDArray[Any], ...], query_ids: Any, document_ids: Any, top_k: int
-) -> Results:
+def _results(top: tuple[NDArray[Any], ...], query_ids: Any, document_ids: Any, top_k: int) -> Results:
     positions, scores = (part[:, :top_k] for part in top)
     results: Results = {}
     for query_id, row, row_scores in zip(query_ids, positions, scores, strict=True):
         ranked = zip(row.tolist(), row_scores.tolist(), strict=True)
         # from the last rank to the first: of documents that share an id the best one counts
         results[query_id] = {
-            document_ids[position]: score
-            for position, score in reversed(list(ranked))
-            if position >= 0
+            document_ids[position]: score for position, score in reversed(list(ranked)) if position >= 0
         }
     return results

@@ -19,8 +19,6 @@ from quantdrift.errors import DataError
 from quantdrift.metrics.change import order_agreement
 from quantdrift_mteb.watching import Compared, Heard, Where
 
-__all__ = ["PairListener", "SimilarityListener"]
-
 CLASSES = ("different", "same")
 """What a pair is: mteb's labels 0 and 1."""
 
@@ -55,9 +53,7 @@ class SimilarityListener:
             own = "cosine_scores"
         return np.asarray(scores[own], dtype=np.float64)
 
-    def candidate(
-        self, so_far: list[Heard], where: Where, kept: NDArray[np.float64]
-    ) -> dict[Where, Compared]:
+    def candidate(self, so_far: list[Heard], where: Where, kept: NDArray[np.float64]) -> dict[Where, Compared]:
         """The agreement of the two orders."""
         candidate = self.reference(so_far, where)
         keys = {"drift_n_inputs": len(kept), **order_keys(kept, candidate)}
@@ -118,8 +114,7 @@ class PairListener:
             raise DataError("the two arms were tested on different pairs")
         scores = _similar(heard, kept.name)
         reference, candidate = (
-            np.stack([kept.threshold - part, part - kept.threshold], axis=1) / 2
-            for part in (kept.scores, scores)
+            np.stack([kept.threshold - part, part - kept.threshold], axis=1) / 2 for part in (kept.scores, scores)
         )
         evidence = evidence_of_logits(
             reference.astype(np.float32),
@@ -131,11 +126,7 @@ class PairListener:
         compared = Compared(
             evidence=replace(evidence, confidence=None),  # its softmax would mean nothing
             keys=order_keys(kept.scores, scores),
-            reading={
-                "reading": "threshold",
-                "similarity": kept.name,
-                "threshold": kept.threshold,
-            },
+            reading={"reading": "threshold", "similarity": kept.name, "threshold": kept.threshold},
             n_items=len(CLASSES),
         )
         return {where: compared}

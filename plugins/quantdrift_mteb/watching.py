@@ -24,8 +24,6 @@ from quantdrift.engine.pair import Arm
 from quantdrift.errors import UnsupportedError
 from quantdrift.evidence import Evidence
 
-__all__ = ["Compared", "Heard", "Listener", "Watch", "Where", "as_vectors", "watched"]
-
 Where = tuple[str, str]
 """Split and subset."""
 

@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Drift", "Drifts", "UnderpoweredWarning", "assert_drift"]
 
-_MODULES = {
-    "Drift": "drift",
-    "Drifts": "assertion",
-    "UnderpoweredWarning": "drift",
-    "assert_drift": "assertion",
-}
+_MODULES = {"Drift": "drift", "Drifts": "assertion", "UnderpoweredWarning": "drift", "assert_drift": "assertion"}
 
 
 def __getattr__(name: str) -> object:

@@ -20,8 +20,6 @@ from quantdrift_pytest.session import Session
 if TYPE_CHECKING:
     from quantdrift_pytest.drift import Drift
 
-__all__ = ["Drifts", "assert_drift", "hold_marks"]
-
 # --- `assert_drift`: measure a pair, judge it, and fail with what there is to see -----------------
 
 
@@ -74,9 +72,7 @@ def assert_drift(
     from quantdrift_pytest.measuring import measured  # noqa: PLC0415 -- likewise
 
     try:
-        question = asked(
-            session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, limits=limits
-        )
+        question = asked(session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, limits=limits)
         drift = measured(session, spec, data=data, task=task, split=split, settings=settings or {})
         settle(drift, question, accept_underpowered=accept_underpowered)
     except OURS as error:
@@ -126,9 +122,7 @@ class Drifts:
         from quantdrift_pytest.measuring import measured  # noqa: PLC0415 -- numpy, pyarrow
 
         try:
-            return measured(
-                self.session, spec, data=data, task=task, split=split, settings=settings
-            )
+            return measured(self.session, spec, data=data, task=task, split=split, settings=settings)
         except OURS as error:
             raise in_short(error) from None
 

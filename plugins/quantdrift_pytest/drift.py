@@ -28,21 +28,6 @@ from quantdrift.runs import Run, read_run
 from quantdrift.statistics import Estimate
 from quantdrift_pytest.session import ASSERTED, OURS, SETTINGS, Session, in_short
 
-__all__ = [
-    "Drift",
-    "Question",
-    "UnderpoweredWarning",
-    "asked",
-    "failure_text",
-    "headline_of",
-    "judged",
-    "limit_rule",
-    "limit_rules",
-    "settle",
-    "summary_line",
-    "write_asked",
-]
-
 # --- A measured pair, as a test sees it -----------------------------------------------------------
 
 Rules = str | Rule | Iterable[str | Rule]
@@ -187,9 +172,7 @@ class Drift:
         limits: Mapping[str, object],
     ) -> Question:
 
-        return asked(
-            self.session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, limits=limits
-        )
+        return asked(self.session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, limits=limits)
 
 
 # --- Limits given as keywords, as the rules they stand for ----------------------------------------
@@ -255,9 +238,7 @@ def _limits_read(name: str) -> tuple[Family, Arm, float]:
         if family.cutoff_is == "level":
             rule = f"{family.name}@{family.cutoffs[0]:.2f} >= 0.9"
             raise RuleError(f"{name} needs a level; write it as a rule: rules=['{rule}']")
-        raise RuleError(
-            f"the limit {name} needs a cut-off, such as {name}_at_{family.cutoffs[0]:.0f}=..."
-        )
+        raise RuleError(f"the limit {name} needs a cut-off, such as {name}_at_{family.cutoffs[0]:.0f}=...")
     return family, arm, _FIRST if family.cutoffs else 0
 
 
@@ -354,18 +335,14 @@ def asked(
     if not ruled and not limits and baseline is None:
         raise pytest.UsageError(f"nothing is asked of the run; expected, for example, {_EXAMPLE}")
     given = (*limit_rules(limits), *ruled)
-    groups = {
-        name: (held,) if isinstance(held, str) else tuple(held)
-        for name, held in (slices or {}).items()
-    }
+    groups = {name: (held,) if isinstance(held, str) else tuple(held) for name, held in (slices or {}).items()}
     for rule in given:
         if rule.on is not None and rule.on not in groups:
             hint = f"(give it with slices={{{rule.on!r}: 'PATTERN*'}}, a pattern on input ids)"
             raise UnknownNameError("slice", rule.on, groups, hint=hint)
         if rule.compares and baseline is None:
             raise RuleError(
-                f"the rule '{rule}' compares with a baseline; expected one too: "
-                'baseline="drift-baseline.json"'
+                f"the rule '{rule}' compares with a baseline; expected one too: baseline=\"drift-baseline.json\""
             )
     path = None if baseline is None else session.root / baseline
     return Question(
@@ -397,10 +374,7 @@ def _read(path: Path, *, writes: bool) -> Snapshot | None:
 
 # --- What a test that fails says, and the line of each assertion at the end of the session --------
 
-_SAID_HERE = {
-    "--update": "pytest --quantdrift-update",
-    "--accept-underpowered": "accept_underpowered=True",
-}
+_SAID_HERE = {"--update": "pytest --quantdrift-update", "--accept-underpowered": "accept_underpowered=True"}
 """Options of `quantdrift gate` in its sentences, and what stands for them in pytest."""
 
 
@@ -454,9 +428,7 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     lines = [head, *body]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
-        "  "
-        + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
     ]
 
 
@@ -482,14 +454,7 @@ def judged(drift: Drift, question: Question) -> GateResult:
         rules = tuple(rule for rule in rules if not rule.compares)
         if not rules:
             return _nothing_to_judge(drift, question)
-    return gate(
-        drift.target,
-        rules,
-        question.baseline,
-        slices=question.slices,
-        alpha=question.alpha,
-        n_worst=_WORST,
-    )
+    return gate(drift.target, rules, question.baseline, slices=question.slices, alpha=question.alpha, n_worst=_WORST)
 
 
 def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> GateResult:
@@ -516,9 +481,7 @@ def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> Ga
         return result
     if accepted:
         told = headline_of(result, accept_underpowered=True)
-        warnings.warn(
-            clean(f"{drift.spec} on {drift.data}: {told}"), UnderpoweredWarning, stacklevel=3
-        )
+        warnings.warn(clean(f"{drift.spec} on {drift.data}: {told}"), UnderpoweredWarning, stacklevel=3)
         return result
     raise AssertionError(failure_text(result))
 

@@ -35,16 +35,6 @@ from quantdrift.spec import Spec, Versus, is_endpoint, parse_pair
 from quantdrift_pytest.drift import Drift
 from quantdrift_pytest.session import Measuring, Session, read_settings
 
-__all__ = [
-    "Identity",
-    "content_digest",
-    "digest_of_json",
-    "identify",
-    "looks",
-    "measured",
-    "read_data",
-]
-
 # --- Digests of files and folders by their content; what has not been touched is read once --------
 
 
@@ -115,9 +105,7 @@ def _of_file(file: Path) -> str:
 # --- The data that a test names: a folder from the rootdir, or a task -----------------------------
 
 
-def read_data(
-    session: Session, *, data: str | PathLike[str] | None, task: str | None, split: str
-) -> Dataset:
+def read_data(session: Session, *, data: str | PathLike[str] | None, task: str | None, split: str) -> Dataset:
     """The data, read once per session as long as the files stay as they are.
 
     Args:
@@ -133,9 +121,7 @@ def read_data(
     """
     if (data is None) == (task is None):
         got = "neither" if data is None else "both"
-        raise pytest.UsageError(
-            'expected either data="FOLDER" or task="NAME" (quantdrift list tasks); got ' + got
-        )
+        raise pytest.UsageError('expected either data="FOLDER" or task="NAME" (quantdrift list tasks); got ' + got)
     if data is None:
         assert task is not None  # one of the two is given
         name: tuple[object, ...] = ("task", task)
@@ -334,9 +320,7 @@ def _said(note: Path) -> str | None:
         return None
 
 
-def _measure(
-    pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, *, anew: bool
-) -> Run:
+def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, *, anew: bool) -> Run:
     with warnings.catch_warnings():
         # a suite may turn warnings into errors; those of libraries that load are not its business
         warnings.simplefilter("ignore")
@@ -349,9 +333,7 @@ def _measure(
             pair,
             dataset,
             out=path,
-            settings=Settings(
-                k=how.k, batch_size=how.batch_size, noise_floor=how.noise_floor, seed=how.seed
-            ),
+            settings=Settings(k=how.k, batch_size=how.batch_size, noise_floor=how.noise_floor, seed=how.seed),
             store=EmbeddingStore(None) if anew else default_store(),
             progress=Silent(),
             device=how.device,

@@ -17,8 +17,6 @@ from quantdrift_pytest.session import ASSERTED
 if TYPE_CHECKING:
     from quantdrift_pytest.assertion import Drifts
 
-__all__ = ["drift"]
-
 MARKER = "drift"
 _HELP = (
     "drift(spec, *, data=None, task=None, baseline=None, rules=(), **limits): assert_drift of "
@@ -34,8 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--quantdrift-update",
         action="store_true",
-        help="Write the baselines that tests name, instead of comparing with them; limits still "
-        "hold.",
+        help="Write the baselines that tests name, instead of comparing with them; limits still hold.",
     )
     group.addoption(
         "--quantdrift-no-cache",

@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from quantdrift.datasets.labelled import Dataset
     from quantdrift_pytest.drift import Drift
 
-__all__ = [
-    "ASSERTED",
-    "OURS",
-    "SETTINGS",
-    "Measuring",
-    "Session",
-    "begin",
-    "current",
-    "end",
-    "in_short",
-    "read_settings",
-]
-
 # --- What the plugin knows during one pytest session, and the session that is running -------------
 
 ASSERTED = pytest.StashKey[list[dict[str, Any]]]()

@@ -17,19 +17,6 @@ from quantdrift.errors import DataError, ScoreError, UnsupportedError
 from quantdrift.spec import FULL_BITS
 from quantdrift.statistics import Estimate, mean_estimate, quantile_estimate, rate_estimate
 
-__all__ = [
-    "Gaps",
-    "Point",
-    "Prediction",
-    "budgets",
-    "flip_chances",
-    "flipped",
-    "mean_square_losses",
-    "predict",
-    "predicted_curve",
-    "summary",
-]
-
 # --- predict --------------------------------------------------------------------------------------
 
 _DRAWS = 512
@@ -82,10 +69,7 @@ class Gaps:
             rows: int64, positions.
         """
         return Gaps(
-            gaps=self.gaps[rows],
-            contributions=self.contributions[rows],
-            n_weights=self.n_weights,
-            widths=self.widths,
+            gaps=self.gaps[rows], contributions=self.contributions[rows], n_weights=self.n_weights, widths=self.widths
         )
 
     def bits_per_weight(self, widths: Sequence[int]) -> float:
@@ -167,9 +151,7 @@ def flipped(gaps: NDArray[np.float64], shifts: NDArray[np.float64]) -> NDArray[n
     return crossed
 
 
-def flip_chances(
-    gaps: NDArray[np.float64], parts: NDArray[np.float64], *, seed: int = 0
-) -> NDArray[np.float64]:
+def flip_chances(gaps: NDArray[np.float64], parts: NDArray[np.float64], *, seed: int = 0) -> NDArray[np.float64]:
     """How likely each input flips if every layer's shift is random, of the same mean square.
 
     P(min over contenders of gap_j + sum over layers of z_l c_jl < 0), z_l independent standard
@@ -220,11 +202,7 @@ def predict(measured: Gaps, widths: Sequence[int]) -> Prediction:
 
 
 def summary(
-    flips: NDArray[np.bool_],
-    chances: NDArray[np.float64],
-    shifts: NDArray[np.float64],
-    *,
-    bits_per_weight: float,
+    flips: NDArray[np.bool_], chances: NDArray[np.float64], shifts: NDArray[np.float64], *, bits_per_weight: float
 ) -> Prediction:
     """Rates and median with their intervals, from what is predicted of each input.
 
@@ -297,9 +275,7 @@ def budgets(widths: tuple[int, ...]) -> list[float]:
     return [widths[0] + _STEP * number for number in range(1, n)]
 
 
-def predicted_curve(
-    measured: Gaps, tell: Callable[[int], None] = lambda _steps: None
-) -> list[Point]:
+def predicted_curve(measured: Gaps, tell: Callable[[int], None] = lambda _steps: None) -> list[Point]:
     """Predict every uniform width and every budget in quarters of a bit, with the Pareto front.
 
     Widths that are chosen on an input suit that input: a budget is predicted on either half of the
@@ -373,8 +349,6 @@ def _front(points: list[Point]) -> list[Point]:
 
     def beaten(point: Point) -> bool:
         bits, flips = place(point)
-        return any(
-            b <= bits and f <= flips and (b, f) != (bits, flips) for b, f in map(place, points)
-        )
+        return any(b <= bits and f <= flips and (b, f) != (bits, flips) for b, f in map(place, points))
 
     return [replace(point, on_front=not beaten(point)) for point in points]

@@ -15,40 +15,11 @@ from quantdrift.display import json_text
 from quantdrift.errors import UnknownNameError, UnsupportedError
 from quantdrift.spec import FULL_BITS
 
-__all__ = [
-    "EXPORTERS",
-    "TYPES",
-    "AutoRound",
-    "CompressedTensors",
-    "Exporter",
-    "GPTQModel",
-    "Hqq",
-    "LlamaCpp",
-    "OnnxRuntime",
-    "TorchAO",
-    "anywhere",
-    "as_json",
-    "export_allocation",
-    "exporter",
-    "linear_tag",
-    "node_name",
-    "refuse",
-    "runtime_layers",
-    "some",
-    "tensor_name",
-    "untied",
-    "usage_of",
-    "vllm_cannot",
-    "whole_groups",
-]
-
 # --- The names that runtimes know layers by, from those in an allocation --------------------------
 
 _NUMBERED = re.compile(r"[0-9]+\.(?P<rest>.+)")
 _HOLDERS = ("model.", "auto_model.")
-_NO_MODULE = re.compile(
-    r".*\.(?:gate_up_proj|up_proj|down_proj|weight)\.[0-9]+|(?:.*\.)?(?:in|q|k|v)_proj_weight"
-)
+_NO_MODULE = re.compile(r".*\.(?:gate_up_proj|up_proj|down_proj|weight)\.[0-9]+|(?:.*\.)?(?:in|q|k|v)_proj_weight")
 """A matrix in a stack of experts, and the input projections that attention keeps itself."""
 _SHOWN = 3
 
@@ -82,8 +53,7 @@ def runtime_layers(allocation: Allocation) -> tuple[AllocatedLayer, ...]:
     names = [layer.name for layer in inside]
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise UnsupportedError(
-            f"{some(twice)}: in more than one of the model's modules; expected an allocation of "
-            "one transformers model"
+            f"{some(twice)}: in more than one of the model's modules; expected an allocation of one transformers model"
         )
     if parts := [name for name in names if _NO_MODULE.fullmatch(name)]:
         raise UnsupportedError(
@@ -247,8 +217,7 @@ def whole_groups(layers: Sequence[AllocatedLayer], group_size: int | None, *, wh
     if short:
         refuse(
             short,
-            f"{who} needs input widths that groups of {group_size} divide; the first has "
-            f"{short[0].shape[1]}",
+            f"{who} needs input widths that groups of {group_size} divide; the first has {short[0].shape[1]}",
             "allocate with a group size that does, or leave the layers out with --keep",
         )
 
@@ -304,11 +273,7 @@ class AutoRound:
 
     def check(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> None:
         """Refuse shapes that AutoRound passes over."""
-        odd = [
-            layer
-            for layer in layers
-            if layer.width != FULL_BITS and any(size % _SHAPES_OF for size in layer.shape)
-        ]
+        odd = [layer for layer in layers if layer.width != FULL_BITS and any(size % _SHAPES_OF for size in layer.shape)]
         if odd:
             refuse(
                 odd,
@@ -391,14 +356,7 @@ class CompressedTensors:
 def _weights(width: int, group_size: int | None) -> dict[str, object]:
     size = {"strategy": "channel"} if group_size is None else {"strategy": "group"}
     grouped = {} if group_size is None else {"group_size": group_size}
-    return {
-        "num_bits": width,
-        "type": "int",
-        "symmetric": True,
-        "dynamic": False,
-        **size,
-        **grouped,
-    }
+    return {"num_bits": width, "type": "int", "symmetric": True, "dynamic": False, **size, **grouped}
 
 
 # --- GPTQModel: the arguments of its QuantizeConfig, widths of layers under `dynamic` -------------
@@ -440,8 +398,7 @@ class GPTQModel:
         if group_size is not None and group_size not in _GROUP_SIZES:
             refuse(
                 layers,
-                f"gptqmodel has groups of {', '.join(map(str, _GROUP_SIZES))} and whole channels, "
-                f"not of {group_size}",
+                f"gptqmodel has groups of {', '.join(map(str, _GROUP_SIZES))} and whole channels, not of {group_size}",
                 "allocate with one of these, such as -g128 or -channel",
             )
 
@@ -512,19 +469,13 @@ class Hqq:
         kinds: dict[str, list[AllocatedLayer]] = {}
         for layer in layers:
             kinds.setdefault(linear_tag(layer.name), []).append(layer)
-        mixed = {
-            tag: members
-            for tag, members in kinds.items()
-            if len({member.width for member in members}) > 1
-        }
+        mixed = {tag: members for tag, members in kinds.items() if len({member.width for member in members}) > 1}
         for tag, members in mixed.items():
             other = next(member for member in members if member.width != members[0].width)
             refuse(
                 [members[0], other],
                 f"HqqConfig has one setting for {tag} in all blocks"
-                + (
-                    f", and so for {len(mixed) - 1} other kinds of layers" if len(mixed) > 1 else ""
-                ),
+                + (f", and so for {len(mixed) - 1} other kinds of layers" if len(mixed) > 1 else ""),
                 "give the kinds one width each with --keep '*.KIND=BITS', or use a format that "
                 "tells blocks apart (gptqmodel, torchao)",
             )
@@ -670,7 +621,7 @@ class LlamaCpp:
         return [
             f"llama.cpp's types take {taken:.2f} bits per weight here, scales included, where the "
             f"widths are {asked:.2f} without; their groups are their own, and token embeddings "
-            "follow the last argument",
+            "follow the last argument"
         ]
 
 
@@ -746,9 +697,7 @@ class OnnxRuntime:
         nodes = [layer for layer in layers if not _ONE_VECTOR.fullmatch(layer.name)]
         return as_json(
             {
-                "nodes_to_exclude": [
-                    node_name(layer.name) for layer in nodes if layer.width == FULL_BITS
-                ],
+                "nodes_to_exclude": [node_name(layer.name) for layer in nodes if layer.width == FULL_BITS],
                 "customized_weight_config": {
                     node_name(layer.name): {"bits": layer.width, **setting}
                     for layer in nodes
@@ -761,7 +710,7 @@ class OnnxRuntime:
         """Whose names of nodes they are."""
         notes = [
             "nodes are named as optimum's exporter names them; a node of another name would be "
-            "quantized to 4 bits without a word, so compare with the graph",
+            "quantized to 4 bits without a word, so compare with the graph"
         ]
         quantized = [layer.name for layer in layers if layer.width != FULL_BITS]
         if gemm := [name for name in quantized if _ONE_VECTOR.fullmatch(name)]:
@@ -812,9 +761,7 @@ class TorchAO:
         """A JSON object for torchao.core.config.config_from_dict."""
         names = [layer.name for layer in layers]
         configs = {
-            f"re:{anywhere(layer.name, names)}": (
-                None if layer.width == FULL_BITS else _intx(layer.width, group_size)
-            )
+            f"re:{anywhere(layer.name, names)}": (None if layer.width == FULL_BITS else _intx(layer.width, group_size))
             for layer in layers
         }
         return as_json(_object("FqnToConfig", 1, {"fqn_to_config": configs}))
@@ -826,9 +773,7 @@ class TorchAO:
 
 def _intx(width: int, group_size: int | None) -> dict[str, object]:
     granularity = (
-        _object("PerAxis", 1, {"axis": 0})
-        if group_size is None
-        else _object("PerGroup", 1, {"group_size": group_size})
+        _object("PerAxis", 1, {"axis": 0}) if group_size is None else _object("PerGroup", 1, {"group_size": group_size})
     )
     return _object(
         "IntxWeightOnlyConfig",

@@ -20,20 +20,6 @@ from quantdrift.errors import DataError, SpecError, nearest
 from quantdrift.records import DIGEST, check_seal, read_json, refuse_other, sealed, write_text
 from quantdrift.spec import DEFAULT_QUANTIZER, POSSIBLE_BITS, QUANTIZERS
 
-__all__ = [
-    "AllocatedLayer",
-    "Allocation",
-    "SettingValue",
-    "allocation_of",
-    "can_be_named",
-    "check_fits",
-    "check_place",
-    "digest",
-    "read_allocation",
-    "scheme_of",
-    "write_allocation",
-]
-
 # --- An allocation: which layer gets how many bits, how that was found, and for which weights -----
 
 SettingValue = str | int | float | bool | None
@@ -131,10 +117,7 @@ class Allocation:
             )
         spent = self.bits_per_weight
         if spent is not None and spent > self.budget and not self.edited:
-            raise DataError(
-                f"the layers take {spent} bits per weight; expected at most the budget of "
-                f"{self.budget}"
-            )
+            raise DataError(f"the layers take {spent} bits per weight; expected at most the budget of {self.budget}")
 
     @property
     def width_of(self) -> dict[str, int]:
@@ -161,11 +144,7 @@ class Allocation:
     @property
     def loss(self) -> float:
         """Sum of the losses at the widths that the layers have."""
-        return math.fsum(
-            layer.loss[self.widths.index(layer.width)]
-            for layer in self.layers
-            if layer.loss is not None
-        )
+        return math.fsum(layer.loss[self.widths.index(layer.width)] for layer in self.layers if layer.loss is not None)
 
     @property
     def gap(self) -> float | None:
@@ -274,10 +253,7 @@ _SCALARS: _Kind = (
     "an object of texts, numbers, true, false or null",
     lambda value: (
         isinstance(value, dict)
-        and all(
-            part is None or isinstance(part, str | bool) or _is_number(part)
-            for part in value.values()
-        )
+        and all(part is None or isinstance(part, str | bool) or _is_number(part) for part in value.values())
     ),
 )
 _FIELDS: dict[str, dict[str, _Kind]] = {
@@ -290,10 +266,7 @@ _FIELDS: dict[str, dict[str, _Kind]] = {
         "model": _OBJECT,
         "scheme": _OBJECT,
         "criterion": _OBJECT,
-        "widths": (
-            "a list of whole numbers, one at least",
-            lambda value: _is_list(value, _is_whole) and value != [],
-        ),
+        "widths": ("a list of whole numbers, one at least", lambda value: _is_list(value, _is_whole) and value != []),
         "budget": _NUMBER,
         "solver": _OBJECT,
         "bits_per_weight": _OBJECT,
@@ -318,11 +291,7 @@ _FIELDS: dict[str, dict[str, _Kind]] = {
         "bound": _or_null(_NUMBER),
         "gap": _or_null(("a number", _is_number)),
     },
-    "bits_per_weight": {
-        "allocated": _or_null(_NUMBER),
-        "linear": _NUMBER,
-        "all_parameters": _NUMBER,
-    },
+    "bits_per_weight": {"allocated": _or_null(_NUMBER), "linear": _NUMBER, "all_parameters": _NUMBER},
     "others": {"n_parameters": _WHOLE, "bits": _WHOLE},
 }
 _LAYER: dict[str, _Kind] = {
@@ -372,10 +341,7 @@ def allocation_of(content: dict[str, Any]) -> Allocation:
         method=solver["method"],
         status=solver["status"],
         bound=None if solver["bound"] is None else float(solver["bound"]),
-        layers=tuple(
-            _layer(layer, f"layers[{number}]", widths)
-            for number, layer in enumerate(content["layers"])
-        ),
+        layers=tuple(_layer(layer, f"layers[{number}]", widths) for number, layer in enumerate(content["layers"])),
         n_others=content["others"]["n_parameters"],
         others_bits=content["others"]["bits"],
         edited=True,
@@ -391,8 +357,7 @@ def _layer(content: dict[str, Any], where: str, widths: tuple[int, ...]) -> Allo
     out_features, in_features = content["shape"]
     if content["n_weights"] != out_features * in_features:
         raise DataError(
-            f"{where}.n_weights: expected {out_features * in_features}, as the shape has, got "
-            f"{content['n_weights']}"
+            f"{where}.n_weights: expected {out_features * in_features}, as the shape has, got {content['n_weights']}"
         )
     if content["loss"] is not None:
         _check(content["loss"], f"{where}.loss", {str(width): _NUMBER for width in widths})
@@ -400,9 +365,7 @@ def _layer(content: dict[str, Any], where: str, widths: tuple[int, ...]) -> Allo
         name=content["name"],
         shape=(out_features, in_features),
         width=content["width"],
-        loss=None
-        if content["loss"] is None
-        else tuple(float(content["loss"][str(width)]) for width in widths),
+        loss=None if content["loss"] is None else tuple(float(content["loss"][str(width)]) for width in widths),
         unit=content["unit"],
     )
 
@@ -420,9 +383,7 @@ def _check(content: dict[str, Any], where: str, fields: Mapping[str, _Kind]) -> 
     if extra := [name for name in content if name not in fields]:
         meant = nearest(extra[0], fields)
         hint = f"; did you mean {' or '.join(meant)}?" if meant else "."
-        raise DataError(
-            f"{prefix}{extra[0]} is not known{hint} Expected {', '.join(fields)} and nothing else."
-        )
+        raise DataError(f"{prefix}{extra[0]} is not known{hint} Expected {', '.join(fields)} and nothing else.")
 
 
 # --- allocation.json: one layer a line, readable, and checked in full when it is read -------------
@@ -470,9 +431,7 @@ def read_allocation(path: Path) -> Allocation:
     try:
         content = read_json(path, once=True, finite=True)
     except OSError as error:
-        raise DataError(
-            f"expected an allocation in {path}, which cannot be read: {error}"
-        ) from error
+        raise DataError(f"expected an allocation in {path}, which cannot be read: {error}") from error
     except ValueError as error:
         raise DataError(f"{path} is damaged, expected an allocation: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -540,16 +499,10 @@ def _text(allocation: Allocation) -> str:
     """The file: what has parts, a line for each of them; each layer on one."""
     lines = []
     for key, value in _content(allocation).items():
-        parts = (
-            [f"    {_json(name)}: {_json(part)}" for name, part in value.items()]
-            if isinstance(value, dict)
-            else []
-        )
+        parts = [f"    {_json(name)}: {_json(part)}" for name, part in value.items()] if isinstance(value, dict) else []
         text = "{\n" + ",\n".join(parts) + "\n  }" if parts else _json(value)
         lines.append(f"  {_json(key)}: {text}")
-    layers = ",\n".join(
-        "    " + _json(_layer_content(layer, allocation.widths)) for layer in allocation.layers
-    )
+    layers = ",\n".join("    " + _json(_layer_content(layer, allocation.widths)) for layer in allocation.layers)
     lines.append(f'  "layers": [\n{layers}\n  ]')
     digest = sealed(json.loads("{" + ",".join(lines) + "}"))[DIGEST]
     lines.append(f'  "{DIGEST}": "{digest}"')

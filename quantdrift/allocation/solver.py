@@ -17,27 +17,6 @@ from numpy.typing import NDArray
 from quantdrift.errors import ScoreError, SpecError, UnknownNameError, UnsupportedError, nearest
 from quantdrift.spec import FULL_BITS, MAX_BITS, MIN_BITS, POSSIBLE_BITS, Scheme, error_at
 
-__all__ = [
-    "DEFAULT_QUERIES",
-    "DEPTH",
-    "FUSED",
-    "METHODS",
-    "OPTIMAL",
-    "Best",
-    "Choices",
-    "PreStepSettings",
-    "Solution",
-    "excluded",
-    "greedy",
-    "knapsack",
-    "lower_bound",
-    "runtime_units",
-    "settings_of",
-    "solve",
-    "spend_rest",
-    "total_loss",
-]
-
 # --- greedy ---------------------------------------------------------------------------------------
 
 
@@ -88,13 +67,9 @@ def greedy(choices: Choices) -> tuple[NDArray[np.int64], Fraction]:
     Source: section 5.1 and the appendix on allocation criteria; Dantzig's bound.
     """
     steps: list[tuple[float, int, int, int]] = []
-    for unit, (losses, bits) in enumerate(
-        zip(choices.losses.tolist(), choices.bits.tolist(), strict=True)
-    ):
+    for unit, (losses, bits) in enumerate(zip(choices.losses.tolist(), choices.bits.tolist(), strict=True)):
         corners = _lower_hull(losses, bits)
-        steps += [
-            (_fall(losses, bits, low, high), unit, low, high) for low, high in pairwise(corners)
-        ]
+        steps += [(_fall(losses, bits, low, high), unit, low, high) for low, high in pairwise(corners)]
     steps.sort(key=lambda step: -step[0])  # stable: ties stay in the order of definition
     levels = np.zeros(len(choices.losses), dtype=np.int64)
     left = choices.capacity
@@ -217,11 +192,7 @@ def knapsack(choices: Choices, *, time_limit: float) -> Best:
         time_limit: seconds; then the best so far is returned, with the bound so far. Only there can
             the result depend on the machine.
     """
-    from scipy.optimize import (  # noqa: PLC0415 -- scipy.optimize takes long to import
-        Bounds,
-        LinearConstraint,
-        milp,
-    )
+    from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 -- scipy.optimize takes long to import
     from scipy.sparse import csr_array, eye_array, kron  # noqa: PLC0415 -- as above
 
     levels, price = greedy(choices)
@@ -239,9 +210,7 @@ def knapsack(choices: Choices, *, time_limit: float) -> Best:
         bounds=Bounds(0, 1),
         constraints=[
             LinearConstraint(csr_array(one_each), 1, 1),
-            LinearConstraint(
-                (choices.bits // factor).reshape(1, -1), ub=choices.capacity // factor
-            ),
+            LinearConstraint((choices.bits // factor).reshape(1, -1), ub=choices.capacity // factor),
         ],
         options={"time_limit": time_limit, "mip_rel_gap": 0.0},
     )
@@ -375,9 +344,7 @@ def solve(
 def _check_widths(widths: tuple[int, ...], budget: float) -> None:
     whole = all(isinstance(width, int) and width >= 1 for width in widths)
     if not widths or not whole or sorted(set(widths)) != list(widths):
-        raise UnsupportedError(
-            f"expected widths as whole numbers of bits in ascending order, got {widths!r}"
-        )
+        raise UnsupportedError(f"expected widths as whole numbers of bits in ascending order, got {widths!r}")
     if not widths[0] <= budget <= widths[-1]:
         raise UnsupportedError(
             f"a budget of {budget} bits per weight cannot be met with widths of "
@@ -402,8 +369,7 @@ def _checked(
         )
     if not (np.issubdtype(counts.dtype, np.integer) and np.issubdtype(numbers.dtype, np.integer)):
         raise ScoreError(
-            "expected whole numbers for weights and units, got arrays of "
-            f"{counts.dtype} and {numbers.dtype}"
+            f"expected whole numbers for weights and units, got arrays of {counts.dtype} and {numbers.dtype}"
         )
     if counts.min() < 1:
         raise ScoreError(f"layer {int(counts.argmin())} has {counts.min()} weights; expected some")
@@ -447,9 +413,7 @@ FUSED: tuple[tuple[str, ...], ...] = (
 _FIRST = {part: parts[0] for parts in FUSED for part in parts}
 _EXPERT_OF_LIST = re.compile(r"(?P<stack>(?:.*\.)?experts)\.(?:expert_)?[0-9]+(?:\..+)?")
 """A module for each expert: mlp.experts.3.gate_proj."""
-_EXPERT_OF_STACK = re.compile(
-    r"(?P<module>.+)\.(?:(?:gate_up_proj|up_proj|down_proj)|(?P<weight>weight))\.[0-9]+"
-)
+_EXPERT_OF_STACK = re.compile(r"(?P<module>.+)\.(?:(?:gate_up_proj|up_proj|down_proj)|(?P<weight>weight))\.[0-9]+")
 
 """One parameter for all experts, as `find_linears` names its parts: mlp.experts.down_proj.3."""
 _STACKS = (".input_linear", ".output_linear")
@@ -471,9 +435,7 @@ def runtime_units(names: Sequence[str]) -> NDArray[np.int64]:
         int64 [n_layers], from 0 in the order in which units first occur.
     """
     numbers: dict[tuple[str, str], int] = {}
-    return np.array(
-        [numbers.setdefault(_unit(name), len(numbers)) for name in names], dtype=np.int64
-    )
+    return np.array([numbers.setdefault(_unit(name), len(numbers)) for name in names], dtype=np.int64)
 
 
 def excluded(
@@ -577,8 +539,7 @@ def _check_units(names: Sequence[str], units: NDArray[np.int64], kept: Mapping[s
                 for layer, width in ((other, kept.get(other)), (name, kept.get(name)))
             ]
             raise UnsupportedError(
-                f"two layers are tied to one width, but {' and '.join(states)}; leave out both, "
-                "or do not tie layers"
+                f"two layers are tied to one width, but {' and '.join(states)}; leave out both, or do not tie layers"
             )
 
 

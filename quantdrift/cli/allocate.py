@@ -25,8 +25,6 @@ from quantdrift.spec import ALLOCATION_KEYS, FULL_BITS, Scheme, Spec, parse
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Allocated
 
-__all__ = ["AllocateOptions", "allocate_command"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateOptions(ModelOptions):
@@ -68,11 +66,7 @@ def allocate_command(options: AllocateOptions) -> None:
     except KeyboardInterrupt:
         written = _state(options.out) != before
         what = f"{options.out} is written" if written else f"{options.out} was not written"
-        kept = (
-            "; what was measured is kept, and the same command goes on"
-            if options.store.root
-            else ""
-        )
+        kept = "; what was measured is kept, and the same command goes on" if options.store.root else ""
         raise Interrupted(what + kept) from None
     if options.json_output:
         print_json(_json(done, options.out))
@@ -95,8 +89,7 @@ def _keep(texts: Sequence[str]) -> dict[str, int]:
         pattern, width = _kept(text)
         if keep.setdefault(pattern, width) != width:
             raise QuantDriftError(
-                f"--keep {pattern} is given with {keep[pattern]} bits and with {width}; expected "
-                "one of them"
+                f"--keep {pattern} is given with {keep[pattern]} bits and with {width}; expected one of them"
             )
     return keep
 
@@ -123,18 +116,12 @@ def _print(done: Allocated, spec: Spec, options: AllocateOptions) -> None:
     out.print(headed(options.spec, f": {allocation.criterion}, {source}"), soft_wrap=True)
     out.print(_layers(allocation))
     free = [layer for layer in allocation.layers if layer.loss is not None]
-    counts = ", ".join(
-        f"{sum(layer.width == width for layer in free)} at {width} bits"
-        for width in allocation.widths
-    )
+    counts = ", ".join(f"{sum(layer.width == width for layer in free)} at {width} bits" for width in allocation.widths)
     say(
         f"{len(allocation.layers)} linear layers, {counts}: {allocation.bits_per_weight:.3f} bits "
         f"per weight of at most {allocation.budget:g}"
     )
-    say(
-        f"{allocation.all_parameters_bits:.2f} bits over all parameters, scales and token "
-        "embeddings included"
-    )
+    say(f"{allocation.all_parameters_bits:.2f} bits over all parameters, scales and token embeddings included")
     if allocation.bound and allocation.loss > allocation.bound:
         above = allocation.loss / allocation.bound - 1
         say(f"at most {100 * above:.1f} % above the least loss there is")
@@ -184,9 +171,7 @@ def _layers(allocation: Allocation) -> Table:
         for column in range(len(allocation.widths) - 1)
     ]
     for layer in allocation.layers:
-        table.add_row(
-            clean(layer.name), f"{layer.n_weights:,}", *_shares(layer, totals), f"{layer.width}"
-        )
+        table.add_row(clean(layer.name), f"{layer.n_weights:,}", *_shares(layer, totals), f"{layer.width}")
     return table
 
 

@@ -11,8 +11,6 @@ import typer
 from quantdrift import __version__
 from quantdrift.errors import QuantDriftError
 
-__all__ = ["app", "refuse_unquoted"]
-
 app = typer.Typer(
     name="quantdrift",
     no_args_is_help=True,
@@ -42,8 +40,7 @@ def refuse_unquoted(arguments: Sequence[str]) -> None:
         if word == "vs" and not before.startswith("-") and not after.startswith("-"):
             quoted = [*arguments[:at], f"{before} vs {after}", *arguments[at + 3 :]]
             raise QuantDriftError(
-                "a pair of two models is one argument, so it takes quotes: "
-                f"quantdrift {shlex.join(quoted)}"
+                f"a pair of two models is one argument, so it takes quotes: quantdrift {shlex.join(quoted)}"
             )
 
 
@@ -56,10 +53,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_version, is_eager=True, help="Show the version and exit."
-        ),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass

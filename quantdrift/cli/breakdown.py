@@ -17,19 +17,11 @@ from quantdrift.metrics import Metric, parse_metric
 from quantdrift.metrics.relevance import judged
 from quantdrift.runs import Run, find_runs, refuse_copies
 
-__all__ = ["breakdown_command"]
-
 DEFAULT = ("flip@1", "harm", "benefit")
 
 
 def breakdown_command(
-    paths: Sequence[Path],
-    *,
-    by: str,
-    names: Sequence[str],
-    edges: str | None,
-    json_output: bool,
-    markdown: bool,
+    paths: Sequence[Path], *, by: str, names: Sequence[str], edges: str | None, json_output: bool, markdown: bool
 ) -> None:
     """Print one row per bucket, over the inputs of all runs.
 
@@ -60,10 +52,7 @@ def breakdown_command(
         [
             _range(bucket),
             f"{bucket.n:,}",
-            *(
-                cell(metric, estimate)
-                for metric, estimate in zip(metrics, bucket.estimates.values(), strict=True)
-            ),
+            *(cell(metric, estimate) for metric, estimate in zip(metrics, bucket.estimates.values(), strict=True)),
         ]
         for bucket in buckets
     ]
@@ -81,25 +70,19 @@ def breakdown_command(
 
 
 def _notes(
-    runs: Sequence[Run],
-    group: Sequence[Evidence],
-    buckets: Sequence[Bucket],
-    metrics: Sequence[Metric],
+    runs: Sequence[Run], group: Sequence[Evidence], buckets: Sequence[Bucket], metrics: Sequence[Metric]
 ) -> list[str]:
     """What to know before reading the table."""
     notes = []
     outside = sum(one.n_inputs for one in group) - sum(bucket.n for bucket in buckets)
     if outside:
         notes.append(
-            f"{outside:,} inputs are in no bucket: below the first edge, or without a value of "
-            f"{buckets[0].where.by}."
+            f"{outside:,} inputs are in no bucket: below the first edge, or without a value of {buckets[0].where.by}."
         )
     labelled = [str(metric) for metric in metrics if metric.family.needs_labels]
     unjudged = sum(int((~judged(one)).sum()) for one in group)
     if labelled and unjudged:
-        notes.append(
-            f"{unjudged:,} inputs without a relevance judgement are in no {' or '.join(labelled)}."
-        )
+        notes.append(f"{unjudged:,} inputs without a relevance judgement are in no {' or '.join(labelled)}.")
     corpora = [run.record["data"].get("fingerprint") or run.path for run in runs]
     if len(set(corpora)) < len(corpora):
         notes.append(
@@ -113,9 +96,7 @@ def _edges(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise QuantDriftError(
-            f"expected numbers separated by commas, e.g. --edges 0,0.1,1; got {text!r}"
-        ) from None
+        raise QuantDriftError(f"expected numbers separated by commas, e.g. --edges 0,0.1,1; got {text!r}") from None
 
 
 def _range(bucket: Bucket) -> str:
@@ -142,9 +123,7 @@ def _json(paths: list[str], by: str, buckets: Sequence[Bucket]) -> dict[str, obj
                 "low": bucket.where.low,
                 "high": None if math.isinf(bucket.where.high) else bucket.where.high,
                 "n": bucket.n,
-                "metrics": {
-                    name: estimate.to_json() for name, estimate in bucket.estimates.items()
-                },
+                "metrics": {name: estimate.to_json() for name, estimate in bucket.estimates.items()},
             }
             for bucket in buckets
         ],

@@ -14,8 +14,6 @@ from quantdrift.display import shown
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.records import hold
 
-__all__ = ["cache_command"]
-
 _KEY = "(?P<shelf>[0-9a-f]{2})/(?P=shelf)[0-9a-f]{38}"
 _PRINT = "[0-9a-f]{32}"
 KINDS = {

@@ -20,19 +20,11 @@ from quantdrift.runs import Run, find_runs
 from quantdrift.trust.certify import ALPHAS, Certificate, Certified, Spread, certify
 from quantdrift.trust.check import FORMAT, StabilityCheck
 
-__all__ = ["certify_command"]
-
 HEAD = ("level", "statistic", "accepted", "accepted and changed", "changed, of those", "threshold")
 
-NO_CONFIDENCE = (
-    "msp and entropy are left out: they are of class probabilities, and this run ranks by "
-    "similarities."
-)
+NO_CONFIDENCE = "msp and entropy are left out: they are of class probabilities, and this run ranks by similarities."
 TWO = 2
-TWO_CLASSES = (
-    "With two classes gap, msp and entropy order the inputs alike: their rows differ in the "
-    "threshold only."
-)
+TWO_CLASSES = "With two classes gap, msp and entropy order the inputs alike: their rows differ in the threshold only."
 LIKENESS = (
     "The guarantee covers answers that are accepted and changed, for inputs like these: from the "
     "same source, in the same mix."
@@ -90,20 +82,11 @@ def certify_command(
     levels, listed = tuple(dict.fromkeys(alphas)) or ALPHAS, []
     for run in runs:
         evidence = run.evidence()
-        found = certify(
-            evidence,
-            levels,
-            asked or _allowed(evidence),
-            n_splits=splits,
-            share=share,
-            seed=seed,
-        )
+        found = certify(evidence, levels, asked or _allowed(evidence), n_splits=splits, share=share, seed=seed)
         entry: dict[str, Any] = {"path": str(run.path), **_named(run), **found.to_json()}
         stored = None
         if save is not None:
-            stored = StabilityCheck.calibrate(
-                evidence, alpha=levels[0], statistic=(asked or ("S",))[0], on=run.record
-            )
+            stored = StabilityCheck.calibrate(evidence, alpha=levels[0], statistic=(asked or ("S",))[0], on=run.record)
             stored.save(save)
             entry["saved"] = str(save)
         listed.append(entry)
@@ -127,9 +110,7 @@ def _refuse_several(n_runs: int, n_alphas: int, n_statistics: int) -> None:
         got = f"one level, not {n_alphas}" if n_alphas else "one level"
         raise QuantDriftError(f"--save stores one check; give {got}, e.g. --alpha 0.05")
     if n_statistics > 1:
-        raise QuantDriftError(
-            f"--save stores one check; give one statistic, not {n_statistics}, e.g. --statistic S"
-        )
+        raise QuantDriftError(f"--save stores one check; give one statistic, not {n_statistics}, e.g. --statistic S")
 
 
 def _allowed(evidence: Evidence) -> tuple[Statistic, ...]:
@@ -234,7 +215,4 @@ def _saved(check: StabilityCheck, path: Path) -> str:
     where = f"{looked_at} is {sign} {check.threshold:.6g}"
     if check.statistic == "entropy" and math.isfinite(check.threshold):  # minus the entropy
         where = f"its entropy is below {-check.threshold + 0.0:.6g} nats"
-    return (
-        f"Saved to {path}, calibrated on all {check.n_calibration:,} inputs: an answer is accepted "
-        f"where {where}."
-    )
+    return f"Saved to {path}, calibrated on all {check.n_calibration:,} inputs: an answer is accepted where {where}."

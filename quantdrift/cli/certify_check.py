@@ -15,8 +15,6 @@ from quantdrift.runs import Run
 from quantdrift.statistics import Estimate
 from quantdrift.trust.check import Applied, StabilityCheck, apply_check
 
-__all__ = ["apply_stored"]
-
 SHOWN = 3
 """Names of data in the title; more are counted."""
 
@@ -39,20 +37,10 @@ def apply_stored(path: Path, runs: Sequence[Run], *, json_output: bool, markdown
     applied = [(run, _applied(check, run)) for run in runs]
     if json_output:
         listed = [
-            {
-                "path": str(run.path),
-                "spec": run.record.get("spec"),
-                "data": _data(run),
-                **found.to_json(),
-            }
+            {"path": str(run.path), "spec": run.record.get("spec"), "data": _data(run), **found.to_json()}
             for run, found in applied
         ]
-        named = {
-            "path": str(path),
-            "alpha": check.alpha,
-            "statistic": check.statistic,
-            "data": check.origin.data,
-        }
+        named = {"path": str(path), "alpha": check.alpha, "statistic": check.statistic, "data": check.origin.data}
         print_json({"check": named, "runs": listed})
         return
     title = _title(path, check, runs)
@@ -104,9 +92,7 @@ def _title(path: Path, check: StabilityCheck, runs: Sequence[Run]) -> str:
 def _cell(estimate: Estimate, digits: int) -> str:
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return "-"
-    value, low, high = (
-        f"{100 * part:.{digits}f}" for part in (estimate.value, estimate.low, estimate.high)
-    )
+    value, low, high = (f"{100 * part:.{digits}f}" for part in (estimate.value, estimate.low, estimate.high))
     return f"{value} % ({low} to {high})"
 
 

@@ -8,16 +8,7 @@ from typing import Annotated
 import typer
 
 from quantdrift.cli.app import app
-from quantdrift.cli.commands_models import (
-    BatchSize,
-    Cache,
-    Data,
-    Device,
-    Quiet,
-    Revision,
-    Split,
-    Task,
-)
+from quantdrift.cli.commands_models import BatchSize, Cache, Data, Device, Quiet, Revision, Split, Task
 
 __all__: list[str] = []
 
@@ -27,8 +18,7 @@ def allocate(  # noqa: PLR0917 -- typer makes options of the parameters
     spec: Annotated[
         str,
         typer.Argument(
-            help="Model, average bits and criterion: minilm@W3.5+gap, or "
-            "minilm@W3-gptq+gap+widths=2,3,4,8",
+            help="Model, average bits and criterion: minilm@W3.5+gap, or minilm@W3-gptq+gap+widths=2,3,4,8",
             metavar="SPEC",
         ),
     ],
@@ -38,18 +28,15 @@ def allocate(  # noqa: PLR0917 -- typer makes options of the parameters
     queries: Annotated[
         Path | None,
         typer.Option(
-            help="Queries without labels, in place of --data: .txt with one a line, or .jsonl "
-            "with a text.",
+            help="Queries without labels, in place of --data: .txt with one a line, or .jsonl with a text.",
             metavar="FILE",
         ),
     ] = None,
     documents: Annotated[
-        Path | None,
-        typer.Option(help="Documents to go with --queries, in the same formats.", metavar="FILE"),
+        Path | None, typer.Option(help="Documents to go with --queries, in the same formats.", metavar="FILE")
     ] = None,
     out: Annotated[
-        Path,
-        typer.Option("-o", "--out", help="File to write; an earlier allocation there is replaced."),
+        Path, typer.Option("-o", "--out", help="File to write; an earlier allocation there is replaced.")
     ] = Path("allocation.json"),
     keep: Annotated[
         list[str] | None,
@@ -61,8 +48,7 @@ def allocate(  # noqa: PLR0917 -- typer makes options of the parameters
         ),
     ] = None,
     check: Annotated[
-        bool,
-        typer.Option(help="Compare with other ways to spend the same bits, on other queries."),
+        bool, typer.Option(help="Compare with other ways to spend the same bits, on other queries.")
     ] = True,
     batch_size: BatchSize = 32,
     device: Device = None,
@@ -86,9 +72,7 @@ def allocate(  # noqa: PLR0917 -- typer makes options of the parameters
     from quantdrift.cli.allocate import AllocateOptions, allocate_command  # noqa: PLC0415 -- torch
     from quantdrift.cli.unlabeled import dataset_for  # noqa: PLC0415 -- as above
 
-    dataset, shown = dataset_for(
-        data=data, task=task, split=split, queries=queries, documents=documents
-    )
+    dataset, shown = dataset_for(data=data, task=task, split=split, queries=queries, documents=documents)
     allocate_command(
         AllocateOptions(
             spec=spec,
@@ -112,8 +96,7 @@ def predict(  # noqa: PLR0917 -- typer makes options of the parameters
     model: Annotated[
         str,
         typer.Argument(
-            help="Model at full precision, without a scheme: minilm, BAAI/bge-small-en-v1.5, "
-            "./my-model",
+            help="Model at full precision, without a scheme: minilm, BAAI/bge-small-en-v1.5, ./my-model",
             metavar="MODEL",
         ),
     ],
@@ -122,22 +105,15 @@ def predict(  # noqa: PLR0917 -- typer makes options of the parameters
     split: Split = "test",
     queries: Annotated[
         Path | None,
-        typer.Option(
-            help="Unlabeled queries instead: .txt with one a line, or .jsonl with a text.",
-            metavar="FILE",
-        ),
+        typer.Option(help="Unlabeled queries instead: .txt with one a line, or .jsonl with a text.", metavar="FILE"),
     ] = None,
     documents: Annotated[
-        Path | None,
-        typer.Option(help="Documents beside --queries, in the same forms.", metavar="FILE"),
+        Path | None, typer.Option(help="Documents beside --queries, in the same forms.", metavar="FILE")
     ] = None,
     widths: Annotated[
-        str,
-        typer.Option(help="Which numbers of bits per weight a layer may get.", metavar="N,N,..."),
+        str, typer.Option(help="Which numbers of bits per weight a layer may get.", metavar="N,N,...")
     ] = "2,3,4,5,6,7,8",
-    group: Annotated[
-        str, typer.Option(help="How many input weights share a scale, or channel.", metavar="N")
-    ] = "128",
+    group: Annotated[str, typer.Option(help="How many input weights share a scale, or channel.", metavar="N")] = "128",
     batch_size: BatchSize = 32,
     device: Device = None,
     revision: Revision = None,
@@ -158,9 +134,7 @@ def predict(  # noqa: PLR0917 -- typer makes options of the parameters
     from quantdrift.cli.predict import PredictOptions, predict_command  # noqa: PLC0415 -- torch
     from quantdrift.cli.unlabeled import dataset_for  # noqa: PLC0415 -- as above
 
-    dataset, shown = dataset_for(
-        data=data, task=task, split=split, queries=queries, documents=documents
-    )
+    dataset, shown = dataset_for(data=data, task=task, split=split, queries=queries, documents=documents)
     predict_command(
         PredictOptions(
             model=model,
@@ -185,14 +159,12 @@ def export(
         str,
         typer.Option(
             "--format",
-            help="gptqmodel, hqq, compressed_tensors, torchao, llama_cpp, autoround or "
-            "onnxruntime.",
+            help="gptqmodel, hqq, compressed_tensors, torchao, llama_cpp, autoround or onnxruntime.",
             metavar="NAME",
         ),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="File to write; standard output if not given."),
+        Path | None, typer.Option("-o", "--out", help="File to write; standard output if not given.")
     ] = None,
 ) -> None:
     """Write the widths of an allocation as a quantization library or a runtime reads them.

@@ -34,12 +34,8 @@ def certify(  # noqa: PLR0917 -- typer makes options of the parameters
             metavar="S|2epsilon|gap|msp|entropy",
         ),
     ] = None,
-    splits: Annotated[
-        int, typer.Option(help="Random splits into calibration and tested inputs.")
-    ] = 20,
-    share: Annotated[
-        float, typer.Option(help="Share of the inputs that sets the threshold.")
-    ] = 0.5,
+    splits: Annotated[int, typer.Option(help="Random splits into calibration and tested inputs.")] = 20,
+    share: Annotated[float, typer.Option(help="Share of the inputs that sets the threshold.")] = 0.5,
     seed: Annotated[int, typer.Option(help="Random seed for the splits.")] = 0,
     save: Annotated[
         Path | None,

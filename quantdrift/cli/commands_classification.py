@@ -8,17 +8,7 @@ from typing import Annotated
 import typer
 
 from quantdrift.cli.app import app
-from quantdrift.cli.options import (
-    SPEC_HELP,
-    BatchSize,
-    Cache,
-    Device,
-    NoiseFloor,
-    NoiseSeed,
-    Quiet,
-    Ranks,
-    Revision,
-)
+from quantdrift.cli.options import SPEC_HELP, BatchSize, Cache, Device, NoiseFloor, NoiseSeed, Quiet, Ranks, Revision
 
 __all__: list[str] = []
 
@@ -34,9 +24,7 @@ def contrast(  # noqa: PLR0917 -- typer makes options of the parameters
             metavar="FOLDER",
         ),
     ],
-    split: Annotated[
-        str, typer.Option(help="The part that is evaluated, and searched.", metavar="NAME")
-    ] = "test",
+    split: Annotated[str, typer.Option(help="The part that is evaluated, and searched.", metavar="NAME")] = "test",
     out: Annotated[
         Path | None,
         typer.Option(

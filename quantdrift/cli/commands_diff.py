@@ -26,9 +26,7 @@ def diff(  # noqa: PLR0917 -- typer makes options of the parameters
             metavar="A",
         ),
     ],
-    b: Annotated[
-        Path, typer.Argument(help="The run asked about, of the candidate; likewise.", metavar="B")
-    ],
+    b: Annotated[Path, typer.Argument(help="The run asked about, of the candidate; likewise.", metavar="B")],
     qrels: Annotated[
         Path | None,
         typer.Option(
@@ -48,10 +46,7 @@ def diff(  # noqa: PLR0917 -- typer makes options of the parameters
         ),
     ] = None,
     changed: Annotated[
-        int,
-        typer.Option(
-            min=0, help="How many of the changed inputs to list, the worst first.", metavar="N"
-        ),
+        int, typer.Option(min=0, help="How many of the changed inputs to list, the worst first.", metavar="N")
     ] = 5,
     common: Annotated[
         bool, typer.Option("--common", help="Compare the inputs that both have; leave out others.")
@@ -65,22 +60,16 @@ def diff(  # noqa: PLR0917 -- typer makes options of the parameters
         ),
     ] = False,
     ignore_identical_ids: Annotated[
-        bool,
-        typer.Option(
-            "--ignore-identical-ids", help="Leave out items that have the name of their query."
-        ),
+        bool, typer.Option("--ignore-identical-ids", help="Leave out items that have the name of their query.")
     ] = False,
     part: Annotated[
         list[str] | None,
         typer.Option(
-            help="Which task, or SUBSET/SPLIT of mteb's predictions; may be repeated. All that "
-            "both have if not given.",
+            help="Which task, or SUBSET/SPLIT of mteb's predictions; may be repeated. All that both have if not given.",
             metavar="NAME",
         ),
     ] = None,
-    k: Annotated[
-        int, typer.Option("-k", "--k", min=1, help="Ranks kept of either list, at most.")
-    ] = 200,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Ranks kept of either list, at most.")] = 200,
     arms: Annotated[
         str,
         typer.Option(
@@ -150,33 +139,18 @@ def show(  # noqa: PLR0917 -- typer makes options of the parameters
             metavar="FOLDER",
         ),
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="A built-in task, in place of --data.", metavar="NAME")
-    ] = None,
+    task: Annotated[str | None, typer.Option(help="A built-in task, in place of --data.", metavar="NAME")] = None,
     kind: Annotated[
-        str,
-        typer.Option(
-            help="harmful (a relevant first answer lost), neutral, beneficial, or all.",
-            metavar="KIND",
-        ),
+        str, typer.Option(help="harmful (a relevant first answer lost), neutral, beneficial, or all.", metavar="KIND")
     ] = "all",
     n: Annotated[
         int | None,
-        typer.Option(
-            "-n", min=0, help="How many, the worst first; 10 if not given, in CSV all.", metavar="N"
-        ),
+        typer.Option("-n", min=0, help="How many, the worst first; 10 if not given, in CSV all.", metavar="N"),
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    k: Annotated[
-        int, typer.Option("-k", "--k", min=1, help="Look at the first K answers, as a set.")
-    ] = 1,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print CSV, with whole texts, for a spreadsheet.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="Write the CSV to this file.", metavar="FILE"),
-    ] = None,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Look at the first K answers, as a set.")] = 1,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with whole texts, for a spreadsheet.")] = False,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the CSV to this file.", metavar="FILE")] = None,
     json_output: AsJson = False,
     markdown: AsMarkdown = False,
 ) -> None:

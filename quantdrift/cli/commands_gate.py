@@ -30,8 +30,6 @@ from quantdrift.cli.options import (
 if TYPE_CHECKING:
     from quantdrift.runs import Run
 
-__all__ = ["GateOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateOptions:
@@ -48,8 +46,7 @@ class GateOptions:
         ),
     ] = None
     candidate: Annotated[
-        Path | None,
-        typer.Argument(help="The finished run of the candidate.", metavar="CANDIDATE"),
+        Path | None, typer.Argument(help="The finished run of the candidate.", metavar="CANDIDATE")
     ] = None
     data: AnyData = None
     task: Task = None
@@ -76,65 +73,45 @@ class GateOptions:
         list[str] | None,
         typer.Option(
             "--slice",
-            help="Inputs that a rule can look at, by patterns on their ids: german=de-*; may be "
-            "repeated.",
+            help="Inputs that a rule can look at, by patterns on their ids: german=de-*; may be repeated.",
             metavar="NAME=PATTERN",
         ),
     ] = None
     alpha: Annotated[
         float | None,
-        typer.Option(
-            help="Accepted chance of a false alarm, over all rules together; 0.05 by default.",
-            metavar="P",
-        ),
+        typer.Option(help="Accepted chance of a false alarm, over all rules together; 0.05 by default.", metavar="P"),
     ] = None
-    update: Annotated[
-        bool, typer.Option("--update", help="Write the baseline from this run; commit it.")
-    ] = False
+    update: Annotated[bool, typer.Option("--update", help="Write the baseline from this run; commit it.")] = False
     accept_underpowered: Annotated[
-        bool,
-        typer.Option(
-            "--accept-underpowered", help="End in success where there are too few inputs to tell."
-        ),
+        bool, typer.Option("--accept-underpowered", help="End in success where there are too few inputs to tell.")
     ] = False
     report: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Write the result too: .md (Markdown), .xml (JUnit) or .json; may be repeated.",
-            metavar="FILE",
+            help="Write the result too: .md (Markdown), .xml (JUnit) or .json; may be repeated.", metavar="FILE"
         ),
     ] = None
-    worst: Annotated[
-        int, typer.Option(min=0, help="How many of the changed inputs to list.", metavar="N")
-    ] = 10
+    worst: Annotated[int, typer.Option(min=0, help="How many of the changed inputs to list.", metavar="N")] = 10
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with [tool.quantdrift.gate]; the nearest pyproject.toml, here or "
-            "above, if not given.",
+            help="TOML file with [tool.quantdrift.gate]; the nearest pyproject.toml, here or above, if not given.",
             metavar="FILE",
         ),
     ] = None
     qrels: Annotated[
-        Path | None,
-        typer.Option(help="Two finished runs: relevance labels, as for diff.", metavar="FILE"),
+        Path | None, typer.Option(help="Two finished runs: relevance labels, as for diff.", metavar="FILE")
     ] = None
     part: Annotated[
-        list[str] | None,
-        typer.Option(help="Two finished runs: which task or subset, as for diff.", metavar="NAME"),
+        list[str] | None, typer.Option(help="Two finished runs: which task or subset, as for diff.", metavar="NAME")
     ] = None
-    common: Annotated[
-        bool, typer.Option("--common", help="Two finished runs: leave out inputs of one only.")
-    ] = False
-    complete: Annotated[
-        bool, typer.Option("--complete", help="Two finished runs: lists hold every scored item.")
-    ] = False
+    common: Annotated[bool, typer.Option("--common", help="Two finished runs: leave out inputs of one only.")] = False
+    complete: Annotated[bool, typer.Option("--complete", help="Two finished runs: lists hold every scored item.")] = (
+        False
+    )
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="A spec: run folder to write; quantdrift-runs/SPEC_on_DATA if not given.",
-            metavar="FOLDER",
-        ),
+        typer.Option(help="A spec: run folder to write; quantdrift-runs/SPEC_on_DATA if not given.", metavar="FOLDER"),
     ] = None
     split: AnySplit = "test"
     shortlist: ShortlistFrom = None

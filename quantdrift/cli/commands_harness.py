@@ -15,11 +15,7 @@ __all__: list[str] = []
 
 @app.command(
     short_help="mteb's own command, without the hook.",
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "help_option_names": [],
-    },
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
 def mteb(context: typer.Context) -> None:
     """Run mteb's own command with quantdrift in it; needs no start-up hook.
@@ -34,11 +30,7 @@ def mteb(context: typer.Context) -> None:
 @app.command(
     name="lm-eval",
     short_help="lm-eval's own command, without the hook.",
-    context_settings={
-        "allow_extra_args": True,
-        "ignore_unknown_options": True,
-        "help_option_names": [],
-    },
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
 )
 def lm_eval(context: typer.Context) -> None:
     """Run lm-eval's own command with quantdrift in it; needs no start-up hook.

@@ -35,9 +35,7 @@ from quantdrift.cli.options import (
 __all__ = ["BatchSize", "Cache", "Data", "Device", "Quiet", "Revision", "Split", "Task"]
 
 
-@app.command(
-    no_args_is_help=True, short_help="Measure MODEL@SCHEME on a corpus, or on labelled inputs."
-)
+@app.command(no_args_is_help=True, short_help="Measure MODEL@SCHEME on a corpus, or on labelled inputs.")
 def run(  # noqa: PLR0917 -- typer makes options of the parameters
     spec: Annotated[str, typer.Argument(help=PAIR_HELP, metavar="SPEC")],
     data: AnyData = None,
@@ -46,8 +44,7 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Run folder to write; an earlier run there is replaced. By default "
-            "quantdrift-runs/SPEC_on_DATA.",
+            help="Run folder to write; an earlier run there is replaced. By default quantdrift-runs/SPEC_on_DATA.",
             metavar="FOLDER",
         ),
     ] = None,
@@ -64,9 +61,7 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
     query_prefix: QueryPrefix = None,
     document_prefix: DocumentPrefix = None,
     cache: Cache = True,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print run.json instead of a table.")
-    ] = False,
+    json_output: Annotated[bool, typer.Option("--json", help="Print run.json instead of a table.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare a model with its quantized self on a corpus, and write a run folder.
@@ -116,9 +111,7 @@ def run(  # noqa: PLR0917 -- typer makes options of the parameters
     )
 
 
-@app.command(
-    name="corpus-size", no_args_is_help=True, short_help="Do more documents change more answers?"
-)
+@app.command(name="corpus-size", no_args_is_help=True, short_help="Do more documents change more answers?")
 def corpus_size(  # noqa: PLR0917 -- typer makes options of the parameters
     spec: SpecText,
     data: Data = None,
@@ -135,24 +128,17 @@ def corpus_size(  # noqa: PLR0917 -- typer makes options of the parameters
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for the run folders, one per size; by default "
-            "quantdrift-runs/SPEC_on_DATA_by_corpus_size.",
+            help="Folder for the run folders, one per size; by default quantdrift-runs/SPEC_on_DATA_by_corpus_size.",
             metavar="FOLDER",
         ),
     ] = None,
     k: Ranks = 200,
     batch_size: BatchSize = 32,
-    noise_floor: Annotated[
-        bool,
-        typer.Option(help="Run the reference a second time at the largest size."),
-    ] = False,
+    noise_floor: Annotated[bool, typer.Option(help="Run the reference a second time at the largest size.")] = False,
     device: Device = None,
     revision: Revision = None,
     seed: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Random seed for drawing the parts of the corpus, and for the noise floor."
-        ),
+        int, typer.Option(min=0, help="Random seed for drawing the parts of the corpus, and for the noise floor.")
     ] = 0,
     cache: Cache = True,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -195,8 +181,7 @@ def quantize(  # noqa: PLR0917 -- typer makes options of the parameters
         str,
         typer.Option(
             "--format",
-            help="safetensors, as sentence-transformers loads it; or onnx, with packed weights "
-            "that onnxruntime runs.",
+            help="safetensors, as sentence-transformers loads it; or onnx, with packed weights that onnxruntime runs.",
             metavar="NAME",
         ),
     ] = "safetensors",
@@ -206,9 +191,7 @@ def quantize(  # noqa: PLR0917 -- typer makes options of the parameters
     batch_size: BatchSize = 32,
     device: Device = None,
     revision: Revision = None,
-    cache: Annotated[
-        bool, typer.Option(help="Keep quantized layers on disk and reuse them in later runs.")
-    ] = True,
+    cache: Annotated[bool, typer.Option(help="Keep quantized layers on disk and reuse them in later runs.")] = True,
     quiet: Quiet = False,
 ) -> None:
     """Quantize a model and save the candidate, so that what is deployed is what was measured.

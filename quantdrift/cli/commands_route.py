@@ -28,15 +28,10 @@ def route(  # noqa: PLR0917 -- typer makes options of the parameters
     percentile: Annotated[
         str | None,
         typer.Option(
-            help="About which percent of the inputs to send to full precision; 10,25,50 by "
-            "default.",
-            metavar="P,P,...",
+            help="About which percent of the inputs to send to full precision; 10,25,50 by default.", metavar="P,P,..."
         ),
     ] = None,
-    share: Annotated[
-        float,
-        typer.Option(help="Share of the inputs that sets the threshold; the rest tests it."),
-    ] = 0.5,
+    share: Annotated[float, typer.Option(help="Share of the inputs that sets the threshold; the rest tests it.")] = 0.5,
     splits: Annotated[int, typer.Option(help="Random splits into those two parts.")] = 20,
     seed: Annotated[int, typer.Option(help="Random seed for the splits.")] = 0,
     speed_up: Annotated[
@@ -67,9 +62,7 @@ def route(  # noqa: PLR0917 -- typer makes options of the parameters
     figure: Annotated[
         Path | None,
         typer.Option(
-            help="Draw corrected answers against cost: .svg, .png or .pdf (needs "
-            "quantdrift[figures]).",
-            metavar="FILE",
+            help="Draw corrected answers against cost: .svg, .png or .pdf (needs quantdrift[figures]).", metavar="FILE"
         ),
     ] = None,
     json_output: AsJson = False,

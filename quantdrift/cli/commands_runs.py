@@ -13,8 +13,7 @@ __all__: list[str] = []
 
 
 Runs = Annotated[
-    list[Path],
-    typer.Argument(help="Run folders, or folders that hold some at any depth.", metavar="RUN..."),
+    list[Path], typer.Argument(help="Run folders, or folders that hold some at any depth.", metavar="RUN...")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")]
@@ -33,9 +32,7 @@ def metrics(
             metavar="NAME",
         ),
     ] = None,
-    per_input: Annotated[
-        bool, typer.Option(help="One row per input instead of the mean or median.")
-    ] = False,
+    per_input: Annotated[bool, typer.Option(help="One row per input instead of the mean or median.")] = False,
     json_output: AsJson = False,
     markdown: AsMarkdown = False,
 ) -> None:
@@ -47,25 +44,21 @@ def metrics(
     """
     from quantdrift.cli.metrics import metrics_command  # noqa: PLC0415 -- scipy
 
-    metrics_command(
-        runs, metric or [], per_input=per_input, json_output=json_output, markdown=markdown
-    )
+    metrics_command(runs, metric or [], per_input=per_input, json_output=json_output, markdown=markdown)
 
 
 @app.command(no_args_is_help=True, short_help="Which inputs change, which are harmed?")
 def breakdown(  # noqa: PLR0917 -- typer makes options of the parameters
     runs: Runs,
     by: Annotated[
-        str,
-        typer.Option(help="separation, contenders, or any other metric.", metavar="NAME"),
+        str, typer.Option(help="separation, contenders, or any other metric.", metavar="NAME")
     ] = "separation",
     metric: Annotated[
         list[str] | None,
         typer.Option(
             "-m",
             "--metric",
-            help="What to compute in each bucket; may be repeated. flip@1, harm and benefit if "
-            "not given.",
+            help="What to compute in each bucket; may be repeated. flip@1, harm and benefit if not given.",
             metavar="NAME",
         ),
     ] = None,
@@ -86,14 +79,7 @@ def breakdown(  # noqa: PLR0917 -- typer makes options of the parameters
     """
     from quantdrift.cli.breakdown import breakdown_command  # noqa: PLC0415 -- scipy
 
-    breakdown_command(
-        runs,
-        by=by,
-        names=metric or [],
-        edges=edges,
-        json_output=json_output,
-        markdown=markdown,
-    )
+    breakdown_command(runs, by=by, names=metric or [], edges=edges, json_output=json_output, markdown=markdown)
 
 
 @app.command(no_args_is_help=True, short_help="Does the separation predict the change rate?")
@@ -118,8 +104,7 @@ def law(  # noqa: PLR0917 -- typer makes options of the parameters
     figure: Annotated[
         Path | None,
         typer.Option(
-            help="Draw the runs into this file: .svg, .png or .pdf (needs quantdrift[figures]).",
-            metavar="FILE",
+            help="Draw the runs into this file: .svg, .png or .pdf (needs quantdrift[figures]).", metavar="FILE"
         ),
     ] = None,
     json_output: AsJson = False,
@@ -132,14 +117,7 @@ def law(  # noqa: PLR0917 -- typer makes options of the parameters
     """
     from quantdrift.cli.law import law_command  # noqa: PLC0415 -- scipy
 
-    law_command(
-        runs,
-        hold_out=hold_out or [],
-        by=by,
-        figure=figure,
-        json_output=json_output,
-        markdown=markdown,
-    )
+    law_command(runs, hold_out=hold_out or [], by=by, figure=figure, json_output=json_output, markdown=markdown)
 
 
 @app.command(no_args_is_help=True, short_help="Does the theory predict the flip rate?")
@@ -168,14 +146,9 @@ def contenders(
 
 @app.command(no_args_is_help=True, short_help="Is run B worse than run A, or no worse?")
 def compare(  # noqa: PLR0917 -- typer makes options of the parameters
-    a: Annotated[
-        Path, typer.Argument(help="The run to compare with, e.g. of MODEL@W4-g64.", metavar="A")
-    ],
+    a: Annotated[Path, typer.Argument(help="The run to compare with, e.g. of MODEL@W4-g64.", metavar="A")],
     b: Annotated[
-        Path,
-        typer.Argument(
-            help="The run asked about, e.g. of MODEL@W4-channel, on the same data.", metavar="B"
-        ),
+        Path, typer.Argument(help="The run asked about, e.g. of MODEL@W4-channel, on the same data.", metavar="B")
     ],
     metric: Annotated[
         list[str] | None,
@@ -198,10 +171,7 @@ def compare(  # noqa: PLR0917 -- typer makes options of the parameters
         ),
     ] = None,
     alpha: Annotated[
-        float,
-        typer.Option(
-            help="Accepted chance of a wrong verdict, over all metrics together.", metavar="P"
-        ),
+        float, typer.Option(help="Accepted chance of a wrong verdict, over all metrics together.", metavar="P")
     ] = 0.05,
     seed: Annotated[int, typer.Option(help="Random seed for resampling and permutations.")] = 0,
     json_output: AsJson = False,
@@ -216,12 +186,5 @@ def compare(  # noqa: PLR0917 -- typer makes options of the parameters
     from quantdrift.cli.compare import compare_command  # noqa: PLC0415 -- scipy
 
     compare_command(
-        a,
-        b,
-        metric or [],
-        margin=margin,
-        alpha=alpha,
-        seed=seed,
-        json_output=json_output,
-        markdown=markdown,
+        a, b, metric or [], margin=margin, alpha=alpha, seed=seed, json_output=json_output, markdown=markdown
     )

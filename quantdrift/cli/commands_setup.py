@@ -11,13 +11,9 @@ from quantdrift.cli.app import app
 __all__: list[str] = []
 
 
-@app.command(
-    "list", no_args_is_help=True, short_help="Metrics, models, quantizers or tasks there are."
-)
+@app.command("list", no_args_is_help=True, short_help="Metrics, models, quantizers or tasks there are.")
 def list_(
-    what: Annotated[
-        str, typer.Argument(help="metrics, models, quantizers or tasks.", metavar="WHAT")
-    ],
+    what: Annotated[str, typer.Argument(help="metrics, models, quantizers or tasks.", metavar="WHAT")],
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
 ) -> None:
     """List the metrics, model short names, quantizers or tasks there are."""
@@ -27,9 +23,7 @@ def list_(
 
 
 @app.command(short_help="What is installed, and what is missing?")
-def doctor(
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
+def doctor(json_output: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
     """Say what is installed, whether the start-up hook is active, and what is missing."""
     from quantdrift.cli.doctor import doctor as report  # noqa: PLC0415 -- each command loads its own
 
@@ -38,9 +32,7 @@ def doctor(
 
 @app.command(short_help="What is kept from run to run: where, how much; --clear.")
 def cache(
-    clear: Annotated[
-        bool, typer.Option("--clear", help="Delete it all; it is made again when needed.")
-    ] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete it all; it is made again when needed.")] = False,
 ) -> None:
     """Show where embeddings, quantized layers and sensitivities are kept, and how much they take.
 

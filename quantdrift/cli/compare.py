@@ -17,8 +17,6 @@ from quantdrift.metrics.numbers import show_p, show_step
 from quantdrift.runs import read_run
 from quantdrift.statistics import PairedComparison
 
-__all__ = ["compare_command", "sentences"]
-
 STYLES = {"worse": "red", "no worse": "green", "better": "green", "underpowered": "yellow"}
 
 
@@ -51,9 +49,7 @@ def compare_command(
     """
     one_format(json_output=json_output, markdown=markdown)
     asked = [parse_metric(name) for name in names]
-    found = compare_runs(
-        read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed
-    )
+    found = compare_runs(read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed)
     if json_output:
         print_json(found.to_json())
         return
@@ -153,11 +149,7 @@ def _verdicts(found: Comparison) -> list[str]:
         "(--margin asks whether B is no worse): {names}.",
     }
     margin = "" if found.margin is None else f"{found.margin:g}"
-    lines = [
-        text.format(names=names(verdict), margin=margin)
-        for verdict, text in told.items()
-        if verdict in by
-    ]
+    lines = [text.format(names=names(verdict), margin=margin) for verdict, text in told.items() if verdict in by]
     few = [
         f"{each.metric} (has {each.n:,} inputs, needs about {each.inputs_needed:,})"
         for each in by.get("underpowered", [])

@@ -21,24 +21,11 @@ from quantdrift.display import clean, print_json, say
 from quantdrift.progress import Terminal
 from quantdrift.runs import find_runs
 
-__all__ = ["contenders_command"]
-
-HEAD = (
-    "group",
-    "contenders",
-    "inputs",
-    "predicted",
-    "measured",
-    "95 % interval",
-    "within",
-    "cut short",
-)
+HEAD = ("group", "contenders", "inputs", "predicted", "measured", "95 % interval", "within", "cut short")
 _WORDS = {True: "yes", False: "NO", None: "-"}
 
 
-def contenders_command(
-    paths: Sequence[Path], *, group_by: str, json_output: bool, markdown: bool
-) -> None:
+def contenders_command(paths: Sequence[Path], *, group_by: str, json_output: bool, markdown: bool) -> None:
     """Print one row per contender count and group.
 
     Args:
@@ -65,9 +52,7 @@ def contenders_command(
         return
     table = Table(title="Flip rate by number of contenders", title_justify="left")
     for position, name in enumerate(HEAD):
-        table.add_column(
-            name, justify="right" if position else "left", no_wrap=position > 0, overflow="fold"
-        )
+        table.add_column(name, justify="right" if position else "left", no_wrap=position > 0, overflow="fold")
     for group in groups:
         runs, inputs, rate, scale = _about(group)
         about = [
@@ -102,9 +87,7 @@ def _rows(group: ContenderGroup) -> list[tuple[str, ...]]:
             f"{bucket.measured.n:,}",
             _percent(bucket.predicted),
             _percent(bucket.measured.value),
-            f"{_percent(bucket.measured.low)} to {_percent(bucket.measured.high)}".replace(
-                " % to", " to"
-            ),
+            f"{_percent(bucket.measured.low)} to {_percent(bucket.measured.high)}".replace(" % to", " to"),
             _WORDS[lies_within(bucket)],
             f"{bucket.n_cut_short:,}",
         )
@@ -122,9 +105,7 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
-def _json(
-    groups: Sequence[ContenderGroup], group_by: str, findings: list[str]
-) -> dict[str, object]:
+def _json(groups: Sequence[ContenderGroup], group_by: str, findings: list[str]) -> dict[str, object]:
     return {
         "group_by": group_by,
         "groups": [

@@ -10,8 +10,6 @@ from quantdrift.display import clean
 from quantdrift.engine.sensitivity.contest import Contest, Rival
 from quantdrift.statistics import Estimate
 
-__all__ = ["print_contest"]
-
 
 def print_contest(out: Console, contest: Contest, allocation: Allocation) -> None:
     """Print what every rival changes, and whether one is better.
@@ -21,9 +19,7 @@ def print_contest(out: Console, contest: Contest, allocation: Allocation) -> Non
         contest: the allocation first, then its rivals.
         allocation: in question.
     """
-    out.print(
-        f"\nOn {contest.n_queries} other queries, rounded to nearest (95 % intervals):",
-    )
+    out.print(f"\nOn {contest.n_queries} other queries, rounded to nearest (95 % intervals):")
     table = Table(box=None, pad_edge=False)
     for name in ("bits from", "bits", "other first answer", "more than this allocation"):
         table.add_column(name, justify="left" if name == "bits from" else "right")
@@ -50,11 +46,7 @@ def _verdict(contest: Contest, allocation: Allocation) -> str:
             f"({_points(best)}){chance}. "
             "Use another criterion, or measure on more queries"
         )
-    tied = [
-        rival.name
-        for rival in contest.rivals[1:]
-        if rival.difference and (rival.difference.low or 0.0) <= 0
-    ]
+    tied = [rival.name for rival in contest.rivals[1:] if rival.difference and (rival.difference.low or 0.0) <= 0]
     if not tied:
         return f"{allocation.criterion} changes fewest answers, beyond chance against each rival"
     return (

@@ -27,8 +27,6 @@ from quantdrift.spec import Spec, parse
 if TYPE_CHECKING:
     from quantdrift.engine.neighbours import Places
 
-__all__ = ["ContrastOptions", "contrast_command"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastOptions(MeasureOptions):
@@ -95,7 +93,5 @@ def contrast_command(options: ContrastOptions) -> None:
 
 def _dataset(path: Path, split: str) -> ClassificationDataset:
     if path.is_dir() and not is_classification_folder(path):
-        raise DataError(
-            f"{path} holds no classification data, which a contrast needs. Expected {LAYOUT}"
-        )
+        raise DataError(f"{path} holds no classification data, which a contrast needs. Expected {LAYOUT}")
     return read_classification_folder(path, split)

@@ -16,8 +16,6 @@ from quantdrift.metrics import measure, parse_metric
 from quantdrift.runs import Run
 from quantdrift.statistics import Estimate
 
-__all__ = ["Row", "json_of", "print_contrast", "row_of"]
-
 CHANGED, SEPARATION, TIED = "flip@1", "separation", "tied"
 _HEAD = (
     ("changed", "classes", CHANGED),
@@ -76,9 +74,7 @@ class Row:
 def row_of(contrast: TwoRuns) -> Row:
     """The line of two runs."""
     return Row(
-        contrast=contrast,
-        classification=_measured(contrast.classification),
-        retrieval=_measured(contrast.retrieval),
+        contrast=contrast, classification=_measured(contrast.classification), retrieval=_measured(contrast.retrieval)
     )
 
 
@@ -107,9 +103,7 @@ def print_contrast(rows: Sequence[Row], root: Path, *, markdown: bool) -> None:
     """
     if markdown:
         head = ("data", "spec", *(f"{what}, {how}".rstrip(", ") for what, how, _ in _HEAD))
-        print_markdown(
-            head, [(row.contrast.data, row.contrast.spec, *_cells(row, " ")) for row in rows]
-        )
+        print_markdown(head, [(row.contrast.data, row.contrast.spec, *_cells(row, " ")) for row in rows])
         for line in _lines(rows):
             say(f"\n{prose(line)}")
         return
@@ -127,7 +121,7 @@ def print_contrast(rows: Sequence[Row], root: Path, *, markdown: bool) -> None:
     out.print(table)
     out.print(
         "changed: share of inputs with another top-1, class or nearest neighbour; separation: the "
-        "median of how far the first leads, 1 or more being safe. In brackets 95 % intervals.",
+        "median of how far the first leads, 1 or more being safe. In brackets 95 % intervals."
     )
     for line in _lines(rows):
         out.print(line)
@@ -143,9 +137,7 @@ def _about(rows: Sequence[Row]) -> dict[str, str]:
         name = f"{record['model']['name']} on {row.contrast.data}"
         notes = "".join(f"; {note}" for note in record["data"]["warnings"])
         tied = row.retrieval[TIED].value
-        ties = (
-            f"; {100 * tied:.1f} % of the inputs have two equally near neighbours" if tied else ""
-        )
+        ties = f"; {100 * tied:.1f} % of the inputs have two equally near neighbours" if tied else ""
         found.setdefault(name, f"{data_line(record)}{notes}{ties}")
     return found
 
@@ -195,10 +187,7 @@ def json_of(row: Row) -> dict[str, Any]:
         "data": row.contrast.data,
         "ratio": row.ratio,
         **{
-            name: {
-                "path": str(run.path),
-                "metrics": {metric: one.to_json() for metric, one in estimates.items()},
-            }
+            name: {"path": str(run.path), "metrics": {metric: one.to_json() for metric, one in estimates.items()}}
             for name, run, estimates in sides
         },
     }

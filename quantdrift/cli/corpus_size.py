@@ -18,8 +18,6 @@ from quantdrift.records import check_writable
 from quantdrift.runs import Run
 from quantdrift.spec import parse
 
-__all__ = ["corpus_size_command"]
-
 SHOWN = ("flip@1", "separation", "at_risk", "epsilon", "gap")
 WITH_INTERVAL = SHOWN[:2]
 """The two that are compared; the table has no room for the intervals of all."""
@@ -41,11 +39,7 @@ def corpus_size_command(options: RunOptions, sizes: str | None) -> None:
     out = options.out or default_place(spec, dataset, "_by_corpus_size")
     check_writable(out / "docs", what="the runs")
     # torch, after all that needs none
-    from quantdrift.engine.sizes import (  # noqa: PLC0415
-        default_sizes,
-        parse_sizes,
-        run_sizes,
-    )
+    from quantdrift.engine.sizes import default_sizes, parse_sizes, run_sizes  # noqa: PLC0415
 
     n_documents = len(dataset.document_ids)
     numbers = default_sizes(n_documents) if sizes is None else parse_sizes(sizes, n_documents)
@@ -84,9 +78,7 @@ def _print(runs: Sequence[Run], effect: SizeEffect) -> None:
     out.print(_table(runs))
     out.print("Rates and medians; in brackets 95 % intervals.")
     if size["relevant_inside"] is not None:
-        out.print(
-            "Relevant inside: queries with all, some and none of their relevant documents there."
-        )
+        out.print("Relevant inside: queries with all, some and none of their relevant documents there.")
     for line in effect.explain():
         out.print(line)
     folder = runs[0].path.parent

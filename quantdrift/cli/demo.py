@@ -15,8 +15,6 @@ from quantdrift.records import check_writable
 from quantdrift.runs import RECORD, read_run
 from quantdrift.spec import parse
 
-__all__ = ["demo_command"]
-
 TASK = "PythonDocsRetrieval"
 _EXPLAINED = (
     "\nflip@1 counts the queries whose first answer is another one than at full precision.",
@@ -59,9 +57,7 @@ def demo_command(spec: str, out: Path) -> None:
         if read_run(path).record["spec"] == str(parse(spec))
     ]
     if not records:
-        raise QuantDriftError(
-            f"mteb finished, but left no drift in {out}; run: {Path(sys.argv[0]).name} doctor"
-        )
+        raise QuantDriftError(f"mteb finished, but left no drift in {out}; run: {Path(sys.argv[0]).name} doctor")
     newest = max(records, key=lambda path: path.stat().st_mtime)
     result = newest.parents[3] / f"{TASK}.json"
     print_run(read_run(newest))

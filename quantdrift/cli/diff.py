@@ -36,8 +36,6 @@ from quantdrift.finished.readers import read_finished, read_qrels
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.records import check_writable
 
-__all__ = ["DiffOptions", "diff_command"]
-
 _TWO = 2
 
 
@@ -72,9 +70,7 @@ class DiffOptions:
     out: Path | None
 
 
-def diff_command(
-    a: Path, b: Path, asked: DiffOptions, *, json_output: bool, markdown: bool
-) -> None:
+def diff_command(a: Path, b: Path, asked: DiffOptions, *, json_output: bool, markdown: bool) -> None:
     """Compare two finished runs and print what changed.
 
     Args:
@@ -127,9 +123,7 @@ def diff_command(
 def _two(text: str, option: str, known: Sequence[str] | dict[str, str]) -> tuple[str, str]:
     found = names(text)
     if not 1 <= len(found) <= _TWO or any(name not in known for name in found):
-        raise QuantDriftError(
-            f"{option} {text}: expected one of {', '.join(known)}, or two of them with a comma"
-        )
+        raise QuantDriftError(f"{option} {text}: expected one of {', '.join(known)}, or two of them with a comma")
     return found[0], found[-1]
 
 
@@ -158,24 +152,13 @@ def _where(run: FinishedRun) -> str:
     return f"{run.path} ({run.format})"
 
 
-def _json(
-    found: Diff, chosen: Sequence[Metric], n_changed: int, lines: Sequence[str]
-) -> dict[str, Any]:
+def _json(found: Diff, chosen: Sequence[Metric], n_changed: int, lines: Sequence[str]) -> dict[str, Any]:
     pooled = {}
     if len(found.parts) > 1:
-        pooled = {
-            "pooled": {
-                str(metric): pooled_estimate(metric, found.parts).to_json() for metric in chosen
-            }
-        }
+        pooled = {"pooled": {str(metric): pooled_estimate(metric, found.parts).to_json() for metric in chosen}}
     return {
         **{
-            letter: {
-                "path": str(run.path),
-                "format": run.format,
-                "name": run.name,
-                "digest": run.digest,
-            }
+            letter: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
             for letter, run in (("a", found.a), ("b", found.b))
         },
         "parts": [_part_json(part, chosen, n_changed) for part in found.parts],

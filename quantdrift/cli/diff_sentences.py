@@ -6,8 +6,6 @@ from quantdrift import perturbation
 from quantdrift.finished.diff import Diff, PartDiff, estimate_of
 from quantdrift.metrics import parse_metric
 
-__all__ = ["sentences"]
-
 
 def sentences(found: Diff) -> list[str]:
     """The finding, what was left out, and what to know; the finding of each part if there are few.
@@ -61,7 +59,4 @@ def _left_out(part: PartDiff, before: str) -> list[str]:
     a, b = part.left_out
     if not a and not b:
         return []
-    return [
-        f"Note: {before}left out, as only one of the two runs has them: {a:,} inputs of A and "
-        f"{b:,} of B."
-    ]
+    return [f"Note: {before}left out, as only one of the two runs has them: {a:,} inputs of A and {b:,} of B."]

@@ -9,23 +9,8 @@ from rich.table import Table
 
 from quantdrift.cli.tables import cell, has_value, print_markdown, show, show_interval
 from quantdrift.display import clean, prose, say
-from quantdrift.finished.diff import (
-    Changed,
-    Diff,
-    change_of,
-    changed_inputs,
-    estimate_of,
-    pooled_estimate,
-)
+from quantdrift.finished.diff import Changed, Diff, change_of, changed_inputs, estimate_of, pooled_estimate
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
-
-__all__ = [
-    "changed_table",
-    "chosen_metrics",
-    "own_metrics_table",
-    "parts_table",
-    "print_markdown_diff",
-]
 
 OF_ANSWERS = (
     "flip@1",
@@ -70,8 +55,7 @@ def chosen_metrics(found: Diff) -> list[Metric]:
     return [
         metric
         for metric in metrics
-        if (labelled or not metric.family.needs_labels)
-        and (scored or metric.family.when_cut == "the same")
+        if (labelled or not metric.family.needs_labels) and (scored or metric.family.when_cut == "the same")
     ]
 
 
@@ -91,9 +75,7 @@ def _part_rows(found: Diff, chosen: Sequence[Metric], joint: str) -> Iterator[li
     for part in found.parts:
         n = "-" if part.evidence is None else f"{part.evidence.n_inputs:,}"
         yield [part.name, n, *(cell(each, estimate_of(each, part), joint) for each in chosen)]
-    known = {
-        part.inputs: part.evidence.n_inputs for part in found.parts if part.evidence is not None
-    }
+    known = {part.inputs: part.evidence.n_inputs for part in found.parts if part.evidence is not None}
     pooled = (pooled_estimate(metric, found.parts) for metric in chosen)
     shown = [cell(metric, each, joint) for metric, each in zip(chosen, pooled, strict=True)]
     yield ["all", f"{sum(known.values()):,}", *shown]
@@ -147,9 +129,7 @@ def changed_table(found: Diff, n: int) -> Table | None:
 
 
 def _labelled(found: Diff) -> bool:
-    return any(
-        part.evidence is not None and part.evidence.judgements is not None for part in found.parts
-    )
+    return any(part.evidence is not None and part.evidence.judgements is not None for part in found.parts)
 
 
 def _changed(found: Diff, n: int) -> tuple[list[str], list[list[str]], int]:
@@ -193,9 +173,7 @@ def _judged(each: Changed) -> str:
     return f"{words[each.was_right]} to {words[bool(each.is_right)]}"
 
 
-def print_markdown_diff(
-    found: Diff, chosen: Sequence[Metric], n_changed: int, lines: Sequence[str]
-) -> None:
+def print_markdown_diff(found: Diff, chosen: Sequence[Metric], n_changed: int, lines: Sequence[str]) -> None:
     """Print the comparison as Markdown.
 
     Args:

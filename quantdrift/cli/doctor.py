@@ -9,14 +9,7 @@ from quantdrift.console import Console, console
 from quantdrift.display import one_line, print_json
 from quantdrift.doctor import Component, Diagnosis, diagnose
 
-__all__ = ["doctor"]
-
-_KINDS = {
-    "harness": "Harnesses",
-    "library": "Libraries",
-    "model": "Embedded model",
-    "quantizer": "Quantizers",
-}
+_KINDS = {"harness": "Harnesses", "library": "Libraries", "model": "Embedded model", "quantizer": "Quantizers"}
 
 
 def doctor(json_output: bool, *, deep: bool = False) -> int:
@@ -68,9 +61,7 @@ def _environment(diagnosis: Diagnosis) -> Table:
         ("Cache", f"{cache.path or 'no folder'}{space}"),
     ]
     if diagnosis.accelerators is not None:
-        rows.append(
-            ("Accelerators", ", ".join(diagnosis.accelerators) or "none: models run on CPU")
-        )
+        rows.append(("Accelerators", ", ".join(diagnosis.accelerators) or "none: models run on CPU"))
     table = Table.grid(padding=(0, 2))
     for name, value in rows:
         table.add_row(Text(name, "bold"), Text(one_line(value), overflow="fold"))

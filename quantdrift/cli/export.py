@@ -10,8 +10,6 @@ from quantdrift.allocation.record import read_allocation
 from quantdrift.display import note, say
 from quantdrift.errors import RunError
 
-__all__ = ["export_command"]
-
 
 def export_command(file: Path, format_name: str, out: Path | None) -> None:
     """Write an allocation in a format, to a file or to standard output; notes to standard error.
@@ -44,6 +42,4 @@ def _write(out: Path, text: str, *, source: Path) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RunError(
-            f"{out} was not written: {error}; expected a file that can be written"
-        ) from error
+        raise RunError(f"{out} was not written: {error}; expected a file that can be written") from error

@@ -8,8 +8,6 @@ from typing import Any
 from quantdrift.metrics import headline_metrics
 from quantdrift.runs import classifies
 
-__all__ = ["data_line", "explain", "headlines"]
-
 OF_CLASSES = (
     "flip@1",
     "noise_floor",
@@ -49,8 +47,7 @@ def data_line(record: Mapping[str, Any]) -> str:
     if shortlist := data.get("shortlist"):
         top = record["settings"]["shortlist"]["top"]
         return (
-            f"{data['n_queries']:,} queries, reranking {top:,} documents of {shortlist['path']}"
-            f"{_found_by(shortlist)}"
+            f"{data['n_queries']:,} queries, reranking {top:,} documents of {shortlist['path']}{_found_by(shortlist)}"
         )
     if not classifies(record):
         return f"{data['n_queries']:,} queries, {data['n_documents']:,} documents"
@@ -131,10 +128,7 @@ def _ndcg(metrics: Metrics) -> list[str]:
     change = 100 * (after["value"] / before["value"] - 1)
     text = f"The mean nDCG@10 moves by {change:+.1f} %"
     if lost and lost["value"] is not None:
-        text += (
-            f", while {_percent(lost['value'])} of the inputs whose first answer was relevant "
-            "lost it"
-        )
+        text += f", while {_percent(lost['value'])} of the inputs whose first answer was relevant lost it"
     return [text + "."]
 
 

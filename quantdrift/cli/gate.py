@@ -20,13 +20,7 @@ from quantdrift.display import error_line, flush, let_go, note, say
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers import read_finished, read_qrels
-from quantdrift.gate.baseline import (
-    NAME,
-    Snapshot,
-    check_baseline_place,
-    read_baseline,
-    write_baseline,
-)
+from quantdrift.gate.baseline import NAME, Snapshot, check_baseline_place, read_baseline, write_baseline
 from quantdrift.gate.judge import ALPHA, GateResult, check_alpha, gate, snapshot_for
 from quantdrift.gate.output import (
     NAMES,
@@ -63,8 +57,6 @@ from quantdrift.runs import Run, find_runs, read_run
 
 if TYPE_CHECKING:
     from quantdrift.cli.commands_gate import GateOptions
-
-__all__ = ["gate_command"]
 
 _DATA = ("data", "task")
 _OF_TWO = ("qrels", "common", "complete", "part")
@@ -122,14 +114,7 @@ class _Plan:
 
     def judged(self, target: Target, rules: Sequence[Rule]) -> GateResult:
         """What a run comes to, written to the reports."""
-        result = gate(
-            target,
-            rules,
-            self.baseline,
-            slices=self.slices,
-            alpha=self.alpha,
-            n_worst=self.options.worst,
-        )
+        result = gate(target, rules, self.baseline, slices=self.slices, alpha=self.alpha, n_worst=self.options.worst)
         for place in self.options.report or ():
             write_report(result, place, accept_underpowered=self.accepts)
         return result
@@ -266,9 +251,7 @@ def _target(options: GateOptions, plan: _Plan, measure: Measure) -> Target:
 
 
 def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
-    given = [
-        "--no-cache" if name == "cache" else f"--{name}" for name in unused if options.given(name)
-    ]
+    given = ["--no-cache" if name == "cache" else f"--{name}" for name in unused if options.given(name)]
     if given:
         raise QuantDriftError(f"{', '.join(given)} does not apply to {what}; leave it out")
 
@@ -277,9 +260,7 @@ def _one_run(path: Path) -> Run:
     if (path / "run.json").is_file() or path.is_file():
         return read_run(path)
     if (path / "config.json").is_file():
-        raise RunError(
-            f"{path} is a model and not a run folder; expected a spec, such as {path}@W4-rtn"
-        )
+        raise RunError(f"{path} is a model and not a run folder; expected a spec, such as {path}@W4-rtn")
     runs = find_runs([path])
     if len(runs) > 1:
         listed = "".join(f"\n  {run.path}" for run in runs[:10])
@@ -293,13 +274,7 @@ def _one_run(path: Path) -> Run:
 NOW, BASELINE, NO_WORSE = "now (95 %)", "baseline", "p no worse"
 """Titles of columns."""
 
-STYLES = {
-    "pass": "green",
-    "fail": "red",
-    "error": "red",
-    "incomparable": "yellow",
-    "underpowered": "yellow",
-}
+STYLES = {"pass": "green", "fail": "red", "error": "red", "incomparable": "yellow", "underpowered": "yellow"}
 
 
 def _print_result(result: GateResult, *, accept_underpowered: bool) -> None:
@@ -319,9 +294,7 @@ def _rules(head: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
     table = Table(pad_edge=False)
     for title in head:
         left = title in {"rule", "outcome"}
-        table.add_column(
-            _on_lines(title), justify="left" if left else "right", no_wrap=title != "rule"
-        )
+        table.add_column(_on_lines(title), justify="left" if left else "right", no_wrap=title != "rule")
     for row in cells:
         style = STYLES.get(row[-1], "")
         table.add_row(row[0], *map(_on_lines, row[1:-1]), Text(row[-1], style))
@@ -333,9 +306,7 @@ def _on_lines(text: str) -> str:
     return text.replace(" (", "\n(")
 
 
-def _fitting(
-    head: Sequence[str], cells: Sequence[Sequence[str]]
-) -> tuple[list[str], list[list[str]]]:
+def _fitting(head: Sequence[str], cells: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
     """As much as a terminal has room for; reports have it all.
 
     Beside a baseline, both values stand below each other and the interval is that of the

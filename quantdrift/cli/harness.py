@@ -11,8 +11,6 @@ from quantdrift.errors import MissingExtraError, QuantDriftError
 from quantdrift.extras import extras_named
 from quantdrift.spec import parse, parse_scheme
 
-__all__ = ["harness_command"]
-
 GROUP = "quantdrift.harnesses"
 
 

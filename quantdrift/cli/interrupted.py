@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Interrupted"]
-
 
 class Interrupted(Exception):  # noqa: N818 -- not an error
     """The user pressed Ctrl-C; says what is left and how to go on.

@@ -26,8 +26,6 @@ from quantdrift.errors import QuantDriftError
 from quantdrift.runs import find_runs
 from quantdrift.statistics import Estimate
 
-__all__ = ["law_command"]
-
 Rows = list[tuple[str, ...]]
 
 FAR_OFF = -10
@@ -65,9 +63,7 @@ def law_command(
     """
     one_format(json_output=json_output, markdown=markdown)
     if hold_out and by is not None:
-        raise QuantDriftError(
-            "--hold-out and --by both choose which runs the line never sees; give one of them"
-        )
+        raise QuantDriftError("--hold-out and --by both choose which runs the line never sees; give one of them")
     if figure is not None:
         check_figure(figure)
     runs = law_runs(find_runs(paths))
@@ -128,24 +124,13 @@ def _tables(study: LawStudy) -> list[tuple[str, tuple[str, ...], Rows]]:
                 _points(held.mean_error) if held else "-",
             )
         )
-    head: tuple[str, ...] = (
-        "predictor",
-        "Spearman with the change rate",
-        "R2 on runs never seen",
-        "mean error",
-    )
+    head: tuple[str, ...] = ("predictor", "Spearman with the change rate", "R2 on runs never seen", "mean error")
     tables = [(f"What tells the change rate of {_count(len(runs))}", head, first)]
     within: Rows = [
-        (
-            name,
-            f"{sum(run.data == name for run in runs)}",
-            *(_signed(estimates[predictor]) for predictor in PREDICTORS),
-        )
+        (name, f"{sum(run.data == name for run in runs)}", *(_signed(estimates[predictor]) for predictor in PREDICTORS))
         for name, estimates in study.within.items()
     ]
-    within.append(
-        ("all", f"{len(runs)}", *(_signed(study.spearman[predictor]) for predictor in PREDICTORS))
-    )
+    within.append(("all", f"{len(runs)}", *(_signed(study.spearman[predictor]) for predictor in PREDICTORS)))
     head = ("corpus", "runs", "separation", "gap", "epsilon", "items")
     tables.append(("Spearman with the change rate, within each corpus", head, within))
     held = study.held_out.get("separation")

@@ -16,9 +16,6 @@ from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES, members
 from quantdrift.models.named import ALIASES, EMBEDDED
 
-__all__ = ["list_command"]
-
-
 ONLY_IN_JSON = {"section", "range", "interval", "ties"}
 """Columns that a table has no room for."""
 

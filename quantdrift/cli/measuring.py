@@ -11,8 +11,6 @@ from quantdrift.progress import Progress, Silent, Terminal
 if TYPE_CHECKING:
     from quantdrift.engine.search import Settings
 
-__all__ = ["MeasureOptions", "ModelOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
@@ -47,10 +45,7 @@ class ModelOptions:
         """What is said after Ctrl-C of what is left."""
         if self.store.root is None:  # QUANTDRIFT_CACHE=off keeps nothing either
             return ""
-        return (
-            "; embeddings and layers that were finished are kept, and the same command goes on "
-            "from there"
-        )
+        return "; embeddings and layers that were finished are kept, and the same command goes on from there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +62,4 @@ class MeasureOptions(ModelOptions):
         """How a pair is measured."""
         from quantdrift.engine.search import Settings  # noqa: PLC0415 -- torch
 
-        return Settings(
-            k=self.k, batch_size=self.batch_size, noise_floor=self.noise_floor, seed=self.seed
-        )
+        return Settings(k=self.k, batch_size=self.batch_size, noise_floor=self.noise_floor, seed=self.seed)

@@ -25,20 +25,12 @@ from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
 from quantdrift.runs import Run, classifies, find_runs
 from quantdrift.statistics import Estimate
 
-__all__ = ["metrics_command"]
-
-
 OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")
 OF_MANY_CLASSIFIED = ("flip@1", "separation", "change.accuracy", "coverage@0.10")
 
 
 def metrics_command(
-    paths: Sequence[Path],
-    names: Sequence[str],
-    *,
-    per_input: bool,
-    json_output: bool,
-    markdown: bool,
+    paths: Sequence[Path], names: Sequence[str], *, per_input: bool, json_output: bool, markdown: bool
 ) -> None:
     """Print metrics of one run, or of many as a table with one row per run.
 
@@ -105,9 +97,7 @@ def _json(run: Run, estimates: dict[str, Estimate]) -> dict[str, object]:
     return {"path": str(run.path), "data": data, "spec": run.record["spec"], "metrics": values}
 
 
-def _many(
-    runs: Sequence[Run], chosen: Sequence[Metric], *, json_output: bool, markdown: bool
-) -> None:
+def _many(runs: Sequence[Run], chosen: Sequence[Metric], *, json_output: bool, markdown: bool) -> None:
     """One row per run; the interval stands below the value, or behind it in Markdown."""
     if json_output:
         listed = [_json(run, measure(run.evidence(), chosen)) for run in runs]
@@ -118,10 +108,7 @@ def _many(
     rows = []
     for run in runs:
         estimates = measure(run.evidence(), chosen)
-        cells = [
-            cell(metric, estimate, joint)
-            for metric, estimate in zip(chosen, estimates.values(), strict=True)
-        ]
+        cells = [cell(metric, estimate, joint) for metric, estimate in zip(chosen, estimates.values(), strict=True)]
         rows.append((str(run.record["data"]["name"]), str(run.record["spec"]), *cells))
     if markdown:
         print_markdown(head, rows)
@@ -140,8 +127,7 @@ def _per_input(evidence: Evidence, chosen: Sequence[Metric], *, json_output: boo
     if json_output:
         rows = {
             str(name): {
-                metric: float(values[row]) if np.isfinite(values[row]) else None
-                for metric, values in columns.items()
+                metric: float(values[row]) if np.isfinite(values[row]) else None for metric, values in columns.items()
             }
             for row, name in enumerate(evidence.input_ids)
         }
@@ -149,7 +135,5 @@ def _per_input(evidence: Evidence, chosen: Sequence[Metric], *, json_output: boo
         return
     say("\t".join(["input_id", *columns]))
     for row, name in enumerate(evidence.input_ids):
-        cells = (
-            "" if np.isnan(values[row]) else f"{values[row]:.6g}" for values in columns.values()
-        )
+        cells = ("" if np.isnan(values[row]) else f"{values[row]:.6g}" for values in columns.values())
         say("\t".join([one_line(str(name)), *cells]))

@@ -10,36 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-__all__ = [
-    "PAIR_HELP",
-    "SPEC_HELP",
-    "AnyData",
-    "AnySplit",
-    "BatchSize",
-    "Cache",
-    "Concurrency",
-    "Data",
-    "Device",
-    "DocumentPrefix",
-    "NoiseFloor",
-    "NoiseSeed",
-    "QueryPrefix",
-    "Quiet",
-    "Ranks",
-    "RequestsPerMinute",
-    "Revision",
-    "ShortlistFrom",
-    "ShortlistTop",
-    "SpecText",
-    "Split",
-    "Task",
-    "takes",
-]
-
-SPEC_HELP = (
-    "What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, "
-    "./my-model@W4-channel+query"
-)
+SPEC_HELP = "What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, ./my-model@W4-channel+query"
 PAIR_HELP = (
     f'{SPEC_HELP}; or a model and a checkpoint that is quantized already: "minilm vs ./my-gptq"; '
     'or a model on a server: "minilm vs openai:http://localhost:8000/v1#my-model"'
@@ -50,10 +21,7 @@ PAIR_HELP = (
 SpecText = Annotated[str, typer.Argument(help=SPEC_HELP, metavar="SPEC")]
 Data = Annotated[
     Path | None,
-    typer.Option(
-        help="Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.",
-        metavar="FOLDER",
-    ),
+    typer.Option(help="Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.", metavar="FOLDER"),
 ]
 AnyData = Annotated[
     Path | None,
@@ -65,40 +33,20 @@ AnyData = Annotated[
     ),
 ]
 Task = Annotated[
-    str | None,
-    typer.Option(
-        help="A built-in task, in place of --data: quantdrift list tasks.", metavar="NAME"
-    ),
+    str | None, typer.Option(help="A built-in task, in place of --data: quantdrift list tasks.", metavar="NAME")
 ]
-Split = Annotated[
-    str,
-    typer.Option(help="Which split of the labels: qrels/SPLIT.tsv in the folder.", metavar="NAME"),
-]
+Split = Annotated[str, typer.Option(help="Which split of the labels: qrels/SPLIT.tsv in the folder.", metavar="NAME")]
 AnySplit = Annotated[
-    str,
-    typer.Option(
-        help="Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl.",
-        metavar="NAME",
-    ),
+    str, typer.Option(help="Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl.", metavar="NAME")
 ]
 Ranks = Annotated[
-    int,
-    typer.Option(
-        "-k", "--k", min=1, help="How many top-ranked documents to keep per query and model."
-    ),
+    int, typer.Option("-k", "--k", min=1, help="How many top-ranked documents to keep per query and model.")
 ]
-BatchSize = Annotated[
-    int, typer.Option(min=1, help="Inputs per forward pass, or per request to a server.")
-]
+BatchSize = Annotated[int, typer.Option(min=1, help="Inputs per forward pass, or per request to a server.")]
 Device = Annotated[
-    str | None,
-    typer.Option(
-        help="cpu, cuda, cuda:1 or mps; by default the fastest one found.", metavar="NAME"
-    ),
+    str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; by default the fastest one found.", metavar="NAME")
 ]
-Revision = Annotated[
-    str | None, typer.Option(help="Revision of a model on the Hugging Face hub.", metavar="NAME")
-]
+Revision = Annotated[str | None, typer.Option(help="Revision of a model on the Hugging Face hub.", metavar="NAME")]
 NoiseFloor = Annotated[
     bool,
     typer.Option(
@@ -108,10 +56,7 @@ NoiseFloor = Annotated[
     ),
 ]
 NoiseSeed = Annotated[int, typer.Option(help="Random seed for the order of that second run.")]
-Cache = Annotated[
-    bool,
-    typer.Option(help="Keep embeddings and quantized layers on disk and reuse them in later runs."),
-]
+Cache = Annotated[bool, typer.Option(help="Keep embeddings and quantized layers on disk and reuse them in later runs.")]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")]
 ShortlistFrom = Annotated[
     Path | None,
@@ -122,41 +67,23 @@ ShortlistFrom = Annotated[
     ),
 ]
 ShortlistTop = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="How many documents per query to rerank; 100 by default.", metavar="N"
-    ),
+    int | None, typer.Option(min=1, help="How many documents per query to rerank; 100 by default.", metavar="N")
 ]
 
 # For models on servers.
 Concurrency = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        max=64,
-        help="Servers: how many requests to send at the same time; 4 by default.",
-        metavar="N",
-    ),
+    typer.Option(min=1, max=64, help="Servers: how many requests to send at the same time; 4 by default.", metavar="N"),
 ]
 RequestsPerMinute = Annotated[
     float | None,
-    typer.Option(
-        min=0.01,
-        help="Servers: at most so many requests a minute; no limit by default.",
-        metavar="N",
-    ),
+    typer.Option(min=0.01, help="Servers: at most so many requests a minute; no limit by default.", metavar="N"),
 ]
 QueryPrefix = Annotated[
     str | None,
-    typer.Option(
-        help="Servers: text to put before every query; by default that of the other model.",
-        metavar="TEXT",
-    ),
+    typer.Option(help="Servers: text to put before every query; by default that of the other model.", metavar="TEXT"),
 ]
-DocumentPrefix = Annotated[
-    str | None,
-    typer.Option(help="Servers: text to put before every document.", metavar="TEXT"),
-]
+DocumentPrefix = Annotated[str | None, typer.Option(help="Servers: text to put before every document.", metavar="TEXT")]
 
 
 def takes(options: type[Any]) -> Callable[[Callable[[Any], None]], Callable[..., None]]:

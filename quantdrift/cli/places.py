@@ -13,8 +13,6 @@ from quantdrift.records import read_json
 from quantdrift.runs import read_run
 from quantdrift.spec import Spec, Versus
 
-__all__ = ["RUNS", "default_place", "earlier_run", "tell_replaced"]
-
 RUNS = Path("quantdrift-runs")
 _DIGITS = 8
 """Of a fingerprint, in a folder's name."""
@@ -34,9 +32,7 @@ class Named(Protocol):
         ...
 
 
-def default_place(
-    pair: Spec | Versus, dataset: Named, ending: str = "", *, root: Path = RUNS
-) -> Path:
+def default_place(pair: Spec | Versus, dataset: Named, ending: str = "", *, root: Path = RUNS) -> Path:
     """The folder for runs of a pair on a dataset, under quantdrift-runs.
 
     Other data may have the same name. Whoever comes second gets a folder of their own, which is

@@ -19,8 +19,6 @@ from quantdrift.models.checkpoint import full_precision
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Predicted
 
-__all__ = ["PredictOptions", "predict_command"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictOptions(ModelOptions):
@@ -58,9 +56,7 @@ def predict_command(options: PredictOptions) -> None:
         )
     except KeyboardInterrupt:
         kept = "what was measured is kept, and the same command goes on"
-        raise Interrupted(
-            kept if options.store.root else "nothing is kept with --no-cache"
-        ) from None
+        raise Interrupted(kept if options.store.root else "nothing is kept with --no-cache") from None
     if options.json_output:
         print_json(_json(found, options, group_size))
     else:
@@ -77,8 +73,7 @@ def predict_command(options: PredictOptions) -> None:
 def _widths(text: str) -> tuple[int, ...]:
     if not re.fullmatch("[2-8](,[2-8])+", text) or len(set(text.split(","))) == 1:
         raise QuantDriftError(
-            f"--widths {text}: expected at least two whole numbers from 2 to 8 with commas "
-            "between, e.g. 2,3,4,8"
+            f"--widths {text}: expected at least two whole numbers from 2 to 8 with commas between, e.g. 2,3,4,8"
         )
     return tuple(sorted({int(width) for width in text.split(",")}))
 

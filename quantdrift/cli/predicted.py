@@ -15,8 +15,6 @@ from quantdrift.statistics import Estimate
 if TYPE_CHECKING:  # it would load torch
     from quantdrift.engine.sensitivity.jobs import Predicted
 
-__all__ = ["print_prediction"]
-
 _LARGE = 3
 """At this many bits and below, the change of the weights is too large for first order."""
 _FEW, _WANTED = 32, 128
@@ -25,22 +23,14 @@ _FEW, _WANTED = 32, 128
 NOTES = (
     "other first answer: share of queries predicted to change, for rounding to nearest (in "
     "brackets 95 % intervals); 'by gap': widths chosen on the other half of the queries.",
-    "random signs: the same, if layers moved the gaps in random directions; a rough guide for "
-    "other "
-    "quantizers.",
+    "random signs: the same, if layers moved the gaps in random directions; a rough guide for other quantizers.",
     "*: a best choice, as no other line has both fewer bits and fewer flips (random signs). Only "
     "the documents ranked first are watched; flips to others are missed.",
 )
 
 
 def print_prediction(
-    found: Predicted,
-    *,
-    model: str,
-    data: str,
-    shown_data: str,
-    group_size: int | None,
-    widths: tuple[int, ...],
+    found: Predicted, *, model: str, data: str, shown_data: str, group_size: int | None, widths: tuple[int, ...]
 ) -> None:
     """Print the curve, and what it does not see.
 
@@ -77,8 +67,7 @@ def print_prediction(
     out.print(_curve(found.points, few=few))
     say(
         f"median gap to the runner-up {found.median_gap:.4f}; {found.n_layers} linear layers, bits "
-        "of codes alone"
-        + ("" if group_size is None else f" (scales add {16 / group_size:.3f} per weight)")
+        "of codes alone" + ("" if group_size is None else f" (scales add {16 / group_size:.3f} per weight)")
     )
     for line in NOTES:
         out.print(line, style="dim", soft_wrap=True)
@@ -90,9 +79,7 @@ def print_prediction(
     fitting = [point for point in found.points if point.on_front and point.allocated]
     if fitting:
         nearest = min(fitting, key=lambda point: abs(point.budget - 3.5))
-        scheme = (
-            f"W{nearest.budget:g}{_granularity(group_size)}+gap+widths={','.join(map(str, widths))}"
-        )
+        scheme = f"W{nearest.budget:g}{_granularity(group_size)}+gap+widths={','.join(map(str, widths))}"
         spec = shlex.quote(f"{model}@{scheme}")
         say(f"\nmeasure a point: quantdrift run {spec} {shown_data}")
 

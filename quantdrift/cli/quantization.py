@@ -8,8 +8,6 @@ from typing import Any
 
 from quantdrift.spec import FULL_BITS
 
-__all__ = ["quantization_lines"]
-
 _SHOWN = 4
 FEW_TOKENS = 10_000
 """Tokens of a layer below which second moments of a few hundred inputs are mostly noise."""
@@ -33,8 +31,7 @@ def quantization_lines(record: Mapping[str, Any]) -> list[str]:
         what = "queries" if "n_queries" in data else "inputs"
         rest = data[f"n_{what}"] - left_out
         lines.append(
-            f"{left_out:,} {what} that layers were measured on are left out: every figure is over "
-            f"the other {rest:,}"
+            f"{left_out:,} {what} that layers were measured on are left out: every figure is over the other {rest:,}"
         )
     if calibration := made.get("calibration"):
         lines.append(_calibration(calibration, made, str(data.get("inputs", "texts"))))

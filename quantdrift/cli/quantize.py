@@ -19,8 +19,6 @@ from quantdrift.models.saved import ModelFormat, check_place, check_savable
 from quantdrift.progress import Silent, Terminal
 from quantdrift.spec import parse
 
-__all__ = ["QuantizeOptions", "quantize_command"]
-
 _FORMATS: tuple[ModelFormat, ...] = ("safetensors", "onnx")
 _MEGABYTE = 1e6
 
@@ -51,19 +49,14 @@ def quantize_command(options: QuantizeOptions) -> None:
     spec = parse(options.spec)
     chosen = next((name for name in _FORMATS if name == options.model_format), None)
     if chosen is None:
-        raise QuantDriftError(
-            f"expected --format {' or '.join(_FORMATS)}; got {options.model_format!r}"
-        )
+        raise QuantDriftError(f"expected --format {' or '.join(_FORMATS)}; got {options.model_format!r}")
     check_savable(spec.scheme)
     check_spec(spec)
     check_place(options.out.absolute())
     dataset = _dataset(options)
     # torch, after all that needs none
     from quantdrift.engine.saving.onnx import need_exporter  # noqa: PLC0415
-    from quantdrift.engine.saving.save import (  # noqa: PLC0415 -- as above
-        make_candidate,
-        save_candidate,
-    )
+    from quantdrift.engine.saving.save import make_candidate, save_candidate  # noqa: PLC0415 -- as above
 
     if chosen == "onnx":
         need_exporter()
@@ -125,10 +118,7 @@ def _print(options: QuantizeOptions, record: Mapping[str, Any]) -> None:
         out.print(f"  {line}", soft_wrap=True)
     pair = shlex.quote(f"{record['base_model']['name']} vs {where}")
     say("\nsee which answers it changes:")
-    out.print(
-        f"  quantdrift run {pair} {_data_option(options)}",
-        soft_wrap=True,
-    )
+    out.print(f"  quantdrift run {pair} {_data_option(options)}", soft_wrap=True)
 
 
 def _findings(record: Mapping[str, Any]) -> list[str]:
@@ -143,8 +133,7 @@ def _findings(record: Mapping[str, Any]) -> list[str]:
     widths = sorted({layer["stored"].split(",")[1].strip() for layer in packed})
     worst = max(record["onnx"]["difference_to_torch"].values())
     found = [
-        f"{linear}; {len(packed)} of them packed at {' and '.join(widths)}, "
-        f"all else {record['dtype']}",
+        f"{linear}; {len(packed)} of them packed at {' and '.join(widths)}, all else {record['dtype']}",
         f"checked: differs from torch by {worst:.1e} relative at most",
     ]
     others: dict[str, list[str]] = {}

@@ -28,8 +28,6 @@ from quantdrift.trust.sweep import (
     study_run,
 )
 
-__all__ = ["RouteOptions", "route_command"]
-
 RECOVER = 0.9
 
 
@@ -96,9 +94,7 @@ def _settings(options: RouteOptions) -> RouteSettings:
     scores = tuple(name for name in CONFIDENCES if options.score in {name, "all"})
     percentiles: tuple[float, ...] = PERCENTILES
     if options.percentile is not None:
-        percentiles = tuple(
-            dict.fromkeys(decimals(options.percentile, "--percentile", example="10,25,50"))
-        )
+        percentiles = tuple(dict.fromkeys(decimals(options.percentile, "--percentile", example="10,25,50")))
     recover = RECOVER if options.recover is None else options.recover
     if not 0 < recover <= 1:
         raise QuantDriftError(f"--recover {recover:g}: expected a share above 0 and at most 1")
@@ -114,9 +110,7 @@ def _settings(options: RouteOptions) -> RouteSettings:
     )
 
 
-def _save(
-    studied: RoutedRun, path: Path, options: RouteOptions, settings: RouteSettings
-) -> GapRouter:
+def _save(studied: RoutedRun, path: Path, options: RouteOptions, settings: RouteSettings) -> GapRouter:
     evidence, score = studied.run.evidence(), studied.curves[0].score
     if options.percentile is not None and options.recover is None:
         router = GapRouter.at_percentile(evidence, settings.percentiles[0], score)
@@ -129,9 +123,7 @@ def _save(
     return router
 
 
-def _saved(
-    router: GapRouter, studied: RoutedRun, options: RouteOptions, settings: RouteSettings
-) -> str:
+def _saved(router: GapRouter, studied: RoutedRun, options: RouteOptions, settings: RouteSettings) -> str:
     """What the router that was saved does on the inputs it was set on."""
     routed, caught = _shares(router, studied)
     if studied.logits:
@@ -188,21 +180,12 @@ def _json(
         "recover": settings.recover,
         "runs": [run.to_json() for run in studied],
         "means": [
-            {
-                "spec": group.spec,
-                "n_runs": len(group.runs),
-                "sweep": [point.to_json() for point in group.points],
-            }
+            {"spec": group.spec, "n_runs": len(group.runs), "sweep": [point.to_json() for point in group.points]}
             for group in groups
             if group.logits
         ],
         "router": None
         if router is None
-        else {
-            "path": str(options.save),
-            "score": router.score,
-            "threshold": router.threshold,
-            "rule": router.rule,
-        },
+        else {"path": str(options.save), "score": router.score, "threshold": router.threshold, "rule": router.rule},
         "figure": None if options.figure is None else str(options.figure),
     }

@@ -19,8 +19,6 @@ from quantdrift.trust.sweep import (
     relative_cost,
 )
 
-__all__ = ["print_groups"]
-
 Printed = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 """Title, head and rows of a table."""
 
@@ -59,18 +57,12 @@ def print_groups(groups: Sequence[RoutedGroup], settings: RouteSettings, *, mark
 def _tables(group: RoutedGroup, settings: RouteSettings) -> list[Printed]:
     names = [str(run.run.record["data"]["name"]) for run in group.runs]
     title = f"{group.spec} on {names[0]}" if len(names) == 1 else f"{group.spec}, {len(names)} runs"
-    if group.logits:
-        tables = [_sweep(title, group, settings), _curve(group)]
-    else:
-        tables = [_rescoring(title, group, settings)]
+    tables = [_sweep(title, group, settings), _curve(group)] if group.logits else [_rescoring(title, group, settings)]
     if len(names) > 1:
         rows = [(name, *_run_cells(run)) for name, run in zip(names, group.runs, strict=True)]
         found = f"routed for {100 * settings.recover:g} %", "its cost"
         if not group.logits:
-            found = (
-                f"rescored to restore {100 * settings.recover:g} %",
-                "cost of encoding queries",
-            )
+            found = (f"rescored to restore {100 * settings.recover:g} %", "cost of encoding queries")
         head = ("data", "inputs", "changed", "at risk (95 %)", *found, "recommended")
         tables.append(("Each run", head, rows))
     return tables
@@ -84,10 +76,7 @@ def _sweep(title: str, group: RoutedGroup, settings: RouteSettings) -> Printed:
         (
             point.score,
             f"{point.percentile:g}",
-            *(
-                _share(share, len(group.runs))
-                for share in (point.routed, point.accuracy, point.changes)
-            ),
+            *(_share(share, len(group.runs)) for share in (point.routed, point.accuracy, point.changes)),
         )
         for point in group.points
     ]
@@ -108,8 +97,7 @@ def _curve(group: RoutedGroup) -> Printed:
         if row["cost"] <= 1 or row is points[-1]
     ]
     return (
-        f"Cost of routing by {curves[0].score} on these very inputs "
-        "(full precision alone is 100 %)",
+        f"Cost of routing by {curves[0].score} on these very inputs (full precision alone is 100 %)",
         ("routed", "cost", "changes recovered", "lost accuracy recovered"),
         rows,
     )

@@ -26,8 +26,6 @@ from quantdrift.finished.shortlist import FIRST, read_shortlist
 from quantdrift.runs import Run, check_place
 from quantdrift.spec import Spec, Versus, parse_pair
 
-__all__ = ["RunOptions", "classification_of", "dataset_of", "measured", "run_command"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(MeasureOptions):

@@ -10,8 +10,6 @@ from quantdrift.engine.encoders.server_client import Patience
 from quantdrift.errors import QuantDriftError
 from quantdrift.spec import Spec, Versus
 
-__all__ = ["ServerOptions"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
@@ -36,8 +34,7 @@ class ServerOptions:
         if given and not (isinstance(pair, Versus) and pair.on_server):
             option = "--" + given[0].replace("_", "-")
             raise QuantDriftError(
-                f'{option} is for a model on a server; expected "REFERENCE vs '
-                f'openai:URL#MODEL", got {str(pair)!r}'
+                f'{option} is for a model on a server; expected "REFERENCE vs openai:URL#MODEL", got {str(pair)!r}'
             )
         prefixes = {"query": self.query_prefix, "document": self.document_prefix}
         patience = Patience(requests_per_minute=self.requests_per_minute)

@@ -20,8 +20,6 @@ from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.records import write_text
 from quantdrift.runs import Run, classifies, read_run
 
-__all__ = ["ShowOptions", "show_command"]
-
 FIRST = 10
 """Inputs that people are shown if they do not say how many."""
 _TEXT = 240
@@ -72,17 +70,13 @@ def show_command(path: Path, asked: ShowOptions) -> None:
     run = read_run(path)
     evidence = run.evidence()
     if asked.kind != "all" and evidence.judgements is None:
-        raise DataError(
-            f"--kind {asked.kind} needs relevance labels, and {run.path} has none; leave it out"
-        )
+        raise DataError(f"--kind {asked.kind} needs relevance labels, and {run.path} has none; leave it out")
     every = changed_inputs(evidence, asked.k)
     wanted = [one for one in every if asked.kind in {one.kind, "all"}]
     n = asked.n if asked.n is not None else len(wanted) if asked.format == "csv" else FIRST
     listed = wanted if asked.everything else wanted[:n]
     texts = read_texts(run, data=asked.data, task=asked.task)
-    found = _Found(
-        run=run, k=asked.k, n_inputs=evidence.n_inputs, every=every, listed=listed, texts=texts
-    )
+    found = _Found(run=run, k=asked.k, n_inputs=evidence.n_inputs, every=every, listed=listed, texts=texts)
     if asked.format == "json":
         print_json(found.to_json())
     elif asked.format == "csv":
@@ -123,8 +117,7 @@ class _Found:
         parts = ", ".join(f"{n:,} {kind}" for kind, n in self.counts.items())
         return (
             f"{shown(record['spec'])} on {shown(record['data']['name'])}: "
-            f"{len(self.every):,} of {self.n_inputs:,} inputs have {what}"
-            + (f" ({parts})" if parts else "")
+            f"{len(self.every):,} of {self.n_inputs:,} inputs have {what}" + (f" ({parts})" if parts else "")
         )
 
     @property
@@ -132,9 +125,7 @@ class _Found:
         """What is said below."""
         told = [f"{self.texts.told[0].upper()}{clean(self.texts.told[1:])}"]
         if 0 < len(self.listed) < len(self.every):
-            told.insert(
-                0, f"{len(self.listed):,} of {len(self.every):,} are shown; --all shows all"
-            )
+            told.insert(0, f"{len(self.listed):,} of {len(self.every):,} are shown; --all shows all")
         return told if self.every else []
 
     def to_json(self) -> dict[str, Any]:
@@ -169,10 +160,7 @@ def _print(found: _Found) -> None:
         grid.add_row(f"{number:,}", Text(f"{shown(one.input_id)}   {_told(one)}"))
         if text := found.texts.inputs.get(one.input_id):
             grid.add_row(Text("input", style="dim"), Text(shown(text, _TEXT)))
-        for arm, line in (
-            ("reference", _answer(one, found, 0)),
-            ("candidate", _answer(one, found, 1)),
-        ):
+        for arm, line in (("reference", _answer(one, found, 0)), ("candidate", _answer(one, found, 1))):
             grid.add_row(Text(arm, style="dim"), Text(line))
         out.print(grid)
     for line in ["", *found.lines] if found.lines else []:

@@ -57,7 +57,7 @@ def print_run(run: Run) -> None:
         out.print(
             f"{bits['linear']:g} bits per weight of the linear layers "
             f"({bits['linear_with_scales']:.3f} with scales), "
-            f"{bits['all_parameters']:.2f} over all parameters",
+            f"{bits['all_parameters']:.2f} over all parameters"
         )
     for line in quantization_lines(record):
         out.print(line)
@@ -126,18 +126,12 @@ def metric_table(title: str, estimates: Mapping[str, Estimate]) -> Table:
             table.add_row(names, "-", "", "", Text(reason, "dim"))
             continue
         table.add_row(
-            name,
-            show(metric, estimate),
-            show_interval(metric, estimate),
-            f"{estimate.n:,}",
-            Text(summary, "dim"),
+            name, show(metric, estimate), show_interval(metric, estimate), f"{estimate.n:,}", Text(summary, "dim")
         )
     return table
 
 
-def _rows(
-    estimates: Mapping[str, Estimate],
-) -> Iterator[tuple[str, Estimate, str | None, int]]:
+def _rows(estimates: Mapping[str, Estimate]) -> Iterator[tuple[str, Estimate, str | None, int]]:
     """A row each; what follows and is undefined for the same reason is counted in the first."""
 
     def reason(item: tuple[str, Estimate]) -> str | None:

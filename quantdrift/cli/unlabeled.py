@@ -9,16 +9,9 @@ from quantdrift.datasets.retrieval import RetrievalDataset, load_task, read_beir
 from quantdrift.engine.calibration.sample import read_texts
 from quantdrift.errors import QuantDriftError
 
-__all__ = ["dataset_for"]
-
 
 def dataset_for(
-    *,
-    data: Path | None,
-    task: str | None,
-    split: str,
-    queries: Path | None,
-    documents: Path | None,
+    *, data: Path | None, task: str | None, split: str, queries: Path | None, documents: Path | None
 ) -> tuple[RetrievalDataset, str]:
     """The data that the options name.
 

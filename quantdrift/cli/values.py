@@ -7,8 +7,6 @@ import re
 from quantdrift.errors import QuantDriftError, SpecError
 from quantdrift.spec import parse
 
-__all__ = ["decimals", "names", "parse_group", "refuse_scheme", "whole_numbers"]
-
 
 def names(text: str) -> tuple[str, ...]:
     """The names in a list with commas."""
@@ -23,9 +21,7 @@ def whole_numbers(text: str, option: str, *, least: int) -> tuple[int, ...]:
     """
     parts = names(text)
     if not all(re.fullmatch("[0-9]{1,9}", part) and int(part) >= least for part in parts):
-        raise QuantDriftError(
-            f"{option} {text}: expected whole numbers, {least} or more, with commas between"
-        )
+        raise QuantDriftError(f"{option} {text}: expected whole numbers, {least} or more, with commas between")
     return tuple(map(int, parts))
 
 
@@ -37,9 +33,7 @@ def decimals(text: str, option: str, *, example: str = "3.25,3.5") -> tuple[floa
     """
     parts = names(text)
     if not all(re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", part) for part in parts):
-        raise QuantDriftError(
-            f"{option} {text}: expected numbers with commas between, e.g. {example}"
-        )
+        raise QuantDriftError(f"{option} {text}: expected numbers with commas between, e.g. {example}")
     return tuple(map(float, parts))
 
 
@@ -53,8 +47,7 @@ def parse_group(text: str) -> int | None:
         return None
     if not re.fullmatch("[1-9][0-9]{0,8}", text):
         raise QuantDriftError(
-            f"--group {text}: expected the number of input weights that share a scale, e.g. 128, "
-            "or channel"
+            f"--group {text}: expected the number of input weights that share a scale, e.g. 128, or channel"
         )
     return int(text)
 
@@ -73,6 +66,4 @@ def refuse_scheme(model: str, instead: str) -> None:
         spec = parse(model)
     except SpecError:
         return
-    raise QuantDriftError(
-        f"expected a model without a scheme, got {model}: {instead.format(spec.model)}"
-    )
+    raise QuantDriftError(f"expected a model without a scheme, got {model}: {instead.format(spec.model)}")

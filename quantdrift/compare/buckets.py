@@ -16,8 +16,6 @@ from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, MetricError, Slice
 from quantdrift.statistics import Estimate
 
-__all__ = ["EDGES", "Bucket", "breakdown", "edges_of"]
-
 EDGES: Mapping[str, tuple[float, ...]] = {
     "separation": (0, 0.05, 0.1, 0.2, 0.5, 1),
     "contenders": (0, 1, 2, 3, 4, 5, 11, 51, 121),
@@ -41,11 +39,7 @@ class Bucket:
 
 
 def breakdown(
-    group: Sequence[Evidence],
-    *,
-    by: Metric,
-    metrics: Sequence[Metric],
-    edges: Sequence[float] | None = None,
+    group: Sequence[Evidence], *, by: Metric, metrics: Sequence[Metric], edges: Sequence[float] | None = None
 ) -> tuple[Bucket, ...]:
     """Metrics over the inputs of each bucket, pooled over runs.
 

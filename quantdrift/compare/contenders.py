@@ -26,25 +26,6 @@ from quantdrift.runs import Run, refuse_copies
 from quantdrift.spec import Versus
 from quantdrift.statistics import Estimate, rate_estimate, undefined
 
-__all__ = [
-    "BUCKETS",
-    "ContenderBucket",
-    "ContenderGroup",
-    "ContenderPrediction",
-    "EffectiveScale",
-    "GroupBy",
-    "buckets_with_inputs",
-    "contender_findings",
-    "contender_groups",
-    "fit_effective_scale",
-    "flip_probability",
-    "flip_probability_limits",
-    "gap_table",
-    "lies_within",
-    "predicted_by_contender_count",
-    "relative_gaps",
-]
-
 # --- flip probability -----------------------------------------------------------------------------
 
 Floats = NDArray[np.float64]
@@ -83,9 +64,7 @@ def flip_probability(gaps: ArrayLike, scale: ArrayLike) -> Floats:
     table = gap_table(gaps)
     widths = np.asarray(scale, dtype=np.float64)
     if widths.ndim > 1 or (widths.ndim == 1 and len(widths) != len(table)):
-        raise TheoryError(
-            f"the scale must be one number or one per input ({len(table)}); got {widths.shape}"
-        )
+        raise TheoryError(f"the scale must be one number or one per input ({len(table)}); got {widths.shape}")
     if not (np.isfinite(widths) & (widths >= 0)).all():
         raise TheoryError("the scale must be finite and 0 or more")
     widths = np.broadcast_to(widths, len(table))
@@ -375,9 +354,7 @@ def predicted_by_contender_count(
     Source: paper, appendix A, the table of predicted and measured rates by contender count.
     """
     depth = max((evidence.depth for evidence in group), default=1)
-    gaps = np.concatenate(
-        [np.empty((0, depth - 1)), *(_padded(relative_gaps(run), depth - 1) for run in group)]
-    )
+    gaps = np.concatenate([np.empty((0, depth - 1)), *(_padded(relative_gaps(run), depth - 1) for run in group)])
     scored = np.concatenate([np.empty(0, bool), *(run.n_items > 0 for run in group)])
     if not scored.any():
         raise TheoryError("contender counts need at least one input with an item; got none")
@@ -394,9 +371,7 @@ def predicted_by_contender_count(
     rows = []
     for low, high in buckets:
         inside = (counts >= low) & (counts <= (np.inf if high is None else high))
-        rows.append(
-            _bucket(low, high, inside=inside, flips=flips, predicted=predicted, cut_short=cut_short)
-        )
+        rows.append(_bucket(low, high, inside=inside, flips=flips, predicted=predicted, cut_short=cut_short))
     return ContenderPrediction(fit=fit, buckets=tuple(rows))
 
 
@@ -480,11 +455,7 @@ def contender_groups(
         raise UnknownNameError("grouping", group_by, known, hint=f"(--group-by {', '.join(known)})")
     members: dict[str, list[Run]] = {}
     for run in runs:
-        names = {
-            "scheme": _scheme(run),
-            "data": str(run.record["data"]["name"]),
-            "none": ALL,
-        }
+        names = {"scheme": _scheme(run), "data": str(run.record["data"]["name"]), "none": ALL}
         members.setdefault(names[group_by], []).append(run)
     refuse_copies(runs)
     groups = []
@@ -556,8 +527,7 @@ def contender_findings(groups: Sequence[ContenderGroup]) -> list[str]:
             )
     else:
         lines.append(
-            f"No prediction for {ENOUGH} inputs or more with contenders, so the model was not put "
-            "to the test."
+            f"No prediction for {ENOUGH} inputs or more with contenders, so the model was not put to the test."
         )
     for group in groups:
         fit = group.prediction.fit
@@ -565,8 +535,7 @@ def contender_findings(groups: Sequence[ContenderGroup]) -> list[str]:
             lines.append(f"{group.name}: no scale, because {fit.reason}.")
         elif fit.scale > 1:
             lines.append(
-                f"{group.name}: the scale is above 1, farther than any score moved. The model does "
-                "NOT fit this group."
+                f"{group.name}: the scale is above 1, farther than any score moved. The model does NOT fit this group."
             )
     cut = sum(bucket.n_cut_short for group in groups for bucket in group.prediction.buckets)
     if cut:

@@ -22,8 +22,6 @@ from quantdrift.metrics import parse_metric
 from quantdrift.statistics import Estimate
 from quantdrift.statistics.paired import mcnemar_exact, paired_rate_difference
 
-__all__ = ["SizeEffect", "compare_sizes"]
-
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
@@ -108,8 +106,7 @@ class SizeEffect:
             f"{_points(self.change.high)}).",
         }
         medians = [
-            "undefined" if value is None else f"{value:.3f}"
-            for value in (self.separation_small, self.separation_large)
+            "undefined" if value is None else f"{value:.3f}" for value in (self.separation_small, self.separation_large)
         ]
         lines = [
             f"Of the same {self.n:,} queries, {self.only_small:,} flip only at {self.small:,} "

@@ -26,34 +26,6 @@ from quantdrift.runs import Run, refuse_copies
 from quantdrift.spec import FULL_BITS, Spec, Versus, parse_pair
 from quantdrift.statistics import Estimate, rate_estimate, undefined
 
-__all__ = [
-    "LEAST_RUNS",
-    "NAMES",
-    "PREDICTORS",
-    "Grouping",
-    "HeldOut",
-    "HeldOutGroup",
-    "LawPoint",
-    "LawRun",
-    "LawStudy",
-    "Line",
-    "Predictor",
-    "fit_line",
-    "grouped",
-    "hold_out",
-    "law_findings",
-    "law_json",
-    "law_point",
-    "law_runs",
-    "leave_one_out",
-    "left_out_of_line",
-    "r_squared",
-    "spearman",
-    "spec_of",
-    "split_by_patterns",
-    "study_law",
-]
-
 # --- The law over many runs: the larger the median separation ratio, the fewer answers change -----
 
 Floats = NDArray[np.float64]
@@ -296,9 +268,7 @@ class HeldOut:
     mean_error: Estimate
 
 
-def leave_one_out(
-    groups: Mapping[str, Sequence[LawPoint]], predictor: Predictor = "separation"
-) -> HeldOut:
+def leave_one_out(groups: Mapping[str, Sequence[LawPoint]], predictor: Predictor = "separation") -> HeldOut:
     """Hold out each group in turn, and predict it by the line through all the others.
 
     Args:
@@ -322,9 +292,7 @@ def leave_one_out(
     [0.433333, 0.266667, 0.6, 0.0]
     """
     if len(groups) < _LEAST_GROUPS:
-        raise TheoryError(
-            f"leaving one group out needs {_LEAST_GROUPS} groups; got {', '.join(groups) or 'none'}"
-        )
+        raise TheoryError(f"leaving one group out needs {_LEAST_GROUPS} groups; got {', '.join(groups) or 'none'}")
     _check_labels([point for members in groups.values() for point in members])
     judged = []
     for name, members in groups.items():
@@ -334,11 +302,7 @@ def leave_one_out(
 
 
 def hold_out(
-    fitted: Sequence[LawPoint],
-    held: Sequence[LawPoint],
-    *,
-    name: str,
-    predictor: Predictor = "separation",
+    fitted: Sequence[LawPoint], held: Sequence[LawPoint], *, name: str, predictor: Predictor = "separation"
 ) -> HeldOut:
     """Predict some runs by the line through others.
 
@@ -360,9 +324,7 @@ def hold_out(
     return _pooled(predictor, [(_judge(name, fitted, held, predictor), held)])
 
 
-def split_by_patterns(
-    points: Sequence[LawPoint], patterns: Sequence[str]
-) -> tuple[list[LawPoint], list[LawPoint]]:
+def split_by_patterns(points: Sequence[LawPoint], patterns: Sequence[str]) -> tuple[list[LawPoint], list[LawPoint]]:
     """Sort runs into those to fit and those to hold out, in that order.
 
     Args:
@@ -375,11 +337,7 @@ def split_by_patterns(
     """
     held: set[str] = set()
     for pattern in patterns:
-        matched = {
-            point.label
-            for point in points
-            if pattern in point.label or fnmatchcase(point.label, pattern)
-        }
+        matched = {point.label for point in points if pattern in point.label or fnmatchcase(point.label, pattern)}
         if not matched:
             few = "; ".join(point.label for point in points[:3])
             raise TheoryError(
@@ -392,22 +350,15 @@ def split_by_patterns(
             f"{', '.join(map(repr, patterns))} match{'' if len(patterns) > 1 else 'es'} every run, "
             "so that none is left to fit a line on; expected a narrower pattern"
         )
-    return (
-        [point for point in points if point.label not in held],
-        [point for point in points if point.label in held],
-    )
+    return ([point for point in points if point.label not in held], [point for point in points if point.label in held])
 
 
-def left_out_of_line(
-    points: Sequence[LawPoint], predictor: Predictor = "separation"
-) -> tuple[LawPoint, ...]:
+def left_out_of_line(points: Sequence[LawPoint], predictor: Predictor = "separation") -> tuple[LawPoint, ...]:
     """Runs whose predictor is 0 or infinite: they have a rank, but no place on a line."""
     return tuple(point for point in points if not 0 < getattr(point, predictor) < np.inf)
 
 
-def _judge(
-    name: str, fitted: Sequence[LawPoint], held: Sequence[LawPoint], predictor: Predictor
-) -> HeldOutGroup:
+def _judge(name: str, fitted: Sequence[LawPoint], held: Sequence[LawPoint], predictor: Predictor) -> HeldOutGroup:
     line, reason = None, None
     absent = set(left_out_of_line(held, predictor))
     usable = [point for point in held if point not in absent]
@@ -429,9 +380,7 @@ def _judge(
     )
 
 
-def _pooled(
-    predictor: Predictor, judged: Sequence[tuple[HeldOutGroup, Sequence[LawPoint]]]
-) -> HeldOut:
+def _pooled(predictor: Predictor, judged: Sequence[tuple[HeldOutGroup, Sequence[LawPoint]]]) -> HeldOut:
     pairs = [
         (point.change_rate, group.predicted[point.label])
         for group, members in judged
@@ -609,9 +558,7 @@ class LawStudy:
     reason: str | None = None
 
 
-def study_law(
-    runs: Sequence[LawRun], *, by: str = "data", patterns: Sequence[str] = ()
-) -> LawStudy:
+def study_law(runs: Sequence[LawRun], *, by: str = "data", patterns: Sequence[str] = ()) -> LawStudy:
     """Compute everything that is said of the law on some runs.
 
     Args:
@@ -636,9 +583,7 @@ def study_law(
         reason = str(error)
     if patterns:
         name = " or ".join(patterns)
-        held_out = {
-            which: hold_out(fitted, held, name=name, predictor=which) for which in PREDICTORS
-        }
+        held_out = {which: hold_out(fitted, held, name=name, predictor=which) for which in PREDICTORS}
     elif len(groups) >= _LEAST_GROUPS:
         held_out = {which: leave_one_out(groups, which) for which in PREDICTORS}
     elif reason is None:
@@ -727,9 +672,7 @@ def _order(study: LawStudy) -> list[str]:
 def _rivals(study: LawStudy) -> list[str]:
     own = study.spearman["separation"].value
     strengths = {
-        predictor: abs(value)
-        for predictor in PREDICTORS[1:]
-        if (value := study.spearman[predictor].value) is not None
+        predictor: abs(value) for predictor in PREDICTORS[1:] if (value := study.spearman[predictor].value) is not None
     }
     if own is None or not strengths:
         return []
@@ -776,25 +719,16 @@ def _unseen(study: LawStudy) -> list[str]:
         f"{100 * error:.1f} percentage points on average (R2 {_score(score)})."
         + (" That is worse than their mean: the line does NOT carry over." if score < 0 else "")
     ]
-    worse = {
-        group.name: value
-        for group in held.groups
-        if (value := group.r_squared.value) is not None and value < 0
-    }
+    worse = {group.name: value for group in held.groups if (value := group.r_squared.value) is not None and value < 0}
     if worse and len(held.groups) > 1:
         names = ", ".join(f"{name} (R2 {_score(value)})" for name, value in worse.items())
-        lines.append(
-            f"Taken alone, these are predicted worse than by their own mean rate: {names}."
-        )
+        lines.append(f"Taken alone, these are predicted worse than by their own mean rate: {names}.")
     below = sum(rate < 0 for group in held.groups for rate in group.predicted.values())
     if below:
         lines.append(
-            f"For {below} of them the line says less than 0 %: it is straight, is not clipped, and "
-            "is no guide far out."
+            f"For {below} of them the line says less than 0 %: it is straight, is not clipped, and is no guide far out."
         )
-    lines += [
-        f"Not predicted: {group.name} ({group.reason})." for group in held.groups if group.reason
-    ]
+    lines += [f"Not predicted: {group.name} ({group.reason})." for group in held.groups if group.reason]
     return lines
 
 
@@ -808,9 +742,7 @@ def _left_out(study: LawStudy) -> list[str]:
         if points:
             names = "; ".join(point.label for point in points[:_NAMED])
             more = f" and {len(points) - _NAMED} more" if len(points) > _NAMED else ""
-            lines.append(
-                f"Left out of the line, as their median separation is {what}: {names}{more}."
-            )
+            lines.append(f"Left out of the line, as their median separation is {what}: {names}{more}.")
     return lines
 
 
@@ -831,11 +763,7 @@ def law_json(study: LawStudy, figure: Path | None = None) -> dict[str, object]:
         figure: file that was drawn, or None.
     """
     held = study.held_out.get("separation")
-    unseen = {
-        label: rate
-        for group in (held.groups if held else ())
-        for label, rate in group.predicted.items()
-    }
+    unseen = {label: rate for group in (held.groups if held else ()) for label, rate in group.predicted.items()}
     by = study.left_out if isinstance(study.left_out, str) else "pattern"
     return {
         "runs": [_run_json(run, unseen.get(run.point.label)) for run in study.runs],

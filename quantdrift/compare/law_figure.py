@@ -22,8 +22,6 @@ from quantdrift.records import check_writable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["FORMATS", "check_figure", "draw_law"]
-
 Colour = str | tuple[float, float, float]
 
 FORMATS = ("svg", "png", "pdf")
@@ -67,9 +65,7 @@ def check_figure(path: Path) -> None:
         raise MissingExtraError("matplotlib", "figures", needed_for="a figure") from error
 
 
-def draw_law(
-    runs: Sequence[LawRun], line: Line | None, path: Path, *, line_label: str = "least squares"
-) -> None:
+def draw_law(runs: Sequence[LawRun], line: Line | None, path: Path, *, line_label: str = "least squares") -> None:
     """Draw the runs, the line and the stability threshold of an input, and write the file.
 
     Args:
@@ -87,9 +83,7 @@ def draw_law(
     absent = set(left_out_of_line([run.point for run in runs]))
     shown = [run for run in runs if run.point not in absent]
     if not shown:
-        raise QuantDriftError(
-            f"nothing to draw: the median separation of all {len(runs)} runs is 0 or infinite"
-        )
+        raise QuantDriftError(f"nothing to draw: the median separation of all {len(runs)} runs is 0 or infinite")
     from matplotlib import style  # noqa: PLC0415 -- an optional extra, slow to import
     from matplotlib.figure import Figure  # noqa: PLC0415 -- likewise
 
@@ -180,14 +174,7 @@ def _legend(axes: Axes, runs: Sequence[LawRun], line_label: str | None, n_absent
     if line_label is not None:
         handles.append(Line2D([], [], color="0.35", linewidth=1.4, label=line_label))
     handles += [
-        Line2D(
-            [],
-            [],
-            color="black",
-            linestyle=":",
-            linewidth=1.2,
-            label="one input's threshold",
-        ),
+        Line2D([], [], color="black", linestyle=":", linewidth=1.2, label="one input's threshold"),
         Line2D([], [], color="0.35", linewidth=0.7, label="95 % interval"),
     ]
     if n_absent:

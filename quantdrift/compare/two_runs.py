@@ -21,16 +21,6 @@ from quantdrift.metrics import Metric, MetricError, parse_metric
 from quantdrift.runs import Run, classifies, read_run
 from quantdrift.statistics import PairedComparison, PairedSample, compare_samples
 
-__all__ = [
-    "CLASSIFICATION_METRICS",
-    "DEFAULT_METRICS",
-    "Comparison",
-    "cautions",
-    "compare_runs",
-    "in_both",
-    "matching_rows",
-]
-
 # --- Whether two runs belong together: the same data, inputs, reference and settings --------------
 
 HARMLESS = frozenset({"k", "batch_size", "noise_floor", "seed"})
@@ -61,9 +51,7 @@ def in_both(a: Run, b: Run, one: Evidence, other: Evidence) -> tuple[Evidence, E
     only = int((~kept).sum()), int((~kept_there).sum())
     if not any(only) or not kept.any() or only[0] > left_out[1] or only[1] > left_out[0]:
         return one, other, []
-    dropped = [
-        f"{count:,} of {name}" for count, name in zip(only, ("A", "B"), strict=True) if count
-    ]
+    dropped = [f"{count:,} of {name}" for count, name in zip(only, ("A", "B"), strict=True) if count]
     note = (
         f"compared on the {int(kept.sum()):,} inputs that both have; left out because the other "
         f"run's layers were measured on them: {', '.join(dropped)}"
@@ -85,10 +73,7 @@ def matching_rows(a: Run, b: Run, one: Evidence, other: Evidence) -> NDArray[np.
             change scores; lists everything that differs.
     """
     wrong = []
-    for what, path in (
-        ("reference model", ("model", "fingerprint")),
-        ("data", ("data", "fingerprint")),
-    ):
+    for what, path in (("reference model", ("model", "fingerprint")), ("data", ("data", "fingerprint"))):
         here, there = (_at(run.record, path) for run in (a, b))
         names = [_name(run, path[0]) for run in (a, b)]
         # what a harness has no digest of is known by its name
@@ -102,10 +87,7 @@ def matching_rows(a: Run, b: Run, one: Evidence, other: Evidence) -> NDArray[np.
     ids, other_ids = one.input_ids.tolist(), other.input_ids.tolist()
     only_a, only_b = (len(set(x) - set(y)) for x, y in ((ids, other_ids), (other_ids, ids)))
     if only_a or only_b:
-        wrong.append(
-            f"inputs: {only_a:,} of {len(ids):,} are only in A, "
-            f"{only_b:,} of {len(other_ids):,} only in B"
-        )
+        wrong.append(f"inputs: {only_a:,} of {len(ids):,} are only in A, {only_b:,} of {len(other_ids):,} only in B")
     if wrong:
         listed = "".join(f"\n  - {line}" for line in wrong)
         raise RunError(
@@ -132,9 +114,7 @@ def cautions(a: Run, b: Run, one: Evidence, other: Evidence, order: NDArray[np.i
     for name in sorted(SOFTWARE):
         here, there = (held.get(name) for held in settings)
         if here != there:
-            shown = (
-                held.get("digest") if isinstance(held, dict) else held for held in (here, there)
-            )
+            shown = (held.get("digest") if isinstance(held, dict) else held for held in (here, there))
             notes.append(f"{name} differs: {next(shown)} in A, {next(shown)} in B")
     # inputs without any item have -1 there, in both
     first, second = (
@@ -257,9 +237,7 @@ def compare_runs(
         QuantDriftError: the margin or alpha is out of its range.
     """
     if not LEAST_ALPHA <= alpha <= MOST_ALPHA:
-        raise QuantDriftError(
-            f"alpha is a probability from {LEAST_ALPHA:g} to {MOST_ALPHA}, say 0.05; got {alpha:g}"
-        )
+        raise QuantDriftError(f"alpha is a probability from {LEAST_ALPHA:g} to {MOST_ALPHA}, say 0.05; got {alpha:g}")
     a, b = (run if isinstance(run, Run) else read_run(Path(run)) for run in (a, b))
     one, other = a.evidence(), b.evidence()
     if not one.n_inputs:
@@ -293,9 +271,7 @@ def compare_runs(
     )
 
 
-def _sample(
-    metric: Metric, one: Evidence, other: Evidence, order: NDArray[np.int64]
-) -> PairedSample:
+def _sample(metric: Metric, one: Evidence, other: Evidence, order: NDArray[np.int64]) -> PairedSample:
     """The values of both runs, where both have one."""
     unlabelled = [name for name, run in (("A", one), ("B", other)) if run.judgements is None]
     if metric.family.needs_labels and unlabelled:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from quantdrift.datasets.retrieval import some
 
-__all__ = ["match_labels", "told_apart"]
-
 
 def told_apart(classes: Sequence[str]) -> tuple[str, ...]:
     """Names of classes that differ: those that occur twice get their position.
@@ -17,9 +15,7 @@ def told_apart(classes: Sequence[str]) -> tuple[str, ...]:
     ('crane (0)', 'heron', 'crane (2)')
     """
     times = Counter(classes)
-    return tuple(
-        f"{name} ({place})" if times[name] > 1 else name for place, name in enumerate(classes)
-    )
+    return tuple(f"{name} ({place})" if times[name] > 1 else name for place, name in enumerate(classes))
 
 
 def match_labels(

@@ -18,39 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.datasets.retrieval import LAYOUT as BEIR_LAYOUT
-from quantdrift.datasets.retrieval import (
-    RetrievalDataset,
-    check_string,
-    excerpt,
-    read_beir_folder,
-    read_lines,
-    some,
-)
+from quantdrift.datasets.retrieval import RetrievalDataset, check_string, excerpt, read_beir_folder, read_lines, some
 from quantdrift.errors import DataError, MissingExtraError
 from quantdrift.records import parse_json
-
-__all__ = [
-    "LAYOUT",
-    "SUFFIXES",
-    "TRAIN",
-    "ClassificationDataset",
-    "Dataset",
-    "Images",
-    "Kind",
-    "Labelled",
-    "LabelledImages",
-    "LabelledLines",
-    "arrays_in",
-    "find_images",
-    "is_classification_folder",
-    "label_of",
-    "read_arrays",
-    "read_classification_folder",
-    "read_folder",
-    "read_image_folder",
-    "read_labelled",
-    "read_search_folder",
-]
 
 # --- Labelled inputs of one kind: a part that is evaluated, and one to learn from -----------------
 
@@ -146,9 +116,7 @@ class ClassificationDataset:
         told = [*self.notes]
         contents = list(self.test.contents())
         if self.kind == "text":
-            empty = [
-                name for name, text in zip(self.test.ids, contents, strict=True) if not text.strip()
-            ]
+            empty = [name for name, text in zip(self.test.ids, contents, strict=True) if not text.strip()]
             if empty:
                 told.append(f"{_counted(empty, 'input is', 'inputs are')} empty: {some(empty)}")
         if n := len(contents) - len(set(contents)):
@@ -222,9 +190,7 @@ def read_labelled(file: Path, part: str) -> LabelledLines:
         record = _parsed(line, where)
         if "text" not in record:
             keys = some(record) or "none"
-            raise DataError(
-                f'{where}: "text" is missing; the keys are {keys}. Expected {_EXPECTED}'
-            )
+            raise DataError(f'{where}: "text" is missing; the keys are {keys}. Expected {_EXPECTED}')
         check_string(record["text"], f'{where}: "text"')
         name = _name(record, f"{part}-{number}", where)
         if name in ids:
@@ -273,9 +239,7 @@ def _parsed(line: str, where: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         # its own message ends in a place, which counts from the start of this line
         what = error.msg.removesuffix(" at").removesuffix(" starting")
-        raise DataError(
-            f"{where}, column {error.colno}: expected a JSON object, {_EXPECTED}; {what}"
-        ) from error
+        raise DataError(f"{where}, column {error.colno}: expected a JSON object, {_EXPECTED}; {what}") from error
     except ValueError as error:  # a huge integer, or very deep nesting
         raise DataError(f"{where}: expected a JSON object, {_EXPECTED}; {error}") from error
     if not isinstance(record, dict):
@@ -346,11 +310,7 @@ class LabelledImages:
 
 def find_images(folder: Path) -> Iterator[Path]:
     """The image files right in a folder, by name."""
-    return (
-        file
-        for file in sorted(folder.iterdir())
-        if file.suffix.lower() in SUFFIXES and file.is_file()
-    )
+    return (file for file in sorted(folder.iterdir()) if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
 def read_image_folder(folder: Path) -> LabelledImages:
@@ -417,8 +377,7 @@ def read_arrays(file: Path, part: str) -> LabelledImages | None:
     if grey:
         images = np.broadcast_to(images[..., None], (*images.shape, _CHANNELS))
     digests = [
-        hashlib.blake2b(f"{image.shape}".encode() + image.tobytes(), digest_size=16).hexdigest()
-        for image in images
+        hashlib.blake2b(f"{image.shape}".encode() + image.tobytes(), digest_size=16).hexdigest() for image in images
     ]
     return LabelledImages(
         ids=tuple(f"{part}-{row}" for row in range(len(images))),
@@ -540,10 +499,7 @@ def _no_array(file: Path, split: str) -> str:
     names = arrays_in(file)
     parts = [name.removeprefix("x_") for name in names if name.startswith("x_")]
     other = f" Choose another part with --split: {some(parts)}." if parts else ""
-    return (
-        f"{file} has no array x_{split}; it holds {some(names) or 'nothing'}."
-        f"{other} Expected {LAYOUT}"
-    )
+    return f"{file} has no array x_{split}; it holds {some(names) or 'nothing'}.{other} Expected {LAYOUT}"
 
 
 def _text_part(folder: Path, part: str) -> Labelled | None:
@@ -635,11 +591,7 @@ def read_search_folder(folder: Path, split: str = "test") -> RetrievalDataset:
                 f"{folder} holds classification data, and this takes queries and documents; "
                 "quantdrift run and quantdrift contrast take it. To search, it needs " + BEIR_LAYOUT
             ) from error
-        names = (
-            {entry.name.removesuffix(".gz") for entry in folder.iterdir()}
-            if folder.is_dir()
-            else set()
-        )
+        names = {entry.name.removesuffix(".gz") for entry in folder.iterdir()} if folder.is_dir() else set()
         if names & {"corpus.jsonl", "queries.jsonl", "qrels"}:
             raise
         raise DataError(f"{error}. For classification: {LAYOUT}") from error

@@ -21,22 +21,6 @@ from typing import Any
 from quantdrift.errors import DataError, UnknownNameError
 from quantdrift.records import parse_json
 
-__all__ = [
-    "LAYOUT",
-    "RetrievalDataset",
-    "check_string",
-    "excerpt",
-    "find_file",
-    "find_qrels",
-    "load_task",
-    "read_beir_folder",
-    "read_lines",
-    "read_qrels",
-    "read_texts",
-    "some",
-    "task_names",
-]
-
 # --- Reading the files of the BEIR layout line by line, so that every error names its line --------
 
 LAYOUT = (
@@ -76,9 +60,7 @@ def find_qrels(folder: Path, split: str) -> Path | None:
     """
     # Gzipped ones first, so that a plain file of the same split replaces them.
     files = {
-        file.name.removesuffix(ending): file
-        for ending in (".tsv.gz", ".tsv")
-        for file in folder.glob(f"*{ending}")
+        file.name.removesuffix(ending): file for ending in (".tsv.gz", ".tsv") for file in folder.glob(f"*{ending}")
     }
     if files and split not in files:
         raise DataError(f"{folder} has no split {split!r}; it has {some(sorted(files))}")
@@ -296,9 +278,7 @@ class RetrievalDataset:
         Raises:
             DataError: as the class.
         """
-        (query_ids, query_texts), (document_ids, document_texts) = (
-            _named(texts) for texts in (queries, documents)
-        )
+        (query_ids, query_texts), (document_ids, document_texts) = (_named(texts) for texts in (queries, documents))
         return cls(
             name=name,
             query_ids=query_ids,
@@ -452,17 +432,12 @@ def _check_texts(ids: Sequence[str], texts: Sequence[str], where: str, one: str,
 
 
 def _check_match(
-    qrels: Mapping[str, Mapping[str, int]],
-    queries: Collection[str],
-    documents: Collection[str],
-    where: str,
+    qrels: Mapping[str, Mapping[str, int]], queries: Collection[str], documents: Collection[str], where: str
 ) -> None:
     """Labels of which none applies belong to other data, or their columns are swapped."""
     judgements = _flat(qrels)
     known_queries, known_documents = set(queries), set(documents)
-    if judgements and not any(
-        q in known_queries and d in known_documents for q, d, _ in judgements
-    ):
+    if judgements and not any(q in known_queries and d in known_documents for q, d, _ in judgements):
         first = f"the first one names query {judgements[0][0]!r}, document {judgements[0][1]!r}"
         there = f"queries are {some(queries)}, documents {some(documents)}"
         problem = "no judgement names a query and a document that are both there"

@@ -12,8 +12,6 @@ from quantdrift.engine.layers import LinearLayer, memory_range
 from quantdrift.engine.quantizers.base import n_groups
 from quantdrift.spec import FULL_BITS
 
-__all__ = ["BitsReport", "count_bits"]
-
 SCALE_BITS = 16
 """A stored scale takes 16 bits in the formats that runtimes read."""
 

@@ -32,22 +32,6 @@ from quantdrift.errors import DataError, RunError
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.probe import LinearProbe
 
-__all__ = [
-    "STRENGTH",
-    "ClassReading",
-    "Classified",
-    "FittedProbe",
-    "LabelledJob",
-    "OneSide",
-    "by_linear",
-    "by_logits",
-    "by_probe",
-    "evidence_of_logits",
-    "fitted_probe",
-    "measure_classes",
-    "noise_of_logits",
-]
-
 # --- Probes that were fitted are kept beside the embeddings, so that no scheme fits one again -----
 
 STRENGTH = 1.0
@@ -78,9 +62,7 @@ class FittedProbe:
         }
 
 
-def fitted_probe(
-    embeddings: Vectors, labels: Sequence[str], *, key: str | None, root: Path | None
-) -> FittedProbe:
+def fitted_probe(embeddings: Vectors, labels: Sequence[str], *, key: str | None, root: Path | None) -> FittedProbe:
     """The probe of some embeddings, fitted unless it is there already.
 
     Args:
@@ -167,17 +149,11 @@ class ClassReading:
 def by_logits(classes: tuple[str, ...]) -> ClassReading:
     """What a classifier puts out is read as it is."""
     return ClassReading(
-        classes=classes,
-        logits=np.asarray,
-        graph=lambda outputs: outputs,
-        key="logits",
-        record={"reading": "logits"},
+        classes=classes, logits=np.asarray, graph=lambda outputs: outputs, key="logits", record={"reading": "logits"}
     )
 
 
-def by_linear(
-    probe: LinearProbe, record: Mapping[str, Any], notes: tuple[str, ...] = ()
-) -> ClassReading:
+def by_linear(probe: LinearProbe, record: Mapping[str, Any], notes: tuple[str, ...] = ()) -> ClassReading:
     """Linear functions of embeddings: a probe, or a head that is left alone.
 
     Args:
@@ -433,9 +409,7 @@ def measure_classes(
     """
     notes = [*reading.notes]
     if labels is not None:
-        labels, note = match_labels(
-            labels, reading.classes, positions=reading.record["reading"] == "logits"
-        )
+        labels, note = match_labels(labels, reading.classes, positions=reading.record["reading"] == "logits")
         notes += [note] if note else []
     reference = reading.logits(side.reference)
     noise = None

@@ -19,18 +19,6 @@ from quantdrift.engine.encoders.classifier import logits_in
 from quantdrift.engine.layers import LinearLayer, find_linears, left_out
 from quantdrift.errors import UnknownNameError, UnsupportedError
 
-__all__ = [
-    "HEAD",
-    "NO_HEAD",
-    "Head",
-    "QuantizableLayers",
-    "find_head",
-    "head_by_trace",
-    "head_modules",
-    "named_head",
-    "quantizable_layers",
-]
-
 # --- The classification head of a model: its last linear layer, which stays at full precision -----
 
 NO_HEAD = "none"
@@ -101,9 +89,7 @@ def named_head(modules: Sequence[nn.Module], names: str) -> Head | None:
     known = [name for name, _ in _named(modules) if name]
     for name in wanted:
         if name not in known:
-            same_end = [
-                path for path in known if path.rpartition(".")[2] == name.rpartition(".")[2]
-            ]
+            same_end = [path for path in known if path.rpartition(".")[2] == name.rpartition(".")[2]]
             there = f"; there is {', '.join(same_end[:3])}" if same_end else ""
             hint = f"(+head= takes the path of a module of the model, or {NO_HEAD}{there})"
             raise UnknownNameError("module", name, known, hint=hint)
@@ -228,9 +214,7 @@ def _width(module: Any) -> int | None:
 
 
 def _is_linear(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) or (
-        type(module).__name__ == "Conv1D" and hasattr(module, "nf")
-    )
+    return isinstance(module, nn.Linear) or (type(module).__name__ == "Conv1D" and hasattr(module, "nf"))
 
 
 def _size(module: nn.Module) -> int:
@@ -273,9 +257,7 @@ class QuantizableLayers:
     head: Head | None
 
 
-def quantizable_layers(
-    modules: Sequence[nn.Module], name: str, *, head: str | None = None
-) -> QuantizableLayers:
+def quantizable_layers(modules: Sequence[nn.Module], name: str, *, head: str | None = None) -> QuantizableLayers:
     """The linear layers, all with floating-point weights in memory; a classification head is out.
 
     Args:
@@ -317,14 +299,10 @@ def quantizable_layers(
                 "floating-point weights, not one that is already quantized or offloaded"
             )
     others = left_out(modules)
-    return QuantizableLayers(
-        layers=layers, left_out=others | {layer.name: HEAD for layer in out}, head=found
-    )
+    return QuantizableLayers(layers=layers, left_out=others | {layer.name: HEAD for layer in out}, head=found)
 
 
-def _in_head(
-    linears: Sequence[LinearLayer], modules: Sequence[nn.Module], head: Head
-) -> list[LinearLayer]:
+def _in_head(linears: Sequence[LinearLayer], modules: Sequence[nn.Module], head: Head) -> list[LinearLayer]:
     """The layers of a head; one whose weight a layer elsewhere shares is among them."""
     inside = dict(head_modules(modules, head))
     known = {id(module) for module in inside.values()}

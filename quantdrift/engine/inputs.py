@@ -15,8 +15,6 @@ from quantdrift.engine.encoders.server_client import OneInputError
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import ServerError
 
-__all__ = ["Inputs", "Vectors", "server_inputs", "text_inputs"]
-
 # --- One side of a retrieval task, as something that can be embedded ------------------------------
 
 Vectors = NDArray[np.float32]
@@ -81,11 +79,7 @@ class Inputs:
 
 
 def text_inputs(
-    encoder: SentenceEncoder,
-    texts: Sequence[str],
-    *,
-    role: Role = "document",
-    ids: Sequence[str] | None = None,
+    encoder: SentenceEncoder, texts: Sequence[str], *, role: Role = "document", ids: Sequence[str] | None = None
 ) -> Inputs:
     """Texts as one side of a task.
 
@@ -99,9 +93,7 @@ def text_inputs(
     return Inputs(
         role=role,
         ids=tuple(str(number) for number in range(len(kept))) if ids is None else ids,
-        encode=lambda rows, batch_size: encoder.encode(
-            [kept[row] for row in rows.tolist()], role, batch_size
-        ),
+        encode=lambda rows, batch_size: encoder.encode([kept[row] for row in rows.tolist()], role, batch_size),
         key={
             "texts": digest_of(kept),
             "encoder": encoder.describe(role),
@@ -116,9 +108,7 @@ def text_inputs(
 _SHOWN = 60
 
 
-def server_inputs(
-    encoder: EndpointEncoder, texts: Sequence[str], *, role: Role, ids: Sequence[str]
-) -> Inputs:
+def server_inputs(encoder: EndpointEncoder, texts: Sequence[str], *, role: Role, ids: Sequence[str]) -> Inputs:
     """Texts as one side of a task.
 
     Args:
@@ -136,8 +126,7 @@ def server_inputs(
         except OneInputError as error:
             row = chosen[error.number]
             raise ServerError(
-                f"{encoder.endpoint.embeddings}: {role} {ids[row]!r} ({_shown(kept[row])}): "
-                f"{error.reason}"
+                f"{encoder.endpoint.embeddings}: {role} {ids[row]!r} ({_shown(kept[row])}): {error.reason}"
             ) from error
 
     return Inputs(

@@ -14,18 +14,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = [
-    "ExpertStack",
-    "LinearLayer",
-    "MemoryRange",
-    "WeightUse",
-    "expert_stacks",
-    "find_linears",
-    "left_out",
-    "memory_range",
-    "modules_of",
-]
-
 # --- Experts of a mixture that are kept as one three-dimensional parameter, a matrix for each -----
 
 ExpertStack = tuple[str, nn.Parameter, bool]
@@ -54,9 +42,7 @@ def expert_stacks(module: nn.Module) -> Iterator[ExpertStack]:
             if name in parameters:
                 yield name, parameters[name], transposed
     elif "weight" in parameters:
-        sizes = tuple(
-            getattr(module, name, None) for name in ("num_experts", "output_size", "input_size")
-        )
+        sizes = tuple(getattr(module, name, None) for name in ("num_experts", "output_size", "input_size"))
         if tuple(parameters["weight"].shape) == sizes:
             yield "weight", parameters["weight"], False
 
@@ -229,10 +215,7 @@ def _layers_of(name: str, module: nn.Module) -> Iterator[LinearLayer]:
         weight = own.get("weight")
         if weight is not None and not isinstance(weight, UninitializedParameter):
             yield LinearLayer(
-                name=name,
-                parameter=weight,
-                modules=(module,),
-                transposed=not isinstance(module, nn.Linear),
+                name=name, parameter=weight, modules=(module,), transposed=not isinstance(module, nn.Linear)
             )
     elif isinstance(module, nn.MultiheadAttention):
         for part in ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"):
@@ -242,10 +225,7 @@ def _layers_of(name: str, module: nn.Module) -> Iterator[LinearLayer]:
         for part, stack, transposed in expert_stacks(module):
             for expert in range(len(stack)):
                 yield LinearLayer(
-                    name=f"{_join(name, part)}.{expert}",
-                    parameter=stack,
-                    expert=expert,
-                    transposed=transposed,
+                    name=f"{_join(name, part)}.{expert}", parameter=stack, expert=expert, transposed=transposed
                 )
 
 
@@ -253,10 +233,7 @@ def _is_conv1d(module: nn.Module) -> bool:
     """Transformers' Conv1D, a linear layer that keeps [in, out]; known without transformers."""
     weight = getattr(module, "weight", None)
     return (
-        type(module).__name__ == "Conv1D"
-        and hasattr(module, "nf")
-        and isinstance(weight, Tensor)
-        and weight.dim() == 2  # noqa: PLR2004 -- a matrix
+        type(module).__name__ == "Conv1D" and hasattr(module, "nf") and isinstance(weight, Tensor) and weight.dim() == 2  # noqa: PLR2004 -- a matrix
     )
 
 
@@ -288,11 +265,7 @@ def _tied(first: LinearLayer, again: LinearLayer) -> LinearLayer:
     """One layer of two with the same weight, which a model can also hold twice as one module."""
     modules = first.modules + tuple(m for m in again.modules if m not in first.modules)
     return LinearLayer(
-        name=first.name,
-        parameter=first.parameter,
-        modules=modules,
-        expert=first.expert,
-        transposed=first.transposed,
+        name=first.name, parameter=first.parameter, modules=modules, expert=first.expert, transposed=first.transposed
     )
 
 
@@ -399,13 +372,10 @@ class _WeightMap:
             if place is not None:
                 places.setdefault(place[0], []).append((*place[1:], 1 << i))
         self._places = {device: sorted(found) for device, found in places.items()}
-        self._starts = {
-            device: [start for start, _, _ in found] for device, found in self._places.items()
-        }
+        self._starts = {device: [start for start, _, _ in found] for device, found in self._places.items()}
         # Nothing before the first place where this exceeds an address reaches that address.
         self._ends = {
-            device: list(accumulate((end for _, end, _ in found), max))
-            for device, found in self._places.items()
+            device: list(accumulate((end for _, end, _ in found), max)) for device, found in self._places.items()
         }
 
     def within(self, place: MemoryRange | None) -> Layers:

@@ -21,30 +21,13 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readers import Reader, as_encoder, check_scheme, load_reader
 from quantdrift.engine.run import describe_labelled, describe_run, labelled_job, now, probe_labels
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.search import (
-    NOISE_DEPTH,
-    Settings,
-    assemble,
-    compare_rankings,
-    not_calibrated_on,
-)
+from quantdrift.engine.search import NOISE_DEPTH, Settings, assemble, compare_rankings, not_calibrated_on
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError, RunError, UnsupportedError
 from quantdrift.evidence import Evidence
 from quantdrift.progress import Progress
 from quantdrift.runs import Run, check_place, write_run
 from quantdrift.spec import Spec, chooses
-
-__all__ = [
-    "LEAST",
-    "SIMILARITY",
-    "Contrast",
-    "Neighbours",
-    "Places",
-    "check_size",
-    "measure_neighbours",
-    "run_contrast",
-]
 
 # --- Self-retrieval: every input searches the others of its own part, itself left out -------------
 
@@ -282,14 +265,7 @@ def _one(
         ),
     ):
         record = describe_run(
-            spec,
-            job.pair,
-            measured,
-            settings,
-            model=reader.model,
-            data=data,
-            started=started,
-            **more,
+            spec, job.pair, measured, settings, model=reader.model, data=data, started=started, **more
         )
         runs.append(write_run(path, evidence=measured.evidence, record=record, probe=probe))
     return Contrast(spec=str(spec), data=dataset.name, classification=runs[0], retrieval=runs[1])
@@ -312,11 +288,7 @@ def _places(
     place: Callable[[Spec, ClassificationDataset], Places],
 ) -> dict[tuple[int, Spec], Places]:
     """Where everything goes; refused before anything is loaded."""
-    found = {
-        (number, spec): place(spec, dataset)
-        for number, dataset in enumerate(datasets)
-        for spec in specs
-    }
+    found = {(number, spec): place(spec, dataset) for number, dataset in enumerate(datasets) for spec in specs}
     taken: set[Path] = set()
     for places in found.values():
         for path in (places.classification, places.retrieval):

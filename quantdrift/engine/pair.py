@@ -29,8 +29,6 @@ from quantdrift.errors import UnsupportedError
 from quantdrift.progress import Progress
 from quantdrift.spec import Scheme, parse_scheme
 
-__all__ = ["Arm", "Pair", "PairName", "QuantizedPair"]
-
 # --- Reference and candidate as one resident model ------------------------------------------------
 
 Arm = Literal["reference", "candidate"]
@@ -54,13 +52,7 @@ class QuantizedPair:
         left_out: name to reason of the linear layers that are not.
     """
 
-    def __init__(
-        self,
-        modules: nn.Module | Sequence[nn.Module],
-        scheme: Scheme | str,
-        *,
-        name: str = "model",
-    ) -> None:
+    def __init__(self, modules: nn.Module | Sequence[nn.Module], scheme: Scheme | str, *, name: str = "model") -> None:
         """Find the layers and check that the scheme can be made.
 
         Args:
@@ -81,9 +73,7 @@ class QuantizedPair:
         # a SentenceTransformer is a module and a sequence of its parts
         self.modules = [modules] if isinstance(modules, nn.Module) else list(modules)
         if wrong := [part for part in self.modules if not isinstance(part, nn.Module)]:
-            raise UnsupportedError(
-                f"expected a torch module or a list of them; got {type(wrong[0]).__name__}"
-            )
+            raise UnsupportedError(f"expected a torch module or a list of them; got {type(wrong[0]).__name__}")
         for module in self.modules:
             refuse_small_vocabulary(module, name)
         self.name, self.scheme = name, scheme
@@ -94,9 +84,7 @@ class QuantizedPair:
         self._reached: set[str] = set()
         self._active = False
         if (stored := stored_allocation(scheme)) is not None:
-            widths = widths_for(
-                stored, self.layers, scheme, self.fingerprint, left_out=self.left_out
-            )
+            widths = widths_for(stored, self.layers, scheme, self.fingerprint, left_out=self.left_out)
             self.choose(widths, by=stored)
 
     @property
@@ -122,13 +110,7 @@ class QuantizedPair:
         """
         return self._maker.needs_widths
 
-    def choose(
-        self,
-        widths: Sequence[int],
-        *,
-        by: Allocation | None = None,
-        for_all_data: bool = True,
-    ) -> None:
+    def choose(self, widths: Sequence[int], *, by: Allocation | None = None, for_all_data: bool = True) -> None:
         """Give every layer its width; what was prepared before is void.
 
         Args:
@@ -206,13 +188,7 @@ class QuantizedPair:
             raise RuntimeError("leave candidate() before calibrating")
         if not self.needs_calibration:
             return
-        self._maker.prepare(
-            sample,
-            fingerprint=self.fingerprint,
-            runtime=self.runtime,
-            root=root,
-            progress=progress,
-        )
+        self._maker.prepare(sample, fingerprint=self.fingerprint, runtime=self.runtime, root=root, progress=progress)
 
     @contextmanager
     def candidate(self) -> Iterator[None]:

@@ -34,15 +34,6 @@ from quantdrift.models.named import ModelSource
 from quantdrift.probe import LinearProbe
 from quantdrift.spec import Scheme, Spec
 
-__all__ = [
-    "HeadReading",
-    "Reader",
-    "as_encoder",
-    "check_scheme",
-    "load_reader",
-    "refuse_classifier",
-]
-
 # --- readers --------------------------------------------------------------------------------------
 
 
@@ -134,13 +125,9 @@ def load_reader(
             return Inputs(
                 role="input",
                 ids=part.ids,
-                encode=lambda rows, batch_size: classifier.logits(
-                    _Chosen(part.inputs, rows), batch_size
-                ),
+                encode=lambda rows, batch_size: classifier.logits(_Chosen(part.inputs, rows), batch_size),
                 key={"contents": digest_of(part.contents()), "classifier": described},
-                lengths=np.array([len(text) for text in part.inputs], dtype=np.int64)
-                if kind == "text"
-                else None,
+                lengths=np.array([len(text) for text in part.inputs], dtype=np.int64) if kind == "text" else None,
             )
 
         return Reader(
@@ -210,8 +197,7 @@ def _check_kind(name: str, takes: str, kind: Kind) -> None:
         verb, wanted = {"text": ("reads", "texts"), "image": ("sees", "images")}[takes]
         given = {"text": "texts", "image": "images"}[kind]
         raise UnsupportedError(
-            f"{name} {verb} {wanted}, and the data are {given}; expected data of {wanted}, or "
-            f"a model for {given}"
+            f"{name} {verb} {wanted}, and the data are {given}; expected data of {wanted}, or a model for {given}"
         )
 
 
@@ -280,9 +266,7 @@ def as_encoder(reader: Reader) -> tuple[Reader, HeadReading]:
         plain = reader.inputs(part)
         return replace(
             plain,
-            encode=lambda rows, batch_size: _before(
-                taken, lambda: plain.encode(rows, batch_size), len(rows)
-            ),
+            encode=lambda rows, batch_size: _before(taken, lambda: plain.encode(rows, batch_size), len(rows)),
             key=None if plain.key is None else {**plain.key, "before": taken.name},
         )
 

@@ -11,15 +11,6 @@ from quantdrift.models.checkpoint import full_precision
 from quantdrift.models.named import resolve
 from quantdrift.spec import Scheme, Spec, Versus, chooses, is_endpoint
 
-__all__ = [
-    "check_pair",
-    "check_spec",
-    "refuse_for_classes",
-    "refuse_for_reranking",
-    "refuse_settings",
-    "settings_taken",
-]
-
 # --- Which settings (`+KEY=VALUE`) a scheme takes, known without what quantizes it ----------------
 
 _OPTIONS = {
@@ -69,17 +60,13 @@ def refuse_settings(scheme: Scheme) -> None:
                 f"criterion, e.g. W3.5-{scheme.quantizer}+gap+{key}=..., or leave it out"
             )
         others = f"it takes {', '.join(sorted(takes))}" if takes else "it takes no setting"
-        raise UnsupportedError(
-            f"+{key}= has no effect on {scheme.quantizer}: {others}. Leave it out"
-        )
+        raise UnsupportedError(f"+{key}= has no effect on {scheme.quantizer}: {others}. Leave it out")
 
 
 # --- What is refused before anything is loaded: without torch, so in a fraction of a second -------
 
 
-def check_pair(
-    pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, loaded: bool = False
-) -> None:
+def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, loaded: bool = False) -> None:
     """Refuse a pair that cannot be measured on data of this kind.
 
     Args:

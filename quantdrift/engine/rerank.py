@@ -34,17 +34,6 @@ from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError, ScoreError
 from quantdrift.evidence import Noise
 
-__all__ = [
-    "OPENING",
-    "Pairs",
-    "RerankJob",
-    "asked_for",
-    "measure_reranking",
-    "opening_of",
-    "pair_inputs",
-    "pairs_of",
-]
-
 # --- rerank pairs ---------------------------------------------------------------------------------
 
 OPENING = 12
@@ -76,9 +65,7 @@ class Pairs:
         """Names of the pairs, for messages."""
         return [
             f"{self.query_ids[query]} with {self.document_ids[document]}"
-            for query, document in zip(
-                self.query_rows.tolist(), self.document_rows.tolist(), strict=True
-            )
+            for query, document in zip(self.query_rows.tolist(), self.document_rows.tolist(), strict=True)
         ]
 
     def numbers(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -107,10 +94,7 @@ def pairs_of(shortlist: Mapping[str, Sequence[str]], document_ids: Sequence[str]
         document_ids: of the whole corpus, all of the shortlists' among them.
     """
     position = {name: row for row, name in enumerate(document_ids)}
-    rows = [
-        np.sort(np.array([position[name] for name in names], dtype=np.int64))
-        for names in shortlist.values()
-    ]
+    rows = [np.sort(np.array([position[name] for name in names], dtype=np.int64)) for names in shortlist.values()]
     counts = np.array([len(row) for row in rows], dtype=np.int64)
     return Pairs(
         query_ids=tuple(shortlist),
@@ -121,9 +105,7 @@ def pairs_of(shortlist: Mapping[str, Sequence[str]], document_ids: Sequence[str]
     )
 
 
-def pair_inputs(
-    model: CrossEncoderModel, pairs: Pairs, queries: Sequence[str], documents: Sequence[str]
-) -> Inputs:
+def pair_inputs(model: CrossEncoderModel, pairs: Pairs, queries: Sequence[str], documents: Sequence[str]) -> Inputs:
     """Pairs as inputs, whose one number is their score.
 
     Args:
@@ -235,9 +217,7 @@ class RerankJob(Encoding):
 
     def prepare(self) -> None:
         """Calibrate the candidate, where it needs that."""
-        self.calibrate(
-            lambda pair: draw_sample(self.calibration, pair.scheme, self.settings.batch_size)
-        )
+        self.calibrate(lambda pair: draw_sample(self.calibration, pair.scheme, self.settings.batch_size))
 
     def state(self, reference: NDArray[np.float32], candidate: NDArray[np.float32]) -> ScoreState:
         """The state of all queries against their own shortlists.
@@ -247,10 +227,7 @@ class RerankJob(Encoding):
             candidate: float32 [n_pairs].
         """
         starts = self.pairs.starts.tolist()
-        rows = [
-            (self.pairs.document_rows[a:b], reference[a:b], candidate[a:b])
-            for a, b in pairwise(starts)
-        ]
+        rows = [(self.pairs.document_rows[a:b], reference[a:b], candidate[a:b]) for a, b in pairwise(starts)]
         return score_ragged(rows, k=self.settings.k)
 
     def noise(self, state: ScoreState, reference: NDArray[np.float32], weights: str) -> Noise:

@@ -30,74 +30,24 @@ from quantdrift.engine.pair import Pair, PairName, QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readers import Reader, check_scheme, load_reader, refuse_classifier
 from quantdrift.engine.refusals import check_pair
-from quantdrift.engine.rerank import (
-    Pairs,
-    RerankJob,
-    asked_for,
-    measure_reranking,
-    pair_inputs,
-    pairs_of,
-)
+from quantdrift.engine.rerank import Pairs, RerankJob, asked_for, measure_reranking, pair_inputs, pairs_of
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.search import Job, Settings, measure_retrieval
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.engine.two_models import (
-    LoadedCandidate,
-    LocalReference,
-    ServerSide,
-    Side,
-    TwoModels,
-    TwoSides,
-)
+from quantdrift.engine.two_models import LoadedCandidate, LocalReference, ServerSide, Side, TwoModels, TwoSides
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Evidence
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.metrics import measure
-from quantdrift.models.checkpoint import (
-    Checkpoint,
-    find_checkpoint,
-    full_precision,
-    refuse_missing,
-    refuse_quantized,
-)
+from quantdrift.models.checkpoint import Checkpoint, find_checkpoint, full_precision, refuse_missing, refuse_quantized
 from quantdrift.models.named import ModelSource, resolve
 from quantdrift.progress import Progress
 from quantdrift.runs import Run, check_place, write_run
 from quantdrift.spec import Spec, Versus, is_endpoint, read_endpoint
 
-__all__ = [
-    "Opened",
-    "OpenedVersus",
-    "Outcome",
-    "describe_data",
-    "describe_labelled",
-    "describe_run",
-    "labelled_job",
-    "load_reference",
-    "now",
-    "open_checkpoint",
-    "open_pair",
-    "open_server",
-    "probe_labels",
-    "refuse_reference",
-    "run_classification",
-    "run_pair",
-    "run_reranking",
-    "run_spec",
-    "run_versus",
-]
-
 # --- The record of a run, run.json: how it was measured, and every default metric of it -----------
 
-_PACKAGES = (
-    "quantdrift",
-    "torch",
-    "transformers",
-    "sentence-transformers",
-    "numpy",
-    "mteb",
-    "lm_eval",
-)
+_PACKAGES = ("quantdrift", "torch", "transformers", "sentence-transformers", "numpy", "mteb", "lm_eval")
 
 
 class Outcome(Protocol):
@@ -170,11 +120,7 @@ def describe_run(
         },
         "bits_per_weight": None if bits is None else bits.to_json(),
         "quantization": made,
-        "data": {
-            **data,
-            "inputs_left_out": measured.left_out,
-            "warnings": list(dict.fromkeys(notes)),
-        },
+        "data": {**data, "inputs_left_out": measured.left_out, "warnings": list(dict.fromkeys(notes))},
         "settings": {
             "k": settings.k,
             "batch_size": settings.batch_size,
@@ -251,9 +197,7 @@ def run_spec(
     Raises:
         QuantDriftError: anything that keeps the run from being made; nothing is left behind.
     """
-    opened = open_pair(
-        spec, dataset, places=[out], device=device, revision=revision, encoder=encoder
-    )
+    opened = open_pair(spec, dataset, places=[out], device=device, revision=revision, encoder=encoder)
     measured = measure_retrieval(
         opened.pair,
         opened.queries,
@@ -363,11 +307,7 @@ def open_pair(
         similarity=encoder.similarity,
         dataset=dataset.name,
         calibration=None if texts is None else text_inputs(encoder, texts),
-        model={
-            "canonical": encoder.source.canonical,
-            "kind": encoder.source.kind,
-            "revision": revision,
-        },
+        model={"canonical": encoder.source.canonical, "kind": encoder.source.kind, "revision": revision},
         started=started,
     )
 
@@ -506,9 +446,7 @@ def probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]:
     return labels
 
 
-def describe_labelled(
-    dataset: ClassificationDataset, n_classes: int, notes: Sequence[str] = ()
-) -> Mapping[str, Any]:
+def describe_labelled(dataset: ClassificationDataset, n_classes: int, notes: Sequence[str] = ()) -> Mapping[str, Any]:
     """What run.json says of a dataset and of the classes that were told apart."""
     return {
         "name": dataset.name,
@@ -671,9 +609,7 @@ def refuse_reference(source: ModelSource, checkpoint: Checkpoint | None) -> None
             raise UnsupportedError(_quantized(source.name, method))
 
 
-def load_reference(
-    source: ModelSource, *, device: torch.device, revision: str | None
-) -> SentenceEncoder:
+def load_reference(source: ModelSource, *, device: torch.device, revision: str | None) -> SentenceEncoder:
     """Load a reference, and refuse one on the hub that turns out to be quantized.
 
     Args:
@@ -761,18 +697,12 @@ def open_checkpoint(
 
 
 def _inputs(
-    models: TwoModels,
-    reference: SentenceEncoder,
-    role: Role,
-    ids: tuple[str, ...],
-    texts: tuple[str, ...],
+    models: TwoModels, reference: SentenceEncoder, role: Role, ids: tuple[str, ...], texts: tuple[str, ...]
 ) -> Inputs:
     """One side, by whichever model is in place; the key is the reference's, as in other runs."""
     return replace(
         text_inputs(reference, texts, role=role, ids=ids),
-        encode=lambda rows, batch_size: models.encode(
-            [texts[row] for row in rows.tolist()], role, batch_size
-        ),
+        encode=lambda rows, batch_size: models.encode([texts[row] for row in rows.tolist()], role, batch_size),
     )
 
 
@@ -857,9 +787,7 @@ def _refuse(versus: Versus, revision: str | None) -> None:
         refuse_reference(resolve(versus.reference), None)
         return
     if revision is not None:
-        raise UnsupportedError(
-            f"--revision is of a reference on the hub; {versus.reference} is on a server"
-        )
+        raise UnsupportedError(f"--revision is of a reference on the hub; {versus.reference} is on a server")
     if versus.reference == versus.candidate:
         raise UnsupportedError(
             f"both are {versus.reference}; expected a reference and another model. Its own noise "
@@ -879,12 +807,7 @@ def _load_local(versus: Versus, device: torch.device, revision: str | None) -> _
     checkpoint = find_checkpoint(versus.candidate)
     refuse_missing(checkpoint)
     candidate = StoredCandidate(load_checkpoint(checkpoint, None, device=device))
-    return _Loaded(
-        encoder=candidate.encoder,
-        side=candidate,
-        identity=candidate.identify(),
-        notes=candidate.notes,
-    )
+    return _Loaded(encoder=candidate.encoder, side=candidate, identity=candidate.identify(), notes=candidate.notes)
 
 
 def _reached(name: str, encoder: EndpointEncoder, servers: Servers) -> _Loaded:
@@ -892,8 +815,7 @@ def _reached(name: str, encoder: EndpointEncoder, servers: Servers) -> _Loaded:
     notes = []
     if identity.changed_since is not None:
         notes.append(
-            f"another model answers to {name} than on {identity.changed_since}: embeddings of then "
-            "are not used"
+            f"another model answers to {name} than on {identity.changed_since}: embeddings of then are not used"
         )
     if identity.noise > NOISY:
         notes.append(
@@ -920,18 +842,12 @@ def _reached(name: str, encoder: EndpointEncoder, servers: Servers) -> _Loaded:
     )
 
 
-def _both(
-    reference: _Loaded, candidate: _Loaded, ids: tuple[str, ...], texts: tuple[str, ...], role: Any
-) -> Inputs:
-    first, second = (
-        _versus_server_inputs(one.encoder, ids, texts, role) for one in (reference, candidate)
-    )
+def _both(reference: _Loaded, candidate: _Loaded, ids: tuple[str, ...], texts: tuple[str, ...], role: Any) -> Inputs:
+    first, second = (_versus_server_inputs(one.encoder, ids, texts, role) for one in (reference, candidate))
     return replace(first, candidate=second)
 
 
-def _versus_server_inputs(
-    encoder: Encoder, ids: tuple[str, ...], texts: tuple[str, ...], role: Any
-) -> Inputs:
+def _versus_server_inputs(encoder: Encoder, ids: tuple[str, ...], texts: tuple[str, ...], role: Any) -> Inputs:
     if isinstance(encoder, SentenceEncoder):
         return text_inputs(encoder, texts, role=role, ids=ids)
     return server_inputs(encoder, texts, role=role, ids=ids)
@@ -978,12 +894,7 @@ def run_versus(
     where = pick_device(device)
     if versus.on_server and models == (None, None):
         opened = open_server(
-            versus,
-            dataset,
-            servers=servers or Servers(),
-            root=store.root,
-            device=where,
-            revision=revision,
+            versus, dataset, servers=servers or Servers(), root=store.root, device=where, revision=revision
         )
     else:
         opened = open_checkpoint(versus, dataset, device=where, revision=revision, models=models)
@@ -1060,12 +971,5 @@ def run_pair(
     elif isinstance(pair, Versus):
         job = partial(run_versus, servers=servers, models=models)
     return job(
-        pair,
-        dataset,
-        out=out,
-        settings=settings,
-        store=store,
-        progress=progress,
-        device=device,
-        revision=revision,
+        pair, dataset, out=out, settings=settings, store=store, progress=progress, device=device, revision=revision
     )

@@ -25,22 +25,6 @@ from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence, Judgements, Noise, Top
 from quantdrift.progress import Progress
 
-__all__ = [
-    "Arms",
-    "Encoding",
-    "Job",
-    "Measured",
-    "Settings",
-    "assemble",
-    "compare_rankings",
-    "measure_retrieval",
-    "noise_of_scores",
-    "not_calibrated_on",
-    "other_batch_size",
-    "same_share",
-    "with_qrels",
-]
-
 # --- What every measurement does with a pair: stages, embeddings by either arm, calibration -------
 
 PROBE = 2
@@ -150,12 +134,7 @@ class Encoding:
         return vectors
 
     def encoded(
-        self,
-        side: Inputs,
-        order: NDArray[np.int64],
-        weights: str,
-        batch_size: int,
-        tell: Callable[[int], None],
+        self, side: Inputs, order: NDArray[np.int64], weights: str, batch_size: int, tell: Callable[[int], None]
     ) -> Vectors:
         """All embeddings of one side, put through in an order, from the store where they are."""
         store = self.store if side.key is not None else EmbeddingStore(None)
@@ -234,17 +213,14 @@ def compare_rankings(
         rows = slice(at, at + _BLOCK)
         ranks = contenders[rows]
         once, again = (
-            _scores(queries[rows], documents[ranks.clip(min=0)], similarity)
-            for queries, documents in (first, second)
+            _scores(queries[rows], documents[ranks.clip(min=0)], similarity) for queries, documents in (first, second)
         )
         part = noise_of_scores(once, again, ranks)
         flips[rows], epsilon[rows] = part.flips, part.epsilon
     return Noise(flips=flips, epsilon=epsilon)
 
 
-def noise_of_scores(
-    once: NDArray[np.float64], again: NDArray[np.float64], contenders: NDArray[np.int64]
-) -> Noise:
+def noise_of_scores(once: NDArray[np.float64], again: NDArray[np.float64], contenders: NDArray[np.int64]) -> Noise:
     """Whether the best of the contenders is the same by the scores of two runs of one model.
 
     Args:
@@ -603,9 +579,7 @@ def measure_retrieval(
     )
 
 
-def not_calibrated_on(
-    pair: Pair, ids: Sequence[str], dataset: str | None = None
-) -> NDArray[np.int64]:
+def not_calibrated_on(pair: Pair, ids: Sequence[str], dataset: str | None = None) -> NDArray[np.int64]:
     """Positions of the queries that no layer was measured on; rates are over these.
 
     Which data an allocation of a file was made on is known by the name of the data, else by those

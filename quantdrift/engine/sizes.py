@@ -22,31 +22,12 @@ from numpy.typing import NDArray
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.run import describe_data, describe_run, open_pair
 from quantdrift.engine.scoring.state import ScoreState, at_positions, merge
-from quantdrift.engine.search import (
-    Arms,
-    Job,
-    Measured,
-    Qrels,
-    Settings,
-    assemble,
-    not_calibrated_on,
-)
+from quantdrift.engine.search import Arms, Job, Measured, Qrels, Settings, assemble, not_calibrated_on
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.errors import DataError
 from quantdrift.progress import Progress
 from quantdrift.runs import Run, write_run
 from quantdrift.spec import Spec
-
-__all__ = [
-    "check_sizes",
-    "default_sizes",
-    "folder_of",
-    "measure_sizes",
-    "nested_subsets",
-    "parse_sizes",
-    "relevant_inside",
-    "run_sizes",
-]
 
 # --- The same queries against nested parts of one corpus, from one set of embeddings --------------
 
@@ -71,8 +52,7 @@ def parse_sizes(text: str, n_documents: int) -> tuple[int, ...]:
     for part in (part.strip() for part in text.split(",")):
         if part != ALL and not (part.isascii() and part.isdigit()):
             raise DataError(
-                f"expected numbers of documents or {ALL!r}, separated by commas, {_EXAMPLE}; "
-                f"got {part!r} in {text!r}"
+                f"expected numbers of documents or {ALL!r}, separated by commas, {_EXAMPLE}; got {part!r} in {text!r}"
             )
         sizes.append(n_documents if part == ALL else int(part))
     check_sizes(sizes, n_documents)
@@ -96,14 +76,9 @@ def check_sizes(sizes: Sequence[int], n_documents: int) -> None:
             f"{n_documents}, or {ALL!r} for the whole corpus"
         )
     if any(left >= right for left, right in pairwise(sizes)):
-        raise DataError(
-            f"expected sizes that rise, each once, {_EXAMPLE}; got {shown} "
-            f"({ALL!r} is {n_documents} here)"
-        )
+        raise DataError(f"expected sizes that rise, each once, {_EXAMPLE}; got {shown} ({ALL!r} is {n_documents} here)")
     if len(sizes) < 2:  # noqa: PLR2004 -- the smallest and the largest are compared
-        raise DataError(
-            f"a sweep compares at least two sizes of the corpus of {n_documents}; got {shown}"
-        )
+        raise DataError(f"a sweep compares at least two sizes of the corpus of {n_documents}; got {shown}")
 
 
 def default_sizes(n_documents: int) -> tuple[int, ...]:
@@ -126,9 +101,7 @@ def default_sizes(n_documents: int) -> tuple[int, ...]:
     return sizes
 
 
-def nested_subsets(
-    n_documents: int, sizes: Sequence[int], *, seed: int
-) -> tuple[NDArray[np.int64], ...]:
+def nested_subsets(n_documents: int, sizes: Sequence[int], *, seed: int) -> tuple[NDArray[np.int64], ...]:
     """Positions of the documents of each size: the first n of one seeded permutation, sorted.
 
     >>> [subset.tolist() for subset in nested_subsets(5, [2, 5], seed=0)]
@@ -150,9 +123,7 @@ def nested_subsets(
     return tuple(np.sort(order[:size]) for size in sizes)
 
 
-def measure_sizes(
-    job: Job, subsets: Sequence[NDArray[np.int64]], *, qrels: Qrels | None = None
-) -> list[Measured]:
+def measure_sizes(job: Job, subsets: Sequence[NDArray[np.int64]], *, qrels: Qrels | None = None) -> list[Measured]:
     """Measure a pair at every size; embeds and scores each document once.
 
     The whole corpus is embedded, whatever the sizes: its embeddings are those of a plain run, and
@@ -223,11 +194,7 @@ def _part(arms: Arms, rows: NDArray[np.int64]) -> Arms:
     # one object for both arms is how scoring knows that the index is not quantized
     shared = arms.candidate[1] is arms.reference[1]
     candidate = reference if shared else _Rows(arms.candidate[1], rows)
-    return replace(
-        arms,
-        reference=(arms.reference[0], reference),
-        candidate=(arms.candidate[0], candidate),
-    )
+    return replace(arms, reference=(arms.reference[0], reference), candidate=(arms.candidate[0], candidate))
 
 
 # --- Run a spec on nested parts of a dataset's corpus, one ordinary run folder for each size ------
@@ -328,9 +295,7 @@ def _relevant(qrels: Qrels, query: str) -> set[str]:
     return {document for document, grade in qrels.get(query, {}).items() if grade > 0}
 
 
-def _describe_part(
-    dataset: RetrievalDataset, subset: NDArray[np.int64], seed: int
-) -> dict[str, Any]:
+def _describe_part(dataset: RetrievalDataset, subset: NDArray[np.int64], seed: int) -> dict[str, Any]:
     """What run.json says of a part of a corpus; parts differ in fingerprint as corpora do."""
     data = describe_data(dataset)
     whole, n_documents = data["fingerprint"], data["n_documents"]

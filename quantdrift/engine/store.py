@@ -24,8 +24,6 @@ from quantdrift.errors import MissingExtraError, RunError, ScoreError
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.records import bytes_digest, open_file
 
-__all__ = ["CHUNK_ELSEWHERE", "EmbeddingStore", "default_store", "digest_of", "key_of", "reserve"]
-
 # --- Room on disk, asked for before it is written to ----------------------------------------------
 
 
@@ -161,15 +159,9 @@ def _in_memory(
 
 
 def _on_disk(
-    stem: Path,
-    n: int,
-    chunks: Sequence[NDArray[np.int64]],
-    encode: Encode,
-    tell: Callable[[int], None],
+    stem: Path, n: int, chunks: Sequence[NDArray[np.int64]], encode: Encode, tell: Callable[[int], None]
 ) -> NDArray[np.float32]:
-    finished, partial, done_file = (
-        stem.with_suffix(suffix) for suffix in (".npy", ".partial.npy", ".done")
-    )
+    finished, partial, done_file = (stem.with_suffix(suffix) for suffix in (".npy", ".partial.npy", ".done"))
     embeddings = read_kept(finished, lambda content: _matrix(content, n), mapped=True)
     if embeddings is not None:
         tell(n)

@@ -26,8 +26,6 @@ from quantdrift.engine.weights import runtime_of, weights_fingerprint
 from quantdrift.errors import UnsupportedError
 from quantdrift.progress import Progress
 
-__all__ = ["LoadedCandidate", "LocalReference", "ServerSide", "Side", "TwoModels", "TwoSides"]
-
 # --- A reference and a stored candidate: two loaded models behind the interface of a pair ---------
 
 
@@ -94,9 +92,7 @@ class TwoModels:
     query_only = False
     needs_calibration = False
 
-    def __init__(
-        self, reference: SentenceEncoder, candidate: StoredCandidate | LoadedCandidate
-    ) -> None:
+    def __init__(self, reference: SentenceEncoder, candidate: StoredCandidate | LoadedCandidate) -> None:
         """Pair them; both keep their weights.
 
         Args:
@@ -142,9 +138,7 @@ class TwoModels:
             return None
         packed = set(self.layers)
         return [
-            layer.name
-            for layer in self._linears
-            if in_body(layer.name) in packed and layer.name not in self._reached
+            layer.name for layer in self._linears if in_body(layer.name) in packed and layer.name not in self._reached
         ]
 
     @contextmanager

@@ -18,8 +18,6 @@ from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.store import reserve
 from quantdrift.errors import RunError
 
-__all__ = ["add_tensor", "left_as_it_was", "put_aside", "runtime_of", "weights_fingerprint"]
-
 # --- Full-precision weights, put aside while quantized ones are in their place --------------------
 
 
@@ -121,9 +119,7 @@ def left_as_it_was(model: nn.Module) -> Iterator[None]:
     configs = {id(c): c for m in modules if (c := getattr(m, "config", None)) is not None}
     objects: list[Any] = [*modules, *configs.values()]
     attributes = [(vars(one), dict(vars(one))) for one in objects]
-    parts = [
-        (inner, dict(inner)) for one in modules for inner in vars(one).values() if _is_dict(inner)
-    ]
+    parts = [(inner, dict(inner)) for one in modules for inner in vars(one).values() if _is_dict(inner)]
     tensors = [(one, one.data) for one in (*model.parameters(), *model.buffers())]
     try:
         yield

@@ -15,22 +15,6 @@ from quantdrift import records
 from quantdrift.errors import DataError
 from quantdrift.finished.rankings import Qrels, Rankings
 
-__all__ = [
-    "ARMS",
-    "FORMATS",
-    "Arm",
-    "FinishedRun",
-    "Format",
-    "Labelled",
-    "Part",
-    "Ranked",
-    "Sampled",
-    "digest",
-    "number",
-    "parse_json",
-    "read_text",
-]
-
 # --- What the files of a finished run hold, whoever wrote them ------------------------------------
 
 Format = Literal["trec", "json", "mteb", "lm-eval", "run"]
@@ -157,8 +141,7 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}, line {line}: expected UTF-8, got byte 0x{raw[error.start]:02x}; save the "
-            "file as UTF-8"
+            f"{path}, line {line}: expected UTF-8, got byte 0x{raw[error.start]:02x}; save the file as UTF-8"
         ) from error
 
 
@@ -176,8 +159,7 @@ def parse_json(text: str, where: object) -> Any:
         return records.parse_json(text)
     except json.JSONDecodeError as error:
         raise DataError(
-            f"{where}: expected JSON; {error.msg} at line {error.lineno}, column {error.colno}; "
-            "is the file whole?"
+            f"{where}: expected JSON; {error.msg} at line {error.lineno}, column {error.colno}; is the file whole?"
         ) from error
     except ValueError as error:  # a huge integer, or very deep nesting
         raise DataError(f"{where}: expected JSON; {error}") from error

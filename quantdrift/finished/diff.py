@@ -19,43 +19,10 @@ from quantdrift.errors import DataError, RunError, UnknownNameError
 from quantdrift.evidence import Evidence, Top
 from quantdrift.finished.contents import FinishedRun, Labelled, Part, Ranked, Sampled, digest
 from quantdrift.finished.lm_eval_evidence import HASHES, PairedSamples, pair_samples
-from quantdrift.finished.rankings import (
-    DEPTH,
-    Qrels,
-    Ranking,
-    Rankings,
-    evidence_of_answers,
-    evidence_of_rankings,
-)
+from quantdrift.finished.rankings import DEPTH, Qrels, Ranking, Rankings, evidence_of_answers, evidence_of_rankings
 from quantdrift.metrics import Metric, MetricError, measure
 from quantdrift.runs import Run, write_run
 from quantdrift.statistics import Estimate, mean_estimate, undefined
-
-__all__ = [
-    "KINDS",
-    "Changed",
-    "Diff",
-    "Kind",
-    "Lists",
-    "Matched",
-    "PartDiff",
-    "change_of",
-    "changed_inputs",
-    "data_digest",
-    "diff_runs",
-    "estimate_of",
-    "label_notes",
-    "list_notes",
-    "lists_of",
-    "marks",
-    "match_parts",
-    "pooled_estimate",
-    "refuse_other_labels",
-    "right_by",
-    "shared_samples",
-    "without_identical",
-    "write_diff",
-]
 
 # --- The samples of lm-eval that two runs share ---------------------------------------------------
 
@@ -73,19 +40,14 @@ def shared_samples(a: Samples, b: Samples) -> tuple[Samples, Samples]:
     both = {
         _identity(sample)
         for sample in a
-        if (other := known.get(_identity(sample))) is not None
-        and other["arguments"] == sample["arguments"]
+        if (other := known.get(_identity(sample))) is not None and other["arguments"] == sample["arguments"]
     }
     kept = [[sample for sample in samples if _identity(sample) in both] for samples in (a, b)]
     return kept[0], kept[1]
 
 
 def _identity(sample: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (
-        sample["doc_id"],
-        sample.get("filter"),
-        *(sample.get(name) for name in HASHES),
-    )
+    return (sample["doc_id"], sample.get("filter"), *(sample.get(name) for name in HASHES))
 
 
 # --- Whether two finished runs can be compared: the same inputs, items, prompts and settings ------
@@ -168,10 +130,7 @@ def match_parts(
         advice = "\n--common compares what both hold, and says how much it is."
         if common or fixed:
             advice = ""
-        raise RunError(
-            f"expected two runs on the same inputs; {a.path} (A) and {b.path} (B) differ "
-            f"in{listed}{advice}"
-        )
+        raise RunError(f"expected two runs on the same inputs; {a.path} (A) and {b.path} (B) differ in{listed}{advice}")
     return matched, notes
 
 
@@ -212,11 +171,7 @@ def _pairs(
 def _settings(part: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
     where = f"{part}: " if part else ""
     # what only one of them tells is not known to differ
-    return [
-        f"{where}setting {name}: {a[name]} and {b[name]}"
-        for name in a
-        if name in b and a[name] != b[name]
-    ]
+    return [f"{where}setting {name}: {a[name]} and {b[name]}" for name in a if name in b and a[name] != b[name]]
 
 
 def _match(name: str, a: Part, b: Part, *, common: bool, wrong: list[str]) -> Matched | None:
@@ -239,9 +194,7 @@ def _match(name: str, a: Part, b: Part, *, common: bool, wrong: list[str]) -> Ma
     return Matched(name=name, a=_part(a, shared), b=_part(b, shared), left_out=left_out)
 
 
-def _inputs_differ(
-    a: Ranked | Labelled, b: Ranked | Labelled, shared: Sequence[str], *, common: bool
-) -> str | None:
+def _inputs_differ(a: Ranked | Labelled, b: Ranked | Labelled, shared: Sequence[str], *, common: bool) -> str | None:
     mine, theirs = _inputs(a), _inputs(b)
     if len(mine) == len(theirs) == len(shared):
         return None
@@ -251,10 +204,7 @@ def _inputs_differ(
             "are the same cannot be told"
         )
     if not shared:
-        return (
-            f"all inputs: {some(mine)} in A, {some(theirs)} in B ({len(mine):,} and "
-            f"{len(theirs):,})"
-        )
+        return f"all inputs: {some(mine)} in A, {some(theirs)} in B ({len(mine):,} and {len(theirs):,})"
     return None if common else _only(mine, theirs)
 
 
@@ -271,9 +221,7 @@ def _items_differ(a: Ranked | Labelled, b: Ranked | Labelled, shared: Sequence[s
     )
 
 
-def _comparable_samples(
-    name: str, a: Sampled, b: Sampled, *, common: bool, wrong: list[str]
-) -> Matched | None:
+def _comparable_samples(name: str, a: Sampled, b: Sampled, *, common: bool, wrong: list[str]) -> Matched | None:
     left_out = 0, 0
     if common:
         kept = shared_samples(a.samples, b.samples)
@@ -345,10 +293,7 @@ class Lists:
 
 def without_identical(part: Ranked) -> Ranked:
     """The rankings without items of the name of their input."""
-    kept = {
-        name: {item: score for item, score in own.items() if item != name}
-        for name, own in part.rankings.items()
-    }
+    kept = {name: {item: score for item, score in own.items() if item != name} for name, own in part.rankings.items()}
     return replace(part, rankings=kept)
 
 
@@ -361,12 +306,8 @@ def lists_of(a: Ranked, b: Ranked) -> Lists:
         same_items=a.depth is None
         and b.depth is None
         and all(own.keys() == b.rankings[name].keys() for name, own in a.rankings.items()),
-        own_names=sum(
-            _leads(name, own) or _leads(name, b.rankings[name]) for name, own in a.rankings.items()
-        ),
-        made_of_ranks=tuple(
-            name for name, part in (("A", a), ("B", b)) if _made_of_ranks(part.rankings)
-        ),
+        own_names=sum(_leads(name, own) or _leads(name, b.rankings[name]) for name, own in a.rankings.items()),
+        made_of_ranks=tuple(name for name, part in (("A", a), ("B", b)) if _made_of_ranks(part.rankings)),
     )
 
 
@@ -631,17 +572,10 @@ def diff_runs(
             if ignore_identical:
                 one, other = without_identical(one), without_identical(other)
             parts.append(_rankings(each, one, other, qrels, complete=complete, depth=depth))
-    return Diff(
-        a=a,
-        b=b,
-        parts=tuple(parts),
-        notes=tuple(dict.fromkeys([*_of_runs(a, b), *a.notes, *b.notes, *notes])),
-    )
+    return Diff(a=a, b=b, parts=tuple(parts), notes=tuple(dict.fromkeys([*_of_runs(a, b), *a.notes, *b.notes, *notes])))
 
 
-def _rankings(
-    each: Matched, a: Ranked, b: Ranked, qrels: Qrels | None, *, complete: bool, depth: int
-) -> PartDiff:
+def _rankings(each: Matched, a: Ranked, b: Ranked, qrels: Qrels | None, *, complete: bool, depth: int) -> PartDiff:
     labels = qrels or a.qrels or b.qrels
     cut = next((part.depth for part in (a, b) if part.depth is not None), None)
     if complete and cut is not None:
@@ -660,12 +594,7 @@ def _rankings(
     )
     notes = [*list_notes(lists, evidence), *label_notes(labels, list(a.rankings))]
     return PartDiff(
-        name=each.name,
-        inputs=each.name,
-        evidence=evidence,
-        lists=lists,
-        left_out=each.left_out,
-        notes=tuple(notes),
+        name=each.name, inputs=each.name, evidence=evidence, lists=lists, left_out=each.left_out, notes=tuple(notes)
     )
 
 
@@ -759,9 +688,7 @@ def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
             return metric.over([part.evidence for part in known if part.evidence is not None])
         if metric.uncertainty == "order statistics" or metric.arm == "relative":
             return undefined("has no mean over parts that hold the same inputs")
-        values = np.concatenate(
-            [_averaged(metric, group) for group in by_inputs.values()] or [np.empty(0)]
-        )
+        values = np.concatenate([_averaged(metric, group) for group in by_inputs.values()] or [np.empty(0)])
     except MetricError as error:
         return undefined(str(error))
     values = values[~np.isnan(values)]
@@ -847,12 +774,7 @@ def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
         "diff": {
             "quantdrift": __version__,
             **{
-                arm: {
-                    "path": str(run.path),
-                    "format": run.format,
-                    "name": run.name,
-                    "digest": run.digest,
-                }
+                arm: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
                 for arm, run in (("reference", a), ("candidate", b))
             },
             "part": part.name,
@@ -979,15 +901,11 @@ def _how_bad(changed: Changed) -> tuple[int, float]:
 
 def _changed(evidence: Evidence, row: int, k: int, gap: float, ratio: float) -> Changed:
     reference, candidate = evidence.reference_top, evidence.candidate_top
-    firsts = [
-        [item for item in top.items[row, :k].tolist() if item >= 0]
-        for top in (reference, candidate)
-    ]
+    firsts = [[item for item in top.items[row, :k].tolist() if item >= 0] for top in (reference, candidate)]
     labels = {} if evidence.judgements is None else evidence.judgements.of(row)
     relevant = {item for item, grade in labels.items() if grade > 0}
     before, after = (
-        _telling((item for item in here if item not in there), relevant)
-        for here, there in (firsts, reversed(firsts))
+        _telling((item for item in here if item not in there), relevant) for here, there in (firsts, reversed(firsts))
     )
     kind: Kind | None = None
     if labels:

@@ -15,8 +15,6 @@ from quantdrift.metrics import parse_metric
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["frame_of"]
-
 
 def frame_of(evidence: Evidence, metrics: Iterable[str] = ()) -> pd.DataFrame:
     """The figures and first answers of every input, with a column for each metric.
@@ -46,19 +44,14 @@ def frame_of(evidence: Evidence, metrics: Iterable[str] = ()) -> pd.DataFrame:
         "n_items": evidence.n_items,
         **{arm: _first(evidence, top) for arm, top, _ in arms},
         **{f"{arm}_score": scores[:, 0] for arm, _, scores in arms},
-        **{
-            f"{arm}_relevant": pd.array(_relevant(evidence, top), dtype="boolean")
-            for arm, top, _ in arms
-        },
+        **{f"{arm}_relevant": pd.array(_relevant(evidence, top), dtype="boolean") for arm, top, _ in arms},
         **{name: parse_metric(name).per_input(evidence) for name in asked},
     }
     return pd.DataFrame(columns, index=pd.Index(evidence.input_ids, name="input_id"))
 
 
 def _first(evidence: Evidence, top: Top) -> list[str | None]:
-    return [
-        str(evidence.item_ids[item]) if item >= 0 else None for item in top.items[:, 0].tolist()
-    ]
+    return [str(evidence.item_ids[item]) if item >= 0 else None for item in top.items[:, 0].tolist()]
 
 
 def _relevant(evidence: Evidence, top: Top) -> Any:

@@ -16,11 +16,7 @@ from quantdrift.errors import DataError
 from quantdrift.finished.contents import FinishedRun, Part, Sampled, digest, parse_json, read_text
 from quantdrift.finished.lm_eval_evidence import HASHES
 
-__all__ = ["is_sample", "read_lm_eval", "sample_files"]
-
-_NAME = re.compile(
-    r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.jsonl(?:\.gz)?"
-)
+_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.jsonl(?:\.gz)?")
 _KEYS = frozenset({"doc_id", "doc", "target", "arguments", "filtered_resps"})
 
 _TOLD_BY = ("doc_id", "filter", *HASHES)
@@ -88,8 +84,7 @@ def read_lm_eval(path: Path) -> FinishedRun:
         latest[task] = max(latest.get(task, (date, file)), (date, file))
     texts = {task: read_text(file) for task, (_, file) in latest.items()}
     parts: dict[str, Part] = {
-        task: Sampled(task=task, samples=_samples(text, latest[task][1]))
-        for task, text in texts.items()
+        task: Sampled(task=task, samples=_samples(text, latest[task][1])) for task, text in texts.items()
     }
     results = {date: _results(homes[0], date) for date, _ in latest.values()}
     settings, without = _settings({task: results[date] for task, (date, _) in latest.items()})
@@ -145,9 +140,7 @@ def _results(folder: Path, date: str) -> Mapping[str, Any]:
     return content
 
 
-def _settings(
-    results: Mapping[str, Mapping[str, Any]],
-) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
+def _settings(results: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
     """Settings by task and name, and the tasks of which there are none."""
     settings: dict[str, dict[str, Any]] = {}
     without = []

@@ -18,37 +18,7 @@ from quantdrift.evidence import Evidence, Noise
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings
 from quantdrift.metrics import Metric, MetricError, default_metrics, parse_metric
 from quantdrift.metrics.keys import drift_keys, harness_metrics, key_of
-from quantdrift.statistics import (
-    Estimate,
-    mean_estimate,
-    quantile_estimate,
-    rate_estimate,
-    undefined,
-)
-
-__all__ = [
-    "HASHES",
-    "HIGHER_IS_BETTER",
-    "LOGLIKELIHOOD",
-    "Document",
-    "Kind",
-    "PairedFilter",
-    "PairedSamples",
-    "Sample",
-    "choices",
-    "details_of",
-    "evidence_of_choices",
-    "evidence_of_texts",
-    "medians_of",
-    "pair_samples",
-    "per_document",
-    "pooled_details",
-    "read_document",
-    "right_choices",
-    "right_or_wrong",
-    "scores_of",
-    "with_noise",
-]
+from quantdrift.statistics import Estimate, mean_estimate, quantile_estimate, rate_estimate, undefined
 
 # --- One sample of lm-eval: what a task asked about one document, and what the model answered -----
 
@@ -109,11 +79,7 @@ def read_document(sample: Mapping[str, Any], task: str) -> Document:
         answers = sample["filtered_resps"]
         if kind == "generate_until":
             scores: list[tuple[float, bool | None]] = []
-            generated = [
-                answer
-                for request, answer in zip(requests, answers, strict=True)
-                if _generates(request)
-            ]
+            generated = [answer for request, answer in zip(requests, answers, strict=True) if _generates(request)]
             answer = _text(generated[0] if len(generated) == 1 else generated)
         else:
             scores = [_score(answer) for answer in answers]
@@ -227,9 +193,7 @@ def choices(document: Document) -> int:
     return half if bare and (again or MUTUAL_INFORMATION in document.metrics) else n
 
 
-def right_choices(
-    reference: Sequence[Document], candidate: Sequence[Document]
-) -> list[frozenset[int]] | None:
+def right_choices(reference: Sequence[Document], candidate: Sequence[Document]) -> list[frozenset[int]] | None:
     """The right choices of every question.
 
     Args:
@@ -244,9 +208,7 @@ def right_choices(
         found = [read(*pair) for pair in zip(reference, candidate, strict=True)]
         sure = [right for right in found if right]
         if len(sure) == len(found) and all(
-            _fits(document, right)
-            for arm in (reference, candidate)
-            for document, right in zip(arm, sure, strict=True)
+            _fits(document, right) for arm in (reference, candidate) for document, right in zip(arm, sure, strict=True)
         ):
             fitting.append(sure)
     # choices that are numbers themselves, and no accuracy that would tell which reading is meant
@@ -265,11 +227,7 @@ def _by_number(document: Document, _: Document) -> frozenset[int] | None:
         return None
     numbers = target if isinstance(target, list | tuple) else [target]
     n = choices(document)
-    whole = [
-        one
-        for one in numbers
-        if isinstance(one, int) or (isinstance(one, float) and one.is_integer())
-    ]
+    whole = [one for one in numbers if isinstance(one, int) or (isinstance(one, float) and one.is_integer())]
     right = {int(one) for one in whole}
     return frozenset(right) if right and all(0 <= one < n for one in right) else None
 
@@ -312,9 +270,7 @@ _BEST_KNOWN = ("exact_match", "acc")
 
 def right_or_wrong(values: EvidenceValues) -> list[str]:
     """Names of the values that are 0 or 1 for every document in both arms."""
-    return [
-        name for name, arms in values.items() if all(np.isin(arm, (0.0, 1.0)).all() for arm in arms)
-    ]
+    return [name for name, arms in values.items() if all(np.isin(arm, (0.0, 1.0)).all() for arm in arms)]
 
 
 def evidence_of_choices(
@@ -333,19 +289,13 @@ def evidence_of_choices(
     rankings = [
         {
             str(document.doc_id): {
-                str(number): score
-                for number, score in enumerate(document.loglikelihoods[: choices(document)])
+                str(number): score for number, score in enumerate(document.loglikelihoods[: choices(document)])
             }
             for document in arm
         }
         for arm in (before, after)
     ]
-    if not all(
-        math.isfinite(score)
-        for arm in rankings
-        for ranking in arm.values()
-        for score in ranking.values()
-    ):
+    if not all(math.isfinite(score) for arm in rankings for ranking in arm.values() for score in ranking.values()):
         return None, "a choice has a log-likelihood that is not finite", None
     right = right_choices(before, after)
     qrels = None
@@ -354,9 +304,7 @@ def evidence_of_choices(
             str(document.doc_id): {str(number): 1 for number in sorted(own)}
             for document, own in zip(before, right, strict=True)
         }
-    evidence = evidence_of_rankings(
-        rankings[0], rankings[1], qrels=qrels, complete=True, position=int
-    )
+    evidence = evidence_of_rankings(rankings[0], rankings[1], qrels=qrels, complete=True, position=int)
     return evidence, None, None if qrels is None else ACCURACY
 
 
@@ -375,8 +323,7 @@ def evidence_of_texts(
     """
     if before[0].kind == "loglikelihood":
         answers = [
-            {str(one.doc_id): "target" if all(one.greedy) else "other" for one in arm}
-            for arm in (before, after)
+            {str(one.doc_id): "target" if all(one.greedy) else "other" for one in arm} for arm in (before, after)
         ]
         right = [{name: answer == "target" for name, answer in arm.items()} for arm in answers]
         return evidence_of_answers(answers[0], answers[1], right=(right[0], right[1])), ACCURACY
@@ -443,9 +390,7 @@ class PairedSamples:
     filters: Mapping[str, PairedFilter]
 
 
-def pair_samples(
-    reference: Sequence[Sample], candidate: Sequence[Sample], *, task: str
-) -> PairedSamples:
+def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, task: str) -> PairedSamples:
     """Join the samples of two runs on document and filter.
 
     The chosen answer of a question is the choice of highest log-likelihood, the first of equal
@@ -485,10 +430,7 @@ def with_noise(paired: PairedSamples, again: PairedSamples) -> PairedSamples:
         other = again.filters[name].evidence
         if filtered.evidence is None or other is None:
             return filtered
-        noise = Noise(
-            flips=perturbation.flips(other),
-            epsilon=perturbation.epsilon(other).astype(np.float32),
-        )
+        noise = Noise(flips=perturbation.flips(other), epsilon=perturbation.epsilon(other).astype(np.float32))
         return replace(filtered, evidence=replace(filtered.evidence, noise=noise))
 
     filters = {name: one(name, filtered) for name, filtered in paired.filters.items()}
@@ -522,9 +464,7 @@ def _same(what: str, one: Sequence[Any], other: Sequence[Any], where: str) -> No
         raise RunError(f"{where}: expected the same {what} in both runs; {told}")
 
 
-def _same_questions(
-    before: Mapping[int, Document], after: Mapping[int, Document], where: str
-) -> None:
+def _same_questions(before: Mapping[int, Document], after: Mapping[int, Document], where: str) -> None:
     differ: dict[str, list[int]] = {}
     for number in sorted(before):
         one, other = before[number], after[number]
@@ -576,24 +516,16 @@ def _paired(before: Sequence[Document], after: Sequence[Document]) -> PairedFilt
     )
 
 
-def _values(
-    before: Sequence[Document], after: Sequence[Document]
-) -> dict[str, tuple[Values, Values]]:
+def _values(before: Sequence[Document], after: Sequence[Document]) -> dict[str, tuple[Values, Values]]:
     names = dict.fromkeys(name for document in before for name in document.metrics)
     known = set().union(*(document.metrics for document in after))
-    values = {
-        name: (_column(before, name), _column(after, name)) for name in names if name in known
-    }
+    values = {name: (_column(before, name), _column(after, name)) for name in names if name in known}
     if all(len(document.loglikelihoods) == 1 for document in (*before, *after)):
         once, again = (
-            np.array([document.loglikelihoods[0] for document in arm], dtype=np.float64)
-            for arm in (before, after)
+            np.array([document.loglikelihoods[0] for document in arm], dtype=np.float64) for arm in (before, after)
         )
         # a text that a model holds for impossible has no change that could be averaged
-        values[LOGLIKELIHOOD] = (
-            np.where(np.isfinite(once), once, np.nan),
-            np.where(np.isfinite(again), again, np.nan),
-        )
+        values[LOGLIKELIHOOD] = (np.where(np.isfinite(once), once, np.nan), np.where(np.isfinite(again), again, np.nan))
     return values
 
 
@@ -620,17 +552,7 @@ HIGHER_IS_BETTER: dict[str, bool | None] = {
 
 _RATES = ("flip@1", "at_risk", "noise_floor")
 _MEDIANS = ("separation",)
-_RANKING = (
-    "set_kept",
-    "new_top_rank",
-    "cut_separation",
-    "ndcg",
-    "recall",
-    "mrr",
-    "served_relevance",
-    "rbo",
-    "tau_b",
-)
+_RANKING = ("set_kept", "new_top_rank", "cut_separation", "ndcg", "recall", "mrr", "served_relevance", "rbo", "tau_b")
 """Families of metrics that say something of longer rankings than a question's few choices."""
 _GOLD = ("gold_lost", "gold_gained")
 _SCORES = ("gap", "epsilon", "separation")
@@ -673,9 +595,7 @@ def scores_of(paired: PairedFilter) -> dict[str, Values]:
     """
     found = {}
     for name in _SCORES:
-        values = (
-            None if paired.evidence is None else _per_input(parse_metric(name), paired.evidence)
-        )
+        values = None if paired.evidence is None else _per_input(parse_metric(name), paired.evidence)
         if values is not None and not np.isnan(values).all():
             found[f"drift_{name}"] = values
     return found
@@ -698,9 +618,7 @@ def medians_of(parts: Sequence[PairedFilter]) -> dict[str, Estimate]:
     if changes:
         found[EPSILON] = quantile_estimate(np.abs(np.concatenate(changes)))
     return {
-        name: estimate
-        for name, estimate in found.items()
-        if estimate.value is not None and np.isfinite(estimate.value)
+        name: estimate for name, estimate in found.items() if estimate.value is not None and np.isfinite(estimate.value)
     }
 
 
@@ -750,9 +668,7 @@ def _metrics() -> list[Metric]:
         metric
         for metric in harness_metrics()
         if metric not in known
-        or not (
-            metric.family.name in _RANKING or (metric.family.name in _GOLD and metric.cutoff > 1)
-        )
+        or not (metric.family.name in _RANKING or (metric.family.name in _GOLD and metric.cutoff > 1))
     ]
 
 

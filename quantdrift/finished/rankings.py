@@ -17,8 +17,6 @@ from quantdrift.datasets.retrieval import excerpt
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence, Judgements, Top
 
-__all__ = ["Ranking", "Rankings", "evidence_of_answers", "evidence_of_rankings"]
-
 Ranking = Mapping[str, float]
 """Item to score, higher is better."""
 
@@ -159,27 +157,20 @@ class _Rows:
         self.items = np.full((n_inputs, n_ranks), -1, dtype=np.int64)
         self.scores = np.full((2, n_inputs, n_ranks), np.nan, dtype=np.float32)
 
-    def set(
-        self, row: int, numbers: list[int], items: list[str], before: Ranking, after: Ranking
-    ) -> None:
+    def set(self, row: int, numbers: list[int], items: list[str], before: Ranking, after: Ranking) -> None:
         self.items[row, : len(items)] = numbers
         for arm, scores in enumerate((before, after)):
             self.scores[arm, row, : len(items)] = [scores.get(item, math.nan) for item in items]
 
     def top(self) -> Top:
-        return Top(
-            items=self.items, reference_scores=self.scores[0], candidate_scores=self.scores[1]
-        )
+        return Top(items=self.items, reference_scores=self.scores[0], candidate_scores=self.scores[1])
 
 
 def _same_inputs(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> None:
-    only = [
-        sorted(x.keys() - y.keys()) for x, y in ((reference, candidate), (candidate, reference))
-    ]
+    only = [sorted(x.keys() - y.keys()) for x, y in ((reference, candidate), (candidate, reference))]
     if any(only):
         told = ", ".join(
-            f"{len(names):,} only in the {arm} ({', '.join(names[:_SHOWN])}"
-            f"{', ...' if len(names) > _SHOWN else ''})"
+            f"{len(names):,} only in the {arm} ({', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''})"
             for arm, names in zip(("reference", "candidate"), only, strict=True)
             if names
         )
@@ -205,16 +196,12 @@ def _check(input_id: str, before: Ranking, after: Ranking, *, complete: bool) ->
 
 
 def _graded(
-    reference: Mapping[str, str],
-    candidate: Mapping[str, str],
-    right: tuple[Mapping[str, bool], Mapping[str, bool]],
+    reference: Mapping[str, str], candidate: Mapping[str, str], right: tuple[Mapping[str, bool], Mapping[str, bool]]
 ) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
     for name, answer in reference.items():
         other, grades = candidate[name], [int(arm[name]) for arm in right]
         if answer == other and grades[0] != grades[1]:
-            raise RunError(
-                f"the answer to {name!r} is the same in both arms, and right in one only"
-            )
+            raise RunError(f"the answer to {name!r} is the same in both arms, and right in one only")
         qrels[name] = {answer: grades[0], other: grades[1]}
     return qrels

@@ -31,23 +31,6 @@ from quantdrift.finished.contents import (
 from quantdrift.finished.lm_eval import is_sample, read_lm_eval, sample_files
 from quantdrift.runs import EVIDENCE, RECORD, Run, read_run
 
-__all__ = [
-    "META",
-    "SUFFIX",
-    "as_rankings",
-    "is_rankings",
-    "looks_like_trec",
-    "means_only",
-    "prediction_files",
-    "read_finished",
-    "read_json_rankings",
-    "read_mteb",
-    "read_own",
-    "read_qrels",
-    "read_trec",
-    "recognise",
-]
-
 # --- Rankings as JSON: query to document to score, as beir's search returns them ------------------
 
 _MEANS = frozenset({"ndcg", "map", "recall", "precision"})
@@ -102,19 +85,14 @@ def as_rankings(content: Any, where: str) -> dict[str, dict[str, float]]:
         DataError: it is something else.
     """
     if not isinstance(content, dict) or not content:
-        raise DataError(
-            f"{where}: expected an object of query to document to score; got {excerpt(content)}"
-        )
+        raise DataError(f"{where}: expected an object of query to document to score; got {excerpt(content)}")
     for query, own in content.items():
         if not isinstance(own, dict):
-            raise DataError(
-                f"{where}: expected document to score for query {query!r}; got {excerpt(own)}"
-            )
+            raise DataError(f"{where}: expected document to score for query {query!r}; got {excerpt(own)}")
         wrong = next((name for name, score in own.items() if not number(score)), None)
         if wrong is not None:
             raise DataError(
-                f"{where}: expected a number as the score of {wrong!r} for query {query!r}; got "
-                f"{excerpt(own[wrong])}"
+                f"{where}: expected a number as the score of {wrong!r} for query {query!r}; got {excerpt(own[wrong])}"
             )
     return content
 
@@ -154,15 +132,11 @@ def read_trec(path: Path) -> FinishedRun:
             score = float(written)
         except ValueError:
             where = f"{path}, line {line_number}"
-            raise DataError(
-                f"{where}: the score, column 5, must be a number; got {excerpt(written)}"
-            ) from None
+            raise DataError(f"{where}: the score, column 5, must be a number; got {excerpt(written)}") from None
         own = rankings.setdefault(query, {})
         if document in own:
             where = f"{path}, line {line_number}"
-            raise DataError(
-                f"{where}: query {query!r} has document {document!r} twice; keep one of the lines"
-            )
+            raise DataError(f"{where}: query {query!r} has document {document!r} twice; keep one of the lines")
         own[document] = score
         try:
             place = float(rank)
@@ -223,13 +197,9 @@ def _is_number(text: str) -> bool:
 META = "mteb_model_meta"
 SUFFIX = "_predictions.json"
 
-_REFIT = (
-    "each arm's classifier was fitted anew, on the embeddings of that arm; a changed label is the "
-    "work of both"
-)
+_REFIT = "each arm's classifier was fitted anew, on the embeddings of that arm; a changed label is the work of both"
 _POSITIONS = (
-    "mteb stores no ids of labelled inputs: that the {n:,} inputs are the same ones is known from "
-    "their number only"
+    "mteb stores no ids of labelled inputs: that the {n:,} inputs are the same ones is known from their number only"
 )
 _CLUSTERS = (
     "taken for labels of a classifier; the older clustering tasks of mteb write numbers of "
@@ -323,10 +293,7 @@ def _lists(rows: list[list[Any]], where: str) -> Iterator[tuple[str, Part, tuple
                 "that could change, or zero-shot scores of fewer inputs than classes, which look "
                 f"the same. {_NEEDS}"
             )
-        rankings = {
-            str(n): {str(each): score for each, score in enumerate(row)}
-            for n, row in enumerate(rows)
-        }
+        rankings = {str(n): {str(each): score for each, score in enumerate(row)} for n, row in enumerate(rows)}
         yield (
             "",
             Ranked(rankings=rankings, complete=True, numbered=True),
@@ -356,10 +323,7 @@ def _neighbours(found: Any) -> bool:
     return (
         isinstance(found, list)
         and bool(found)
-        and all(
-            isinstance(each, dict) and "corpus_id" in each and number(each.get("score"))
-            for each in found
-        )
+        and all(isinstance(each, dict) and "corpus_id" in each and number(each.get("score")) for each in found)
     )
 
 
@@ -483,9 +447,7 @@ def _qrels(evidence: Evidence) -> dict[str, dict[str, int]] | None:
     if judgements is None or not len(judgements.items):  # labels of other inputs label nothing
         return None
     return {
-        str(input_id): {
-            str(evidence.item_ids[item]): grade for item, grade in judgements.of(row).items()
-        }
+        str(input_id): {str(evidence.item_ids[item]): grade for item, grade in judgements.of(row).items()}
         for row, input_id in enumerate(evidence.input_ids)
     }
 
@@ -621,9 +583,7 @@ def _qrels_of_json(content: Any, path: Path) -> dict[str, dict[str, int]]:
     qrels: dict[str, dict[str, int]] = {}
     for query, labels in content.items():
         if not isinstance(labels, dict):
-            raise DataError(
-                f"{path}: expected document to grade for query {query!r}; got {excerpt(labels)}"
-            )
+            raise DataError(f"{path}: expected document to grade for query {query!r}; got {excerpt(labels)}")
         for document, grade in labels.items():
             if isinstance(grade, float) and grade.is_integer():
                 grade = int(grade)  # noqa: PLW2901 -- what a data frame writes

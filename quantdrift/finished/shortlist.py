@@ -13,8 +13,6 @@ from quantdrift.errors import DataError
 from quantdrift.finished.readers import read_trec
 from quantdrift.runs import RECORD, Run, classifies, read_run
 
-__all__ = ["FIRST", "Shortlist", "read_shortlist"]
-
 FIRST = 100
 """Documents per query, as in the paper."""
 
@@ -135,9 +133,7 @@ def _of_trec(path: Path, dataset: RetrievalDataset, top: int) -> Shortlist:
     others = [query for query in rankings if query not in known]
     notes = [*read.notes]
     if others:
-        notes.append(
-            f"{path.name} has {len(others):,} queries that are not in the data ({some(others)})"
-        )
+        notes.append(f"{path.name} has {len(others):,} queries that are not in the data ({some(others)})")
     found = {
         query: tuple(sorted(ranking, key=lambda doc: (-ranking[doc], position[doc]))[:top])
         for query, ranking in rankings.items()

@@ -16,8 +16,6 @@ from quantdrift.finished.lm_eval import read_lm_eval, sample_files
 from quantdrift.finished.lm_eval_evidence import read_document
 from quantdrift.runs import Run
 
-__all__ = ["Texts", "read_texts"]
-
 _CLASSIFICATION = "classification"
 
 
@@ -106,8 +104,7 @@ def _checked(run: Run, said: Mapping[str, Any], dataset: Dataset, told: str) -> 
     wanted = [str(name) for name in run.evidence().input_ids]
     if not found.inputs.keys() & set(wanted):
         raise DataError(
-            f"{dataset.name} has none of the inputs of {run.path} ({some(wanted)}); it has "
-            f"{some(found.inputs)}"
+            f"{dataset.name} has none of the inputs of {run.path} ({some(wanted)}); it has {some(found.inputs)}"
         )
     return found
 

@@ -22,29 +22,7 @@ from pydantic import BaseModel, ValidationError
 
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.metrics import Metric, parse_metric
-from quantdrift.records import (
-    DIGEST,
-    check_writable,
-    is_number,
-    read_object,
-    refuse_other,
-    sealed,
-    write_text,
-)
-
-__all__ = [
-    "ANSWER",
-    "NAME",
-    "Identity",
-    "Snapshot",
-    "answer_of",
-    "baseline_text",
-    "check_baseline_place",
-    "problem_of",
-    "read_baseline",
-    "rounded",
-    "write_baseline",
-]
+from quantdrift.records import DIGEST, check_writable, is_number, read_object, refuse_other, sealed, write_text
 
 # --- what is held on to -----------------------------------------------------------------------
 
@@ -91,10 +69,7 @@ class Identity:
         """
         versions = [{"": f"version {each.definitions}"} for each in (before, self)]
         found = _unlike("definitions of the metrics:", *versions)
-        for what, hint in (
-            ("reference", ""),
-            ("data", ": ids, texts or labels are others, or their order"),
-        ):
+        for what, hint in (("reference", ""), ("data", ": ids, texts or labels are others, or their order")):
             names = [getattr(each, what) for each in (before, self)]
             one, other = (getattr(each, f"{what}_digest") for each in (before, self))
             if one is not None and other is not None:
@@ -129,8 +104,7 @@ class Identity:
 def _unlike(title: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The entries in which two mappings differ, a line each."""
     return [
-        f"{title.format(name)} {_told(before.get(name))} in the baseline, "
-        f"{_told(now.get(name))} now"
+        f"{title.format(name)} {_told(before.get(name))} in the baseline, {_told(now.get(name))} now"
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
     ]
@@ -312,9 +286,7 @@ def read_baseline(path: Path) -> Snapshot:
         RunError: it is missing, damaged (says where), something else, or of another version.
     """
     try:
-        content = read_object(
-            path, FORMAT, FORMAT_VERSION, what="a baseline", make=_MAKE, error=RunError
-        )
+        content = read_object(path, FORMAT, FORMAT_VERSION, what="a baseline", make=_MAKE, error=RunError)
     except RunError:
         _refuse_conflict(path)
         raise
@@ -398,8 +370,7 @@ class _File(BaseModel, strict=True):
             input_ids=ids,
             answers=tuple(row[0] for row in self.inputs.values()),
             values={
-                name: _column(parse_metric(name), [row[place] for row in rows], ids)
-                for place, name in enumerate(names)
+                name: _column(parse_metric(name), [row[place] for row in rows], ids) for place, name in enumerate(names)
             },
         )
 

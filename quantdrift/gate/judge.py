@@ -33,43 +33,11 @@ from quantdrift.statistics import (
 )
 from quantdrift.statistics.verdicts import Better
 
-__all__ = [
-    "ALPHA",
-    "EXIT_CODES",
-    "LISTED",
-    "GateResult",
-    "Judgement",
-    "Matched",
-    "Outcome",
-    "Verdict",
-    "Worst",
-    "all_noise",
-    "check_alpha",
-    "decide",
-    "gate",
-    "judge_change",
-    "judge_changes",
-    "judge_limit",
-    "least_inputs",
-    "match",
-    "metrics_of",
-    "snapshot_for",
-    "undefined_now",
-    "verdict_of",
-    "worst_inputs",
-]
-
 # --- What the gate comes to: a verdict, what every rule came to, and what to look at --------------
 
 Verdict = Literal["pass", "fail", "underpowered", "incomparable", "error"]
 
-EXIT_CODES: dict[Verdict, int] = {
-    "pass": 0,
-    "fail": 1,
-    "error": 2,
-    "incomparable": 3,
-    "underpowered": 4,
-}
+EXIT_CODES: dict[Verdict, int] = {"pass": 0, "fail": 1, "error": 2, "incomparable": 3, "underpowered": 4}
 """What the command ends with."""
 
 Outcome = Literal["pass", "fail", "underpowered", "incomparable", "error"]
@@ -281,13 +249,7 @@ def _observed(rule: Rule, now: Estimate) -> Judgement:
         broken = value > limit if now.bound == "lower" else value < limit
         if broken and (now.bound == "lower") == (rule.test == "<="):
             return Judgement(rule=rule, outcome="fail", reason=_beyond(rule), n=now.n, now=now)
-        return Judgement(
-            rule=rule,
-            outcome="error",
-            reason=f"undefined: {_ONLY_A_BOUND}",
-            n=now.n,
-            now=now,
-        )
+        return Judgement(rule=rule, outcome="error", reason=f"undefined: {_ONLY_A_BOUND}", n=now.n, now=now)
     kept = value - limit <= _ROUNDING if rule.test == "<=" else limit - value <= _ROUNDING
     return Judgement(
         rule=rule,
@@ -319,17 +281,12 @@ def decide(found: Judgement, *, p_worse_holm: float | None, alpha: float) -> Jud
     cleared = found.p_no_worse is not None and found.p_no_worse < alpha
     outcome: tuple[Outcome, str]
     if rule.number is None:
-        outcome = (
-            ("fail", "worse than the baseline") if harmed else ("pass", "not shown to be worse")
-        )
+        outcome = ("fail", "worse than the baseline") if harmed else ("pass", "not shown to be worse")
     elif cleared:
         less = "worse, but shown to be by less than the margin"
         outcome = ("pass", less if harmed else "shown to be no worse")
     elif harmed:
-        outcome = (
-            "fail",
-            f"shown to be worse, and by {rule.number:g} or more cannot be ruled out",
-        )
+        outcome = ("fail", f"shown to be worse, and by {rule.number:g} or more cannot be ruled out")
     else:
         outcome = ("underpowered", _undecided(found, alpha=alpha))
     return replace(found, outcome=outcome[0], reason=outcome[1])
@@ -479,9 +436,7 @@ _FIRST_ANSWER = frozenset({"flip@1", "gold_lost@1"})
 Values = NDArray[np.float64]
 
 
-def judge_change(
-    rule: Rule, matched: Matched, rows: NDArray[np.bool_] | None, *, alpha: float, seed: int
-) -> Judgement:
+def judge_change(rule: Rule, matched: Matched, rows: NDArray[np.bool_] | None, *, alpha: float, seed: int) -> Judgement:
     """What a comparison with the baseline comes to, before p-values are adjusted.
 
     Args:
@@ -508,9 +463,7 @@ def judge_change(
     both = there & here
     stray = int((there ^ here).sum())
     if not both.any() and not stray:
-        return Judgement(
-            rule=rule, outcome="error", reason=f"undefined: {rule.metric.family.undefined_when}"
-        )
+        return Judgement(rule=rule, outcome="error", reason=f"undefined: {rule.metric.family.undefined_when}")
     if stray > STRAY * int(both.sum()):
         reason = f"{stray:,} inputs have a value on one side only, so these are not the same inputs"
         return Judgement(rule=rule, outcome="incomparable", reason=reason)
@@ -518,13 +471,7 @@ def judge_change(
 
 
 def _compared(
-    rule: Rule,
-    matched: Matched,
-    both: NDArray[np.bool_],
-    noisy: NDArray[np.bool_],
-    *,
-    alpha: float,
-    seed: int,
+    rule: Rule, matched: Matched, both: NDArray[np.bool_], noisy: NDArray[np.bool_], *, alpha: float, seed: int
 ) -> Judgement:
     """The tests, on the inputs that have a value on both sides."""
     name = str(rule.metric)
@@ -564,9 +511,7 @@ def _noisy(rule: Rule, matched: Matched) -> NDArray[np.bool_]:
     """Inputs whose first answer of the reference changed by noise alone, on either side."""
     found = np.zeros(matched.now.n_inputs, dtype=np.bool_)
     whole = rule.metric.where is None and str(rule.metric) in _FIRST_ANSWER
-    if not (
-        whole or (rule.metric.where and str(replace(rule.metric, where=None)) in _FIRST_ANSWER)
-    ):
+    if not (whole or (rule.metric.where and str(replace(rule.metric, where=None)) in _FIRST_ANSWER)):
         return found
     for side in (matched.before, matched.now):
         if str(NOISE) in side.values:
@@ -590,9 +535,7 @@ def _tested(rule: Rule, a: Values, b: Values, *, seed: int) -> Judgement:
         worse=int((harm > 0).sum()),
         better=int((harm < 0).sum()),
     )
-    p_worse = (
-        rate_worse(a, b, better=better) if rate else mean_worse(a, b, better=better, seed=seed)
-    )
+    p_worse = rate_worse(a, b, better=better) if rate else mean_worse(a, b, better=better, seed=seed)
     if rule.number is None:
         return replace(found, p_worse=p_worse)
     p_no_worse = (
@@ -623,9 +566,7 @@ def _needed(rule: Rule, step: Values, *, alpha: float) -> int | None:
 # --- The inputs to look at first: what changed, the worst and the new ones before the others ------
 
 
-def worst_inputs(
-    target: Target, baseline: Snapshot | None, *, n: int
-) -> tuple[tuple[Worst, ...], int, int | None]:
+def worst_inputs(target: Target, baseline: Snapshot | None, *, n: int) -> tuple[tuple[Worst, ...], int, int | None]:
     """Inputs whose first answer changed: right ones that became wrong, new ones, largest leads.
 
     Args:
@@ -639,11 +580,7 @@ def worst_inputs(
     unchanged = (
         set()
         if baseline is None
-        else {
-            name
-            for name, answer in zip(baseline.input_ids, baseline.answers, strict=True)
-            if ">" not in answer
-        }
+        else {name for name, answer in zip(baseline.input_ids, baseline.answers, strict=True) if ">" not in answer}
     )
     found = []
     for part in target.parts:
@@ -678,9 +615,7 @@ def metrics_of(rules: Sequence[Rule]) -> list[Metric]:
     return list(dict.fromkeys([*asked, parse_metric("flip@1"), NOISE]))
 
 
-def snapshot_for(
-    target: Target, rules: Sequence[Rule], earlier: Snapshot | None = None
-) -> Snapshot:
+def snapshot_for(target: Target, rules: Sequence[Rule], earlier: Snapshot | None = None) -> Snapshot:
     """What a baseline holds of a run: the stored metrics, and those that rules compare.
 
     Args:
@@ -708,10 +643,7 @@ def check_alpha(alpha: float) -> None:
         QuantDriftError: it is out of its range.
     """
     if not _LEAST_ALPHA <= alpha <= _MOST_ALPHA:
-        raise QuantDriftError(
-            f"alpha is a probability from {_LEAST_ALPHA:g} to {_MOST_ALPHA}, say 0.05; "
-            f"got {alpha:g}"
-        )
+        raise QuantDriftError(f"alpha is a probability from {_LEAST_ALPHA:g} to {_MOST_ALPHA}, say 0.05; got {alpha:g}")
 
 
 def gate(
@@ -788,34 +720,26 @@ def _judged(
     seed: int,
 ) -> list[Judgement]:
     limits = {
-        rule: judge_limit(rule, target, rows[rule.on] if rule.on else None)
-        for rule in rules
-        if not rule.compares
+        rule: judge_limit(rule, target, rows[rule.on] if rule.on else None) for rule in rules if not rule.compares
     }
     comparing = [rule for rule in rules if rule.compares]
     changes: dict[Rule, Judgement] = {}
     if matched is not None and matched.differs:
         reason = "the run and the baseline are not of the same, see below"
-        changes = {
-            rule: Judgement(rule=rule, outcome="incomparable", reason=reason) for rule in comparing
-        }
+        changes = {rule: Judgement(rule=rule, outcome="incomparable", reason=reason) for rule in comparing}
     elif matched is not None:
         places = {name: row for row, name in enumerate(now.input_ids)}
         order = [places[name] for name in matched.now.input_ids]
         parts = {name: inside[order] for name, inside in rows.items()}
         changes = {
             rule: undefined_now(rule, target)
-            or judge_change(
-                rule, matched, parts[rule.on] if rule.on else None, alpha=alpha, seed=seed
-            )
+            or judge_change(rule, matched, parts[rule.on] if rule.on else None, alpha=alpha, seed=seed)
             for rule in comparing
         }
     return _decided([{**limits, **changes}[rule] for rule in rules], alpha=alpha)
 
 
-def judge_changes(
-    rules: Sequence[Rule], matched: Matched, *, alpha: float = ALPHA, seed: int = 0
-) -> list[Judgement]:
+def judge_changes(rules: Sequence[Rule], matched: Matched, *, alpha: float = ALPHA, seed: int = 0) -> list[Judgement]:
     """What comparisons come to on inputs that are paired already, adjusted over the rules.
 
     Args:
@@ -824,17 +748,13 @@ def judge_changes(
         alpha: level of the tests.
         seed: of resampling and permutations.
     """
-    return _decided(
-        [judge_change(rule, matched, None, alpha=alpha, seed=seed) for rule in rules], alpha=alpha
-    )
+    return _decided([judge_change(rule, matched, None, alpha=alpha, seed=seed) for rule in rules], alpha=alpha)
 
 
 def _decided(found: Sequence[Judgement], *, alpha: float) -> list[Judgement]:
     adjusted = holm([each.p_worse for each in found])
     # what is decided without a test is decided already
     return [
-        decide(each, p_worse_holm=p, alpha=alpha)
-        if each.outcome == "underpowered" and each.n
-        else each
+        decide(each, p_worse_holm=p, alpha=alpha) if each.outcome == "underpowered" and each.n else each
         for each, p in zip(found, adjusted, strict=True)
     ]

@@ -22,31 +22,6 @@ from quantdrift.metrics.numbers import cell, show, show_p, show_step
 from quantdrift.records import check_writable, parse_json, write_text
 from quantdrift.statistics import Estimate
 
-__all__ = [
-    "MOST_BYTES",
-    "NAMES",
-    "SUITE",
-    "TITLE",
-    "beyond_reach",
-    "check_report",
-    "error_markdown",
-    "exit_code",
-    "headline",
-    "junit_text",
-    "markdown_text",
-    "means_line",
-    "report_json",
-    "rows",
-    "rule_name",
-    "sentences",
-    "subject",
-    "tell_ci",
-    "tell_ci_of_error",
-    "worst_rows",
-    "worst_title",
-    "write_report",
-]
-
 # --- What a judged run is told with, wherever: one line, and the sentences below the tables -------
 
 _LISTED = 3
@@ -119,9 +94,7 @@ def _some(judgements: Sequence[Judgement]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else "no rule"
 
 
-def sentences(
-    result: GateResult, *, accept_underpowered: bool = False, only: Judgement | None = None
-) -> list[str]:
+def sentences(result: GateResult, *, accept_underpowered: bool = False, only: Judgement | None = None) -> list[str]:
     """What changed, what each rule that does not pass means and what to do, and what to know.
 
     Args:
@@ -158,10 +131,7 @@ def _changed(result: GateResult) -> list[str]:
         return [f"{line}."]
     if not moved:
         return [f"{line}.", "The candidate gives the first answers that it gave in the baseline."]
-    return [
-        f"{line}.",
-        f"On {_inputs(moved)} the candidate answers otherwise than in the baseline.",
-    ]
+    return [f"{line}.", f"On {_inputs(moved)} the candidate answers otherwise than in the baseline."]
 
 
 def _of_rule(each: Judgement, alpha: float) -> str | None:
@@ -202,22 +172,17 @@ def _incomparable(told: Sequence[Judgement]) -> list[str]:
     return [f"{_some(several)} cannot be compared: {why}." for why, several in reasons.items()]
 
 
-def _to_do(
-    result: GateResult, told: Sequence[Judgement], *, accept_underpowered: bool
-) -> list[str]:
+def _to_do(result: GateResult, told: Sequence[Judgement], *, accept_underpowered: bool) -> list[str]:
     outcomes = {each.outcome for each in told}
     failed = [each.rule for each in told if each.outcome == "fail"]
     lines = []
     if any(rule.compares for rule in failed):
         look = "Look at the inputs listed and repair" if result.worst else "Repair"
         lines.append(
-            f"{look} what made them worse. If the change is meant, accept it with --update and "
-            "commit the new baseline."
+            f"{look} what made them worse. If the change is meant, accept it with --update and commit the new baseline."
         )
     if not all(rule.compares for rule in failed):
-        lines.append(
-            "A limit does not move with the baseline: repair the model, or change the rule."
-        )
+        lines.append("A limit does not move with the baseline: repair the model, or change the rule.")
     if "underpowered" in outcomes:
         lines.append(_for_underpowered(told, accepted=_accepted(result, accept_underpowered)))
     if "incomparable" in outcomes:
@@ -242,10 +207,7 @@ def _for_underpowered(told: Sequence[Judgement], *, accepted: bool) -> str:
     if short:
         needed, n = max(short)
         more = f"Measure about {needed:,} inputs (there are {n:,})"
-    return (
-        f"{more}, allow a larger margin, or take this outcome for success with "
-        "--accept-underpowered."
-    )
+    return f"{more}, allow a larger margin, or take this outcome for success with --accept-underpowered."
 
 
 def _set_aside(each: Judgement) -> str | None:
@@ -253,10 +215,7 @@ def _set_aside(each: Judgement) -> str | None:
         return None
     one = each.set_aside == 1
     left = "1 input is" if one else f"{each.set_aside:,} inputs are"
-    return (
-        f"{rule_name(each)}: {left} left out of the tests, as noise alone changes "
-        f"{'it' if one else 'them'}."
-    )
+    return f"{rule_name(each)}: {left} left out of the tests, as noise alone changes {'it' if one else 'them'}."
 
 
 def _inputs(n: int) -> str:
@@ -295,9 +254,7 @@ def _cells_of_rule(each: Judgement) -> dict[str, str]:
         "baseline": show(metric, Estimate(value=each.before)),
         "difference (95 %)": step,
         "worse / better": f"{each.worse:,} / {each.better:,}" if counts else _EMPTY,
-        "n (needed)": n
-        if each.needed is None or each.outcome != "underpowered"
-        else f"{n} ({each.needed:,})",
+        "n (needed)": n if each.needed is None or each.outcome != "underpowered" else f"{n} ({each.needed:,})",
         "p worse (Holm)": show_p(each.p_worse_holm),
         "p no worse": show_p(each.p_no_worse),
         "outcome": each.outcome,
@@ -350,11 +307,7 @@ def worst_title(result: GateResult) -> str:
 def _filled(found: Sequence[dict[str, str]]) -> Table:
     if not found:
         return [], []
-    head = [
-        title
-        for title in found[0]
-        if title in _ALWAYS or any(row[title] != _EMPTY for row in found)
-    ]
+    head = [title for title in found[0] if title in _ALWAYS or any(row[title] != _EMPTY for row in found)]
     return head, [[row[title] for title in head] for row in found]
 
 
@@ -453,24 +406,16 @@ def junit_text(result: GateResult, *, accept_underpowered: bool = False) -> str:
         accept_underpowered: whether too few inputs end in success.
     """
     tags = [_tag(each, accept_underpowered=accept_underpowered) for each in result.judgements]
-    counts = {
-        "tests": str(len(tags)),
-        "failures": str(tags.count("failure")),
-        "errors": str(tags.count("error")),
-    }
+    counts = {"tests": str(len(tags)), "failures": str(tags.count("failure")), "errors": str(tags.count("error"))}
     root = ElementTree.Element("testsuites", {"name": SUITE, **counts})
-    suite = ElementTree.SubElement(
-        root, "testsuite", {"name": SUITE, **counts, "skipped": str(tags.count("skipped"))}
-    )
+    suite = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts, "skipped": str(tags.count("skipped"))})
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in _properties(result).items():
         ElementTree.SubElement(properties, "property", {"name": name, "value": value})
     where = f"{shown(result.identity.spec)} on {shown(result.identity.data)}"
     for row, (each, tag) in enumerate(zip(result.judgements, tags, strict=True)):
         name = f"{where}: {rule_name(each)}"
-        case = ElementTree.SubElement(
-            suite, "testcase", {"classname": _CLASS, "name": name, "time": "0"}
-        )
+        case = ElementTree.SubElement(suite, "testcase", {"classname": _CLASS, "name": name, "time": "0"})
         numbers, reason = _numbers(result, row), shown(each.reason, _REASON)
         if tag is None:
             ElementTree.SubElement(case, "system-out").text = numbers
@@ -487,12 +432,7 @@ def junit_text(result: GateResult, *, accept_underpowered: bool = False) -> str:
 def _tag(each: Judgement, *, accept_underpowered: bool) -> _Tag | None:
     if each.outcome == "underpowered" and accept_underpowered:
         return "skipped"
-    tags: dict[str, _Tag] = {
-        "fail": "failure",
-        "underpowered": "failure",
-        "incomparable": "error",
-        "error": "error",
-    }
+    tags: dict[str, _Tag] = {"fail": "failure", "underpowered": "failure", "incomparable": "error", "error": "error"}
     return tags.get(each.outcome)
 
 
@@ -518,9 +458,7 @@ def _junit_worst(result: GateResult) -> str:
     head, found = worst_rows(result)
     if not found:
         return ""
-    lines = (
-        "; ".join(f"{title} {text}" for title, text in zip(head, row, strict=True)) for row in found
-    )
+    lines = ("; ".join(f"{title} {text}" for title, text in zip(head, row, strict=True)) for row in found)
     return f"{worst_title(result)}:\n" + "\n".join(lines)
 
 
@@ -536,11 +474,7 @@ _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 _MOST_SUMMARY = 1024 * 1024
 """Bytes. GitHub shows nothing of a step whose summary is longer."""
 
-_WRITERS: dict[str, Callable[..., str]] = {
-    ".md": markdown_text,
-    ".markdown": markdown_text,
-    ".xml": junit_text,
-}
+_WRITERS: dict[str, Callable[..., str]] = {".md": markdown_text, ".markdown": markdown_text, ".xml": junit_text}
 _SUFFIXES = (*_WRITERS, ".json")
 
 
@@ -622,9 +556,7 @@ def write_report(result: GateResult, path: Path, *, accept_underpowered: bool = 
     write_text(path, writer(result, accept_underpowered=accept_underpowered), what="the report")
 
 
-def tell_ci(
-    result: GateResult, environ: Mapping[str, str], *, accept_underpowered: bool = False
-) -> list[str]:
+def tell_ci(result: GateResult, environ: Mapping[str, str], *, accept_underpowered: bool = False) -> list[str]:
     """Tell the CI: Markdown for its summary page, and the verdict for the steps that follow.
 
     Args:
@@ -663,17 +595,14 @@ def _tell(environ: Mapping[str, str], text: str, verdict: str, code: int) -> lis
     return notes
 
 
-def _append(
-    path: Path, text: str, what: str, variable: str, *, most: int | None = None
-) -> list[str]:
+def _append(path: Path, text: str, what: str, variable: str, *, most: int | None = None) -> list[str]:
     """Add to what others wrote; a note if that cannot be done."""
     try:
         place = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _AT_ONCE, 0o666)
         if not stat.S_ISREG(os.fstat(place).st_mode):
             os.close(place)
             return [
-                f"{what} of the CI was not written to {path} ({variable}): expected a file; it is "
-                "a pipe or a device"
+                f"{what} of the CI was not written to {path} ({variable}): expected a file; it is a pipe or a device"
             ]
         with open(place, "r+b") as file:
             size = file.seek(0, os.SEEK_END)

@@ -31,23 +31,6 @@ from quantdrift.errors import DataError, QuantDriftError, UnknownNameError, near
 from quantdrift.gate.target import Target
 from quantdrift.metrics import Metric, parse_metric
 
-__all__ = [
-    "NOISE",
-    "GateConfig",
-    "Rule",
-    "RuleError",
-    "Slices",
-    "Test",
-    "check_slice",
-    "default_rules",
-    "find_config",
-    "in_slice",
-    "parse_rule",
-    "parse_slice",
-    "read_config",
-    "stored_metrics",
-]
-
 # --- What is asked of a run, one line each: a limit, or a comparison with the baseline ------------
 
 Test = Literal["<=", ">=", "no worse"]
@@ -59,11 +42,7 @@ _EXAMPLES = "'flip@1 <= 0.25', 'flip@1 no worse by 0.03' or 'ndcg@10 [german] >=
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _PERCENT = 100
 
-_OF_CANDIDATE = {
-    "flip_to_irrelevant": "harm",
-    "flip_to_relevant": "benefit",
-    "gold_gained": "recall@10",
-}
+_OF_CANDIDATE = {"flip_to_irrelevant": "harm", "flip_to_relevant": "benefit", "gold_gained": "recall@10"}
 """Metrics of the inputs that the candidate's own answers choose, which are others in every run;
 and what asks the like of all inputs."""
 
@@ -146,10 +125,7 @@ class Rule:
         if number is None or not math.isfinite(number):
             return "a limit is a finite number"
         if not metric.low <= number <= metric.high:
-            return (
-                f"{metric} lies from {metric.low:g} to {metric.high:g}, all on one side of it; 25 "
-                "% is 0.25"
-            )
+            return f"{metric} lies from {metric.low:g} to {metric.high:g}, all on one side of it; 25 % is 0.25"
         if metric.arm == "relative" and self.on is not None:
             other = str(metric).replace("relative.", "change.", 1)
             return f"a ratio of means has no value per input; ask for {other}"
@@ -164,27 +140,17 @@ class Rule:
                 _of_reference(metric) or metric == NOISE,
                 f"{metric} is of the reference, which the baseline shares; give a limit",
             ),
-            (
-                metric.direction == "none",
-                f"neither way is better for {metric}; give a limit",
-            ),
-            (
-                metric.family.cutoff_is == "level",
-                f"each run calibrates its own threshold for {metric}; give a limit",
-            ),
+            (metric.direction == "none", f"neither way is better for {metric}; give a limit"),
+            (metric.family.cutoff_is == "level", f"each run calibrates its own threshold for {metric}; give a limit"),
             (
                 metric.family.name in _OF_CANDIDATE,
                 f"{metric} is of inputs that the candidate's answers choose, others in every run; "
                 f"ask for {_OF_CANDIDATE.get(metric.family.name)}, or give a limit",
             ),
-            (
-                self.kind == "quantile",
-                f"{metric} is a median or quantile, which has no paired test; give a limit",
-            ),
+            (self.kind == "quantile", f"{metric} is a median or quantile, which has no paired test; give a limit"),
             (
                 metric.arm == "relative",
-                "a ratio of means has no value per input; ask for "
-                + str(metric).replace("relative.", "change.", 1),
+                "a ratio of means has no value per input; ask for " + str(metric).replace("relative.", "change.", 1),
             ),
             (
                 by is not None and not _of_reference(by),
@@ -230,12 +196,7 @@ def parse_rule(text: str) -> Rule:
     else:
         test = "no worse"
         number = None if match["by"] is None else _number(match["by"], match["by_share"], text)
-    return Rule(
-        metric=parse_metric(match["metric"]),
-        test=cast(Test, test),
-        number=number,
-        on=match["slice"],
-    )
+    return Rule(metric=parse_metric(match["metric"]), test=cast(Test, test), number=number, on=match["slice"])
 
 
 def _number(text: str, share: str | None, rule: str) -> float:
@@ -395,9 +356,7 @@ def read_config(path: Path) -> GateConfig:
         task=table.get("task"),
         baseline=_beside(folder, table.get("baseline")),
         rules=rules,
-        slices={
-            name: _patterns(path, name, held) for name, held in table.get("slices", {}).items()
-        },
+        slices={name: _patterns(path, name, held) for name, held in table.get("slices", {}).items()},
         alpha=table.get("alpha"),
         accept_underpowered=table.get("accept-underpowered", False),
         path=path,
@@ -439,8 +398,7 @@ def _patterns(path: Path, name: str, held: Any) -> Sequence[str]:
     patterns = (held,) if isinstance(held, str) else held
     if not isinstance(patterns, Sequence) or not all(isinstance(each, str) for each in patterns):
         raise DataError(
-            f"{path}, {TABLE}: the slice {name!r} is a pattern on input ids or a list of such, say "
-            f"'de-*'; got {held!r}"
+            f"{path}, {TABLE}: the slice {name!r} is a pattern on input ids or a list of such, say 'de-*'; got {held!r}"
         )
     return tuple(patterns)
 

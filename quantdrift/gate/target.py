@@ -20,8 +20,6 @@ from quantdrift.gate.baseline import Identity, Snapshot, answer_of, rounded
 from quantdrift.metrics import Metric, MetricError
 from quantdrift.runs import Run, classifies
 
-__all__ = ["Part", "Target", "target_of_diff", "target_of_run"]
-
 _OF_DATA = ("subset", "revision", "n_fewshot")
 """What a harness tells of data that it has no digest of, beside name and split."""
 
@@ -114,10 +112,7 @@ def target_of_run(run: Run) -> Target:
     # what a comparison of two finished runs wrote knows no weights
     weights = {} if "diff" in record else model
     told = () if data.get("fingerprint") else _OF_DATA
-    held = {
-        **settings,
-        **{f"data {name}": data[name] for name in told if data.get(name) is not None},
-    }
+    held = {**settings, **{f"data {name}": data[name] for name in told if data.get(name) is not None}}
     plain = json.loads(json.dumps(held, sort_keys=True))  # as JSON gives it back
     split = f" ({data['split']})" if data.get("split") else ""
     return Target(
@@ -182,9 +177,7 @@ def target_of_diff(diff: Diff) -> Target:
         ),
         parts=parts,
         classes=all(part.lists is None for part, _ in known),
-        notes=tuple(
-            dict.fromkeys([*diff.notes, *(note for part, _ in known for note in part.notes)])
-        ),
+        notes=tuple(dict.fromkeys([*diff.notes, *(note for part, _ in known for note in part.notes)])),
     )
 
 

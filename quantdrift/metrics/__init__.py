@@ -60,14 +60,11 @@ def headline_metrics() -> list[Metric]:
     return [
         metric
         for metric in default_metrics()
-        if metric.family.headline
-        and (metric.family.cutoff_is != "level" or metric.cutoff == metric.family.cutoffs[0])
+        if metric.family.headline and (metric.family.cutoff_is != "level" or metric.cutoff == metric.family.cutoffs[0])
     ]
 
 
-def measure(
-    evidence: Evidence, metrics: Iterable[Metric | str] | None = None
-) -> dict[str, Estimate]:
+def measure(evidence: Evidence, metrics: Iterable[Metric | str] | None = None) -> dict[str, Estimate]:
     """Estimates by metric string, in the order asked for.
 
     Args:

@@ -26,25 +26,6 @@ from quantdrift.statistics import (
     undefined,
 )
 
-__all__ = [
-    "LEVEL_DECIMALS",
-    "Arm",
-    "Direction",
-    "Family",
-    "Metric",
-    "MetricError",
-    "PerInput",
-    "Section",
-    "Slice",
-    "Uncertainty",
-    "Unit",
-    "WhenCut",
-    "check_cutoff",
-    "cutoff_text",
-    "members",
-    "parse_in",
-]
-
 # --- What a metric means: a `Family` states it once, for every cut-off and arm --------------------
 
 Direction = Literal["lower", "higher", "none"]
@@ -65,9 +46,7 @@ WhenCut = Literal["the same", "at least", "at most", "undefined"]
 """What a metric of lists that were cut short says of the whole ranking, as not all deltas are
 known."""
 
-Section = Literal[
-    "top of the list", "gap and perturbation", "stability check", "relevance", "whole ranking"
-]
+Section = Literal["top of the list", "gap and perturbation", "stability check", "relevance", "whole ranking"]
 
 PerInput = Callable[[Evidence, Any, Literal["candidate", "reference"]], NDArray[np.float64]]
 """Values by evidence, cut-off (a whole number, or a level) and arm."""
@@ -220,10 +199,7 @@ class Slice:
         if self.by.where is not None or self.by.arm == "relative":
             raise MetricError(f"a slice is by a value that every input has; got {self.by}")
         if math.isinf(self.low) or not self.low < self.high:
-            raise MetricError(
-                "a slice needs a finite lower end below its upper end; got "
-                f"{self.low:g}..{self.high:g}"
-            )
+            raise MetricError(f"a slice needs a finite lower end below its upper end; got {self.low:g}..{self.high:g}")
 
     def __str__(self) -> str:
         high = "" if math.isinf(self.high) else _shortest(self.high)
@@ -282,9 +258,7 @@ class Metric:
         family = self.family
         check_cutoff(family, self.cutoff)
         if self.arm != "candidate" and not family.arms:
-            raise MetricError(
-                f"{family.name!r} compares the two arms; it has no '{self.arm}.' form"
-            )
+            raise MetricError(f"{family.name!r} compares the two arms; it has no '{self.arm}.' form")
 
     def __str__(self) -> str:
         arm = "" if self.arm == "candidate" else f"{self.arm}."
@@ -406,9 +380,7 @@ class Metric:
             return f"no input has {self.where}"
         return f"{self.family.undefined_when} (of those with {self.where})"
 
-    def told_apart(
-        self, values: NDArray[np.float64], group: Sequence[Evidence]
-    ) -> NDArray[np.float64]:
+    def told_apart(self, values: NDArray[np.float64], group: Sequence[Evidence]) -> NDArray[np.float64]:
         """Values of several runs, +inf from where one of them only knows "more than was stored".
 
         Args:
@@ -442,9 +414,7 @@ class Metric:
         needed = max(cutoff + self.family.ranks_beyond, self.family.ranks)
         if needed > evidence.depth and evidence.cut_short:
             if not evidence.exact:
-                raise MetricError(
-                    f"{self} looks at {needed} ranks, but these lists are {evidence.depth} deep"
-                )
+                raise MetricError(f"{self} looks at {needed} ranks, but these lists are {evidence.depth} deep")
             raise MetricError(
                 f"{self} looks at {needed} ranks, but this run stored {evidence.depth}; "
                 f"run again with --k {min(needed, int(evidence.n_items.max()))} or more"
@@ -458,11 +428,7 @@ def _joined(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
 def members(family: Family) -> list[Metric]:
     """The members of a family that are computed when nobody asks for particular ones."""
     arms: tuple[Arm, ...] = ("candidate", "reference", "change") if family.arms else ("candidate",)
-    return [
-        Metric(family=family, cutoff=cutoff, arm=arm)
-        for cutoff in family.cutoffs or (0,)
-        for arm in arms
-    ]
+    return [Metric(family=family, cutoff=cutoff, arm=arm) for cutoff in family.cutoffs or (0,) for arm in arms]
 
 
 # --- From a string to the metric it names ---------------------------------------------------------

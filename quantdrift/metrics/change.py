@@ -19,15 +19,6 @@ from quantdrift.errors import ScoreError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics.base import Direction, Family, PerInput, Unit, WhenCut
 
-__all__ = [
-    "FAMILIES",
-    "PERSISTENCE",
-    "SEPARATION_FAMILIES",
-    "OrderAgreement",
-    "order_agreement",
-    "reversed_pairs",
-]
-
 # --- How well two arms agree on the order of items that are ranked by one score each --------------
 
 
@@ -331,13 +322,7 @@ def _typical(
 
 
 def _share(
-    name: str,
-    summary: str,
-    quantity: Any,
-    direction: Direction,
-    *,
-    headline: bool,
-    when_cut: WhenCut,
+    name: str, summary: str, quantity: Any, direction: Direction, *, headline: bool, when_cut: WhenCut
 ) -> Family:
     return Family(
         name=name,

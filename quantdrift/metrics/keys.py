@@ -14,8 +14,6 @@ from quantdrift.statistics import undefined
 
 _BOUNDS = {None: "", "lower": "_at_least", "upper": "_at_most"}
 
-__all__ = ["VARIABLE", "drift_keys", "harness_metrics", "key_of"]
-
 VARIABLE = "QUANTDRIFT_METRICS"
 """Environment variable with metrics that a harness's result shall have besides the default ones."""
 
@@ -60,9 +58,7 @@ def harness_metrics() -> list[Metric]:
     return chosen
 
 
-def drift_keys(
-    evidence: Evidence, metrics: Iterable[Metric], *, warn: Callable[[str], None]
-) -> dict[str, Any]:
+def drift_keys(evidence: Evidence, metrics: Iterable[Metric], *, warn: Callable[[str], None]) -> dict[str, Any]:
     """Values of metrics by key, as JSON has them.
 
     Args:

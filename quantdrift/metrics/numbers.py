@@ -8,8 +8,6 @@ from math import isfinite, isinf
 from quantdrift.metrics import Metric
 from quantdrift.statistics import Estimate
 
-__all__ = ["cell", "has_value", "show", "show_interval", "show_p", "show_step"]
-
 
 def has_value(estimate: Estimate) -> bool:
     """Whether there is a finite value to show."""

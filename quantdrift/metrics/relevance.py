@@ -12,16 +12,6 @@ from quantdrift import perturbation
 from quantdrift.evidence import Evidence
 from quantdrift.metrics.base import Direction, Family, PerInput
 
-__all__ = [
-    "FAMILIES",
-    "GOLD_FAMILIES",
-    "QUALITY_FAMILIES",
-    "arm_grades",
-    "ideal_dcg",
-    "judged",
-    "relevant_count",
-]
-
 # --- ranking --------------------------------------------------------------------------------------
 
 _NO_FLIP = "no input flipped"
@@ -315,8 +305,7 @@ QUALITY_FAMILIES = (
     Family(
         name="served_relevance",
         section="relevance",
-        summary="mean relevance grade of the top-1 item (0 if it is not judged), over the inputs "
-        "with a judgement",
+        summary="mean relevance grade of the top-1 item (0 if it is not judged), over the inputs with a judgement",
         direction="higher",
         low=0,
         high=float("inf"),

@@ -16,8 +16,6 @@ from quantdrift.conformal import MOST, calibrates, least_inputs, observe, split_
 from quantdrift.evidence import Evidence
 from quantdrift.metrics.base import Direction, Family, PerInput
 
-__all__ = ["FAMILIES"]
-
 Floats = NDArray[np.float64]
 
 
@@ -60,13 +58,7 @@ def _too_few(group: Sequence[Evidence], cutoff: float) -> str | None:
 
 
 def _family(
-    name: str,
-    summary: str,
-    per_input: PerInput,
-    *,
-    direction: Direction,
-    undefined_when: str,
-    headline: bool = False,
+    name: str, summary: str, per_input: PerInput, *, direction: Direction, undefined_when: str, headline: bool = False
 ) -> Family:
     return Family(
         name=name,
@@ -93,8 +85,7 @@ _NO_PAIR = "no input has two items to compare"
 FAMILIES = (
     _family(
         "coverage",
-        "share of the answers that the stability check accepts at this level, calibrated on other "
-        "inputs of the run",
+        "share of the answers that the stability check accepts at this level, calibrated on other inputs of the run",
         _coverage,
         direction="higher",
         undefined_when=_NO_PAIR,
@@ -109,8 +100,7 @@ FAMILIES = (
     ),
     _family(
         "joint_violation",
-        "share of the answers that the stability check accepts though they changed; in the mean no "
-        "more than the level",
+        "share of the answers that the stability check accepts though they changed; in the mean no more than the level",
         _joint,
         direction="lower",
         undefined_when=_NO_PAIR,

@@ -24,18 +24,6 @@ from quantdrift.records import read_json
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = [
-    "NEEDED",
-    "Checkpoint",
-    "find_checkpoint",
-    "full_precision",
-    "method_of",
-    "nominal_bits",
-    "refuse_missing",
-    "refuse_quantized",
-    "shortened",
-]
-
 # --- What the quantization_config of a config.json says: the method, the width --------------------
 
 _WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
@@ -196,8 +184,7 @@ def find_checkpoint(name: str) -> Checkpoint:
     quantization = said.get("quantization_config") or said.get("compression_config") or {}
     if said is not config or not isinstance(quantization, dict):
         raise UnsupportedError(
-            f"{body / 'config.json'} is damaged: expected a JSON object, and its "
-            "quantization_config to be one"
+            f"{body / 'config.json'} is damaged: expected a JSON object, and its quantization_config to be one"
         )
     if is_candidate_folder(folder):
         quantization = {"quant_method": "quantdrift", **_own(folder)}
@@ -246,9 +233,7 @@ def _gguf(name: str) -> Checkpoint:
     else:
         path = Path(name).expanduser()
         if not path.is_file():
-            raise UnsupportedError(
-                f"no file {path} (expected FOLDER/FILE.gguf, or ORG/REPO:FILE.gguf on the hub)"
-            )
+            raise UnsupportedError(f"no file {path} (expected FOLDER/FILE.gguf, or ORG/REPO:FILE.gguf on the hub)")
         folder, file, kind, canonical = path.resolve().parent, path.name, "local", path.name
     return Checkpoint(
         name=name,

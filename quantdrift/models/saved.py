@@ -15,21 +15,6 @@ from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.records import check_writable, read_json, whole_folder
 from quantdrift.spec import Scheme
 
-__all__ = [
-    "ONNX_MODEL",
-    "RECORD",
-    "ModelFormat",
-    "check_place",
-    "check_savable",
-    "check_weights",
-    "digests_of",
-    "files_of",
-    "is_candidate_folder",
-    "is_onnx_folder",
-    "read_record",
-    "write_folder",
-]
-
 FORMAT = "quantdrift-candidate"
 FORMAT_VERSION = 1
 RECORD = "scheme.json"
@@ -66,12 +51,7 @@ def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[
     check_place(path)
     with whole_folder(path, what="the candidate") as folder:
         record = dict(fill(folder))
-        full = {
-            "format": FORMAT,
-            "format_version": FORMAT_VERSION,
-            **record,
-            "files": files_of(folder),
-        }
+        full = {"format": FORMAT, "format_version": FORMAT_VERSION, **record, "files": files_of(folder)}
         text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")
     return full
@@ -210,13 +190,9 @@ def _is_whole(record: Mapping[str, Any]) -> bool:
     )
     return (
         kinds_fit
+        and all(isinstance(bits, int | float) for bits in record.get("bits_per_weight", {}).values())
         and all(
-            isinstance(bits, int | float) for bits in record.get("bits_per_weight", {}).values()
-        )
-        and all(
-            isinstance(one, dict)
-            and isinstance(one.get("name"), str)
-            and isinstance(one.get("stored", ""), str)
+            isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("stored", ""), str)
             for one in layers
         )
     )

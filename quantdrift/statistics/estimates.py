@@ -15,26 +15,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "CONFIDENCE",
-    "FEW",
-    "RESAMPLES",
-    "Estimate",
-    "at_least",
-    "at_most",
-    "lower_quantile",
-    "mean_below",
-    "mean_estimate",
-    "percentile_interval",
-    "quantile_estimate",
-    "rate_estimate",
-    "relative_change_estimate",
-    "resampled",
-    "undefined",
-    "upper_quantile",
-    "worst_added",
-]
-
 # --- The binomial distribution: tails and quantiles -----------------------------------------------
 
 Counts = int | NDArray[Any]
@@ -133,9 +113,7 @@ def resampled(
     return np.concatenate(found)
 
 
-def percentile_interval(
-    values: NDArray[np.float64], *, confidence: float = CONFIDENCE
-) -> tuple[float, float]:
+def percentile_interval(values: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The quantiles of resampled values that leave as much on either side.
 
     For p = (1 - confidence) / 2 and 1 - p, the value at place p (n - 1) of the sorted ones, on a

@@ -26,25 +26,6 @@ from quantdrift.statistics.estimates import (
     undefined,
 )
 
-__all__ = [
-    "ALL",
-    "DRAWN",
-    "McNemar",
-    "differences",
-    "discordant",
-    "mcnemar_exact",
-    "oriented",
-    "paired_mean_difference",
-    "paired_quantile_difference",
-    "paired_rate_difference",
-    "quantile",
-    "randomization_test",
-    "sign_change_tails",
-    "tango_interval",
-    "tango_variance",
-    "tango_z",
-]
-
 # --- Tango's score test and interval for the difference of two paired rates -----------------------
 
 _EXACT = 1e-14
@@ -91,9 +72,7 @@ def tango_variance(only_second: float, only_first: float, n: float, difference: 
     return 2 * q + difference * (1 - difference)
 
 
-def tango_interval(
-    only_second: int, only_first: int, n: int, *, confidence: float = 0.95
-) -> tuple[float, float]:
+def tango_interval(only_second: int, only_first: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
     """The differences that the two-sided score test does not reject.
 
     Args:
@@ -227,9 +206,7 @@ def differences(a: Values, b: Values) -> NDArray[np.float64]:
             f"{first.shape} and {second.shape}"
         )
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        raise QuantDriftError(
-            "a paired comparison needs finite values; leave out the inputs without one"
-        )
+        raise QuantDriftError("a paired comparison needs finite values; leave out the inputs without one")
     return second - first
 
 

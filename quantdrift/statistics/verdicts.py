@@ -38,26 +38,6 @@ from quantdrift.statistics.paired import (
     tango_z,
 )
 
-__all__ = [
-    "POWER",
-    "Better",
-    "Kind",
-    "PairedComparison",
-    "PairedSample",
-    "Spread",
-    "Verdict",
-    "compare_samples",
-    "holm",
-    "inputs_for_mean",
-    "inputs_for_rate",
-    "mean_no_worse",
-    "mean_worse",
-    "rate_no_worse",
-    "rate_worse",
-    "shrunken_spread",
-    "verdict_of",
-]
-
 # --- Is the second system no worse than the first, by some margin or more? ------------------------
 
 Better = Literal["lower", "higher"]
@@ -94,9 +74,7 @@ def rate_no_worse(a: Values, b: Values, *, margin: float, better: Better) -> flo
     return p_value
 
 
-def mean_no_worse(
-    a: Values, b: Values, *, margin: float, better: Better, span: float
-) -> float | None:
+def mean_no_worse(a: Values, b: Values, *, margin: float, better: Better, span: float) -> float | None:
     """One-sided p-value of "the second mean is worse by the margin or more".
 
     A paired t-test on the differences and a few more, as bad as can be (`bounded_mean.mean_below`).
@@ -138,14 +116,7 @@ def _check(margin: float, *, span: float) -> None:
 
 Kind = Literal["rate", "mean", "quantile"]
 
-Verdict = Literal[
-    "no worse",
-    "worse",
-    "underpowered",
-    "inconclusive",
-    "better",
-    "no difference shown",
-]
+Verdict = Literal["no worse", "worse", "underpowered", "inconclusive", "better", "no difference shown"]
 """With a margin: "no worse" (shown to be worse by less than it), "worse" (not that, and
 significantly worse), "underpowered" (neither, with fewer inputs than it takes) or "inconclusive"
 (neither, with enough). Without one: "worse", "better" (significantly) or "no difference shown"."""
@@ -228,9 +199,7 @@ class PairedComparison:
         return {**values, "difference": self.difference.to_json()}
 
 
-def verdict_of(
-    found: PairedComparison, *, better: Better | None, margin: float | None, alpha: float
-) -> Verdict | None:
+def verdict_of(found: PairedComparison, *, better: Better | None, margin: float | None, alpha: float) -> Verdict | None:
     """The verdict that adjusted p-values, difference and sample size come to.
 
     Args:
@@ -392,9 +361,7 @@ def shrunken_spread(differences: NDArray[Any], *, span: float) -> Spread | None:
     return Spread(share=(len(squares) + 2) / n, mean_square=(total + 2 * typical) / n)
 
 
-def inputs_for_rate(
-    share: float, *, margin: float, alpha: float = 0.05, power: float = POWER
-) -> int:
+def inputs_for_rate(share: float, *, margin: float, alpha: float = 0.05, power: float = POWER) -> int:
     """Inputs with which a rate is shown to be no worse, at a true difference of 0.
 
     n = (z(1 - alpha) sqrt(v) + z(power) sqrt(share))^2 / margin^2, with normal quantiles z and the
@@ -421,9 +388,7 @@ def inputs_for_rate(
     return _with_few(n, share, worse=margin, alpha=alpha, power=power)
 
 
-def inputs_for_mean(
-    spread: Spread, *, margin: float, span: float, alpha: float = 0.05, power: float = POWER
-) -> int:
+def inputs_for_mean(spread: Spread, *, margin: float, span: float, alpha: float = 0.05, power: float = POWER) -> int:
     """Inputs with which a mean is shown to be no worse, at a true difference of 0.
 
     With z = z(1 - alpha) + z(power), z^2 mean_square / margin^2 for a plain t-test. The test here
@@ -487,9 +452,7 @@ def _with_few(n: float, share: float, *, worse: float, alpha: float, power: floa
         more = first + bisect_left(
             range(first, last + 1), True, key=lambda n: bool(at_most(most, n, share / 2) < power)
         )
-        shown = first + bisect_left(
-            range(first, more), True, key=lambda n: bool(at_most(most, n, worse) <= alpha)
-        )
+        shown = first + bisect_left(range(first, more), True, key=lambda n: bool(at_most(most, n, worse) <= alpha))
         if shown < more:
             return shown
         first = more
@@ -500,11 +463,7 @@ def _with_few(n: float, share: float, *, worse: float, alpha: float, power: floa
 
 
 def compare_samples(
-    samples: Sequence[PairedSample],
-    *,
-    margin: float | None = None,
-    alpha: float = 0.05,
-    seed: int = 0,
+    samples: Sequence[PairedSample], *, margin: float | None = None, alpha: float = 0.05, seed: int = 0
 ) -> tuple[PairedComparison, ...]:
     """Compare two systems by several metrics.
 
@@ -524,10 +483,7 @@ def compare_samples(
     found = [_compare(sample, margin=margin, seed=seed) for sample in samples]
     # only what can get a verdict is one of the tests to adjust for
     adjusted = holm(
-        [
-            each.p_value if sample.better is not None else None
-            for sample, each in zip(samples, found, strict=True)
-        ]
+        [each.p_value if sample.better is not None else None for sample, each in zip(samples, found, strict=True)]
     )
     adjusted_no_worse = holm([each.p_no_worse for each in found])
     level = alpha / max(1, sum(each.p_no_worse is not None for each in found))
@@ -564,25 +520,17 @@ def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> Paired
             value_a=float(quantile(a, sample.q)),
             value_b=float(quantile(b, sample.q)),
             difference=step,
-            reason=sample.reason
-            or step.reason
-            or "a median or quantile has an interval here, no test",
+            reason=sample.reason or step.reason or "a median or quantile has an interval here, no test",
         )
     found = replace(found, value_a=float(a.mean()), value_b=float(b.mean()))
     if not sample.tested:
         reason = "infinite for some inputs, so there is no mean to compare"
         return replace(found, difference=undefined(reason), reason=reason)
     if sample.kind == "rate":
-        found = replace(
-            found,
-            difference=paired_rate_difference(a, b),
-            p_value=mcnemar_exact(a, b).p_value,
-        )
+        found = replace(found, difference=paired_rate_difference(a, b), p_value=mcnemar_exact(a, b).p_value)
     else:
         found = replace(
-            found,
-            difference=paired_mean_difference(a, b, seed=seed),
-            p_value=randomization_test(a, b, seed=seed),
+            found, difference=paired_mean_difference(a, b, seed=seed), p_value=randomization_test(a, b, seed=seed)
         )
     if sample.better is None:
         return replace(found, reason=sample.reason or "neither way is better: no verdict")
@@ -591,9 +539,7 @@ def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> Paired
     return _with_margin(found, sample, margin=margin, better=sample.better)
 
 
-def _with_margin(
-    found: PairedComparison, sample: PairedSample, *, margin: float, better: Better
-) -> PairedComparison:
+def _with_margin(found: PairedComparison, sample: PairedSample, *, margin: float, better: Better) -> PairedComparison:
     a, b = sample.a, sample.b
     if sample.kind == "rate":
         return replace(found, p_no_worse=rate_no_worse(a, b, margin=margin, better=better))

@@ -25,8 +25,6 @@ from quantdrift.conformal import (
     threshold_of,
 )
 
-__all__ = ["ALPHAS", "Certificate", "Certified", "Spread", "certify"]
-
 ALPHAS = (0.10, 0.05, 0.01)
 """The paper's levels."""
 
@@ -166,9 +164,7 @@ def certify(
     first = next(iter(inputs.values())) if inputs else observe(source)
     n = len(first.confidence)
     if n < 2:  # noqa: PLR2004 -- one to calibrate on, one to try
-        raise StabilityError(
-            f"expected at least two inputs with two items or more, to split them; got {n}"
-        )
+        raise StabilityError(f"expected at least two inputs with two items or more, to split them; got {n}")
     n_calibration = min(max(round(share * n), 1), n - 1)
     rng = np.random.default_rng(seed)
     orders = (rng.permutation(n) for _ in range(n_splits))
@@ -181,9 +177,7 @@ def certify(
         share=share,
         seed=seed,
         flip_rate=float(first.flipped.mean()),
-        certificates=tuple(
-            _summed_up(name, alpha, found, n_calibration) for (name, alpha), found in tries.items()
-        ),
+        certificates=tuple(_summed_up(name, alpha, found, n_calibration) for (name, alpha), found in tries.items()),
     )
 
 
@@ -207,9 +201,7 @@ def _tries(
     return {key: np.array(found) for key, found in tries.items()}
 
 
-def _summed_up(
-    statistic: Statistic, alpha: float, tries: NDArray[np.float64], n_calibration: int
-) -> Certificate:
+def _summed_up(statistic: Statistic, alpha: float, tries: NDArray[np.float64], n_calibration: int) -> Certificate:
     thresholds, coverage, joint = tries.T
     few = nothing_accepted(n_calibration, alpha)
     some = coverage > 0

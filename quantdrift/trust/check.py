@@ -39,20 +39,6 @@ from quantdrift.origin import Origin, differ
 from quantdrift.records import is_number, read_object, refuse_other, sealed, write_text
 from quantdrift.statistics import Estimate, rate_estimate, undefined
 
-__all__ = [
-    "ALIKE_ABOVE",
-    "FORMAT",
-    "FORMAT_VERSION",
-    "SAMPLE",
-    "Applied",
-    "Resemblance",
-    "StabilityCheck",
-    "apply_check",
-    "compare_with_calibration",
-    "read_check",
-    "write_check",
-]
-
 # --- Do served inputs look like the calibration inputs? A two-sample test of their confidences ----
 
 ALIKE_ABOVE = 0.01
@@ -226,9 +212,7 @@ class StabilityCheck:
         ids = source.input_ids[observed.defined] if isinstance(source, Evidence) else None
         observed = observed.part(observed.defined)
         if not len(observed.confidence):
-            raise StabilityError(
-                "there is nothing to calibrate on: expected inputs with at least two items"
-            )
+            raise StabilityError("there is nothing to calibrate on: expected inputs with at least two items")
         threshold = threshold_of(observed, alpha)
         seen = np.sort(observed.confidence)
         if len(seen) > SAMPLE:
@@ -364,10 +348,7 @@ class StabilityCheck:
 
         check = read_check(Path(path))
         here = Origin.of(
-            on,
-            spec=spec,
-            model_fingerprint=model_fingerprint,
-            candidate_fingerprint=candidate_fingerprint,
+            on, spec=spec, model_fingerprint=model_fingerprint, candidate_fingerprint=candidate_fingerprint
         )
         what = f"the stability check {path}"
         check.origin.refuse_other(here, what=what, make=MAKE, error=StabilityError)
@@ -402,9 +383,7 @@ def write_check(check: StabilityCheck, path: Path) -> None:
     text = json.dumps(content, indent=2, ensure_ascii=False)
     # one number a line would make a thousand lines of the sample
     listed = json.dumps(content["sample"], indent=2).replace("\n", "\n  ")
-    write_text(
-        path, text.replace(listed, json.dumps(content["sample"])) + "\n", what="the stability check"
-    )
+    write_text(path, text.replace(listed, json.dumps(content["sample"])) + "\n", what="the stability check")
 
 
 def read_check(path: Path) -> StabilityCheck:
@@ -416,16 +395,12 @@ def read_check(path: Path) -> StabilityCheck:
     Raises:
         StabilityError: it is missing, damaged, something else, or of another version.
     """
-    content = read_object(
-        path, FORMAT, FORMAT_VERSION, what="a stability check", make=MAKE, error=StabilityError
-    )
+    content = read_object(path, FORMAT, FORMAT_VERSION, what="a stability check", make=MAKE, error=StabilityError)
     try:
         return _check(content)
     except (KeyError, TypeError, ValueError) as error:
         what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise StabilityError(
-            f"{path} is damaged: {what}. Calibrate and save the check again"
-        ) from error
+        raise StabilityError(f"{path} is damaged: {what}. Calibrate and save the check again") from error
 
 
 def _check(content: dict[str, Any]) -> StabilityCheck:
@@ -559,9 +534,7 @@ def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, 
     )
 
 
-def _notes(
-    check: StabilityCheck, here: Origin, n_items: tuple[int, int], resemblance: Resemblance
-) -> tuple[str, ...]:
+def _notes(check: StabilityCheck, here: Origin, n_items: tuple[int, int], resemblance: Resemblance) -> tuple[str, ...]:
     was, notes = check.origin, []
     if differ(was.candidate_fingerprint, here.candidate_fingerprint):
         notes.append(
@@ -577,24 +550,18 @@ def _notes(
 def _data_notes(was: Origin, here: Origin) -> list[str]:
     """Whether the inputs are those calibrated on, or of other data."""
     if was.data_fingerprint is not None and _part(was) == _part(here):
-        return [
-            "the check was calibrated on this very data, so that these figures are not held out"
-        ]
+        return ["the check was calibrated on this very data, so that these figures are not held out"]
     notes = []
     other_part = differ(was.split, here.split) or differ(was.subset, here.subset)
     known = was.inputs is not None and was.data is not None
     # ids alone would not do: mteb's tasks without ids have "test-0" and so on in every subset
     if known and not other_part and (was.inputs, was.data) == (here.inputs, here.data):
         notes.append(
-            "the check was calibrated on these very inputs, by their ids, so that these figures "
-            "are not held out"
+            "the check was calibrated on these very inputs, by their ids, so that these figures are not held out"
         )
     if differ(was.data, here.data) or other_part:
         names = [_named(each, parts=was.data == here.data) for each in (was, here)]
-        notes.append(
-            f"calibrated on {names[0]}; this is {names[1]}: the bound is for inputs like those of "
-            f"{names[0]}"
-        )
+        notes.append(f"calibrated on {names[0]}; this is {names[1]}: the bound is for inputs like those of {names[0]}")
     elif differ(was.data_fingerprint, here.data_fingerprint):
         notes.append(
             f"calibrated on {was.data or 'data'} of other content (its digest differs): the bound "

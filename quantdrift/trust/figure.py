@@ -14,8 +14,6 @@ from quantdrift.compare.law_figure import COLOURS, METADATA, STYLE, check_figure
 from quantdrift.errors import QuantDriftError
 from quantdrift.trust.sweep import RoutedRun, mean_curve, relative_cost
 
-__all__ = ["draw_cost"]
-
 STEPS = 200
 """Routed shares at which the lines have a point."""
 DASHES = {"gap": "-", "msp": "--", "entropy": ":"}
@@ -41,9 +39,7 @@ def draw_cost(runs: Sequence[RoutedRun], path: Path, *, speed_up: float) -> None
     ]
     shares = np.linspace(0, 1, STEPS + 1).tolist()
     rows = {
-        score: mean_curve(
-            [curve for run in runs for curve in run.curves if curve.score == score], shares
-        )
+        score: mean_curve([curve for run in runs for curve in run.curves if curve.score == score], shares)
         for score in common
     }
     logits = any(run.logits for run in runs)
@@ -54,8 +50,7 @@ def draw_cost(runs: Sequence[RoutedRun], path: Path, *, speed_up: float) -> None
             ("accuracy", "lost accuracy recovered (%)"),
         )
         # of a search nothing says what accuracy comes back: first items are rescored, not answered
-        if (logits or name == "changes")
-        and any(found[0][name] is not None for found in rows.values())
+        if (logits or name == "changes") and any(found[0][name] is not None for found in rows.values())
     }
     if not panels:
         raise QuantDriftError("nothing to draw: no answer changed, so there is nothing to recover")
@@ -64,9 +59,7 @@ def draw_cost(runs: Sequence[RoutedRun], path: Path, *, speed_up: float) -> None
 
     with style.context(["default", STYLE]):
         figure = Figure(figsize=(3.5 * len(panels) + 0.6, 3.2), layout="constrained")
-        for axes, (name, title) in zip(
-            figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-        ):
+        for axes, (name, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
             for number, (score, found) in enumerate(rows.items()):
                 shown = [row for row in found if row[name] is not None]
                 axes.plot(

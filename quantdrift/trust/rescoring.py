@@ -25,18 +25,6 @@ from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.perturbation import flips
 from quantdrift.trust.router import percentile_threshold
 
-__all__ = [
-    "DEPTHS",
-    "RESCORE_PERCENTILES",
-    "Rescoring",
-    "reorder",
-    "rescore",
-    "rescored_ranking",
-    "share_of",
-    "stored_depths",
-    "within",
-]
-
 # --- reordering -----------------------------------------------------------------------------------
 
 DEPTHS = (5, 10, 50)
@@ -44,11 +32,7 @@ DEPTHS = (5, 10, 50)
 
 
 def reorder(
-    items: NDArray[np.int64],
-    scores: NDArray[Any],
-    k: int,
-    *,
-    places: NDArray[np.int64] | None = None,
+    items: NDArray[np.int64], scores: NDArray[Any], k: int, *, places: NDArray[np.int64] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """The first k items of each row by these scores, best first; the others stay where they are.
 
@@ -91,9 +75,7 @@ def rescored_ranking(evidence: Evidence, rows: NDArray[np.bool_], k: int) -> NDA
         QuantDriftError: fewer than k ranks are stored of a longer ranking.
     """
     if k < 1 or (k > evidence.depth and evidence.cut_short):
-        raise QuantDriftError(
-            f"expected k from 1 to the {evidence.depth} ranks that the run stores; got {k}"
-        )
+        raise QuantDriftError(f"expected k from 1 to the {evidence.depth} ranks that the run stores; got {k}")
     top = evidence.candidate_top
     places = _reference_ranks(evidence.reference_top.items[rows], top.items[rows])
     moved, _ = reorder(top.items[rows], top.reference_scores[rows], k, places=places)
@@ -188,10 +170,7 @@ class Rescoring:
 
 
 def rescore(
-    evidence: Evidence,
-    *,
-    percentiles: Sequence[float] = RESCORE_PERCENTILES,
-    depths: Sequence[int] = DEPTHS,
+    evidence: Evidence, *, percentiles: Sequence[float] = RESCORE_PERCENTILES, depths: Sequence[int] = DEPTHS
 ) -> tuple[Rescoring, ...]:
     """What rescoring gives back, at several thresholds and depths.
 

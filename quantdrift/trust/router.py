@@ -27,23 +27,6 @@ from quantdrift.perturbation import flips
 from quantdrift.records import is_number, read_object, refuse_other, sealed, write_text
 from quantdrift.runs import Run
 
-__all__ = [
-    "LEAST_LOSS",
-    "MAKE",
-    "Answers",
-    "GapRouter",
-    "accuracy_reason",
-    "answers_of",
-    "as_scores",
-    "batch_length",
-    "batch_rows",
-    "percentile_threshold",
-    "read_router",
-    "recovery_threshold",
-    "scores_for",
-    "write_router",
-]
-
 # --- The small JSON file of a router: threshold, confidence, and what it was set on ---------------
 
 FORMAT = "quantdrift-router"
@@ -233,9 +216,7 @@ class GapRouter:
         return np.asarray(confidence_of(scores, self.score) < self.threshold)
 
     @classmethod
-    def at_percentile(
-        cls, slice_: Evidence | Any, percentile: float = 25, score: ConfidenceName = "gap"
-    ) -> GapRouter:
+    def at_percentile(cls, slice_: Evidence | Any, percentile: float = 25, score: ConfidenceName = "gap") -> GapRouter:
         """Set the threshold at a percentile of the confidence on an unlabeled slice.
 
         Args:
@@ -250,18 +231,12 @@ class GapRouter:
         Raises:
             QuantDriftError: no such percentile, or no input with two items.
         """
-        if isinstance(slice_, Evidence):
-            confidence = confidence_in(slice_, score)
-        else:
-            confidence = confidence_of(slice_, score)
+        confidence = confidence_in(slice_, score) if isinstance(slice_, Evidence) else confidence_of(slice_, score)
         return cls(threshold=percentile_threshold(confidence, percentile), score=score)
 
     @classmethod
     def at_recovered_share(
-        cls,
-        slice_: Evidence | tuple[Any, Any],
-        share: float = 0.9,
-        score: ConfidenceName = "gap",
+        cls, slice_: Evidence | tuple[Any, Any], share: float = 0.9, score: ConfidenceName = "gap"
     ) -> GapRouter:
         """Set the smallest threshold that routes a share of the changed answers of a slice.
 
@@ -327,10 +302,7 @@ class GapRouter:
         """
         threshold, score, origin = read_router(Path(path))
         here = Origin.of(
-            on,
-            spec=spec,
-            model_fingerprint=model_fingerprint,
-            candidate_fingerprint=candidate_fingerprint,
+            on, spec=spec, model_fingerprint=model_fingerprint, candidate_fingerprint=candidate_fingerprint
         )
         origin.refuse_other(here, what=f"the router {path}", make=MAKE, error=RunError)
         return cls(threshold=threshold, score=score, origin=origin)

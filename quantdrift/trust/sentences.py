@@ -13,8 +13,6 @@ from quantdrift.trust.sweep import (
     mean_rescoring,
 )
 
-__all__ = ["sentences_of"]
-
 
 def sentences_of(group: RoutedGroup, settings: RouteSettings) -> list[str]:
     """How to read the tables of a group, what they say, and what to do.
@@ -26,10 +24,7 @@ def sentences_of(group: RoutedGroup, settings: RouteSettings) -> list[str]:
     lines, n = [], len(group.runs)
     if group.logits:
         if n > 1:
-            lines.append(
-                "±: standard deviation over the runs. In brackets: runs that the share is defined "
-                "for."
-            )
+            lines.append("±: standard deviation over the runs. In brackets: runs that the share is defined for.")
         elif settings.n_splits > 1:
             lines.append(f"±: standard deviation over {settings.n_splits} random splits.")
         if len(run_scores := group.runs[0].curves) > 1 and all(r.two_classes for r in group.runs):
@@ -152,9 +147,7 @@ def _about_rescoring(group: RoutedGroup, settings: RouteSettings) -> list[str]:
     absent = [name for name in settings.scores if name != "gap"]
     if absent:
         lines.insert(
-            0,
-            f"{' and '.join(absent)} do not apply: scores are similarities, whose softmax is no "
-            "probability.",
+            0, f"{' and '.join(absent)} do not apply: scores are similarities, whose softmax is no probability."
         )
     reasons = {entry.reason for entry in group.runs[0].rescoring if entry.reason}
     return lines + [f"No metric of quality: {reason}." for reason in sorted(reasons)]

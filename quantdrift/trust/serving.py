@@ -15,8 +15,6 @@ from quantdrift.trust.rescoring import reorder
 from quantdrift.trust.router import as_scores, batch_length, batch_rows
 from quantdrift.trust.sweep import Accepts, Gate, Routes, Traffic, routed_by, score_of
 
-__all__ = ["RescoredBatch", "RescoredSearch", "Routed", "RoutedBatch", "RoutedModel"]
-
 # --- serving --------------------------------------------------------------------------------------
 
 
@@ -142,9 +140,7 @@ class RoutedModel:
         """
         for arm, model in (("candidate", candidate), ("reference", reference)):
             if not callable(model):
-                raise QuantDriftError(
-                    f"expected a {arm} that can be called with a batch; got {_kind(model)}"
-                )
+                raise QuantDriftError(f"expected a {arm} that can be called with a batch; got {_kind(model)}")
         if not isinstance(router, Routes | Accepts):
             raise QuantDriftError(
                 "expected a router (with routes(scores)) or a check (with accepts(scores)), e.g. "
@@ -205,9 +201,7 @@ class RoutedModel:
         seen, routed = self._traffic.counts()
         return routed / seen if seen else None
 
-    def _answers(
-        self, logits: NDArray[Any], routed: NDArray[np.bool_], confidence: NDArray[np.float64]
-    ) -> RoutedBatch:
+    def _answers(self, logits: NDArray[Any], routed: NDArray[np.bool_], confidence: NDArray[np.float64]) -> RoutedBatch:
         return RoutedBatch(
             index=logits.argmax(axis=1).astype(np.int64),
             routed=routed,
@@ -217,9 +211,7 @@ class RoutedModel:
             rule=self._rule,
         )
 
-    def _rows(
-        self, logits: NDArray[Any], n: int, arm: str, *, n_classes: int | None = None
-    ) -> NDArray[Any]:
+    def _rows(self, logits: NDArray[Any], n: int, arm: str, *, n_classes: int | None = None) -> NDArray[Any]:
         """The logits, if they are what the batch asks for."""
         wanted = (n, logits.shape[1] if n_classes is None else n_classes)
         if logits.shape != wanted:
@@ -232,9 +224,7 @@ class RoutedModel:
         if not np.isfinite(logits.max(axis=1, initial=-np.inf)).all():
             raise ScoreError(f"the {arm} gave logits that are NaN or infinite")
         if self.classes is not None and len(self.classes) != logits.shape[1]:
-            raise QuantDriftError(
-                f"{len(self.classes)} names of classes were given; the {arm} has {logits.shape[1]}"
-            )
+            raise QuantDriftError(f"{len(self.classes)} names of classes were given; the {arm} has {logits.shape[1]}")
         return logits
 
 
@@ -322,8 +312,7 @@ class RescoredSearch:
             raise QuantDriftError(f"expected k of at least 1; got {k}")
         if len(np.shape(reference_documents)) != 2:  # noqa: PLR2004 -- a matrix
             raise ScoreError(
-                "expected reference_documents of shape [n_docs, dim]; got shape "
-                f"{np.shape(reference_documents)}"
+                f"expected reference_documents of shape [n_docs, dim]; got shape {np.shape(reference_documents)}"
             )
         self.search = search
         self.encode_reference = encode_reference
@@ -347,15 +336,12 @@ class RescoredSearch:
         n = batch_length(queries)
         if n == 0:
             none = np.zeros((0, 0))
-            return RescoredBatch(
-                positions=none.astype(np.int64), scores=none, rescored=np.zeros(0, dtype=bool)
-            )
+            return RescoredBatch(positions=none.astype(np.int64), scores=none, rescored=np.zeros(0, dtype=bool))
         found = self.search(queries)
         positions, scores = as_scores(found[0]).astype(np.int64), as_scores(found[1]).copy()
         if positions.shape != scores.shape or len(positions) != n:
             raise ScoreError(
-                f"expected positions and scores of {n} queries in one shape; got "
-                f"{positions.shape} and {scores.shape}"
+                f"expected positions and scores of {n} queries in one shape; got {positions.shape} and {scores.shape}"
             )
         if positions.max(initial=-1) >= len(self.reference_documents):
             raise ScoreError(

@@ -28,41 +28,6 @@ from quantdrift.trust.router import (
     scores_for,
 )
 
-__all__ = [
-    "MAJORITY",
-    "PERCENTILES",
-    "SHARES",
-    "SPEED_UP",
-    "Accepts",
-    "Advice",
-    "CostCurve",
-    "Fix",
-    "Gate",
-    "K",
-    "Restoring",
-    "RouteSettings",
-    "RoutedGroup",
-    "RoutedRun",
-    "Routes",
-    "Share",
-    "SweepPoint",
-    "Traffic",
-    "advise",
-    "allocate_command",
-    "break_even_share",
-    "cost_curve",
-    "group_runs",
-    "mean_curve",
-    "mean_rescoring",
-    "mean_sweep",
-    "relative_cost",
-    "restoring_point",
-    "routed_by",
-    "score_of",
-    "study_run",
-    "sweep",
-]
-
 # --- sweep ----------------------------------------------------------------------------------------
 
 PERCENTILES = (10.0, 25.0, 50.0)
@@ -141,9 +106,7 @@ def sweep(
         QuantDriftError: a setting is out of range.
     """
     if not 0 < share < 1 or n_splits < 1:
-        raise QuantDriftError(
-            f"expected a share above 0 and below 1 and at least one split; got {share}, {n_splits}"
-        )
+        raise QuantDriftError(f"expected a share above 0 and below 1 and at least one split; got {share}, {n_splits}")
     points: list[SweepPoint] = []
     splits: list[tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None
     for score in scores:
@@ -153,9 +116,7 @@ def sweep(
     return tuple(points)
 
 
-def _splits(
-    n: int, share: float, n_splits: int, seed: int
-) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _splits(n: int, share: float, n_splits: int, seed: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     if n < 2:  # noqa: PLR2004 -- one to set the threshold on, one to measure it on
         raise RunError(f"expected at least two inputs to split; got {n}")
     rng, cut = np.random.default_rng(seed), min(max(1, round(n * share)), n - 1)
@@ -174,10 +135,7 @@ def _point(
         threshold = percentile_threshold(answers.confidence[slice_], percentile)
         below = answers.confidence[rest] < threshold
         routed[number], n[number] = below.sum(), len(rest)
-        gain[number], loss[number] = (
-            np.nansum(answers.gain[rest[below]]),
-            np.nansum(answers.gain[rest]),
-        )
+        gain[number], loss[number] = (np.nansum(answers.gain[rest[below]]), np.nansum(answers.gain[rest]))
         back[number] = answers.changed[rest[below]].sum()
         changed[number] = answers.changed[rest].sum()
     return SweepPoint(
@@ -269,9 +227,7 @@ def break_even_share(speed_up: float = SPEED_UP) -> float:
 
 def _candidate_cost(speed_up: float) -> float:
     if not (np.isfinite(speed_up) and speed_up >= 1):
-        raise QuantDriftError(
-            f"expected a speed-up of 1 or more (the candidate over full precision); got {speed_up}"
-        )
+        raise QuantDriftError(f"expected a speed-up of 1 or more (the candidate over full precision); got {speed_up}")
     return 1 / speed_up
 
 
@@ -322,9 +278,7 @@ class CostCurve:
         ]
 
 
-def cost_curve(
-    evidence: Evidence, *, score: ConfidenceName = "gap", speed_up: float = SPEED_UP
-) -> CostCurve:
+def cost_curve(evidence: Evidence, *, score: ConfidenceName = "gap", speed_up: float = SPEED_UP) -> CostCurve:
     """Route the inputs of a run in order of confidence, the least sure first.
 
     Exact, but of this very run: a threshold that is to be used is set on one part of the inputs and
@@ -549,10 +503,7 @@ def mean_curve(curves: Sequence[CostCurve], shares: Sequence[float] = SHARES) ->
     Each column is averaged over the runs that have it, and is None if none has.
     """
     tables = [curve.rows(shares) for curve in curves]
-    return [
-        {name: _means_mean([row[name] for row in rows]) for name in rows[0]}
-        for rows in zip(*tables, strict=True)
-    ]
+    return [{name: _means_mean([row[name] for row in rows]) for name in rows[0]} for rows in zip(*tables, strict=True)]
 
 
 def mean_rescoring(tables: Sequence[Sequence[Rescoring]]) -> list[Rescoring]:
@@ -616,9 +567,7 @@ class Restoring:
         return {"score": "gap", **asdict(self)}
 
 
-def restoring_point(
-    evidence: Evidence, share: float = 0.9, *, speed_up: float = SPEED_UP
-) -> Restoring | None:
+def restoring_point(evidence: Evidence, share: float = 0.9, *, speed_up: float = SPEED_UP) -> Restoring | None:
     """The smallest threshold of the gap whose rescoring restores a share of the changed answers.
 
     Args:
@@ -747,9 +696,7 @@ class RoutedRun:
             "similarity": self.similarity,
             "advice": {
                 **self.advice.to_json(),
-                "sentences": self.advice.sentences(
-                    allocate_command(record["spec"], classes=self.logits)
-                ),
+                "sentences": self.advice.sentences(allocate_command(record["spec"], classes=self.logits)),
             },
             "operating_point": self.operating,
             "sweep": [point.to_json() for point in self.points],
@@ -837,9 +784,7 @@ def group_runs(runs: Sequence[RoutedRun]) -> list[RoutedGroup]:
     found: dict[tuple[str, bool], list[RoutedRun]] = {}
     for run in runs:
         found.setdefault((str(run.run.record["spec"]), run.logits), []).append(run)
-    return [
-        RoutedGroup(spec=spec, logits=logits, runs=group) for (spec, logits), group in found.items()
-    ]
+    return [RoutedGroup(spec=spec, logits=logits, runs=group) for (spec, logits), group in found.items()]
 
 
 # --- What decides which inputs of a batch a candidate answers alone: a router, or a check ---------
@@ -891,8 +836,7 @@ def routed_by(gate: Gate, scores: NDArray[Any]) -> NDArray[np.bool_]:
         routed = ~np.asarray(gate.accepts(scores), dtype=bool)
     else:
         raise QuantDriftError(
-            "expected a router (with routes(scores)) or a check (with accepts(scores)); got "
-            f"{type(gate).__name__}"
+            f"expected a router (with routes(scores)) or a check (with accepts(scores)); got {type(gate).__name__}"
         )
     if routed.shape != (len(scores),):
         raise QuantDriftError(

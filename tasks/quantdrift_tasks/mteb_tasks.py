@@ -11,8 +11,6 @@ from mteb.timing import TimingStack
 
 from quantdrift_tasks import python_docs
 
-__all__ = ["TASKS", "PythonDocsRetrieval"]
-
 
 class PythonDocsRetrieval(AbsTaskRetrieval):
     """Find the rest of a docstring from its first paragraph, in Python's standard library.
@@ -52,9 +50,7 @@ class PythonDocsRetrieval(AbsTaskRetrieval):
         },
     )
 
-    def load_data(
-        self, num_proc: int | None = None, *, timer: TimingStack | None = None, **kwargs: Any
-    ) -> None:
+    def load_data(self, num_proc: int | None = None, *, timer: TimingStack | None = None, **kwargs: Any) -> None:
         """Generate the data; does nothing if they are there already.
 
         Args:

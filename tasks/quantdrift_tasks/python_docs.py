@@ -18,8 +18,6 @@ from pathlib import Path
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.errors import DataError
 
-__all__ = ["NAME", "REVISION", "generate", "load"]
-
 NAME = "PythonDocsRetrieval"
 
 # Raise this whenever the rules below change, so that results of other pairs are not mistaken for
@@ -151,9 +149,7 @@ def _split(docstring: str) -> tuple[str, str] | None:
     """Query and document, or None when either is too short."""
     head, *rest = _PARAGRAPH_END.split(docstring, maxsplit=1)
     query, document = _fold(head), "".join(rest).strip()
-    long_enough = (
-        len(query.split()) >= _MIN_QUERY_WORDS and len(document.split()) >= _MIN_DOCUMENT_WORDS
-    )
+    long_enough = len(query.split()) >= _MIN_QUERY_WORDS and len(document.split()) >= _MIN_DOCUMENT_WORDS
     return (query, document) if long_enough else None
 
 

@@ -45,16 +45,8 @@ class Case:
 
 CASES = (
     Case(name="another batch size", baseline="W4-rtn", run="W4-rtn-batch", changed=False),
-    Case(
-        name="another calibration sample",
-        baseline="W4-gptq",
-        run="W4-gptq+seed=1",
-        changed=False,
-        exchanged=True,
-    ),
-    Case(
-        name="groups of 64 to channels", baseline="W4-g64-rtn", run="W4-channel-rtn", changed=True
-    ),
+    Case(name="another calibration sample", baseline="W4-gptq", run="W4-gptq+seed=1", changed=False, exchanged=True),
+    Case(name="groups of 64 to channels", baseline="W4-g64-rtn", run="W4-channel-rtn", changed=True),
     Case(name="W4-gptq to W4-rtn", baseline="W4-gptq", run="W4-rtn", changed=True),
     Case(name="W4-rtn to W3-rtn", baseline="W4-rtn", run="W3-rtn", changed=True),
 )
@@ -69,16 +61,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     sizes = [int(size) for size in asked.sizes.split(",")]
-    head = [
-        "corpus",
-        "what changed",
-        "flip@1",
-        "inputs",
-        "pass",
-        "fail",
-        "underpowered",
-        "mean rule",
-    ]
+    head = ["corpus", "what changed", "flip@1", "inputs", "pass", "fail", "underpowered", "mean rule"]
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head), flush=True)
     for corpus in sorted(path for path in asked.runs.iterdir() if path.is_dir()):
         for case in CASES:
@@ -88,9 +71,7 @@ def main() -> None:
                     print(f"| {corpus.name} | " + " | ".join(row) + " |", flush=True)
 
 
-def _rows(
-    case: Case, places: Sequence[Path], sizes: Sequence[int], samples: int, seed: int
-) -> Iterator[list[str]]:
+def _rows(case: Case, places: Sequence[Path], sizes: Sequence[int], samples: int, seed: int) -> Iterator[list[str]]:
     targets = [target_of_run(read_run(place)) for place in places]
     rules = default_rules(targets[0])
     before, now = (snapshot_for(target, rules) for target in targets)
@@ -118,23 +99,15 @@ def _drawn(
 ) -> tuple[Snapshot, Snapshot]:
     rows = rng.integers(0, before.n_inputs, size)
     swapped = rng.random(size) < 1 / 2 if exchanged else np.zeros(size, dtype=np.bool_)
-    return (
-        _chosen(before, now, rows, swapped),
-        _chosen(now, before, rows, swapped),
-    )
+    return (_chosen(before, now, rows, swapped), _chosen(now, before, rows, swapped))
 
 
-def _chosen(
-    one: Snapshot, other: Snapshot, rows: NDArray[np.int64], swapped: NDArray[np.bool_]
-) -> Snapshot:
+def _chosen(one: Snapshot, other: Snapshot, rows: NDArray[np.int64], swapped: NDArray[np.bool_]) -> Snapshot:
     return Snapshot(
         identity=one.identity,
         input_ids=tuple(str(place) for place in range(len(rows))),
         answers=("-",) * len(rows),
-        values={
-            name: np.where(swapped, other.values[name][rows], one.values[name][rows])
-            for name in one.values
-        },
+        values={name: np.where(swapped, other.values[name][rows], one.values[name][rows]) for name in one.values},
     )
 
 

@@ -45,10 +45,7 @@ def some_of(dataset: RetrievalDataset, every: int) -> RetrievalDataset:
     """Every so many queries of a dataset, all of its documents."""
     kept = dataset.query_ids[::every]
     return replace(
-        dataset,
-        query_ids=kept,
-        queries=dataset.queries[::every],
-        qrels={query: dataset.qrels[query] for query in kept},
+        dataset, query_ids=kept, queries=dataset.queries[::every], qrels={query: dataset.qrels[query] for query in kept}
     )
 
 
@@ -64,11 +61,7 @@ def measure(data: Path, schemes: list[str], *, every: int, top: int, out: Path) 
     """
     reranker = trained(data, kept_at(data))
     dataset = some_of(read_beir_folder(data), every)
-    common: dict[str, Any] = {
-        "settings": Settings(),
-        "store": default_store(),
-        "progress": Terminal(),
-    }
+    common: dict[str, Any] = {"settings": Settings(), "store": default_store(), "progress": Terminal()}
     runs = []
     for scheme in schemes:
         place = out / f"{RETRIEVER}@{scheme}"
@@ -104,9 +97,7 @@ if __name__ == "__main__":
     parser.add_argument("--top", type=int, default=100)
     parser.add_argument("--out", type=Path, default=Path("quantdrift-runs/reranking"))
     given = parser.parse_args()
-    found = measure(
-        given.data, given.schemes.split(","), every=given.every, top=given.top, out=given.out
-    )
+    found = measure(given.data, given.schemes.split(","), every=given.every, top=given.top, out=given.out)
     print("| quantized | scheme | " + " | ".join(SHOWN) + " |")
     print("|---|---|" + "---|" * len(SHOWN))
     for one in found:

@@ -35,8 +35,6 @@ from quantdrift.paths import cache_dir
 from quantdrift.progress import Terminal
 from quantdrift.spec import parse
 
-__all__ = ["kept_at", "trained"]
-
 LENGTH = 128
 """Tokens of a query and a document together."""
 LISTED, PER_STEP = 5, 8
@@ -131,9 +129,7 @@ def _embedded(dataset: RetrievalDataset) -> tuple[NDArray[np.float32], NDArray[n
     return np.asarray(queries), np.asarray(documents)
 
 
-def _ranked(
-    queries: NDArray[np.float32], documents: NDArray[np.float32], depth: int
-) -> list[NDArray[np.int64]]:
+def _ranked(queries: NDArray[np.float32], documents: NDArray[np.float32], depth: int) -> list[NDArray[np.int64]]:
     """The first documents of each query by cosine; MiniLM's embeddings have length one."""
     return [np.argsort(-(documents @ query), kind="stable")[:depth] for query in queries]
 
@@ -191,9 +187,7 @@ def _fit(
         )
 
 
-def _batches(
-    rows: Sequence[tuple[int, int]], rng: np.random.Generator
-) -> Iterator[list[tuple[int, int]]]:
+def _batches(rows: Sequence[tuple[int, int]], rng: np.random.Generator) -> Iterator[list[tuple[int, int]]]:
     order = rng.permutation(len(rows)).tolist()
     for at in range(0, len(order), PER_STEP):
         yield [rows[place] for place in order[at : at + PER_STEP]]
@@ -206,9 +200,7 @@ def _logits(model: CrossEncoder, pairs: Sequence[tuple[str, str]]) -> torch.Tens
     return scores.float().flatten()
 
 
-def _first_right(
-    model: CrossEncoder, questions: Sequence[Question], dataset: RetrievalDataset
-) -> float:
+def _first_right(model: CrossEncoder, questions: Sequence[Question], dataset: RetrievalDataset) -> float:
     """Share of questions whose first document is right, of the right ones and the wrong ones."""
     hits = 0
     for one in questions:

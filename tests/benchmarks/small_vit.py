@@ -20,20 +20,7 @@ import torch
 from torch import Tensor, nn
 from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessorPil
 
-__all__ = ["CLASSES", "train", "trained"]
-
-CLASSES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SIZE, PATCH, WIDTH, DEPTH = 32, 4, 128, 6
 EPOCHS, BATCH, RATE, SMOOTHING = 60, 64, 1e-3, 0.1
 
@@ -57,9 +44,7 @@ def trained(data: Path, folder: Path, *, epochs: int = EPOCHS) -> Path:
     return folder
 
 
-def train(
-    images: np.ndarray, labels: np.ndarray, *, epochs: int, seed: int = 0
-) -> ViTForImageClassification:
+def train(images: np.ndarray, labels: np.ndarray, *, epochs: int, seed: int = 0) -> ViTForImageClassification:
     """A ViT fitted to some images, by AdamW with warm-up and cosine decay.
 
     Args:
@@ -86,9 +71,7 @@ def train(
     targets = torch.from_numpy(np.asarray(labels, dtype=np.int64).ravel())
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05)
     steps = epochs * -(-len(pixels) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, max_lr=RATE, total_steps=steps, pct_start=0.1
-    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=steps, pct_start=0.1)
     loss_of = nn.CrossEntropyLoss(label_smoothing=SMOOTHING)
     model.train()
     for epoch in range(epochs):
@@ -103,8 +86,7 @@ def train(
             right += int((logits.argmax(1) == targets[rows]).sum())
         seconds = time.perf_counter() - start
         print(
-            f"epoch {epoch + 1}/{epochs}: {right / len(pixels):.1%} of the training images right, "
-            f"{seconds:.1f} s",
+            f"epoch {epoch + 1}/{epochs}: {right / len(pixels):.1%} of the training images right, {seconds:.1f} s",
             file=sys.stderr,
         )
     return model.eval()

@@ -69,12 +69,7 @@ def test_all_layers_at_once_and_one_by_one(capsys: pytest.CaptureFixture[str]) -
         seed=0,
         progress=Silent(),
         problem=retrieval_problem(
-            queries,
-            documents,
-            reference,
-            similarity=Similarity.COSINE,
-            chosen=np.arange(N_QUERIES),
-            batch_size=BATCH,
+            queries, documents, reference, similarity=Similarity.COSINE, chosen=np.arange(N_QUERIES), batch_size=BATCH
         ),
     )
     assert setting.problem is not None

@@ -19,9 +19,7 @@ N_DOCUMENTS = 512
 
 
 @pytest.mark.parametrize("scheme", ["W4-g128-gptq", "W4-g128-gptq_ao"])
-def test_a_calibrated_pass_against_its_forward_passes(
-    scheme: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_calibrated_pass_against_its_forward_passes(scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
     opened = open_pair(parse(f"minilm@{scheme}"), load_task("PythonDocsRetrieval"), places=[])
     sample = draw_sample(opened.documents, opened.pair.scheme, batch_size=32)
     assert sample.record["n_inputs"] == N_DOCUMENTS

@@ -75,17 +75,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return paths[0], paths[1]
 
 
-def test_a_finished_run(
-    runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run(runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = runs
     baseline = tmp_path / "drift-baseline.json"
 
     def gate(run: Path, *more: str) -> int:
         command = [sys.executable, "-m", "quantdrift", "gate", str(run), "--baseline"]
-        done = subprocess.run(
-            [*command, str(baseline), *more], capture_output=True, check=False, cwd=tmp_path
-        )
+        done = subprocess.run([*command, str(baseline), *more], capture_output=True, check=False, cwd=tmp_path)
         return done.returncode
 
     def other() -> None:

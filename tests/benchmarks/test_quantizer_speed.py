@@ -50,12 +50,8 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize(
-    ("out_features", "in_features", "steps"), [(384, 384, 400), (384, 1536, 200)]
-)
-def test_adaround_against_autograd_and_adam(
-    out_features: int, in_features: int, steps: int
-) -> None:
+@pytest.mark.parametrize(("out_features", "in_features", "steps"), [(384, 384, 400), (384, 1536, 200)])
+def test_adaround_against_autograd_and_adam(out_features: int, in_features: int, steps: int) -> None:
     weight, moments = _layer(out_features, in_features)
     method = AdaRound(bits=BITS, group_size=GROUP_SIZE, steps=steps)
 

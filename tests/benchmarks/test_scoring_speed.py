@@ -35,9 +35,7 @@ def arms() -> Arms:
 
     def unit(rows: int, base: torch.Tensor | None = None) -> torch.Tensor:
         noise = torch.randn(rows, DIM, generator=generator)
-        return torch.nn.functional.normalize(
-            noise if base is None else base + 0.2 * noise / DIM**0.5
-        )
+        return torch.nn.functional.normalize(noise if base is None else base + 0.2 * noise / DIM**0.5)
 
     queries, documents = unit(N_QUERIES), unit(N_DOCS)
     return (queries, documents), (unit(N_QUERIES, queries), unit(N_DOCS, documents))
@@ -55,9 +53,7 @@ def _bare_products(arms: Arms) -> None:
 
 def _streamed(arms: Arms) -> ScoreState:
     (reference_queries, reference), (candidate_queries, candidate) = arms
-    return score_embeddings(
-        reference_queries, candidate_queries, reference, candidate, similarity=Similarity.DOT, k=K
-    )
+    return score_embeddings(reference_queries, candidate_queries, reference, candidate, similarity=Similarity.DOT, k=K)
 
 
 def test_streamed_scoring_against_bare_products(arms: Arms) -> None:
@@ -142,15 +138,11 @@ def test_peak_memory_beyond_the_inputs() -> None:
     )
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("needs Linux's /proc to reset the peak")
-    output = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    ).stdout
+    output = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     print(f"\npeak memory beyond the inputs: {float(output):.0f} MB ({SHAPE})")
 
 
-@pytest.mark.parametrize(
-    "modules", ["quantdrift", "quantdrift, quantdrift.runs, quantdrift.metrics"]
-)
+@pytest.mark.parametrize("modules", ["quantdrift", "quantdrift, quantdrift.runs, quantdrift.metrics"])
 def test_import_time(modules: str) -> None:
     """A fresh import against an empty Python start, in milliseconds."""
     extra = []
@@ -158,11 +150,7 @@ def test_import_time(modules: str) -> None:
         seconds = []
         for program in ("pass", f"import {modules}"):
             start = time.perf_counter()
-            subprocess.run(
-                [sys.executable, "-c", program],
-                check=True,
-                env={**os.environ, "QUANTDRIFT_HOOK": "0"},
-            )
+            subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "QUANTDRIFT_HOOK": "0"})
             seconds.append(time.perf_counter() - start)
         extra.append(1000 * (seconds[1] - seconds[0]))
     print(f"\nimport {modules}: {statistics.median(extra):.1f} ms")

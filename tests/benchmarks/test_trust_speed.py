@@ -99,8 +99,6 @@ def test_beside_a_batch_of_images(router: GapRouter, capsys: pytest.CaptureFixtu
     ratios = in_turn(judge, score, rounds=ROUNDS)
     with capsys.disabled():
         report(
-            f"check and {router.score} router / scoring",
-            ratios,
-            f"small ViT, {BATCH} images, {len(CLASSES)} classes",
+            f"check and {router.score} router / scoring", ratios, f"small ViT, {BATCH} images, {len(CLASSES)} classes"
         )
     assert len(check.accepts(logits)) == BATCH

@@ -16,16 +16,12 @@ COMMANDS: dict[str, str] = {
     "run adaround": "run tiny@W4-adaround --data docs -k 20 --out tinies/adaround --json",
     "run classes": "run minilm@W3-rtn --data classes -k 5 --out classes-w3 --json",
     "run shortlist": "run cross@W3-rtn --data docs --shortlist bm.trec -k 12 --out reranked --json",
-    "corpus size": (
-        "corpus-size minilm@W3-rtn --data docs -k 20 --sizes 50,100,200 --out sizes --json"
-    ),
+    "corpus size": ("corpus-size minilm@W3-rtn --data docs -k 20 --sizes 50,100,200 --out sizes --json"),
     "contrast": "contrast minilm@W3-rtn --data classes -k 20 --out contrasted --json",
     # --- repair
     "quantize": "quantize tiny@W4-gptq --data docs -o saved",
     "run saved": 'run "tiny vs saved" --data docs -k 20 --out tinies/saved --json',
-    "allocate": (
-        "allocate minilm@W3.5+gap+units=fused --data docs -o allocation.json --no-check --json"
-    ),
+    "allocate": ("allocate minilm@W3.5+gap+units=fused --data docs -o allocation.json --no-check --json"),
     "allocate checked": "allocate tiny@W3+sqnr+widths=2,3,4 --data docs -o tiny.json --json",
     "run allocation": "run minilm@allocation.json --data docs -k 20 --out runs/allocated --json",
     "predict": "predict minilm --data docs --widths 2,3,4,8 --json",
@@ -58,10 +54,7 @@ COMMANDS: dict[str, str] = {
     "gate update": "gate runs/w4 --baseline base.json --update",
     "gate same": "gate runs/w4 --baseline base.json --json",
     "gate worse": "gate runs/w3 --baseline base.json --json",
-    "gate rules": (
-        "gate runs/w3 --rule 'flip@1 <= 0.1' --rule 'ndcg@10 no worse by 0.5' "
-        "--baseline base.json --json"
-    ),
+    "gate rules": ("gate runs/w3 --rule 'flip@1 <= 0.1' --rule 'ndcg@10 no worse by 0.5' --baseline base.json --json"),
     "gate measured": "gate minilm@W4-rtn --data docs -k 20 --baseline base.json --json",
     "gate other data": "gate classes-w3 --baseline base.json --json",
     "gate limits": "gate runs/w4 --rule 'flip@1 <= 0.9' --json",

@@ -49,9 +49,7 @@ def run_all(folder: Path, only: Sequence[str] = ()) -> dict[str, Any]:
         only: names of commands; all of them if empty.
     """
     inputs.write_all(folder)
-    os.environ.update(
-        QUANTDRIFT_CACHE=str(folder / "cache"), HF_HUB_OFFLINE="1", COLUMNS="160", NO_COLOR="1"
-    )
+    os.environ.update(QUANTDRIFT_CACHE=str(folder / "cache"), HF_HUB_OFFLINE="1", COLUMNS="160", NO_COLOR="1")
     found = {}
     with contextlib.chdir(folder):
         for name, line in COMMANDS.items():
@@ -104,11 +102,7 @@ _MEASURING = {"run", "corpus-size", "contrast", "quantize", "allocate", "predict
 def _plain(value: Any, folder: Path) -> Any:
     """A JSON value without what a clock, a path or a version decides."""
     if isinstance(value, dict):
-        return {
-            str(key): _plain(part, folder)
-            for key, part in value.items()
-            if not LEFT_OUT.fullmatch(str(key))
-        }
+        return {str(key): _plain(part, folder) for key, part in value.items() if not LEFT_OUT.fullmatch(str(key))}
     if isinstance(value, list | tuple):
         return [_plain(part, folder) for part in value]
     if isinstance(value, str):
@@ -154,9 +148,7 @@ def differences(expected: Any, found: Any, place: str = "") -> Iterator[str]:
         for number, (one, other) in enumerate(zip(expected, found, strict=True)):
             yield from differences(one, other, f"{place}[{number}]")
     elif isinstance(expected, float) or isinstance(found, float):
-        numbers = all(
-            isinstance(x, int | float) and not isinstance(x, bool) for x in (expected, found)
-        )
+        numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (expected, found))
         close = numbers and math.isclose(expected, found, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
         if not (close or (numbers and math.isnan(expected) and math.isnan(found))):
             yield f"{place}: expected {expected!r}, found {found!r}"

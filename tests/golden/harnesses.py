@@ -45,9 +45,7 @@ def mteb_scores() -> Any:
                 "default": {
                     "test": {
                         "corpus": Dataset.from_list(corpus),
-                        "queries": Dataset.from_list(
-                            [{"id": i, "text": t} for i, t in asked.items()]
-                        ),
+                        "queries": Dataset.from_list([{"id": i, "text": t} for i, t in asked.items()]),
                         "relevant_docs": judged,
                         "top_ranked": None,
                     }

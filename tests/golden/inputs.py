@@ -15,16 +15,7 @@ TOPICS = {
     "garden": ("tomatoes", "roses", "hedges", "compost", "lawns", "apple trees", "bees", "herbs"),
     "kitchen": ("bread", "soup", "knives", "ovens", "pasta", "coffee", "cheese", "jam"),
     "bicycle": ("tyres", "chains", "brakes", "saddles", "wheels", "gears", "lamps", "pedals"),
-    "computer": (
-        "disks",
-        "keyboards",
-        "screens",
-        "networks",
-        "printers",
-        "files",
-        "cables",
-        "fans",
-    ),
+    "computer": ("disks", "keyboards", "screens", "networks", "printers", "files", "cables", "fans"),
     "music": ("guitars", "pianos", "scores", "choirs", "drums", "violins", "records", "flutes"),
 }
 DEEDS = {
@@ -77,10 +68,7 @@ def write_all(folder: Path) -> None:
 
 
 def write_beir(
-    folder: Path,
-    corpus: Mapping[str, str],
-    asked: Mapping[str, str],
-    judged: Mapping[str, Mapping[str, int]],
+    folder: Path, corpus: Mapping[str, str], asked: Mapping[str, str], judged: Mapping[str, Mapping[str, int]]
 ) -> None:
     """A folder in BEIR layout."""
     (folder / "qrels").mkdir(parents=True)
@@ -107,10 +95,7 @@ def write_trec(path: Path, asked: Mapping[str, str], *, seed: int = 2, n: int = 
     lines = []
     for query, question in asked.items():
         words = set(question.strip("?").split())
-        score = {
-            name: len(words & set(text.split())) + 2 * rng.random()
-            for name, text in documents().items()
-        }
+        score = {name: len(words & set(text.split())) + 2 * rng.random() for name, text in documents().items()}
         best = sorted(score, key=score.__getitem__, reverse=True)[:n]
         lines += [f"{query} Q0 {name} {r} {score[name]:.4f} bm" for r, name in enumerate(best, 1)]
     path.write_text("\n".join(lines) + "\n")
@@ -174,9 +159,7 @@ def word_tokenizer(*, framed: bool = True) -> Any:
     if framed:
         core.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = ("pad_token", "unk_token", "cls_token", "sep_token")
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=48
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=48)
 
 
 def bert_config(**more: Any) -> Any:

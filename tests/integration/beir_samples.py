@@ -36,10 +36,7 @@ def text(seed: int, n_words: int = 12) -> str:
 def texts(n_docs: int = 30, n_queries: int = 8) -> tuple[dict[str, Any], dict[str, str]]:
     """A corpus, of which every other document has a title, and queries that begin documents."""
     corpus = {
-        f"d{number}": {
-            "title": text(number + 500, 2) if number % 2 else "",
-            "text": text(number, 5 + number % 13),
-        }
+        f"d{number}": {"title": text(number + 500, 2) if number % 2 else "", "text": text(number, 5 + number % 13)}
         for number in range(n_docs)
     }
     queries = {

@@ -34,9 +34,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     core.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = ("pad_token", "unk_token", "cls_token", "sep_token")
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=48
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=48)
 
 
 def save_backbone(folder: Path, model: Any = None) -> None:
@@ -61,12 +59,7 @@ def save_backbone(folder: Path, model: Any = None) -> None:
 def encoder(folder: Path, model: Any = None, **options: Any) -> SentenceTransformer:
     """A SentenceTransformer around a backbone that is saved in a folder."""
     save_backbone(folder, model)
-    made = SentenceTransformer(
-        str(folder),
-        device="cpu",
-        prompts={"query": "wing flow ", "document": ""},
-        **options,
-    )
+    made = SentenceTransformer(str(folder), device="cpu", prompts={"query": "wing flow ", "document": ""}, **options)
     return made.eval()
 
 
@@ -86,8 +79,7 @@ def rich(weight: Tensor, *, bits: int, group_size: int | None, seed: int = 0) ->
     wanted = (weight.detach().float() * scaling)[:, order]
     size = group_size or width
     low, high = (
-        torch.stack([f(part, dim=1) for part in wanted.split(size, dim=1)], dim=1)
-        for f in (torch.amin, torch.amax)
+        torch.stack([f(part, dim=1) for part in wanted.split(size, dim=1)], dim=1) for f in (torch.amin, torch.amax)
     )
     assert low.shape[1] == n_groups(width, group_size)
     scale = (high - low) / (2**bits - 1)
@@ -112,10 +104,7 @@ def candidate(scheme: str, make: Any = quantize_rtn, model: Any = None) -> Candi
     linears = find_linears([model])
     width = int(spec.scheme.weight_bits)
     layers = [
-        CandidateLayer(
-            name=layer.name,
-            quantized=make(layer.weight, bits=width, group_size=spec.scheme.group_size),
-        )
+        CandidateLayer(name=layer.name, quantized=make(layer.weight, bits=width, group_size=spec.scheme.group_size))
         for layer in linears
     ]
     return Candidate(
@@ -124,18 +113,14 @@ def candidate(scheme: str, make: Any = quantize_rtn, model: Any = None) -> Candi
         spec=spec,
         layers=layers,
         fingerprint=weights_fingerprint([model]),
-        bits=count_bits(
-            [model], linears, [width] * len(linears), group_size=spec.scheme.group_size
-        ),
+        bits=count_bits([model], linears, [width] * len(linears), group_size=spec.scheme.group_size),
     )
 
 
 def embed(model: Any, texts: list[str] | None = None) -> Tensor:
     """Embeddings of documents, on the CPU."""
     given = TEXTS if texts is None else texts
-    embeddings: Tensor = model.encode_document(
-        given, convert_to_tensor=True, show_progress_bar=False
-    )
+    embeddings: Tensor = model.encode_document(given, convert_to_tensor=True, show_progress_bar=False)
     return embeddings.cpu()
 
 

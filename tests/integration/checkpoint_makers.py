@@ -50,11 +50,7 @@ def linear_names(tensors: Mapping[str, Tensor], *, pooler: bool = False) -> list
 
 
 def write_folder(
-    folder: Path,
-    tensors: Mapping[str, Tensor],
-    quantization: Mapping[str, Any] | None = None,
-    *,
-    modules: bool = False,
+    folder: Path, tensors: Mapping[str, Tensor], quantization: Mapping[str, Any] | None = None, *, modules: bool = False
 ) -> Path:
     """MiniLM's folder with other weights; without `modules` only what transformers writes."""
     kept = ["1_Pooling", "modules.json", "config_sentence_transformers.json"]
@@ -170,7 +166,4 @@ def torchao(folder: Path, *, modules: bool = False) -> Made:
     AutoTokenizer.from_pretrained(minilm()).save_pretrained(folder)
     stored = load_file(folder / "model.safetensors")
     names = linear_names(weights(), pooler=True)
-    return folder, {
-        name: stored[f"{name}._weight_qdata"].float() * stored[f"{name}._weight_scale"]
-        for name in names
-    }
+    return folder, {name: stored[f"{name}._weight_qdata"].float() * stored[f"{name}._weight_scale"] for name in names}

@@ -53,10 +53,7 @@ def decoder(**more: Any) -> dict[str, Any]:
 
 
 TEXT_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
-    "bert": (
-        lambda: hf.BertForSequenceClassification(hf.BertConfig(**common())),
-        ("classifier",),
-    ),
+    "bert": (lambda: hf.BertForSequenceClassification(hf.BertConfig(**common())), ("classifier",)),
     "roberta": (  # two layers in one head
         lambda: hf.RobertaForSequenceClassification(hf.RobertaConfig(**common())),
         ("classifier.dense", "classifier.out_proj"),
@@ -74,9 +71,7 @@ TEXT_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
         ("classifier",),
     ),
     "modernbert": (
-        lambda: hf.ModernBertForSequenceClassification(
-            hf.ModernBertConfig(cls_token_id=1, sep_token_id=2, **common())
-        ),
+        lambda: hf.ModernBertForSequenceClassification(hf.ModernBertConfig(cls_token_id=1, sep_token_id=2, **common())),
         ("classifier",),
     ),
     "bart": (
@@ -96,24 +91,12 @@ TEXT_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
         ),
         ("classification_head.dense", "classification_head.out_proj"),
     ),
-    "llama": (
-        lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**decoder())),
-        ("score",),
-    ),
-    "qwen3": (
-        lambda: hf.Qwen3ForSequenceClassification(hf.Qwen3Config(**decoder())),
-        ("score",),
-    ),
+    "llama": (lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**decoder())), ("score",)),
+    "qwen3": (lambda: hf.Qwen3ForSequenceClassification(hf.Qwen3Config(**decoder())), ("score",)),
 }
 IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "vit": (
-        lambda: hf.ViTForImageClassification(
-            hf.ViTConfig(
-                patch_size=8,
-                **small(2),
-                **image_config(),
-            )
-        ),
+        lambda: hf.ViTForImageClassification(hf.ViTConfig(patch_size=8, **small(2), **image_config())),
         ("classifier",),
     ),
     "convnext": (
@@ -124,21 +107,13 @@ IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     ),
     "swin": (
         lambda: hf.SwinForImageClassification(
-            hf.SwinConfig(
-                embed_dim=16, depths=[1, 1], num_heads=[2, 2], window_size=4, **image_config()
-            )
+            hf.SwinConfig(embed_dim=16, depths=[1, 1], num_heads=[2, 2], window_size=4, **image_config())
         ),
         ("classifier",),
     ),
     "resnet": (  # no other linear layer
         lambda: hf.ResNetForImageClassification(
-            hf.ResNetConfig(
-                embedding_size=8,
-                hidden_sizes=[8, 16],
-                depths=[1, 1],
-                layer_type="basic",
-                id2label=LABELS,
-            )
+            hf.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", id2label=LABELS)
         ),
         ("classifier.1",),
     ),
@@ -175,19 +150,10 @@ OTHER_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
         ("classifier.linear", "classifier_distill.linear"),
     ),
     "deit": (
-        lambda: hf.DeiTForImageClassificationWithTeacher(
-            hf.DeiTConfig(
-                patch_size=8,
-                **small(1),
-                **image_config(),
-            )
-        ),
+        lambda: hf.DeiTForImageClassificationWithTeacher(hf.DeiTConfig(patch_size=8, **small(1), **image_config())),
         ("cls_classifier", "distillation_classifier"),
     ),
-    "gpt2": (
-        lambda: hf.GPT2ForSequenceClassification(hf.GPT2Config(n_inner=48, **common())),
-        ("score",),
-    ),
+    "gpt2": (lambda: hf.GPT2ForSequenceClassification(hf.GPT2Config(n_inner=48, **common())), ("score",)),
     "wav2vec2": (
         lambda: hf.Wav2Vec2ForSequenceClassification(
             hf.Wav2Vec2Config(
@@ -214,9 +180,7 @@ def tokenizer() -> Any:
         single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
     )
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), SPECIAL, strict=True))
-    return hf.PreTrainedTokenizerFast(
-        tokenizer_object=made, model_input_names=["input_ids", "attention_mask"], **names
-    )
+    return hf.PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=["input_ids", "attention_mask"], **names)
 
 
 def processor() -> Any:

@@ -121,8 +121,7 @@ def serving(**models: Embed) -> Iterator[Server]:
 def answer_of(embeddings: Sequence[Any], **more: Any) -> dict[str, Any]:
     """What OpenAI answers."""
     data = [
-        {"object": "embedding", "index": index, "embedding": embedding}
-        for index, embedding in enumerate(embeddings)
+        {"object": "embedding", "index": index, "embedding": embedding} for index, embedding in enumerate(embeddings)
     ]
     return {"object": "list", "data": data, "model": "m", **more}
 
@@ -135,18 +134,14 @@ def of_model(model: Any) -> Embed:
     """A SentenceTransformer as a server runs it: no prompts, texts as they come."""
 
     def embed(texts: Sequence[str]) -> NDArray[np.float32]:
-        return np.asarray(
-            model.encode(list(texts), prompt="", show_progress_bar=False), dtype=np.float32
-        )
+        return np.asarray(model.encode(list(texts), prompt="", show_progress_bar=False), dtype=np.float32)
 
     return embed
 
 
 def of_letters(texts: Sequence[str]) -> NDArray[np.float32]:
     """A model of no weight: how often each letter occurs, float32 [n, 26], of length 1."""
-    counts = np.array(
-        [[text.lower().count(chr(97 + letter)) + 0.1 for letter in range(26)] for text in texts]
-    )
+    counts = np.array([[text.lower().count(chr(97 + letter)) + 0.1 for letter in range(26)] for text in texts])
     return (counts / np.linalg.norm(counts, axis=1, keepdims=True)).astype(np.float32)
 
 

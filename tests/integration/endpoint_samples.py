@@ -52,10 +52,7 @@ def run_servers(
 def many(n: int) -> RetrievalDataset:
     """A corpus of n sentences that differ in letters, and three queries."""
     words = ("apple", "brick", "cloud", "dune", "eagle", "fjord", "glove")
-    documents = tuple(
-        f"{words[i % 7]} {words[i // 7 % 7]} {words[i // 49 % 7]} {'x' * (i % 5)} {i}"
-        for i in range(n)
-    )
+    documents = tuple(f"{words[i % 7]} {words[i // 7 % 7]} {words[i // 49 % 7]} {'x' * (i % 5)} {i}" for i in range(n))
     return RetrievalDataset(
         name="many",
         query_ids=("q0", "q1", "q2"),

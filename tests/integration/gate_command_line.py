@@ -15,8 +15,6 @@ from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.engine.search import assemble
 from quantdrift.runs import write_run
 
-__all__ = ["RULE", "Cli", "N", "bad", "baseline", "cli", "good", "run_of"]
-
 Cli = Callable[..., tuple[int, str, str]]
 N = 300
 RULE = "flip@1 no worse by 0.03"
@@ -39,9 +37,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return run
 
 
-def run_of(
-    path: Path, flips: Iterable[int], *, n: int = N, labels: bool = True, **changes: Any
-) -> Path:
+def run_of(path: Path, flips: Iterable[int], *, n: int = N, labels: bool = True, **changes: Any) -> Path:
     """The first of twelve items gives way to the second on some inputs; it is the relevant one."""
     reference = np.tile(np.linspace(1, 0, 12), (n, 1))
     candidate = reference.copy()

@@ -64,9 +64,7 @@ def small_lfm2(folder: Path) -> Path:
     tokenizer.save_pretrained(folder / "body")
     body = Transformer(str(folder / "body"))
     model = SentenceTransformer(
-        modules=[body, Pooling(config.hidden_size, "mean"), Normalize()],
-        prompts={"query": "query: "},
-        device="cpu",
+        modules=[body, Pooling(config.hidden_size, "mean"), Normalize()], prompts={"query": "query: "}, device="cpu"
     )
     model.max_seq_length = 64
     model.save_pretrained(str(folder / "reference"))

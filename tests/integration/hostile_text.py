@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-__all__ = ["HOSTILE", "check_clean", "check_json"]
-
 HOSTILE = (
     "\x1b[31m\x1b]0;title\x07\u202e\x9b2J\u2028[red]x[/red] :heart: ##[error]y "
     "##vso[task.complete]\r\n::error::pwned\n  ::set-output name=verdict::pass\t|<b>@me\x7f"

@@ -21,19 +21,8 @@ import yaml
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-__all__ = ["KINDS", "WORDS", "evaluate", "lm_eval_command", "save_model", "write_tasks"]
-
 WORDS = tuple(f"{a}{b}" for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u"))
-KINDS = (
-    "questions",
-    "more_questions",
-    "pronouns",
-    "informed",
-    "named",
-    "last_word",
-    "texts",
-    "sums",
-)
+KINDS = ("questions", "more_questions", "pronouns", "informed", "named", "last_word", "texts", "sums")
 N = 24
 
 
@@ -49,9 +38,7 @@ def save_model(folder: Path, *, seed: int = 0, wide: int = 1, n_layers: int = 2)
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
     config = LlamaConfig(
         vocab_size=len(vocabulary),
         hidden_size=32 * wide,
@@ -80,24 +67,16 @@ def write_tasks(folder: Path, model: str, n: int = N) -> Path:
         for _ in range(n // 2 if task == "more_questions" else n):
             choices = [text(rng.randrange(10**6), rng.randint(1, 3)) for _ in range(3)]
             gold = rng.randrange(3)
-            documents.append(
-                {"q": text(rng.randrange(10**6), 4), "c": choices, "g": gold, "w": choices[gold]}
-            )
+            documents.append({"q": text(rng.randrange(10**6), 4), "c": choices, "g": gold, "w": choices[gold]})
         _write(folder / f"{task}.jsonl", documents)
     _write(
         folder / "pronouns.jsonl",
-        [
-            {"one": text(k, 3), "two": text(k + 500, 3), "end": text(k + 900, 2), "g": k % 2}
-            for k in range(n)
-        ],
+        [{"one": text(k, 3), "two": text(k + 500, 3), "end": text(k + 900, 2), "g": k % 2} for k in range(n)],
     )
     prompts = [f"{text(k, 3)}=" for k in range(n)]
     own = own_answers(model, prompts, n_tokens=5)
     half = [answer if k % 2 else answer[::-1] for k, answer in enumerate(own)]
-    last = [
-        {"t": prompt, "w": a[0] if k % 2 else "x"}
-        for k, (prompt, a) in enumerate(zip(prompts, own, strict=True))
-    ]
+    last = [{"t": prompt, "w": a[0] if k % 2 else "x"} for k, (prompt, a) in enumerate(zip(prompts, own, strict=True))]
     _write(folder / "last_word.jsonl", last)
     _write(folder / "texts.jsonl", [{"t": text(k, 6)} for k in range(n)])
     sums = [{"t": prompt, "a": a} for prompt, a in zip(prompts, half, strict=True)]
@@ -123,12 +102,7 @@ def own_answers(model: str, prompts: Sequence[str], *, n_tokens: int) -> list[st
 def _tasks(folder: Path) -> dict[str, dict[str, Any]]:
     mean = {"aggregation": "mean", "higher_is_better": True}
     acc, norm = {"metric": "acc", **mean}, {"metric": "acc_norm", **mean}
-    asked = {
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{q}}:",
-        "doc_to_choice": "c",
-        "doc_to_target": "g",
-    }
+    asked = {"output_type": "multiple_choice", "doc_to_text": "{{q}}:", "doc_to_choice": "c", "doc_to_target": "g"}
     tasks: dict[str, dict[str, Any]] = {
         "questions": {**asked, "metric_list": [acc, norm]},
         "more_questions": {**asked, "num_fewshot": 1, "metric_list": [acc]},
@@ -146,10 +120,7 @@ def _tasks(folder: Path) -> dict[str, dict[str, Any]]:
             "doc_to_text": "{{t}}",
             "doc_to_target": "{{w}}",
             "target_delimiter": "",
-            "metric_list": [
-                acc,
-                {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False},
-            ],
+            "metric_list": [acc, {"metric": "perplexity", "aggregation": "perplexity", "higher_is_better": False}],
         },
         "texts": {
             "output_type": "loglikelihood_rolling",
@@ -166,10 +137,7 @@ def _tasks(folder: Path) -> dict[str, dict[str, Any]]:
                 {"name": "first", "filter": [{"function": "take_first"}]},
                 {
                     "name": "start",
-                    "filter": [
-                        {"function": "regex", "regex_pattern": "^([a-z]{1,2})"},
-                        {"function": "take_first"},
-                    ],
+                    "filter": [{"function": "regex", "regex_pattern": "^([a-z]{1,2})"}, {"function": "take_first"}],
                 },
             ],
             "metric_list": [{"metric": "exact_match", **mean}],

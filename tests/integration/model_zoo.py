@@ -108,9 +108,7 @@ ZOO: tuple[ZooModel, ...] = (
     ),
     ZooModel(
         name="modernbert",
-        build=lambda: hf.ModernBertModel(
-            hf.ModernBertConfig(cls_token_id=3, sep_token_id=4, **common())
-        ),
+        build=lambda: hf.ModernBertModel(hf.ModernBertConfig(cls_token_id=3, sep_token_id=4, **common())),
         answer=mean_of_tokens,
         n_layers=4 * BLOCKS,
     ),
@@ -132,18 +130,13 @@ ZOO: tuple[ZooModel, ...] = (
     ),
     ZooModel(
         name="t5",
-        build=lambda: hf.T5EncoderModel(
-            hf.T5Config(d_model=HIDDEN, d_kv=8, d_ff=WIDTH, num_layers=BLOCKS, **common())
-        ),
+        build=lambda: hf.T5EncoderModel(hf.T5Config(d_model=HIDDEN, d_kv=8, d_ff=WIDTH, num_layers=BLOCKS, **common())),
         answer=mean_of_tokens,
         n_layers=6 * BLOCKS,
         others=("shared", "relative_attention_bias"),
     ),
     ZooModel(
-        name="qwen3",
-        build=lambda: hf.Qwen3Model(hf.Qwen3Config(**decoder())),
-        answer=last_token,
-        n_layers=7 * BLOCKS,
+        name="qwen3", build=lambda: hf.Qwen3Model(hf.Qwen3Config(**decoder())), answer=last_token, n_layers=7 * BLOCKS
     ),
     ZooModel(
         name="cross-encoder",
@@ -158,13 +151,7 @@ ZOO: tuple[ZooModel, ...] = (
         inputs=("image",),
         n_layers=6 * BLOCKS + 1,
     ),
-    ZooModel(
-        name="clip",
-        build=clip,
-        answer=image_by_text,
-        inputs=("text", "image"),
-        n_layers=2 * 6 * BLOCKS + 2,
-    ),
+    ZooModel(name="clip", build=clip, answer=image_by_text, inputs=("text", "image"), n_layers=2 * 6 * BLOCKS + 2),
     ZooModel(
         name="siglip",  # pools by torch's attention
         build=lambda: hf.SiglipVisionModel(hf.SiglipVisionConfig(**vision())),
@@ -219,28 +206,15 @@ ZOO: tuple[ZooModel, ...] = (
     ),
     ZooModel(
         name="llama4",  # sends every token to every expert, as zeros to most
-        build=lambda: hf.Llama4ForCausalLM(
-            hf.Llama4TextConfig(num_local_experts=EXPERTS, **decoder(**TWO))
-        ),
+        build=lambda: hf.Llama4ForCausalLM(hf.Llama4TextConfig(num_local_experts=EXPERTS, **decoder(**TWO))),
         answer=mean_of_logits,
         n_layers=(4 + 3 + 1 + 2 * EXPERTS) * BLOCKS + 1,
         doubtful=("experts",),
         unseen=("experts",),
     ),
+    ZooModel(name="torch-encoder", build=TorchEncoder, answer=called, n_layers=4 * BLOCKS, unseen=("self_attn.",)),
     ZooModel(
-        name="torch-encoder",
-        build=TorchEncoder,
-        answer=called,
-        n_layers=4 * BLOCKS,
-        unseen=("self_attn.",),
-    ),
-    ZooModel(
-        name="plain-vit",
-        build=PlainVit,
-        answer=called,
-        inputs=("image",),
-        n_layers=4 * BLOCKS + 2,
-        others=("nothing",),
+        name="plain-vit", build=PlainVit, answer=called, inputs=("image",), n_layers=4 * BLOCKS + 2, others=("nothing",)
     ),
 )
 

@@ -122,9 +122,7 @@ class PlainVit(nn.Module):
             mlp = nn.Sequential(nn.Linear(HIDDEN, WIDTH), nn.GELU(), nn.Linear(WIDTH, HIDDEN))
             norms = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
             self.blocks.append(
-                nn.ModuleDict(
-                    {"norm1": norms[0], "attn": FusedAttention(), "norm2": norms[1], "mlp": mlp}
-                )
+                nn.ModuleDict({"norm1": norms[0], "attn": FusedAttention(), "norm2": norms[1], "mlp": mlp})
             )
         self.head = nn.Linear(HIDDEN, 10)
 

@@ -19,12 +19,7 @@ from mteb.mocks.mock_tasks import clustering
 from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    BertModel,
-    PreTrainedTokenizerFast,
-)
+from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
@@ -55,9 +50,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     core.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = ("pad_token", "unk_token", "cls_token", "sep_token")
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=64
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=64)
 
 
 def save_backbone(kind: Any, folder: Path, seed: int = 0) -> str:
@@ -130,10 +123,7 @@ def split_data(
         asked["instruction"] = [columns["instruction"]] * n_queries
     rng = random.Random(seed)
     ranked = {
-        f"q{number}": [
-            f"d{number}",
-            *rng.sample([d for d in corpus["id"] if d != f"d{number}"], k=shortlist - 1),
-        ]
+        f"q{number}": [f"d{number}", *rng.sample([d for d in corpus["id"] if d != f"d{number}"], k=shortlist - 1)]
         for number in range(n_queries if shortlist else 0)
     }
     return {
@@ -167,8 +157,7 @@ def retrieval_task(
 
     def load_data(self: Any, *_: Any, **__: Any) -> None:
         self.dataset = {
-            subset: {split: dict(content) for split, content in splits.items()}
-            for subset, splits in data.items()
+            subset: {split: dict(content) for split, content in splits.items()} for subset, splits in data.items()
         }
         self.data_loaded = True
 
@@ -203,12 +192,8 @@ OTHERS: dict[str, dict[str, dict[str, list[Any]]]] = {
     },
     "MockClassificationTask": {"train": _labelled(45, 100), "test": _labelled(30, 200)},
     "MockMultilabelClassification": MULTILABEL,
-    "LegacyMockClusteringFastTask": {
-        "test": {"sentences": SENTENCES["text"], "labels": SENTENCES["label"]}
-    },
-    "MockClusteringTask": {
-        "test": {"sentences": [SENTENCES["text"]], "labels": [SENTENCES["label"]]}
-    },
+    "LegacyMockClusteringFastTask": {"test": {"sentences": SENTENCES["text"], "labels": SENTENCES["label"]}},
+    "MockClusteringTask": {"test": {"sentences": [SENTENCES["text"]], "labels": [SENTENCES["label"]]}},
 }
 
 

@@ -27,8 +27,6 @@ from quantdrift.progress import Silent
 EXPORT = onnx_folder.export_graph
 """The real one, whatever a test puts in its place."""
 
-__all__ = ["graph_of_the_reference", "load", "one_export", "one_thread", "save"]
-
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:

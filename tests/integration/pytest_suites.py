@@ -29,9 +29,7 @@ QUERIES = {
 
 
 def _registered() -> bool:
-    return any(
-        entry.value == "quantdrift_pytest.plugin" for entry in entry_points(group="pytest11")
-    )
+    return any(entry.value == "quantdrift_pytest.plugin" for entry in entry_points(group="pytest11"))
 
 
 PLUGIN = () if _registered() else ("-p", "quantdrift_pytest.plugin")

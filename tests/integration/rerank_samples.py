@@ -24,9 +24,7 @@ from quantdrift.spec import parse_scheme
 N_QUERIES, N_DOCS = 12, 30
 
 
-def save_cross_encoder(
-    folder: Path, *, n_scores: int = 1, dtype: torch.dtype = torch.float32, **options: Any
-) -> Path:
+def save_cross_encoder(folder: Path, *, n_scores: int = 1, dtype: torch.dtype = torch.float32, **options: Any) -> Path:
     """A BERT of two layers with random weights and a head; options are the CrossEncoder's."""
     torch.manual_seed(0)
     config = BertConfig(
@@ -83,10 +81,7 @@ def write_trec(path: Path, shortlist: Mapping[str, Sequence[str]]) -> Path:
 
 
 def predicted(
-    folder: Path,
-    dataset: RetrievalDataset,
-    shortlist: Mapping[str, Sequence[str]],
-    scheme: str | None = None,
+    folder: Path, dataset: RetrievalDataset, shortlist: Mapping[str, Sequence[str]], scheme: str | None = None
 ) -> dict[str, dict[str, float]]:
     """What sentence-transformers itself scores, one pair at a time, by a copy that is quantized."""
     model = CrossEncoder(str(folder), device="cpu", activation_fn=nn.Identity())
@@ -94,9 +89,7 @@ def predicted(
     documents = dict(zip(dataset.document_ids, dataset.documents, strict=True))
     with _quantized(model, scheme):
         return {
-            query: {
-                name: float(model.predict([(queries[query], documents[name])])[0]) for name in names
-            }
+            query: {name: float(model.predict([(queries[query], documents[name])])[0]) for name in names}
             for query, names in shortlist.items()
         }
 

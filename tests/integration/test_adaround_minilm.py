@@ -58,9 +58,7 @@ def layers() -> Layers:
 
 
 @pytest.mark.parametrize(("bits", "group_size"), [(2, 64), (3, 128), (3, None), (4, 128)])
-def test_every_layer_hardens_and_beats_round_to_nearest(
-    bits: int, group_size: int | None, layers: Layers
-) -> None:
+def test_every_layer_hardens_and_beats_round_to_nearest(bits: int, group_size: int | None, layers: Layers) -> None:
     assert len(layers) == 37
     method = AdaRound(bits=bits, group_size=group_size)
     for name, (weight, moments) in layers.items():

@@ -69,9 +69,7 @@ def test_layers_can_be_kept_and_the_run_keeps_them(quantdrift: Run) -> None:
 
 
 @pytest.mark.parametrize("spec", ["TINY@W3.5-g64+gap", "TINY@allocation.json"])
-def test_a_run_leaves_out_what_layers_were_measured_on_and_says_so(
-    spec: str, quantdrift: Run
-) -> None:
+def test_a_run_leaves_out_what_layers_were_measured_on_and_says_so(spec: str, quantdrift: Run) -> None:
     quantdrift("allocate", "TINY@W3.5-g64+gap", *DATA, "--no-check")
     stored = read_allocation(Path("allocation.json"))
     shown = quantdrift("run", spec, *DATA, "--out", "run")
@@ -90,9 +88,7 @@ def test_a_run_leaves_out_what_layers_were_measured_on_and_says_so(
     assert ids == {f"q{number}" for number in range(N_QUERIES)} - set(stored.input_ids)
 
 
-def test_an_allocation_of_all_the_queries_there_are_is_refused(
-    quantdrift: Run, place: Path, tmp_path: Path
-) -> None:
+def test_an_allocation_of_all_the_queries_there_are_is_refused(quantdrift: Run, place: Path, tmp_path: Path) -> None:
     quantdrift("allocate", "TINY@W3.5-g64+gap", *DATA, "--no-check")
     measured = read_allocation(Path("allocation.json")).input_ids
     (tmp_path / "data").mkdir()
@@ -169,9 +165,7 @@ def test_ctrl_c_says_what_is_left(quantdrift: Run, monkeypatch: pytest.MonkeyPat
     assert Path("allocation.json").read_text() == earlier
 
 
-def test_what_is_wrong_is_said_before_a_model_is_loaded(
-    quantdrift: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_is_said_before_a_model_is_loaded(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def loaded(*_: object, **__: object) -> None:
         pytest.fail("a model was loaded")
 

@@ -43,8 +43,7 @@ def same(one: Run, other: Run) -> bool:
     a, b = one.evidence(), other.evidence()
     tops = (a.reference_top, b.reference_top), (a.candidate_top, b.candidate_top)
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in FIELDS) and all(
-        np.array_equal(here.reference_scores, there.reference_scores)
-        and np.array_equal(here.items, there.items)
+        np.array_equal(here.reference_scores, there.reference_scores) and np.array_equal(here.items, there.items)
         for here, there in tops
     )
 
@@ -59,9 +58,7 @@ def test_a_name_a_spec_and_a_pair_are_one(place: Path, data: RetrievalDataset, n
     assert drift(place / "tiny", "W2-rtn", data, noise_floor=False)["noise_floor"].value is None
 
 
-def test_models_in_memory_give_what_names_give(
-    place: Path, data: RetrievalDataset, named: Run, tmp_path: Path
-) -> None:
+def test_models_in_memory_give_what_names_give(place: Path, data: RetrievalDataset, named: Run, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds
 
     model = SentenceTransformer(str(place / "tiny"), device="cpu")
@@ -83,9 +80,7 @@ def test_models_in_memory_give_what_names_give(
     assert same(by_model, named)
     assert same(by_name, named)
     assert by_model.record["bits_per_weight"] is None
-    by_arrays = drift(
-        Embeddings(queries[0], documents[0]), Embeddings(queries[1], documents[1]), data
-    )
+    by_arrays = drift(Embeddings(queries[0], documents[0]), Embeddings(queries[1], documents[1]), data)
     flips = [[one.input_id for one in run.changed()] for run in (by_arrays, named)]
     assert sorted(flips[0]) == sorted(flips[1])
 
@@ -101,8 +96,7 @@ def test_labelled_inputs_are_read_by_a_probe(tmp_path: Path) -> None:
     folder.mkdir()
     for part, n in (("train", 12), ("test", 6)):
         lines = [
-            {"text": f"{'wing drag' if row % 2 else 'heat wave'} {'the ' * row}", "label": row % 2}
-            for row in range(n)
+            {"text": f"{'wing drag' if row % 2 else 'heat wave'} {'the ' * row}", "label": row % 2} for row in range(n)
         ]
         (folder / f"{part}.jsonl").write_text(
             "\n".join(json.dumps(line | {"label": str(line["label"])}) for line in lines)
@@ -114,22 +108,12 @@ def test_labelled_inputs_are_read_by_a_probe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("candidate", "options", "told"),
-    [
-        (None, {}, "none"),
-        ("itself", {}, "one model"),
-        ("W4-rtn", {"device": "cpu"}, "device"),
-        (3, {}, "int"),
-    ],
+    [(None, {}, "none"), ("itself", {}, "one model"), ("W4-rtn", {"device": "cpu"}, "device"), (3, {}, "int")],
 )
 def test_what_a_model_in_memory_cannot_do(candidate: Any, options: Any, told: str) -> None:
     model = tiny()
     with pytest.raises(UnsupportedError, match=told):
-        drift(
-            model,
-            model if candidate == "itself" else candidate,
-            RetrievalDataset.of(["q"], ["d"]),
-            **options,
-        )
+        drift(model, model if candidate == "itself" else candidate, RetrievalDataset.of(["q"], ["d"]), **options)
 
 
 def test_the_page_on_python_is_right() -> None:

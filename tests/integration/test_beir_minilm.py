@@ -56,10 +56,7 @@ def data(tmp_path: Path) -> Path:
     """A folder in BEIR layout."""
     folder = tmp_path / "data"
     (folder / "qrels").mkdir(parents=True)
-    corpus = [
-        {"_id": f"d{number}", "title": title, "text": text}
-        for number, (title, text) in enumerate(SENTENCES)
-    ]
+    corpus = [{"_id": f"d{number}", "title": title, "text": text} for number, (title, text) in enumerate(SENTENCES)]
     queries = [{"_id": f"q{number}", "text": text} for number, text in enumerate(QUERIES)]
     for name, rows in (("corpus", corpus), ("queries", queries)):
         lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -145,9 +142,7 @@ def test_evidence_is_that_of_quantdrift_run_on_the_same_folder(
 
 @pytest.mark.skipif(not SLOW, reason="takes minutes; set QUANTDRIFT_SLOW_TESTS=1 to run it")
 @pytest.mark.skipif(not CRANFIELD.is_dir(), reason="the collection is not at ../shared/data")
-def test_evidence_is_that_of_quantdrift_run_on_cranfield(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evidence_is_that_of_quantdrift_run_on_cranfield(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
     data = read_beir_folder(CRANFIELD)
     # documents have the same numbers, and beir would leave them out
@@ -180,11 +175,7 @@ def test_beir_mteb_and_quantdrift_run_agree_on_the_generated_task(
 
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
     dataset = load()
-    corpus = dict(
-        zip(
-            dataset.document_ids, ({"title": "", "text": t} for t in dataset.documents), strict=True
-        )
-    )
+    corpus = dict(zip(dataset.document_ids, ({"title": "", "text": t} for t in dataset.documents), strict=True))
     queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
     pair = QuantizedPair(SentenceBERT(resolve("minilm").location, device="cpu"), "W4-rtn")
     search = exact(pair)

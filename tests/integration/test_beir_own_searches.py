@@ -15,15 +15,7 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.models import HuggingFace
 from beir.retrieval.search.dense import FlatIPFaissSearch
 from beir.retrieval.search.sparse import SparseSearch
-from beir_samples import (
-    assert_same_evidence,
-    assert_same_results,
-    exact,
-    model,
-    quantized,
-    save_encoder,
-    texts,
-)
+from beir_samples import assert_same_evidence, assert_same_results, exact, model, quantized, save_encoder, texts
 from scipy.sparse import csr_matrix
 
 from quantdrift.errors import UnsupportedError

@@ -47,9 +47,7 @@ def reranked(model: Any, shortlists: Any = SHORTLISTS, top_k: int = 12) -> Any:
 
 @pytest.mark.parametrize("top_k", [5, 12])
 @pytest.mark.parametrize("kind", [CrossEncoder, PlainCrossEncoder])
-def test_both_arms_score_the_same_shortlist_as_stock_beir(
-    kind: Any, top_k: int, folder: str
-) -> None:
+def test_both_arms_score_the_same_shortlist_as_stock_beir(kind: Any, top_k: int, folder: str) -> None:
     found = reranked(QuantizedPair(kind(folder, device="cpu"), "W3-rtn"), top_k=top_k)
     plain = kind(folder, device="cpu")
     assert isinstance(found, PairedResults)
@@ -198,9 +196,7 @@ def chosen_on(pair: QuantizedPair, *queries: str) -> None:
     pair.pair.choose([4] * len(layers), by=allocation)
 
 
-def test_runs_on_other_shortlists_of_the_same_documents_are_not_compared(
-    folder: str, tmp_path: Path
-) -> None:
+def test_runs_on_other_shortlists_of_the_same_documents_are_not_compared(folder: str, tmp_path: Path) -> None:
     lists = {"q0": {"d0": 2.0, "d1": 1.0}, "q1": {"d0": 2.0, "d2": 1.0}}
     others = {"q0": {"d0": 2.0, "d1": 1.0}, "q1": {"d1": 2.0, "d2": 1.0}}
     turned = {query: dict(reversed(names.items())) for query, names in lists.items()}

@@ -69,9 +69,7 @@ def test_importing_it_is_all_that_a_script_needs() -> None:
 
 @pytest.mark.parametrize("function", ["cos_sim", "dot"])
 @pytest.mark.parametrize("top_k", [1, 5, 1000])
-def test_each_arms_results_are_those_of_a_stock_search(
-    function: str, top_k: int, folder: str
-) -> None:
+def test_each_arms_results_are_those_of_a_stock_search(function: str, top_k: int, folder: str) -> None:
     found = exact(QuantizedPair(model(folder), "W3-rtn")).search(CORPUS, QUERIES, top_k, function)
     plain = model(folder)
     assert isinstance(found, PairedResults)
@@ -92,9 +90,7 @@ def test_parts_of_a_corpus_that_stock_beir_takes_in_turn_change_nothing(folder: 
 
 
 @pytest.mark.parametrize("scheme", ["W4-rtn", "W3-g64-gptq+calib=20", "W3.5+gap", "W4+query"])
-def test_evidence_is_that_of_quantdrift_run_bit_for_bit(
-    scheme: str, folder: str, tmp_path: Path
-) -> None:
+def test_evidence_is_that_of_quantdrift_run_bit_for_bit(scheme: str, folder: str, tmp_path: Path) -> None:
     pair = QuantizedPair(model(folder, prompt_names=ASKED), scheme)
     evaluator = EvaluateRetrieval(exact(pair), score_function="cos_sim")
     found = evaluator.retrieve(CORPUS, QUERIES).drift.with_qrels(qrels_of(QUERIES))
@@ -116,9 +112,7 @@ def test_a_document_of_the_querys_own_id_is_left_out_of_everything(folder: str) 
     assert "q1" in found["q0"]
     counts = dict(zip(found.evidence.input_ids, found.evidence.n_items.tolist(), strict=True))
     assert counts == {name: len(corpus) - (name == "q1") for name in QUERIES}
-    assert found.drift.made.data["warnings"] == [
-        "1 query has the id of a document, which beir leaves out"
-    ]
+    assert found.drift.made.data["warnings"] == ["1 query has the id of a document, which beir leaves out"]
     plain = model(folder)
     with quantized(plain, "W3"):
         assert_same_results(found, exact(plain).search(corpus, QUERIES, 1000, "cos_sim"))
@@ -283,16 +277,12 @@ def test_nothing_to_search_is_an_error_in_one_line(folder: str) -> None:
         exact(QuantizedPair(model(folder), "W3")).search(CORPUS, {}, 5, "cos_sim")
 
 
-def test_calibration_that_was_not_possible_is_told_where_a_model_is_asked_directly(
-    folder: str,
-) -> None:
+def test_calibration_that_was_not_possible_is_told_where_a_model_is_asked_directly(folder: str) -> None:
     with pytest.raises(UnsupportedError, match="calibrat"):
         QuantizedPair(model(folder), "W4-gptq").encode_queries(["drag"])
 
 
-def test_only_the_search_that_was_told_to_shows_anything(
-    folder: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_search_that_was_told_to_shows_anything(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     pair = QuantizedPair(model(folder), "W3", name="tiny")
     exact(pair).search(CORPUS, QUERIES, 5, "cos_sim")
     assert capsys.readouterr() == ("", "")

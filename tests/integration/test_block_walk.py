@@ -11,12 +11,7 @@ import transformers as hf
 from model_zoo import ZooModel, zoo_model
 from torch import Tensor, nn
 
-from quantdrift.engine.calibration.whole_model import (
-    block_list,
-    check_blocks,
-    examples_of,
-    transformers_model,
-)
+from quantdrift.engine.calibration.whole_model import block_list, check_blocks, examples_of, transformers_model
 from quantdrift.errors import UnsupportedError
 
 BERT = zoo_model("bert")
@@ -34,9 +29,7 @@ def walkable(entry: ZooModel, module: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    "kind", ["bert", "albert", "qwen3", "cross-encoder", "gpt2", "llama", "qwen3-moe", "gpt-oss"]
-)
+@pytest.mark.parametrize("kind", ["bert", "albert", "qwen3", "cross-encoder", "gpt2", "llama", "qwen3-moe", "gpt-oss"])
 def test_models_whose_blocks_need_nothing_more_can_be_walked(kind: str, dtype: torch.dtype) -> None:
     """The first text is padded in its batch, and without padding in the walk."""
     entry = zoo_model(kind)
@@ -54,9 +47,7 @@ def test_models_whose_blocks_need_nothing_more_can_be_walked(kind: str, dtype: t
         ("torch-encoder", "optimum quantizes one transformers model, got none"),
     ],
 )
-def test_models_that_optimum_would_run_differently_are_refused(
-    kind: str, message: str, dtype: torch.dtype
-) -> None:
+def test_models_that_optimum_would_run_differently_are_refused(kind: str, message: str, dtype: torch.dtype) -> None:
     entry = zoo_model(kind)
     with pytest.raises(UnsupportedError, match=rf"{message}.*; use \+backend=gptqmodel"):
         walkable(entry, entry.make(dtype=dtype))
@@ -67,9 +58,7 @@ def test_a_causal_mask_given_by_position_is_missed() -> None:
     entry = zoo_model("gpt2")
     model: Any = entry.make()
     model.config._attn_implementation = "eager"
-    with pytest.raises(
-        UnsupportedError, match=r"by itself, .* block 0 then gives outputs that dif"
-    ):
+    with pytest.raises(UnsupportedError, match=r"by itself, .* block 0 then gives outputs that dif"):
         walkable(entry, model)
 
 

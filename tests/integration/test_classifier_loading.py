@@ -12,15 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from classifier_samples import (
-    CPU,
-    IMAGE_MODELS,
-    common,
-    loaded,
-    processor,
-    saved,
-    tokenizer,
-)
+from classifier_samples import CPU, IMAGE_MODELS, common, loaded, processor, saved, tokenizer
 from sentence_transformers import SentenceTransformer
 
 from quantdrift.engine.encoders.classifier import load_classifier
@@ -97,9 +89,7 @@ def test_a_hub_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert not is_classifier(source)  # a repository without a config.json
 
 
-def test_a_classifier_of_the_hub_is_known_by_its_config(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_classifier_of_the_hub_is_known_by_its_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import huggingface_hub  # noqa: PLC0415 -- to be replaced where it is looked up
     from huggingface_hub.errors import EntryNotFoundError  # noqa: PLC0415
 
@@ -137,9 +127,7 @@ def test_what_is_no_image_is_refused(image: Any, got: str, tmp_path: Path) -> No
         loaded(tmp_path, "vit").logits([image], 1)
 
 
-def test_a_missing_library_is_named_with_its_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = saved(tmp_path / "vit", IMAGE_MODELS["vit"][0], processor())
     (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit", "num_classes": 3}))
     monkeypatch.setitem(sys.modules, "PIL", None)

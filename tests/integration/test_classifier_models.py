@@ -57,8 +57,7 @@ def of_pipeline(task: str, source: ModelSource, inputs: Any, **settings: Any) ->
     run: Any = hf.pipeline(task, model=source.location, device=CPU, **settings)
     found = [run(one, top_k=len(LABELS), function_to_apply="none") for one in inputs]
     return [
-        [{entry["label"]: entry["score"] for entry in answer}[label] for label in LABELS.values()]
-        for answer in found
+        [{entry["label"]: entry["score"] for entry in answer}[label] for label in LABELS.values()] for answer in found
     ]
 
 
@@ -130,15 +129,11 @@ def test_what_is_no_classifier_has_no_head() -> None:
     tower = {**common(), "image_size": IMAGE, "patch_size": 8}
     assert none(hf.BertModel(hf.BertConfig(**common())))
     assert none(hf.LlamaForCausalLM(hf.LlamaConfig(**decoder())))
-    assert none(
-        hf.CLIPModel(hf.CLIPConfig(text_config=common() | clip, vision_config=tower | clip, **clip))
-    )
+    assert none(hf.CLIPModel(hf.CLIPConfig(text_config=common() | clip, vision_config=tower | clip, **clip)))
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "vit"])
-def test_the_candidate_answers_otherwise_with_the_same_head_and_is_undone(
-    name: str, tmp_path: Path
-) -> None:
+def test_the_candidate_answers_otherwise_with_the_same_head_and_is_undone(name: str, tmp_path: Path) -> None:
     classifier = loaded(tmp_path, name)
     inputs: Any = TEXTS if classifier.takes == "text" else images()
     before = classifier.logits(inputs, 2)
@@ -159,9 +154,7 @@ def test_the_candidate_answers_otherwise_with_the_same_head_and_is_undone(
     assert torch.equal(weight, kept)
 
 
-def test_texts_beyond_the_limit_are_cut_and_pairs_of_texts_are_read_together(
-    tmp_path: Path,
-) -> None:
+def test_texts_beyond_the_limit_are_cut_and_pairs_of_texts_are_read_together(tmp_path: Path) -> None:
     """RoBERTa counts positions from behind the padding's: of 24 it can use 23."""
     for name, limit in (("bert", POSITIONS), ("roberta", POSITIONS - 1)):
         classifier = loaded(tmp_path / name, name)
@@ -182,9 +175,7 @@ def test_texts_beyond_the_limit_are_cut_and_pairs_of_texts_are_read_together(
 def test_without_a_padding_token_texts_go_one_by_one(tmp_path: Path) -> None:
     reader = tokenizer()
     config = decoder(pad_token_id=None)
-    source = saved(
-        tmp_path, lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**config)), reader
-    )
+    source = saved(tmp_path, lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**config)), reader)
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
         if (path := tmp_path / file).exists():
             said = json.loads(path.read_text())
@@ -198,9 +189,7 @@ def test_without_a_padding_token_texts_go_one_by_one(tmp_path: Path) -> None:
 
 def test_a_padding_token_that_only_the_tokenizer_knows_is_enough(tmp_path: Path) -> None:
     config = decoder(pad_token_id=None)
-    source = saved(
-        tmp_path, lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**config)), tokenizer()
-    )
+    source = saved(tmp_path, lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**config)), tokenizer())
     classifier = load_classifier(source, device=CPU)
     assert not classifier.one_by_one
     assert close(classifier.logits(TEXTS, 3), classifier.logits(TEXTS, 1))

@@ -82,16 +82,11 @@ def test_a_run_prints_a_table_and_leaves_a_folder(cli: Cli, folder: Folder, tmp_
     assert "unused layer" in out
     assert "run folder:" in out
     assert "reference: document embeddings" in err  # progress does not go to standard output
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "evidence.parquet",
-        "run.json",
-    ]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["evidence.parquet", "run.json"]
 
 
 def test_json_is_one_object_with_every_metric(cli: Cli, folder: Folder, tmp_path: Path) -> None:
-    code, out, _ = cli(
-        "run", "minilm@W3", "--data", folder(), "--out", tmp_path / "run", "--json", "-q"
-    )
+    code, out, _ = cli("run", "minilm@W3", "--data", folder(), "--out", tmp_path / "run", "--json", "-q")
     record = json.loads(out)
     assert code == 0
     assert record["spec"] == "minilm@W3-g128-rtn"
@@ -142,9 +137,7 @@ def test_without_labels_one_row_says_so(cli: Cli, folder: Folder, tmp_path: Path
 
 def test_one_document_has_no_gap_and_says_so(cli: Cli, folder: Folder, tmp_path: Path) -> None:
     data = folder(TEXTS[:1], qrels="q0\td0\t1\n")
-    code, out, _ = cli(
-        "run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "--json", "-q"
-    )
+    code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "--json", "-q")
     metrics = json.loads(out)["metrics"]
     assert code == 0
     assert metrics["flip@1"]["value"] == 0.0
@@ -152,12 +145,8 @@ def test_one_document_has_no_gap_and_says_so(cli: Cli, folder: Folder, tmp_path:
 
 
 def test_texts_that_are_empty_or_the_same_tie(cli: Cli, folder: Folder, tmp_path: Path) -> None:
-    data = folder(
-        ["same words", "same words", "", ""], queries=("same words",), qrels="q0\td1\t1\n"
-    )
-    code, out, _ = cli(
-        "run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "--json", "-q"
-    )
+    data = folder(["same words", "same words", "", ""], queries=("same words",), qrels="q0\td1\t1\n")
+    code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "--json", "-q")
     record = json.loads(out)
     assert code == 0
     assert record["metrics"]["tied"]["value"] == 1.0
@@ -212,9 +201,7 @@ def test_what_cannot_be_run_ends_in_one_line(
         ('{"_id": "d0", "text": "a"}\n{"_id": "d0", "text": "b"}', "d0"),
     ],
 )
-def test_a_broken_corpus_is_named(
-    cli: Cli, folder: Folder, tmp_path: Path, corpus: str, said: str
-) -> None:
+def test_a_broken_corpus_is_named(cli: Cli, folder: Folder, tmp_path: Path, corpus: str, said: str) -> None:
     data = folder(corpus=corpus)
     code, _, err = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "-q")
     assert code == 2
@@ -242,9 +229,7 @@ def test_without_the_hub_the_name_that_needs_none_is_told(
     assert "installed here, under the name 'minilm'" in err.splitlines()[-1]
 
 
-def test_a_place_that_holds_something_else_is_not_touched(
-    cli: Cli, folder: Folder, tmp_path: Path
-) -> None:
+def test_a_place_that_holds_something_else_is_not_touched(cli: Cli, folder: Folder, tmp_path: Path) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter1.tex").write_text("x")
     code, _, err = cli("run", "minilm@W4", "--data", folder(), "--out", tmp_path / "thesis", "-q")

@@ -91,9 +91,7 @@ def test_a_table_and_sentences(cli: Cli, write: Callable[..., Path]) -> None:
     assert "left out" not in out
 
 
-def test_similarities_have_no_msp_and_one_line_says_so(
-    cli: Cli, write: Callable[..., Path]
-) -> None:
+def test_similarities_have_no_msp_and_one_line_says_so(cli: Cli, write: Callable[..., Path]) -> None:
     run = write("similar", logits=False)
     _, out, _ = cli("certify", run)
     assert "msp alone" not in out
@@ -175,9 +173,7 @@ def test_other_inputs_are_noted(cli: Cli, write: Callable[..., Path], tmp_path: 
     assert "| older | 200 |" in out
 
 
-def test_a_check_of_another_pair_is_refused(
-    cli: Cli, write: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_check_of_another_pair_is_refused(cli: Cli, write: Callable[..., Path], tmp_path: Path) -> None:
     file = tmp_path / "check.json"
     cli("certify", write("older"), "--alpha", 0.1, "--save", file)
     other = write("other", spec="net@W3-g128-rtn")
@@ -220,9 +216,7 @@ def test_other_scores_of_the_same_spec_and_weights_are_refused(
 
 
 @pytest.mark.parametrize("key", ["candidate_fingerprint", "candidate"])
-def test_other_quantized_weights_are_noted(
-    cli: Cli, write: Callable[..., Path], tmp_path: Path, key: str
-) -> None:
+def test_other_quantized_weights_are_noted(cli: Cli, write: Callable[..., Path], tmp_path: Path, key: str) -> None:
     def model(digest: str) -> dict[str, Any]:
         return {key: {"fingerprint": digest} if key == "candidate" else digest}
 
@@ -256,22 +250,17 @@ def test_the_same_inputs_are_told_by_their_ids_where_data_have_no_digest(
     assert "calibrated on Task test/de; this is Task test/fr: the bound is for inputs" in out
 
 
-def test_two_names_of_one_model_are_one_pair(
-    cli: Cli, write: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_two_names_of_one_model_are_one_pair(cli: Cli, write: Callable[..., Path], tmp_path: Path) -> None:
     file = tmp_path / "check.json"
     cli("certify", write("older", spec="minilm@W4"), "--alpha", 0.1, "--save", file)
     long = "sentence-transformers/all-MiniLM-L6-v2@W4"
     assert cli("certify", write("newer", spec=long), "--check", file)[0] == 0
-    code, _, err = cli(
-        "certify", write("else", spec=long, model={"fingerprint": "others"}), "--check", file
-    )
+    code, _, err = cli("certify", write("else", spec=long, model={"fingerprint": "others"}), "--check", file)
     assert (code, "is asked about sentence-transformers" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
-    ("n_items", "message"),
-    [(7, "with more items quantization can overturn larger gaps"), (5, "with fewer items")],
+    ("n_items", "message"), [(7, "with more items quantization can overturn larger gaps"), (5, "with fewer items")]
 )
 def test_what_another_number_of_items_means_is_said_for_each_case(
     cli: Cli, write: Callable[..., Path], tmp_path: Path, n_items: int, message: str
@@ -283,9 +272,7 @@ def test_what_another_number_of_items_means_is_said_for_each_case(
     assert ("with more" in out, "with fewer" in out) == (n_items == 7, n_items == 5)
 
 
-def test_entropy_thresholds_are_told_in_nats(
-    cli: Cli, write: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_entropy_thresholds_are_told_in_nats(cli: Cli, write: Callable[..., Path], tmp_path: Path) -> None:
     run, told = write("logits"), ("--alpha", 0.1, "--statistic", "entropy")
     out = cli("certify", run, *told, "--json")[1]
     threshold = json.loads(out)["runs"][0]["certificates"][0]["threshold"]["value"]
@@ -296,9 +283,7 @@ def test_entropy_thresholds_are_told_in_nats(
     assert f"accepted where its entropy is below {-stored:.6g} nats" in out
 
 
-def test_with_two_classes_it_is_said_that_confidences_order_alike(
-    cli: Cli, write: Callable[..., Path]
-) -> None:
+def test_with_two_classes_it_is_said_that_confidences_order_alike(cli: Cli, write: Callable[..., Path]) -> None:
     said = "With two classes gap, msp and entropy order the inputs alike"
     two = write("two", n_items=2)
     assert said in cli("certify", two)[1]
@@ -324,21 +309,14 @@ def test_one_split_has_no_spread(cli: Cli, write: Callable[..., Path]) -> None:
         (("--share", 1), "expected at least one split"),
         (("--save", "x.json"), "give one level, e.g. --alpha 0.05"),
         (("--save", "x.json", "--alpha", 0.1, "--alpha", 0.2), "give one level, not 2, e.g."),
-        (
-            ("--save", "x.json", "--alpha", 0.1, "--statistic", "S", "--statistic", "gap"),
-            "give one statistic, not 2",
-        ),
+        (("--save", "x.json", "--alpha", 0.1, "--statistic", "S", "--statistic", "gap"), "give one statistic, not 2"),
         (("--check", "x.json", "--alpha", 0.1), "expected no --alpha"),
         (("--check", "x.json"), "expected a stability check in x.json, which cannot be read"),
         (("--json", "--markdown"), "expected --json or --markdown"),
     ],
 )
 def test_what_cannot_be_is_refused(
-    cli: Cli,
-    write: Callable[..., Path],
-    options: tuple[object, ...],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli, write: Callable[..., Path], options: tuple[object, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write("logits")
     monkeypatch.chdir(run.parent)
@@ -372,7 +350,5 @@ def test_neither_the_command_nor_a_server_loads_torch(write: Callable[..., Path]
         "except SystemExit: pass\n"
         "assert 'torch' not in sys.modules\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -54,9 +54,7 @@ def _data(place: Path) -> None:
     write(place / "bare", test=lines(N_TEST, 2))
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, size=(20, 32, 32, 3), dtype=np.uint8)
-    np.savez(
-        place / "images.npz", x_test=pictures[:12], y_test=np.arange(12) % 3, x_train=pictures[12:]
-    )
+    np.savez(place / "images.npz", x_test=pictures[:12], y_test=np.arange(12) % 3, x_train=pictures[12:])
     for name, models, reader in (
         ("vit", classifier_samples.IMAGE_MODELS, classifier_samples.processor()),
         ("bert", classifier_samples.TEXT_MODELS, classifier_samples.tokenizer()),
@@ -88,9 +86,7 @@ def test_an_embedding_model_is_read_by_a_probe(quantdrift: Run, place: Path) -> 
     assert probe.digest == record["settings"]["probe"]["digest"]
     np.testing.assert_allclose(probe.logits(tests), model.decision_function(tests), atol=1e-4)
     np.testing.assert_allclose(
-        evidence.reference_top.reference_scores[:, 0],
-        model.decision_function(tests).max(axis=1),
-        atol=1e-4,
+        evidence.reference_top.reference_scores[:, 0], model.decision_function(tests).max(axis=1), atol=1e-4
     )
     data = record["data"]
     assert (data["kind"], data["inputs"]) == ("classification", "texts")
@@ -107,9 +103,7 @@ def test_the_table_speaks_of_classes(quantdrift: Run) -> None:
     out = quantdrift("run", "TINY@W3", "--data", "ROOT/kinds")
     assert f"{N_TEST} inputs, 3 classes, linear probe fitted on {N_TRAIN} training texts" in out
     assert "have another class than at full precision" in out
-    assert re.search(
-        r"Accuracy moves by \S+ points \(95 % interval \S+ to \S+\), while", " ".join(out.split())
-    )
+    assert re.search(r"Accuracy moves by \S+ points \(95 % interval \S+ to \S+\), while", " ".join(out.split()))
     for name in ("reference.accuracy", "change.accuracy", "gold_lost@1", "at_risk"):
         assert name in out
     assert "ndcg" not in out
@@ -165,15 +159,11 @@ def test_a_probe_needs_labelled_train_inputs(quantdrift: Run, place: Path) -> No
 
 
 def test_a_classifier_is_read_by_its_own_logits(quantdrift: Run, place: Path) -> None:
-    out = json.loads(
-        quantdrift("run", "ROOT/vit@W2-channel", "--data", "ROOT/images.npz", "--json")
-    )
+    out = json.loads(quantdrift("run", "ROOT/vit@W2-channel", "--data", "ROOT/images.npz", "--json"))
     assert out["settings"]["reading"] == "logits"
     assert (out["data"]["n_inputs"], out["data"]["n_classes"]) == (12, 3)
     assert out["data"]["inputs"] == "images"
-    classifier = classifier_samples.load_classifier(
-        resolve(str(place / "vit")), device=torch.device("cpu")
-    )
+    classifier = classifier_samples.load_classifier(resolve(str(place / "vit")), device=torch.device("cpu"))
     with np.load(place / "images.npz") as arrays:
         logits = classifier.logits(list(arrays["x_test"]), 12)
     evidence = read_run(Path(out["path"])).evidence()
@@ -253,16 +243,11 @@ def test_a_contrast_as_a_table_and_as_markdown(quantdrift: Run) -> None:
     assert len(rows) == 3
 
 
-def test_a_classifier_is_contrasted_by_what_goes_into_its_head(
-    quantdrift: Run, place: Path
-) -> None:
+def test_a_classifier_is_contrasted_by_what_goes_into_its_head(quantdrift: Run, place: Path) -> None:
     options = ("--data", "ROOT/images.npz", "--json")
     contrasts = json.loads(quantdrift("contrast", "ROOT/vit@W2-channel", *options))["contrasts"]
     plain = json.loads(quantdrift("run", "ROOT/vit@W2-channel", *options))
-    read = [
-        read_run(Path(path)).evidence()
-        for path in (contrasts[0]["classification"]["path"], plain["path"])
-    ]
+    read = [read_run(Path(path)).evidence() for path in (contrasts[0]["classification"]["path"], plain["path"])]
     for arm in ("reference_top", "candidate_top"):
         tops = [getattr(evidence, arm) for evidence in read]
         assert np.array_equal(tops[0].items, tops[1].items)
@@ -272,9 +257,7 @@ def test_a_classifier_is_contrasted_by_what_goes_into_its_head(
     assert set(search.evidence().n_items.tolist()) == {11}
 
 
-def test_batches_that_are_calibrated_at_once_do_not_see_each_others_vectors(
-    quantdrift: Run, place: Path
-) -> None:
+def test_batches_that_are_calibrated_at_once_do_not_see_each_others_vectors(quantdrift: Run, place: Path) -> None:
     """Each batch runs in a thread of its own, and all of them go through one head."""
     options = ("--data", "ROOT/images.npz", "--batch-size", "3", "--json")
     contrasts = json.loads(quantdrift("contrast", "ROOT/vit@W4A8-channel", *options))["contrasts"]

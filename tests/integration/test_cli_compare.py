@@ -93,8 +93,7 @@ def test_json_and_markdown(cli: Cli, runs: tuple[Path, Path, Path]) -> None:
     _, out, _ = cli("compare", a, b, "--markdown", "--margin", "0.1")
     lines = out.splitlines()
     assert lines[0] == (
-        "| metric | A | B | B - A (95 %) | p | p (Holm) | p no worse (Holm) | needed (inputs) "
-        "| verdict |"
+        "| metric | A | B | B - A (95 %) | p | p (Holm) | p no worse (Holm) | needed (inputs) | verdict |"
     )
     assert lines[2].startswith("| `flip@1` | 5.0 % | 20.0 % | +15.0 pp (+")
     assert lines[2].endswith("| worse |")

@@ -80,14 +80,10 @@ def record_of(run: Path) -> dict[str, Any]:
     return record
 
 
-def test_all_leaves_the_run_that_the_plain_command_leaves(
-    cli: Cli, data: Path, tmp_path: Path
-) -> None:
+def test_all_leaves_the_run_that_the_plain_command_leaves(cli: Cli, data: Path, tmp_path: Path) -> None:
     common = ("minilm@W2", "--data", data, "-q", "-k", "15")
     assert cli("run", *common, "--out", tmp_path / "plain")[0] == 0
-    code, out, err = cli(
-        "corpus-size", *common, "--sizes", "10,30,all", "--out", tmp_path / "sweep", "--noise-floor"
-    )
+    code, out, err = cli("corpus-size", *common, "--sizes", "10,30,all", "--out", tmp_path / "sweep", "--noise-floor")
     assert (code, err) == (0, "")
     assert "exact McNemar" in out
     assert "all / some / none" in out
@@ -134,9 +130,7 @@ def test_json_and_other_commands_read_it(cli: Cli, data: Path, tmp_path: Path) -
     assert out.count('"epsilon"') == 3
 
 
-def test_a_second_sweep_encodes_nothing(
-    cli: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_sweep_encodes_nothing(cli: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("corpus-size", "minilm@W3", "--data", data, "--out", tmp_path / "sweep", "-q")
     assert cli(*arguments)[0] == 0  # sizes of its own: 50 and all 60
     assert (tmp_path / "sweep" / "docs-00050").is_dir()
@@ -152,9 +146,7 @@ def test_a_second_sweep_encodes_nothing(
     assert encoded == [2, 2]  # only what is tried out on either side
 
 
-def test_ctrl_c_leaves_only_whole_runs(
-    cli: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_leaves_only_whole_runs(cli: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
 
     def interrupted(path: Path, **rest: Any) -> Any:
@@ -165,16 +157,11 @@ def test_ctrl_c_leaves_only_whole_runs(
 
     monkeypatch.setattr(corpus_size_job, "write_run", interrupted)
     out = tmp_path / "sweep"
-    code, printed, err = cli(
-        "corpus-size", "minilm@W2", "--data", data, "--sizes", "10,all", "--out", out, "-q"
-    )
+    code, printed, err = cli("corpus-size", "minilm@W2", "--data", data, "--sizes", "10,all", "--out", out, "-q")
     assert (code, printed) == (130, "")
     assert "run folders that are there are whole" in err
     assert [path.name for path in out.iterdir()] == ["docs-00010"]
-    assert sorted(path.name for path in (out / "docs-00010").iterdir()) == [
-        "evidence.parquet",
-        "run.json",
-    ]
+    assert sorted(path.name for path in (out / "docs-00010").iterdir()) == ["evidence.parquet", "run.json"]
 
 
 @pytest.mark.usefixtures("_no_model")
@@ -192,24 +179,18 @@ def test_ctrl_c_leaves_only_whole_runs(
 def test_sizes_are_refused_before_a_model_is_loaded(
     cli: Cli, data: Path, tmp_path: Path, sizes: str, said: str
 ) -> None:
-    code, out, err = cli(
-        "corpus-size", "minilm@W4", "--data", data, "--sizes", sizes, "--out", tmp_path / "sweep"
-    )
+    code, out, err = cli("corpus-size", "minilm@W4", "--data", data, "--sizes", sizes, "--out", tmp_path / "sweep")
     assert (code, out) == (2, "")
     assert said in err.splitlines()[-1]
     assert not (tmp_path / "sweep").exists()
 
 
 @pytest.mark.usefixtures("_no_model")
-def test_a_place_that_holds_something_else_is_not_touched(
-    cli: Cli, data: Path, tmp_path: Path
-) -> None:
+def test_a_place_that_holds_something_else_is_not_touched(cli: Cli, data: Path, tmp_path: Path) -> None:
     thesis = tmp_path / "sweep" / "docs-00060" / "chapter1.tex"
     thesis.parent.mkdir(parents=True)
     thesis.write_text("x")
-    code, _, err = cli(
-        "corpus-size", "minilm@W4", "--data", data, "--sizes", "10,all", "--out", tmp_path / "sweep"
-    )
+    code, _, err = cli("corpus-size", "minilm@W4", "--data", data, "--sizes", "10,all", "--out", tmp_path / "sweep")
     assert code == 2
     assert "chapter1.tex" in err
     assert [path.name for path in (tmp_path / "sweep").iterdir()] == ["docs-00060"]

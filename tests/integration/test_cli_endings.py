@@ -25,9 +25,7 @@ COMMANDS = [
 ]
 
 
-def ended(
-    run: Path, *arguments: str, stdout: int, **environ: str
-) -> subprocess.CompletedProcess[bytes]:
+def ended(run: Path, *arguments: str, stdout: int, **environ: str) -> subprocess.CompletedProcess[bytes]:
     words = [str(run) if word == "RUN" else word for word in arguments]
     return subprocess.run(
         [sys.executable, "-m", "quantdrift", *words],
@@ -61,10 +59,7 @@ def test_a_reader_that_has_gone_hears_nothing(good: Path, arguments: tuple[str, 
 
 
 def test_an_encoding_without_such_signs_is_no_error(good: Path) -> None:
-    for environ in (
-        {"PYTHONIOENCODING": "ascii"},
-        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    ):
+    for environ in ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
         for arguments in COMMANDS[:5]:
             done = ended(good, *arguments, stdout=subprocess.PIPE, **environ)
             assert (done.returncode, done.stderr) == (0, b"")
@@ -80,9 +75,7 @@ def test_without_any_output(good: Path) -> None:
     assert done.returncode == 2
 
 
-def test_what_nobody_saw_coming_is_one_line(
-    cli: Cli, good: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_nobody_saw_coming_is_one_line(cli: Cli, good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object, **__: object) -> None:
         raise ZeroDivisionError("some \x1b[31m\n::error::thing")
 
@@ -93,8 +86,7 @@ def test_what_nobody_saw_coming_is_one_line(
     code, out, err = cli("metrics", good)
     assert (code, out) == (2, "")
     assert err == (
-        "quantdrift: unexpected ZeroDivisionError: some �[31m ::error::thing "
-        "(QUANTDRIFT_DEBUG=1 shows where)\n"
+        "quantdrift: unexpected ZeroDivisionError: some �[31m ::error::thing (QUANTDRIFT_DEBUG=1 shows where)\n"
     )
     monkeypatch.setenv("QUANTDRIFT_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
@@ -118,9 +110,7 @@ def test_what_nobody_saw_coming_is_one_line(
         ("diff", "RUN", "OTHER", "--qrels", "LOOP"),
     ],
 )
-def test_a_link_that_leads_to_itself(
-    cli: Cli, good: Path, tmp_path: Path, arguments: tuple[str, ...]
-) -> None:
+def test_a_link_that_leads_to_itself(cli: Cli, good: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     for name in ("LOOP", "LOOP.svg", "LOOP.xml"):
         (tmp_path / name).symlink_to(name)
     other = run_of(tmp_path / "other", range(20))

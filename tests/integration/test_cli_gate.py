@@ -41,9 +41,7 @@ def test_a_regression_fails(cli: Cli, bad: Path) -> None:
     assert f"{RULE}, worse on: " in words
     assert " and 20 more. " in words
     assert "Look at the inputs listed and repair" in words
-    assert (
-        "40 of 300 inputs have another first answer than the reference; 30 of them had not" in words
-    )
+    assert "40 of 300 inputs have another first answer than the reference; 30 of them had not" in words
     assert "the baseline is of minilm@W4-g128-rtn" in words
     assert "doc0" in out
     assert "10 of 40 changed inputs, the worst first" in words
@@ -153,9 +151,7 @@ def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
         (("--config", "none.toml"), "none.toml cannot be read as TOML"),
     ],
 )
-def test_what_is_asked_for_wrongly(
-    cli: Cli, good: Path, arguments: tuple[str, ...], told: str
-) -> None:
+def test_what_is_asked_for_wrongly(cli: Cli, good: Path, arguments: tuple[str, ...], told: str) -> None:
     code, out, err = cli("gate", good, *arguments)
     assert (code, out) == (2, "")
     assert told in " ".join(err.split())

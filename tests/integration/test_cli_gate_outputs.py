@@ -40,9 +40,7 @@ def test_json_markdown_and_reports(cli: Cli, bad: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("baseline")
-def test_what_ci_offers_is_used(
-    cli: Cli, bad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ci_offers_is_used(cli: Cli, bad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"):
         monkeypatch.setenv(name, str(tmp_path / name))
     assert cli("gate", bad)[0] == 1
@@ -59,10 +57,7 @@ def write_trec(path: Path, flips: int, *, n: int = 120, depth: int = 12) -> Path
         items = list(range(depth))
         if query < flips:
             items[:2] = [1, 0]
-        lines += [
-            f"q{query} Q0 doc{item} {rank} {1 - rank / 20:.3f} tag\n"
-            for rank, item in enumerate(items, start=1)
-        ]
+        lines += [f"q{query} Q0 doc{item} {rank} {1 - rank / 20:.3f} tag\n" for rank, item in enumerate(items, start=1)]
     path.write_text("".join(lines), encoding="utf-8")
     return path
 
@@ -73,8 +68,7 @@ def test_two_trec_files(cli: Cli, tmp_path: Path) -> None:
     new = write_trec(tmp_path / "new.trec", 20)
     labels = tmp_path / "qrels.tsv"
     labels.write_text(
-        "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\tdoc0\t1\n" for n in range(120)),
-        encoding="utf-8",
+        "query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\tdoc0\t1\n" for n in range(120)), encoding="utf-8"
     )
     code, _, err = cli("gate", full, old, "--qrels", labels, "--update")
     assert code == 0, err
@@ -131,8 +125,7 @@ def write_samples(folder: Path, wrong: int, tasks: tuple[str, ...] = ("arc", "pi
                 "doc": {"q": f"secret question {n}"},
                 "target": "0",
                 "arguments": {
-                    f"gen_args_{c}": {"arg_0": f"secret question {n}", "arg_1": f" choice {c}"}
-                    for c in range(2)
+                    f"gen_args_{c}": {"arg_0": f"secret question {n}", "arg_1": f" choice {c}"} for c in range(2)
                 },
                 "resps": [[[score, "False"]] for score in scores],
                 "filtered_resps": [[score, "False"] for score in scores],
@@ -153,10 +146,7 @@ def write_samples(folder: Path, wrong: int, tasks: tuple[str, ...] = ("arc", "pi
 
 
 def test_samples_of_lm_eval(cli: Cli, tmp_path: Path) -> None:
-    full, old, new = (
-        write_samples(tmp_path / name, wrong)
-        for name, wrong in (("full", 0), ("old", 1), ("new", 9))
-    )
+    full, old, new = (write_samples(tmp_path / name, wrong) for name, wrong in (("full", 0), ("old", 1), ("new", 9)))
     assert cli("gate", full, old, "--update")[0] == 0
     assert "secret" not in (tmp_path / "drift-baseline.json").read_text(encoding="utf-8")
     assert "choice" not in (tmp_path / "drift-baseline.json").read_text(encoding="utf-8")
@@ -191,17 +181,11 @@ def test_other_prompts_of_lm_eval_are_other_data(cli: Cli, tmp_path: Path) -> No
 def test_what_cannot_be_printed_does_not_change_the_verdict(good: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "quantdrift", "gate", str(good)]
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path
-        )
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0
     assert "the result could not be printed" in done.stderr
     done = subprocess.run(
-        command,
-        capture_output=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        command, capture_output=True, check=False, cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "ascii"}
     )
     assert done.returncode == 0
 
@@ -247,9 +231,7 @@ finally:
     heavy = {{"torch", "transformers", "scipy.stats", "scipy.optimize", "pandas", "sklearn"}}
     assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["verdict"] == "pass"
 
@@ -280,9 +262,7 @@ def test_a_crash_is_not_taken_for_a_failure(
     monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
     code, out, err = cli("gate", good)
     assert (code, out) == (2, "")
-    assert err == (
-        "quantdrift: unexpected RuntimeError: out of order (QUANTDRIFT_DEBUG=1 shows where)\n"
-    )
+    assert err == ("quantdrift: unexpected RuntimeError: out of order (QUANTDRIFT_DEBUG=1 shows where)\n")
     assert (tmp_path / "outputs").read_text() == "verdict=error\nexit-code=2\n"
 
 
@@ -296,9 +276,7 @@ def test_ctrl_c_while_measuring_is_no_verdict(cli: Cli, monkeypatch: pytest.Monk
     assert err == "quantdrift: interrupted; no run was written\n"
 
 
-def test_a_baseline_with_both_sides_of_a_merge_can_be_written_anew(
-    cli: Cli, good: Path, baseline: Path
-) -> None:
+def test_a_baseline_with_both_sides_of_a_merge_can_be_written_anew(cli: Cli, good: Path, baseline: Path) -> None:
     whole = baseline.read_text()
     baseline.write_text(f"<<<<<<< ours\n{whole}=======\n{whole}>>>>>>> theirs\n")
     assert cli("gate", good)[0] == 2

@@ -30,9 +30,7 @@ __all__ = ["cli"]  # fixture
 N, N_ITEMS = 60, 12
 
 
-def written(
-    path: Path, flips: Iterable[int], scheme: str, data: str = "corpus", *, model: str = HOSTILE
-) -> Path:
+def written(path: Path, flips: Iterable[int], scheme: str, data: str = "corpus", *, model: str = HOSTILE) -> Path:
     """A run in which some inputs have another first item; every name is hostile."""
     rng = np.random.default_rng(len(data))
     reference = np.sort(rng.normal(size=(N, N_ITEMS)))[:, ::-1]
@@ -116,8 +114,7 @@ def test_tables_of_many_runs(cli: Cli, runs: list[Path]) -> None:
 
 def test_two_runs(cli: Cli, runs: list[Path], tmp_path: Path) -> None:
     a, b = (  # a spec that does not parse cannot be compared
-        written(tmp_path / f"{n}{HOSTILE.replace('/', '')}", range(n), f"W{n}-rtn", model="minilm")
-        for n in (3, 8)
+        written(tmp_path / f"{n}{HOSTILE.replace('/', '')}", range(n), f"W{n}-rtn", model="minilm") for n in (3, 8)
     )
     every_format(cli, "compare", a, b)
     every_format(cli, "law", a, b, written(tmp_path / "c", range(20), "W2-rtn", model="minilm"))
@@ -187,18 +184,14 @@ def test_errors(cli: Cli, runs: list[Path], tmp_path: Path) -> None:
         check_clean(out + err, tabs=True, wrapped=True)  # an error may have several lines
 
 
-def test_what_lists_the_environment(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_lists_the_environment(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / HOSTILE.replace("/", "")))
     for arguments in (("cache",), ("doctor",), ("doctor", "--json"), ("list", "tasks")):
         _, out, err = cli(*arguments)
         check_clean(out + err)
 
 
-def test_on_a_terminal_the_styles_are_ours(
-    cli: Cli, runs: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_terminal_the_styles_are_ours(cli: Cli, runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
     styled = cli("metrics", *runs)[1] + cli("gate", runs[0], "-r", "flip@1 <= 1")[1]
@@ -206,9 +199,7 @@ def test_on_a_terminal_the_styles_are_ours(
     check_clean(re.sub(r"\x1b\[\d+(;\d+)*m", "", styled))
 
 
-def test_what_plugins_say(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_plugins_say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)  # is put back
     warn(HOSTILE)
     errors_in_one_line()

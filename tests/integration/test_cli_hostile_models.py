@@ -24,20 +24,14 @@ def data(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     folder = tmp_path / f"data {HOSTILE.replace('/', '')}"
     folder.mkdir()
     for name, n, length in (("queries", N_QUERIES, 5), ("corpus", N_DOCS, 9)):
-        lines = [
-            json.dumps({"_id": f"{HOSTILE}{row}", "text": text(row, length)}) for row in range(n)
-        ]
+        lines = [json.dumps({"_id": f"{HOSTILE}{row}", "text": text(row, length)}) for row in range(n)]
         (folder / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return str(folder)
 
 
 @pytest.mark.parametrize("command", ["run", "corpus-size", "allocate", "predict"])
 def test_what_is_measured(
-    command: str,
-    place: Path,
-    data: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: str, place: Path, data: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scheme = {"run": "@W3", "corpus-size": "@W3", "allocate": "@W3.5+gap", "predict": ""}[command]
     more = ["--sizes", "10,30"] if command == "corpus-size" else []

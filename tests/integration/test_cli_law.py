@@ -158,10 +158,7 @@ def test_what_is_left_out_can_be_chosen(cli: Cli, grid: Path) -> None:
     _, out, _ = cli("law", grid, "--hold-out", "@W8", "--hold-out", "*@W3* on med", "--json")
     found = json.loads(out)
     (group,) = found["held_out"]["predictors"]["separation"]["groups"]
-    assert (found["held_out"]["by"], found["held_out"]["patterns"]) == (
-        "pattern",
-        ["@W8", "*@W3* on med"],
-    )
+    assert (found["held_out"]["by"], found["held_out"]["patterns"]) == ("pattern", ["@W8", "*@W3* on med"])
     assert group["labels"] == [
         "minilm@W3-g128-rtn on med",
         "minilm@W8-g128-rtn on med",
@@ -202,9 +199,7 @@ def test_two_runs_make_no_law(cli: Cli, grid: Path) -> None:
         for form in ((), ("--json",), ("--markdown",)):
             code, out, err = cli("law", *given, *form)
             assert (code, out) == (2, "")
-            assert (
-                f"expected 3 or more, of other schemes, models or corpora; got {len(given)}" in err
-            )
+            assert f"expected 3 or more, of other schemes, models or corpora; got {len(given)}" in err
 
 
 def test_an_order_against_the_law_is_said_plainly(cli: Cli, tmp_path: Path) -> None:
@@ -268,9 +263,7 @@ def test_markdown_is_tables_and_findings(cli: Cli, grid: Path) -> None:
     assert set(widths) == {5, 6, 7}
 
 
-def test_a_figure_needs_matplotlib(
-    cli: Cli, grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_figure_needs_matplotlib(cli: Cli, grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, out, err = cli("law", grid, "--figure", tmp_path / "law.svg")
     assert (code, out) == (2, "")

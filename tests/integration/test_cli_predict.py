@@ -61,9 +61,7 @@ def test_only_some_widths_and_whole_channels(quantdrift: Run) -> None:
     assert "-channel+gap+widths=4,8" in shown.replace("\n", "")
 
 
-def test_the_second_time_nothing_is_measured(
-    quantdrift: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_time_nothing_is_measured(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     args = ("predict", "TINY", *DATA, "--widths", "2,3")
     first = quantdrift(*args)
 
@@ -84,9 +82,7 @@ def test_ctrl_c_says_how_to_go_on(quantdrift: Run, monkeypatch: pytest.MonkeyPat
     assert "nothing is kept with --no-cache" in said
 
 
-def test_what_is_wrong_is_said_before_a_model_is_loaded(
-    quantdrift: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_wrong_is_said_before_a_model_is_loaded(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def loaded(*_: object, **__: object) -> None:
         pytest.fail("a model was loaded")
 

@@ -84,9 +84,7 @@ def test_a_module_named_as_the_head_is_saved_as_it_is(
 
 def test_a_candidate_is_not_quantized_again(options: QuantizeOptions) -> None:
     quantize_command(options)
-    with pytest.raises(
-        UnsupportedError, match=r"\./out is quantized already \(a candidate saved by"
-    ):
+    with pytest.raises(UnsupportedError, match=r"\./out is quantized already \(a candidate saved by"):
         quantize_command(replace(options, spec="./out@W4"))
     assert read_record(Path("out"))["spec"] == "./tiny@W3-g64-rtn"
 

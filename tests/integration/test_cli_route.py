@@ -97,9 +97,7 @@ def test_a_classifier_gets_a_sweep_a_curve_and_a_recommendation(cli: Cli, tmp_pa
     assert "Recommended: " in out
 
 
-def test_a_classifier_that_changes_much_is_told_the_run_that_allocates(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_classifier_that_changes_much_is_told_the_run_that_allocates(cli: Cli, tmp_path: Path) -> None:
     words = " ".join(cli("route", classifier(tmp_path / "pets", noise=3))[1].split())
     assert "Recommended: allocate." in words
     assert "quantdrift run vit@W4.5-channel-rtn+gap --data FOLDER" in words
@@ -139,9 +137,7 @@ def test_with_two_classes_it_is_said_that_confidences_order_alike(cli: Cli, tmp_
 def test_a_searchs_saved_percentile_is_told_by_what_it_restores(cli: Cli, tmp_path: Path) -> None:
     run, path = search(tmp_path / "nq", 0.03), tmp_path / "router.json"
     told = ("--percentile", "20", "--save", path)
-    line = next(
-        each for each in cli("route", run, *told)[1].splitlines() if each.startswith("router: ")
-    )
+    line = next(each for each in cli("route", run, *told)[1].splitlines() if each.startswith("router: "))
     entries = json.loads(cli("route", run, *told, "--json")[1])["runs"][0]["rescoring"]
     (at,) = (each for each in entries if (each["percentile"], each["k"]) == (20, 10))
     assert f"has {100 * at['encoded']:.1f} % of these queries rescored (gap below " in line
@@ -166,10 +162,7 @@ def test_json_has_everything_and_one_seed_gives_one_result(cli: Cli, tmp_path: P
     told = ("--score", "msp", "--percentile", "5,30", "--splits", "3", "--share", "0.3", "--json")
     _, out, _ = cli("route", run, *told)
     read = json.loads(out)
-    assert [(p["score"], p["percentile"]) for p in read["runs"][0]["sweep"]] == [
-        ("msp", 5),
-        ("msp", 30),
-    ]
+    assert [(p["score"], p["percentile"]) for p in read["runs"][0]["sweep"]] == [("msp", 5), ("msp", 30)]
     assert read["means"][0]["sweep"] == read["runs"][0]["sweep"]
     assert read["runs"][0]["sweep"][1]["changes"]["n"] == 3
     assert cli("route", run, *told)[1] == out
@@ -200,12 +193,7 @@ def test_a_search_gets_the_rescoring_table(cli: Cli, tmp_path: Path) -> None:
     assert "quantdrift allocate minilm@W3.5-g128-rtn+gap --data FOLDER" in words
     _, out, _ = cli("route", tmp_path / "nq", "--score", "gap", "--percentile", "20", "--json")
     (run,) = json.loads(out)["runs"]
-    assert [(e["percentile"], e["k"]) for e in run["rescoring"]] == [
-        (20, 5),
-        (20, 10),
-        (100, 5),
-        (100, 10),
-    ]
+    assert [(e["percentile"], e["k"]) for e in run["rescoring"]] == [(20, 5), (20, 10), (100, 5), (100, 10)]
     assert run["rescoring"][-1]["restored"] == run["rescoring"][-1]["ceiling"]
     assert run["sweep"] == []
     code, _, err = cli("route", tmp_path / "nq", "--score", "msp")
@@ -219,9 +207,7 @@ def test_a_search_that_hardly_changes_is_told_to_rescore(cli: Cli, tmp_path: Pat
     assert "In retrieval that is rescoring" in words
 
 
-def test_a_search_is_told_what_rescoring_restores_not_what_it_catches(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_search_is_told_what_rescoring_restores_not_what_it_catches(cli: Cli, tmp_path: Path) -> None:
     run, path = search(tmp_path / "nq", 0.03, "euclidean"), tmp_path / "router.json"
     words = " ".join(cli("route", run, "--save", path)[1].split())
     point = json.loads(cli("route", run, "--json")[1])["runs"][0]["operating_point"]
@@ -248,9 +234,7 @@ def test_a_search_is_told_what_rescoring_restores_not_what_it_catches(
     assert "; 90 % of the changed first answers are restored by rescoring the first 10" in words
 
 
-def test_a_share_that_cannot_be_restored_is_counted_in_caught_answers(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_share_that_cannot_be_restored_is_counted_in_caught_answers(cli: Cli, tmp_path: Path) -> None:
     run, path = search(tmp_path / "nq", noise=3), tmp_path / "router.json"
     words = " ".join(cli("route", run, "--save", path)[1].split())
     assert "To restore 90.0 % is out of reach" in words
@@ -269,9 +253,7 @@ def test_several_searches_are_averaged_and_told_one_by_one(cli: Cli, tmp_path: P
     assert "Cost of encoding queries is 1 / 4.5 + rescored share" in words
 
 
-def test_what_costs_more_than_full_precision_and_a_single_split_are_said(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_what_costs_more_than_full_precision_and_a_single_split_are_said(cli: Cli, tmp_path: Path) -> None:
     run = classifier(tmp_path / "pets", noise=3)
     _, out, _ = cli("route", run, "--splits", "1", "--speed-up", "1.1")
     words = " ".join(out.split())
@@ -334,10 +316,7 @@ def test_what_cannot_be_done_is_said(cli: Cli, tmp_path: Path) -> None:
         ((one, "--percentile", "101"), "percentile from 0 to 100"),
         ((one, "--recover", "0"), "above 0 and at most 1"),
         ((one, "--share", "1"), "expected a share"),
-        (
-            (one, two, "--save", tmp_path / "r.json"),
-            "--save sets a threshold on one run; got 2 runs",
-        ),
+        ((one, two, "--save", tmp_path / "r.json"), "--save sets a threshold on one run; got 2 runs"),
         ((one, "--json", "--markdown"), "--json or --markdown"),
         ((one, "--figure", tmp_path / "cost.txt"), "a figure's name ends in"),
         ((tmp_path / "none",), "does not exist"),

@@ -118,9 +118,7 @@ def test_harmful_changes_come_first_and_the_largest_lead_among_them(run: Run, cl
     assert texts == (QUERIES["q2"], DOCUMENTS["a"], DOCUMENTS["b"])
 
 
-def test_texts_are_of_where_the_data_were_as_long_as_they_are_the_same(
-    run: Run, data: Path, cli: Cli
-) -> None:
+def test_texts_are_of_where_the_data_were_as_long_as_they_are_the_same(run: Run, data: Path, cli: Cli) -> None:
     assert "text of d" in cli(run.path)[1]
     with (data / "corpus.jsonl").open("a") as file:
         file.write('\n{"_id": "e", "text": "one more"}')
@@ -149,9 +147,7 @@ def test_a_path_that_is_none_gives_ids(run: Run) -> None:
 
 def test_kinds_and_how_many(run: Run, cli: Cli) -> None:
     def ids(*options: object) -> list[str]:
-        return [
-            one["input_id"] for one in json.loads(cli(run.path, "--json", *options)[1])["changed"]
-        ]
+        return [one["input_id"] for one in json.loads(cli(run.path, "--json", *options)[1])["changed"]]
 
     assert ids("--kind", "beneficial") == ["q3"]
     assert ids("--kind", "harmful", "-n", 1) == ["q2"]
@@ -179,9 +175,7 @@ def test_what_left_the_first_two(tmp_path: Path, cli: Cli) -> None:
 
 def test_more_ranks_than_are_stored_are_refused(tmp_path: Path, cli: Cli) -> None:
     evidence = assemble(
-        score_matrix(np.array(REFERENCE), np.array(CANDIDATE), k=2),
-        input_ids=[*QUERIES],
-        item_ids=[*DOCUMENTS],
+        score_matrix(np.array(REFERENCE), np.array(CANDIDATE), k=2), input_ids=[*QUERIES], item_ids=[*DOCUMENTS]
     )
     write_run(tmp_path / "r", evidence=evidence, record={"spec": "m@W4", "data": {"name": "x"}})
     code, _, err = cli(tmp_path / "r", "-k", 3)
@@ -266,13 +260,9 @@ def test_classes_speak_for_themselves(tmp_path: Path, cli: Cli) -> None:
     assert (one["kind"], one["before"], one["after"]) == ("harmful", "joy", "anger")
 
 
-def test_data_of_other_programs_are_matched_by_ids(
-    run: Run, data: Path, tmp_path: Path, cli: Cli
-) -> None:
+def test_data_of_other_programs_are_matched_by_ids(run: Run, data: Path, tmp_path: Path, cli: Cli) -> None:
     said = {"name": "faq", "harness": "beir", "fingerprint": "another kind"}
-    foreign = write_run(
-        tmp_path / "beir", evidence=run.evidence(), record={**run.record, "data": said}
-    ).path
+    foreign = write_run(tmp_path / "beir", evidence=run.evidence(), record={**run.record, "data": said}).path
     assert "text of d" not in cli(foreign)[1]
     assert "matched by their ids" in cli(foreign, "--data", data)[1]
     text = (data / "queries.jsonl").read_text()
@@ -289,9 +279,7 @@ def test_it_needs_no_torch(run: Run) -> None:
         "from quantdrift.cli import main\n"
         "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules\n"
     )
-    found = subprocess.run(
-        [sys.executable, "-c", code, str(run.path)], check=False, capture_output=True, text=True
-    )
+    found = subprocess.run([sys.executable, "-c", code, str(run.path)], check=False, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     assert "text of d" in found.stdout
 
@@ -299,14 +287,8 @@ def test_it_needs_no_torch(run: Run) -> None:
 def test_labels_of_some_inputs_only(run: Run, tmp_path: Path, cli: Cli) -> None:
     evidence = run.evidence()
     some = Judgements.from_qrels({"q1": {"a": 1}}, [*QUERIES], [str(n) for n in evidence.item_ids])
-    write_run(
-        tmp_path / "some",
-        evidence=replace(evidence, judgements=some),
-        record=dict(run.record),
-    )
-    kinds = {
-        o["input_id"]: o["kind"] for o in json.loads(cli(tmp_path / "some", "--json")[1])["changed"]
-    }
+    write_run(tmp_path / "some", evidence=replace(evidence, judgements=some), record=dict(run.record))
+    kinds = {o["input_id"]: o["kind"] for o in json.loads(cli(tmp_path / "some", "--json")[1])["changed"]}
     assert kinds == {"q1": "harmful", "q2": None, "q3": None, "q4": None}
 
 

@@ -58,18 +58,12 @@ def banking() -> ClassificationDataset:
         if line["label"] in classes and seen[line["label"]] <= PER_CLASS:
             train.append(line)
     return ClassificationDataset(
-        name="banking",
-        kind="text",
-        split="test",
-        test=part(test, "test"),
-        train=part(train, "train"),
+        name="banking", kind="text", split="test", test=part(test, "test"), train=part(train, "train")
     )
 
 
 @pytest.fixture(scope="module")
-def contrasts(
-    banking: ClassificationDataset, tmp_path_factory: pytest.TempPathFactory
-) -> list[Contrast]:
+def contrasts(banking: ClassificationDataset, tmp_path_factory: pytest.TempPathFactory) -> list[Contrast]:
     root = tmp_path_factory.mktemp("contrast")
     return run_contrast(
         [parse(spec) for spec in SPECS],
@@ -93,15 +87,10 @@ def test_the_search_changes_more_answers_than_the_classes_do(contrasts: list[Con
     for contrast in contrasts:
         classes, search = contrast.classification, contrast.retrieval
         # the intervals do not touch
-        assert parse_metric("flip@1")(classes.evidence()).high < (
-            parse_metric("flip@1")(search.evidence()).low or 0
-        )
+        assert parse_metric("flip@1")(classes.evidence()).high < (parse_metric("flip@1")(search.evidence()).low or 0)
         assert value(search, "separation") < value(classes, "separation")
     gentle, rough = contrasts
-    for one, other in (
-        (gentle.classification, rough.classification),
-        (gentle.retrieval, rough.retrieval),
-    ):
+    for one, other in ((gentle.classification, rough.classification), (gentle.retrieval, rough.retrieval)):
         assert value(one, "flip@1") < value(other, "flip@1")
         assert value(one, "separation") > value(other, "separation")
 

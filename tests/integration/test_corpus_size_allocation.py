@@ -30,9 +30,7 @@ def ids_of(run: str) -> list[str]:
 
 
 @pytest.mark.parametrize("stored", [False, True])
-def test_queries_that_layers_were_measured_on_count_at_no_size(
-    stored: bool, quantdrift: Run
-) -> None:
+def test_queries_that_layers_were_measured_on_count_at_no_size(stored: bool, quantdrift: Run) -> None:
     spec = "TINY@W3.5-g64+gap+queries=6"
     measured = {f"q{number}" for number in draw_queries(N_QUERIES, wanted=6)}
     if stored:
@@ -62,9 +60,7 @@ def test_without_a_choice_by_queries_all_count(quantdrift: Run) -> None:
         assert ids_of(f"sweep/{folder}") == [f"q{number}" for number in range(N_QUERIES)]
 
 
-def test_the_file_that_the_scheme_names_is_what_it_calibrates_on(
-    quantdrift: Run, place: Path
-) -> None:
+def test_the_file_that_the_scheme_names_is_what_it_calibrates_on(quantdrift: Run, place: Path) -> None:
     texts = (place / "corpus.txt").read_text().splitlines()[:5]
     Path("texts.txt").write_text("\n".join(texts))
     sample = {}
@@ -82,6 +78,4 @@ def test_the_file_that_the_scheme_names_is_what_it_calibrates_on(
     assert (of_corpus["source"], of_corpus["of"], of_corpus["n_inputs"]) == ("corpus", N_DOCS, 5)
     one, other = (read_evidence(Path(spec) / FOLDERS[-1] / "evidence.parquet") for spec in sample)
     assert np.array_equal(one.reference_top.items, other.reference_top.items)
-    assert not np.array_equal(
-        one.candidate_top.candidate_scores, other.candidate_top.candidate_scores
-    )
+    assert not np.array_equal(one.candidate_top.candidate_scores, other.candidate_top.candidate_scores)

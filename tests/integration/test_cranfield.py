@@ -54,18 +54,11 @@ def store(pytestconfig: pytest.Config, tmp_path: Path) -> EmbeddingStore:
                 "gold_lost@10": (0.303, 1 / 195),
             },
         ),
-        (
-            "W4-rtn+query",
-            {"flip@1": (35 / QUERIES, 1 / QUERIES), "reference.ndcg@10": (0.3995, 0.0005)},
-        ),
+        ("W4-rtn+query", {"flip@1": (35 / QUERIES, 1 / QUERIES), "reference.ndcg@10": (0.3995, 0.0005)}),
     ],
 )
 def test_figures(
-    scheme: str,
-    figures: dict[str, tuple[float, float]],
-    data: RetrievalDataset,
-    store: EmbeddingStore,
-    tmp_path: Path,
+    scheme: str, figures: dict[str, tuple[float, float]], data: RetrievalDataset, store: EmbeddingStore, tmp_path: Path
 ) -> None:
     """Within one query: another library may round another way in the last digit."""
     from quantdrift.engine.run import run_spec  # noqa: PLC0415 -- loads torch, for nothing when skipped

@@ -62,9 +62,7 @@ def saved(folder: str, place: Path, corpus: dict[str, Any], queries: dict[str, s
 
 
 def test_they_are_compared_by_their_ids(folder: str, own: Path, tmp_path: Path) -> None:
-    found = diff_runs(
-        read_finished(own), read_finished(saved(folder, tmp_path / "beir", CORPUS, QUERIES))
-    )
+    found = diff_runs(read_finished(own), read_finished(saved(folder, tmp_path / "beir", CORPUS, QUERIES)))
     (part,) = found.parts
     assert part.evidence is not None
     assert part.evidence.exact
@@ -75,8 +73,7 @@ def test_they_are_compared_by_their_ids(folder: str, own: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("n_documents", "n_queries", "told"),
-    [(30, 5, "3 of 8 only in A"), (29, 8, "number of documents: 30 and 29")],
+    ("n_documents", "n_queries", "told"), [(30, 5, "3 of 8 only in A"), (29, 8, "number of documents: 30 and 29")]
 )
 def test_other_queries_and_documents_are_still_refused(
     n_documents: int, n_queries: int, told: str, *, folder: str, own: Path, tmp_path: Path

@@ -37,9 +37,7 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 def quantdrift(
-    *arguments: object,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    *arguments: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
     with pytest.raises(SystemExit) as stopped:
@@ -49,9 +47,7 @@ def quantdrift(
 
 
 def test_it_prints_bounds_changes_and_sentences(
-    files: tuple[Path, Path, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    files: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, b, qrels = files
     code, out, err = quantdrift(
@@ -70,10 +66,7 @@ def test_it_prints_bounds_changes_and_sentences(
 
 
 def test_json_and_a_run_folder_hold_the_same_numbers(
-    files: tuple[Path, Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    files: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, b, qrels = files
     options = ["--qrels", qrels, "--json", "-o", tmp_path / "out", "-m", "flip@1", "-m", "epsilon"]
@@ -86,9 +79,7 @@ def test_json_and_a_run_folder_hold_the_same_numbers(
     assert part["n_changed"] == round(N * part["metrics"]["flip@1"]["value"])
     assert part["metrics"]["epsilon"]["bound"] == "lower"
     asked = ["-m", "flip@1", "-m", "epsilon", "--json"]
-    _, again, _ = quantdrift(
-        "metrics", tmp_path / "out", *asked, monkeypatch=monkeypatch, capsys=capsys
-    )
+    _, again, _ = quantdrift("metrics", tmp_path / "out", *asked, monkeypatch=monkeypatch, capsys=capsys)
     assert json.loads(again)["metrics"] == part["metrics"]
 
 
@@ -108,25 +99,18 @@ def test_what_needs_all_scores_says_that_it_does(
 
 
 def test_breakdown_sorts_by_what_is_known(
-    files: tuple[Path, Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    files: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a, b, _ = files
     quantdrift("diff", a, b, "-o", tmp_path / "out", monkeypatch=monkeypatch, capsys=capsys)
     options = ["--by", "gap", "-m", "flip@1", "--json"]
-    _, out, _ = quantdrift(
-        "breakdown", tmp_path / "out", *options, monkeypatch=monkeypatch, capsys=capsys
-    )
+    _, out, _ = quantdrift("breakdown", tmp_path / "out", *options, monkeypatch=monkeypatch, capsys=capsys)
     rates = [bucket["metrics"]["flip@1"]["value"] for bucket in json.loads(out)["buckets"]]
     assert rates[0] > rates[-1]
 
 
 def test_markdown_has_the_tables_and_the_sentences(
-    files: tuple[Path, Path, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    files: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, out, _ = quantdrift("diff", *files[:2], "--markdown", monkeypatch=monkeypatch, capsys=capsys)
     assert out.startswith("| metric | value | 95 % interval | n |")
@@ -152,17 +136,13 @@ def test_a_wrong_option_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code, out, err = quantdrift(
-        "diff", *files[:2], *options, monkeypatch=monkeypatch, capsys=capsys
-    )
+    code, out, err = quantdrift("diff", *files[:2], *options, monkeypatch=monkeypatch, capsys=capsys)
     assert (code, out) == (2, "")
     assert told in err
 
 
 def test_arms_of_run_folders_are_named_in_the_order_of_the_runs(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reference = np.tile([1.0, 0.6, 0.2], (30, 1))
     candidate = reference.copy()

@@ -66,15 +66,11 @@ def test_qualities_of_both_arms_are_those_of_pytrec_eval(arms: Any, tmp_path: Pa
     measures = {"ndcg_cut.10", "recall.10", "recip_rank"}
     for prefix, results in (("reference.", reference), ("", candidate)):
         judged = pytrec_eval.RelevanceEvaluator(qrels, measures).evaluate(results)
-        means = [
-            float(np.mean([own[name] for own in judged.values()]))
-            for name in ("ndcg_cut_10", "recall_10")
-        ]
+        means = [float(np.mean([own[name] for own in judged.values()])) for name in ("ndcg_cut_10", "recall_10")]
         ours = values(part, f"{prefix}ndcg@10", f"{prefix}recall@10")
         assert ours == pytest.approx(means, abs=1e-12)
     tops = [
-        {query: max(own, key=own.__getitem__) for query, own in results.items()}
-        for results in (reference, candidate)
+        {query: max(own, key=own.__getitem__) for query, own in results.items()} for results in (reference, candidate)
     ]
     flips = np.mean([tops[0][query] != tops[1][query] for query in reference])
     assert values(part, "flip@1") == [pytest.approx(flips)]
@@ -105,9 +101,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """What mteb writes of a full-precision encoder, and of the same one quantized by hand."""
     root = tmp_path_factory.mktemp("predictions")
     model = stock(save_encoder(root / "model"))
-    data: Mapping[str, Mapping[str, Any]] = {
-        "en": {"test": split_data(20, 30), "dev": split_data(15, 25, seed=1)}
-    }
+    data: Mapping[str, Mapping[str, Any]] = {"en": {"test": split_data(20, 30), "dev": split_data(15, 25, seed=1)}}
     languages = {"en": ["eng-Latn"]}
 
     def tasks() -> list[Any]:
@@ -122,9 +116,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return root / "reference", root / "candidate"
 
 
-def test_predictions_of_mteb_are_compared_by_task_subset_and_split(
-    folders: tuple[Path, Path],
-) -> None:
+def test_predictions_of_mteb_are_compared_by_task_subset_and_split(folders: tuple[Path, Path]) -> None:
     found = diff_runs(*(read_finished(folder) for folder in folders))
     names = [part.name for part in found.parts]
     searches = [name for name in names if name.startswith("Searches")]

@@ -37,9 +37,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     root = tmp_path_factory.mktemp("lm")
     models = [save_model(root / f"model{seed}", seed=seed) for seed in (0, 1)]
     tasks = write_tasks(root / "tasks", models[0])
-    results = [
-        log(model, tasks, root / name) for model, name in zip(models, ("a", "b"), strict=True)
-    ]
+    results = [log(model, tasks, root / name) for model, name in zip(models, ("a", "b"), strict=True)]
     log(models[1], tasks, root / "limited", limit=10)
     return root, results[0], results[1]
 
@@ -92,9 +90,7 @@ def test_every_kind_of_task_is_a_part_and_every_filter_too(found: Diff) -> None:
     assert not any("results file" in note for note in found.notes)
 
 
-def test_a_limit_is_refused_and_what_both_hold_compared_if_asked(
-    logged: tuple[Path, Any, Any], found: Diff
-) -> None:
+def test_a_limit_is_refused_and_what_both_hold_compared_if_asked(logged: tuple[Path, Any, Any], found: Diff) -> None:
     root, _, _ = logged
     runs = read_finished(root / "a"), read_finished(root / "limited")
     with pytest.raises(RunError) as told:

@@ -78,9 +78,7 @@ def test_a_run_is_named_by_its_servers_and_prints_what_it_is(
     assert {"q: cloudy fjord"} < set(server.texts())
     port = server.server_address[1]
     one, two = (f"openai_http_127.0.0.1_{port}_v1_{name}" for name in ("one", "two"))
-    record = json.loads(
-        (tmp_path / f"quantdrift-runs/{one}_vs_{two}_on_data" / "run.json").read_text()
-    )
+    record = json.loads((tmp_path / f"quantdrift-runs/{one}_vs_{two}_on_data" / "run.json").read_text())
     assert record["model"]["server"]["prefixes"] == {"query": "q: ", "document": ""}
 
 

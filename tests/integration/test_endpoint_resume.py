@@ -67,15 +67,11 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(
     assert len(texts) == len(set(texts)) == 100 - 64
     assert not set(data.queries) & set(server.texts())
     fresh = measured(server, tmp_path / "fresh", dataset=data)
-    np.testing.assert_array_equal(
-        perturbation.epsilon(found.evidence()), perturbation.epsilon(fresh.evidence())
-    )
+    np.testing.assert_array_equal(perturbation.epsilon(found.evidence()), perturbation.epsilon(fresh.evidence()))
     assert embeddings.CHUNK_ELSEWHERE < embeddings.CHUNK
 
 
-def test_another_model_behind_the_name_is_not_taken_for_the_first(
-    server: Server, tmp_path: Path
-) -> None:
+def test_another_model_behind_the_name_is_not_taken_for_the_first(server: Server, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first = measured(server, tmp_path / "a", cache=cache)
     server.models["two"] = lambda texts: of_letters([text[1:] for text in texts])
@@ -87,22 +83,16 @@ def test_another_model_behind_the_name_is_not_taken_for_the_first(
     (note,) = second.record["data"]["warnings"]
     assert note.startswith(f"another model answers to {server.name('two')} than on 20")
     fresh = measured(server, tmp_path / "c")
-    np.testing.assert_array_equal(
-        perturbation.epsilon(second.evidence()), perturbation.epsilon(fresh.evidence())
-    )
+    np.testing.assert_array_equal(perturbation.epsilon(second.evidence()), perturbation.epsilon(fresh.evidence()))
     server.models["two"] = of_odd_letters
     server.forget()
     back = measured(server, tmp_path / "d", cache=cache)
     assert len(server.texts()) == 2 * 16
     assert back.record["model"]["candidate_fingerprint"] == prints[0]
-    np.testing.assert_array_equal(
-        perturbation.epsilon(back.evidence()), perturbation.epsilon(first.evidence())
-    )
+    np.testing.assert_array_equal(perturbation.epsilon(back.evidence()), perturbation.epsilon(first.evidence()))
 
 
-def test_a_server_that_does_not_repeat_itself_is_said_to_hide_other_models(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_server_that_does_not_repeat_itself_is_said_to_hide_other_models(server: Server, tmp_path: Path) -> None:
     turns = iter(range(1000))
 
     def one_model_or_another(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -116,9 +106,7 @@ def test_a_server_that_does_not_repeat_itself_is_said_to_hide_other_models(
 
 
 @pytest.mark.parametrize("role", ["query", "document"])
-def test_what_is_put_before_a_text_decides_what_is_kept(
-    server: Server, tmp_path: Path, role: str
-) -> None:
+def test_what_is_put_before_a_text_decides_what_is_kept(server: Server, tmp_path: Path, role: str) -> None:
     for prefix in ("", "zzz ", "qqq "):
         options = {"prefixes": {role: prefix}}
         found = measured(server, tmp_path / "a", cache=tmp_path / "cache", **options)
@@ -127,9 +115,7 @@ def test_what_is_put_before_a_text_decides_what_is_kept(
         np.testing.assert_array_equal(*tops)
 
 
-def test_a_cache_is_shared_by_both_sides_and_by_requests_of_any_size(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_cache_is_shared_by_both_sides_and_by_requests_of_any_size(server: Server, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     measured(server, tmp_path / "a", cache=cache)
     server.forget()

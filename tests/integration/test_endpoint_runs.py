@@ -59,9 +59,7 @@ def ranked(run: Run, arm: str) -> list[list[str]]:
 
 def same_evidence(found: Run, wanted: Run, tolerance: float = 1e-5) -> None:
     one, other = found.evidence(), wanted.evidence()
-    np.testing.assert_allclose(
-        perturbation.epsilon(one), perturbation.epsilon(other), atol=tolerance
-    )
+    np.testing.assert_allclose(perturbation.epsilon(one), perturbation.epsilon(other), atol=tolerance)
     np.testing.assert_array_equal(perturbation.flips(one), perturbation.flips(other))
     for arm in ("reference", "candidate"):
         assert ranked(found, arm) == ranked(wanted, arm)
@@ -74,9 +72,7 @@ def test_the_same_model_on_a_server_changes_nothing(server: Server, tmp_path: Pa
     assert found.record["metrics"]["noise_floor"]["value"] == 0
 
 
-def test_a_quantized_model_on_a_server_drifts_as_it_does_here(
-    server: Server, here: Run, tmp_path: Path
-) -> None:
+def test_a_quantized_model_on_a_server_drifts_as_it_does_here(server: Server, here: Run, tmp_path: Path) -> None:
     found = run_servers("minilm", server.name("low"), tmp_path / "run")
     assert perturbation.epsilon(found.evidence()).min() > 1e-2
     same_evidence(found, here)
@@ -89,9 +85,7 @@ def test_both_models_may_be_on_servers(
     server: Server, here: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.forget()
-    found = run_servers(
-        server.name("full"), server.name("low"), tmp_path / "run", noise_floor=True, batch_size=3
-    )
+    found = run_servers(server.name("full"), server.name("low"), tmp_path / "run", noise_floor=True, batch_size=3)
     same_evidence(found, here)
     record = found.record
     assert record["metrics"]["noise_floor"]["value"] == 0
@@ -105,9 +99,7 @@ def test_both_models_may_be_on_servers(
     assert "device" not in record["settings"]
     # three requests to know each model; eight documents and three queries in threes, to both; and
     # once more, in fives, for the noise floor
-    assert sorted(len(request) for request in server.asked) == sorted(
-        [8, 5, 3] * 2 + [3, 3, 3, 2] * 2 + [5, 3, 3]
-    )
+    assert sorted(len(request) for request in server.asked) == sorted([8, 5, 3] * 2 + [3, 3, 3, 2] * 2 + [5, 3, 3])
     print_run(found)
     assert "bits per weight: not known, a server has the weights" in capsys.readouterr().out
     (point,) = law_runs([found])
@@ -120,9 +112,7 @@ def test_the_reference_may_be_on_a_server(server: Server, here: Run, tmp_path: P
     found = run_servers(server.name("low"), str(copy), tmp_path / "run")
     assert ranked(found, "candidate") == ranked(here, "reference")
     assert ranked(found, "reference") == ranked(here, "candidate")
-    np.testing.assert_allclose(
-        perturbation.epsilon(found.evidence()), perturbation.epsilon(here.evidence()), atol=1e-5
-    )
+    np.testing.assert_allclose(perturbation.epsilon(found.evidence()), perturbation.epsilon(here.evidence()), atol=1e-5)
     assert found.record["bits_per_weight"]["linear"] == 32
     assert found.record["model"]["candidate"]["format"] == "none"
     bare = makers.write_folder(tmp_path / "bare", weights)
@@ -157,9 +147,7 @@ def test_what_a_model_puts_before_a_text_a_server_gets_too(server: Server, tmp_p
     assert prefixes == {"query": "", "document": "text: "}
 
 
-def test_the_embeddings_of_a_model_here_are_shared_with_other_runs(
-    server: Server, tmp_path: Path
-) -> None:
+def test_the_embeddings_of_a_model_here_are_shared_with_other_runs(server: Server, tmp_path: Path) -> None:
     def kept() -> int:
         return len(list((tmp_path / "cache" / "embeddings").rglob("*.npy")))
 
@@ -193,9 +181,7 @@ def test_a_threshold_of_one_server_is_not_that_of_another(server: Server, tmp_pa
 def test_what_cannot_be_compared_is_refused(server: Server, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"both are openai:.*another model"):
         run_servers(server.name("full"), server.name("full"), tmp_path / "run")
-    quantized = makers.write_folder(
-        tmp_path / "gptq", makers.weights(), {"quant_method": "gptq", "bits": 4}
-    )
+    quantized = makers.write_folder(tmp_path / "gptq", makers.weights(), {"quant_method": "gptq", "bits": 4})
     server.forget()
     with pytest.raises(UnsupportedError, match=r"the reference .* is quantized itself \(gptq\)"):
         run_servers(str(quantized), server.name("full"), tmp_path / "run")

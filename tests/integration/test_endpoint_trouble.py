@@ -17,15 +17,7 @@ import pytest
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("tenacity", reason="tenacity is not installed")
 
-from embedding_server import (
-    Request,
-    Server,
-    answer_of,
-    in_base64,
-    of_letters,
-    of_odd_letters,
-    serving,
-)
+from embedding_server import Request, Server, answer_of, in_base64, of_letters, of_odd_letters, serving
 from endpoint_samples import AT_ONCE, many, run_servers
 
 from quantdrift import perturbation
@@ -170,9 +162,7 @@ def test_a_hostile_server_costs_little_time_and_memory(
     assert most < 200_000_000
 
 
-def test_of_what_a_server_lists_little_is_kept(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_what_a_server_lists_little_is_kept(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY", KEY.value)
     server.listed = [
         {"id": "two", "created": 1_800_000_000, "max_model_len": 512, "root": "org/two"},
@@ -212,9 +202,7 @@ def test_what_goes_wrong_for_a_while_leaves_no_trace(server: Server, tmp_path: P
     server.answer(None, hang_up, cut_short, rearranged, None, status(503))
     server.forget()
     found = measured(server, tmp_path / "b", batch_size=2, say=told.append, concurrency=1)
-    np.testing.assert_array_equal(
-        perturbation.epsilon(found.evidence()), perturbation.epsilon(wanted)
-    )
+    np.testing.assert_array_equal(perturbation.epsilon(found.evidence()), perturbation.epsilon(wanted))
     assert len(server.asked) == 2 * KNOWN + 2 * (2 + 4) + 6
     assert told == [f"{server.url} answered HTTP 429 (busy); next try in 30 s"]
 
@@ -227,9 +215,7 @@ def test_an_answer_that_takes_too_long_is_asked_for_again(server: Server, tmp_pa
     assert len(server.asked) == 2 * KNOWN + 4 + 1
     assert perturbation.epsilon(found.evidence()).any()
     server.always = slow
-    assert "broke off: no answer within 0.05 s (8 attempts)" in refused(
-        server, tmp_path / "b", timeout=0.05
-    )
+    assert "broke off: no answer within 0.05 s (8 attempts)" in refused(server, tmp_path / "b", timeout=0.05)
 
 
 @pytest.mark.parametrize(
@@ -265,8 +251,7 @@ def test_the_input_that_a_server_refuses_is_named(server: Server, tmp_path: Path
     assert "document 'd6' (46 characters: 'Trains to the coast depart from" in found
     assert found.endswith(": the server answered HTTP 400 (maximum context length is 5 tokens)")
     server.always = lambda request: request.reply(
-        200,
-        answer_of([[np.nan if "goat" in text.lower() else 1.0] for text in request.body["input"]]),
+        200, answer_of([[np.nan if "goat" in text.lower() else 1.0] for text in request.body["input"]])
     )
     found = refused(server, tmp_path / "run")
     assert "document 'd1' (40 characters: 'Goats and sheep" in found
@@ -290,9 +275,7 @@ def test_a_server_that_takes_few_inputs_gets_few(server: Server, tmp_path: Path)
     np.testing.assert_array_equal(perturbation.epsilon(again), perturbation.epsilon(wanted))
 
 
-def test_a_server_that_is_down_or_lacks_the_model_is_said_at_once(
-    server: Server, tmp_path: Path
-) -> None:
+def test_a_server_that_is_down_or_lacks_the_model_is_said_at_once(server: Server, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         down = f"openai:http://127.0.0.1:{free.getsockname()[1]}#m"
@@ -304,9 +287,7 @@ def test_a_server_that_is_down_or_lacks_the_model_is_said_at_once(
         run_servers(server.name("one"), f"openai:{server.url[:-1]}2#two", tmp_path / "run")
 
 
-def test_a_key_is_sent_and_left_nowhere(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_is_sent_and_left_nowhere(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
     measured(server, tmp_path / "a")
     assert not any("authorization" in headers for headers in server.headers)

@@ -149,9 +149,7 @@ def test_torchao_rounds_each_layer_to_its_width(held: str, tmp_path: Path) -> No
         assert type(model.classifier.weight) is nn.Parameter
 
 
-def test_onnxruntime_packs_each_node_with_its_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_onnxruntime_packs_each_node_with_its_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
     logging.getLogger().handlers.clear()  # the module sets one up when it is imported
@@ -162,9 +160,7 @@ def test_onnxruntime_packs_each_node_with_its_bits(
     run = model.forward
     # this exporter passes arguments by their position, and optimum gives it such a forward, too
     model.forward = lambda *given: run(**dict(zip(names, given, strict=True)))[0]
-    torch.onnx.export(
-        model, tuple(batch[name] for name in names), path, input_names=names, dynamo=False
-    )
+    torch.onnx.export(model, tuple(batch[name] for name in names), path, input_names=names, dynamo=False)
     monkeypatch.chdir(tmp_path)
     left = used("onnxruntime", tmp_path)
     plan, graph = left["nodes"], left["quantizer"].model.model.graph

@@ -143,10 +143,7 @@ def test_outputs_come_from_a_step_that_is_there() -> None:
     assert {
         name: EXPRESSION.fullmatch(output["value"])[1]  # type: ignore[index] # it matches
         for name, output in ACTION["outputs"].items()
-    } == {
-        "verdict": "steps.gate.outputs.verdict",
-        "exit-code": "steps.gate.outputs.exit-code",
-    }
+    } == {"verdict": "steps.gate.outputs.verdict", "exit-code": "steps.gate.outputs.exit-code"}
     assert ids == {"gate"}
 
 
@@ -165,10 +162,7 @@ def test_actions_of_others_have_a_version() -> None:
 
 def blocks_of(page: str) -> list[str]:
     """The indented blocks of a page."""
-    marked = [
-        line[4:] if line.startswith("    ") or not line.strip() else "\0"
-        for line in page.splitlines()
-    ]
+    marked = [line[4:] if line.startswith("    ") or not line.strip() else "\0" for line in page.splitlines()]
     text = "\n".join(marked)
     return [block.strip("\n") for block in re.split("\0", text) if block.strip()]
 
@@ -211,9 +205,7 @@ def test_without_python_it_says_what_to_do(tmp_path: Path) -> None:
     (tools / "bash").symlink_to(str(shutil.which("bash")))
     ran = run_step("Install quantdrift", tmp_path, {}, path=str(tools))
     assert ran.code == 2
-    assert ran.lines == [
-        "::error::There is no Python on PATH; give the input python, such as 3.12."
-    ]
+    assert ran.lines == ["::error::There is no Python on PATH; give the input python, such as 3.12."]
     # python3 will do
     ran = run_step("Install quantdrift", tmp_path, {}, path=str(tools), stubs={"python3": ""})
     assert ran.argv == ["-m", "pip", "install", "/actions/quantdrift[models]"]

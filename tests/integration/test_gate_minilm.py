@@ -47,9 +47,7 @@ def write_data(folder: Path, *, n: int = 210, more: Sequence[str] = ()) -> Path:
         rows = [json.dumps({"_id": f"{name[0]}{k}", "text": line}) for k, line in enumerate(lines)]
         (folder / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
     rows = [f"q{k}\tc{k}\t1\n" for k in range(n)]
-    (folder / "qrels" / "test.tsv").write_text(
-        "query-id\tcorpus-id\tscore\n" + "".join(rows), encoding="utf-8"
-    )
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows), encoding="utf-8")
     return folder
 
 
@@ -146,9 +144,7 @@ finally:
     heavy = {{"torch", "transformers", "sentence_transformers", "scipy.stats"}}
     assert not heavy & sys.modules.keys()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
     read = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (read["exit_code"], "")
     assert read["n_answers_changed"] == 0
@@ -161,14 +157,10 @@ CRANFIELD = Path(__file__).parents[2] / "../shared/data/retrieval/cranfield"
 
 @pytest.mark.skipif(not CRANFIELD.is_dir(), reason="the collection is not at ../shared/data")
 @pytest.mark.skipif(
-    os.environ.get("QUANTDRIFT_SLOW_TESTS") != "all",
-    reason="takes minutes; set QUANTDRIFT_SLOW_TESTS=all to run it",
+    os.environ.get("QUANTDRIFT_SLOW_TESTS") != "all", reason="takes minutes; set QUANTDRIFT_SLOW_TESTS=all to run it"
 )
 def test_groups_of_64_to_channels_is_caught_on_cranfield(
-    cli: CLI,
-    tmp_path: Path,
-    pytestconfig: pytest.Config,
-    monkeypatch: pytest.MonkeyPatch,
+    cli: CLI, tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = getattr(pytestconfig, "cache", None)
     if cache is not None:  # kept from one test run to the next

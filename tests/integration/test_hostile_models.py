@@ -199,9 +199,7 @@ def test_damaged_settings_are_named(form: str, folder: Path, content: str) -> No
     ],
     ids=str,
 )
-def test_settings_of_the_wrong_kind_end_in_one_line(
-    form: str, folder: Path, settings: dict[str, Any]
-) -> None:
+def test_settings_of_the_wrong_kind_end_in_one_line(form: str, folder: Path, settings: dict[str, Any]) -> None:
     change(folder / "config.json", **settings)
     with suppress(UnsupportedError):  # some are not looked at
         FORMS[form][0](folder)
@@ -253,10 +251,7 @@ def test_modules_are_classes_of_sentence_transformers(form: str, folder: Path, k
 @pytest.mark.parametrize("place", ["quantization_config", "text_config"])
 def test_hqq_is_read_by_no_library(form: str, folder: Path, place: str) -> None:
     said: dict[str, Any] = {"quant_method": "hqq"}
-    change(
-        folder / "config.json",
-        **{place: said if place[0] == "q" else {"quantization_config": said}},
-    )
+    change(folder / "config.json", **{place: said if place[0] == "q" else {"quantization_config": said}})
     refused(form, folder, "hqq|holds no packed layer|quantized already")
 
 

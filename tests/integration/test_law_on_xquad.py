@@ -85,8 +85,7 @@ def test_the_model_tells_contender_counts_apart(runs: dict[str, Run]) -> None:
     inside = [
         bucket.measured.low <= bucket.predicted <= bucket.measured.high
         for bucket in prediction.buckets
-        if bucket.measured.n >= 50
-        and None not in {bucket.predicted, bucket.measured.low, bucket.measured.high}
+        if bucket.measured.n >= 50 and None not in {bucket.predicted, bucket.measured.low, bucket.measured.high}
     ]
     assert len(inside) >= 5
     assert np.mean(inside) >= 0.7

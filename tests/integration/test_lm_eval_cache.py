@@ -44,9 +44,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for name in ("loglikelihood", "loglikelihood_rolling", "generate_until"):
         original = getattr(QuantizedPairLM.__mro__[1], name)
 
-        def counted(
-            self: Any, requests: Sequence[Any], *, _run: Any = original, **more: Any
-        ) -> Any:
+        def counted(self: Any, requests: Sequence[Any], *, _run: Any = original, **more: Any) -> Any:
             calls.append(len(requests))
             return _run(self, requests, **more)
 
@@ -66,9 +64,7 @@ def rows(results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_answers_are_filled_in_for_both_arms(
-    tasks: Path, model: str, tmp_path: Path, asked: list[int]
-) -> None:
+def test_answers_are_filled_in_for_both_arms(tasks: Path, model: str, tmp_path: Path, asked: list[int]) -> None:
     cache = tmp_path / "answers"
     plain = evaluate("quantdrift", tasks, KINDS, model_args=f"pretrained={model},scheme=W4")
     asked.clear()
@@ -81,9 +77,7 @@ def test_answers_are_filled_in_for_both_arms(
     assert first["results"]["tiny_texts"]["drift_change_loglikelihood,none"] != 0
 
 
-def test_the_next_scheme_needs_the_candidate_only(
-    tasks: Path, model: str, tmp_path: Path, asked: list[int]
-) -> None:
+def test_the_next_scheme_needs_the_candidate_only(tasks: Path, model: str, tmp_path: Path, asked: list[int]) -> None:
     cache = tmp_path / "answers"
     four = run(tasks, model, "W4", cache)
     asked.clear()
@@ -95,9 +89,7 @@ def test_the_next_scheme_needs_the_candidate_only(
     assert rows(two) == rows(plain)
 
 
-def test_a_part_that_is_kept_is_completed(
-    tasks: Path, model: str, tmp_path: Path, asked: list[int]
-) -> None:
+def test_a_part_that_is_kept_is_completed(tasks: Path, model: str, tmp_path: Path, asked: list[int]) -> None:
     cache = tmp_path / "answers"
     run(tasks, model, "W4", cache, limit=3)
     asked.clear()
@@ -107,9 +99,7 @@ def test_a_part_that_is_kept_is_completed(
     assert [len(samples) for samples in whole["samples"].values()] == [N, N, 2 * N]
 
 
-def test_a_stock_run_and_a_pair_share_a_file_but_no_answer(
-    tasks: Path, model: str, tmp_path: Path
-) -> None:
+def test_a_stock_run_and_a_pair_share_a_file_but_no_answer(tasks: Path, model: str, tmp_path: Path) -> None:
     cache = str(tmp_path / "answers")
     stock = evaluate("hf", tasks, KINDS, model_args=f"pretrained={model}", use_cache=cache)
     paired = run(tasks, model, "W2", tmp_path / "answers")
@@ -117,15 +107,10 @@ def test_a_stock_run_and_a_pair_share_a_file_but_no_answer(
     assert rows(paired) == rows(alone)
     again = evaluate("hf", tasks, KINDS, model_args=f"pretrained={model}", use_cache=cache)
     assert rows(again) == rows(stock)
-    assert (
-        rows(stock)["tiny_questions"]["acc,none"]
-        == (rows(paired)["tiny_questions"]["drift_reference_acc,none"])
-    )
+    assert rows(stock)["tiny_questions"]["acc,none"] == (rows(paired)["tiny_questions"]["drift_reference_acc,none"])
 
 
-def test_other_weights_under_the_same_name_are_asked_anew(
-    tasks: Path, tmp_path: Path, asked: list[int]
-) -> None:
+def test_other_weights_under_the_same_name_are_asked_anew(tasks: Path, tmp_path: Path, asked: list[int]) -> None:
     first = save_model(tmp_path / "model", seed=1)
     run(tasks, first, "W4", tmp_path / "answers")
     asked.clear()

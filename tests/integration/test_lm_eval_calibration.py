@@ -51,9 +51,7 @@ def record(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "adaround"])
-def test_prompts_are_what_it_is_calibrated_on(
-    method: str, tasks: Path, model: str, tmp_path: Path
-) -> None:
+def test_prompts_are_what_it_is_calibrated_on(method: str, tasks: Path, model: str, tmp_path: Path) -> None:
     results = run(tasks, tmp_path / "a", ["questions", "texts"], model, f"W3-{method}")
     told = record(tmp_path / "a")["quantization"]
     assert told["calibration"]["source"] == "prompts of the tasks"
@@ -64,9 +62,7 @@ def test_prompts_are_what_it_is_calibrated_on(
     assert results["results"]["tiny_texts"][key] != rounded["results"]["tiny_texts"][key]
 
 
-def test_the_draw_is_the_same_every_time_and_layers_are_kept(
-    tasks: Path, model: str, tmp_path: Path
-) -> None:
+def test_the_draw_is_the_same_every_time_and_layers_are_kept(tasks: Path, model: str, tmp_path: Path) -> None:
     names = ["questions", "sums"]
     first = run(tasks, tmp_path / "a", names, model, "W3-gptq+calib=5")
     again = run(tasks, tmp_path / "b", list(reversed(names)), model, "W3-gptq+calib=5")
@@ -99,9 +95,7 @@ def test_tasks_without_prompts_are_refused_with_the_way_out(tasks: Path, model: 
         evaluate("quantdrift", tasks, ["texts"], model_args=f"pretrained={model},scheme=W3-gptq")
 
 
-def test_the_batch_size_is_found_once_for_both_arms(
-    tasks: Path, model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_batch_size_is_found_once_for_both_arms(tasks: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     original = QuantizedPairLM.__mro__[1]._detect_batch_size
 
@@ -112,9 +106,7 @@ def test_the_batch_size_is_found_once_for_both_arms(
     monkeypatch.setattr(QuantizedPairLM.__mro__[1], "_detect_batch_size", detect)
     arguments = {"pretrained": model, "scheme": "W4"}
     kinds = ["questions", "texts", "sums"]
-    results = evaluate(
-        "quantdrift", tasks, kinds, model_args=arguments, batch_size="auto", max_batch_size=8
-    )
+    results = evaluate("quantdrift", tasks, kinds, model_args=arguments, batch_size="auto", max_batch_size=8)
     assert found == [8, 8, 8]  # one for every kind of request
     assert results["results"]["tiny_questions"]["drift_flip_at_1,none"] >= 0
 

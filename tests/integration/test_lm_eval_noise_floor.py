@@ -34,9 +34,7 @@ def one_thread() -> Iterator[None]:
 def lm(tmp_path_factory: pytest.TempPathFactory) -> QuantizedPairLM:
     folder = save_model(tmp_path_factory.mktemp("model"))
     evidence = tmp_path_factory.mktemp("evidence")
-    return QuantizedPairLM(
-        folder, "W4-rtn", device="cpu", batch_size=4, noise_floor=True, evidence=str(evidence)
-    )
+    return QuantizedPairLM(folder, "W4-rtn", device="cpu", batch_size=4, noise_floor=True, evidence=str(evidence))
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +71,7 @@ def results(lm: QuantizedPairLM, tasks: Path, told: list[str]) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("name", SAMPLED)
-def test_drawn_answers_have_no_noise_floor_and_the_reason_is_told(
-    name: str, results: dict[str, Any]
-) -> None:
+def test_drawn_answers_have_no_noise_floor_and_the_reason_is_told(name: str, results: dict[str, Any]) -> None:
     told = results["quantdrift"]["tasks"][f"tiny_{name}"]["first"]
     assert told["drift_noise_floor"] is None
     assert "drift_noise_floor_low" not in told
@@ -87,9 +83,7 @@ def test_drawn_answers_have_no_noise_floor_and_the_reason_is_told(
 
 
 @pytest.mark.parametrize(("task", "filter_name"), [("sums", "first"), ("questions", "none")])
-def test_tasks_beside_them_keep_theirs(
-    task: str, filter_name: str, results: dict[str, Any]
-) -> None:
+def test_tasks_beside_them_keep_theirs(task: str, filter_name: str, results: dict[str, Any]) -> None:
     told = results["quantdrift"]["tasks"][f"tiny_{task}"][filter_name]
     assert told["drift_noise_floor"] == 0.0
     assert "no_noise_floor" not in told
@@ -113,9 +107,7 @@ def test_a_group_with_drawn_answers_has_no_noise_floor_either(results: dict[str,
     assert "drift_flip_at_1,first" in row
 
 
-def test_the_run_folder_says_that_none_was_measured(
-    lm: QuantizedPairLM, results: dict[str, Any]
-) -> None:
+def test_the_run_folder_says_that_none_was_measured(lm: QuantizedPairLM, results: dict[str, Any]) -> None:
     assert lm.evidence is not None
     records = {run.path.name: run.record for run in find_runs([lm.evidence])}
     assert records["tiny_sums"]["metrics"]["noise_floor"]["value"] == 0.0

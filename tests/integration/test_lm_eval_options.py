@@ -60,11 +60,7 @@ def tasks(lm: QuantizedPairLM, tmp_path_factory: pytest.TempPathFactory) -> Path
     _add(folder, sums, "own", "as_words", letters="mean", right="mean", both="!function own.share")
     _add(folder, sums, "broken", "breaks", right="mean")
     drawn = {**sums, "task": "tiny_drawn", "repeats": 3}
-    drawn["generation_kwargs"] = {
-        **sums["generation_kwargs"],
-        "do_sample": True,
-        "temperature": 1.0,
-    }
+    drawn["generation_kwargs"] = {**sums["generation_kwargs"], "do_sample": True, "temperature": 1.0}
     drawn["filter_list"] = [{"name": "all", "filter": [{"function": "take_first_k", "k": 3}]}]
     del drawn["metric_list"]
     _add(folder, drawn, "drawn", "first_letter", right="mean")
@@ -77,9 +73,7 @@ def _add(folder: Path, task: dict[str, Any], name: str, function: str, **metrics
     text = yaml.safe_dump({**own, "task": f"tiny_{name}"})
     text += f"process_results: !function own.{function}\nmetric_list:\n"
     for metric, aggregation in metrics.items():
-        text += (
-            f"  - metric: {metric}\n    aggregation: {aggregation}\n    higher_is_better: true\n"
-        )
+        text += f"  - metric: {metric}\n    aggregation: {aggregation}\n    higher_is_better: true\n"
     (folder / f"{name}.yaml").write_text(text)
 
 
@@ -110,18 +104,12 @@ def test_documents_that_are_asked_for_by_number(lm: QuantizedPairLM, tasks: Path
     results = evaluate(lm, tasks, ["questions"], samples={"tiny_questions": [2, 5, 7]})
     assert [one["doc_id"] for one in results["samples"]["tiny_questions"]] == [2, 5, 7]
     whole = evaluate(lm, tasks, ["questions"])
-    part = [
-        one["drift_flip_at_1"]
-        for one in whole["samples"]["tiny_questions"]
-        if one["doc_id"] in {2, 5, 7}
-    ]
+    part = [one["drift_flip_at_1"] for one in whole["samples"]["tiny_questions"] if one["doc_id"] in {2, 5, 7}]
     assert [one["drift_flip_at_1"] for one in results["samples"]["tiny_questions"]] == part
     assert results["quantdrift"]["tasks"]["tiny_questions"]["none"]["drift_n_inputs"] == 3
 
 
-def test_without_samples_and_standard_errors_the_drift_is_there(
-    lm: QuantizedPairLM, tasks: Path
-) -> None:
+def test_without_samples_and_standard_errors_the_drift_is_there(lm: QuantizedPairLM, tasks: Path) -> None:
     results = evaluate(lm, tasks, ["questions"], log_samples=False, bootstrap_iters=0)
     assert "samples" not in results
     rows = results["results"]["tiny_questions"]
@@ -151,9 +139,7 @@ def test_a_task_whose_drift_cannot_be_had_keeps_its_results(
 
 def test_examples_and_a_chat_template(lm: QuantizedPairLM, tasks: Path) -> None:
     lm.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}|{% endfor %}"
-    results = evaluate(
-        lm, tasks, ["questions"], num_fewshot=2, apply_chat_template=True, fewshot_as_multiturn=True
-    )
+    results = evaluate(lm, tasks, ["questions"], num_fewshot=2, apply_chat_template=True, fewshot_as_multiturn=True)
     sample = results["samples"]["tiny_questions"][0]
     assert sample["arguments"][0][0].count("|") == 5  # two examples, and the question
     assert 0 <= results["results"]["tiny_questions"]["drift_flip_at_1,none"] <= 1

@@ -53,12 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def paired(model: str, tasks: Path, folder: Path) -> dict[str, Any]:
-    arguments = {
-        "pretrained": model,
-        "scheme": SCHEME,
-        "evidence": str(folder),
-        "noise_floor": True,
-    }
+    arguments = {"pretrained": model, "scheme": SCHEME, "evidence": str(folder), "noise_floor": True}
     return evaluate("quantdrift", tasks, ALL, model_args=arguments)
 
 
@@ -101,9 +96,7 @@ def test_the_reference_is_scored_as_a_stock_run_scores_it(
 ) -> None:
     rows, stock = paired["results"][f"tiny_{kind}"], stock_rows(reference, f"tiny_{kind}")
     found = {
-        key.removeprefix("drift_reference_"): value
-        for key, value in rows.items()
-        if key.startswith("drift_reference_")
+        key.removeprefix("drift_reference_"): value for key, value in rows.items() if key.startswith("drift_reference_")
     }
     assert found == {key: value for key, value in stock.items() if "," in key}
 
@@ -116,11 +109,7 @@ def test_a_stock_run_is_clean(reference: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("kind", "name"), filters())
 def test_the_drift_is_that_of_two_single_runs(
-    kind: str,
-    name: str,
-    paired: dict[str, Any],
-    reference: dict[str, Any],
-    candidate: dict[str, Any],
+    kind: str, name: str, paired: dict[str, Any], reference: dict[str, Any], candidate: dict[str, Any]
 ) -> None:
     task = f"tiny_{kind}"
     joined = pair_samples(reference["samples"][task], candidate["samples"][task], task=task)
@@ -152,11 +141,7 @@ def test_flips_follow_from_the_log_likelihoods(
 
 
 def test_every_kind_has_answers_that_change_for_better_and_worse(paired: dict[str, Any]) -> None:
-    for task, metric in (
-        ("questions", "acc,none"),
-        ("last_word", "acc,none"),
-        ("sums", "exact_match,first"),
-    ):
+    for task, metric in (("questions", "acc,none"), ("last_word", "acc,none"), ("sums", "exact_match,first")):
         rows = paired["results"][f"tiny_{task}"]
         name, _, filter_name = metric.partition(",")
         lost = rows[f"drift_right_to_wrong_{metric}"]
@@ -177,18 +162,14 @@ def test_groups_weigh_tasks_as_their_own_metrics_and_pool_documents(paired: dict
         assert group[f"{name},none"] == pytest.approx((values * sizes).sum() / sizes.sum())
         pooled = ((sizes - 1) * errors**2 * sizes).sum() / (sizes.sum() - len(sizes))
         assert group[f"{name}_stderr,none"] == pytest.approx(np.sqrt(pooled / sizes.sum()))
-    assert (
-        "drift_right_to_wrong_acc_norm,none" not in group
-    )  # the group does not aggregate acc_norm
+    assert "drift_right_to_wrong_acc_norm,none" not in group  # the group does not aggregate acc_norm
     told = paired["quantdrift"]["groups"]["tiny_group"]["none"]
     assert told["drift_flip_at_1"] == pytest.approx(group["drift_flip_at_1,none"])
     assert told["drift_separation_median"] == group["drift_separation_median,none"]
     assert told["drift_n_inputs"] == sizes.sum()
 
 
-def test_samples_say_what_the_reference_answered(
-    paired: dict[str, Any], reference: dict[str, Any]
-) -> None:
+def test_samples_say_what_the_reference_answered(paired: dict[str, Any], reference: dict[str, Any]) -> None:
     stock = {one["doc_id"]: one for one in reference["samples"]["tiny_questions"]}
     for own in paired["samples"]["tiny_questions"]:
         other = stock[own["doc_id"]]
@@ -224,9 +205,7 @@ def test_the_noise_floor_is_measured_where_asked_for(paired: dict[str, Any]) -> 
     assert paired["quantdrift"]["seconds"]["noise floor"] > 0
 
 
-def test_what_was_made_is_told_and_the_weights_come_back(
-    model: str, paired: dict[str, Any]
-) -> None:
+def test_what_was_made_is_told_and_the_weights_come_back(model: str, paired: dict[str, Any]) -> None:
     told = paired["quantdrift"]
     assert told["spec"] == f"{model}@W4-g128-rtn+head=lm_head"
     assert told["bits_per_weight"]["linear"] == 4.0

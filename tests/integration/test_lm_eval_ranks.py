@@ -54,9 +54,7 @@ def test_two_ranks_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.Monke
     ran = lm_eval_command("script.py", cwd=tmp_path, first=launch, ACCELERATE_USE_CPU="true")
     assert ran.returncode == 0, ran.stderr[-4000:]
     two, again = (json.loads((tmp_path / f"results{n}.json").read_text()) for n in range(2))
-    one = evaluate(
-        "quantdrift", tmp_path / "tasks", KINDS, model_args=f"pretrained=model,scheme={SCHEME}"
-    )
+    one = evaluate("quantdrift", tmp_path / "tasks", KINDS, model_args=f"pretrained=model,scheme={SCHEME}")
     for task, row in one["results"].items():
         for name, value in row.items():
             if isinstance(value, float) and "perplexity_stderr" not in name:  # it draws by position

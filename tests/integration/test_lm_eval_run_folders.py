@@ -58,11 +58,7 @@ def test_a_task_called_as_another_s_filter_has_a_folder_of_its_own(
     models: list[str], tasks: Path, tmp_path: Path
 ) -> None:
     runs = evaluated(models[0], tasks, ["sums", "sums-first"], tmp_path)
-    assert data_of(tmp_path) == [
-        ("tiny_sums", "first"),
-        ("tiny_sums", "start"),
-        ("tiny_sums-first", "start"),
-    ]
+    assert data_of(tmp_path) == [("tiny_sums", "first"), ("tiny_sums", "start"), ("tiny_sums-first", "start")]
     assert runs["tiny_sums"]["first"] != runs["tiny_sums-first"]["start"]
 
 

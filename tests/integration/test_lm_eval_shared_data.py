@@ -30,8 +30,7 @@ LIMIT = 60
 pytestmark = [
     pytest.mark.skipif(not LM.exists(), reason=f"{LM} is not here"),
     pytest.mark.skipif(
-        "QUANTDRIFT_SLOW_TESTS" not in os.environ,
-        reason="takes a minute; set QUANTDRIFT_SLOW_TESTS=1 to run it",
+        "QUANTDRIFT_SLOW_TESTS" not in os.environ, reason="takes a minute; set QUANTDRIFT_SLOW_TESTS=1 to run it"
     ),
 ]
 
@@ -66,10 +65,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "blimp.yaml").write_text(yaml.safe_dump(group))
     labels = (LM / "piqa" / "valid-labels.lst").read_text().split()
     lines = (LM / "piqa" / "valid.jsonl").read_text().splitlines()
-    joined = [
-        json.dumps({**json.loads(line), "label": int(label)})
-        for line, label in zip(lines, labels, strict=True)
-    ]
+    joined = [json.dumps({**json.loads(line), "label": int(label)}) for line, label in zip(lines, labels, strict=True)]
     (folder / "piqa.jsonl").write_text("\n".join(joined))
     own = {
         "output_type": "multiple_choice",
@@ -103,10 +99,7 @@ def _write(folder: Path, name: str, task: dict[str, Any], file: Path) -> None:
     task |= {
         "task": f"tiny_{name}",
         "dataset_path": "json",
-        "dataset_kwargs": {
-            "data_files": {"validation": str(file)},
-            "cache_dir": str(folder / "cache"),
-        },
+        "dataset_kwargs": {"data_files": {"validation": str(file)}, "cache_dir": str(folder / "cache")},
         "validation_split": "validation",
     }
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(task))

@@ -221,15 +221,10 @@ def test_scores_are_those_of_weights_rounded_by_hand(scheme: str, runs: dict[str
             groups = weight.reshape(len(weight), -1, 128)
             scale = np.abs(groups).max(axis=2, keepdims=True) / levels
             weight[:] = (np.round(groups / scale) * scale).reshape(weight.shape)
-    candidate = (
-        embedded(queries),
-        reference[1] if scheme.endswith("+query") else embedded(documents),
-    )
+    candidate = (embedded(queries), reference[1] if scheme.endswith("+query") else embedded(documents))
     scores_r, scores_c = reference[0] @ reference[1].T, candidate[0] @ candidate[1].T
     evidence: Evidence = runs[scheme].evidence()
-    np.testing.assert_allclose(
-        perturbation.epsilon(evidence), np.abs(scores_c - scores_r).max(axis=1), atol=2e-6
-    )
+    np.testing.assert_allclose(perturbation.epsilon(evidence), np.abs(scores_c - scores_r).max(axis=1), atol=2e-6)
     for top, scores in ((evidence.reference_top, scores_r), (evidence.candidate_top, scores_c)):
         positions = np.array([int(name[1:]) for name in evidence.item_ids])[top.items]
         wanted = np.take_along_axis(scores_r, positions, axis=1)

@@ -51,9 +51,7 @@ def pair_of(folder: Path, scheme: str) -> Any:
     return mteb.get_model(f"quantdrift:{folder}@{scheme}")
 
 
-def test_a_search_chooses_widths_and_leaves_out_what_it_chose_them_on(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_a_search_chooses_widths_and_leaves_out_what_it_chose_them_on(folder: Path, tmp_path: Path) -> None:
     pair = pair_of(folder, "W3.5-g16+gap")
     found = figures(pair, search(), cache=mteb.ResultCache(tmp_path / "out"))
     assert found["drift_n_inputs"] == 12
@@ -81,9 +79,7 @@ def test_what_a_task_gives_does_not_depend_on_the_task_before(folder: Path) -> N
         (lambda: search(shortlist=5), "Tiny0 is no search over embeddings of this model"),
     ],
 )
-def test_without_a_search_over_embeddings_it_says_what_to_do(
-    task: Any, said: str, folder: Path
-) -> None:
+def test_without_a_search_over_embeddings_it_says_what_to_do(task: Any, said: str, folder: Path) -> None:
     with pytest.raises(UnsupportedError, match=f"{said}. Choose widths with quantdrift allocate"):
         scores(pair_of(folder, "W3.5-g16+gap"), task())
 

@@ -104,9 +104,7 @@ def cosines(model: Model, ones: list[str], others: list[str]) -> list[NDArray[np
         return [reference, of_one_arm()]
 
 
-def assert_drift(
-    found: Mapping[str, Any], arms: list[NDArray[np.float64]], gold: list[int]
-) -> None:
+def assert_drift(found: Mapping[str, Any], arms: list[NDArray[np.float64]], gold: list[int]) -> None:
     first = [scores.argmax(axis=1) for scores in arms]
     right = [chosen == np.array(gold) for chosen in first]
     ranked = np.sort(arms[0], axis=1)
@@ -126,9 +124,7 @@ def assert_drift(
     assert "drift_accuracy" not in found
 
 
-def test_the_drift_is_that_of_the_search_and_mtebs_own_keys_are_untouched(
-    model: Model, tmp_path: Path
-) -> None:
+def test_the_drift_is_that_of_the_search_and_mtebs_own_keys_are_untouched(model: Model, tmp_path: Path) -> None:
     (found,) = scores(model.pair, plain(), cache=mteb.ResultCache(tmp_path))["test"]
     assert_drift(found, cosines(model, ONES, OTHERS), list(range(50)))
     with quantized(model.stock, SCHEME):
@@ -143,10 +139,7 @@ def test_the_drift_is_that_of_the_search_and_mtebs_own_keys_are_untouched(
 
 
 def test_languages_side_by_side_are_searched_pair_by_pair(model: Model) -> None:
-    languages = {
-        "eng_Latn-fra_Latn": ["eng-Latn", "fra-Latn"],
-        "fra_Latn-deu_Latn": ["fra-Latn", "deu-Latn"],
-    }
+    languages = {"eng_Latn-fra_Latn": ["eng-Latn", "fra-Latn"], "fra_Latn-deu_Latn": ["fra-Latn", "deu-Latn"]}
     columns = {"deu_Latn": THIRD, "eng_Latn": ONES, "fra_Latn": OTHERS}
     data = DatasetDict(test=Dataset.from_dict(columns))
     task = make(data, languages=languages, parallel_subsets=True)
@@ -185,10 +178,7 @@ def test_a_similarity_of_the_models_own_leaves_the_evaluation_as_it_is(
     own = model.pair.base.similarity
     monkeypatch.setattr(model.pair.base, "similarity", lambda a, b: own(a, b) ** 3)
     (found,) = scores(model.pair, plain())["test"]
-    assert {key for key in found if key.startswith("drift_")} == {
-        "drift_spec",
-        "drift_reference_main_score",
-    }
+    assert {key for key in found if key.startswith("drift_")} == {"drift_spec", "drift_reference_main_score"}
     assert "no drift is measured on TinyBitext test/default" in capsys.readouterr().err
 
 

@@ -63,9 +63,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
     return samples
 
 
-def test_a_search_is_calibrated_on_its_corpus(
-    folders: dict[str, Path], prepared: list[Sample], tmp_path: Path
-) -> None:
+def test_a_search_is_calibrated_on_its_corpus(folders: dict[str, Path], prepared: list[Sample], tmp_path: Path) -> None:
     """Both arms equal stock runs; the candidate's weights are made by hand from its documents."""
     cache = mteb.ResultCache(tmp_path)
     pair = mteb.get_model(f"quantdrift:{folders['encoder']}@{SCHEME}")
@@ -188,9 +186,7 @@ def test_texts_of_a_file_are_calibrated_on(
         "other": lambda: other_task("MockSTSTask"),
     }
     scores(pair, tasks[kind]())
-    assert {(sample.record["source"], sample.record["n_inputs"]) for sample in prepared} == {
-        (str(file), 12)
-    }
+    assert {(sample.record["source"], sample.record["n_inputs"]) for sample in prepared} == {(str(file), 12)}
 
 
 @pytest.mark.parametrize(
@@ -208,9 +204,7 @@ def test_what_cannot_be_calibrated_on_is_refused_with_the_name(
         mteb.get_model_meta(f"quantdrift:{folders['encoder']}@W3-adaround+{setting}")
 
 
-def test_a_model_that_is_quantized_already_is_refused_with_the_name(
-    folders: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_model_that_is_quantized_already_is_refused_with_the_name(folders: dict[str, Path], tmp_path: Path) -> None:
     saved, packed = (shutil.copytree(folders["encoder"], tmp_path / name) for name in ("g1", "g2"))
     (saved / "scheme.json").write_text('{"format": "quantdrift-candidate"}')
     config = json.loads((packed / "config.json").read_text())

@@ -15,11 +15,7 @@ pytest.importorskip("mteb")
 import mteb
 from datasets import Dataset, DatasetDict
 from mteb._create_dataloaders import _create_dataloader_from_texts
-from mteb.abstasks import (
-    AbsTaskClassification,
-    AbsTaskMultilabelClassification,
-    AbsTaskRegression,
-)
+from mteb.abstasks import AbsTaskClassification, AbsTaskMultilabelClassification, AbsTaskRegression
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb_samples import (
     QUIET,
@@ -103,11 +99,7 @@ def make(
 
     def load_data(self: Any, *_: Any, **__: Any) -> None:
         given = THREE if data is None else data
-        self.dataset = (
-            {name: as_splits(part) for name, part in given.items()}
-            if languages
-            else as_splits(given)
-        )
+        self.dataset = {name: as_splits(part) for name, part in given.items()} if languages else as_splits(given)
         self.data_loaded = True
 
     body = {"metadata": metadata, "load_data": load_data, "n_experiments": 3, **attributes}
@@ -139,11 +131,7 @@ class ByHand:
 
 
 def by_hand(
-    model: Model,
-    train: Mapping[str, list[Any]],
-    rows: list[int],
-    tests: list[str],
-    scheme: str = SCHEME,
+    model: Model, train: Mapping[str, list[Any]], rows: list[int], tests: list[str], scheme: str = SCHEME
 ) -> ByHand:
     """Fit on the reference's embeddings, and read the tests of both arms."""
     training = embed(model.stock, [train["text"][row] for row in rows])
@@ -171,9 +159,7 @@ def test_mtebs_own_keys_are_untouched(model: Model) -> None:
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
-def test_the_drift_is_what_one_frozen_probe_finds(
-    n_classes: int, model: Model, tmp_path: Path
-) -> None:
+def test_the_drift_is_what_one_frozen_probe_finds(n_classes: int, model: Model, tmp_path: Path) -> None:
     data = {"train": labelled(90, 100, n_classes), "test": labelled(70, 300, n_classes)}
     task = make(data)
     (found,) = scores(model.pair, task, cache=mteb.ResultCache(tmp_path))["test"]
@@ -188,11 +174,7 @@ def test_the_drift_is_what_one_frozen_probe_finds(
     assert found["drift_flip_at_1"] == pytest.approx(flips.mean())
     assert found["drift_reference_accuracy"] == pytest.approx(np.mean(expected.reference == labels))
     assert found["drift_accuracy"] == pytest.approx(np.mean(expected.candidate == labels))
-    gaps = (
-        np.abs(expected.decisions)
-        if n_classes == 2
-        else np.diff(np.sort(expected.decisions, axis=1))[:, -1]
-    )
+    gaps = np.abs(expected.decisions) if n_classes == 2 else np.diff(np.sort(expected.decisions, axis=1))[:, -1]
     assert found["drift_gap_median"] == pytest.approx(np.median(gaps), rel=1e-3)
     assert found["drift_noise_floor"] is None
     # input by input, from the evidence beside the result
@@ -233,10 +215,7 @@ def test_in_cross_validation_every_fold_has_a_probe_that_did_not_see_it(model: M
 
 
 def test_each_subset_has_a_probe_of_its_own(model: Model, tmp_path: Path) -> None:
-    parts = {
-        "eng": THREE,
-        "fra": {"train": labelled(60, 900), "test": labelled(30, 1500)},
-    }
+    parts = {"eng": THREE, "fra": {"train": labelled(60, 900), "test": labelled(30, 1500)}}
     languages = {"eng": ["eng-Latn"], "fra": ["fra-Latn"]}
     cache = mteb.ResultCache(tmp_path)
     found = scores(model.pair, make(parts, languages=languages), cache=cache)["test"]
@@ -254,9 +233,7 @@ def test_a_label_that_training_never_showed_is_never_right(model: Model) -> None
     (found,) = scores(model.pair, make({"train": THREE["train"], "test": test}))["test"]
     rows = drawn(make(), THREE["train"])
     expected = by_hand(model, THREE["train"], rows, test["text"])
-    assert found["drift_accuracy"] == pytest.approx(
-        np.mean(expected.candidate == np.array(test["label"]))
-    )
+    assert found["drift_accuracy"] == pytest.approx(np.mean(expected.candidate == np.array(test["label"])))
 
 
 def test_nothing_is_embedded_twice(model: Model, folder: Path) -> None:
@@ -292,9 +269,7 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("base", "data"), [(AbsTaskMultilabelClassification, MANY), (AbsTaskRegression, VALUES)]
-)
+@pytest.mark.parametrize(("base", "data"), [(AbsTaskMultilabelClassification, MANY), (AbsTaskRegression, VALUES)])
 def test_several_labels_an_input_or_none_have_no_first_class(
     base: Any, data: Data, model: Model, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -335,9 +310,7 @@ def test_the_task_object_is_as_it_was_afterwards(model: Model) -> None:
     assert not [key for key in again if key.startswith("drift_")]
 
 
-def test_the_line_at_the_end_tells_of_classes(
-    model: Model, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_line_at_the_end_tells_of_classes(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     loud = {"batch_size": 8, "show_progress_bar": True}
     (found,) = scores(model.pair, make(), encode_kwargs=loud)["test"]
     lines = capsys.readouterr().err.splitlines()

@@ -88,9 +88,7 @@ def test_the_main_command_ends_with_a_line_that_says_what_happened(
     assert "Traceback" not in finished[1]
 
 
-def test_the_result_holds_mtebs_own_keys_and_the_drift(
-    entry: Mapping[str, Any], tmp_path: Path
-) -> None:
+def test_the_result_holds_mtebs_own_keys_and_the_drift(entry: Mapping[str, Any], tmp_path: Path) -> None:
     task = retrieval_task("TinyKeys", {"default": {"test": split_data(3, 5)}})
     own = set(scores(stock(save_encoder(tmp_path)), task)["test"][0])
     assert own == {key for key in entry if not key.startswith("drift_")}
@@ -122,9 +120,7 @@ def test_the_numbers_follow_from_the_stored_evidence(entry: Mapping[str, Any], r
     assert run.record["data"]["revision"].startswith("cpython-")
 
 
-def test_mteb_reads_its_files_back(
-    finished: tuple[Path, str], result_file: Path, entry: Mapping[str, Any]
-) -> None:
+def test_mteb_reads_its_files_back(finished: tuple[Path, str], result_file: Path, entry: Mapping[str, Any]) -> None:
     result = TaskResult.from_disk(result_file)
     assert result.scores["test"][0]["drift_flip_at_1"] == entry["drift_flip_at_1"]
     assert result.get_score() == entry["ndcg_at_10"]
@@ -197,9 +193,7 @@ def assert_one_line(code: int, out: str, err: str, parts: Sequence[str]) -> None
 
 
 @pytest.mark.parametrize("spec", REFUSED)
-def test_what_cannot_be_paired_is_refused_in_one_line(
-    spec: str, refusals: Mapping[str, tuple[int, str, str]]
-) -> None:
+def test_what_cannot_be_paired_is_refused_in_one_line(spec: str, refusals: Mapping[str, tuple[int, str, str]]) -> None:
     assert_one_line(*refusals[spec], REFUSED[spec])
 
 
@@ -216,9 +210,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_fallback_needs_no_hook(tiny: Path, tmp_path: Path) -> None:
     spec = f"quantdrift:{tiny}@W3-rtn+query"
     command = ("mteb", "run", "--model", spec, "-t", TASK, "--output-folder", "OUT")
-    code, _, err = finish(
-        start(tmp_path, "quantdrift", *command, QUANTDRIFT_HOOK="0", OMP_NUM_THREADS="1")
-    )
+    code, _, err = finish(start(tmp_path, "quantdrift", *command, QUANTDRIFT_HOOK="0", OMP_NUM_THREADS="1"))
     assert code == 0, err
     (path,) = tmp_path.glob(f"OUT/results/*/*/{TASK}.json")
     found = json.loads(path.read_text())["scores"]["test"][0]

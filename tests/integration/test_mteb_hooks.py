@@ -64,9 +64,7 @@ def test_changing_twice_changes_nothing(name: str) -> None:
     assert getattr(module, attribute) == before
 
 
-def test_a_stock_model_is_evaluated_as_without_us(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stock_model_is_evaluated_as_without_us(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_us = scores(stock(folder), task())
     module = sys.modules["mteb.evaluate"]
     monkeypatch.setattr(module, "_evaluate_task", module._evaluate_task.__wrapped__)

@@ -13,12 +13,7 @@ pytest.importorskip("mteb")
 
 import mteb
 import torch
-from mteb.models import (
-    CrossEncoderWrapper,
-    MultiVectorWrapper,
-    SentenceTransformerEncoderWrapper,
-    SparseEncoderWrapper,
-)
+from mteb.models import CrossEncoderWrapper, MultiVectorWrapper, SentenceTransformerEncoderWrapper, SparseEncoderWrapper
 from mteb.models.model_implementations import MODEL_REGISTRY
 from mteb.models.model_meta import ModelMeta
 from mteb_samples import (
@@ -64,10 +59,7 @@ def figures(model: Any) -> dict[str, Any]:
 def test_a_folder_is_named_after_itself_and_its_files(folder: Path, home: Path) -> None:
     copied = home / "my@model"
     shutil.copytree(folder, copied)
-    metas = [
-        mteb.get_model_meta(f"quantdrift:{path}@W4-rtn")
-        for path in ("./my@model", copied, "my@model/", folder)
-    ]
+    metas = [mteb.get_model_meta(f"quantdrift:{path}@W4-rtn") for path in ("./my@model", copied, "my@model/", folder)]
     assert [meta.name for meta in metas] == [
         *["quantdrift/local__my@model@W4-g128-rtn"] * 3,
         "quantdrift/local__encoder@W4-g128-rtn",

@@ -65,9 +65,7 @@ def figures(model: Any, task: Any, **kwargs: Any) -> dict[str, Any]:
     return scores(model, task, **kwargs)["test"][0]
 
 
-def test_alone_the_pair_is_its_candidate_and_an_evaluation_restores_the_weights(
-    pair: Any, folder: Path
-) -> None:
+def test_alone_the_pair_is_its_candidate_and_an_evaluation_restores_the_weights(pair: Any, folder: Path) -> None:
     plain = stock(folder)
     full = embed(plain)
     with quantized(plain, "W3-rtn"):
@@ -163,9 +161,7 @@ def test_emission_tracking_measures_once(
     monkeypatch.setitem(sys.modules, "codecarbon", module)
     searches = []
     measure = search.measure_retrieval
-    monkeypatch.setattr(
-        search, "measure_retrieval", lambda *a, **k: (searches.append(1), measure(*a, **k))[1]
-    )
+    monkeypatch.setattr(search, "measure_retrieval", lambda *a, **k: (searches.append(1), measure(*a, **k))[1])
     task, kept = small(), mteb.ResultCache(tmp_path / "out")
     options = {"cache": kept, "encode_kwargs": dict(QUIET), "co2_tracker": True}
     result = mteb.evaluate(pair, task, show_progress_bar=False, **options).task_results[0]
@@ -183,8 +179,7 @@ def test_saved_predictions_are_the_candidates(pair: Any, folder: Path, tmp_path:
     with quantized(plain, "W3-rtn"):
         scores(plain, small(), prediction_folder=tmp_path / "stock")
     saved, expected = (
-        json.loads((tmp_path / name / "TinyState_predictions.json").read_text())
-        for name in ("pair", "stock")
+        json.loads((tmp_path / name / "TinyState_predictions.json").read_text()) for name in ("pair", "stock")
     )
     assert saved["mteb_model_meta"]["model_name"] == "quantdrift/local__encoder@W3-g128-rtn"
     for query, found in expected["default"]["test"].items():

@@ -172,9 +172,7 @@ def test_mtebs_own_keys_are_untouched(base: Any, model: Model) -> None:
         ("manhattan_spearman", "manhattan"),
     ],
 )
-def test_sts_compares_the_order_that_its_main_score_is_of(
-    main_score: str, kind: str, model: Model
-) -> None:
+def test_sts_compares_the_order_that_its_main_score_is_of(main_score: str, kind: str, model: Model) -> None:
     (found,) = scores(model.pair, make(AbsTaskSTS, main_score=main_score))["test"]
     assert_order(found, model, kind)
     assert "drift_evidence" not in found
@@ -210,8 +208,7 @@ def best_threshold(values: NDArray[np.float64], labels: NDArray[np.int64]) -> fl
 
 
 @pytest.mark.parametrize(
-    ("main_score", "kind"),
-    [("cosine_ap", "cosine"), ("dot_ap", "dot"), ("manhattan_accuracy", "manhattan")],
+    ("main_score", "kind"), [("cosine_ap", "cosine"), ("dot_ap", "dot"), ("manhattan_accuracy", "manhattan")]
 )
 def test_a_pair_flips_where_its_similarity_crosses_the_references_threshold(
     main_score: str, kind: str, model: Model, tmp_path: Path
@@ -252,9 +249,7 @@ def test_of_a_maximum_the_similarity_that_reaches_it_decides(model: Model, tmp_p
     (result,) = tmp_path.rglob("TinyPairClassification.json")
     settings = read_run(result.parent / found["drift_evidence"]).record["settings"]
     assert full[f"{settings['similarity']}_ap"] == full["max_ap"]
-    assert found["drift_reference_accuracy"] == pytest.approx(
-        full[f"{settings['similarity']}_accuracy"]
-    )
+    assert found["drift_reference_accuracy"] == pytest.approx(full[f"{settings['similarity']}_accuracy"])
 
 
 def test_data_in_a_single_row_are_the_same_pairs(model: Model) -> None:
@@ -298,9 +293,7 @@ def test_a_main_score_of_several_similarities_freezes_no_threshold(
     assert capsys.readouterr().err.startswith(f"{UNTOLD}its main score is mean_ap")
 
 
-def test_the_line_at_the_end_tells_of_the_order(
-    model: Model, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_line_at_the_end_tells_of_the_order(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     loud = {"batch_size": 8, "show_progress_bar": True}
     (found,) = scores(model.pair, make(AbsTaskSTS), encode_kwargs=loud)["test"]
     lines = capsys.readouterr().err.splitlines()

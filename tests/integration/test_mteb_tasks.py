@@ -97,17 +97,12 @@ RETRIEVAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "Splits": ({"default": {"dev": split_data(10, 30), "test": split_data(10, 30, seed=5)}}, {}),
     "Few": ({"default": {"test": split_data(3, 3)}}, {}),
-    "Shortlists": (
-        {"default": {"test": split_data(15, 40, shortlist=8)}},
-        {"kind": "Reranking"},
-    ),
+    "Shortlists": ({"default": {"test": split_data(15, 40, shortlist=8)}}, {"kind": "Reranking"}),
 }
 
 
 @pytest.mark.parametrize("name", RETRIEVAL)
-def test_both_arms_of_a_search_are_what_stock_mteb_finds(
-    name: str, models: Mapping[str, Model]
-) -> None:
+def test_both_arms_of_a_search_are_what_stock_mteb_finds(name: str, models: Mapping[str, Model]) -> None:
     data, options = RETRIEVAL[name]
     entries = compare(models["encoder"], lambda: retrieval_task(f"Tiny{name}", data, **options))
     assert len(entries) == sum(len(splits) for splits in data.values())
@@ -143,9 +138,7 @@ def test_a_cross_encoder_needs_a_shortlist(models: Mapping[str, Model]) -> None:
         scores(models["reranker"].pair, task)
 
 
-def test_a_document_of_the_querys_own_id_does_not_count(
-    models: Mapping[str, Model], tmp_path: Path
-) -> None:
+def test_a_document_of_the_querys_own_id_does_not_count(models: Mapping[str, Model], tmp_path: Path) -> None:
     content = split_data(12, 40)
     ids = [f"d{number}" for number in range(12)]
     content["queries"] = Dataset.from_dict(
@@ -157,9 +150,7 @@ def test_a_document_of_the_querys_own_id_does_not_count(
     for ignored in (True, False):
         entry = compare(
             models["encoder"],
-            lambda ignored=ignored: retrieval_task(
-                f"TinySelf{ignored}", data, ignore_identical_ids=ignored
-            ),
+            lambda ignored=ignored: retrieval_task(f"TinySelf{ignored}", data, ignore_identical_ids=ignored),
             cache=cache,
         )[0]
         folder = tmp_path.rglob(f"drift/TinySelf{ignored}/test-default")
@@ -181,9 +172,7 @@ ORDERED = {"MockSTSTask", "MockPairClassificationTask"}
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_both_arms_of_other_tasks_are_what_stock_mteb_finds(
-    name: str, models: Mapping[str, Model]
-) -> None:
+def test_both_arms_of_other_tasks_are_what_stock_mteb_finds(name: str, models: Mapping[str, Model]) -> None:
     entries = compare(models["encoder"], lambda: other_task(name))
     assert any(entry["main_score"] != entry["drift_reference_main_score"] for entry in entries)
     for entry in entries:
@@ -202,9 +191,7 @@ def query_only(models: Mapping[str, Model]) -> Any:
     return mteb.get_model(f"quantdrift:{folder}@{SCHEME}+query")
 
 
-def test_query_only_leaves_the_index_at_full_precision(
-    query_only: Any, models: Mapping[str, Model]
-) -> None:
+def test_query_only_leaves_the_index_at_full_precision(query_only: Any, models: Mapping[str, Model]) -> None:
     model, data = models["encoder"].stock, RETRIEVAL["Plain"][0]
     found = scores(query_only, retrieval_task("TinyQuery", data))["test"][0]
     core, encode = QuantizedPair([model.model], parse_scheme(SCHEME)), model.encode

@@ -65,10 +65,7 @@ def world(entry: ZooModel, *, between: bool = False) -> tuple[Answering, GapProb
             return model(backwards)["answer"].flip(0).float().numpy()
 
     batches = [
-        problems.Batch(
-            rows=np.arange(3, dtype=np.int64) + 3 * number,
-            run=lambda batch=batch: encode(batch),
-        )
+        problems.Batch(rows=np.arange(3, dtype=np.int64) + 3 * number, run=lambda batch=batch: encode(batch))
         for number, batch in enumerate(entry.batches(2))
     ]
     with plain_products([model]):  # float64 experts run one by one only
@@ -107,9 +104,7 @@ def differences(setting: Setting, model: Answering, entry: ZooModel) -> NDArray[
         with torch.no_grad(), plain_products([model]):
             outputs = torch.cat(
                 [
-                    model({k: v.double() if v.is_floating_point() else v for k, v in b.items()})[
-                        "answer"
-                    ]
+                    model({k: v.double() if v.is_floating_point() else v for k, v in b.items()})["answer"]
                     for b in entry.batches(2)
                 ]
             )

@@ -8,16 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from candidate_samples import (
-    HIDDEN,
-    apart,
-    candidate,
-    embed,
-    encoder,
-    rich,
-    save_backbone,
-    tiny,
-)
+from candidate_samples import HIDDEN, apart, candidate, embed, encoder, rich, save_backbone, tiny
 from onnx_samples import load, one_export, one_thread, save
 from sentence_transformers import SentenceTransformer
 from torch import nn
@@ -51,10 +42,7 @@ PACKED = 12
     ],
 )
 def test_embeddings_are_those_of_the_candidate_in_torch(
-    make: Any,
-    scheme: str,
-    one_export: None,
-    tmp_path: Path,
+    make: Any, scheme: str, one_export: None, tmp_path: Path
 ) -> None:
     given = candidate(scheme, make)
     record = save(given, tmp_path / "out")
@@ -113,9 +101,7 @@ def test_the_fingerprint_is_of_the_codes(one_export: None, tmp_path: Path) -> No
     assert found[0] == found[1] != found[2]
 
 
-def test_large_weights_lie_in_a_file_beside(
-    one_export: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_weights_lie_in_a_file_beside(one_export: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_export, "_ONE_FILE", 0)
     given = candidate("W4-g64")
     record = save(given, tmp_path / "out")
@@ -129,9 +115,7 @@ def test_large_weights_lie_in_a_file_beside(
         load(tmp_path / "out")
 
 
-def test_a_bfloat16_model_with_a_dense_layer_computes_in_float32(
-    one_export: None, tmp_path: Path
-) -> None:
+def test_a_bfloat16_model_with_a_dense_layer_computes_in_float32(one_export: None, tmp_path: Path) -> None:
     """The dense layer comes after the transformer: it keeps the grid's values as floats."""
     from sentence_transformers.sentence_transformer.modules import Dense  # noqa: PLC0415 -- since 6
 
@@ -151,10 +135,7 @@ def test_a_bfloat16_model_with_a_dense_layer_computes_in_float32(
 
 
 def test_the_command_says_what_is_packed_and_what_is_not(
-    one_export: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    one_export: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_backbone(tmp_path / "tiny")  # the weights that the export has

@@ -37,12 +37,7 @@ TEXTS = [
     "The drag of a slender body at supersonic speed is made of wave drag and friction. " * 6,
 ]
 SIZES: dict[str, Any] = {"vocab_size": len(WORDS) + 4, "max_position_embeddings": 48}
-WIDTHS: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-}
+WIDTHS: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 GROUPED: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16, "use_cache": False}
 
 
@@ -66,11 +61,7 @@ def exported() -> bytes:
 def test_every_cell_of_the_real_model(
     bits: int, granularity: str, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        onnx_folder,
-        "export_graph",
-        lambda *_: ir.from_proto(onnx.load_model_from_string(exported())),
-    )
+    monkeypatch.setattr(onnx_folder, "export_graph", lambda *_: ir.from_proto(onnx.load_model_from_string(exported())))
     given = candidate(f"W{bits}-{granularity}", make, minilm())
     save(given, tmp_path / "out")
     with in_place(given):
@@ -83,9 +74,7 @@ def test_every_cell_of_the_real_model(
     [
         hf.Qwen3Config(**SIZES, **WIDTHS, **GROUPED),
         hf.MistralConfig(**SIZES, **WIDTHS, **GROUPED),
-        hf.Gemma3TextConfig(
-            **SIZES, **WIDTHS, **GROUPED, sliding_window=8, bos_token_id=2, eos_token_id=3
-        ),
+        hf.Gemma3TextConfig(**SIZES, **WIDTHS, **GROUPED, sliding_window=8, bos_token_id=2, eos_token_id=3),
         hf.GPT2Config(  # its layers are Conv1D
             vocab_size=SIZES["vocab_size"],
             n_embd=64,
@@ -97,9 +86,7 @@ def test_every_cell_of_the_real_model(
             eos_token_id=3,
         ),
         hf.AlbertConfig(**SIZES, **WIDTHS, embedding_size=32),  # one block that runs twice
-        hf.ModernBertConfig(
-            **SIZES, **WIDTHS, local_attention=8, pad_token_id=0, bos_token_id=2, eos_token_id=3
-        ),
+        hf.ModernBertConfig(**SIZES, **WIDTHS, local_attention=8, pad_token_id=0, bos_token_id=2, eos_token_id=3),
         hf.XLMRobertaConfig(**{**SIZES, "max_position_embeddings": 50}, **WIDTHS, pad_token_id=0),
         hf.MPNetConfig(**{**SIZES, "max_position_embeddings": 50}, **WIDTHS, pad_token_id=0),
         hf.DistilBertConfig(**SIZES, dim=64, hidden_dim=96, n_layers=2, n_heads=4),

@@ -56,9 +56,7 @@ def test_a_result_that_differs_from_torch_is_not_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_layers_without_a_product_of_their_own_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_without_a_product_of_their_own_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(*_: object) -> Any:
         graph = graph_of_the_reference()
         names = [name for name in graph.graph.initializers if "key.weight" in name]
@@ -86,9 +84,7 @@ def test_a_model_without_a_transformer_is_refused(tmp_path: Path) -> None:
         save(given, tmp_path / "out")
 
 
-def test_what_torch_cannot_export_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_torch_cannot_export_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise RuntimeError("pages of advice") from ValueError("no view of it\nand more")
 
@@ -105,9 +101,7 @@ def test_groups_that_no_block_divides_are_refused(one_export: None, tmp_path: Pa
 
 
 @pytest.mark.parametrize("package", ["onnxruntime", "onnxscript"])
-def test_a_missing_package_names_its_extra(
-    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_names_its_extra(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = candidate("W4-g64")
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"{package!r}, which .*quantdrift\[onnx\]"):

@@ -83,11 +83,7 @@ def stock(entry: ZooModel, model: nn.Module, blocks: str, **settings: Any) -> di
 
     examples = examples_of(model, batches(entry, model))
     quantizer = GPTQQuantizer(
-        dataset=examples,
-        damp_percent=0.01,
-        act_group_aware=False,
-        block_name_to_quantize=blocks,
-        **settings,
+        dataset=examples, damp_percent=0.01, act_group_aware=False, block_name_to_quantize=blocks, **settings
     )
     quantizer.pack_model = lambda **_: None
     quantizer.post_init_model = lambda model: model
@@ -101,12 +97,7 @@ def stock(entry: ZooModel, model: nn.Module, blocks: str, **settings: Any) -> di
         (BERT, "encoder.layer", "W4-channel-gptq", {"bits": 4, "group_size": -1}),
         (GPT2, "transformer.h", "W2-channel-gptq", {"bits": 2, "group_size": -1}),
         (WIDE, "model.layers", "W3-gptq", {"bits": 3, "group_size": 128}),
-        (
-            LLAMA,
-            "model.layers",
-            "W4-g128-gptq_ao",
-            {"bits": 4, "group_size": 128, "desc_act": True},
-        ),
+        (LLAMA, "model.layers", "W4-g128-gptq_ao", {"bits": 4, "group_size": 128, "desc_act": True}),
     ],
     ids=lambda value: value.name if isinstance(value, ZooModel) else None,
 )
@@ -142,9 +133,7 @@ def test_moments_are_of_the_tokens_that_optimum_ran() -> None:
 
 @pytest.mark.parametrize("entry", [BERT, LLAMA, GPT2], ids=lambda entry: entry.name)
 @pytest.mark.parametrize("scheme", ["W4-channel-gptq", "W4-channel-gptq_ao"])
-def test_optimum_and_gptqmodel_agree_where_optimum_leaves_nothing_out(
-    entry: ZooModel, scheme: str
-) -> None:
+def test_optimum_and_gptqmodel_agree_where_optimum_leaves_nothing_out(entry: ZooModel, scheme: str) -> None:
     """Same tokens, order and damping; one runs texts padded in batches, the other without padding.
 
     The activations differ in their last digits, which tips a weight that lies between two codes,
@@ -177,10 +166,7 @@ def test_a_model_that_optimum_cannot_walk_is_refused_before_anything_is_done() -
 
 def state(model: nn.Module) -> list[dict[str, Any]]:
     """Of every module its attributes, with what is in its dictionaries; and the configuration."""
-    plain = [
-        {k: dict(v) if isinstance(v, dict) else v for k, v in vars(m).items()}
-        for m in model.modules()
-    ]
+    plain = [{k: dict(v) if isinstance(v, dict) else v for k, v in vars(m).items()} for m in model.modules()]
     return [*plain, dict(vars(model.config))]
 
 
@@ -221,9 +207,7 @@ def test_an_interrupted_walk_leaves_the_model_as_it_was_and_starts_over(
     assert state(model) == attributes
 
 
-def test_a_pair_says_which_layers_optimum_left_out_and_covers_their_inputs(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_a_pair_says_which_layers_optimum_left_out_and_covers_their_inputs(capfd: pytest.CaptureFixture[str]) -> None:
     """The mixture's experts are no modules, and the head is outside the blocks."""
     entry = zoo_model("qwen3-moe")
     model = entry.make()
@@ -235,9 +219,7 @@ def test_a_pair_says_which_layers_optimum_left_out_and_covers_their_inputs(
     assert {"version", "gptqmodel", "grid"} < said.keys()
     outside = {layer.name for layer in pair.layers if "experts" in layer.name} | {"lm_head"}
     assert said["fallbacks"] == dict.fromkeys(outside, "outside the blocks that optimum quantizes")
-    assert said["activations"]["not_covered"] == [
-        n.name for n in pair.layers if "experts" in n.name
-    ]
+    assert said["activations"]["not_covered"] == [n.name for n in pair.layers if "experts" in n.name]
     batch = entry.batches(1)[0]
     exact = entry.run(model, batch)
     with pair.candidate():

@@ -181,10 +181,7 @@ def test_what_is_asked_wrongly_is_told_before_anything_is_measured(
     lines = ["from quantdrift_pytest import assert_drift"]
     for name, call in asked.items():
         arguments, _, _ = call.partition(" # ")
-        lines += [
-            f"def test_{name}():",
-            f"    assert_drift('minilm@W2-rtn', data='data/small', {arguments}",
-        ]
+        lines += [f"def test_{name}():", f"    assert_drift('minilm@W2-rtn', data='data/small', {arguments}"]
     lines += ["def test_spec(drift):", "    drift('minilm@W4-rtnn', data='data/small')"]
     lines += ["def test_current(drift):", "    drift.current"]
     suite.makepyfile("\n".join(lines))
@@ -268,9 +265,7 @@ def test_baselines_are_written_on_request_and_then_compared_with(
     )
     told = run(suite, "--quantdrift-update")
     told.assert_outcomes(passed=2, failed=1)  # a limit holds there too
-    told.stdout.fnmatch_lines(
-        ["wrote base.json: minilm@W8-g128-rtn on small (test), 8 inputs; commit it"]
-    )
+    told.stdout.fnmatch_lines(["wrote base.json: minilm@W8-g128-rtn on small (test), 8 inputs; commit it"])
     baseline = suite.path / "base.json"
     first = baseline.read_bytes()
     held = json.loads(first)
@@ -288,9 +283,7 @@ def test_baselines_are_written_on_request_and_then_compared_with(
     assert baseline.read_bytes() == first
 
 
-def test_too_few_inputs_fail_unless_they_are_accepted(
-    suite: pytest.Pytester, measurements: list[str]
-) -> None:
+def test_too_few_inputs_fail_unless_they_are_accepted(suite: pytest.Pytester, measurements: list[str]) -> None:
     suite.makepyfile(
         """
         from quantdrift_pytest import assert_drift
@@ -348,9 +341,7 @@ def test_one_baseline_for_two_runs_is_refused(suite: pytest.Pytester) -> None:
     assert not (suite.path / "base.json").exists()
 
 
-def test_a_run_is_used_again_only_where_it_is_of_the_same(
-    suite: pytest.Pytester, measurements: list[str]
-) -> None:
+def test_a_run_is_used_again_only_where_it_is_of_the_same(suite: pytest.Pytester, measurements: list[str]) -> None:
     suite.makepyfile(
         """
         from quantdrift_pytest import assert_drift
@@ -435,8 +426,7 @@ def test_junit_has_the_verdict_and_the_metrics(suite: pytest.Pytester) -> None:
     )
     run(suite, "--junitxml", "out.xml").assert_outcomes(failed=1)
     found = {
-        each.get("name"): each.get("value")
-        for each in ET.parse(suite.path / "out.xml").getroot().iter("property")
+        each.get("name"): each.get("value") for each in ET.parse(suite.path / "out.xml").getroot().iter("property")
     }
     assert found["quantdrift.verdict"] == "fail"
     assert found["quantdrift.spec"] == "minilm@W2-g128-rtn"
@@ -444,9 +434,7 @@ def test_junit_has_the_verdict_and_the_metrics(suite: pytest.Pytester) -> None:
     assert {"quantdrift.gold_lost@10", "quantdrift.ndcg@10"} <= found.keys()
 
 
-def test_an_assertion_where_a_module_is_imported_is_refused(
-    suite: pytest.Pytester, measurements: list[str]
-) -> None:
+def test_an_assertion_where_a_module_is_imported_is_refused(suite: pytest.Pytester, measurements: list[str]) -> None:
     suite.makepyfile(
         """
         from quantdrift_pytest import assert_drift

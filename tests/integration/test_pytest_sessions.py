@@ -15,9 +15,7 @@ pytest_plugins = "pytester"
 HEAVY = {"torch", "transformers", "sentence_transformers", "numpy", "pyarrow", "scipy", "rich"}
 
 
-@pytest.mark.parametrize(
-    "statement", ["import quantdrift_pytest.plugin", "from quantdrift_pytest import assert_drift"]
-)
+@pytest.mark.parametrize("statement", ["import quantdrift_pytest.plugin", "from quantdrift_pytest import assert_drift"])
 def test_what_every_session_imports_is_light(statement: str) -> None:
     code = f"{statement}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -27,10 +25,7 @@ def test_what_every_session_imports_is_light(statement: str) -> None:
 
 
 def test_an_assertion_outside_of_pytest_says_what_it_needs() -> None:
-    code = (
-        "from quantdrift_pytest import assert_drift\n"
-        "assert_drift('minilm@W4-rtn', data='nowhere', flip=0.25)"
-    )
+    code = "from quantdrift_pytest import assert_drift\nassert_drift('minilm@W4-rtn', data='nowhere', flip=0.25)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "this needs pytest and its plugin quantdrift" in done.stderr

@@ -39,33 +39,19 @@ CASES = [
     # gptqmodel's kernels for CPUs keep scales and zero points in bfloat16
     Case(make=makers.gptq, library="gptqmodel", kernel="TorchAtenLinear", tolerance=5e-3),
     Case(
-        make=makers.awq,
-        library="gptqmodel",
-        kernel="AwqTorchLinear",
-        backend="torch_awq",
-        modules=True,
-        tolerance=4e-4,
+        make=makers.awq, library="gptqmodel", kernel="AwqTorchLinear", backend="torch_awq", modules=True, tolerance=4e-4
     ),
     Case(make=makers.hqq, library="hqq", kernel="Linear", modules=True, tolerance=2e-6),
     Case(make=makers.torchao, library="torchao", kernel="Linear of Int8Tensor", tolerance=2e-6),
 ]
 if SLOW:  # it compiles
     CASES.append(
-        Case(
-            make=makers.gptq,
-            library="gptqmodel",
-            kernel="TorchLinear",
-            backend="torch",
-            modules=True,
-            tolerance=2e-4,
-        )
+        Case(make=makers.gptq, library="gptqmodel", kernel="TorchLinear", backend="torch", modules=True, tolerance=2e-4)
     )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_drift_is_that_of_the_weights_that_the_codes_stand_for(
-    case: Case, tmp_path: Path
-) -> None:
+def test_the_drift_is_that_of_the_weights_that_the_codes_stand_for(case: Case, tmp_path: Path) -> None:
     pytest.importorskip(case.library, reason=f"{case.library} is not installed")
     more = {} if case.backend is None else {"backend": case.backend}
     folder, meant = case.make(tmp_path / "checkpoint", modules=case.modules, **more)

@@ -59,16 +59,11 @@ def data(place: Path) -> Path:
 
 
 @pytest.mark.parametrize("scheme", ["W3-g128-rtn", "W3-g128-gptq+calib=10"])
-def test_a_retrievers_run_is_reranked(
-    scheme: str, data: Path, place: Path, quantdrift: Run
-) -> None:
-    searched = quantdrift(
-        "run", "minilm@W3", "--data", str(data), "--out", "search", "--no-noise-floor", "--json"
-    )
+def test_a_retrievers_run_is_reranked(scheme: str, data: Path, place: Path, quantdrift: Run) -> None:
+    searched = quantdrift("run", "minilm@W3", "--data", str(data), "--out", "search", "--no-noise-floor", "--json")
     assert json.loads(searched)["metrics"]["reference.ndcg@10"]["value"] > 0.7
     out = quantdrift(
-        *("run", f"ROOT/body@{scheme}", "--data", str(data), "--shortlist", "search"),
-        *("--top", "4", "--json"),
+        *("run", f"ROOT/body@{scheme}", "--data", str(data), "--shortlist", "search"), *("--top", "4", "--json")
     )
     record = json.loads(out)
     assert record["model"]["layers_quantized"] == 37
@@ -78,11 +73,7 @@ def test_a_retrievers_run_is_reranked(
     first = read_run(Path("search")).evidence()
     dataset = read_beir_folder(data)
     shortlist = dict(
-        zip(
-            first.input_ids.tolist(),
-            top_names(first.item_ids, first.reference_top.items[:, :4]),
-            strict=True,
-        )
+        zip(first.input_ids.tolist(), top_names(first.item_ids, first.reference_top.items[:, :4]), strict=True)
     )
     reference = predicted(place / "body", dataset, shortlist)
     tops = top_names(evidence.item_ids, evidence.reference_top.items)

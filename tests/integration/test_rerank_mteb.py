@@ -101,19 +101,14 @@ def alone(reranker: Path, folder: Path, *, batch_size: int, scheme: str = SCHEME
 def parts(evidence: Evidence) -> dict[str, Any]:
     """Everything that metrics are computed from, with names in place of numbers."""
     found: dict[str, Any] = {"delta_min": evidence.delta_min, "delta_max": evidence.delta_max}
-    for arm, top in (
-        ("reference", evidence.reference_top),
-        ("candidate", evidence.candidate_top),
-    ):
+    for arm, top in (("reference", evidence.reference_top), ("candidate", evidence.candidate_top)):
         found[f"{arm} items"] = evidence.item_ids[top.items].tolist()
         found[f"{arm}, by reference"] = top.reference_scores
         found[f"{arm}, by candidate"] = top.candidate_scores
     return found
 
 
-def test_pair_by_pair_both_ways_are_the_same_to_the_last_bit(
-    reranker: Path, tmp_path: Path
-) -> None:
+def test_pair_by_pair_both_ways_are_the_same_to_the_last_bit(reranker: Path, tmp_path: Path) -> None:
     run, own = (made(reranker, tmp_path / made.__name__, batch_size=1) for made in (inside, alone))
     evidence, expected = run.evidence(), own.evidence()
     assert evidence.input_ids.tolist() == expected.input_ids.tolist()
@@ -179,9 +174,7 @@ def test_evidence_is_of_raw_scores_and_mtebs_predictions_are_stock(
     assert run.record["settings"]["similarity"] == expected_words
 
 
-def test_the_second_of_two_stages_reranks_what_the_first_predicted(
-    reranker: Path, tmp_path: Path
-) -> None:
+def test_the_second_of_two_stages_reranks_what_the_first_predicted(reranker: Path, tmp_path: Path) -> None:
     content = split_data(15, 40)
     first = retrieval_task("TinyStages", {"default": {"test": content}})
     scores(stock(save_encoder(tmp_path)), first, prediction_folder=tmp_path / "first")

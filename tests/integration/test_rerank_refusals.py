@@ -85,8 +85,7 @@ def test_scores_are_taken_before_the_activation(place: Path) -> None:
 
 
 @pytest.mark.skipif(
-    not hasattr(CrossEncoder, "set_keep_in_fp32_modules"),
-    reason="sentence-transformers is older than 6.2",
+    not hasattr(CrossEncoder, "set_keep_in_fp32_modules"), reason="sentence-transformers is older than 6.2"
 )
 def test_a_head_of_low_precision_scores_in_float32(tmp_path: Path) -> None:
     folder = save_cross_encoder(tmp_path / "half", dtype=torch.bfloat16)
@@ -99,15 +98,9 @@ def test_a_head_of_low_precision_scores_in_float32(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"max_length": 7},
-        {"prompts": {"search": "heat "}, "default_prompt_name": "search"},
-    ],
+    "options", [{"max_length": 7}, {"prompts": {"search": "heat "}, "default_prompt_name": "search"}]
 )
-def test_the_description_tells_what_decides_scores(
-    options: dict[str, object], tmp_path: Path
-) -> None:
+def test_the_description_tells_what_decides_scores(options: dict[str, object], tmp_path: Path) -> None:
     plain = load_cross_encoder(resolve(str(save_cross_encoder(tmp_path / "plain"))), device=CPU)
     folder = save_cross_encoder(tmp_path / "other", **options)
     other = load_cross_encoder(resolve(str(folder)), device=CPU)

@@ -11,16 +11,7 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from rerank_samples import (
-    N_QUERIES,
-    by_hand,
-    lists,
-    predicted,
-    save_cross_encoder,
-    top_names,
-    write_data,
-    write_trec,
-)
+from rerank_samples import N_QUERIES, by_hand, lists, predicted, save_cross_encoder, top_names, write_data, write_trec
 from tiny_command_line import Run, one_thread, place, quantdrift
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
@@ -53,10 +44,7 @@ def test_both_arms_are_what_sentence_transformers_scores(
     arms = [predicted(place / "cross", dataset, lists(), scheme) for scheme in (None, "W3-g16-rtn")]
     assert evidence.input_ids.tolist() == list(dataset.query_ids)
     assert set(evidence.n_items.tolist()) == {8}
-    tops = [
-        top_names(evidence.item_ids, top.items)
-        for top in (evidence.reference_top, evidence.candidate_top)
-    ]
+    tops = [top_names(evidence.item_ids, top.items) for top in (evidence.reference_top, evidence.candidate_top)]
     n_flips = 0
     for row, query in enumerate(dataset.query_ids):
         expected = by_hand(arms[0][query], arms[1][query], dataset)
@@ -92,12 +80,8 @@ def test_the_head_is_left_at_full_precision(quantdrift: Run) -> None:
     assert found["model"]["layers_never_reached"] == []
 
 
-def test_a_run_of_a_retriever_gives_its_full_precision_ranking(
-    place: Path, quantdrift: Run
-) -> None:
-    searched = record(
-        quantdrift("run", "TINY@W2-rtn", "--data", "ROOT/judged", "--out", "first", "--json")
-    )
+def test_a_run_of_a_retriever_gives_its_full_precision_ranking(place: Path, quantdrift: Run) -> None:
+    searched = record(quantdrift("run", "TINY@W2-rtn", "--data", "ROOT/judged", "--out", "first", "--json"))
     assert searched["metrics"]["flip@1"]["value"] > 0  # or the arm would not matter
     found = record(quantdrift(*CROSS, "--shortlist", "first", "--top", "5", "--json"))
     evidence = read_run(Path(found["path"])).evidence()
@@ -129,9 +113,7 @@ def test_relevant_documents_outside_of_the_shortlist_count_as_never_found(quantd
     assert "4 of 12 relevant documents are in no shortlist" in " ".join(shown.split())
 
 
-def test_queries_without_a_shortlist_are_left_out_with_a_word(
-    tmp_path: Path, quantdrift: Run
-) -> None:
+def test_queries_without_a_shortlist_are_left_out_with_a_word(tmp_path: Path, quantdrift: Run) -> None:
     kept = {query: names for query, names in lists().items() if query != "q3"}
     trec = write_trec(tmp_path / "short.trec", {**kept, "q77": ["c1"]})
     found = record(quantdrift(*CROSS, "--shortlist", str(trec), "--json"))
@@ -194,9 +176,7 @@ def test_a_killed_run_goes_on_where_it_stopped(
     before = sum(counts)
     counts.clear()
     monkeypatch.setattr(
-        CrossEncoderModel,
-        "scores",
-        lambda self, pairs, size: (counts.append(len(pairs)), scores(self, pairs, size))[1],
+        CrossEncoderModel, "scores", lambda self, pairs, size: (counts.append(len(pairs)), scores(self, pairs, size))[1]
     )
     first = record(quantdrift(*command))
     # pairs of both arms and of the noise floor, and twice the two that are watched

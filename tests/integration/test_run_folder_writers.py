@@ -58,9 +58,7 @@ for number in range(rounds):
 """
 
 
-def writer(
-    name: str, place: Path, rounds: int, exchange: str, code: str = WRITER
-) -> subprocess.Popen[str]:
+def writer(name: str, place: Path, rounds: int, exchange: str, code: str = WRITER) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-c", code, name, str(place), str(rounds), exchange],
         stdout=subprocess.PIPE,
@@ -103,9 +101,7 @@ def test_two_that_write_at_once_both_end_well(tmp_path: Path, exchange: str) -> 
 
 
 @pytest.mark.parametrize("exchange", ["exchanged", "moved"])
-def test_whoever_is_killed_leaves_a_whole_run_or_what_the_next_puts_back(
-    tmp_path: Path, exchange: str
-) -> None:
+def test_whoever_is_killed_leaves_a_whole_run_or_what_the_next_puts_back(tmp_path: Path, exchange: str) -> None:
     place = tmp_path / "run"
     draws = random.Random(0)
     for number in range(25):

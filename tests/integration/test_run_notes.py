@@ -34,9 +34,7 @@ def _foreign_words(place: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["TINY@W4", "TINY vs ROOT/other"])
-def test_inputs_that_a_model_does_not_tell_apart_are_said(
-    spec: str, place: Path, quantdrift: Run
-) -> None:
+def test_inputs_that_a_model_does_not_tell_apart_are_said(spec: str, place: Path, quantdrift: Run) -> None:
     if "vs" in spec:
         command = ("quantize", "TINY@W3", "--out", "ROOT/other", "--data", "ROOT/data")
         quantdrift(*command)
@@ -52,9 +50,7 @@ def test_inputs_that_a_model_does_not_tell_apart_are_said(
 
 
 @pytest.mark.parametrize(("calib", "said"), [("", True), ("+calib=10", False)])
-def test_a_calibration_on_all_that_is_ranked_is_said(
-    calib: str, said: bool, place: Path, quantdrift: Run
-) -> None:
+def test_a_calibration_on_all_that_is_ranked_is_said(calib: str, said: bool, place: Path, quantdrift: Run) -> None:
     command = ("run", f"TINY@W4-adaround{calib}", "--data", "ROOT/data", "--out", "ROOT/fitted")
     shown = quantdrift(*command)
     text = f"calibrated on all {N_DOCS} documents, the very ones that are ranked"

@@ -66,9 +66,7 @@ def test_loaded_by_transformers_it_is_the_candidate_to_the_last_bit(tmp_path: Pa
     assert weights_fingerprint([loaded]) == record["candidate_fingerprint"]
 
 
-def test_a_model_with_an_adapter_is_refused_as_only_the_adapter_would_be_saved(
-    tmp_path: Path,
-) -> None:
+def test_a_model_with_an_adapter_is_refused_as_only_the_adapter_would_be_saved(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
     model = encoder(tmp_path / "tiny")
     how = peft.LoraConfig(task_type="FEATURE_EXTRACTION", target_modules=["query"], r=4)
@@ -120,9 +118,7 @@ def test_a_weight_that_its_library_writes_in_parts_is_found_by_loading_it(tmp_pa
     assert read_record(tmp_path / "out")["model_format"] == "safetensors"
 
 
-def test_a_disk_that_is_full_while_weights_are_written_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_full_while_weights_are_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         said = "Error while serializing: I/O error: No space left on device (os error 28)"
         raise SafetensorError(said)

@@ -16,8 +16,7 @@ try:
     metadata.distribution("quantdrift")
 except metadata.PackageNotFoundError:
     pytest.skip(
-        "quantdrift is not installed as a distribution here, so nothing starts its hook",
-        allow_module_level=True,
+        "quantdrift is not installed as a distribution here, so nothing starts its hook", allow_module_level=True
     )
 
 REPORT = """
@@ -37,15 +36,11 @@ print(json.dumps({
 
 def start_python(*options: str, cwd: Path, code: str = REPORT, switch: str | None = None) -> Any:
     """What a new Python prints as JSON; it must print nothing else."""
-    environment = {
-        k: v for k, v in os.environ.items() if k not in ("QUANTDRIFT_HOOK", "PYTHONPATH")
-    }
+    environment = {k: v for k, v in os.environ.items() if k not in ("QUANTDRIFT_HOOK", "PYTHONPATH")}
     if switch is not None:
         environment["QUANTDRIFT_HOOK"] = switch
     command = [sys.executable, *options, "-c", code]
-    done = subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return json.loads(done.stdout)
 

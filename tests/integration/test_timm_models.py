@@ -36,10 +36,7 @@ def timm() -> Any:
 
 
 TIMM_MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "vit_tiny_patch16_224": (
-        {"img_size": 32, "embed_dim": 24, "depth": 2, "num_heads": 3},
-        ("head",),
-    ),
+    "vit_tiny_patch16_224": ({"img_size": 32, "embed_dim": 24, "depth": 2, "num_heads": 3}, ("head",)),
     "deit_tiny_distilled_patch16_224": (
         {"img_size": 32, "embed_dim": 24, "depth": 2, "num_heads": 3},
         ("head", "head_dist"),
@@ -53,11 +50,7 @@ def timm_folder(timm: Any, folder: Path, name: str, **more: Any) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = timm.create_model(
-            name,
-            pretrained=False,
-            num_classes=3,
-            pretrained_cfg_overlay={"input_size": (3, 32, 32)},
-            **arguments,
+            name, pretrained=False, num_classes=3, pretrained_cfg_overlay={"input_size": (3, 32, 32)}, **arguments
         ).eval()
         for parameter in model.parameters():  # some begin with zeros
             nn.init.normal_(parameter, std=0.3)
@@ -66,9 +59,7 @@ def timm_folder(timm: Any, folder: Path, name: str, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", TIMM_MODELS)
-def test_a_model_of_timm_is_loaded_with_its_own_preprocessing(
-    name: str, timm: Any, tmp_path: Path
-) -> None:
+def test_a_model_of_timm_is_loaded_with_its_own_preprocessing(name: str, timm: Any, tmp_path: Path) -> None:
     from PIL import Image  # noqa: PLC0415 -- an optional package
 
     model = timm_folder(timm, tmp_path, name)
@@ -91,9 +82,7 @@ def test_a_model_of_timm_is_loaded_with_its_own_preprocessing(
     assert weights_fingerprint([classifier.module]) == original
 
 
-def test_a_model_of_timm_inside_of_transformers_is_the_same_classifier(
-    timm: Any, tmp_path: Path
-) -> None:
+def test_a_model_of_timm_inside_of_transformers_is_the_same_classifier(timm: Any, tmp_path: Path) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = timm.create_model("vit_tiny_patch16_224", num_classes=3).eval()
@@ -114,9 +103,7 @@ def test_a_model_of_timm_inside_of_transformers_is_the_same_classifier(
 
 
 def test_classes_of_timm_have_the_names_that_are_saved_with_it(timm: Any, tmp_path: Path) -> None:
-    timm_folder(
-        timm, tmp_path, "vit_tiny_patch16_224", model_config={"label_names": ["cat", "dog", "owl"]}
-    )
+    timm_folder(timm, tmp_path, "vit_tiny_patch16_224", model_config={"label_names": ["cat", "dog", "owl"]})
     classifier = load_classifier(resolve(str(tmp_path)), device=CPU)
     assert classifier.classes == ("cat", "dog", "owl")
 

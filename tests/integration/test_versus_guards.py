@@ -43,9 +43,7 @@ def fingerprint(found: Run) -> str:
     return str(found.record["model"]["candidate"]["fingerprint"])
 
 
-def test_the_same_weights_with_other_settings_are_another_candidate(
-    reference: Path, tmp_path: Path
-) -> None:
+def test_the_same_weights_with_other_settings_are_another_candidate(reference: Path, tmp_path: Path) -> None:
     store = EmbeddingStore(tmp_path / "cache")
     odd = copy(reference, tmp_path / "odd", hidden_act="relu", layer_norm_eps=1e-2)
     same = copy(reference, tmp_path / "same", use_cache=False, initializer_range=0.5)
@@ -86,9 +84,7 @@ def test_a_pooler_that_nothing_is_made_of_may_be_missing(reference: Path, tmp_pa
     assert not perturbation.epsilon(found.evidence()).any()
 
 
-def test_full_precision_weights_put_into_a_saved_candidate_are_refused(
-    reference: Path, tmp_path: Path
-) -> None:
+def test_full_precision_weights_put_into_a_saved_candidate_are_refused(reference: Path, tmp_path: Path) -> None:
     folder = saved(tmp_path / "w3")
     shutil.copy(reference / "model.safetensors", folder / "model.safetensors")
     with pytest.raises(RunError, match=r"model\.safetensors is not what scheme\.json was written"):

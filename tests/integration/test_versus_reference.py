@@ -44,9 +44,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("nli-backbone", "is a classifier: it puts out logits of classes"),
     ],
 )
-def test_a_reference_that_embeds_nothing_is_refused(
-    models: Path, name: str, told: str, tmp_path: Path
-) -> None:
+def test_a_reference_that_embeds_nothing_is_refused(models: Path, name: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=told):
         run_two(models / name, models / "embeds", tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -56,14 +54,7 @@ def test_it_is_refused_before_a_server_is_asked(models: Path) -> None:
     """Nobody listens at this address."""
     versus = Versus(reference=str(models / "cross"), candidate="openai:http://127.0.0.1:9/v1#tiny")
     with pytest.raises(UnsupportedError, match="cross is a cross-encoder"):
-        open_server(
-            versus,
-            DATASET,
-            servers=Servers(),
-            root=None,
-            device=torch.device("cpu"),
-            revision=None,
-        )
+        open_server(versus, DATASET, servers=Servers(), root=None, device=torch.device("cpu"), revision=None)
 
 
 def test_an_embedding_model_is_still_a_reference(models: Path, tmp_path: Path) -> None:

@@ -36,9 +36,7 @@ from quantdrift.spec import parse
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return makers.write_folder(
-        tmp_path_factory.mktemp("copies") / "copy", makers.weights(), modules=True
-    )
+    return makers.write_folder(tmp_path_factory.mktemp("copies") / "copy", makers.weights(), modules=True)
 
 
 def changed(folder: Path, file: str, **values: Any) -> Path:
@@ -99,18 +97,14 @@ def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
 
 def test_what_quantdrift_wrote_drifts_as_its_scheme_does(tmp_path: Path) -> None:
     spec = parse("minilm@W3-channel")
-    made = make_candidate(
-        spec, dataset=None, batch_size=8, cache=False, progress=Silent(), device="cpu"
-    )
+    made = make_candidate(spec, dataset=None, batch_size=8, cache=False, progress=Silent(), device="cpu")
     save_candidate(made, tmp_path / "w3", model_format="safetensors", progress=Silent())
     found = run_two("minilm", tmp_path / "w3", tmp_path / "run")
     scheme = run_spec(
         spec, DATASET, out=tmp_path / "scheme", settings=SETTINGS, store=EmbeddingStore(None),
         progress=Silent(), device="cpu",
     )  # fmt: skip
-    np.testing.assert_allclose(
-        *(perturbation.epsilon(run.evidence()) for run in (found, scheme)), atol=1e-6
-    )
+    np.testing.assert_allclose(*(perturbation.epsilon(run.evidence()) for run in (found, scheme)), atol=1e-6)
     assert found.record["quantization"]["quantizer"] == "quantdrift"
     assert found.record["quantization"]["quantization_config"]["spec"] == str(spec)
     assert found.record["bits_per_weight"] == scheme.record["bits_per_weight"]
@@ -138,10 +132,7 @@ def test_what_libraries_do_to_the_process_is_undone(
 
 
 def test_the_command_prints_the_record_and_nothing_else(
-    copy: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "data"
     (data / "qrels").mkdir(parents=True)
@@ -212,9 +203,7 @@ def test_a_gguf_file_that_transformers_cannot_read_is_refused(tmp_path: Path) ->
             run_two("minilm", file, tmp_path / "run")
 
 
-@pytest.mark.skipif(
-    not SLOW, reason="compiles and takes a minute; set QUANTDRIFT_SLOW_TESTS=1 to run it"
-)
+@pytest.mark.skipif(not SLOW, reason="compiles and takes a minute; set QUANTDRIFT_SLOW_TESTS=1 to run it")
 def test_a_checkpoint_that_optimum_made_is_loaded_as_it_was(tmp_path: Path) -> None:
     pytest.importorskip("gptqmodel", reason="gptqmodel is not installed")
     pytest.importorskip("optimum.gptq", reason="optimum is not installed")

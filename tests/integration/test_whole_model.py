@@ -30,11 +30,7 @@ MASK = (IDS != 0).long()
 def bert() -> nn.Module:
     torch.manual_seed(0)
     config = hf.BertConfig(
-        vocab_size=20,
-        hidden_size=8,
-        intermediate_size=12,
-        num_hidden_layers=2,
-        num_attention_heads=2,
+        vocab_size=20, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2
     )
     return hf.BertModel(config).eval()
 
@@ -161,12 +157,7 @@ def test_layers_that_are_called_again_have_the_range_of_all_calls() -> None:
     model = hf.AlbertModel(hf.AlbertConfig(**size, num_attention_heads=2, num_hidden_layers=2))
     layers, seen = find_linears([model.eval()]), dict[int, list[float]]()
     later = quantize_whole_model(
-        [model],
-        layers,
-        [lambda: model(input_ids=IDS)],
-        quantizer=Walker(),
-        fallback=RTN,
-        done=lambda *_: None,
+        [model], layers, [lambda: model(input_ids=IDS)], quantizer=Walker(), fallback=RTN, done=lambda *_: None
     )
     for number, layer in enumerate(layers):
         layer.modules[0].register_forward_pre_hook(

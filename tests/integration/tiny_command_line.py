@@ -14,8 +14,6 @@ from candidate_samples import WORDS, save_backbone
 
 from quantdrift.cli import main
 
-__all__ = ["N_DOCS", "N_QUERIES", "Run", "corpora", "one_thread", "place", "quantdrift"]
-
 N_QUERIES, N_DOCS = 40, 30
 Run = Callable[..., str]
 
@@ -64,12 +62,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def quantdrift(
-    place: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Run:
+def quantdrift(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command line in a folder of its own; what it prints comes back.
 
     TINY stands for the model and ROOT for the folder of the data.

@@ -45,9 +45,7 @@ SETTINGS = Settings(k=8, batch_size=8, noise_floor=False)
 SLOW = bool(os.environ.get("QUANTDRIFT_SLOW_TESTS"))
 
 
-def run_two(
-    reference: str | Path, candidate: Path, out: Path, *, store: EmbeddingStore | None = None
-) -> Run:
+def run_two(reference: str | Path, candidate: Path, out: Path, *, store: EmbeddingStore | None = None) -> Run:
     return run_versus(
         Versus(reference=str(reference), candidate=str(candidate)),
         DATASET,
@@ -82,10 +80,7 @@ def check(found: Run, reference: NDArray[Any], candidate: NDArray[Any], toleranc
     np.testing.assert_allclose(
         perturbation.epsilon(evidence), np.abs(candidate - reference).max(axis=1), atol=tolerance
     )
-    for top, wanted in (
-        (evidence.reference_top, reference),
-        (evidence.candidate_top, candidate),
-    ):
+    for top, wanted in ((evidence.reference_top, reference), (evidence.candidate_top, candidate)):
         documents = np.array([int(name[1:]) for name in evidence.item_ids])[top.items]
         in_order = np.take_along_axis(candidate, documents, axis=1)
         np.testing.assert_allclose(top.candidate_scores, in_order, atol=tolerance)

@@ -37,10 +37,7 @@ def main() -> int:
     found, failed = {}, 0
     for name, result in mteb.mock_run(model).items():
         if isinstance(result, TaskResult):
-            found[name] = {
-                split: [_own(entry) for entry in entries]
-                for split, entries in result.scores.items()
-            }
+            found[name] = {split: [_own(entry) for entry in entries] for split, entries in result.scores.items()}
         elif result is not None:
             failed += 1
             print(f"{name}: {result.exception.splitlines()[0]}", file=sys.stderr)

@@ -52,9 +52,7 @@ def cases(draw: st.DrawFn, *, ties: bool = True) -> Case:
         f"q{row}": {f"d{item}": int(judged[row, item]) for item in np.flatnonzero(shown[row])}
         for row in range(n_inputs)
     }
-    return Case(
-        reference=reference, candidate=candidate, qrels=qrels, noisy=rng.random(n_inputs) < 0.3
-    )
+    return Case(reference=reference, candidate=candidate, qrels=qrels, noisy=rng.random(n_inputs) < 0.3)
 
 
 def example(n_inputs: int = 240) -> Case:

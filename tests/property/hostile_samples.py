@@ -15,77 +15,20 @@ import pyarrow.parquet as pq
 
 from quantdrift.records import file_digest, sealed
 
-__all__ = [
-    "adopt_evidence",
-    "mutate_json",
-    "mutate_lines",
-    "mutate_table",
-    "reseal",
-    "write_hostile_json",
-]
-
-_RAW = (
-    "[" * 100_000 + "]" * 100_000,
-    "7" * 5_000,
-    "1e999",
-    '{"a": 1, "a": 2}',
-)
+_RAW = ("[" * 100_000 + "]" * 100_000, "7" * 5_000, "1e999", '{"a": 1, "a": 2}')
 """What Python's own writer never gives."""
 JUNK: Sequence[Any] = (
-    *(
-        None,
-        True,
-        False,
-        0,
-        1,
-        -1,
-        7,
-        0.5,
-        -0.0,
-        1e308,
-        -1e308,
-        1e-320,
-        2**31,
-        2**63,
-        -(2**63),
-        2**70,
-    ),
-    *(
-        10**400,
-        "",
-        "x",
-        "1",
-        "0",
-        "nan",
-        "inf",
-        "1e999",
-        "9" * 5_000,
-        "\x1b[31m",
-        "a\nb",
-        "\ud800",
-        "\u202e",
-    ),
+    *(None, True, False, 0, 1, -1, 7, 0.5, -0.0, 1e308, -1e308, 1e-320, 2**31, 2**63, -(2**63), 2**70),
+    *(10**400, "", "x", "1", "0", "nan", "inf", "1e999", "9" * 5_000, "\x1b[31m", "a\nb", "\ud800", "\u202e"),
     *([], {}, [None], [[]], [{}], {"": None}, {"a": {}}, ["x", 1], [1.5, "y", None], "e" * 3_000),
     *(float("nan"), float("inf"), float("-inf")),
-    *(
-        {"value": None},
-        {"name": []},
-        {"name": "x", "fingerprint": {}},
-        [0, 1, 1, 0],
-        [[0, 1], [1, 0]],
-    ),
+    *({"value": None}, {"name": []}, {"name": "x", "fingerprint": {}}, [0, 1, 1, 0], [[0, 1], [1, 0]]),
 )
 
 
 def places(whole: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where there is a value, at any depth."""
-    keys = (
-        whole.keys()
-        if isinstance(whole, dict)
-        else range(len(whole))
-        if isinstance(whole, list)
-        else ()
-    )
+    keys = whole.keys() if isinstance(whole, dict) else range(len(whole)) if isinstance(whole, list) else ()
     return [at, *(place for key in keys for place in places(whole[key], (*at, key)))]
 
 
@@ -204,18 +147,14 @@ def mutate_table(rng: random.Random, path: Path) -> None:
                 row = rng.randrange(len(values))
                 values[row] = rng.choice([None, [], values[row] * 2, values[row][:-1], [None]])
             case 5:
-                kind = rng.choice(
-                    [pa.string(), pa.int32(), pa.float64(), pa.large_string(), pa.null()]
-                )
+                kind = rng.choice([pa.string(), pa.int32(), pa.float64(), pa.large_string(), pa.null()])
                 values = [None] * len(values) if pa.types.is_null(kind) else values
                 with suppress(pa.ArrowException):
                     table = table.set_column(number, name, pa.array(map(str, values)).cast(kind))
                 continue
             case _:
                 row = rng.randrange(len(values))
-                odd = rng.choice(
-                    [None, float("nan"), float("inf"), -1, 0, 2**40, "", "x", values[0]]
-                )
+                odd = rng.choice([None, float("nan"), float("inf"), -1, 0, 2**40, "", "x", values[0]])
                 if isinstance(values[row], list) and values[row]:
                     values[row] = [*values[row]]
                     values[row][rng.randrange(len(values[row]))] = odd

@@ -10,17 +10,9 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["adaround", "objective", "on_the_grid"]
-
 
 def adaround(
-    weight: Tensor,
-    second: Tensor,
-    *,
-    bits: int,
-    group_size: int | None,
-    steps: int = 400,
-    noise: bool = False,
+    weight: Tensor, second: Tensor, *, bits: int, group_size: int | None, steps: int = 400, noise: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Codes, and the rectified sigmoids before they are rounded, in the weight's dtype.
 
@@ -61,9 +53,7 @@ def rectified(v: Tensor, fraction: Tensor) -> Tensor:
     return torch.where(fraction == 0, 0.0, (1.2 * torch.sigmoid(v) - 0.1).clamp(0, 1))
 
 
-def objective(
-    v: Tensor, fraction: Tensor, scale: Tensor, second: Tensor, beta: float | None
-) -> Tensor:
+def objective(v: Tensor, fraction: Tensor, scale: Tensor, second: Tensor, beta: float | None) -> Tensor:
     """What is minimized, of every output channel; without the regularizer if beta is None."""
     up = rectified(v, fraction)
     error = (up - fraction) * scale

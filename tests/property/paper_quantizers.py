@@ -12,17 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "awq",
-    "awq_losses",
-    "gptq",
-    "hqq",
-    "loss",
-    "outlying_inputs",
-    "output_difference",
-    "rtn",
-]
-
 Matrix = NDArray[np.float64]
 HAIR = 1e-3
 """Distance to a rounding boundary, in steps, within which a code of `ties` is taken."""
@@ -94,9 +83,7 @@ def gptq(
     Returns:
         The rounded weights, and how many of them `ties` decided.
     """
-    damping = (
-        0.01 * np.mean(np.diag(2 * second)) or 1.0
-    )  # inputs that are all 0 leave plain rounding
+    damping = 0.01 * np.mean(np.diag(2 * second)) or 1.0  # inputs that are all 0 leave plain rounding
     hessian = 2 * second + damping * np.eye(len(second))
     order = np.argsort(-np.diag(hessian), kind="stable") if act_order else np.arange(len(second))
     inverse = np.linalg.inv(hessian)
@@ -105,9 +92,7 @@ def gptq(
     rounding = symmetric(bits, library_grid=library_grid)
     for place, j in enumerate(order):
         if place % size == 0:
-            scale = absmax_scale(
-                left[:, order[place : place + size]], bits, library_grid=library_grid
-            )
+            scale = absmax_scale(left[:, order[place : place + size]], bits, library_grid=library_grid)
         wanted = None if ties is None else ties[:, [j]]
         rounded[:, [j]] = rounding.codes(left[:, [j]] / scale, wanted) * scale
         error = (left[:, j] - rounded[:, j]) / inverse[j, j]
@@ -126,9 +111,7 @@ def awq_losses(
     return np.array(losses), scalings
 
 
-def awq(
-    weight: Matrix, scaling: Matrix, bits: int, group_size: int | None, ties: Matrix | None = None
-) -> Matrix:
+def awq(weight: Matrix, scaling: Matrix, bits: int, group_size: int | None, ties: Matrix | None = None) -> Matrix:
     """Q(W s) / s."""
     return rtn(weight * scaling, bits, group_size, ties) / scaling
 

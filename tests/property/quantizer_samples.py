@@ -15,20 +15,6 @@ from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.hqq import HQQ
 from quantdrift.engine.quantizers.libraries import AUTO_GPTQ, AUTOAWQ, GPTQMODEL
 
-__all__ = [
-    "LIBRARIES",
-    "SAME_OUTPUT",
-    "as_float64",
-    "difference",
-    "gptq_reference",
-    "layer_of",
-    "linear",
-    "moments_of",
-    "rounded",
-    "skip_without",
-    "weights",
-]
-
 LIBRARIES = {library.backend: library for library in (GPTQMODEL, AUTO_GPTQ, AUTOAWQ, HQQ)}
 SAME_OUTPUT = 1e-4
 """Largest distance between the outputs of two layers that count as the same, relative."""
@@ -69,9 +55,7 @@ def layer_of(in_features: int) -> tuple[Tensor, paper.Matrix, Moments]:
     return weights(0, 24, in_features), inputs, moments_of(inputs)
 
 
-def difference(
-    quantized: QuantizedWeight, wanted: paper.Matrix, weight: Tensor, x: Moments
-) -> float:
+def difference(quantized: QuantizedWeight, wanted: paper.Matrix, weight: Tensor, x: Moments) -> float:
     found, second = rounded(quantized), as_float64(x.second)
     return paper.output_difference(found, wanted, as_float64(weight), second)
 

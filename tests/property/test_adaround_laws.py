@@ -28,9 +28,7 @@ class Layer:
         return self.made(bits, group_size).codes
 
     def made(self, bits: int, group_size: int | None, steps: int = 400) -> QuantizedWeight:
-        moments = Moments(
-            second=self.second, mean_abs=self.second.diagonal().sqrt(), absmax=1.0, n_tokens=1
-        )
+        moments = Moments(second=self.second, mean_abs=self.second.diagonal().sqrt(), absmax=1.0, n_tokens=1)
         method = AdaRound(bits=bits, group_size=group_size, steps=steps)
         return method.quantize(self.weight, moments)
 
@@ -76,9 +74,7 @@ def test_every_weight_goes_to_one_of_its_two_neighbours_on_the_grid_of_rtn(
 
 @settings(deadline=None, max_examples=15)
 @given(layers(), st.integers(2, 8), GROUPS)
-def test_inputs_that_do_not_correlate_leave_round_to_nearest(
-    layer: Layer, bits: int, group_size: int | None
-) -> None:
+def test_inputs_that_do_not_correlate_leave_round_to_nearest(layer: Layer, bits: int, group_size: int | None) -> None:
     """But for weights in the very middle, which rounding noise may take either way."""
     alone = Layer(weight=layer.weight, second=torch.diag(layer.second.diagonal()))
     nearest = quantize_rtn(layer.weight, bits=bits, group_size=group_size)
@@ -136,14 +132,10 @@ def correlated(seed: int, rows: int = 16, columns: int = 40) -> Layer:
     ("seed", "bits", "group_size", "steps"),
     [(0, 3, None, 400), (1, 2, 16, 100), (2, 4, 7, 100), (3, 8, 16, 60), (4, 3, None, 10)],
 )
-def test_codes_are_those_of_autograd_and_adam(
-    seed: int, bits: int, group_size: int | None, steps: int
-) -> None:
+def test_codes_are_those_of_autograd_and_adam(seed: int, bits: int, group_size: int | None, steps: int) -> None:
     """Fewer steps leave many weights soft; the share of those has to be the same as well."""
     layer = correlated(seed)
-    wanted, up = adaround(
-        layer.weight.double(), layer.second.double(), bits=bits, group_size=group_size, steps=steps
-    )
+    wanted, up = adaround(layer.weight.double(), layer.second.double(), bits=bits, group_size=group_size, steps=steps)
     made = layer.made(bits, group_size, steps)
     assert (made.codes != wanted).sum() <= 2
     soft = ((up > 0) & (up < 1)).double().mean().item()

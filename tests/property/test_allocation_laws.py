@@ -47,8 +47,7 @@ def problems(draw: st.DrawFn) -> Problem:
     rows = st.lists(loss, min_size=len(widths) - 1, max_size=len(widths) - 1)
     losses = [[*sorted(draw(rows), reverse=True), 0.0] for _ in range(n_layers)]
     budget = draw(
-        st.floats(widths[0], widths[-1])
-        | st.integers(10 * widths[0], 10 * widths[-1]).map(lambda tenths: tenths / 10)
+        st.floats(widths[0], widths[-1]) | st.integers(10 * widths[0], 10 * widths[-1]).map(lambda tenths: tenths / 10)
     )
     units = draw(st.lists(st.integers(0, 5), min_size=n_layers, max_size=n_layers))
     return np.array(losses), np.array(n_weights), widths, budget, np.array(units)
@@ -64,16 +63,10 @@ def least_loss(problem: Problem) -> Fraction:
     losses, n_weights, widths, budget, units = problem
     members = [np.flatnonzero(units == unit) for unit in np.unique(units)]
     within = Fraction(str(budget)) * int(n_weights.sum())
-    sums = [
-        [sum(Fraction(losses[layer, level]) for layer in unit) for level in range(len(widths))]
-        for unit in members
-    ]
+    sums = [[sum(Fraction(losses[layer, level]) for layer in unit) for level in range(len(widths))] for unit in members]
     found = []
     for levels in itertools.product(range(len(widths)), repeat=len(members)):
-        bits = sum(
-            int(n_weights[unit].sum()) * widths[level]
-            for unit, level in zip(members, levels, strict=True)
-        )
+        bits = sum(int(n_weights[unit].sum()) * widths[level] for unit, level in zip(members, levels, strict=True))
         if bits <= within:
             found.append(sum(s[level] for s, level in zip(sums, levels, strict=True)))
     return Fraction(min(found))
@@ -124,9 +117,7 @@ def test_the_unit_of_losses_does_not_matter(problem: Problem, method: str, power
 
 @MANY
 @given(problems(), st.sampled_from(METHODS))
-def test_the_same_problem_has_one_answer_and_is_left_as_it_was(
-    problem: Problem, method: str
-) -> None:
+def test_the_same_problem_has_one_answer_and_is_left_as_it_was(problem: Problem, method: str) -> None:
     before = [part.copy() for part in problem if isinstance(part, np.ndarray)]
     first, again = solved(problem, method), solved(problem, method)
     assert first.widths.tolist() == again.widths.tolist()

@@ -38,9 +38,7 @@ Use = Callable[[Path], Any]
 
 
 def embeddings(root: Path) -> bytes:
-    found = EmbeddingStore(root).get(
-        KEY, order=ORDER, encode=lambda rows: WANTED[rows], chunk=CHUNK
-    )
+    found = EmbeddingStore(root).get(KEY, order=ORDER, encode=lambda rows: WANTED[rows], chunk=CHUNK)
     return found.tobytes()
 
 
@@ -120,9 +118,7 @@ def flip(content: bytes, at: int, bit: int) -> bytes:
 @pytest.mark.parametrize(("make", "use", "pattern"), KINDS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_a_flipped_bit_changes_nothing_and_is_said(
-    make: Use, use: Use, pattern: str, data: st.DataObject
-) -> None:
+def test_a_flipped_bit_changes_nothing_and_is_said(make: Use, use: Use, pattern: str, data: st.DataObject) -> None:
     def damage(content: bytes) -> bytes:
         at = data.draw(st.integers(0, len(content) - 1))
         if pattern == "*.partial.npy" and at >= 128:
@@ -140,9 +136,7 @@ def test_a_flipped_bit_changes_nothing_and_is_said(
 @pytest.mark.parametrize(("make", "use", "pattern"), KINDS)
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
-def test_a_file_that_was_cut_or_exchanged_is_as_none(
-    make: Use, use: Use, pattern: str, data: st.DataObject
-) -> None:
+def test_a_file_that_was_cut_or_exchanged_is_as_none(make: Use, use: Use, pattern: str, data: st.DataObject) -> None:
     def damage(content: bytes) -> bytes:
         head = content[: data.draw(st.integers(0, len(content) - 1))]
         return head + data.draw(st.binary(max_size=200))

@@ -61,23 +61,13 @@ class Case:
 
     def alone(self, rows: NDArray[np.int64]) -> Evidence:
         """Evidence over these documents as if there were no others."""
-        (queries, documents), (low_queries, low_documents) = (
-            self.arms.reference,
-            self.arms.candidate,
-        )
+        (queries, documents), (low_queries, low_documents) = (self.arms.reference, self.arms.candidate)
         with small_tiles():
             state = score_embeddings(
-                queries,
-                low_queries,
-                documents[rows],
-                low_documents[rows],
-                similarity=self.similarity,
-                k=self.k,
+                queries, low_queries, documents[rows], low_documents[rows], similarity=self.similarity, k=self.k
             )
         names = self.ids("d")
-        return assemble(
-            state, input_ids=self.ids("q"), item_ids=[names[row] for row in rows.tolist()]
-        )
+        return assemble(state, input_ids=self.ids("q"), item_ids=[names[row] for row in rows.tolist()])
 
 
 def ids_of(arms: Arms, role: str) -> list[str]:
@@ -102,10 +92,7 @@ def cases(draw: st.DrawFn) -> Case:
     documents = embeddings(n_docs)
     arms = Arms(
         reference=(embeddings(n_queries), documents),
-        candidate=(
-            embeddings(n_queries),
-            documents if draw(st.booleans()) else embeddings(n_docs),
-        ),
+        candidate=(embeddings(n_queries), documents if draw(st.booleans()) else embeddings(n_docs)),
         fingerprint="",
     )
     sizes = draw(st.sets(st.integers(1, n_docs), min_size=1, max_size=3)) | {n_docs}
@@ -170,10 +157,7 @@ def test_subsets_nest(n_documents: int, seed: int, data: st.DataObject) -> None:
     for small, large in pairwise(subsets):
         assert np.isin(small, large).all()
     # a size's documents do not depend on the other sizes
-    assert (
-        subsets[0].tolist()
-        == nested_subsets(n_documents, [sizes[0], sizes[-1]], seed=seed)[0].tolist()
-    )
+    assert subsets[0].tolist() == nested_subsets(n_documents, [sizes[0], sizes[-1]], seed=seed)[0].tolist()
 
 
 @given(st.integers(1, 10**7))

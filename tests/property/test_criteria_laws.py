@@ -18,20 +18,10 @@ from quantdrift.engine.sensitivity.criteria import Setting, criterion
 from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.progress import Silent
 
-WIDTHS = st.lists(st.integers(2, 8), min_size=2, max_size=4, unique=True).map(
-    lambda widths: tuple(sorted(widths))
-)
+WIDTHS = st.lists(st.integers(2, 8), min_size=2, max_size=4, unique=True).map(lambda widths: tuple(sorted(widths)))
 GROUPS = st.none() | st.integers(1, 20)
 SEEDS = st.integers(0, 2**32 - 1)
-BASELINES = (
-    "reconstruction",
-    "sqnr",
-    "activation_error",
-    "activation_salience",
-    "activation_norm",
-    "depth",
-    "random",
-)
+BASELINES = ("reconstruction", "sqnr", "activation_error", "activation_salience", "activation_norm", "depth", "random")
 
 
 def stack(seed: int, n_layers: int) -> tuple[nn.Sequential, torch.Tensor]:
@@ -44,12 +34,8 @@ def stack(seed: int, n_layers: int) -> tuple[nn.Sequential, torch.Tensor]:
     return model, torch.randn(2, 5, sizes[0], generator=rng) * torch.rand(sizes[0], generator=rng)
 
 
-def setting_of(
-    model: nn.Module, x: torch.Tensor, widths: tuple[int, ...], group_size: int | None
-) -> Setting:
-    batches = [
-        Batch(rows=np.array([row]), run=lambda part=part: model(part)) for row, part in enumerate(x)
-    ]
+def setting_of(model: nn.Module, x: torch.Tensor, widths: tuple[int, ...], group_size: int | None) -> Setting:
+    batches = [Batch(rows=np.array([row]), run=lambda part=part: model(part)) for row, part in enumerate(x)]
     return Setting(
         modules=[model],
         layers=find_linears([model]),
@@ -138,17 +124,11 @@ def test_the_order_of_input_features_does_not_matter_to_whole_channels(
 
 @settings(deadline=None, max_examples=15)
 @given(SEEDS, GROUPS, st.integers(1, 3))
-def test_scaling_the_inputs_scales_by_the_moment(
-    seed: int, group_size: int | None, power: int
-) -> None:
+def test_scaling_the_inputs_scales_by_the_moment(seed: int, group_size: int | None, power: int) -> None:
     model, x = stack(seed, 2)
     factor = 2.0**power
     small, large = (setting_of(model, inputs, (3, 4), group_size) for inputs in (x, factor * x))
-    for name, degree in {
-        "activation_error": 2,
-        "activation_salience": 1,
-        "activation_norm": 2,
-    }.items():
+    for name, degree in {"activation_error": 2, "activation_salience": 1, "activation_norm": 2}.items():
         losses = criterion(name).losses
         assert np.array_equal(losses(large), losses(small) * factor**degree), name
 

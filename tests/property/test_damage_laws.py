@@ -21,9 +21,7 @@ NAMES = (RECORD, EVIDENCE, PROBE, "check", "router", "baseline", "allocation")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_bit_that_flips_is_noticed_or_changes_nothing(
-    written: dict[str, Written], name: str
-) -> None:
+def test_a_bit_that_flips_is_noticed_or_changes_nothing(written: dict[str, Written], name: str) -> None:
     place = written[name]
     whole, content = place.file.read_bytes(), place.content()
 

@@ -40,14 +40,8 @@ def datasets(draw: st.DrawFn, *, labelled: bool = True) -> RetrievalDataset:
 
 def write(data: RetrievalDataset, folder: Path, *, ascii_only: bool, shuffle: int) -> None:
     """The folder that `data` would be read from."""
-    for name, ids, texts in (
-        ("corpus", data.document_ids, data.documents),
-        ("queries", data.query_ids, data.queries),
-    ):
-        lines = (
-            json.dumps({"_id": i, "text": t}, ensure_ascii=ascii_only)
-            for i, t in zip(ids, texts, strict=True)
-        )
+    for name, ids, texts in (("corpus", data.document_ids, data.documents), ("queries", data.query_ids, data.queries)):
+        lines = (json.dumps({"_id": i, "text": t}, ensure_ascii=ascii_only) for i, t in zip(ids, texts, strict=True))
         (folder / f"{name}.jsonl").write_bytes("\n".join(lines).encode())
     rows = [f"{q}\t{d}\t{grade}\n" for q, of in data.qrels.items() for d, grade in of.items()]
     random.Random(shuffle).shuffle(rows)
@@ -57,9 +51,7 @@ def write(data: RetrievalDataset, folder: Path, *, ascii_only: bool, shuffle: in
 
 
 @given(st.booleans().flatmap(lambda b: datasets(labelled=b)), st.booleans(), st.integers(0, 99))
-def test_a_written_dataset_is_read_back(
-    data: RetrievalDataset, ascii_only: bool, shuffle: int
-) -> None:
+def test_a_written_dataset_is_read_back(data: RetrievalDataset, ascii_only: bool, shuffle: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "laws"
         folder.mkdir()
@@ -71,9 +63,7 @@ def test_a_written_dataset_is_read_back(
 
 
 @given(datasets(), st.randoms(use_true_random=False))
-def test_the_order_of_judgements_leaves_the_fingerprint(
-    data: RetrievalDataset, rng: random.Random
-) -> None:
+def test_the_order_of_judgements_leaves_the_fingerprint(data: RetrievalDataset, rng: random.Random) -> None:
     rows = [(q, d, grade) for q, of in data.qrels.items() for d, grade in of.items()]
     rng.shuffle(rows)
     shuffled: dict[str, dict[str, int]] = {}
@@ -83,9 +73,7 @@ def test_the_order_of_judgements_leaves_the_fingerprint(
 
 
 @given(datasets(), st.data())
-def test_any_changed_text_id_or_grade_changes_the_fingerprint(
-    data: RetrievalDataset, draw: st.DataObject
-) -> None:
+def test_any_changed_text_id_or_grade_changes_the_fingerprint(data: RetrievalDataset, draw: st.DataObject) -> None:
     part = draw.draw(st.sampled_from(["queries", "documents", "query_ids", "document_ids"]))
     values = list(getattr(data, part))
     where = draw.draw(st.integers(0, len(values) - 1))

@@ -16,9 +16,7 @@ from quantdrift.engine.encoders.server_client import OneInputError, TooMuchError
 from quantdrift.spec import Versus, parse_pair, read_endpoint
 
 WORDS = st.text(st.characters(categories=("L", "N"), include_characters="-_."), min_size=1)
-PATHS = st.lists(
-    st.text("abcv1-", min_size=1).filter(lambda part: part != "embeddings"), max_size=3
-).map("/".join)
+PATHS = st.lists(st.text("abcv1-", min_size=1).filter(lambda part: part != "embeddings"), max_size=3).map("/".join)
 URLS = st.builds(
     lambda scheme, host, port, path, end: f"{scheme}://{host}{port}/{path}{end}",
     st.sampled_from(["http", "https", "HTTP"]),
@@ -47,14 +45,8 @@ def test_two_models_with_servers_are_read_back(one: str, other: str) -> None:
     assert Versus(reference=one, candidate=other) == pair
 
 
-@given(
-    st.lists(st.integers(0, 50), min_size=1, max_size=60),
-    st.integers(1, 10),
-    st.integers(1, 100),
-)
-def test_requests_hold_every_input_once_and_within_the_limits(
-    lengths: list[int], count: int, characters: int
-) -> None:
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(1, 10), st.integers(1, 100))
+def test_requests_hold_every_input_once_and_within_the_limits(lengths: list[int], count: int, characters: int) -> None:
     found = batches(lengths, count=count, characters=characters)
     assert [at for part in found for at in part] == list(range(len(lengths)))
     for part, following in zip(found, [*found[1:], None], strict=True):
@@ -67,9 +59,7 @@ def test_requests_hold_every_input_once_and_within_the_limits(
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 39))
-def test_halving_gives_every_embedding_or_names_the_input_that_is_refused(
-    n: int, most: int, bad: int
-) -> None:
+def test_halving_gives_every_embedding_or_names_the_input_that_is_refused(n: int, most: int, bad: int) -> None:
     texts = [str(number) for number in range(n)]
     limit = Limit()
     sizes: list[int] = []

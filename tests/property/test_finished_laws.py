@@ -32,16 +32,13 @@ def matrices(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[
 def lists(scores: np.ndarray, k: int) -> Lists:  # type: ignore[type-arg]
     """The first k of every row."""
     return {
-        f"q{row}": {f"d{item}": float(own[item]) for item in np.argsort(-own)[:k]}
-        for row, own in enumerate(scores)
+        f"q{row}": {f"d{item}": float(own[item]) for item in np.argsort(-own)[:k]} for row, own in enumerate(scores)
     }
 
 
 def diff(a: Lists, b: Lists, qrels: Mapping[str, Mapping[str, int]], **options: bool) -> Evidence:
     runs = [
-        FinishedRun(
-            path=Path(name), format="json", name=name, digest=name, parts={"": Ranked(rankings=own)}
-        )
+        FinishedRun(path=Path(name), format="json", name=name, digest=name, parts={"": Ranked(rankings=own)})
         for name, own in (("a", a), ("b", b))
     ]
     (part,) = diff_runs(*runs, qrels=qrels, **options).parts

@@ -127,18 +127,11 @@ def exchanged(one: Columns, other: Columns, rng: np.random.Generator) -> tuple[C
 
 def snapshot(values: Columns) -> Snapshot:
     n = len(values["flip@1"])
-    return Snapshot(
-        identity=IDENTITY,
-        input_ids=tuple(map(str, range(n))),
-        answers=("-",) * n,
-        values=values,
-    )
+    return Snapshot(identity=IDENTITY, input_ids=tuple(map(str, range(n))), answers=("-",) * n, values=values)
 
 
 def verdict(before: Columns, now: Columns, rules: Any = RULES) -> Verdict:
-    matched = Matched(
-        now=snapshot(now), before=snapshot(before), differs=(), notes=(), n_answers_changed=0
-    )
+    matched = Matched(now=snapshot(now), before=snapshot(before), differs=(), notes=(), n_answers_changed=0)
     return verdict_of([each.outcome for each in judge_changes(rules, matched)])
 
 

@@ -16,24 +16,8 @@ from metric_samples import Qrels, Scores, evidence_of, labelled
 from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.gate.baseline import (
-    Identity,
-    Snapshot,
-    answer_of,
-    baseline_text,
-    read_baseline,
-    write_baseline,
-)
-from quantdrift.gate.judge import (
-    Judgement,
-    Matched,
-    Outcome,
-    gate,
-    judge_changes,
-    match,
-    snapshot_for,
-    verdict_of,
-)
+from quantdrift.gate.baseline import Identity, Snapshot, answer_of, baseline_text, read_baseline, write_baseline
+from quantdrift.gate.judge import Judgement, Matched, Outcome, gate, judge_changes, match, snapshot_for, verdict_of
 from quantdrift.gate.rules import Rule, RuleError, Test, parse_rule
 from quantdrift.gate.target import Part, Target
 from quantdrift.metrics import FAMILIES, members, parse_metric
@@ -63,12 +47,8 @@ def snapshot(values: Columns, names: Sequence[str] | None = None) -> Snapshot:
     )
 
 
-def judged(
-    rules: Sequence[str], before: Columns, now: Columns, *, alpha: float = 0.05
-) -> list[Judgement]:
-    matched = Matched(
-        now=snapshot(now), before=snapshot(before), differs=(), notes=(), n_answers_changed=0
-    )
+def judged(rules: Sequence[str], before: Columns, now: Columns, *, alpha: float = 0.05) -> list[Judgement]:
+    matched = Matched(now=snapshot(now), before=snapshot(before), differs=(), notes=(), n_answers_changed=0)
     return judge_changes([parse_rule(rule) for rule in rules], matched, alpha=alpha)
 
 
@@ -114,17 +94,13 @@ def told(found: Judgement) -> dict[str, Any]:
         content[name] = round(value, 9) if isinstance(value, float) else value
     for name in ("now", "difference"):
         if content[name] is not None:
-            content[name] = {
-                k: round(v, 9) if isinstance(v, float) else v for k, v in content[name].items()
-            }
+            content[name] = {k: round(v, 9) if isinstance(v, float) else v for k, v in content[name].items()}
     return content
 
 
 @FEWER
 @given(outcomes(), st.randoms(use_true_random=False))
-def test_the_order_of_the_inputs_does_not_matter(
-    sides: tuple[Columns, Columns], random: Any
-) -> None:
+def test_the_order_of_the_inputs_does_not_matter(sides: tuple[Columns, Columns], random: Any) -> None:
     before, now = (snapshot(side) for side in sides)
     rows = [random.sample(range(before.n_inputs), before.n_inputs) for _ in range(2)]
     rules = [parse_rule(rule) for rule in RULES]
@@ -145,10 +121,7 @@ def test_a_run_passes_against_its_own_baseline_once_there_are_inputs_enough(
     """
     assume(abs((1 - margin) ** n - alpha) > 1e-9)
     rng = np.random.default_rng(n)
-    own = {
-        "flip@1": (rng.random(n) < share).astype(np.float64),
-        "ndcg@10": np.round(rng.random(n), 6),
-    }
+    own = {"flip@1": (rng.random(n) < share).astype(np.float64), "ndcg@10": np.round(rng.random(n), 6)}
     rules = [f"{metric} no worse by {margin!r}" for metric in own]
     wanted = "pass" if (1 - margin) ** n < alpha else "underpowered"
     for each in judged(rules, own, own, alpha=alpha):
@@ -210,14 +183,9 @@ def test_the_same_of_a_mean(steps: list[float], one_more: float, n: int, margin:
 
 @FEWER
 @given(outcomes(), st.sampled_from([0.01, 0.05, 0.5]))
-def test_exchanged_the_two_are_never_both_worse(
-    sides: tuple[Columns, Columns], alpha: float
-) -> None:
+def test_exchanged_the_two_are_never_both_worse(sides: tuple[Columns, Columns], alpha: float) -> None:
     before, now = sides
-    both = [
-        judged(RULES[:2] + RULES[3:5], *pair, alpha=alpha)
-        for pair in ((before, now), (now, before))
-    ]
+    both = [judged(RULES[:2] + RULES[3:5], *pair, alpha=alpha) for pair in ((before, now), (now, before))]
     for one, other in zip(*both, strict=True):
         assert (one.worse, one.better) == (other.better, other.worse)
         assert {one.outcome, other.outcome} != {"fail"}
@@ -330,9 +298,7 @@ def test_a_limit_and_its_opposite(sample: tuple[tuple[Scores, Scores], Qrels], s
 
 @FEWER
 @given(labelled())
-def test_a_run_has_nothing_new_against_its_own_baseline(
-    sample: tuple[tuple[Scores, Scores], Qrels],
-) -> None:
+def test_a_run_has_nothing_new_against_its_own_baseline(sample: tuple[tuple[Scores, Scores], Qrels]) -> None:
     pair, qrels = sample
     own = target(evidence_of(pair, qrels))
     rules = [parse_rule("flip@1 no worse"), parse_rule("flip@1 no worse by 0.5")]
@@ -411,16 +377,9 @@ TESTS: tuple[Test, ...] = ("<=", ">=", "no worse")
     st.one_of(st.none(), st.floats(), st.floats(-1, 1), st.integers(-3, 3)),
     st.none() | SLICES,
 )
-def test_a_rule_that_is_no_error_parses_back(
-    metric: str, test: Test, number: float | None, on: str | None
-) -> None:
+def test_a_rule_that_is_no_error_parses_back(metric: str, test: Test, number: float | None, on: str | None) -> None:
     try:
-        rule = Rule(
-            metric=parse_metric(metric),
-            test=test,
-            number=number,
-            on=on,
-        )
+        rule = Rule(metric=parse_metric(metric), test=test, number=number, on=on)
     except RuleError:
         return
     assert parse_rule(str(rule)) == rule
@@ -438,12 +397,9 @@ def test_any_line_is_a_rule_or_an_error_of_ours(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("margin", "alpha", "n"),
-    [(0.03, 0.05, 99), (0.05, 0.05, 59), (0.02, 0.05, 149), (0.03, 0.1, 76)],
+    ("margin", "alpha", "n"), [(0.03, 0.05, 99), (0.05, 0.05, 59), (0.02, 0.05, 149), (0.03, 0.1, 76)]
 )
-def test_how_many_inputs_a_run_takes_to_pass_against_itself(
-    margin: float, alpha: float, n: int
-) -> None:
+def test_how_many_inputs_a_run_takes_to_pass_against_itself(margin: float, alpha: float, n: int) -> None:
     rule = f"flip@1 no worse by {margin}"
     own = [{"flip@1": np.zeros(size)} for size in (n - 1, n)]
     found = [judged([rule], each, each, alpha=alpha)[0].outcome for each in own]

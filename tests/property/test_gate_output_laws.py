@@ -40,22 +40,10 @@ def read(token: Token) -> str:
 def judged(name: str) -> GateResult:
     """A run in which everything from outside is that name."""
     identity = Identity(
-        spec=name,
-        reference="r",
-        reference_digest=None,
-        candidate_digest=None,
-        data=name,
-        data_digest=None,
+        spec=name, reference="r", reference_digest=None, candidate_digest=None, data=name, data_digest=None
     )
     changed = Changed(
-        input_id=name,
-        before=name,
-        after=name,
-        rank_before=None,
-        rank_after=2,
-        was_right=None,
-        is_right=None,
-        lead=None,
+        input_id=name, before=name, after=name, rank_before=None, rank_after=2, was_right=None, is_right=None, lead=None
     )
     rule = replace(parse_rule("flip@1 no worse by 0.03"), on=name)
     return GateResult(

@@ -138,27 +138,9 @@ def test_a_hostile_file_of_ours(written: dict[str, Written], name: str) -> None:
 
 WORDS = (
     *("", "x", "nan", "inf", "-inf", "1e999", "-1e999", "1e308", "-1e308", "9" * 30, "9" * 5_000),
-    *(
-        "0",
-        "-1",
-        "2",
-        "q1",
-        "d1",
-        "Q0",
-        "\x1b[31m",
-        "\u202e",
-        "1_0",
-        "\uff10",
-        "0x1",
-        "true",
-        "{}",
-        "\0",
-    ),
+    *("0", "-1", "2", "q1", "d1", "Q0", "\x1b[31m", "\u202e", "1_0", "\uff10", "0x1", "true", "{}", "\0"),
 )
-LISTS: dict[str, dict[str, float]] = {
-    "q1": {"d1": 0.9, "d2": 0.8, "d3": 0.5},
-    "q2": {"d2": 0.7, "d3": 0.4, "d4": 0.3},
-}
+LISTS: dict[str, dict[str, float]] = {"q1": {"d1": 0.9, "d2": 0.8, "d3": 0.5}, "q2": {"d2": 0.7, "d3": 0.4, "d4": 0.3}}
 
 
 def trec() -> str:
@@ -171,10 +153,7 @@ def trec() -> str:
 
 def sample(number: int, *, generated: bool = False) -> dict[str, Any]:
     arguments = {
-        f"gen_args_{n}": {
-            "arg_0": f"question {number}",
-            "arg_1": {"until": ["."]} if generated else f" {n}",
-        }
+        f"gen_args_{n}": {"arg_0": f"question {number}", "arg_1": {"until": ["."]} if generated else f" {n}"}
         for n in range(1 if generated else 3)
     }
     answers: list[Any] = ["four"] if generated else [[str(-n - 0.5), "False"] for n in range(3)]
@@ -234,9 +213,7 @@ def test_a_hostile_result_of_a_harness(tmp_path: Path, kind: str) -> None:
             a.write_text(json.dumps(whole), encoding="utf-8")
             write_hostile_json(rng, b, whole, seal=False)
         first, second = (a, b) if seed % 2 else (b, a)
-        more = rng.choice(
-            ((), ("--common",), ("--complete",), ("--json",), ("--out", tmp_path / "out"))
-        )
+        more = rng.choice(((), ("--common",), ("--complete",), ("--json",), ("--out", tmp_path / "out")))
         either(seed, typed, "diff", first, second, *more)
         if seed % 5 == 0:
             either(seed, typed, "gate", first, second, "--json")
@@ -251,9 +228,7 @@ def test_hostile_labels(tmp_path: Path, kind: str) -> None:
     head = "query-id\tcorpus-id\tscore\n" if kind == "beir" else ""
     middle = "\t" if kind == "beir" else " 0 "
     end = "\t" if kind == "beir" else " "
-    text = head + "".join(
-        f"{q}{middle}{d}{end}{g}\n" for q, own in labels.items() for d, g in own.items()
-    )
+    text = head + "".join(f"{q}{middle}{d}{end}{g}\n" for q, own in labels.items() for d, g in own.items())
     qrels = tmp_path / "qrels"
     for seed in range(EXAMPLES):
         rng = random.Random(seed)

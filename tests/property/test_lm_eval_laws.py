@@ -15,9 +15,7 @@ from quantdrift.metrics import parse_metric
 N_CHOICES = 4
 # few values, so that many choices are equal; and pairs that only float64 tells apart
 LOGLIKELIHOODS = st.sampled_from([-1.0, -1.0 - 1e-12, -2.0, -2.5, -40.25])
-ROWS = st.lists(
-    st.lists(LOGLIKELIHOODS, min_size=N_CHOICES, max_size=N_CHOICES), min_size=1, max_size=12
-)
+ROWS = st.lists(st.lists(LOGLIKELIHOODS, min_size=N_CHOICES, max_size=N_CHOICES), min_size=1, max_size=12)
 
 
 def samples(rows: list[list[float]], gold: list[int], *, logged: bool) -> list[dict[str, Any]]:
@@ -36,9 +34,7 @@ def samples(rows: list[list[float]], gold: list[int], *, logged: bool) -> list[d
         if logged:
             own["target"] = str(right)
             own["filtered_resps"] = [[str(score), "False"] for score in row]
-            own["arguments"] = {
-                f"gen_args_{n}": {"arg_0": a, "arg_1": b} for n, (a, b) in enumerate(requests)
-            }
+            own["arguments"] = {f"gen_args_{n}": {"arg_0": a, "arg_1": b} for n, (a, b) in enumerate(requests)}
             own = json.loads(json.dumps(own))
         found.append(own)
     return found
@@ -48,9 +44,7 @@ def samples(rows: list[list[float]], gold: list[int], *, logged: bool) -> list[d
 @given(ROWS, st.data())
 def test_flips_and_accuracies_are_those_of_argmax(rows: list[list[float]], data: Any) -> None:
     n = len(rows)
-    after = data.draw(
-        st.lists(st.permutations([-1.0, -1.0 - 1e-12, -2.0, -2.0]), min_size=n, max_size=n)
-    )
+    after = data.draw(st.lists(st.permutations([-1.0, -1.0 - 1e-12, -2.0, -2.0]), min_size=n, max_size=n))
     gold = data.draw(st.lists(st.integers(0, N_CHOICES - 1), min_size=n, max_size=n))
     first, second = (np.argmax(np.array(arm), axis=1) for arm in (rows, after))
     for logged in (False, True):

@@ -183,9 +183,7 @@ def test_what_the_table_leaves_open_does_change(metric: Metric) -> None:
 def test_scores_in_another_unit(case: Case, power: int, factor: int, shift: int) -> None:
     scale = factor * 2.0**power
     plain = case.evidence()
-    other = case.evidence(
-        reference=scale * (case.reference + shift), candidate=scale * (case.candidate + shift)
-    )
+    other = case.evidence(reference=scale * (case.reference + shift), candidate=scale * (case.candidate + shift))
     for metric in EACH:
         wanted = metric.per_input(plain) * (scale if contract(metric).affine == "scales" else 1)
         found = metric.per_input(other)
@@ -201,10 +199,7 @@ def test_the_order_of_items(case: Case, seed: int) -> None:
     moved = case.evidence(
         reference=case.reference[:, order],
         candidate=case.candidate[:, order],
-        qrels={
-            query: {place[item]: grade for item, grade in labels.items()}
-            for query, labels in case.qrels.items()
-        },
+        qrels={query: {place[item]: grade for item, grade in labels.items()} for query, labels in case.qrels.items()},
     )
     plain = case.evidence()
     for metric in EACH:

@@ -31,11 +31,7 @@ def test_what_a_flip_implies(pair: Pair) -> None:
 
 
 @settings(deadline=None, max_examples=200)
-@given(
-    st.lists(
-        st.tuples(st.floats(-1, 1, width=32), st.floats(-1, 1, width=32)), min_size=2, max_size=12
-    )
-)
+@given(st.lists(st.tuples(st.floats(-1, 1, width=32), st.floats(-1, 1, width=32)), min_size=2, max_size=12))
 def test_what_a_flip_implies_for_any_scores(rows: list[tuple[float, float]]) -> None:
     """deltas are rounded to float32: the bounds hold to within that."""
     scores = np.array(rows).T
@@ -83,10 +79,7 @@ def test_a_cut_that_nothing_can_cross_keeps_the_set(pair: Pair, k: int) -> None:
 @given(labelled(), st.sampled_from([1, 2, 5]))
 def test_what_one_arm_gains_the_other_loses(case: tuple[Pair, Qrels], k: int) -> None:
     (reference, candidate), qrels = case
-    there, back = (
-        evidence_of((reference, candidate), qrels),
-        evidence_of((candidate, reference), qrels),
-    )
+    there, back = (evidence_of((reference, candidate), qrels), evidence_of((candidate, reference), qrels))
     for one, other in (
         (f"gold_gained@{k}", f"gold_lost@{k}"),
         ("harm", "benefit"),
@@ -110,18 +103,14 @@ def test_every_judged_flip_has_one_outcome(case: tuple[Pair, Qrels]) -> None:
 
 @settings(deadline=None)
 @given(labelled(), st.lists(st.sampled_from([0, 0.1, 0.25, 0.5, 1, 2]), unique=True, max_size=4))
-def test_slices_that_touch_share_the_inputs_out(
-    case: tuple[Pair, Qrels], inner: list[float]
-) -> None:
+def test_slices_that_touch_share_the_inputs_out(case: tuple[Pair, Qrels], inner: list[float]) -> None:
     evidence = evidence_of(*case)
     edges = [-1.0, *sorted(inner), np.inf]
     for metric in ("flip@1", "harm", "gap"):
         whole = values(metric, evidence)
         whole[np.isnan(values("separation", evidence))] = np.nan
         parts = [
-            values(
-                f"{metric}:separation={low:g}..{'' if np.isinf(high) else f'{high:g}'}", evidence
-            )
+            values(f"{metric}:separation={low:g}..{'' if np.isinf(high) else f'{high:g}'}", evidence)
             for low, high in pairwise(edges)
         ]
         assert ((~np.isnan(parts)).sum(axis=0) == ~np.isnan(whole)).all()

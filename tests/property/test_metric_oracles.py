@@ -50,11 +50,7 @@ def test_tau_b_counts_pairs(pair: Pair, k: int) -> None:
     top = evidence.reference_top
     for row, found in enumerate(values(f"tau_b@{k}", evidence).tolist()):
         one, other = top.reference_scores[row, :k], top.candidate_scores[row, :k]
-        signs = [
-            (np.sign(one[i] - one[j]), np.sign(other[i] - other[j]))
-            for i in range(len(one))
-            for j in range(i)
-        ]
+        signs = [(np.sign(one[i] - one[j]), np.sign(other[i] - other[j])) for i in range(len(one)) for j in range(i)]
         untied = [sum(sign[side] != 0 for sign in signs) for side in (0, 1)]
         if min(untied) == 0:
             assert np.isnan(found)
@@ -68,18 +64,12 @@ def test_tau_b_counts_pairs(pair: Pair, k: int) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.integers(1, 6), st.integers(1, 40), st.randoms(use_true_random=False), st.data())
-def test_quality_is_that_of_trec_eval(
-    n_queries: int, n_docs: int, rng: Any, data: st.DataObject
-) -> None:
+def test_quality_is_that_of_trec_eval(n_queries: int, n_docs: int, rng: Any, data: st.DataObject) -> None:
     """Without ties, whose order trec_eval decides by name."""
     pytrec_eval = pytest.importorskip("pytrec_eval")
-    matrix = np.array(
-        [rng.sample(range(n_docs), n_docs) for _ in range(2 * n_queries)], dtype=float
-    )
+    matrix = np.array([rng.sample(range(n_docs), n_docs) for _ in range(2 * n_queries)], dtype=float)
     pair = matrix[:n_queries], matrix[n_queries:]
-    judged = st.dictionaries(
-        st.sampled_from([*names(n_docs), "elsewhere"]), st.integers(0, 4), max_size=8
-    )
+    judged = st.dictionaries(st.sampled_from([*names(n_docs), "elsewhere"]), st.integers(0, 4), max_size=8)
     qrels = {f"q{row}": data.draw(judged) for row in range(n_queries)}
     evidence = evidence_of(pair, qrels, k=10)
     measures = {"ndcg_cut.10", "ndcg_cut.3", "recall.1,5,10", "recip_rank"}

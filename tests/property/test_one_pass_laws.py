@@ -112,24 +112,16 @@ def test_contributions_are_the_shifts_and_those_of_several_layers_add_up(seed: i
 def test_a_gap_in_other_units_has_contributions_in_these_units(seed: int, scale: float) -> None:
     one, other = World(seed), World(seed, scale=scale)
     np.testing.assert_allclose(
-        contributions(other.setting),
-        scale * contributions(one.setting),
-        rtol=1e-4,
-        atol=1e-5 * (1 + abs(scale)),
+        contributions(other.setting), scale * contributions(one.setting), rtol=1e-4, atol=1e-5 * (1 + abs(scale))
     )
     np.testing.assert_allclose(
-        CRITERION.losses(other.setting),
-        scale**2 * CRITERION.losses(one.setting),
-        rtol=1e-3,
-        atol=1e-5 * scale**2,
+        CRITERION.losses(other.setting), scale**2 * CRITERION.losses(one.setting), rtol=1e-3, atol=1e-5 * scale**2
     )
 
 
 @settings(max_examples=15, deadline=None)
 @given(seed=SEEDS, batch_size=st.integers(1, N_ROWS), backwards=st.booleans())
-def test_batches_and_the_order_in_them_have_no_part_in_it(
-    seed: int, batch_size: int, backwards: bool
-) -> None:
+def test_batches_and_the_order_in_them_have_no_part_in_it(seed: int, batch_size: int, backwards: bool) -> None:
     order = (lambda n: reversed(range(n))) if backwards else range
     found = contributions(World(seed, batch_size=batch_size, order=order).setting)
     np.testing.assert_allclose(found, contributions(World(seed).setting), rtol=1e-4, atol=1e-5)

@@ -69,10 +69,7 @@ def test_nothing_changes_where_no_layer_is_rounded(seed: int) -> None:
 def test_units_of_the_score_have_no_part_in_it(seed: int) -> None:
     measured, widths = world(seed), widths_of(seed)
     other = Gaps(
-        gaps=8 * measured.gaps,
-        contributions=8 * measured.contributions,
-        n_weights=measured.n_weights,
-        widths=WIDTHS,
+        gaps=8 * measured.gaps, contributions=8 * measured.contributions, n_weights=measured.n_weights, widths=WIDTHS
     )
     one, two = predict(measured, widths), predict(other, widths)
     assert (one.flips, one.chance) == (two.flips, two.chance)

@@ -13,9 +13,7 @@ from quantdrift.engine.quantizers.rtn import quantize_rtn
 
 # Down to the least normal number times 127 levels: below, a scale has no digits left.
 WEIGHTS = st.floats(-(2.0**60), 2.0**60, width=32).map(lambda x: x if abs(x) > 2.0**-100 else 0.0)
-MATRICES = arrays(
-    np.float32, st.tuples(st.integers(1, 4), st.integers(1, 40)), elements=WEIGHTS
-).map(torch.from_numpy)
+MATRICES = arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 40)), elements=WEIGHTS).map(torch.from_numpy)
 BITS = st.integers(2, 8)
 GROUPS = st.none() | st.integers(1, 50)
 
@@ -50,9 +48,7 @@ def test_the_largest_weight_of_a_group_is_the_last_level(
 
 @settings(deadline=None, max_examples=200)
 @given(MATRICES, BITS, GROUPS)
-def test_quantizing_twice_is_quantizing_once(
-    weight: torch.Tensor, bits: int, group_size: int | None
-) -> None:
+def test_quantizing_twice_is_quantizing_once(weight: torch.Tensor, bits: int, group_size: int | None) -> None:
     once = quantize_rtn(weight, bits=bits, group_size=group_size)
     twice = quantize_rtn(once.dequantize(torch.float32), bits=bits, group_size=group_size)
     assert torch.equal(twice.codes, once.codes)
@@ -73,9 +69,7 @@ def test_signs_and_powers_of_two_pass_through(
 
 @settings(deadline=None, max_examples=100)
 @given(MATRICES, BITS, GROUPS, st.randoms(use_true_random=False))
-def test_rows_do_not_see_each_other(
-    weight: torch.Tensor, bits: int, group_size: int | None, rng: object
-) -> None:
+def test_rows_do_not_see_each_other(weight: torch.Tensor, bits: int, group_size: int | None, rng: object) -> None:
     order = torch.tensor(rng.sample(range(len(weight)), len(weight)))  # type: ignore[attr-defined]
     plain = quantize_rtn(weight, bits=bits, group_size=group_size)
     moved = quantize_rtn(weight[order], bits=bits, group_size=group_size)

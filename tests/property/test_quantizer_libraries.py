@@ -60,9 +60,7 @@ def plain_auto_gptq(weight: Tensor, inputs: Tensor, act_order: bool) -> Tensor:
 
 @pytest.mark.parametrize("act_order", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_gptq_on_the_librarys_grid_is_the_library_fed_with_tokens(
-    backend: str, act_order: bool
-) -> None:
+def test_gptq_on_the_librarys_grid_is_the_library_fed_with_tokens(backend: str, act_order: bool) -> None:
     skip_without(backend)
     weight, inputs, moments = layer_of(256)
     method = Gptq(bits=4, group_size=128, act_order=act_order, backend=backend, grid="library")
@@ -73,9 +71,7 @@ def test_gptq_on_the_librarys_grid_is_the_library_fed_with_tokens(
 
 
 @pytest.mark.parametrize(("in_features", "group_size"), [(256, 64), (192, 64)])
-def test_awq_on_the_librarys_grid_is_the_library_fed_with_tokens(
-    in_features: int, group_size: int
-) -> None:
+def test_awq_on_the_librarys_grid_is_the_library_fed_with_tokens(in_features: int, group_size: int) -> None:
     skip_without("autoawq")
     weight, inputs, moments = layer_of(in_features)
     method = Awq(bits=3, group_size=group_size, grid="library")
@@ -87,9 +83,7 @@ def test_awq_on_the_librarys_grid_is_the_library_fed_with_tokens(
     tokens = torch.tensor(inputs, dtype=torch.float32)
     _, _, scaling = library._search_best_scale(layer, layer, [layer], tokens)
     assert quantized.input_scaling is not None
-    torch.testing.assert_close(
-        quantized.input_scaling / quantized.input_scaling[0], scaling / scaling[0]
-    )
+    torch.testing.assert_close(quantized.input_scaling / quantized.input_scaling[0], scaling / scaling[0])
     found = library.pseudo_quantize_tensor(weight * scaling)[0] / scaling
     assert difference(quantized, as_float64(found), weight, moments) <= SAME_OUTPUT
 

@@ -40,9 +40,7 @@ GROUPS = ((256, None), (256, 128), (256, 64), (200, 64))
 @pytest.mark.parametrize(("in_features", "group_size"), GROUPS)
 @pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_gptq_is_the_papers(
-    backend: str, bits: int, in_features: int, group_size: int | None, act_order: bool
-) -> None:
+def test_gptq_is_the_papers(backend: str, bits: int, in_features: int, group_size: int | None, act_order: bool) -> None:
     skip_without(backend)
     weight, _, moments = layer_of(in_features)
     method = Gptq(bits=bits, group_size=group_size, act_order=act_order, backend=backend)
@@ -97,9 +95,7 @@ def test_awq_is_the_papers(bits: int, in_features: int, group_size: int | None) 
     weight, _, moments = layer_of(in_features)
     quantized = Awq(bits=bits, group_size=group_size).quantize(weight, moments)
     exact, second = as_float64(weight), as_float64(moments.second)
-    losses, scalings = paper.awq_losses(
-        exact, second, as_float64(moments.mean_abs), bits, group_size
-    )
+    losses, scalings = paper.awq_losses(exact, second, as_float64(moments.mean_abs), bits, group_size)
     best = scalings[int(np.argmin(losses))]
     assert quantized.input_scaling is not None
     found = as_float64(quantized.input_scaling)

@@ -53,17 +53,13 @@ VALUES = st.integers(-8, 8).map(lambda value: value / 4)
 def arms(draw: st.DrawFn, *, least: int = 1, items: int = 5) -> Any:
     """(reference, candidate, labels) of a few inputs and items."""
     n, width = draw(st.integers(least, 12)), draw(st.integers(2, items))
-    reference, candidate = (
-        draw(hnp.arrays(np.float32, (n, width), elements=VALUES.map(np.float32))) for _ in range(2)
-    )
+    reference, candidate = (draw(hnp.arrays(np.float32, (n, width), elements=VALUES.map(np.float32))) for _ in range(2))
     labels = draw(st.lists(st.integers(0, width - 1), min_size=n, max_size=n))
     return reference, candidate, np.array(labels)
 
 
 @given(arms(), st.sampled_from(CONFIDENCES))
-def test_more_routed_never_gives_back_fewer_changes_and_everything_gives_back_all(
-    sample: Any, score: Any
-) -> None:
+def test_more_routed_never_gives_back_fewer_changes_and_everything_gives_back_all(sample: Any, score: Any) -> None:
     curve = cost_curve(classified(*sample), score=score)
     assert (curve.routed[0], curve.routed[-1]) == (0, 1)
     assert (np.diff(curve.routed) > 0).all()
@@ -76,9 +72,7 @@ def test_more_routed_never_gives_back_fewer_changes_and_everything_gives_back_al
 
 
 @given(arms(), st.sampled_from(CONFIDENCES), st.floats(0, 100))
-def test_a_point_of_the_curve_is_what_serving_at_its_threshold_does(
-    sample: Any, score: Any, percentile: float
-) -> None:
+def test_a_point_of_the_curve_is_what_serving_at_its_threshold_does(sample: Any, score: Any, percentile: float) -> None:
     reference, candidate, labels = sample
     evidence = classified(*sample)
     router = GapRouter.at_percentile(evidence, percentile, score)
@@ -92,17 +86,12 @@ def test_a_point_of_the_curve_is_what_serving_at_its_threshold_does(
         left = (answers.index != reference.argmax(1)).sum()
         assert curve.changes[point] == pytest.approx(1 - left / changed.sum())
     if curve.accuracy is not None:
-        right = [
-            (index == labels).mean()
-            for index in (answers.index, candidate.argmax(1), reference.argmax(1))
-        ]
+        right = [(index == labels).mean() for index in (answers.index, candidate.argmax(1), reference.argmax(1))]
         assert curve.accuracy[point] == pytest.approx((right[0] - right[1]) / (right[2] - right[1]))
 
 
 @given(arms(), st.sampled_from(CONFIDENCES), st.floats(0.01, 1))
-def test_the_threshold_for_a_share_reaches_it_and_no_smaller_one_does(
-    sample: Any, score: Any, share: float
-) -> None:
+def test_the_threshold_for_a_share_reaches_it_and_no_smaller_one_does(sample: Any, score: Any, share: float) -> None:
     evidence = classified(*sample)
     changed = flips(evidence)
     if not changed.any():
@@ -141,9 +130,7 @@ def test_a_routed_model_answers_as_brute_force_does(sample: Any, score: Any) -> 
 
     answers = RoutedModel(lambda rows: candidate[rows], full, router)(np.arange(len(candidate)))
     routed = [confidence_of(row[None], score)[0] < router.threshold for row in candidate]
-    expected = [
-        int((reference if there else candidate)[row].argmax()) for row, there in enumerate(routed)
-    ]
+    expected = [int((reference if there else candidate)[row].argmax()) for row, there in enumerate(routed)]
     assert answers.index.tolist() == expected
     assert answers.routed.tolist() == routed
     assert asked == np.flatnonzero(routed).tolist()
@@ -151,9 +138,7 @@ def test_a_routed_model_answers_as_brute_force_does(sample: Any, score: Any) -> 
 
 @given(arms(least=2), st.integers(0, 3))
 @settings(max_examples=30)
-def test_one_seed_gives_one_sweep_and_a_higher_percentile_routes_no_less(
-    sample: Any, seed: int
-) -> None:
+def test_one_seed_gives_one_sweep_and_a_higher_percentile_routes_no_less(sample: Any, seed: int) -> None:
     evidence = classified(*sample)
     told = {"scores": ["gap"], "percentiles": [0, 40, 80, 100], "n_splits": 4, "seed": seed}
     points = sweep(evidence, **told)
@@ -172,15 +157,11 @@ def test_the_area_under_the_curve_is_that_of_scikit_learn(sample: Any) -> None:
         return
     n, m = len(changed), changed.sum()
     false_alarms = (curve.routed * n - curve.changes * m) / (n - m)
-    assert auc(false_alarms, curve.changes) == pytest.approx(
-        roc_auc_score(changed, -confidence_in(evidence))
-    )
+    assert auc(false_alarms, curve.changes) == pytest.approx(roc_auc_score(changed, -confidence_in(evidence)))
 
 
 @given(arms(items=7), st.integers(1, 7))
-def test_rescoring_restores_what_is_among_the_first_k_and_all_of_it_with_every_item(
-    sample: Any, k: int
-) -> None:
+def test_rescoring_restores_what_is_among_the_first_k_and_all_of_it_with_every_item(sample: Any, k: int) -> None:
     reference, candidate, relevant = sample
     evidence = searched(reference, candidate, relevant)
     k = min(k, evidence.depth)
@@ -197,9 +178,7 @@ def test_rescoring_restores_what_is_among_the_first_k_and_all_of_it_with_every_i
 
 
 @given(arms(items=7), st.integers(1, 7), st.randoms(use_true_random=False))
-def test_what_rescoring_gives_back_does_not_depend_on_how_items_are_numbered(
-    sample: Any, k: int, random: Any
-) -> None:
+def test_what_rescoring_gives_back_does_not_depend_on_how_items_are_numbered(sample: Any, k: int, random: Any) -> None:
     """As a run that was written and read has its items in another order than the corpus."""
     made = searched(*sample)
     n_items = len(made.item_ids)
@@ -217,9 +196,7 @@ def test_what_rescoring_gives_back_does_not_depend_on_how_items_are_numbered(
 
 
 @given(arms(items=7), st.integers(1, 7), st.floats(0, 100))
-def test_served_rescoring_agrees_with_what_the_evidence_says(
-    sample: Any, k: int, percentile: float
-) -> None:
+def test_served_rescoring_agrees_with_what_the_evidence_says(sample: Any, k: int, percentile: float) -> None:
     reference, candidate, relevant = sample
     evidence = searched(reference, candidate, relevant)
     k, n_items = min(k, evidence.depth), reference.shape[1]

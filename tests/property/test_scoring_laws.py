@@ -22,12 +22,7 @@ from numpy.typing import NDArray
 
 from quantdrift import perturbation
 from quantdrift.engine.scoring.state import ScoreState, merge
-from quantdrift.engine.scoring.streamed import (
-    Similarity,
-    score_embeddings,
-    score_matrix,
-    score_ragged,
-)
+from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
 from quantdrift.engine.search import assemble
 
 Floats = NDArray[np.float32]
@@ -76,9 +71,7 @@ class Case:
                 scores = -torch.from_numpy(squares.astype(np.float32)).sqrt().numpy()
             else:
                 if self.similarity is Similarity.COSINE:
-                    q, d = (
-                        x / np.maximum(np.linalg.norm(x, axis=1)[:, None], 1e-9) for x in (q, d)
-                    )
+                    q, d = (x / np.maximum(np.linalg.norm(x, axis=1)[:, None], 1e-9) for x in (q, d))
                 scores = (q @ d.T).astype(np.float32)
             if self.excluded is not None:
                 rows = np.flatnonzero(self.excluded >= 0)
@@ -190,9 +183,7 @@ def test_streamed_is_dense_over_many_tiles(seed: int, tile: int, prime_from: int
 def test_epsilon_and_s_come_out_of_the_evidence_as_from_the_whole_matrix(case: Case) -> None:
     reference, candidate = case.dense()
     ids = [str(number) for number in range(max(reference.shape))]
-    evidence = assemble(
-        case.score(), input_ids=ids[: len(reference)], item_ids=ids[: reference.shape[1]]
-    )
+    evidence = assemble(case.score(), input_ids=ids[: len(reference)], item_ids=ids[: reference.shape[1]])
     epsilon, s = perturbation.epsilon(evidence), perturbation.perturbation_s(evidence)
     for row, delta in enumerate((candidate - reference).astype(np.float64)):
         counted = delta[~np.isnan(delta)]
@@ -230,8 +221,5 @@ def test_scores_that_are_already_there_give_the_same_state(case: Case) -> None:
     if case.excluded is None:
         assert_same(content(score_matrix(reference, candidate, k=case.k)), state)
     if all(len(positions) for positions in kept):
-        rows = [
-            (positions, reference[row, positions], candidate[row, positions])
-            for row, positions in enumerate(kept)
-        ]
+        rows = [(positions, reference[row, positions], candidate[row, positions]) for row, positions in enumerate(kept)]
         assert_same(content(score_ragged(rows, k=case.k)), state)

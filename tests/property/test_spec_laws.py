@@ -17,54 +17,19 @@ Made = TypeVar("Made")
 # An option's value: no "+" and "@", and nothing that is not shown.
 VALUES = st.one_of(
     st.text("abcXYZ0123456789-./=_:", min_size=1, max_size=8),
-    st.text(
-        st.characters(exclude_categories=["C", "Z"], exclude_characters="+@"),
-        min_size=1,
-        max_size=4,
-    ),
+    st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="+@"), min_size=1, max_size=4),
 )
 MODELS = st.one_of(
     st.sampled_from(["minilm", "BAAI/bge-m3", "org/m@v2", "C:\\m", "./a b", "a+gap-rtn@W4", "@"]),
-    st.text(
-        st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=10
-    ).filter(lambda text: text == text.strip()),
+    st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=10).filter(
+        lambda text: text == text.strip()
+    ),
 )
 # Texts near the grammar find more than texts from all of Unicode.
 SHARDS = st.sampled_from(
     [
-        *(
-            "@",
-            "-",
-            "+",
-            "=",
-            "W",
-            "A",
-            "w",
-            "a",
-            "g",
-            "4",
-            "16",
-            "3.5",
-            "W4",
-            "A8",
-            "0",
-            ".",
-            "e1",
-        ),
-        *(
-            "g64",
-            "channel",
-            "query",
-            "x",
-            " ",
-            "\n",
-            "\x85",
-            "\u2028",
-            "\x00",
-            "\ud800",
-            "٤",
-            ".json",
-        ),
+        *("@", "-", "+", "=", "W", "A", "w", "a", "g", "4", "16", "3.5", "W4", "A8", "0", ".", "e1"),
+        *("g64", "channel", "query", "x", " ", "\n", "\x85", "\u2028", "\x00", "\ud800", "٤", ".json"),
         *QUANTIZERS,
         *CRITERIA,
         *OPTION_KEYS,
@@ -118,9 +83,7 @@ def written_specs(draw: st.DrawFn) -> tuple[str, Spec]:
 
 
 @given(written_specs(), st.sampled_from(["", " ", "\t", "\n"]))
-def test_parts_and_options_in_any_order_mean_the_same(
-    written: tuple[str, Spec], space: str
-) -> None:
+def test_parts_and_options_in_any_order_mean_the_same(written: tuple[str, Spec], space: str) -> None:
     text, spec = written
     assert parse(space + text + space) == spec
 
@@ -174,9 +137,7 @@ def test_text_near_the_grammar_parses_or_is_a_spec_error(text: str, before: str)
 
 
 @given(written_specs(), SHARDS | st.characters() | st.just(""), st.data())
-def test_a_mutated_spec_parses_or_is_a_spec_error(
-    written: tuple[str, Spec], shard: str, data: st.DataObject
-) -> None:
+def test_a_mutated_spec_parses_or_is_a_spec_error(written: tuple[str, Spec], shard: str, data: st.DataObject) -> None:
     text, _ = written
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 3)))

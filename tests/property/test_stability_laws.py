@@ -45,9 +45,7 @@ def pairs(draw: st.DrawFn, *, most: int = 30) -> tuple[Any, Any]:
         delta = rng.integers(-1, 2, reference.shape).astype(np.float32)
     else:
         reference = rng.normal(size=(n_inputs, n_items)).astype(np.float32)
-        delta = (rng.normal(size=reference.shape) * draw(st.sampled_from([0, 0.1, 1]))).astype(
-            np.float32
-        )
+        delta = (rng.normal(size=reference.shape) * draw(st.sampled_from([0, 0.1, 1]))).astype(np.float32)
     return reference, reference + delta
 
 
@@ -181,9 +179,7 @@ def by_hand(seen: Any, name: Statistic, alpha: float, order: list[int], n: int) 
 
 @settings(deadline=None, max_examples=25)
 @given(pairs(), st.integers(0, 2**32), st.sampled_from([0.2, 0.5, 0.9]), st.integers(1, 4))
-def test_splits_are_what_plain_loops_give(
-    pair: tuple[Any, Any], seed: int, share: float, n_splits: int
-) -> None:
+def test_splits_are_what_plain_loops_give(pair: tuple[Any, Any], seed: int, share: float, n_splits: int) -> None:
     if len(pair[0]) == 1:
         return
     alphas = (0.05, 0.1, 0.5)
@@ -207,9 +203,7 @@ def test_splits_are_what_plain_loops_give(
         assert each.joint_violation is not None
         taken = [count / tested for count, *_ in tries]
         assert each.coverage.mean == pytest.approx(np.mean(taken))
-        assert each.joint_violation.mean == pytest.approx(
-            np.mean([wrong for _, wrong, _ in tries]) / tested
-        )
+        assert each.joint_violation.mean == pytest.approx(np.mean([wrong for _, wrong, _ in tries]) / tested)
         if n_splits > 1:
             assert each.coverage.sd == pytest.approx(np.std(taken, ddof=1), abs=1e-12)
         some = [wrong / count for count, wrong, _ in tries if count]

@@ -103,11 +103,7 @@ def test_no_worse_has_a_direction(pair: Pair, margin: float) -> None:
 def test_the_order_of_inputs_does_not_matter(pair: Pair, shuffler: random.Random) -> None:
     a, b = pair
     order = np.array(shuffler.sample(range(len(a)), len(a)))
-    for statistic in (
-        paired_mean_difference,
-        paired_quantile_difference,
-        randomization_test,
-    ):
+    for statistic in (paired_mean_difference, paired_quantile_difference, randomization_test):
         assert statistic(a[order], b[order]) == statistic(a, b)
 
 
@@ -139,9 +135,7 @@ def test_a_wider_margin_never_raises_p(
 @given(score_pairs(), margins, margins)
 def test_nor_for_scores(pair: Pair, one: float, other: float) -> None:
     narrow, wide = sorted((one, other))
-    loose, strict = (
-        mean_no_worse(*pair, margin=margin, better="lower", span=1) for margin in (wide, narrow)
-    )
+    loose, strict = (mean_no_worse(*pair, margin=margin, better="lower", span=1) for margin in (wide, narrow))
     assert loose is not None
     assert strict is not None
     assert loose <= strict + 1e-9
@@ -161,9 +155,7 @@ def test_agreement_shows_no_more_than_so_many_inputs_can(n: int, margin: float, 
 
 
 @given(rate_pairs(), betters)
-def test_a_rate_is_worse_one_way_or_the_other(
-    pair: Pair, better: Literal["lower", "higher"]
-) -> None:
+def test_a_rate_is_worse_one_way_or_the_other(pair: Pair, better: Literal["lower", "higher"]) -> None:
     a, b = pair
     other: Literal["lower", "higher"] = "higher" if better == "lower" else "lower"
     p = rate_worse(a, b, better=better)
@@ -190,9 +182,7 @@ def test_a_mean_is_worse_one_way_or_the_other(
 
 
 @given(rate_pairs(), betters)
-def test_one_input_more_that_is_worse_lowers_p(
-    pair: Pair, better: Literal["lower", "higher"]
-) -> None:
+def test_one_input_more_that_is_worse_lowers_p(pair: Pair, better: Literal["lower", "higher"]) -> None:
     a, b = pair
     bad, good = (1.0, 0.0) if better == "lower" else (0.0, 1.0)
     more_a, more_b = np.append(a, good), np.append(b, bad)
@@ -203,17 +193,13 @@ def test_one_input_more_that_is_worse_lowers_p(
 
 
 @given(tables(), st.floats(-0.99, 0.99), st.floats(-0.99, 0.99))
-def test_the_statistic_falls_with_the_difference(
-    table: tuple[int, int, int], one: float, other: float
-) -> None:
+def test_the_statistic_falls_with_the_difference(table: tuple[int, int, int], one: float, other: float) -> None:
     low, high = sorted((one, other))
     assert tango_z(*table, high) <= tango_z(*table, low) + 1e-6
 
 
 @given(tables(), st.sampled_from([0.8, 0.9, 0.95, 0.99]))
-def test_the_interval_ends_where_the_test_begins_to_reject(
-    table: tuple[int, int, int], confidence: float
-) -> None:
+def test_the_interval_ends_where_the_test_begins_to_reject(table: tuple[int, int, int], confidence: float) -> None:
     x, y, n = table
     low, high = tango_interval(x, y, n, confidence=confidence)
     assert -1 <= low <= (x - y) / n <= high <= 1
@@ -244,9 +230,7 @@ def test_holm_raises_p_values_and_keeps_their_order(raw: list[float | None]) -> 
 
 
 @given(p_values, st.randoms(use_true_random=False))
-def test_holm_does_not_depend_on_the_order(
-    raw: list[float | None], shuffler: random.Random
-) -> None:
+def test_holm_does_not_depend_on_the_order(raw: list[float | None], shuffler: random.Random) -> None:
     order = list(range(len(raw)))
     shuffler.shuffle(order)
     adjusted = holm(raw)
@@ -259,9 +243,7 @@ def test_holm_does_not_depend_on_the_order(
 @given(score_pairs(), st.sampled_from([None, 0.02, 0.2]))
 def test_a_verdict_never_goes_against_the_difference(pair: Pair, margin: float | None) -> None:
     a, b = pair
-    (found,) = compare_samples(
-        [PairedSample(metric="m", kind="mean", better="higher", a=a, b=b)], margin=margin
-    )
+    (found,) = compare_samples([PairedSample(metric="m", kind="mean", better="higher", a=a, b=b)], margin=margin)
     assert found.difference.value is not None
     if found.verdict == "worse":
         assert found.difference.value < 0

@@ -57,9 +57,7 @@ def of_scipy(before: Scores, after: Scores) -> float:
 @given(lists(), st.integers(1, 16), st.sampled_from([1, 3, 4_000_000]))
 @example((np.ones((1, 4), np.float32), np.arange(4, dtype=np.float32)[None], [4]), 4, 1)
 @example((np.arange(4, 0, -1, dtype=np.float32)[None], np.ones((1, 4), np.float32), [4]), 4, 1)
-def test_tau_b_is_that_of_scipy(
-    arms: tuple[Scores, Scores, list[int]], cutoff: int, block: int
-) -> None:
+def test_tau_b_is_that_of_scipy(arms: tuple[Scores, Scores, list[int]], cutoff: int, block: int) -> None:
     before, after, lengths = arms
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(similarity, "_BLOCK", block)

@@ -8,11 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantdrift.compare.contenders import (
-    fit_effective_scale,
-    flip_probability,
-    flip_probability_limits,
-)
+from quantdrift.compare.contenders import fit_effective_scale, flip_probability, flip_probability_limits
 
 GAPS = st.lists(st.floats(0, 10) | st.just(0.0), min_size=0, max_size=30)
 SCALES = st.floats(1e-3, 20)
@@ -32,10 +28,7 @@ def test_the_flip_probability_lies_between_its_limits(gaps: list[float], scale: 
 def test_no_contender_no_flip(gaps: list[float], scale: float) -> None:
     behind = [gap + 2 * scale for gap in gaps]
     assert flip_probability(np.array([behind]), scale)[0] == 0
-    assert (
-        flip_probability(np.array([[*gaps, *behind]]), scale)[0]
-        == (flip_probability(np.array([gaps]), scale)[0])
-    )
+    assert flip_probability(np.array([[*gaps, *behind]]), scale)[0] == (flip_probability(np.array([gaps]), scale)[0])
 
 
 @settings(deadline=None)
@@ -58,9 +51,7 @@ def test_a_closer_or_further_contender_never_flips_less(
 
 @settings(deadline=None)
 @given(GAPS, SCALES, st.integers(-20, 20))
-def test_only_the_ratio_of_gap_and_scale_counts(
-    gaps: list[float], scale: float, power: int
-) -> None:
+def test_only_the_ratio_of_gap_and_scale_counts(gaps: list[float], scale: float, power: int) -> None:
     unit = 2.0**power  # exact, so that not a digit may change
     one = flip_probability(np.array([gaps]), scale)
     assert flip_probability(np.array([gaps]) * unit, scale * unit) == one

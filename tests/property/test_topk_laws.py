@@ -54,13 +54,9 @@ def test_an_empty_place_is_below_every_item(items: list[tuple[float, int]]) -> N
 
 @settings(deadline=None)
 @given(ITEMS, st.integers(1, 8), st.integers(0, 30))
-def test_two_top_lists_merge_into_the_top_of_all(
-    items: list[tuple[float, int]], k: int, cut: int
-) -> None:
+def test_two_top_lists_merge_into_the_top_of_all(items: list[tuple[float, int]], k: int, cut: int) -> None:
     def top(part: list[tuple[float, int]]) -> tuple[torch.Tensor, torch.Tensor]:
-        keys = torch.cat(
-            [keys_of(part) if part else torch.empty(0).long(), torch.full((k,), EMPTY)]
-        )
+        keys = torch.cat([keys_of(part) if part else torch.empty(0).long(), torch.full((k,), EMPTY)])
         best = keys.topk(k).values
         return best[None], unpack(best)[1][None].float()  # each item brings its position along
 

@@ -9,12 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.allocation.record import (
-    AllocatedLayer,
-    Allocation,
-    read_allocation,
-    write_allocation,
-)
+from quantdrift.allocation.record import AllocatedLayer, Allocation, read_allocation, write_allocation
 from quantdrift.engine.classes import evidence_of_logits
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.gate.baseline import read_baseline, write_baseline
@@ -107,9 +102,7 @@ def plain(whole: Any) -> Any:
 def write_all(folder: Path) -> dict[str, Written]:
     """A run, another run of the same names beside it, and what can be made of it."""
     rng = np.random.default_rng(0)
-    probe = LinearProbe(
-        classes=tuple("abcd"), weight=rng.normal(size=(CLASSES, 8)), bias=rng.normal(size=CLASSES)
-    )
+    probe = LinearProbe(classes=tuple("abcd"), weight=rng.normal(size=(CLASSES, 8)), bias=rng.normal(size=CLASSES))
     run = write_run(folder / "run", evidence=evidence(0), record=record(), probe=probe)
     write_run(folder / "other", evidence=evidence(1), record=record(), probe=probe)
     check, router, baseline, allocation = (

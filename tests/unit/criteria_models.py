@@ -67,9 +67,7 @@ def inputs(n: int = 3, seed: int = 1) -> Tensor:
     return torch.randn(n, DIM, generator=torch.Generator().manual_seed(seed))
 
 
-def runs_of(
-    model: Callable[[Tensor], Tensor], batches: Sequence[Tensor]
-) -> list[Callable[[], NDArray[np.float32]]]:
+def runs_of(model: Callable[[Tensor], Tensor], batches: Sequence[Tensor]) -> list[Callable[[], NDArray[np.float32]]]:
     def run_of(x: Tensor) -> Callable[[], NDArray[np.float32]]:
         def run() -> NDArray[np.float32]:
             with torch.inference_mode():

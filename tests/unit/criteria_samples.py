@@ -14,8 +14,6 @@ from quantdrift.engine.sensitivity.criteria import Setting
 from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.progress import Silent
 
-__all__ = ["linear", "problem_of", "setting_of"]
-
 
 def problem_of(*works: Callable[[], object]) -> GapProblem:
     """A problem whose gaps nobody asks for; each work is a batch of one row."""
@@ -35,9 +33,7 @@ def problem_of(*works: Callable[[], object]) -> GapProblem:
     )
 
 
-def setting_of(
-    model: nn.Module, *works: Callable[[], object], widths: tuple[int, ...] = (3, 4)
-) -> Setting:
+def setting_of(model: nn.Module, *works: Callable[[], object], widths: tuple[int, ...] = (3, 4)) -> Setting:
     return Setting(
         modules=[model],
         layers=find_linears([model]),

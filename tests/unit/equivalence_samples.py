@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.statistics import (
-    rate_no_worse,
-)
+from quantdrift.statistics import rate_no_worse
 
 Floats = NDArray[np.float64]
 GAINS = np.array([1 / 2, 2 / 3, 1 / 6, 1 / 4, 9 / 10, 1.0, 0.37, 0.1])

@@ -57,8 +57,7 @@ def allocation(
         status="optimal",
         bound=None,
         layers=tuple(
-            AllocatedLayer(name=name, shape=shape or _shape(name), width=width)
-            for name, width in widths.items()
+            AllocatedLayer(name=name, shape=shape or _shape(name), width=width) for name, width in widths.items()
         ),
         n_others=10,
         others_bits=320,

@@ -9,16 +9,10 @@ from typing import Any
 
 Lists = Mapping[str, Mapping[str, float]]
 
-A: Lists = {
-    "q1": {"d1": 0.9, "d2": 0.8, "d3": 0.5},
-    "q2": {"d2": 0.7, "d3": 0.4, "d4": 0.3},
-}
+A: Lists = {"q1": {"d1": 0.9, "d2": 0.8, "d3": 0.5}, "q2": {"d2": 0.7, "d3": 0.4, "d4": 0.3}}
 """A reference: q1 leads by 0.1, q2 by 0.3."""
 
-B: Lists = {
-    "q1": {"d2": 0.85, "d1": 0.80, "d3": 0.5},
-    "q2": {"d2": 0.75, "d3": 0.4, "d5": 0.35},
-}
+B: Lists = {"q1": {"d2": 0.85, "d1": 0.80, "d3": 0.5}, "q2": {"d2": 0.75, "d3": 0.4, "d5": 0.35}}
 """A candidate: q1 flips, q2 does not; epsilon of the items in both is 0.1 and 0.05."""
 
 
@@ -50,8 +44,7 @@ def question(doc_id: int, scores: Sequence[float], *, gold: int = 0, **changes: 
         "doc": {"q": doc_id},
         "target": str(gold),
         "arguments": {
-            f"gen_args_{n}": {"arg_0": f"question {doc_id}", "arg_1": f" choice {n}"}
-            for n in range(len(scores))
+            f"gen_args_{n}": {"arg_0": f"question {doc_id}", "arg_1": f" choice {n}"} for n in range(len(scores))
         },
         "resps": [[[str(score), "False"]] for score in scores],
         "filtered_resps": [[str(score), "False"] for score in scores],
@@ -69,12 +62,7 @@ DATE = "2026-01-02T03-04-05.678901"
 
 
 def write_samples(
-    folder: Path,
-    task: str,
-    samples: Sequence[Any],
-    *,
-    config: Mapping[str, Any] | None = None,
-    date: str = DATE,
+    folder: Path, task: str, samples: Sequence[Any], *, config: Mapping[str, Any] | None = None, date: str = DATE
 ) -> Path:
     """A folder as lm-eval leaves it; without results if no configuration is given."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -56,9 +56,7 @@ NASTY = (
 """What a name of an input could try."""
 
 
-def judgement(
-    rule: str, outcome: Outcome = "pass", reason: str = "fine", **found: Any
-) -> Judgement:
+def judgement(rule: str, outcome: Outcome = "pass", reason: str = "fine", **found: Any) -> Judgement:
     return Judgement(rule=parse_rule(rule), outcome=outcome, reason=reason, **found)
 
 
@@ -94,11 +92,7 @@ FEW = judgement(
     needed=640,
 )
 LIMIT = judgement(
-    "flip@1 <= 0.25",
-    "pass",
-    "within the limit",
-    n=1509,
-    now=Estimate(value=0.244, low=0.2231, high=0.2664, n=1509),
+    "flip@1 <= 0.25", "pass", "within the limit", n=1509, now=Estimate(value=0.244, low=0.2231, high=0.2664, n=1509)
 )
 BROKEN = replace(LIMIT, rule=parse_rule("flip@1 <= 0.2"), outcome="fail", reason="above the limit")
 UNDEFINED = judgement("noise_floor <= 0.05", "error", "undefined: there is no noise floor")

@@ -59,9 +59,7 @@ def snapshot(
 
 def pair(before: Mapping[str, Values], now: Mapping[str, Values]) -> Matched:
     """Of the same inputs, row by row."""
-    return Matched(
-        now=snapshot(now), before=snapshot(before), differs=(), notes=(), n_answers_changed=0
-    )
+    return Matched(now=snapshot(now), before=snapshot(before), differs=(), notes=(), n_answers_changed=0)
 
 
 def judged(rule: str, before: Values, now: Values, *, alpha: float = ALPHA) -> Judgement:
@@ -77,9 +75,7 @@ def reference(n: int = 60) -> Values:
     return np.tile(scores(), (-(-n // 60), 1))[:n]
 
 
-def evidence(
-    flips: Iterable[int] = (), *, n: int = 60, noise: Iterable[int] | None = None, **asked: Any
-) -> Evidence:
+def evidence(flips: Iterable[int] = (), *, n: int = 60, noise: Iterable[int] | None = None, **asked: Any) -> Evidence:
     """Ranks 1 and 2 change places on some inputs; the reference's first item is the relevant one.
 
     So a flip loses the relevant document from the first place and from no other, and nDCG@10 of
@@ -98,7 +94,5 @@ def evidence(
 def target(*parts: Evidence, names: Sequence[str] = ("",), **identity: Any) -> Target:
     return Target(
         identity=replace(IDENTITY, **identity),
-        parts=tuple(
-            Part(name=name, evidence=part) for name, part in zip(names, parts, strict=True)
-        ),
+        parts=tuple(Part(name=name, evidence=part) for name, part in zip(names, parts, strict=True)),
     )

@@ -38,14 +38,7 @@ def document(doc_id: int, loglikelihood: float) -> dict[str, Any]:
 
 def generated(doc_id: int, answer: Any, right: float, filter_name: str = "none") -> dict[str, Any]:
     settings = {"until": ["\n"], "do_sample": False}
-    return sample(
-        doc_id,
-        [(f"sum {doc_id}", settings)],
-        [answer],
-        "4",
-        {"exact_match": right},
-        filter_name=filter_name,
-    )
+    return sample(doc_id, [(f"sum {doc_id}", settings)], [answer], "4", {"exact_match": right}, filter_name=filter_name)
 
 
 def sample(

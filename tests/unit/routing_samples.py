@@ -27,9 +27,7 @@ def logits(n: int = 400, n_classes: int = 4, noise: float = 0.5, seed: int = 0) 
     return reference.astype(np.float32), candidate.astype(np.float32), labels
 
 
-def classified(
-    reference: Any, candidate: Any, labels: Any = None, *, noise: Noise | None = None
-) -> Evidence:
+def classified(reference: Any, candidate: Any, labels: Any = None, *, noise: Noise | None = None) -> Evidence:
     """Evidence of a classifier from logits written by hand."""
     before, after = (np.asarray(arm, dtype=np.float32) for arm in (reference, candidate))
     classes = [f"c{number}" for number in range(before.shape[1])]
@@ -43,9 +41,7 @@ def classified(
     )
 
 
-def searched(
-    reference: Any, candidate: Any, relevant: Any = None, *, depth: int | None = None
-) -> Evidence:
+def searched(reference: Any, candidate: Any, relevant: Any = None, *, depth: int | None = None) -> Evidence:
     """Evidence of a search from similarities written by hand; one relevant item per query."""
     before, after = (np.asarray(arm, dtype=np.float32) for arm in (reference, candidate))
     names = [f"q{number}" for number in range(len(before))]

@@ -118,9 +118,7 @@ def test_a_group_of_zeros_stays_zero() -> None:
     assert made.scale[0, 0] == made.scale[1, 1] == 1
     assert made.codes[0, :8].tolist() == [0] * 8
     assert made.codes[1].tolist() == [0] * 24
-    alone = AdaRound(bits=4, group_size=8).quantize(
-        weight[:1, 8:16], moments(correlated(24)[8:16, 8:16])
-    )
+    alone = AdaRound(bits=4, group_size=8).quantize(weight[:1, 8:16], moments(correlated(24)[8:16, 8:16]))
     assert torch.equal(made.codes[:1, 8:16], alone.codes)
 
 
@@ -170,9 +168,7 @@ def test_undecided_weights_by_themselves_end_where_they_would_among_all(
     assert torch.equal(made.codes, whole.codes)
 
 
-def test_any_number_of_threads_gives_the_same_and_stays_set(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_any_number_of_threads_gives_the_same_and_stays_set(monkeypatch: pytest.MonkeyPatch) -> None:
     weight, given = gaussian(30, 40), moments(correlated(40))
     monkeypatch.setattr(adaround_steps, "_BLOCK", 1)
     monkeypatch.setattr(adaround_steps, "_LEAST_ROWS", 8)

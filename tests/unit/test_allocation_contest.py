@@ -41,8 +41,7 @@ class World:
         for layer in self.model.values():
             layer.weight.data = torch.randn(8, 8, generator=generator)
         self.texts = {
-            role: torch.randn(n, 8, generator=generator)
-            for role, n in (("query", N_QUERIES), ("document", N_DOCS))
+            role: torch.randn(n, 8, generator=generator) for role, n in (("query", N_QUERIES), ("document", N_DOCS))
         }
         self.layers = find_linears([self.model])
         self.encoded: list[str] = []
@@ -85,9 +84,7 @@ class World:
         kept = [layer.weight.clone() for layer in self.layers]
         for layer, bits in zip(self.layers, widths, strict=True):
             if bits != 16:
-                layer.weight.copy_(
-                    quantize_rtn(layer.weight, bits=bits, group_size=None).dequantize(torch.float32)
-                )
+                layer.weight.copy_(quantize_rtn(layer.weight, bits=bits, group_size=None).dequantize(torch.float32))
         queries = self.embed(self.texts["query"])
         if not query_only:
             documents = self.embed(self.texts["document"])
@@ -118,10 +115,7 @@ def test_flips_are_those_of_the_whole_corpus(query_only: bool, leave_out: bool) 
     assert ("document" in world.encoded) is not query_only
     assert all(torch.equal(layer.weight, w) for layer, w in zip(world.layers, before, strict=True))
     full = world.firsts((16,) * 5, excluded, query_only=query_only)
-    flips = [
-        (world.firsts(widths, excluded, query_only=query_only) != full).mean()
-        for widths in WIDTHS.values()
-    ]
+    flips = [(world.firsts(widths, excluded, query_only=query_only) != full).mean() for widths in WIDTHS.values()]
     assert contest.n_queries == N_QUERIES
     assert [rival.name for rival in contest.rivals] == list(WIDTHS)
     assert [rival.flips.value for rival in contest.rivals] == pytest.approx(flips)

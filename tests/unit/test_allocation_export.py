@@ -139,10 +139,7 @@ def test_compressed_tensors_has_a_group_for_each_width() -> None:
     widths = decoder({"model.layers.0.mlp.down_proj": 8, UNIT.format("o"): 16})
     recipe = content(allocation(widths), "compressed_tensors")
     groups = recipe["config_groups"].values()
-    assert [(group["weights"]["num_bits"], len(group["targets"])) for group in groups] == [
-        (4, 5),
-        (8, 1),
-    ]
+    assert [(group["weights"]["num_bits"], len(group["targets"])) for group in groups] == [(4, 5), (8, 1)]
     assert recipe["ignore"] == [r"re:^(?:.*\.)?model\.layers\.0\.self_attn\.o_proj$"]
 
 
@@ -159,11 +156,7 @@ def test_hqq_knows_kinds_of_layers_only() -> None:
 def test_autoround_names_layers_whole() -> None:
     given = allocation(encoder({QUERY: 8, KEY: 16}))
     config = content(given, "autoround")
-    assert config["encoder.layer.0.attention.self.query"] == {
-        "bits": 8,
-        "group_size": 32,
-        "sym": True,
-    }
+    assert config["encoder.layer.0.attention.self.query"] == {"bits": 8, "group_size": 32, "sym": True}
     assert config["encoder.layer.0.attention.self.key"] == {"bits": 16}
 
 

@@ -37,11 +37,12 @@ def change(path: Path, edit: Callable[[dict[str, Any]], object], *, seal: bool =
 def test_what_is_written_is_read_back_one_layer_a_line(file: Path) -> None:
     assert read_allocation(file) == ALLOCATION
     lines = file.read_text(encoding="utf-8").splitlines()
-    assert [
-        [layer.name for layer in LAYERS if f'"{layer.name}"' in line]
-        for line in lines
-        if '"shape"' in line
-    ] == [["l.0.query"], ["l.0.key"], ["l.0.dense"], ["head"]]
+    assert [[layer.name for layer in LAYERS if f'"{layer.name}"' in line] for line in lines if '"shape"' in line] == [
+        ["l.0.query"],
+        ["l.0.key"],
+        ["l.0.dense"],
+        ["head"],
+    ]
     assert '    "name": "modèle",' in lines
     assert os.listdir(file.parent) == ["allocation.json"]
     write_allocation(file, dataclasses.replace(ALLOCATION, seed=4))
@@ -135,10 +136,7 @@ def test_an_edited_width_that_was_not_offered_asks_for_a_layer_left_out(file: Pa
         (lambda c: c.pop("budget"), "budget is missing; expected a number"),
         (lambda c: c.update(budgte=3), "budgte is not known; did you mean budget"),
         (lambda c: c["model"].update(zzzz=1), "model.zzzz is not known. Expected name, finger"),
-        (
-            lambda c: c["scheme"].update(group_size=0),
-            "scheme.group_size: .* 1 or more or null",
-        ),
+        (lambda c: c["scheme"].update(group_size=0), "scheme.group_size: .* 1 or more or null"),
         (lambda c: c.update(budget="3.5"), 'budget: expected a number, 0 or more, got "3.5"'),
         (lambda c: c.update(budget=True), "budget: expected a number, 0 or more, got true"),
         (lambda c: c.update(budget=10**400), "budget: expected a number"),
@@ -149,10 +147,7 @@ def test_an_edited_width_that_was_not_offered_asks_for_a_layer_left_out(file: Pa
         (lambda c: c.update(date="soon"), "date: expected a date and time"),
         (lambda c: c.update(layers=[]), "layers: expected at least one"),
         (lambda c: c["criterion"].update(n_inputs=3), "n_inputs: expected 2, as many as input_ids"),
-        (
-            lambda c: c["criterion"].update(settings={"a": [1]}),
-            "settings: expected an ob",
-        ),
+        (lambda c: c["criterion"].update(settings={"a": [1]}), "settings: expected an ob"),
         (lambda c: c["layers"][1].pop("unit"), r"layers\[1\] \(l.0.key\).unit is missing"),
         (lambda c: c["layers"][1].update(n_weights=7), r"n_weights: expected 6, as the shape"),
         (lambda c: c["layers"][1].update(shape=[6]), r"shape: expected \[out_features, in_f"),

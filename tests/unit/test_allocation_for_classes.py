@@ -35,9 +35,7 @@ def side(role: str, outputs: NDArray[np.float32]) -> Inputs:
 
 def test_gaps_by_hand() -> None:
     outputs = np.array([[1, 5, 3], [7, 0, 2]], dtype=np.float32)
-    problem = classification_problem(
-        side("train", outputs), outputs, logits=lambda x: x, batch_size=1, n_contenders=2
-    )
+    problem = classification_problem(side("train", outputs), outputs, logits=lambda x: x, batch_size=1, n_contenders=2)
     assert problem.gaps(problem.outputs()).tolist() == [[2, 4], [5, 7]]
     moved = outputs + np.array([[0, 0, 3], [0, 6, 0]], dtype=np.float32)
     # the classes stay those of the reference: 3 is ahead of 5 by 1 now, 0 ahead of 6 by 1
@@ -46,14 +44,10 @@ def test_gaps_by_hand() -> None:
 
 def test_there_are_no_more_contenders_than_other_classes() -> None:
     outputs = np.array([[1, 5]], dtype=np.float32)
-    problem = classification_problem(
-        side("train", outputs), outputs, logits=lambda x: x, batch_size=1, n_contenders=4
-    )
+    problem = classification_problem(side("train", outputs), outputs, logits=lambda x: x, batch_size=1, n_contenders=4)
     assert problem.valid.shape == (1, 1)
     with pytest.raises(DataError, match="only one class"):
-        classification_problem(
-            side("train", outputs), outputs, logits=lambda x: x[..., :1], batch_size=1
-        )
+        classification_problem(side("train", outputs), outputs, logits=lambda x: x[..., :1], batch_size=1)
 
 
 def test_a_probe_reads_tensors_as_it_reads_arrays() -> None:
@@ -61,9 +55,7 @@ def test_a_probe_reads_tensors_as_it_reads_arrays() -> None:
     probe = LinearProbe(classes=CLASSES, weight=rng.normal(size=(3, 5)), bias=rng.normal(size=3))
     outputs = rng.normal(size=(7, 5)).astype(np.float32)
     reading = by_linear(probe, {})
-    np.testing.assert_allclose(
-        reading.graph(torch.from_numpy(outputs)).numpy(), reading.logits(outputs), atol=1e-5
-    )
+    np.testing.assert_allclose(reading.graph(torch.from_numpy(outputs)).numpy(), reading.logits(outputs), atol=1e-5)
 
 
 class TwoBranches(nn.Module):
@@ -83,10 +75,7 @@ class TwoBranches(nn.Module):
 def job_of(scheme: str, *, train: bool = True) -> LabelledJob:
     module = TwoBranches().eval()
     generator = torch.Generator().manual_seed(2)
-    data = {
-        part: torch.randn(n, WIDTH, generator=generator)
-        for part, n in (("test", N_TEST), ("train", N_TRAIN))
-    }
+    data = {part: torch.randn(n, WIDTH, generator=generator) for part, n in (("test", N_TEST), ("train", N_TRAIN))}
 
     def inputs(part: str) -> Inputs:
         def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
@@ -119,9 +108,7 @@ def test_the_layer_that_moves_the_gaps_gets_the_bits(criterion: str) -> None:
     assert measured.left_out == 0  # it was measured on training inputs
     assert all(name.startswith("train part: ") for name in allocation.input_ids)
     uniform = job_of("W2")
-    plain = measure_classes(
-        uniform, uniform.run(by_logits(CLASSES)), by_logits(CLASSES), labels=None
-    )
+    plain = measure_classes(uniform, uniform.run(by_logits(CLASSES)), by_logits(CLASSES), labels=None)
     epsilons = [np.median(perturbation.epsilon(one.evidence)) for one in (measured, plain)]
     assert epsilons[0] < epsilons[1]
 
@@ -141,16 +128,12 @@ def test_a_criterion_without_inputs_needs_no_train_part() -> None:
 
 def test_a_contrast_has_two_readings_and_refuses_a_criterion(tmp_path: Path) -> None:
     part = Labelled(ids=("a", "b", "c"), inputs=("x", "y", "z"), labels=("0", "1", "0"))
-    dataset = ClassificationDataset(
-        name="abc", kind="text", split="test", test=part, train=part, notes=()
-    )
+    dataset = ClassificationDataset(name="abc", kind="text", split="test", test=part, train=part, notes=())
     with pytest.raises(UnsupportedError, match="by the gaps of classes or by those of a search"):
         run_contrast(
             [parse("minilm@W3.5+gap")],
             [dataset],
-            place=lambda spec, data: Places(
-                classification=tmp_path / "classes", retrieval=tmp_path / "search"
-            ),
+            place=lambda spec, data: Places(classification=tmp_path / "classes", retrieval=tmp_path / "search"),
             settings=Settings(),
             store=EmbeddingStore(None),
             progress=Silent(),

@@ -29,8 +29,7 @@ def test_the_digest_is_of_the_widths_and_names_alone() -> None:
     wider = dataclasses.replace(LAYERS[3], width=8)
     renamed = dataclasses.replace(LAYERS[3], name="tail")
     digests = {
-        digest(dataclasses.replace(ALLOCATION, layers=(*LAYERS[:3], layer)))
-        for layer in (LAYERS[3], wider, renamed)
+        digest(dataclasses.replace(ALLOCATION, layers=(*LAYERS[:3], layer))) for layer in (LAYERS[3], wider, renamed)
     }
     assert len(digests) == 3
 
@@ -49,9 +48,7 @@ def test_the_digest_is_of_the_widths_and_names_alone() -> None:
         (2, {"loss": (float("nan"), 0.0)}, "0 or more"),
     ],
 )
-def test_layers_that_contradict_each_other_are_refused(
-    number: int, changes: dict[str, Any], says: str
-) -> None:
+def test_layers_that_contradict_each_other_are_refused(number: int, changes: dict[str, Any], says: str) -> None:
     layers = list(LAYERS)
     layers[number] = dataclasses.replace(layers[number], **changes)
     with pytest.raises(DataError, match=says):

@@ -35,9 +35,7 @@ def test_every_setting_is_read() -> None:
         ("units=qkv", "one of layer, fused"),
     ],
 )
-def test_what_a_setting_cannot_be_is_said_before_a_model_is_loaded(
-    option: str, expected: str
-) -> None:
+def test_what_a_setting_cannot_be_is_said_before_a_model_is_loaded(option: str, expected: str) -> None:
     """`methods_of` is what every command asks first."""
     scheme = parse_scheme(f"W3.5+gap+{option}")
     with pytest.raises(SpecError, match=expected) as caught:

@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 from quantdrift.allocation.solver import METHODS, Solution, solve
-from quantdrift.errors import (
-    QuantDriftError,
-    ScoreError,
-    UnknownNameError,
-    UnsupportedError,
-)
+from quantdrift.errors import QuantDriftError, ScoreError, UnknownNameError, UnsupportedError
 
 
 def allocate(losses: Any, n_weights: Any, **settings: Any) -> Solution:
@@ -117,9 +112,7 @@ def test_what_is_left_is_used_even_where_nothing_is_gained(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("budget", "width"), [(3, 3), (4, 4)])
-def test_a_budget_at_the_end_of_the_range_is_uniform(
-    method: str, budget: float, width: int
-) -> None:
+def test_a_budget_at_the_end_of_the_range_is_uniform(method: str, budget: float, width: int) -> None:
     assert allocate([1.0, 2.0], [3, 5], budget=budget, method=method).widths.tolist() == [width] * 2
 
 
@@ -187,8 +180,6 @@ def test_large_counts_are_added_up_exactly() -> None:
         ({"units": np.array([0])}, ScoreError, r"\(1,\)"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    changes: dict[str, Any], error: type[QuantDriftError], says: str
-) -> None:
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], error: type[QuantDriftError], says: str) -> None:
     with pytest.raises(error, match=says):
         allocate(**{"losses": [1.0, 2.0], "n_weights": [3, 4], **changes})

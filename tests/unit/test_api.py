@@ -59,11 +59,7 @@ def same(one: Run, other: Run) -> bool:
 def test_embeddings_give_the_evidence_of_their_scores(similarity: str) -> None:
     found = drift(REFERENCE, CANDIDATE, similarity=similarity).evidence()
     state = score_embeddings(QUERIES, NOISY, DOCUMENTS, DOCUMENTS, similarity=similarity)
-    there = assemble(
-        state,
-        input_ids=[str(n) for n in range(30)],
-        item_ids=[str(n) for n in range(60)],
-    )
+    there = assemble(state, input_ids=[str(n) for n in range(30)], item_ids=[str(n) for n in range(60)])
     assert np.array_equal(perturbation.epsilon(found), perturbation.epsilon(there))
     assert np.array_equal(perturbation.flips(found), perturbation.flips(there))
     by_hand = [QUERIES, NOISY]
@@ -76,16 +72,13 @@ def test_embeddings_give_the_evidence_of_their_scores(similarity: str) -> None:
         scores = [-np.linalg.norm(q[:, None] - DOCUMENTS[None], axis=2) for q in by_hand]
     flips = scores[0].argmax(axis=1) != scores[1].argmax(axis=1)
     assert np.array_equal(perturbation.flips(found), flips)
-    assert np.allclose(
-        perturbation.epsilon(found), np.abs(scores[1] - scores[0]).max(axis=1), atol=1e-4
-    )
+    assert np.allclose(perturbation.epsilon(found), np.abs(scores[1] - scores[0]).max(axis=1), atol=1e-4)
 
 
 def test_a_similarity_by_name_is_the_similarity() -> None:
     # a plain string once compared unlike the member, and nothing was normalized
     one, other = (
-        score_embeddings(10 * QUERIES, NOISY, DOCUMENTS, DOCUMENTS, similarity=name)
-        for name in ("cosine", "dot")
+        score_embeddings(10 * QUERIES, NOISY, DOCUMENTS, DOCUMENTS, similarity=name) for name in ("cosine", "dot")
     )
     assert not torch.equal(one.delta_max, other.delta_max)
     assert float(one.delta_max.abs().max()) <= 2
@@ -187,12 +180,7 @@ NAN = np.array([[0.0, 1.0, 2.0], [0.0, np.nan, 2.0]])
         ((REFERENCE, Embeddings(NOISY[:5], DOCUMENTS)), {}, ScoreError, "30 and 5"),
         ((Embeddings(QUERIES[:, :3], DOCUMENTS), CANDIDATE), {}, ScoreError, "one dim"),
         ((Embeddings(QUERIES * np.inf, DOCUMENTS), CANDIDATE), {}, ScoreError, "row 0"),
-        (
-            (Embeddings(1e38 * QUERIES, DOCUMENTS), CANDIDATE),
-            {"similarity": "dot"},
-            ScoreError,
-            "not all finite",
-        ),
+        ((Embeddings(1e38 * QUERIES, DOCUMENTS), CANDIDATE), {"similarity": "dot"}, ScoreError, "not all finite"),
         ((S, S), {"input_ids": ["a"]}, DataError, "each of 2"),
         ((S, S), {"input_ids": ["a", "a"]}, DataError, "twice"),
         ((S, S), {"item_ids": ["a"]}, DataError, "each of 3"),
@@ -216,9 +204,7 @@ NAN = np.array([[0.0, 1.0, 2.0], [0.0, np.nan, 2.0]])
         (("minilm", "W4"), {"labels": ["a"]}, DataError, "labels"),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    arguments: Any, options: Any, error: type[Exception], told: str
-) -> None:
+def test_what_does_not_fit_is_refused(arguments: Any, options: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error) as caught:
         drift(*arguments, **options)
     assert isinstance(caught.value, QuantDriftError)
@@ -244,9 +230,7 @@ def test_a_run_without_a_place_goes_when_nobody_holds_it(tmp_path: Path) -> None
         kept.save(tmp_path / "other")
 
 
-def test_nothing_is_left_of_a_call_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_of_a_call_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(ScoreError):
         drift(S, NAN)

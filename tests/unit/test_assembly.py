@@ -91,9 +91,7 @@ def test_noise_is_passed_on() -> None:
 def test_a_lone_document_that_is_the_query_itself() -> None:
     """Nothing was scored: every figure is undefined, none fails."""
     one = np.ones((1, 2), dtype=np.float32)
-    lone = score_embeddings(
-        one, one, one, one, similarity=Similarity.DOT, k=3, excluded=np.array([0])
-    )
+    lone = score_embeddings(one, one, one, one, similarity=Similarity.DOT, k=3, excluded=np.array([0]))
     evidence = assemble(lone, input_ids=["d0"], item_ids=["d0"], qrels={"d0": {"d0": 1}})
     assert evidence.depth == 1
     assert evidence.reference_top.items.tolist() == [[-1]]

@@ -29,10 +29,7 @@ MADE_BY = {"k": 4, "batch_size": 8, "noise_floor": False, "seed": 0}
 QRELS = {"p": {"a": 1}, "q": {"b": 2, "d": 1}}
 
 
-REFERENCE = {
-    "p": {"a": 0.9, "b": 0.8, "c": 0.2, "d": 0.1},
-    "q": {"b": 0.7, "a": 0.3, "c": 0.2, "d": 0.1},
-}
+REFERENCE = {"p": {"a": 0.9, "b": 0.8, "c": 0.2, "d": 0.1}, "q": {"b": 0.7, "a": 0.3, "c": 0.2, "d": 0.1}}
 CANDIDATE = {
     "p": {"a": 0.6, "b": 0.8, "c": 0.2, "d": 0.1},  # a fell behind b: delta -0.3
     "q": {"b": 0.7, "a": 0.4, "c": 0.2, "d": 0.1},
@@ -112,9 +109,7 @@ def test_a_cutoff_that_there_is_not_is_an_error(metric: str) -> None:
         judged(metric)
 
 
-def test_what_looks_deeper_than_the_lists_is_told_and_of_a_family_left_out(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_looks_deeper_than_the_lists_is_told_and_of_a_family_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     cut = [{q: dict(list(r.items())[:2]) for q, r in arm.items()} for arm in (REFERENCE, CANDIDATE)]
     found = paired(*cut)
     with pytest.raises(MetricError, match=r"gold_lost@4 looks deeper than the 2 ranks .*up to 200"):
@@ -158,13 +153,7 @@ def test_levels_and_percentiles_have_cutoffs_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    "copied",
-    [
-        PairedResults.copy,
-        copy.copy,
-        copy.deepcopy,
-        lambda results: pickle.loads(pickle.dumps(results)),
-    ],
+    "copied", [PairedResults.copy, copy.copy, copy.deepcopy, lambda results: pickle.loads(pickle.dumps(results))]
 )
 def test_copies_keep_the_drift(copied: Any) -> None:
     found = paired()
@@ -196,12 +185,7 @@ def test_drift_is_a_mapping_of_all_metrics() -> None:
 
 @pytest.mark.parametrize(
     ("name", "member"),
-    [
-        ("flip", "flip@1"),
-        (" flip ", "flip@1"),
-        ("flip:gap=0..0.2", "flip@1:gap=0..0.2"),
-        ("separation", "separation"),
-    ],
+    [("flip", "flip@1"), (" flip ", "flip@1"), ("flip:gap=0..0.2", "flip@1:gap=0..0.2"), ("separation", "separation")],
 )
 def test_drift_takes_a_family_of_one(name: str, member: str) -> None:
     drift = paired().drift

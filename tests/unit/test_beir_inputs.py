@@ -67,10 +67,7 @@ def test_keys_differ_by_text_and_by_title() -> None:
     keys = [key(text="x y"), key(title="x", text="y"), key(title="", text="x y")]
     assert len({str(one) for one in keys}) == 3
     assert key(text="x y") == keys[0]
-    assert (
-        document_inputs(pair, ["a"], [{"text": "x y"}], {"convert_to_tensor": True}).key
-        != (keys[0])
-    )
+    assert document_inputs(pair, ["a"], [{"text": "x y"}], {"convert_to_tensor": True}).key != (keys[0])
 
 
 def test_documents_are_ordered_by_what_the_model_reads() -> None:

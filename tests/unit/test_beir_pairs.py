@@ -89,10 +89,7 @@ def test_an_error_in_a_session_leaves_the_reference_in_place() -> None:
 
 @pytest.mark.parametrize(
     ("model", "message"),
-    [
-        (object(), "holds no torch module"),
-        (QuantizedPair(Letters(), "W4-channel"), "is a pair already"),
-    ],
+    [(object(), "holds no torch module"), (QuantizedPair(Letters(), "W4-channel"), "is a pair already")],
 )
 def test_what_cannot_be_a_pair_is_refused(model: Any, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):

@@ -18,9 +18,7 @@ from quantdrift.harness import similarity_of
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-@pytest.mark.parametrize(
-    ("score", "expected"), [(cos_sim, Similarity.COSINE), (dot_score, Similarity.DOT)]
-)
+@pytest.mark.parametrize(("score", "expected"), [(cos_sim, Similarity.COSINE), (dot_score, Similarity.DOT)])
 def test_those_of_beir_are_known(score: Score, expected: Similarity) -> None:
     assert similarity_of(score) is expected
 
@@ -40,8 +38,7 @@ def test_one_that_takes_embeddings_of_its_model_only_is_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "bend",
-    [lambda cosine: 20 * cosine, torch.sin, torch.tanh, torch.relu, lambda cosine: cosine.abs()],
+    "bend", [lambda cosine: 20 * cosine, torch.sin, torch.tanh, torch.relu, lambda cosine: cosine.abs()]
 )
 @pytest.mark.parametrize("score", [cos_sim, dot_score])
 def test_one_that_is_bent_or_a_multiple_is_another(score: Score, bend: Any) -> None:

@@ -16,11 +16,7 @@ W4_G4, W4_CHANNEL = parse_scheme("W4-g4"), parse_scheme("W4-channel")
 
 
 def counted(
-    modules: Sequence[nn.Module],
-    layers: Sequence[LinearLayer],
-    scheme: Scheme,
-    *,
-    zero_points: bool = False,
+    modules: Sequence[nn.Module], layers: Sequence[LinearLayer], scheme: Scheme, *, zero_points: bool = False
 ) -> BitsReport:
     widths = [int(scheme.weight_bits)] * len(layers)
     group_size = scheme.group_size
@@ -100,9 +96,7 @@ def test_zero_points_are_counted_beside_scales() -> None:
 
 def test_layers_of_different_widths_count_by_their_weights() -> None:
     """16 weights of 4 bits, 32 of 3 and 8 left alone in float32, with a scale per channel."""
-    model = nn.Sequential(
-        nn.Linear(4, 4, bias=False), nn.Linear(4, 8, bias=False), nn.Linear(8, 1, bias=False)
-    )
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 8, bias=False), nn.Linear(8, 1, bias=False))
     report = count_bits([model], find_linears([model]), [4, 3, 16], group_size=None)
     codes = 16 * 4 + 32 * 3 + 8 * 32
     assert report.linear == codes / 56

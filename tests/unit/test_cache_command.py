@@ -110,18 +110,14 @@ def test_what_is_not_ours_stays_and_is_said(kept: Path, capsys: pytest.CaptureFi
     assert [line.split()[1] for line in lines(capsys) if "deleted" in line] == ["0"] * 5
 
 
-def test_a_folder_that_is_a_link_is_followed(
-    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_a_link_is_followed(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     elsewhere = (kept / "embeddings").rename(tmp_path / "elsewhere")
     (elsewhere / "mine.txt").write_text("mine")
     (kept / "embeddings").symlink_to(elsewhere)
     (kept / "codes" / "link").symlink_to(elsewhere)  # not ours: never followed
     cache_command(clear=True)
     shown = lines(capsys)
-    assert shown[0] == (
-        f"deleted 1 embedding files, 1.0 MB in {kept / 'embeddings'}, a link to {elsewhere}"
-    )
+    assert shown[0] == (f"deleted 1 embedding files, 1.0 MB in {kept / 'embeddings'}, a link to {elsewhere}")
     assert "  left 1 file of somebody else: link" in shown
     assert [path.name for path in elsewhere.rglob("*")] == ["mine.txt"]
     assert (kept / "embeddings").is_symlink()
@@ -139,14 +135,10 @@ def test_what_cannot_be_deleted_is_not_counted(
     cache_command(clear=True)
     shown = lines(capsys)
     assert sum("cannot be deleted (Permission denied)" in line for line in shown) == 5
-    assert not any(
-        line.startswith("deleted") and not line.startswith("deleted 0 ") for line in shown
-    )
+    assert not any(line.startswith("deleted") and not line.startswith("deleted 0 ") for line in shown)
 
 
-def test_what_a_run_is_writing_stays_until_the_run_is_gone(
-    kept: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_run_is_writing_stays_until_the_run_is_gone(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def stop(rows: object) -> None:
         raise KeyboardInterrupt
 

@@ -34,9 +34,7 @@ class World:
         self.before = weights_fingerprint([self.model])
 
     def sample(self, key: str = "texts") -> Sample:
-        works: list[Callable[[], object]] = [
-            lambda batch=batch: self.run(batch) for batch in self.batches
-        ]
+        works: list[Callable[[], object]] = [lambda batch=batch: self.run(batch) for batch in self.batches]
         return Sample(batches=works, key={"texts": key}, record={"source": "corpus"})
 
     def run(self, batch: Tensor) -> Tensor:
@@ -45,11 +43,7 @@ class World:
         return output
 
     def pair(
-        self,
-        root: Path | None,
-        scheme: str = SCHEME,
-        key: str = "texts",
-        progress: Progress | None = None,
+        self, root: Path | None, scheme: str = SCHEME, key: str = "texts", progress: Progress | None = None
     ) -> QuantizedPair:
         pair = QuantizedPair([self.model], parse_scheme(scheme))
         pair.prepare(self.sample(key), root=root, progress=progress or Silent())
@@ -119,9 +113,7 @@ def test_what_decides_a_layer_is_in_its_key(world: World, tmp_path: Path, change
     assert other.describe()["layers_kept_from_before"] == 0
 
 
-def test_an_interrupted_calibration_goes_on(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_calibration_goes_on(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = world.candidate(world.pair(None))
     quantize, made = AdaRound.quantize, []
 

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quantdrift.engine.calibration.sample import (
-    Sample,
-    calibration_file,
-    calibration_texts,
-    draw_sample,
-    read_texts,
-)
+from quantdrift.engine.calibration.sample import Sample, calibration_file, calibration_texts, draw_sample, read_texts
 from quantdrift.engine.inputs import Inputs
 from quantdrift.errors import DataError, SpecError
 from quantdrift.spec import parse_scheme
@@ -143,17 +137,11 @@ def test_lines_of_text_and_lines_of_json(tmp_path: Path) -> None:
         ("a.csv", "x", r"a\.csv: expected a \.txt file"),
         ("missing.txt", None, r"^\S+missing\.txt does not exist; expected a file to calibrate on$"),
         ("empty.txt", "\n \n", "holds no text"),
-        (
-            "a.jsonl",
-            '{"text": "fine"}\n["no"]',
-            r'a\.jsonl:2: expected a JSON object with a "text"',
-        ),
+        ("a.jsonl", '{"text": "fine"}\n["no"]', r'a\.jsonl:2: expected a JSON object with a "text"'),
         ("b.jsonl", '{"title": "no text"}', r"b\.jsonl:1"),
     ],
 )
-def test_a_file_that_cannot_be_used(
-    tmp_path: Path, name: str, content: str | None, message: str
-) -> None:
+def test_a_file_that_cannot_be_used(tmp_path: Path, name: str, content: str | None, message: str) -> None:
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=message):

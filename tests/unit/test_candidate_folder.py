@@ -94,9 +94,7 @@ def test_a_link_stays_a_link_to_the_folder_that_is_written(tmp_path: Path, there
 
 
 @pytest.mark.parametrize("change", ["other", "removed", "added"])
-def test_weights_that_are_not_those_that_were_written_are_refused(
-    tmp_path: Path, change: str
-) -> None:
+def test_weights_that_are_not_those_that_were_written_are_refused(tmp_path: Path, change: str) -> None:
     def fill(folder: Path) -> dict[str, Any]:
         for name in ("model.safetensors", "2_Dense/model.safetensors", "onnx/x.bin"):
             (folder / name).parent.mkdir(exist_ok=True)
@@ -208,9 +206,7 @@ def test_records_that_cannot_be_read(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_record_with_entries_of_other_kinds_is_damaged(
-    changed: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_record_with_entries_of_other_kinds_is_damaged(changed: dict[str, Any], tmp_path: Path) -> None:
     write_folder(tmp_path / "w4", write("one"))
     record = {**json.loads((tmp_path / "w4" / "scheme.json").read_text()), **changed}
     (tmp_path / "w4" / "scheme.json").write_text(json.dumps(record))

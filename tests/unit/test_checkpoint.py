@@ -34,12 +34,7 @@ def test_a_folder_is_what_its_config_says(tmp_path: Path) -> None:
     assert found.describe() == {
         "quantizer": "gptq",
         "nominal_bits": 4.0,
-        "quantization_config": {
-            "quant_method": "gptq",
-            "bits": 4,
-            "group_size": 128,
-            "dataset": "9 entries",
-        },
+        "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": "9 entries"},
     }
 
 
@@ -49,9 +44,7 @@ def test_a_folder_without_quantization_config_is_not_quantized(tmp_path: Path) -
     assert found.describe()["nominal_bits"] is None
 
 
-def test_the_transformer_of_a_sentence_transformers_folder_lies_where_modules_json_says(
-    tmp_path: Path,
-) -> None:
+def test_the_transformer_of_a_sentence_transformers_folder_lies_where_modules_json_says(tmp_path: Path) -> None:
     folder_of(tmp_path, None, modules='[{"path": "0_Transformer"}, {"path": "1_Pooling"}]')
     folder_of(tmp_path / "0_Transformer", {"load_in_8bit": True})
     found = find_checkpoint(str(tmp_path))
@@ -72,9 +65,7 @@ def test_the_transformer_of_a_sentence_transformers_folder_lies_where_modules_js
         (
             {
                 "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "group_0": {"weights": {"num_bits": 4}, "input_activations": {"num_bits": 8}}
-                },
+                "config_groups": {"group_0": {"weights": {"num_bits": 4}, "input_activations": {"num_bits": 8}}},
             },
             4.0,
         ),
@@ -102,12 +93,8 @@ def test_a_missing_library_is_named_with_its_install_line(
     checkpoint = find_checkpoint(str(folder_of(tmp_path, {"quant_method": method})))
     missing = package.replace("-", "_")
     find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == missing else find("json")
-    )
-    with pytest.raises(
-        MissingExtraError, match=f"the {method} checkpoint .* '{package}'"
-    ) as caught:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find("json"))
+    with pytest.raises(MissingExtraError, match=f"the {method} checkpoint .* '{package}'") as caught:
         refuse_missing(checkpoint)
     assert f'pip install "quantdrift[{extra}]"' in str(caught.value)
 

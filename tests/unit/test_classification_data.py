@@ -22,10 +22,7 @@ from quantdrift.datasets.labelled import (
 from quantdrift.errors import DataError
 
 Lines = Sequence[dict[str, Any]]
-TEST: Lines = (
-    {"text": "a bird", "label": "animal"},
-    {"text": "a boat", "label": "thing", "id": "boat"},
-)
+TEST: Lines = ({"text": "a bird", "label": "animal"}, {"text": "a boat", "label": "thing", "id": "boat"})
 
 
 def write(folder: Path, **parts: Lines) -> Path:
@@ -150,17 +147,11 @@ def test_image_folders_give_one_class_a_folder(tmp_path: Path) -> None:
 
 def test_an_array_file_is_named_itself_or_lies_in_the_folder(tmp_path: Path) -> None:
     colour = np.arange(2 * 2 * 3 * 3, dtype=np.uint8).reshape(2, 2, 3, 3)
-    np.savez(
-        tmp_path / "few.npz", x_test=colour, y_test=[[1], [0]], x_train=colour[:1], y_train=[1]
-    )
+    np.savez(tmp_path / "few.npz", x_test=colour, y_test=[[1], [0]], x_train=colour[:1], y_train=[1])
     for path, name in ((tmp_path / "few.npz", "few"), (tmp_path, tmp_path.name)):
         assert is_classification_folder(path)
         read = read_classification_folder(path)
-        assert (read.name, read.test.ids, read.test.labels) == (
-            name,
-            ("test-0", "test-1"),
-            ("1", "0"),
-        )
+        assert (read.name, read.test.ids, read.test.labels) == (name, ("test-0", "test-1"), ("1", "0"))
         assert np.array_equal(read.test.inputs[1], colour[1])
         assert read.warnings == ("1 test input is also in train: test-0",)
 
@@ -197,23 +188,15 @@ def test_damaged_arrays_and_those_of_petabytes_end_in_one_line(tmp_path: Path) -
         ({"x_test": np.zeros((1, 2, 2, 3))}, "expected uint8"),
         ({"x_test": np.zeros((1, 2, 2, 4), dtype=np.uint8)}, "expected uint8"),
         ({"x_test": np.zeros((0, 2, 2, 3), dtype=np.uint8)}, "holds no image"),
-        (
-            {"x_test": np.zeros((2, 2, 2, 3), dtype=np.uint8), "y_test": np.array([1])},
-            "one label an image",
-        ),
-        (
-            {"a": np.zeros(1), "y_test": np.zeros(1)},
-            r"has no array x_test; it holds a, y_test\. Expected",
-        ),
+        ({"x_test": np.zeros((2, 2, 2, 3), dtype=np.uint8), "y_test": np.array([1])}, "one label an image"),
+        ({"a": np.zeros(1), "y_test": np.zeros(1)}, r"has no array x_test; it holds a, y_test\. Expected"),
         (
             {"x_dev": np.zeros((1, 2, 2, 3), dtype=np.uint8), "y_dev": np.zeros(1)},
             r"it holds x_dev, y_dev\. Choose another part with --split: dev\.",
         ),
     ],
 )
-def test_array_files_of_another_shape_are_refused(
-    tmp_path: Path, arrays: dict[str, Any], message: str
-) -> None:
+def test_array_files_of_another_shape_are_refused(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(DataError, match=message):
         read_classification_folder(tmp_path / "a.npz")
@@ -241,9 +224,7 @@ def test_the_fingerprint_changes_with_ids_contents_labels_and_train_alone() -> N
         made(labels=None),
         made(inputs=(image(1), image(2))),
         made(inputs=(image(1), image(3))),
-        ClassificationDataset(
-            name="two", kind="text", split="test", test=made().test, train=made().test
-        ),
+        ClassificationDataset(name="two", kind="text", split="test", test=made().test, train=made().test),
     ]
     assert len({same, *(other.fingerprint for other in others)}) == 1 + len(others)
 

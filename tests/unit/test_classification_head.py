@@ -217,9 +217,7 @@ def test_the_input_of_the_head_is_not_quantized_either() -> None:
     assert len(given.unique()) > 15  # there are no more on a 4-bit grid
 
 
-@pytest.mark.parametrize(
-    "text", ["W4+head=none", "W4-gptq+head=a.b,c.0+calib=8", "W3.5+gap+head=x"]
-)
+@pytest.mark.parametrize("text", ["W4+head=none", "W4-gptq+head=a.b,c.0+calib=8", "W3.5+gap+head=x"])
 def test_the_option_is_part_of_the_canonical_string(text: str) -> None:
     scheme = parse_scheme(text)
     assert parse_scheme(str(scheme)) == scheme
@@ -271,9 +269,7 @@ def allocation(model: nn.Module, pair: QuantizedPair) -> Allocation:
         status="optimal",
         bound=None,
         layers=tuple(
-            AllocatedLayer(
-                name=layer.name, shape=tuple(layer.weight.shape), width=3, loss=(1.0, 0.5)
-            )
+            AllocatedLayer(name=layer.name, shape=tuple(layer.weight.shape), width=3, loss=(1.0, 0.5))
             for layer in pair.layers
         ),
         n_others=0,
@@ -281,9 +277,7 @@ def allocation(model: nn.Module, pair: QuantizedPair) -> Allocation:
     )
 
 
-def test_an_allocation_fits_the_head_that_it_was_made_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_allocation_fits_the_head_that_it_was_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     model = ToyForSequenceClassification()
     unchosen = parse_scheme("W3.5-channel+gap")

@@ -50,10 +50,7 @@ def test_any_module_that_returns_logits_is_a_classifier(give: str) -> None:
         wanted = plain(torch.tensor(inputs, dtype=torch.float32))
     assert np.allclose(classifier.logits(inputs, 2), wanted)
     assert all(part.training for part in net.modules())  # as they were
-    calls = {
-        "a tuple of arguments": lambda x: (stacked(x),),
-        "keywords": lambda x: {"x": stacked(x)},
-    }
+    calls = {"a tuple of arguments": lambda x: (stacked(x),), "keywords": lambda x: {"x": stacked(x)}}
     for prepare in calls.values():
         other = classifier_of(net, classes="abc", prepare=prepare, takes="text")
         assert np.allclose(other.logits(inputs, 5), wanted)

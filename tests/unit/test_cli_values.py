@@ -38,15 +38,12 @@ def test_whole_numbers(text: str, least: int, found: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", ",", "1,", "1;2", "1 2", "-1", "+1", "1.0", "1e3", "x", "²", "٣", "0", "1000000000"],
+    "text", ["", ",", "1,", "1;2", "1 2", "-1", "+1", "1.0", "1e3", "x", "²", "٣", "0", "1000000000"]
 )
 def test_what_is_no_whole_number_is_refused_in_words(text: str) -> None:
     with pytest.raises(QuantDriftError) as said:
         whole_numbers(text, "--sizes", least=1)
-    assert str(said.value) == (
-        f"--sizes {text}: expected whole numbers, 1 or more, with commas between"
-    )
+    assert str(said.value) == (f"--sizes {text}: expected whole numbers, 1 or more, with commas between")
 
 
 @pytest.mark.parametrize(
@@ -64,22 +61,17 @@ def test_decimals(text: str, found: tuple[float, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "3.5,", "3,5;4", "3.", ".5", "-3.5", "3.5.5", "inf", "nan", "1e1", "٣", "3.1234567"],
+    "text", ["", "3.5,", "3,5;4", "3.", ".5", "-3.5", "3.5.5", "inf", "nan", "1e1", "٣", "3.1234567"]
 )
 def test_what_is_no_decimal_is_refused_in_words(text: str) -> None:
     with pytest.raises(QuantDriftError) as said:
         decimals(text, "--budgets")
-    assert str(said.value) == (
-        f"--budgets {text}: expected numbers with commas between, e.g. 3.25,3.5"
-    )
+    assert str(said.value) == (f"--budgets {text}: expected numbers with commas between, e.g. 3.25,3.5")
     with pytest.raises(QuantDriftError, match=r"e\.g\. 10,25$"):
         decimals(text, "--percentile", example="10,25")
 
 
-@pytest.mark.parametrize(
-    ("text", "found"), [("1", 1), ("64", 64), ("128", 128), ("999999999", 999_999_999)]
-)
+@pytest.mark.parametrize(("text", "found"), [("1", 1), ("64", 64), ("128", 128), ("999999999", 999_999_999)])
 def test_a_group_is_a_number_of_input_weights(text: str, found: int) -> None:
     assert parse_group(text) == found
 
@@ -88,15 +80,12 @@ def test_a_group_can_be_the_whole_channel() -> None:
     assert parse_group("channel") is None
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0", "-64", "064", "6.4", "g64", "Channel", "64 ", "64\n", "²", "1000000000"]
-)
+@pytest.mark.parametrize("text", ["", "0", "-64", "064", "6.4", "g64", "Channel", "64 ", "64\n", "²", "1000000000"])
 def test_what_is_no_group_is_refused_in_words(text: str) -> None:
     with pytest.raises(QuantDriftError) as said:
         parse_group(text)
     assert str(said.value) == (
-        f"--group {text}: expected the number of input weights that share a scale, e.g. 128, or "
-        "channel"
+        f"--group {text}: expected the number of input weights that share a scale, e.g. 128, or channel"
     )
 
 

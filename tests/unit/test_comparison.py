@@ -52,14 +52,10 @@ def test_inputs_are_counted_by_who_flips_them(a: Run, b: Run) -> None:
     assert one(b, a, "flip@1").verdict == "better"
 
 
-def test_inputs_are_joined_by_their_ids(
-    tmp_path: Path, a: Run, b: Run, reference: NDArray[np.float64]
-) -> None:
+def test_inputs_are_joined_by_their_ids(tmp_path: Path, a: Run, b: Run, reference: NDArray[np.float64]) -> None:
     order = np.random.default_rng(1).permutation(N)
     shuffled = evidence_of(
-        reference[order],
-        flipped(reference, range(2, 25))[order],
-        names=[f"q{row}" for row in order],
+        reference[order], flipped(reference, range(2, 25))[order], names=[f"q{row}" for row in order]
     )
     other = run_of(tmp_path / "shuffled", shuffled)
     both = [compare_runs(a, run, margin=0.1).to_json()["metrics"] for run in (b, other)]
@@ -106,10 +102,7 @@ def test_an_infinite_median(a: Run, b: Run) -> None:
     """Most inputs are an exact copy in either candidate, so their separation is infinite."""
     found = one(a, b, "separation").to_json()
     assert found["value_a"] is None
-    assert found["difference"] == {
-        "value": None,
-        "reason": "infinite for A and B: the difference cannot be told",
-    }
+    assert found["difference"] == {"value": None, "reason": "infinite for A and B: the difference cannot be told"}
 
 
 @pytest.mark.parametrize("metric", ["gap", "tied"])
@@ -147,9 +140,7 @@ def test_no_worse(tmp_path: Path, a: Run, b: Run, reference: NDArray[np.float64]
 # --- what is refused -------------------------------------------------------------------------
 
 
-def test_everything_that_differs_is_listed(
-    tmp_path: Path, a: Run, reference: NDArray[np.float64]
-) -> None:
+def test_everything_that_differs_is_listed(tmp_path: Path, a: Run, reference: NDArray[np.float64]) -> None:
     names = [f"q{row}" for row in range(1, N + 1)]
     other = run_of(
         tmp_path / "other",
@@ -187,9 +178,7 @@ def test_other_software_is_told_and_so_is_what_it_changed(
     tmp_path: Path, a: Run, reference: NDArray[np.float64]
 ) -> None:
     nudged = flipped(reference, range(3, 4))  # a reference whose scores are a little different
-    other = run_of(
-        tmp_path / "other", evidence_of(nudged, nudged), settings={"device": "cuda", "torch": "3"}
-    )
+    other = run_of(tmp_path / "other", evidence_of(nudged, nudged), settings={"device": "cuda", "torch": "3"})
     notes = compare_runs(a, other, [parse_metric("flip@1")]).notes
     assert notes[0] == "device differs: cpu in A, cuda in B"
     assert notes[1] == "torch differs: 2.6 in A, 3 in B"
@@ -206,9 +195,7 @@ def test_other_software_is_told_and_so_is_what_it_changed(
         ({"alpha": 5.0}, "alpha is a probability"),
     ],
 )
-def test_margins_and_levels_out_of_range(
-    a: Run, b: Run, asked: dict[str, float], message: str
-) -> None:
+def test_margins_and_levels_out_of_range(a: Run, b: Run, asked: dict[str, float], message: str) -> None:
     with pytest.raises(QuantDriftError, match=message):
         compare_runs(a, b, **asked)  # type: ignore[arg-type]  # margin or alpha
 
@@ -221,9 +208,7 @@ def test_the_json_has_no_infinity_and_all_that_was_asked(a: Run, b: Run) -> None
     text = json.dumps(found.to_json(), allow_nan=False)
     read = json.loads(text)
     assert read["a"] == {"spec": "minilm@W4-g64-rtn", "path": str(a.path)}
-    assert [read[name] for name in ("data", "n_inputs", "margin", "alpha", "seed")] == [
-        *("corpus", N, 0.05, 0.1, 3),
-    ]
+    assert [read[name] for name in ("data", "n_inputs", "margin", "alpha", "seed")] == [*("corpus", N, 0.05, 0.1, 3)]
     flip = read["metrics"][0]
     assert flip["metric"] == "flip@1"
     assert flip["p_value"] <= flip["p_holm"]

@@ -43,9 +43,7 @@ def test_of_the_default_metrics_those_that_are_bounds_are_left_out(exact: Run, l
 
 
 @pytest.mark.parametrize("name", ["separation", "at_risk", "epsilon", "S", "contenders"])
-def test_a_bound_that_is_asked_for_has_no_value_and_a_reason(
-    name: str, exact: Run, listed: Run
-) -> None:
+def test_a_bound_that_is_asked_for_has_no_value_and_a_reason(name: str, exact: Run, listed: Run) -> None:
     metric = parse_metric(name)
     for a, b in ((listed, listed), (exact, listed), (listed, exact)):
         (found,) = compare_runs(a, b, [metric]).metrics

@@ -11,14 +11,7 @@ import torch
 from scipy.special import softmax
 from scipy.stats import entropy
 
-from quantdrift.conformal import (
-    CONFIDENCES,
-    ConfidenceName,
-    as_array,
-    confidence_in,
-    confidence_of,
-    softmax_confidence,
-)
+from quantdrift.conformal import CONFIDENCES, ConfidenceName, as_array, confidence_in, confidence_of, softmax_confidence
 from quantdrift.engine.classes import evidence_of_logits
 from quantdrift.errors import RunError, ScoreError, UnknownNameError
 

@@ -38,12 +38,7 @@ from quantdrift.statistics import Estimate
 
 @pytest.mark.parametrize(
     ("text", "sizes"),
-    [
-        ("250,1000,all", (250, 1000, 1400)),
-        (" 250 , all ", (250, 1400)),
-        ("1,2", (1, 2)),
-        ("7,1400", (7, 1400)),
-    ],
+    [("250,1000,all", (250, 1000, 1400)), (" 250 , all ", (250, 1400)), ("1,2", (1, 2)), ("7,1400", (7, 1400))],
 )
 def test_sizes_as_typed(text: str, sizes: tuple[int, ...]) -> None:
     assert parse_sizes(text, 1400) == sizes
@@ -202,15 +197,11 @@ def assert_same(one: Evidence, other: Evidence) -> None:
 @pytest.mark.parametrize("noise_floor", [False, True])
 @pytest.mark.parametrize("similarity", list(Similarity))
 @pytest.mark.parametrize("scheme", ["W3", "W3+query"])
-def test_all_is_the_plain_run_bit_for_bit(
-    scheme: str, similarity: Similarity, noise_floor: bool
-) -> None:
+def test_all_is_the_plain_run_bit_for_bit(scheme: str, similarity: Similarity, noise_floor: bool) -> None:
     settings = Settings(k=20, batch_size=64, noise_floor=noise_floor)
     qrels = {"q0": {"d1": 1, "elsewhere": 2}, "q3": {"d2599": 1}}
     job = World(scheme, similarity).job(settings)
-    *_, whole = measure_sizes(
-        job, nested_subsets(N_DOCS, [9, 30, 1500, N_DOCS], seed=3), qrels=qrels
-    )
+    *_, whole = measure_sizes(job, nested_subsets(N_DOCS, [9, 30, 1500, N_DOCS], seed=3), qrels=qrels)
     plain = World(scheme, similarity).job(settings)
     expected = measure_retrieval(
         plain.pair,
@@ -249,9 +240,7 @@ def test_what_a_size_adds_is_all_that_is_scored(monkeypatch: pytest.MonkeyPatch)
     job = World().job(Settings(k=20, batch_size=64, noise_floor=False))
     found = measure_sizes(job, nested_subsets(N_DOCS, [10, 100, 1000], seed=0))
     assert scored == [10, 90, 900]
-    assert [one.evidence.n_items.tolist() for one in found] == [
-        [size] * N_QUERIES for size in (10, 100, 1000)
-    ]
+    assert [one.evidence.n_items.tolist() for one in found] == [[size] * N_QUERIES for size in (10, 100, 1000)]
     assert [one.evidence.depth for one in found] == [10, 20, 20]
 
 
@@ -269,9 +258,7 @@ def test_the_noise_floor_is_that_of_the_largest_size() -> None:
 # --- what it says ------------------------------------------------------------------------------
 
 
-def evidence_of(
-    reference: list[list[float]], candidate: list[list[float]], ids: str = "abcdefgh"
-) -> Evidence:
+def evidence_of(reference: list[list[float]], candidate: list[list[float]], ids: str = "abcdefgh") -> Evidence:
     scores = [np.array(rows, dtype=np.float32) for rows in (reference, candidate)]
     names = [f"d{number}" for number in range(scores[0].shape[1])]
     state = score_matrix(*scores, k=5)
@@ -281,12 +268,9 @@ def evidence_of(
 def test_two_sizes_by_hand() -> None:
     """Queries a and e flip only in the larger corpus, b only in the smaller, c in both, d never."""
     near = [9, 1, 8.75], [8, 2, 9]
-    small = evidence_of(
-        [[9, 1], [2, 1], [2, 1], [9, 1], [9, 1]], [[8, 2], [1, 2], [1, 2], [8, 1], [8, 2]]
-    )
+    small = evidence_of([[9, 1], [2, 1], [2, 1], [9, 1], [9, 1]], [[8, 2], [1, 2], [1, 2], [8, 1], [8, 2]])
     large = evidence_of(
-        [near[0], [2, 1, 9], [2, 1, 0], [9, 1, 0], near[0]],
-        [near[1], [1, 2, 9], [1, 2, 0], [8, 1, 0], near[1]],
+        [near[0], [2, 1, 9], [2, 1, 0], [9, 1, 0], near[0]], [near[1], [1, 2, 9], [1, 2, 0], [8, 1, 0], near[1]]
     )
     effect = compare_sizes(small, large)
     assert (effect.small, effect.large, effect.n) == (2, 3, 5)
@@ -316,9 +300,7 @@ def test_what_the_separation_alone_would_give() -> None:
 
 
 def test_one_document_has_no_separation_to_compare() -> None:
-    effect = compare_sizes(
-        evidence_of([[1], [1]], [[2], [1]]), evidence_of([[1, 0], [1, 0]], [[2, 0], [1, 0]])
-    )
+    effect = compare_sizes(evidence_of([[1], [1]], [[2], [1]]), evidence_of([[1, 0], [1, 0]], [[2, 0], [1, 0]]))
     assert (effect.fell, effect.rose, effect.p_separation) == (0, 0, 1.0)
     assert effect.separation_small is None
     assert effect.expected_large is None
@@ -355,21 +337,9 @@ def effect_of(only: tuple[int, int], p_flip: float, moved: tuple[int, int], p: f
     ("effect", "follows", "said"),
     [
         (effect_of((5, 30), 0.001, (150, 50), 0.001), True, "rises with the corpus, from 22.5 %"),
-        (
-            effect_of((30, 5), 0.001, (50, 150), 0.001),
-            True,
-            "is in line with the sep",
-        ),
-        (
-            effect_of((5, 30), 0.001, (50, 150), 0.001),
-            False,
-            "separation: it rose",
-        ),
-        (
-            effect_of((5, 30), 0.001, (90, 100), 0.5),
-            False,
-            "separation: it did not move",
-        ),
+        (effect_of((30, 5), 0.001, (50, 150), 0.001), True, "is in line with the sep"),
+        (effect_of((5, 30), 0.001, (50, 150), 0.001), False, "separation: it rose"),
+        (effect_of((5, 30), 0.001, (90, 100), 0.5), False, "separation: it did not move"),
         (effect_of((5, 7), 0.7, (150, 50), 0.001), None, "The separation fell, but the flips"),
         (effect_of((5, 7), 0.7, (90, 100), 0.5), None, "Nor is the separation seen to move"),
     ],
@@ -378,8 +348,7 @@ def test_what_is_said(effect: SizeEffect, follows: bool | None, said: str) -> No
     assert effect.follows_separation is follows
     assert said in effect.explain()[2]
     assert (
-        f"{effect.only_small} flip only at 250 documents, {effect.only_large} only at 1,400: "
-        f"p = {effect.p_flip:g} "
+        f"{effect.only_small} flip only at 250 documents, {effect.only_large} only at 1,400: p = {effect.p_flip:g} "
     ) in effect.explain()[0]
     assert "those of like separation did at 250, 30.0 % would" in effect.explain()[3]
     if not effect.flip_moved:

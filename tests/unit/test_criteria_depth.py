@@ -13,26 +13,13 @@ def test_the_number_that_counts_blocks_is_found() -> None:
     """Not that of the module in a sequence, of an expert, or of a layer in a block."""
     inside = ["attention.self.query", "experts.0.up", "experts.1.up", "experts.2.up", "mlp.0"]
     bert = [f"0.auto_model.encoder.layer.{block}.{part}" for block in range(3) for part in inside]
-    names = [
-        "0.auto_model.embeddings.project",
-        *bert,
-        "0.auto_model.pooler",
-        "2.linear",
-        "3.linear",
-    ]
+    names = ["0.auto_model.embeddings.project", *bert, "0.auto_model.pooler", "2.linear", "3.linear"]
     found = distances_from_the_middle(names)
     assert found == [1, *[1] * 5, *[0] * 5, *[1] * 5, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "model.layers.{}.mlp.up_proj",
-        "blocks.{}.attn.qkv",
-        "h.{}.attn.c_attn",
-        "{}.0",
-        "0.layer.{}.a",
-    ],
+    "name", ["model.layers.{}.mlp.up_proj", "blocks.{}.attn.qkv", "h.{}.attn.c_attn", "{}.0", "0.layer.{}.a"]
 )
 def test_layers_of_one_block_are_as_deep(name: str) -> None:
     names = [name.format(block) + part for block in range(5) for part in ("", ".b")]
@@ -63,11 +50,7 @@ def test_blocks_of_two_kinds_are_one_stack() -> None:
 
 def test_without_blocks_the_order_of_definition_counts() -> None:
     assert distances_from_the_middle(["0", "2", "3"]) == [1, 0, 1]
-    assert distances_from_the_middle(["encoder.layer.0.a", "encoder.layer.0.b", "head"]) == [
-        1,
-        0,
-        1,
-    ]
+    assert distances_from_the_middle(["encoder.layer.0.a", "encoder.layer.0.b", "head"]) == [1, 0, 1]
     assert distances_from_the_middle(["only"]) == [0]
     assert distances_from_the_middle([]) == []
 

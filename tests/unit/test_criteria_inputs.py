@@ -32,16 +32,11 @@ def test_tokens_of_all_calls_and_batches_count_and_padding_does_not() -> None:
     model = Masked()
     first, mask = torch.tensor([[[1.0, -2], [100, 100]], [[3, 0], [5, 6]]]), [[1, 0], [1, 1]]
     setting = setting_of(
-        model,
-        lambda: model(first, attention_mask=torch.tensor(mask)),
-        lambda: model(torch.tensor([[[0.0, 1]]])),
+        model, lambda: model(first, attention_mask=torch.tensor(mask)), lambda: model(torch.tensor([[[0.0, 1]]]))
     )
     reached, never = input_moments(setting)
     assert reached.n_tokens == 2 * 4
-    squares, sizes = (
-        torch.tensor([1.0 + 9 + 25, 4 + 36 + 1]),
-        torch.tensor([1.0 + 3 + 5, 2 + 6 + 1]),
-    )
+    squares, sizes = (torch.tensor([1.0 + 9 + 25, 4 + 36 + 1]), torch.tensor([1.0 + 3 + 5, 2 + 6 + 1]))
     torch.testing.assert_close(reached.mean_square, squares * (1 + 4) / 8)
     torch.testing.assert_close(reached.mean_abs, sizes * (1 + 2) / 8)
     assert never.n_tokens == 0
@@ -74,9 +69,7 @@ def test_criteria_share_one_measurement() -> None:
     sharing = [criterion(name).losses(replace(setting, kept=kept)) for name in ON_INPUTS]
     assert len(runs) == 4
     assert [a.tolist() for a in fresh] == [a.tolist() for a in sharing]
-    one = replace(
-        setting, layers=setting.layers[:1], kept=kept
-    )  # other layers: another measurement
+    one = replace(setting, layers=setting.layers[:1], kept=kept)  # other layers: another measurement
     assert len(input_moments(one)) == 1
     assert len(runs) == len(kept) + 3 == 5
 

@@ -32,17 +32,11 @@ def write(tmp_path: Path) -> Write:
     """Writes a folder; an argument of None leaves the file out."""
 
     def write_folder(
-        corpus: str | bytes | None = CORPUS,
-        queries: str | bytes | None = QUERIES,
-        qrels: str | bytes | None = QRELS,
+        corpus: str | bytes | None = CORPUS, queries: str | bytes | None = QUERIES, qrels: str | bytes | None = QRELS
     ) -> Path:
         folder = tmp_path / "animals"
         (folder / "qrels").mkdir(parents=True)
-        for name, content in (
-            ("corpus.jsonl", corpus),
-            ("queries.jsonl", queries),
-            ("qrels/test.tsv", qrels),
-        ):
+        for name, content in (("corpus.jsonl", corpus), ("queries.jsonl", queries), ("qrels/test.tsv", qrels)):
             if content is not None:
                 raw = content if isinstance(content, bytes) else content.encode()
                 (folder / name).write_bytes(raw)
@@ -74,10 +68,7 @@ def test_texts_ids_and_labels_are_read_in_file_order(write: Write) -> None:
     assert data.document_ids == ("d1", "d2", "3")
     assert data.documents == ("Cats They purr.", "Dogs bark.", "Fish swim.")
     # mteb strips documents and leaves queries as they are.
-    assert dict(zip(data.query_ids, data.queries, strict=True)) == {
-        "q1": " who purrs? ",
-        "q2": "who barks?",
-    }
+    assert dict(zip(data.query_ids, data.queries, strict=True)) == {"q1": " who purrs? ", "q2": "who barks?"}
     assert data.qrels == {"q1": {"d1": 2, "d2": 0}, "q2": {"d2": 1}}
 
 
@@ -93,13 +84,9 @@ def test_without_labels_every_query_is_kept(write: Write) -> None:
     assert data.warnings == ("no relevance labels: drift is measured, relevance metrics are not",)
 
 
-def test_header_blank_lines_crlf_byte_order_mark_and_float_scores_do_not_matter(
-    write: Write,
-) -> None:
+def test_header_blank_lines_crlf_byte_order_mark_and_float_scores_do_not_matter(write: Write) -> None:
     qrels = "\ufeff\r\nq1\td1\t2.0\r\n\r\nq1\td2\t0\r\nq2\td2\t1.\r\nq3\td1\t-1"
-    folder = write(
-        corpus="\ufeff" + CORPUS.replace("\n", "\r\n\r\n"), queries="\n" + QUERIES, qrels=qrels
-    )
+    folder = write(corpus="\ufeff" + CORPUS.replace("\n", "\r\n\r\n"), queries="\n" + QUERIES, qrels=qrels)
     data = read_beir_folder(folder)
     assert data.qrels == {"q1": {"d1": 2, "d2": 0}, "q2": {"d2": 1}}
     assert data.documents == ("Cats They purr.", "Dogs bark.", "Fish swim.")
@@ -132,8 +119,7 @@ def test_what_is_tolerated_is_told(write: Write) -> None:
     assert data.qrels["q1"]["d1"] == 3
     assert data.warnings == (
         "1 of 3 queries is left out: no judgement above 0 in test.tsv: q3",
-        "1 judgement contradicts an earlier one of the same document, and the last counts, "
-        "for query: q1",
+        "1 judgement contradicts an earlier one of the same document, and the last counts, for query: q1",
         "1 document is empty: d4",
         "1 judgement names queries that are not there: q8",
         "2 judgements name documents not in the corpus: d9, d17",
@@ -212,10 +198,7 @@ GOOD = '{"_id": "d1", "text": "x"}\n'
         ('{"_id": 1.5, "text": "x"}', r'line 3: "_id" must be a string; got float 1\.5'),
         ('{"_id": "d2", "text": 7}', r'line 3: "text" must be a string; got int 7'),
         ('{"_id": "d2", "text": null}', r'line 3: "text" must be a string; got NoneType'),
-        (
-            '{"_id": "d2", "text": "a\\ud83d"}',
-            r'line 3: "text" holds half .*\\ud83d at character 2',
-        ),
+        ('{"_id": "d2", "text": "a\\ud83d"}', r'line 3: "text" holds half .*\\ud83d at character 2'),
         ('{"_id": "d1", "text": "y"}', r"line 3: .*unique; 'd1' is already on line 1"),
     ],
 )
@@ -310,9 +293,7 @@ def test_qrels_without_a_judgement(write: Write) -> None:
 
 
 def test_qrels_of_other_data(write: Write) -> None:
-    message = (
-        r"test\.tsv: no judgement .* both there; .*query 'd1', document 'q1'; queries are q1, "
-    )
+    message = r"test\.tsv: no judgement .* both there; .*query 'd1', document 'q1'; queries are q1, "
     with pytest.raises(DataError, match=message):
         read_beir_folder(write(qrels="d1\tq1\t1\nd2\tq2\t1\n"))
 
@@ -328,10 +309,7 @@ def test_qrels_in_which_nothing_is_relevant(write: Write) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"queries": ("a",)},
-            r"dataset 'two': expected one text for every query id; got 2 ids and",
-        ),
+        ({"queries": ("a",)}, r"dataset 'two': expected one text for every query id; got 2 ids and"),
         ({"query_ids": (), "queries": ()}, r"there are no queries; at least one"),
         ({"document_ids": (), "documents": ()}, r"there are no documents; at least one"),
         ({"document_ids": ("d1", "d1")}, r"every document id must be unique; 'd1' occurs twice"),

@@ -22,12 +22,7 @@ from quantdrift.errors import RunError
 
 ROOT = Path(__file__).parents[2]
 
-INSTALLED = {
-    "mteb": "2.26.24",
-    "torch": "2.13.0+cpu",
-    "transformers": "5.23.0",
-    "sentence-transformers": "6.2.0",
-}
+INSTALLED = {"mteb": "2.26.24", "torch": "2.13.0+cpu", "transformers": "5.23.0", "sentence-transformers": "6.2.0"}
 DECLARED = ["numpy>=1.26", 'mteb>=2.26; extra == "mteb"', 'lm_eval[hf]>=0.4.13; extra == "lm-eval"']
 
 
@@ -50,16 +45,9 @@ def component(name: str) -> components.Component:
     return next(c for c in components.components() if c.name == name)
 
 
-def test_what_is_there_is_usable_and_what_is_not_has_its_install_line(
-    installed: dict[str, str],
-) -> None:
+def test_what_is_there_is_usable_and_what_is_not_has_its_install_line(installed: dict[str, str]) -> None:
     mteb = component("mteb")
-    assert (mteb.version, mteb.minimum, mteb.usable, mteb.install) == (
-        "2.26.24",
-        "2.26",
-        True,
-        None,
-    )
+    assert (mteb.version, mteb.minimum, mteb.usable, mteb.install) == ("2.26.24", "2.26", True, None)
     beir = component("beir")
     assert (beir.version, beir.usable) == (None, False)
     assert beir.install == 'pip install "quantdrift[beir]"'
@@ -71,12 +59,9 @@ def test_what_is_there_is_usable_and_what_is_not_has_its_install_line(
 
 
 @pytest.mark.parametrize(
-    ("version", "usable"),
-    [("2.26", True), ("2.26.0rc1", True), ("2.100.0", True), ("2.3", False), ("1.38.4", False)],
+    ("version", "usable"), [("2.26", True), ("2.26.0rc1", True), ("2.100.0", True), ("2.3", False), ("1.38.4", False)]
 )
-def test_an_older_version_than_declared_does_not_count(
-    installed: dict[str, str], version: str, usable: bool
-) -> None:
+def test_an_older_version_than_declared_does_not_count(installed: dict[str, str], version: str, usable: bool) -> None:
     installed["mteb"] = version
     assert component("mteb").usable is usable
 
@@ -107,9 +92,7 @@ def test_doctor_succeeds_when_models_can_be_scored_inside_mteb(
     assert 'For beir: pip install "quantdrift[beir]"' in printed
 
 
-def test_doctor_fails_and_says_what_is_missing(
-    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_doctor_fails_and_says_what_is_missing(installed: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     del installed["torch"]
     installed["mteb"] = "1.0"
     assert doctor(json_output=False) == 1
@@ -156,9 +139,7 @@ def test_the_advice_names_the_reason_and_the_way_without_the_hook(
     assert (found.hook.advice in found.advice) is not fine
 
 
-def test_the_startup_file_is_looked_for_in_site_packages(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_startup_file_is_looked_for_in_site_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("site.getsitepackages", lambda: [str(tmp_path)])
     monkeypatch.setattr("site.ENABLE_USER_SITE", False)
     assert diagnostics.diagnose().hook.startup_file is None
@@ -167,9 +148,7 @@ def test_the_startup_file_is_looked_for_in_site_packages(
     assert diagnostics.diagnose().hook.startup_file == str(tmp_path / name)
 
 
-def test_accelerators_are_named_only_when_torch_is_there_already(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_accelerators_are_named_only_when_torch_is_there_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert diagnostics.diagnose().accelerators is None
 
@@ -202,9 +181,7 @@ def test_looking_imports_nothing_heavy() -> None:
     ],
 )
 @pytest.mark.skipif(os.name == "nt", reason="the expected paths are POSIX ones")
-def test_the_cache_folder(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str
-) -> None:
+def test_the_cache_folder(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: str) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     for name in ("QUANTDRIFT_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -213,9 +190,7 @@ def test_the_cache_folder(
     assert paths.cache_dir() == Path(expected)
 
 
-def test_without_a_home_folder_the_error_names_the_variable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_home_folder_the_error_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     def home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -227,9 +202,7 @@ def test_without_a_home_folder_the_error_names_the_variable(
     assert diagnostics.diagnose().cache.path is None
 
 
-def test_the_cache_folder_need_not_exist_to_be_reported(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_cache_folder_need_not_exist_to_be_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "not" / "yet"))
     cache = diagnostics.diagnose().cache
     assert cache.path == str(tmp_path / "not" / "yet")
@@ -241,10 +214,7 @@ def test_the_cache_folder_need_not_exist_to_be_reported(
 
 @pytest.mark.parametrize(
     ("spoil", "says"),
-    [
-        (lambda folder: folder.touch(mode=0o755), "cannot be written to"),
-        (lambda folder: None, "Little space is left"),
-    ],
+    [(lambda folder: folder.touch(mode=0o755), "cannot be written to"), (lambda folder: None, "Little space is left")],
 )
 def test_a_cache_folder_that_will_not_do_is_pointed_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spoil: Callable[[Path], object], says: str

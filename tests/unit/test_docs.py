@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from quantdrift.cli import (
-    commands_models,
-    commands_runs,
-    commands_setup,
-)
+from quantdrift.cli import commands_models, commands_runs, commands_setup
 from quantdrift.cli.app import app
 from quantdrift.errors import QuantDriftError
 from quantdrift.metrics import FAMILIES, parse_metric

@@ -84,9 +84,7 @@ def test_two_keys_differ(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("out of memory")])
 @pytest.mark.parametrize("fail_at", [0, 1, 2])
-def test_a_run_that_was_stopped_goes_on_where_it_stopped(
-    tmp_path: Path, fail_at: int, error: BaseException
-) -> None:
+def test_a_run_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path, fail_at: int, error: BaseException) -> None:
     store, encode = EmbeddingStore(tmp_path), Encoder(fail_at, error)
     with pytest.raises(type(error)):
         store.get("ab12", order=ORDER, encode=encode)

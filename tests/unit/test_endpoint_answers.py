@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.engine.encoders.server_client import (
-    OneInputError,
-    complaint_of,
-    read_embeddings,
-    read_json,
-    told,
-)
+from quantdrift.engine.encoders.server_client import OneInputError, complaint_of, read_embeddings, read_json, told
 from quantdrift.errors import ServerError
 
 

@@ -63,12 +63,7 @@ def test_what_may_pass_is_tried_again_after_longer_and_longer(status: int) -> No
 
 @pytest.mark.parametrize(
     "error",
-    [
-        httpx.ReadTimeout("slow"),
-        httpx.RemoteProtocolError("gone"),
-        httpx.ReadError(""),
-        httpx.ConnectError("refused"),
-    ],
+    [httpx.ReadTimeout("slow"), httpx.RemoteProtocolError("gone"), httpx.ReadError(""), httpx.ConnectError("refused")],
 )
 def test_a_connection_that_breaks_is_made_again(error: Exception) -> None:
     script = Script([OK, error, OK])
@@ -92,9 +87,7 @@ def test_it_ends_after_eight_times_and_says_how_to_go_on() -> None:
 def test_a_server_that_is_not_there_is_given_up_early() -> None:
     script = Script([httpx.ConnectError("[Errno 111] Connection refused")] * 9)
     message = refused(script)
-    assert (
-        "cannot be reached: [Errno 111] Connection refused (3 attempts). Is the server" in message
-    )
+    assert "cannot be reached: [Errno 111] Connection refused (3 attempts). Is the server" in message
     assert len(script.requests) == 3
 
 

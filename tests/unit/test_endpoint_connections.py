@@ -15,15 +15,7 @@ pytest.importorskip("tenacity", reason="tenacity is not installed")
 import httpx
 from endpoint_script import Script, Time
 
-from quantdrift.engine.encoders.server_client import (
-    EndpointClient,
-    Key,
-    Pace,
-    Patience,
-    Refusal,
-    refusal_of,
-    told,
-)
+from quantdrift.engine.encoders.server_client import EndpointClient, Key, Pace, Patience, Refusal, refusal_of, told
 from quantdrift.errors import ServerError, UnsupportedError
 from quantdrift.spec import read_endpoint
 
@@ -36,9 +28,7 @@ def client(name: str) -> EndpointClient:
 
 @pytest.mark.parametrize("status", [200, 400, 500])
 @pytest.mark.parametrize("padding", range(140, 200, 7))
-def test_a_key_that_a_server_repeats_is_not_passed_on_nor_is_its_beginning(
-    status: int, padding: int
-) -> None:
+def test_a_key_that_a_server_repeats_is_not_passed_on_nor_is_its_beginning(status: int, padding: int) -> None:
     said = json.dumps({"padding": "x" * padding, "authorization": f"Bearer {KEY.value}"})
     echo = httpx.Response(status, text=said)
     with pytest.raises(ServerError) as caught:
@@ -58,9 +48,7 @@ def test_words_are_not_taken_for_a_key_of_one_letter() -> None:
     assert told(said, Key(value="a", variable="V")) == said
     assert told(said, KEY) == said
     assert told("with EMPTY in it", Key(value="EMPTY", variable="V")) == "with *** in it"
-    assert told("a field is required", Key(value="sk-no-key-required", variable="V")) == (
-        "a field is required"
-    )
+    assert told("a field is required", Key(value="sk-no-key-required", variable="V")) == ("a field is required")
 
 
 SECRET = "sk-proj-Zk3_9dQwX7vLr2TbYh5NcMa8"
@@ -112,11 +100,7 @@ def test_a_host_that_is_none_is_an_error_of_one_line() -> None:
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [
-        ("ALL_PROXY", "socks9://127.0.0.1:9"),
-        ("SSL_CERT_FILE", "/no/such/file"),
-        ("HTTPS_PROXY", "http://exämple..com"),
-    ],
+    [("ALL_PROXY", "socks9://127.0.0.1:9"), ("SSL_CERT_FILE", "/no/such/file"), ("HTTPS_PROXY", "http://exämple..com")],
 )
 def test_settings_that_cannot_be_used_are_an_error_of_one_line_and_not_read_for_what_runs_here(
     variable: str, value: str, monkeypatch: pytest.MonkeyPatch

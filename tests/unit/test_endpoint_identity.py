@@ -97,9 +97,7 @@ def test_other_dimensions_are_another_model(tmp_path: Path) -> None:
     assert other.changed_since is not None
 
 
-def test_a_model_that_moved_is_the_same_and_what_is_known_of_a_name_stays_with_it(
-    tmp_path: Path,
-) -> None:
+def test_a_model_that_moved_is_the_same_and_what_is_known_of_a_name_stays_with_it(tmp_path: Path) -> None:
     here, there = seen(model(), tmp_path, HERE), seen(model(), tmp_path, THERE)
     assert here.fingerprint == there.fingerprint
     assert there.distance is None

@@ -53,9 +53,7 @@ def test_a_port_that_goes_without_saying_is_left_out(written: str, canonical: st
 
 def test_a_pair_may_have_servers_on_either_side() -> None:
     found = parse_pair("minilm vs OpenAI:http://localhost:8000/#org/model:0.6b#x")
-    assert found == Versus(
-        reference="minilm", candidate="openai:http://localhost:8000/v1#org/model:0.6b#x"
-    )
+    assert found == Versus(reference="minilm", candidate="openai:http://localhost:8000/v1#org/model:0.6b#x")
     both = parse_pair(" openai:http://a#m   vs  openai:https://b:9/v1#m@v2 ")
     assert str(both) == "openai:http://a/v1#m vs openai:https://b:9/v1#m@v2"
     assert parse_pair(str(both)) == both
@@ -131,9 +129,7 @@ def test_a_key_goes_to_the_host_it_was_meant_for(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("package", ["httpx", "tenacity"])
-def test_a_package_that_is_missing_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, package: str
-) -> None:
+def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     endpoint = read_endpoint("openai:http://h/v1#m")
     with pytest.raises(MissingExtraError, match=rf"{package}.*quantdrift\[openai\]"):

@@ -11,11 +11,7 @@ from equivalence_samples import GAINS, Floats, p_rate, rates
 from scipy.stats import beta, binom, multinomial, ttest_1samp
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.statistics import (
-    mean_no_worse,
-    rate_no_worse,
-    tango_z,
-)
+from quantdrift.statistics import mean_no_worse, rate_no_worse, tango_z
 
 ALPHA = 0.05
 
@@ -43,9 +39,7 @@ def test_which_way_is_better() -> None:
 
 
 @pytest.mark.parametrize(("worse", "n", "margin"), [(0, 150, 0.02), (3, 400, 0.02), (2, 40, 0.1)])
-def test_the_bound_is_where_the_clopper_pearson_limit_meets_the_margin(
-    worse: int, n: int, margin: float
-) -> None:
+def test_the_bound_is_where_the_clopper_pearson_limit_meets_the_margin(worse: int, n: int, margin: float) -> None:
     p_value = mean_no_worse(
         *rates(worse, 0, n), margin=5 * margin, better="lower", span=5
     )  # 5: a mean of values that can be that far apart
@@ -63,13 +57,9 @@ def test_the_error_rate_of_rates_computed_exactly(n: int, margin: float) -> None
     for improved in (0.0, 0.005, 0.02, 0.07):
         worse = improved + margin
         most_x, most_y = (int(n * p + 6 * math.sqrt(n * p) + 3) for p in (worse, improved))
-        tables = np.array(
-            [(x, y) for x in range(min(n, most_x) + 1) for y in range(min(n - x, most_y) + 1)]
-        )
+        tables = np.array([(x, y) for x in range(min(n, most_x) + 1) for y in range(min(n - x, most_y) + 1)])
         rest = n - tables.sum(axis=1, keepdims=True)
-        mass = multinomial.pmf(
-            np.hstack([tables, rest]), n, [worse, improved, 1 - worse - improved]
-        )
+        mass = multinomial.pmf(np.hstack([tables, rest]), n, [worse, improved, 1 - worse - improved])
         assert mass.sum() > 0.999
         for x, y in tables[mass > 1e-7].tolist():
             if (x, y) not in p_values:
@@ -114,9 +104,7 @@ def test_the_error_rate_of_means(kind: str, n: int, margin: float, improved: flo
     assert errors <= ALPHA + 2.5 * math.sqrt(ALPHA * (1 - ALPHA) / repeats)
 
 
-@pytest.mark.parametrize(
-    ("shift", "added"), [(0.1, 1), (-0.05, 2), (-0.15, 3), (-0.25, 4), (-0.4, 6)]
-)
+@pytest.mark.parametrize(("shift", "added"), [(0.1, 1), (-0.05, 2), (-0.15, 3), (-0.25, 4), (-0.4, 6)])
 def test_the_t_test_has_differences_more_the_smaller_p_is(shift: float, added: int) -> None:
     """One down to exp(-2), two down to exp(-4), and so on."""
     rng = np.random.default_rng(3)
@@ -157,10 +145,7 @@ def test_no_worse_against_statsmodels() -> None:
     a = rng.normal(size=50)
     b = a + rng.normal(0.05, 0.5, size=50)
     _, below, above = stats.ttost_paired(b, a, -0.2, 0.2)
-    no_worse = [
-        mean_no_worse(a, b, margin=0.2, better=better, span=math.inf)
-        for better in ("higher", "lower")
-    ]
+    no_worse = [mean_no_worse(a, b, margin=0.2, better=better, span=math.inf) for better in ("higher", "lower")]
     assert no_worse == pytest.approx([below[1], above[1]])
 
 

@@ -37,15 +37,9 @@ def evidence(*, judged: bool = True, noisy: bool = True) -> Evidence:
         k=2,
     )
     qrels = {"q1": {"🐍": 2, "not in the corpus": 1}, "問い": {"d1": 0, "d 4": -1}}
-    noise = Noise(
-        flips=np.array([True, False, False]), epsilon=np.array([1e-7, 0, 2e-7], np.float32)
-    )
+    noise = Noise(flips=np.array([True, False, False]), epsilon=np.array([1e-7, 0, 2e-7], np.float32))
     return assemble(
-        state,
-        input_ids=QUERIES,
-        item_ids=ITEMS,
-        qrels=qrels if judged else None,
-        noise=noise if noisy else None,
+        state, input_ids=QUERIES, item_ids=ITEMS, qrels=qrels if judged else None, noise=noise if noisy else None
     )
 
 
@@ -65,10 +59,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, judged: bool, noisy: bool)
     before = evidence(judged=judged, noisy=noisy)
     after = read_evidence(written(before, tmp_path))
     assert after.input_ids.tolist() == QUERIES
-    for one, other in (
-        (before.reference_top, after.reference_top),
-        (before.candidate_top, after.candidate_top),
-    ):
+    for one, other in ((before.reference_top, after.reference_top), (before.candidate_top, after.candidate_top)):
         assert names(before, one) == names(after, other)
         np.testing.assert_array_equal(one.reference_scores, other.reference_scores)
         np.testing.assert_array_equal(one.candidate_scores, other.candidate_scores)
@@ -80,8 +71,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, judged: bool, noisy: bool)
     if before.judgements is not None and after.judgements is not None:
         for row in range(3):
             labels, again = (
-                {e.item_ids[item]: grade for item, grade in e.judgements.of(row).items()}
-                for e in (before, after)
+                {e.item_ids[item]: grade for item, grade in e.judgements.of(row).items()} for e in (before, after)
             )
             assert again == labels
     assert (after.noise is not None) == noisy
@@ -187,15 +177,12 @@ def test_a_file_cut_short(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "found"),
-    [({b"quantdrift_evidence_version": b"99"}, "version 99"), ({}, "no version")],
+    ("metadata", "found"), [({b"quantdrift_evidence_version": b"99"}, "version 99"), ({}, "no version")]
 )
 def test_another_version(tmp_path: Path, metadata: dict[bytes, bytes], found: str) -> None:
     path = written(evidence(), tmp_path)
     pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), path)
-    with pytest.raises(
-        RunError, match=f"evidence of {found}; this quantdrift reads versions up to 2"
-    ):
+    with pytest.raises(RunError, match=f"evidence of {found}; this quantdrift reads versions up to 2"):
         read_evidence(path)
 
 

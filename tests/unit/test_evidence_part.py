@@ -17,15 +17,11 @@ CANDIDATE = REFERENCE + 0.4 * RNG.normal(size=(N_INPUTS, N_ITEMS)).astype(np.flo
 IDS = [f"q{number}" for number in range(N_INPUTS)]
 ITEMS = [f"d{number}" for number in range(N_ITEMS)]
 QRELS = {
-    f"q{row}": {
-        f"d{item}": int(RNG.integers(0, 3)) for item in RNG.choice(N_ITEMS + 2, size=row % 4)
-    }
+    f"q{row}": {f"d{item}": int(RNG.integers(0, 3)) for item in RNG.choice(N_ITEMS + 2, size=row % 4)}
     for row in range(N_INPUTS)
 }
 """None for some inputs; some items that are not in the corpus."""
-NOISE = Noise(
-    flips=RNG.random(N_INPUTS) < 0.3, epsilon=RNG.random(N_INPUTS).astype(np.float32) / 100
-)
+NOISE = Noise(flips=RNG.random(N_INPUTS) < 0.3, epsilon=RNG.random(N_INPUTS).astype(np.float32) / 100)
 
 
 def evidence(rows: list[int], *, labels: bool = True, noise: bool = True, k: int = 5) -> Evidence:
@@ -46,9 +42,7 @@ PARTS = [WHOLE, [0, 2, 3, 7, 11], [5], [9, 1, 4], WHOLE[1::2]]
 @pytest.mark.parametrize("rows", PARTS, ids=str)
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("noise", [True, False])
-def test_metrics_are_those_of_these_inputs_alone(
-    rows: list[int], labels: bool, noise: bool
-) -> None:
+def test_metrics_are_those_of_these_inputs_alone(rows: list[int], labels: bool, noise: bool) -> None:
     found = measure(evidence(WHOLE, labels=labels, noise=noise).part(np.array(rows)))
     expected = measure(evidence(rows, labels=labels, noise=noise))
     assert found == expected
@@ -64,15 +58,9 @@ def test_each_row_keeps_what_is_its_own() -> None:
     names = part.item_ids.tolist()
     for place, row in enumerate(rows.tolist()):
         order = np.argsort(-REFERENCE[row])[:5]
-        assert [names[item] for item in part.reference_top.items[place]] == [
-            ITEMS[item] for item in order
-        ]
-        np.testing.assert_array_equal(
-            part.reference_top.reference_scores[place], REFERENCE[row, order]
-        )
-        np.testing.assert_array_equal(
-            part.reference_top.candidate_scores[place], CANDIDATE[row, order]
-        )
+        assert [names[item] for item in part.reference_top.items[place]] == [ITEMS[item] for item in order]
+        np.testing.assert_array_equal(part.reference_top.reference_scores[place], REFERENCE[row, order])
+        np.testing.assert_array_equal(part.reference_top.candidate_scores[place], CANDIDATE[row, order])
         delta = CANDIDATE[row] - REFERENCE[row]
         assert part.delta_min[place] == delta.min()
         assert part.delta_max[place] == delta.max()
@@ -91,9 +79,7 @@ def test_labels_that_come_later_are_those_of_the_part() -> None:
 
 def test_the_labels_of_a_part_by_hand() -> None:
     """Three inputs with two, no and one label; the last and the middle one are asked for."""
-    whole = Judgements(
-        offsets=np.array([0, 2, 2, 3]), items=np.array([4, 5, 6]), grades=np.array([1, 0, 2])
-    )
+    whole = Judgements(offsets=np.array([0, 2, 2, 3]), items=np.array([4, 5, 6]), grades=np.array([1, 0, 2]))
     part = whole.part(np.array([2, 1]))
     assert part.offsets.tolist() == [0, 1, 1]
     assert [part.of(row) for row in range(2)] == [{6: 2}, {}]

@@ -114,10 +114,7 @@ def test_a_name_of_the_package_names_the_extra_too(without: RunWithout) -> None:
 
 
 def test_a_module_that_no_extra_brings_is_left_alone() -> None:
-    with (
-        pytest.raises(ModuleNotFoundError, match="no_such_module"),
-        extras_named(needed_for="this"),
-    ):
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), extras_named(needed_for="this"):
         import no_such_module  # type: ignore[import-not-found]  # noqa: F401, PLC0415
 
 

@@ -64,9 +64,7 @@ def test_everything_that_differs_between_sample_logs_is_listed(tmp_path: Path) -
 def test_common_leaves_out_documents_with_another_prompt(tmp_path: Path) -> None:
     questions = [question(n, [-1.0, -2.0]) for n in range(4)]
     a = write_samples(tmp_path / "a", "t", questions)
-    b = write_samples(
-        tmp_path / "b", "t", [question(3, [-1.0, -2.0], prompt_hash="x"), *questions[1:3]]
-    )
+    b = write_samples(tmp_path / "b", "t", [question(3, [-1.0, -2.0], prompt_hash="x"), *questions[1:3]])
     with pytest.raises(RunError, match="--common compares what both hold"):
         diff(a, b)
     (part,) = diff(a, b, common=True).parts

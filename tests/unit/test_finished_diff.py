@@ -110,10 +110,7 @@ def test_queries_that_find_themselves_can_be_left_out(tmp_path: Path) -> None:
 
 def test_scores_that_were_made_from_ranks_are_told(tmp_path: Path) -> None:
     made = {f"q{n}": {f"d{n}": 1.0, "x": 0.5, "y": 1 / 3} for n in range(6)}
-    other = {
-        query: {item: s + n for n, (item, s) in enumerate(own.items())}
-        for query, own in made.items()
-    }
+    other = {query: {item: s + n for n, (item, s) in enumerate(own.items())} for query, own in made.items()}
     other["q1"]["x"] += 0.01
     part = only(diff(write_json(tmp_path / "a", made), write_json(tmp_path / "b", other)))
     assert any(note.startswith("the scores of A are the same") for note in part.notes)
@@ -152,10 +149,7 @@ def test_labels_of_a_classifier_flip_and_are_right_only_with_labels(tmp_path: Pa
 def test_questions_of_lm_eval_by_hand(tmp_path: Path) -> None:
     before = [question(0, [-1.0, -2.0]), question(1, [-1.0, -3.0]), question(2, [-2.0, -1.0])]
     after = [question(0, [-1.5, -1.2]), question(1, [-1.0, -2.5]), question(2, [-1.0, -1.5])]
-    a, b = (
-        write_samples(tmp_path / name, "t", samples)
-        for name, samples in (("a", before), ("b", after))
-    )
+    a, b = (write_samples(tmp_path / name, "t", samples) for name, samples in (("a", before), ("b", after)))
     part = only(diff(a, b))
     assert value(part, "flip@1") == pytest.approx(2 / 3)
     assert (value(part, "harm"), value(part, "benefit")) == (pytest.approx(1 / 3),) * 2
@@ -170,8 +164,7 @@ def test_questions_of_lm_eval_by_hand(tmp_path: Path) -> None:
 
 def test_samples_whose_document_has_no_number_are_refused(tmp_path: Path) -> None:
     folders = [
-        write_samples(tmp_path / name, "t", [{**question(0, [-1.0, -2.0]), "doc_id": {"n": 1}}])
-        for name in "ab"
+        write_samples(tmp_path / name, "t", [{**question(0, [-1.0, -2.0]), "doc_id": {"n": 1}}]) for name in "ab"
     ]
     with pytest.raises(DataError, match="line 1: expected a sample"):
         diff(*folders, common=True)
@@ -194,9 +187,7 @@ def test_several_tasks_are_pooled_input_by_input(tmp_path: Path) -> None:
     assert (pooled.value, pooled.n) == (0.5, 4)
 
 
-def test_what_is_written_reads_back_and_says_what_made_it(
-    pair: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_what_is_written_reads_back_and_says_what_made_it(pair: tuple[Path, Path], tmp_path: Path) -> None:
     found = diff(*pair, qrels=QRELS)
     (run,) = write_diff(found, tmp_path / "out")
     again = read_run(run.path)
@@ -213,10 +204,7 @@ def test_two_diffs_of_one_reference_can_be_compared(tmp_path: Path) -> None:
     reference = {f"q{n}": {"x": 1.0, "y": 0.5, f"d{n}": 0.2} for n in range(20)}
     paths = [write_json(tmp_path / "reference", reference)]
     for name, flips in (("b", 2), ("c", 9)):
-        changed = {
-            query: {**own, "y": 2.0 if n < flips else 0.5}
-            for n, (query, own) in enumerate(reference.items())
-        }
+        changed = {query: {**own, "y": 2.0 if n < flips else 0.5} for n, (query, own) in enumerate(reference.items())}
         paths.append(write_json(tmp_path / name, changed))
     runs = [write_diff(diff(paths[0], b), tmp_path / f"out{n}")[0] for n, b in enumerate(paths[1:])]
     compared = {each.metric: each for each in compare_runs(*runs).metrics}

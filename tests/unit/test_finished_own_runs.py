@@ -95,9 +95,7 @@ def test_a_comparison_does_not_replace_the_run_it_is_made_of(tmp_path: Path) -> 
     rankings = [{"q": {"x": 1.0, "y": second}} for second in (0.5, 0.75)]
     evidence = evidence_of_rankings(*rankings, complete=True)
     runs = [
-        write_run(
-            tmp_path / name, evidence=evidence, record={"spec": "m@W4", "data": {"name": "d"}}
-        ).path
+        write_run(tmp_path / name, evidence=evidence, record={"spec": "m@W4", "data": {"name": "d"}}).path
         for name in ("a", "b")
     ]
     found = diff_runs(*(read_finished(path) for path in runs))
@@ -217,9 +215,7 @@ def test_runs_that_do_not_agree_on_one_answer_have_no_labels_in_common(tmp_path:
 
 def test_labels_of_other_inputs_are_none(tmp_path: Path) -> None:
     """A run that was saved with the labels of other data can still be compared."""
-    evidence = with_qrels(
-        evidence_of(scores(), flipped(scores(), range(7))), {"elsewhere": {"d": 1}}
-    )
+    evidence = with_qrels(evidence_of(scores(), flipped(scores(), range(7))), {"elsewhere": {"d": 1}})
     path = run_of(tmp_path / "run", evidence).path
     part = only(diff_runs(read_finished(path, arm="reference"), read_finished(path)))
     assert value(part, "flip@1") == pytest.approx(7 / N)

@@ -61,9 +61,7 @@ def test_the_score_decides_where_all_ranks_are_zero(tmp_path: Path) -> None:
         ("", "it begins with nothing"),
     ],
 )
-def test_a_trec_file_that_is_wrong_is_refused_with_its_line(
-    text: str, told: str, tmp_path: Path
-) -> None:
+def test_a_trec_file_that_is_wrong_is_refused_with_its_line(text: str, told: str, tmp_path: Path) -> None:
     path = tmp_path / "a.trec"
     path.write_text(text)
     with pytest.raises(DataError, match=told):
@@ -220,9 +218,7 @@ def test_labels_in_three_forms_are_the_same(tmp_path: Path) -> None:
     wanted = {"q1": {"d1": 2, "d2": 0}, "q2": {"d3": 1}}
     lines = [(q, d, g) for q, own in wanted.items() for d, g in own.items()]
     beir, trec = tmp_path / "test.tsv", tmp_path / "qrels.txt"
-    beir.write_text(
-        "query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t{g}\n" for q, d, g in lines)
-    )
+    beir.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t{g}\n" for q, d, g in lines))
     trec.write_text("".join(f"{q} 0 {d} {g}\n" for q, d, g in lines))
     for path in (beir, trec, write_json(tmp_path / "q.json", wanted)):
         assert read_qrels(path) == (wanted, ())

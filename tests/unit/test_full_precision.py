@@ -16,11 +16,7 @@ from quantdrift.errors import SpecError, UnsupportedError
 from quantdrift.models.checkpoint import full_precision, refuse_quantized
 from quantdrift.spec import parse
 
-CANDIDATE = {
-    "format": "quantdrift-candidate",
-    "format_version": 1,
-    "base_model": {"name": "minilm"},
-}
+CANDIDATE = {"format": "quantdrift-candidate", "format_version": 1, "base_model": {"name": "minilm"}}
 GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
 DATASET = RetrievalDataset(
     name="one",

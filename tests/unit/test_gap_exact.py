@@ -48,9 +48,7 @@ class Killed(Shelf):
         super().put(name, array)
 
 
-def by_hand(
-    weight: list[list[float]], widths: tuple[int, ...] = (2, 3, 4), *, contenders: int = 1
-) -> Setting:
+def by_hand(weight: list[list[float]], widths: tuple[int, ...] = (2, 3, 4), *, contenders: int = 1) -> Setting:
     """One layer whose outputs are scores of two items; the gap is the first less the second."""
     model = nn.Linear(len(weight[0]), len(weight), bias=False)
     with torch.no_grad():
@@ -113,9 +111,7 @@ def test_contenders_that_are_not_there_are_nan_and_only_the_first_counts() -> No
     assert np.isnan(shifts[:, :, 2, 1]).all()
     assert np.isnan(shifts).sum() == 2
     np.testing.assert_array_equal(shifts[..., :2, 0], shifts[..., :2, 1])
-    np.testing.assert_array_equal(
-        GAP_EXACT_CRITERION.losses(setting), GAP_EXACT_CRITERION.losses(by_hand(WEIGHT))
-    )
+    np.testing.assert_array_equal(GAP_EXACT_CRITERION.losses(setting), GAP_EXACT_CRITERION.losses(by_hand(WEIGHT)))
 
 
 class WithDeadEnds(nn.Module):

@@ -111,10 +111,7 @@ def test_one_changed_input_is_one_changed_line(whole: Snapshot) -> None:
     digests = [line for line in changes if line[2:].startswith('  "digest"')]
     assert len(digests) == 2
     means = [line[2:].strip(" ,") for line in changes if line not in of_inputs + digests]
-    assert all(
-        line.partition(":")[0] in {'"flip@1"', '"gold_lost@1"', '"ndcg@10"', '"mrr@10"'}
-        for line in means
-    )
+    assert all(line.partition(":")[0] in {'"flip@1"', '"gold_lost@1"', '"ndcg@10"', '"mrr@10"'} for line in means)
     assert '"flip@1": 0.1' in means
 
 
@@ -153,9 +150,7 @@ def test_columns_without_a_value_are_left_out() -> None:
 
 
 def test_metrics_that_a_rule_compares_are_added() -> None:
-    asked = rules(
-        "harm no worse by 0.1", "flip@1 <= 0.25", "ndcg@10 no worse by 0.1", "set_kept@2 <= 1"
-    )
+    asked = rules("harm no worse by 0.1", "flip@1 <= 0.25", "ndcg@10 no worse by 0.1", "set_kept@2 <= 1")
     made = snapshot_for(target(evidence(range(5))), asked)
     assert "harm" in made.values
     assert "set_kept@2" not in made.values
@@ -205,9 +200,7 @@ def test_no_inputs(tmp_path: Path) -> None:
     assert read_baseline(tmp_path / "b.json").n_inputs == 0
 
 
-def test_an_earlier_baseline_is_replaced_whole(
-    path: Path, whole: Snapshot, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_earlier_baseline_is_replaced_whole(path: Path, whole: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
     before = path.read_bytes()
     other = whole.part(range(10))
     with monkeypatch.context() as patch:
@@ -282,9 +275,7 @@ DAMAGES: list[tuple[str, Damage, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("damage", "told"), [each[1:] for each in DAMAGES], ids=[each[0] for each in DAMAGES]
-)
+@pytest.mark.parametrize(("damage", "told"), [each[1:] for each in DAMAGES], ids=[each[0] for each in DAMAGES])
 def test_damage_is_named(path: Path, damage: Damage, told: str) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     damage(content)

@@ -57,11 +57,7 @@ def test_the_same_is_comparable() -> None:
             {"settings": {"similarity": "dot"}},
             "setting similarity: cosine in the baseline, dot now",
         ),
-        (
-            {"settings": {}},
-            {"settings": {"prompt": "query: "}},
-            "setting prompt: nothing in the baseline, query:  now",
-        ),
+        ({"settings": {}}, {"settings": {"prompt": "query: "}}, "setting prompt: nothing in the baseline, query:  now"),
         (
             {"settings": {"shortlist": {"digest": "0123456789abcdef", "top": 10}}},
             {"settings": {}},
@@ -69,9 +65,7 @@ def test_the_same_is_comparable() -> None:
         ),
     ],
 )
-def test_what_makes_them_incomparable(
-    baseline: dict[str, Any], now: dict[str, Any], told: str
-) -> None:
+def test_what_makes_them_incomparable(baseline: dict[str, Any], now: dict[str, Any], told: str) -> None:
     assert matched(baseline, now).differs == (told,)
 
 
@@ -119,22 +113,18 @@ def test_inputs_of_the_same_data_that_one_has_not_are_left_out() -> None:
     found = match(now, baseline)
     assert found.differs == ()
     assert found.notes[0] == (
-        "inputs that only one of the two has are left out: 15 only in this run "
-        "('q1', 'q3', 'q4', ...)"
+        "inputs that only one of the two has are left out: 15 only in this run ('q1', 'q3', 'q4', ...)"
     )
     assert found.now.input_ids == found.before.input_ids == ("q0", "q2", "q5", "q7", "q19")
     assert found.now.values["flip@1"].tolist() == [1, 1, 0, 0, 0]
     both = match(now.part(range(12)), snapshot(FLIPS).part(range(10, 20)))
     assert both.notes[0].endswith(
-        "10 only in this run ('q0', 'q1', 'q2', ...), 8 only in the baseline "
-        "('q12', 'q13', 'q14', ...)"
+        "10 only in this run ('q0', 'q1', 'q2', ...), 8 only in the baseline ('q12', 'q13', 'q14', ...)"
     )
 
 
 @pytest.mark.parametrize("digests", [(None, None), ("texts", None), (None, "texts")])
-def test_other_inputs_of_unknown_data_make_them_incomparable(
-    digests: tuple[str | None, str | None],
-) -> None:
+def test_other_inputs_of_unknown_data_make_them_incomparable(digests: tuple[str | None, str | None]) -> None:
     now = replace(snapshot(FLIPS), identity=replace(IDENTITY, data_digest=digests[0]))
     there = replace(snapshot(FLIPS), identity=replace(IDENTITY, data_digest=digests[1]))
     found = match(now, there.part(range(17)))
@@ -144,8 +134,7 @@ def test_other_inputs_of_unknown_data_make_them_incomparable(
 def test_no_input_in_common_is_never_comparable() -> None:
     one, other = (snapshot(FLIPS).part(rows) for rows in (range(10), range(10, 20)))
     assert match(one, other).differs == (
-        "inputs: 10 only in this run ('q0', 'q1', 'q2', ...), 10 only in the baseline "
-        "('q10', 'q11', 'q12', ...)",
+        "inputs: 10 only in this run ('q0', 'q1', 'q2', ...), 10 only in the baseline ('q10', 'q11', 'q12', ...)",
     )
 
 
@@ -165,14 +154,12 @@ def answered(moved: int, *, seen: bool, n: int = 100) -> Matched:
     old = [answer_of("a", "b")] * n
     new = [answer_of("c", "b")] * moved + old[moved:]
     return match(
-        snapshot(flips, answers=new, reference_digest=digest),
-        snapshot(flips, answers=old, reference_digest=digest),
+        snapshot(flips, answers=new, reference_digest=digest), snapshot(flips, answers=old, reference_digest=digest)
     )
 
 
 @pytest.mark.parametrize(
-    ("seen", "why"),
-    [(False, "or the two runs are swapped"), (True, "another prompt, length or pooling")],
+    ("seen", "why"), [(False, "or the two runs are swapped"), (True, "another prompt, length or pooling")]
 )
 def test_another_reference_is_known_by_its_answers(seen: bool, why: str) -> None:
     """Its weights may be known to be the same: they do not tell the prompt."""
@@ -180,13 +167,11 @@ def test_another_reference_is_known_by_its_answers(seen: bool, why: str) -> None
     two = answered(2, seen=seen)
     assert two.differs == ()
     assert two.notes[0] == (
-        "the reference gives another first answer on 2 of 100 inputs than when the baseline was "
-        "made"
+        "the reference gives another first answer on 2 of 100 inputs than when the baseline was made"
     )
     three = answered(3, seen=seen)
     assert three.differs == (
-        "reference: the reference gives another first answer on 3 of 100 inputs, which is another "
-        f"model ({why})",
+        f"reference: the reference gives another first answer on 3 of 100 inputs, which is another model ({why})",
     )
 
 
@@ -196,9 +181,7 @@ def test_answers_that_the_candidate_changed_are_counted() -> None:
     flips = {"flip@1": ones(4, [])}
     found = match(snapshot(flips, answers=new), snapshot(flips, answers=old))
     assert found.n_answers_changed == 3
-    assert found.differs[0].startswith(
-        "reference: the reference gives another first answer on 1 of"
-    )
+    assert found.differs[0].startswith("reference: the reference gives another first answer on 1 of")
 
 
 def gated(now: Snapshot | None = None, **baseline: Any) -> GateResult:

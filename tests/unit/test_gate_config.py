@@ -88,9 +88,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, told: str) -> None:
     assert str(stopped.value).startswith(f"{path}, [tool.quantdrift.gate]")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[tool.quantdrift]", '[tool]\nquantdrift = "x"', '[project]\nname = "x"']
-)
+@pytest.mark.parametrize("text", ["", "[tool.quantdrift]", '[tool]\nquantdrift = "x"', '[project]\nname = "x"'])
 def test_a_file_without_the_table(tmp_path: Path, text: str) -> None:
     path = write(tmp_path, text)
     assert find_config(tmp_path) is None
@@ -99,8 +97,7 @@ def test_a_file_without_the_table(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ['[tool.quantdrift]\ngate = "strict"', '[[tool.quantdrift.gate]]\nrules = ["flip@1 <= 0.1"]'],
+    "text", ['[tool.quantdrift]\ngate = "strict"', '[[tool.quantdrift.gate]]\nrules = ["flip@1 <= 0.1"]']
 )
 def test_something_else_in_its_place_is_not_taken_for_none(tmp_path: Path, text: str) -> None:
     path = write(tmp_path, text)
@@ -122,9 +119,7 @@ def test_the_nearest_file_above_is_taken(tmp_path: Path) -> None:
     assert find_config(below) is None
 
 
-def test_it_is_looked_for_from_a_relative_folder_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_looked_for_from_a_relative_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = gate(tmp_path, "alpha = 0.01")
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a" / "b")
@@ -133,8 +128,7 @@ def test_it_is_looked_for_from_a_relative_folder_too(
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"[tool.quantdrift.gate", b"\xff\xfe", b"[tool.quantdrift.gate]\nalpha = 0.01\nalpha = 1\n"],
+    "content", [b"[tool.quantdrift.gate", b"\xff\xfe", b"[tool.quantdrift.gate]\nalpha = 0.01\nalpha = 1\n"]
 )
 def test_a_broken_file_is_an_error_and_not_no_file(tmp_path: Path, content: bytes) -> None:
     """Rules that are not seen must not be taken for none."""
@@ -150,9 +144,7 @@ def test_a_missing_file_that_was_named(tmp_path: Path) -> None:
         read_config(tmp_path / "other.toml")
 
 
-def test_paths_are_seen_from_the_folder_of_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_seen_from_the_folder_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = gate(tmp_path, 'target = "runs/one"\ndata = "/data/faq"\nbaseline = "../b.json"')
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()

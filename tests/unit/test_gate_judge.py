@@ -98,17 +98,10 @@ def test_no_difference_is_shown_by_as_many_inputs_as_there_are() -> None:
         ("flip@1 no worse", (1, 1, 0), "pass", "not shown to be worse"),
         (BOTH, (300, 300, 0), "fail", "shown to be worse"),
         (BOTH, (1, 1, 0), "underpowered", "too few inputs to tell: 1, and it takes about"),
-        (
-            BOTH,
-            (72, 0, 0),
-            "underpowered",
-            "nothing differs, but 72 inputs are too few to show it; 99 would",
-        ),
+        (BOTH, (72, 0, 0), "underpowered", "nothing differs, but 72 inputs are too few to show it; 99 would"),
     ],
 )
-def test_what_it_comes_to(
-    rule: str, counts: tuple[int, int, int], outcome: Outcome, reason: str
-) -> None:
+def test_what_it_comes_to(rule: str, counts: tuple[int, int, int], outcome: Outcome, reason: str) -> None:
     """Counts are of all inputs, of those that are worse, and of those that are better."""
     found = judged(rule, *moved(*counts))
     assert found.outcome == outcome
@@ -124,9 +117,7 @@ def test_what_it_comes_to(
         ("flip@1 no worse by 0.03", 0.01, 152),
     ],
 )
-def test_least_inputs_is_where_nothing_that_differs_shows_it(
-    rule: str, alpha: float, least: int
-) -> None:
+def test_least_inputs_is_where_nothing_that_differs_shows_it(rule: str, alpha: float, least: int) -> None:
     """The least n with (1 - margin)^n below the level."""
     asked = parse_rule(rule)
     assert least_inputs(asked, alpha=alpha) == least
@@ -184,10 +175,7 @@ def test_holm_over_the_rules() -> None:
         "gold_lost@10": moved(n, 5, 0),  # 1 / 32
         "gold_lost@5": moved(n, 4, 0),  # 1 / 16
     }
-    matched = pair(
-        {name: held[0] for name, held in columns.items()},
-        {name: held[1] for name, held in columns.items()},
-    )
+    matched = pair({name: held[0] for name, held in columns.items()}, {name: held[1] for name, held in columns.items()})
     asked = rules(*(f"{name} no worse" for name in columns))
     found = judge_changes(asked, matched)
     assert [each.p_worse for each in found] == EXACT([11 / 1024, 1 / 32, 1 / 16])
@@ -233,9 +221,7 @@ def test_two_rules_of_one_metric_each_have_their_say() -> None:
     assert [each.outcome for each in found] == ["pass", "underpowered", "pass"]
 
 
-def noisy(
-    before: Values, now: Values, *, then: Values | None = None, today: Values | None = None
-) -> Judgement:
+def noisy(before: Values, now: Values, *, then: Values | None = None, today: Values | None = None) -> Judgement:
     n = len(before)
     unknown = np.full(n, np.nan)
     matched = pair(
@@ -285,13 +271,7 @@ def test_more_noise_than_the_margin_cannot_pass_for_proof() -> None:
 
 @pytest.mark.parametrize(
     ("metric", "aside"),
-    [
-        ("flip@1", 50),
-        ("gold_lost@1", 50),
-        ("flip@1:gap=0..1", 50),
-        ("gold_lost@5", 0),
-        ("ndcg@10", 0),
-    ],
+    [("flip@1", 50), ("gold_lost@1", 50), ("flip@1:gap=0..1", 50), ("gold_lost@5", 0), ("ndcg@10", 0)],
 )
 def test_noise_is_known_of_the_first_answer_only(metric: str, aside: int) -> None:
     before, now = moved(100, 9, 0)
@@ -478,9 +458,7 @@ def test_several_parts() -> None:
     assert [each.n for each in result.judgements] == [120, 60, 120]
     assert [each.worse for each in result.judgements] == [7, 3, None]
     assert (result.n_changed, result.n_new) == (8, 7)
-    assert {(each.part, each.changed.input_id) for each in result.worst if not each.new} == {
-        ("piqa", "q0")
-    }
+    assert {(each.part, each.changed.input_id) for each in result.worst if not each.new} == {("piqa", "q0")}
     # one part alone has other names
     assert gate(target(evidence([])), rules("flip@1 no worse"), there).verdict == "incomparable"
 

@@ -11,19 +11,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from gate_result_samples import (
-    BROKEN,
-    FEW,
-    IDENTITY,
-    LIMIT,
-    NASTY,
-    OTHER,
-    UNDEFINED,
-    WORSE,
-    no_baseline,
-    result,
-    worst,
-)
+from gate_result_samples import BROKEN, FEW, IDENTITY, LIMIT, NASTY, OTHER, UNDEFINED, WORSE, no_baseline, result, worst
 
 from quantdrift.gate.judge import GateResult
 from quantdrift.gate.output import junit_text
@@ -77,9 +65,7 @@ def test_a_case_for_every_rule() -> None:
     assert suite.attrib["tests"] == "5"
     assert suite.attrib["failures"] == "2"
     assert suite.attrib["errors"] == "2"
-    assert suite.findall("testcase")[0].attrib["name"] == (
-        "minilm@W4-rtn on cranfield (test): flip@1 no worse by 0.03"
-    )
+    assert suite.findall("testcase")[0].attrib["name"] == ("minilm@W4-rtn on cranfield (test): flip@1 no worse by 0.03")
 
 
 OTHER_MRR = replace(OTHER, rule=replace(OTHER.rule, number=0.05))

@@ -84,10 +84,7 @@ def test_medians_and_infinity() -> None:
 
 def test_noise_that_was_not_measured() -> None:
     found = limit(target(evidence(range(15))), "noise_floor <= 0.01")
-    assert (found.outcome, found.reason) == (
-        "error",
-        "undefined: the noise floor was not measured",
-    )
+    assert (found.outcome, found.reason) == ("error", "undefined: the noise floor was not measured")
 
 
 def test_undefined_is_an_error_and_says_why() -> None:
@@ -97,9 +94,7 @@ def test_undefined_is_an_error_and_says_why() -> None:
     assert limit(unlabelled, "relative.ndcg@10 >= -0.5").outcome == "error"
     none = limit(target(evidence([])), "flip_to_irrelevant <= 0.5")
     assert none.reason == "undefined: no input with a judgement flipped"
-    sliced = limit(
-        target(evidence([40])), "flip_to_irrelevant [first] <= 0.5", slices={"first": ["q?"]}
-    )
+    sliced = limit(target(evidence([40])), "flip_to_irrelevant [first] <= 0.5", slices={"first": ["q?"]})
     assert (sliced.outcome, sliced.reason) == ("error", none.reason)
 
 

@@ -28,9 +28,7 @@ def inline_types(tokens: list[Token]) -> set[str]:
 def words_of(token: Token) -> str:
     """What a reader sees of an inline token."""
     return "".join(
-        child.content
-        for child in token.children or ()
-        if child.type in {"text", "text_special", "code_inline"}
+        child.content for child in token.children or () if child.type in {"text", "text_special", "code_inline"}
     )
 
 
@@ -67,12 +65,7 @@ def html_of(text: str) -> list[str]:
     """All tags that are let through."""
     tokens = parsed(text)
     blocks = [token.content for token in tokens if token.type == "html_block"]
-    inline = [
-        child.content
-        for token in tokens
-        for child in token.children or ()
-        if child.type == "html_inline"
-    ]
+    inline = [child.content for token in tokens for child in token.children or () if child.type == "html_inline"]
     return re.findall(r"<[^>]*>", "".join([*blocks, *inline]))
 
 

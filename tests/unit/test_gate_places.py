@@ -107,8 +107,7 @@ def test_json_is_the_result_in_ascii() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "code", "accepted"),
-    [(LIMIT, 0, 0), (WORSE, 1, 1), (UNDEFINED, 2, 2), (OTHER, 3, 3), (FEW, 4, 0)],
+    ("rule", "code", "accepted"), [(LIMIT, 0, 0), (WORSE, 1, 1), (UNDEFINED, 2, 2), (OTHER, 3, 3), (FEW, 4, 0)]
 )
 def test_only_too_few_inputs_can_be_accepted(rule: object, code: int, accepted: int) -> None:
     judged = result(rule)  # type: ignore[arg-type] # a judgement
@@ -143,10 +142,7 @@ def test_each_place_is_told_by_itself(tmp_path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_a_note_and_the_other_is_told(tmp_path: Path) -> None:
     output = tmp_path / "output"
-    environ = {
-        "GITHUB_STEP_SUMMARY": str(tmp_path / "missing" / "summary"),
-        "GITHUB_OUTPUT": str(output),
-    }
+    environ = {"GITHUB_STEP_SUMMARY": str(tmp_path / "missing" / "summary"), "GITHUB_OUTPUT": str(output)}
     (note,) = tell_ci(JUDGED, environ)
     assert note.startswith("the summary of the CI was not written to ")
     assert note.endswith("(GITHUB_STEP_SUMMARY): No such file or directory")

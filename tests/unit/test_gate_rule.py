@@ -43,10 +43,7 @@ def test_the_examples_of_the_error_can_be_read() -> None:
         ("change.ndcg@10 >= -2 %", ("change.ndcg@10", ">=", -0.02, None)),
         ("separation >= 1", ("separation", ">=", 1, None)),
         ("flip@1:gap=0.05.. <= 0.01", ("flip@1:gap=0.05..", "<=", 0.01, None)),
-        (
-            "flip@1:gap=0..0.05 no worse",
-            ("flip@1:gap=0..0.05", "no worse", None, None),
-        ),
+        ("flip@1:gap=0..0.05 no worse", ("flip@1:gap=0..0.05", "no worse", None, None)),
         ("flip@1 <= 0", ("flip@1", "<=", 0, None)),
         ("flip@1 <= 0.7 %", ("flip@1", "<=", 0.007, None)),
     ],

@@ -85,9 +85,7 @@ def test_warnings_of_the_data_are_notes(tmp_path: Path) -> None:
     assert target_of_run(run(tmp_path / "b", data={"warnings": []})).notes == ()
 
 
-def diff(
-    tmp_path: Path, a: Any = A, b: Any = B, *, qrels: Any = None, complete: bool = False
-) -> Diff:
+def diff(tmp_path: Path, a: Any = A, b: Any = B, *, qrels: Any = None, complete: bool = False) -> Diff:
     paths = [write_trec(tmp_path / f"{name}.trec", held) for name, held in (("a", a), ("b", b))]
     one, other = (read_finished(path) for path in paths)
     return diff_runs(one, other, qrels=qrels, complete=complete)
@@ -162,9 +160,7 @@ def test_several_tasks_of_lm_eval(tmp_path: Path) -> None:
     full = lm_eval(tmp_path, "full", set(), tasks)
     old = lm_eval(tmp_path, "old", {0}, tasks)
     new = lm_eval(tmp_path, "new", {0, 1, 2, 3, 4}, tasks)
-    there, here = (
-        target_of_diff(diff_runs(read_finished(full), read_finished(path))) for path in (old, new)
-    )
+    there, here = (target_of_diff(diff_runs(read_finished(full), read_finished(path))) for path in (old, new))
     assert [part.name for part in here.parts] == ["arc", "piqa"]
     assert [str(rule) for rule in default_rules(here)] == list(CLASSES)
     asked = [*default_rules(here), *rules("flip@1 [piqa] no worse", "accuracy >= 0.7")]
@@ -175,12 +171,7 @@ def test_several_tasks_of_lm_eval(tmp_path: Path) -> None:
     assert "question" not in text
     result = gate(here, asked, read_baseline(tmp_path / "b.json"), slices={"piqa": ["piqa:*"]})
     assert (result.verdict, result.n_inputs) == ("fail", 40)
-    assert [(each.n, each.worse) for each in result.judgements] == [
-        (40, 8),
-        (40, 8),
-        (20, 4),
-        (40, None),
-    ]
+    assert [(each.n, each.worse) for each in result.judgements] == [(40, 8), (40, 8), (20, 4), (40, None)]
     assert [each.outcome for each in result.judgements] == ["fail", "fail", "pass", "pass"]
     assert result.n_new == 8
 
@@ -197,11 +188,7 @@ def test_one_part_of_several_is_other_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "wanted"),
-    [
-        (evidence(range(3)), SEARCH),
-        (evidence(range(3), labels=False), NO_LABELS),
-    ],
+    ("made", "wanted"), [(evidence(range(3)), SEARCH), (evidence(range(3), labels=False), NO_LABELS)]
 )
 def test_default_rules(made: Any, wanted: tuple[str, ...]) -> None:
     assert [str(rule) for rule in default_rules(target(made))] == list(wanted)
@@ -212,12 +199,7 @@ def test_default_rules_of_classes(tmp_path: Path) -> None:
     found = target_of_run(run(tmp_path / "a", data=data))
     assert found.classes
     assert [str(rule) for rule in default_rules(found)] == list(CLASSES)
-    assert [str(metric) for metric in stored_metrics(found)] == [
-        "flip@1",
-        "gold_lost@1",
-        "accuracy",
-        "noise_floor",
-    ]
+    assert [str(metric) for metric in stored_metrics(found)] == ["flip@1", "gold_lost@1", "accuracy", "noise_floor"]
     no_labels = run_of(tmp_path / "b", evidence(range(3), labels=False), data=data)
     assert [str(rule) for rule in default_rules(target_of_run(no_labels))] == list(NO_LABELS)
 
@@ -258,11 +240,7 @@ def test_lists_that_end_early_are_asked_what_they_can_answer(tmp_path: Path) -> 
     """nDCG@10 of three ranks is not known, and writing the baseline anew would not change it."""
     short = target_of_diff(diff(tmp_path, qrels=QRELS))
     assert [str(rule) for rule in default_rules(short)] == ["flip@1 no worse by 0.03"]
-    assert [str(metric) for metric in stored_metrics(short)] == [
-        "flip@1",
-        "gold_lost@1",
-        "noise_floor",
-    ]
+    assert [str(metric) for metric in stored_metrics(short)] == ["flip@1", "gold_lost@1", "noise_floor"]
     (found,) = gate(short, rules("ndcg@10 no worse"), snapshot_for(short, [])).judgements
     assert found.outcome == "error"
     assert "these lists are 3 deep" in found.reason
@@ -294,9 +272,9 @@ def test_an_input_without_any_item() -> None:
 
 def test_names_of_parts_do_not_mix_inputs_up() -> None:
     with pytest.raises(RunError, match="input ids that differ"):
-        target(
-            evidence([], names=[f"b:q{row}" for row in range(60)]), evidence([]), names=("a", "a:b")
-        ).snapshot([parse_metric("flip@1")])
+        target(evidence([], names=[f"b:q{row}" for row in range(60)]), evidence([]), names=("a", "a:b")).snapshot(
+            [parse_metric("flip@1")]
+        )
 
 
 def test_a_record_of_another_make(tmp_path: Path) -> None:
@@ -308,11 +286,7 @@ def test_a_record_of_another_make(tmp_path: Path) -> None:
         record.pop(part)
     (folder.path / "run.json").write_text(json.dumps(sealed(record)), encoding="utf-8")
     identity = target_of_run(read_run(folder.path)).identity
-    assert (identity.spec, identity.reference, identity.data) == (
-        "named",
-        "unknown model",
-        "named",
-    )
+    assert (identity.spec, identity.reference, identity.data) == ("named", "unknown model", "named")
     assert (identity.reference_digest, identity.data_digest) == (None, None)
     assert RECORD["settings"]["k"] == 12  # the samples are as they were
 

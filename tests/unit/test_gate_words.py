@@ -22,15 +22,7 @@ from gate_result_samples import (
 
 from quantdrift.display import clean, shorten, shown
 from quantdrift.gate.judge import GateResult
-from quantdrift.gate.output import (
-    NAMES,
-    headline,
-    rows,
-    sentences,
-    subject,
-    worst_rows,
-    worst_title,
-)
+from quantdrift.gate.output import NAMES, headline, rows, sentences, subject, worst_rows, worst_title
 from quantdrift.gate.rules import parse_rule
 from quantdrift.statistics import Estimate
 
@@ -44,10 +36,7 @@ from quantdrift.statistics import Estimate
             result(WORSE, LIMIT, replace(FEW, outcome="pass")),
             "fail: 1 of 3 rules failed, flip@1 no worse by 0.03 (shown to be worse)",
         ),
-        (
-            result(WORSE, LIMIT, BROKEN),
-            "fail: 2 of 3 rules failed, flip@1 no worse by 0.03 and flip@1 <= 0.2",
-        ),
+        (result(WORSE, LIMIT, BROKEN), "fail: 2 of 3 rules failed, flip@1 no worse by 0.03 and flip@1 <= 0.2"),
         (
             result(FEW),
             "underpowered: 1 of 1 rule is undecided, ndcg@10 no worse by 0.03 "
@@ -65,8 +54,7 @@ from quantdrift.statistics import Estimate
         ),
         (
             result(UNDEFINED, WORSE),
-            "error: 1 of 2 rules cannot be judged, noise_floor <= 0.05 "
-            "(undefined: there is no noise floor)",
+            "error: 1 of 2 rules cannot be judged, noise_floor <= 0.05 (undefined: there is no noise floor)",
         ),
     ],
 )
@@ -94,9 +82,7 @@ def test_what_is_accepted_says_so() -> None:
 
 
 def test_the_subject_names_the_baseline_only_if_it_is_another() -> None:
-    assert subject(result(LIMIT)) == (
-        "minilm@W4-rtn on cranfield (test), 1,509 inputs, against a baseline of the same"
-    )
+    assert subject(result(LIMIT)) == ("minilm@W4-rtn on cranfield (test), 1,509 inputs, against a baseline of the same")
     other = replace(IDENTITY, spec="minilm@W4-gptq")
     assert subject(result(LIMIT, baseline=other)).endswith("against a baseline of minilm@W4-gptq")
     assert subject(no_baseline(LIMIT, n_inputs=1)) == "minilm@W4-rtn on cranfield (test), 1 input"
@@ -131,11 +117,7 @@ def test_rows_hold_rates_in_percent_and_their_differences_in_points() -> None:
         "0.900",
         "fail",
     ]
-    assert cells[1][1:4] == [
-        "0.3912 (0.3600 to 0.4200)",
-        "0.4000",
-        "-0.0088 (-0.0300 to +0.0123)",
-    ]
+    assert cells[1][1:4] == ["0.3912 (0.3600 to 0.4200)", "0.4000", "-0.0088 (-0.0300 to +0.0123)"]
     # how many it takes is told where there are too few
     assert cells[1][5] == "225 (640)"
 
@@ -154,20 +136,10 @@ def test_a_difference_that_rounds_to_nothing_has_no_minus() -> None:
 
 
 def test_worst_rows_say_what_replaced_what() -> None:
-    judged = result(
-        WORSE, worst=(worst(), worst("q8", new=False, rank_after=None, lead=None, is_right=True))
-    )
+    judged = result(WORSE, worst=(worst(), worst("q8", new=False, rank_after=None, lead=None, is_right=True)))
     assert worst_title(judged) == "2 of 312 changed inputs, the worst first"
     assert worst_rows(judged) == (
-        [
-            "input",
-            "reference's answer",
-            "now at rank",
-            "candidate's answer",
-            "labels",
-            "lead",
-            "new",
-        ],
+        ["input", "reference's answer", "now at rank", "candidate's answer", "labels", "lead", "new"],
         [
             ["q7", "d1", "3", "d9", "right to wrong", "0.0123", "new"],
             ["q8", "d1", "-", "d9", "right to right", "-", "as before"],
@@ -188,13 +160,10 @@ def test_unknown_columns_of_the_worst_are_left_out() -> None:
 
 def test_sentences_count_what_changed() -> None:
     assert sentences(result(LIMIT))[:2] == [
-        "312 of 1,509 inputs have another first answer than the reference; "
-        "25 of them had not in the baseline.",
+        "312 of 1,509 inputs have another first answer than the reference; 25 of them had not in the baseline.",
         "On 40 inputs the candidate answers otherwise than in the baseline.",
     ]
-    assert sentences(no_baseline(LIMIT)) == [
-        "312 of 1,509 inputs have another first answer than the reference."
-    ]
+    assert sentences(no_baseline(LIMIT)) == ["312 of 1,509 inputs have another first answer than the reference."]
     assert sentences(result(LIMIT, n_changed=0, n_new=0, n_answers_changed=0)) == [
         "None of 1,509 inputs has another first answer than the reference.",
         "The candidate gives the first answers that it gave in the baseline.",
@@ -204,8 +173,7 @@ def test_sentences_count_what_changed() -> None:
 def test_a_failed_comparison_says_what_to_do() -> None:
     told = sentences(result(WORSE, worst=(worst(),)))
     assert told[2:] == [
-        "flip@1 no worse by 0.03 failed: shown to be worse "
-        "(100 inputs worse than in the baseline, 34 better).",
+        "flip@1 no worse by 0.03 failed: shown to be worse (100 inputs worse than in the baseline, 34 better).",
         "Look at the inputs listed and repair what made them worse. If the change is meant, accept "
         "it with --update and commit the new baseline.",
         "flip@1 no worse by 0.03: 3 inputs are left out of the tests, as noise alone changes them.",
@@ -223,9 +191,7 @@ def test_a_failed_comparison_names_its_inputs() -> None:
     for outcome in ("pass", "underpowered"):
         told = sentences(result(replace(WORSE, outcome=outcome, inputs=names)))
         assert not any("worse on" in line for line in told)
-    (named,) = [
-        line for line in sentences(result(replace(WORSE, inputs=NASTY[:10]))) if "worse on" in line
-    ]
+    (named,) = [line for line in sentences(result(replace(WORSE, inputs=NASTY[:10]))) if "worse on" in line]
     assert named.isprintable()
 
 
@@ -238,9 +204,7 @@ def test_a_broken_limit_is_not_accepted_with_update() -> None:
 
 
 def test_too_few_inputs_are_told_how_many_it_takes() -> None:
-    told = sentences(
-        result(FEW, replace(FEW, rule=parse_rule("mrr@10 no worse by 0.02"), needed=900))
-    )
+    told = sentences(result(FEW, replace(FEW, rule=parse_rule("mrr@10 no worse by 0.02"), needed=900)))
     assert (
         "Measure about 900 inputs (there are 225), allow a larger margin, or take this outcome for "
         "success with --accept-underpowered." in told
@@ -258,8 +222,7 @@ def test_what_makes_runs_incomparable_is_listed_and_rules_share_a_sentence() -> 
     ]
     told = sentences(result(*rules, differs=("setting similarity: cos now, dot then",)))
     assert told[2:] == [
-        "flip@1 no worse by 0.03 and ndcg@10 no worse by 0.03 cannot be compared: "
-        "not of the same, see below.",
+        "flip@1 no worse by 0.03 and ndcg@10 no worse by 0.03 cannot be compared: not of the same, see below.",
         "mrr@10 no worse cannot be compared: no outcomes of this metric.",
         "Differs: setting similarity: cos now, dot then.",
         "If that is meant, write a new baseline with --update and commit it; otherwise measure "
@@ -269,11 +232,7 @@ def test_what_makes_runs_incomparable_is_listed_and_rules_share_a_sentence() -> 
 
 def test_a_rule_that_holds_although_it_is_worse_says_so_and_others_are_silent() -> None:
     near = replace(
-        WORSE,
-        outcome="pass",
-        reason="worse, but shown to be by less than the margin",
-        p_no_worse=0.001,
-        set_aside=1,
+        WORSE, outcome="pass", reason="worse, but shown to be by less than the margin", p_no_worse=0.001, set_aside=1
     )
     told = sentences(result(near, LIMIT, notes=("torch differs",)))
     assert told[2:] == [

@@ -12,20 +12,14 @@ from quantdrift.gate.output import beyond_reach, means_line
 def test_means_are_of_the_inputs_that_have_a_value() -> None:
     """A rate in percent; a column without any value is left out."""
     held = snapshot(
-        {
-            "flip@1": ones(4, [0]),
-            "ndcg@10": np.array([0.5, 0.25, np.nan, 1.0]),
-            "gold_lost@1": np.full(4, np.nan),
-        }
+        {"flip@1": ones(4, [0]), "ndcg@10": np.array([0.5, 0.25, np.nan, 1.0]), "gold_lost@1": np.full(4, np.nan)}
     )
     assert means_line(held) == "flip@1 25.0 %, ndcg@10 0.5833"
 
 
 @pytest.mark.parametrize(("n", "told"), [(98, True), (99, False)])
 def test_a_rule_is_beyond_reach_of_too_few_inputs(n: int, told: bool) -> None:
-    lines = beyond_reach(
-        rules("flip@1 no worse by 0.03"), snapshot({"flip@1": ones(n, [])}), alpha=0.05
-    )
+    lines = beyond_reach(rules("flip@1 no worse by 0.03"), snapshot({"flip@1": ones(n, [])}), alpha=0.05)
     assert bool(lines) == told
     for line in lines:
         assert line.startswith("'flip@1 no worse by 0.03' rests on 98 inputs")

@@ -72,9 +72,7 @@ def test_numpy_says_the_same_for_four_groups_and_every_predictor() -> None:
         for name, members in groups.items():
             others = [p for other in groups if other != name for p in groups[other]]
             slope, intercept = np.polyfit(
-                np.log10([getattr(p, predictor) for p in others]),
-                [p.change_rate for p in others],
-                1,
+                np.log10([getattr(p, predictor) for p in others]), [p.change_rate for p in others], 1
             )
             for p in members:
                 rates.append(p.change_rate)
@@ -126,9 +124,7 @@ def test_holding_out_some_runs_is_r2_on_them() -> None:
     held = hold_out(A, B, name="b")
     assert held.r_squared.value == pytest.approx(r_squared(fit_line(A), B).value)
     assert held.groups[0].line == fit_line(A)
-    assert held.groups[0].predicted == dict(
-        zip([p.label for p in B], fit_line(A).predict(B), strict=True)
-    )
+    assert held.groups[0].predicted == dict(zip([p.label for p in B], fit_line(A).predict(B), strict=True))
 
 
 def test_no_run_can_be_on_both_sides() -> None:

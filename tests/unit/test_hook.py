@@ -75,9 +75,7 @@ def hook_finders() -> list[Any]:
     return [f for f in sys.meta_path if getattr(f, "is_quantdrift_hook", False)]
 
 
-def test_our_function_is_called_once_right_after_a_watched_module_has_run(
-    harness: ModuleType,
-) -> None:
+def test_our_function_is_called_once_right_after_a_watched_module_has_run(harness: ModuleType) -> None:
     assert _hook.install()
     assert sys.meta_path[0] is hook_finders()[0]
 
@@ -115,9 +113,7 @@ def test_a_watched_module_looks_as_if_it_had_never_been_watched(harness: ModuleT
     assert pickle.loads(pickle.dumps(watched.answer)) is watched.answer
 
 
-def test_the_spec_of_a_watched_module_can_be_asked_for_without_importing_it(
-    harness: ModuleType,
-) -> None:
+def test_the_spec_of_a_watched_module_can_be_asked_for_without_importing_it(harness: ModuleType) -> None:
     _hook.install()
     spec = importlib.util.find_spec("madeup.evaluate")
     assert spec is not None
@@ -143,9 +139,7 @@ def test_an_error_in_our_function_is_one_warning_and_the_import_succeeds(
     assert status.errors["madeup.evaluate"].startswith("AttributeError: module has no function")
 
 
-def test_a_plugin_that_is_not_there_breaks_nothing(
-    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_that_is_not_there_breaks_nothing(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_hook, "WATCHED", {"madeup.evaluate": "madeup_missing:record"})
     _hook.install()
     with pytest.warns(RuntimeWarning, match="madeup_missing"):
@@ -182,9 +176,7 @@ class UntoldError(Exception):
 
 
 @pytest.mark.parametrize("error", [UntoldError(), ValueError("told to nobody")])
-def test_what_cannot_be_told_breaks_nothing(
-    error: Exception, harness: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_told_breaks_nothing(error: Exception, harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_module: ModuleType) -> None:
         raise error
 
@@ -231,9 +223,7 @@ def test_other_values_do_not_switch_off(monkeypatch: pytest.MonkeyPatch, value: 
     assert _hook.is_active()
 
 
-def test_the_off_switch_still_works_after_the_start(
-    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_off_switch_still_works_after_the_start(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     _hook.install()
     monkeypatch.setenv(_hook.OFF_SWITCH, "0")
     importlib.import_module("madeup.evaluate")
@@ -288,9 +278,7 @@ def test_finders_in_front_of_ours_are_not_asked_a_second_time(harness: ModuleTyp
 
 
 @pytest.mark.parametrize("position", ["in front", "behind"])
-def test_another_hook_that_asks_all_finders_in_turn_does_no_harm(
-    harness: ModuleType, position: str
-) -> None:
+def test_another_hook_that_asks_all_finders_in_turn_does_no_harm(harness: ModuleType, position: str) -> None:
     class Delegating:
         """What import hooks of other packages do: ask everybody, but themselves only once."""
 
@@ -339,9 +327,7 @@ def test_the_pth_file_starts_the_hook_as_python_runs_it(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("value", ["0", "off", "False", "NO"])
-def test_switched_off_the_pth_file_does_not_even_import_quantdrift(
-    monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
+def test_switched_off_the_pth_file_does_not_even_import_quantdrift(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv(_hook.OFF_SWITCH, value)
     monkeypatch.setitem(sys.modules, "quantdrift._hook", None)  # importing it would raise
     (line,) = lines_to_run("quantdrift.pth")
@@ -357,9 +343,7 @@ def test_the_pth_file_is_quiet_where_the_package_has_gone(monkeypatch: pytest.Mo
     assert "quantdrift" not in sys.modules
 
 
-def test_the_start_file_names_a_function_that_starts_the_hook(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_start_file_names_a_function_that_starts_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_hook, "WATCHED", {})
     (entry,) = lines_to_run("quantdrift.start")
     pkgutil.resolve_name(entry)()

@@ -25,9 +25,7 @@ def test_hqq_is_what_the_library_dequantizes() -> None:
     assert [bits for bits in sorted(Quantizer.SUPPORTED_BITS) if bits >= 2] == list(BITS)
     weight = weights(4, 128)
     for bits in BITS:
-        codes, meta = Quantizer.quantize(
-            weight, nbits=bits, group_size=32, axis=1, bitpack=False, device="cpu"
-        )
+        codes, meta = Quantizer.quantize(weight, nbits=bits, group_size=32, axis=1, bitpack=False, device="cpu")
         made = Hqq(bits=bits, group_size=32).quantize(weight).dequantize(torch.float32)
         torch.testing.assert_close(made, Quantizer.dequantize(codes, meta), rtol=1e-5, atol=1e-7)
 

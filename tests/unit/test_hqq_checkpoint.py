@@ -51,9 +51,7 @@ def unpack(folder: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     folder.mkdir(exist_ok=True)
     config = {"model_type": "bert", "quantization_config": {"quant_method": "hqq"}}
     (folder / "config.json").write_text(json.dumps(config))
-    save_file(
-        {name: part.contiguous() for name, part in tensors.items()}, folder / "model.safetensors"
-    )
+    save_file({name: part.contiguous() for name, part in tensors.items()}, folder / "model.safetensors")
     with unpacked(find_checkpoint(str(folder))) as copy:
         assert "quantization_config" not in json.loads((copy / "config.json").read_text())
         return {name: part.clone() for name, part in load_file(copy / "model.safetensors").items()}
@@ -79,9 +77,7 @@ def test_only_files_are_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["unpack_view_dtype", "compute_dtype", "packing"])
-def test_text_of_a_checkpoint_is_never_evaluated(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_of_a_checkpoint_is_never_evaluated(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = tmp_path / "done"
     evil = f'__import__("pathlib").Path({str(done)!r}).touch()'
     with pytest.raises(UnsupportedError, match=f"expected its {name} to be"):
@@ -115,9 +111,7 @@ def test_text_of_a_checkpoint_is_never_evaluated(
         {"quant_zero": flag(True)},
     ],
 )
-def test_what_hqq_does_not_write_is_refused_in_one_line(
-    changed: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_hqq_does_not_write_is_refused_in_one_line(changed: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="the HQQ layer layer cannot be unpacked") as caught:
         unpack(tmp_path, state(**changed))
     assert str(caught.value).isprintable()
@@ -137,9 +131,7 @@ def test_a_layer_is_what_hqq_itself_makes_of_it(
     with torch.no_grad():
         linear.weight.copy_(torch.randn(48, 32, generator=torch.Generator().manual_seed(0)))
     for as_float in (False, True):
-        how = library.BaseQuantizeConfig(
-            nbits=bits, group_size=group, axis=axis, view_as_float=as_float
-        )
+        how = library.BaseQuantizeConfig(nbits=bits, group_size=group, axis=axis, view_as_float=as_float)
         layer = library.HQQLinear(linear, how, compute_dtype=dtype, device="cpu", del_orig=False)
         tensors = {f"layer.{name}": part for name, part in layer.state_dict().items()}
         found = unpack(tmp_path, tensors)["layer.weight"]

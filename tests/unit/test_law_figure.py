@@ -77,9 +77,7 @@ def texts(root: ElementTree.Element) -> list[str]:
 def test_every_run_is_one_marker_in_its_corpus_and_bits(tmp_path: Path) -> None:
     root = drawn(tmp_path / "law.svg")
     counts = {
-        name: len(markers(group))
-        for group in root.iter(f"{SVG}g")
-        if (name := group.get("id", "")).startswith("runs-")
+        name: len(markers(group)) for group in root.iter(f"{SVG}g") if (name := group.get("id", "")).startswith("runs-")
     }
     # corpora med and scifact; bits 3, 4 and 8
     assert {name: n for name, n in counts.items() if n} == {
@@ -95,12 +93,8 @@ def test_positions_are_log_separation_and_percent(tmp_path: Path) -> None:
     for (x0, y0), (x1, y1), a, b in zip(placed, placed[1:], shown, shown[1:], strict=False):
         decades = math.log10(b.point.separation / a.point.separation)
         rates = b.point.change_rate - a.point.change_rate
-        assert (x1 - x0) / decades == pytest.approx(
-            (placed[3][0] - placed[0][0]) / math.log10(500), rel=1e-4
-        )
-        assert (y1 - y0) / rates == pytest.approx(
-            (placed[3][1] - placed[0][1]) / (0.05 - 0.60), rel=1e-4
-        )
+        assert (x1 - x0) / decades == pytest.approx((placed[3][0] - placed[0][0]) / math.log10(500), rel=1e-4)
+        assert (y1 - y0) / rates == pytest.approx((placed[3][1] - placed[0][1]) / (0.05 - 0.60), rel=1e-4)
     assert placed[0][0] < placed[1][0]  # to the right: larger; up (a lower y): more changes
     assert placed[0][1] < placed[1][1]
 
@@ -176,10 +170,7 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
 
 
 def test_the_same_runs_give_the_same_small_file(tmp_path: Path) -> None:
-    many = [
-        run(0.01 * 1.1**i, 90 - i, spec=f"minilm@W{3 + i % 3}", data=f"corpus {i % 5}")
-        for i in range(90)
-    ]
+    many = [run(0.01 * 1.1**i, 90 - i, spec=f"minilm@W{3 + i % 3}", data=f"corpus {i % 5}") for i in range(90)]
     for name in ("one", "two"):
         for kind in ("svg", "pdf", "png"):
             draw_law(many, LINE, tmp_path / f"{name}.{kind}")

@@ -7,13 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from quantdrift.engine.layers import (
-    LinearLayer,
-    expert_stacks,
-    find_linears,
-    left_out,
-    memory_range,
-)
+from quantdrift.engine.layers import LinearLayer, expert_stacks, find_linears, left_out, memory_range
 
 
 def names(*modules: nn.Module) -> list[str]:
@@ -112,21 +106,13 @@ class Experts(nn.Module):
 HIDDEN, WIDTH = 5, 3
 STACKS = {
     "as transformers says": Experts(
-        {"up_proj": (2, WIDTH, HIDDEN), "down_proj": (2, HIDDEN, WIDTH)},
-        has_gate=False,
-        is_transposed=False,
+        {"up_proj": (2, WIDTH, HIDDEN), "down_proj": (2, HIDDEN, WIDTH)}, has_gate=False, is_transposed=False
     ),
     "transposed, as transformers says": Experts(
-        {"up_proj": (2, HIDDEN, WIDTH), "down_proj": (2, WIDTH, HIDDEN)},
-        has_gate=False,
-        is_transposed=True,
+        {"up_proj": (2, HIDDEN, WIDTH), "down_proj": (2, WIDTH, HIDDEN)}, has_gate=False, is_transposed=True
     ),
-    "by their shapes": Experts(
-        {"gate_up_proj": (2, 2 * WIDTH, HIDDEN), "down_proj": (2, HIDDEN, WIDTH)}
-    ),
-    "transposed, by their shapes": Experts(
-        {"gate_up_proj": (2, HIDDEN, 2 * WIDTH), "down_proj": (2, WIDTH, HIDDEN)}
-    ),
+    "by their shapes": Experts({"gate_up_proj": (2, 2 * WIDTH, HIDDEN), "down_proj": (2, HIDDEN, WIDTH)}),
+    "transposed, by their shapes": Experts({"gate_up_proj": (2, HIDDEN, 2 * WIDTH), "down_proj": (2, WIDTH, HIDDEN)}),
 }
 
 
@@ -150,9 +136,7 @@ def test_every_expert_is_two_layers(module: nn.Module) -> None:
 
 def test_stacks_that_name_their_sizes() -> None:
     module = Experts({"weight": (2, 4, 3)}, num_experts=2, input_size=3, output_size=4)
-    assert [(name, transposed) for name, _, transposed in expert_stacks(module)] == [
-        ("weight", False)
-    ]
+    assert [(name, transposed) for name, _, transposed in expert_stacks(module)] == [("weight", False)]
     assert names(module) == ["weight.0", "weight.1"]
 
 
@@ -197,9 +181,7 @@ def test_the_same_memory_the_other_way_round_is_left_out() -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_head_tied_to_token_embeddings_is_left_out(device: str) -> None:
-    model = nn.ModuleDict(
-        {"embed": nn.Embedding(9, 4, device=device), "head": nn.Linear(4, 9, device=device)}
-    )
+    model = nn.ModuleDict({"embed": nn.Embedding(9, 4, device=device), "head": nn.Linear(4, 9, device=device)})
     assert names(model) == ["head"]
     model["head"].weight = model["embed"].weight
     assert names(model) == []
@@ -228,9 +210,7 @@ def test_memory_ranges_by_hand() -> None:
 
 def test_layers_without_a_weight_of_their_own_are_named() -> None:
     router = type("TopKRouter", (Experts,), {})({"weight": (8, 4)})
-    model = nn.ModuleDict(
-        {"norm": weight_norm(nn.Linear(2, 2)), "lazy": nn.LazyLinear(2), "router": router}
-    )
+    model = nn.ModuleDict({"norm": weight_norm(nn.Linear(2, 2)), "lazy": nn.LazyLinear(2), "router": router})
     assert names(model) == []
     assert left_out([model]) == {
         "norm": "its weight is made from other parameters",

@@ -44,18 +44,14 @@ def only(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         ("W6-g32-hqq+backend=hqq", Hqq(bits=6, group_size=32)),
     ],
 )
-def test_a_scheme_gives_the_method_its_settings(
-    only: set[str], scheme: str, method: object
-) -> None:
+def test_a_scheme_gives_the_method_its_settings(only: set[str], scheme: str, method: object) -> None:
     only |= EVERY
     assert layer_quantizer(parse_scheme(scheme)) == method
 
 
 def test_auto_gptq_stands_in_where_gptqmodel_is_not_installed(only: set[str]) -> None:
     only.add("auto-gptq")
-    assert layer_quantizer(parse_scheme("W4-gptq")) == Gptq(
-        bits=4, group_size=128, backend="auto-gptq"
-    )
+    assert layer_quantizer(parse_scheme("W4-gptq")) == Gptq(bits=4, group_size=128, backend="auto-gptq")
 
 
 @pytest.mark.parametrize(
@@ -67,9 +63,7 @@ def test_auto_gptq_stands_in_where_gptqmodel_is_not_installed(only: set[str]) ->
         ("W4-g128-hqq", "hqq", "hqq"),
     ],
 )
-def test_a_missing_library_names_its_extra(
-    only: set[str], scheme: str, package: str, extra: str
-) -> None:
+def test_a_missing_library_names_its_extra(only: set[str], scheme: str, package: str, extra: str) -> None:
     with pytest.raises(MissingExtraError) as caught:
         layer_quantizer(parse_scheme(scheme))
     assert (caught.value.package, caught.value.extra) == (package, extra)
@@ -132,9 +126,7 @@ def test_every_group_starts_with_a_block() -> None:
 def test_a_library_off_its_grid_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a version that puts more after the rounding."""
     monkeypatch.setattr(
-        gptq,
-        "_LIBRARIES",
-        {"gptqmodel": (GPTQMODEL, lambda problem: (problem.weight, torch.ones(1, 1)))},
+        gptq, "_LIBRARIES", {"gptqmodel": (GPTQMODEL, lambda problem: (problem.weight, torch.ones(1, 1)))}
     )
     method = Gptq(bits=4, group_size=None)
     x = Moments(second=torch.eye(2), mean_abs=torch.ones(2), absmax=1.0, n_tokens=1)
@@ -166,7 +158,5 @@ if (after := state()) != before:
 @pytest.mark.skipif(not ALL_INSTALLED, reason="a quantization library is not installed")
 def test_libraries_write_nothing_and_leave_the_process_as_it_was() -> None:
     """No banner, no farewell; caches, log level, TF32 and warning filters are the user's."""
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, timeout=300
-    )
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, timeout=300)
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

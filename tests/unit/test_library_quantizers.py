@@ -65,9 +65,7 @@ def test_gptq_makes_an_error_good_in_the_next_column(method: Gptq) -> None:
     quantized = method.quantize(torch.tensor([[2.6, 7]]), moments(second))
     assert quantized.codes.tolist() == [[3, 6]]
     assert quantized.scale.tolist() == [[1]]
-    assert quantize_rtn(torch.tensor([[2.6, 7]]), bits=4, group_size=None).codes.tolist() == [
-        [3, 7]
-    ]
+    assert quantize_rtn(torch.tensor([[2.6, 7]]), bits=4, group_size=None).codes.tolist() == [[3, 7]]
     error = torch.tensor([-0.4, 1])  # plain rounding has only the first, and a loss of 0.4^2 * 5
     assert (error @ second @ error).item() == pytest.approx(0.152, abs=1e-5)
 
@@ -103,9 +101,7 @@ def test_the_librarys_grid_has_no_middle_level_at_the_top(method: Gptq) -> None:
 
 @calibrated
 @pytest.mark.parametrize("group_size", [None, 3])
-def test_an_input_that_was_always_zero_keeps_its_weights(
-    method: Gptq | Awq, group_size: int | None
-) -> None:
+def test_an_input_that_was_always_zero_keeps_its_weights(method: Gptq | Awq, group_size: int | None) -> None:
     """The GPTQ libraries would set them to 0; AWQ's scaling of 0 would too."""
     inputs = tokens(6)
     inputs[:, 2] = 0
@@ -142,9 +138,7 @@ def test_moments_that_overflowed_are_an_error(method: LayerQuantizer) -> None:
 
 
 @by_backend
-def test_gptq_raises_the_damping_of_a_moment_that_is_not_positive_and_says_so(
-    method: Gptq,
-) -> None:
+def test_gptq_raises_the_damping_of_a_moment_that_is_not_positive_and_says_so(method: Gptq) -> None:
     """Eigenvalues 2.05 and -0.05: a tenth of the diagonal makes them positive, a hundredth not."""
     weight, second = torch.tensor([[7, 2.6]]), torch.tensor([[1, 1.05], [1.05, 1]])
     assert dict(method.quantize(weight, moments(second)).notes) == {"damping": 0.1}
@@ -159,9 +153,7 @@ def test_a_matrix_that_is_no_second_moment_is_an_error(method: LayerQuantizer) -
 
 @by_method
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_the_weight_is_left_alone_and_quantized_in_float32(
-    method: LayerQuantizer, dtype: torch.dtype
-) -> None:
+def test_the_weight_is_left_alone_and_quantized_in_float32(method: LayerQuantizer, dtype: torch.dtype) -> None:
     parameter = torch.nn.Parameter(weights(4, 6).to(dtype))
     before = parameter.detach().clone()
     x = moments_of(tokens(6))

@@ -76,10 +76,7 @@ def test_optimum_alone_does_no_gptq_that_does_not_name_it(
 
 @pytest.mark.parametrize("there", [True, False])
 def test_the_table_fits_80_columns(
-    there: bool,
-    installed: dict[str, str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    there: bool, installed: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if there:
         names = ("gptqmodel", "auto-gptq", "optimum", "autoawq", "hqq")

@@ -36,9 +36,7 @@ def llama(*, tied: bool) -> LlamaForCausalLM:
         ("at@home/name@W3", None, "at@home/name@W3-g128-rtn"),
     ],
 )
-def test_a_pair_is_named_by_one_argument_or_by_two(
-    pretrained: str, scheme: str | None, spec: str
-) -> None:
+def test_a_pair_is_named_by_one_argument_or_by_two(pretrained: str, scheme: str | None, spec: str) -> None:
     assert str(read_spec(pretrained, scheme)) == spec
 
 
@@ -57,18 +55,14 @@ def test_a_model_that_is_loaded_is_named_after_its_class() -> None:
         ("org/name", "W3.5+gap", "scheme=allocation.json"),
     ],
 )
-def test_what_is_no_pair_is_refused_with_the_way_out(
-    pretrained: str | None, scheme: str | None, says: str
-) -> None:
+def test_what_is_no_pair_is_refused_with_the_way_out(pretrained: str | None, scheme: str | None, says: str) -> None:
     with pytest.raises(QuantDriftError) as caught:
         read_spec(pretrained, scheme)
     assert says in str(caught.value)
     assert isinstance(caught.value, SpecError | UnsupportedError)
 
 
-@pytest.mark.parametrize(
-    "option", ["peft", "autogptq", "gptqmodel", "gguf_file", "load_in_4bit", "tp_plan"]
-)
+@pytest.mark.parametrize("option", ["peft", "autogptq", "gptqmodel", "gguf_file", "load_in_4bit", "tp_plan"])
 def test_arguments_of_the_hf_model_that_make_no_pair_are_refused(option: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{option}=x: "):
         refuse_options({option: "x"})

@@ -32,8 +32,7 @@ def test_other_documents_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shown"),
-    [("doc_hash", "content"), ("prompt_hash", "prompt"), ("target_hash", "target")],
+    ("name", "shown"), [("doc_hash", "content"), ("prompt_hash", "prompt"), ("target_hash", "target")]
 )
 def test_what_differs_in_the_questions_is_named(name: str, shown: str) -> None:
     told = refusal(questions(), questions(**{name: "other"}))
@@ -44,9 +43,7 @@ def test_what_differs_in_the_questions_is_named(name: str, shown: str) -> None:
 def test_other_choices_under_the_same_prompt_differ() -> None:
     other = questions()
     other[2]["arguments"] = [("question 2", " choice 0"), ("question 2", " something else")]
-    assert "choices or settings of generation of 1 of 5 documents (2)" in refusal(
-        questions(), other
-    )
+    assert "choices or settings of generation of 1 of 5 documents (2)" in refusal(questions(), other)
 
 
 def test_other_settings_of_generation_differ() -> None:

@@ -42,9 +42,7 @@ def test_figures_of_every_question() -> None:
 
 
 def test_figures_of_one_text() -> None:
-    of = paired(
-        [text(0, -1.0, True), text(1, -4.0, True)], [text(0, -3.0, False), text(1, -3.5, True)]
-    )
+    of = paired([text(0, -1.0, True), text(1, -4.0, True)], [text(0, -3.0, False), text(1, -3.5, True)])
     assert {name: column.tolist() for name, column in per_document(of).items()} == {
         "drift_flip_at_1": [1, 0],
         "drift_right_to_wrong_acc": [1, 0],
@@ -58,9 +56,7 @@ def test_figures_of_one_text() -> None:
 
 def test_a_perplexity_has_a_change_and_nothing_else() -> None:
     of = paired([document(0, -70.0)], [document(0, -72.0)])
-    assert {name: column.tolist() for name, column in per_document(of).items()} == {
-        "drift_change_loglikelihood": [-2]
-    }
+    assert {name: column.tolist() for name, column in per_document(of).items()} == {"drift_change_loglikelihood": [-2]}
     details = details_of(of, warn=pytest.fail)
     assert details["no_evidence"] == "a document's perplexity has no answer that could change"
     assert details["drift_epsilon_median"] == 2
@@ -68,10 +64,7 @@ def test_a_perplexity_has_a_change_and_nothing_else() -> None:
 
 
 def test_generated_text_has_no_scores() -> None:
-    of = paired(
-        [generated(0, "4", 1.0), generated(1, "5", 0.0)],
-        [generated(0, "3", 0.0), generated(1, "5", 0.0)],
-    )
+    of = paired([generated(0, "4", 1.0), generated(1, "5", 0.0)], [generated(0, "3", 0.0), generated(1, "5", 0.0)])
     assert set(per_document(of)) == {
         "drift_flip_at_1",
         "drift_right_to_wrong_exact_match",

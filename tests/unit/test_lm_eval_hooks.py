@@ -44,9 +44,7 @@ def test_both_modules_are_watched() -> None:
     assert _hook.WATCHED["lm_eval.evaluator"] == "quantdrift_lm_eval.hooks:on_evaluator_imported"
 
 
-@pytest.mark.parametrize(
-    "found", [[], [EntryPoint(name="quantdrift", value=hooks.TARGET, group=hooks.GROUP)]]
-)
+@pytest.mark.parametrize("found", [[], [EntryPoint(name="quantdrift", value=hooks.TARGET, group=hooks.GROUP)]])
 def test_the_name_is_registered_once_and_loaded_later(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, found: list[EntryPoint]
 ) -> None:

@@ -61,12 +61,9 @@ def test_ten_choices_keep_their_order(form: Form) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "right"),
-    [(1, {"1"}), ("1", {"1"}), ([0, 2], {"0", "2"}), ("choice 2", {"2"}), (" choice 2", {"2"})],
+    ("target", "right"), [(1, {"1"}), ("1", {"1"}), ([0, 2], {"0", "2"}), ("choice 2", {"2"}), (" choice 2", {"2"})]
 )
-def test_the_right_choice_is_told_from_any_kind_of_target(
-    form: Form, target: Any, right: set[str]
-) -> None:
+def test_the_right_choice_is_told_from_any_kind_of_target(form: Form, target: Any, right: set[str]) -> None:
     same = [question(0, [-2.0, -1.0, -3.0], target, metrics={})]
     evidence = paired(same, same, form).evidence
     assert evidence is not None
@@ -229,9 +226,7 @@ def test_a_text_held_for_impossible_has_no_change(form: Form) -> None:
     json.dumps(details_of(of, warn=pytest.fail), allow_nan=False)
 
 
-def test_numbers_as_choices_have_no_right_one_where_nothing_tells_which_reading_is_meant(
-    form: Form,
-) -> None:
+def test_numbers_as_choices_have_no_right_one_where_nothing_tells_which_reading_is_meant(form: Form) -> None:
     asked = [("one less than one?", choice) for choice in (" 1", " 0")]
     scores = [(-1.0, False), (-2.0, False)]
     same = [sample(0, asked, scores, "0", {"acc_norm": 0.0})]  # is the second right, or number 0?

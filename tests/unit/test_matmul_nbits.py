@@ -161,9 +161,7 @@ def test_onnxruntime_computes_what_torch_does(bits: int, group_size: int | None)
     assert "MatMulNBits" in {n.op_type for n in graph}
     assert all(use is not value for n in graph for use in n.inputs)
     proto = ir.to_proto(ir.Model(graph, ir_version=10))
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
     inputs = np.random.default_rng(0).standard_normal((6, 200)).astype(np.float32)
     (found,) = session.run(None, {"x": inputs})
     wanted = inputs.astype(np.float64) @ given.dequantize(torch.float64).numpy().T

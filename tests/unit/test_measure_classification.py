@@ -13,14 +13,7 @@ from torch import nn
 
 from quantdrift import perturbation
 from quantdrift.datasets.class_labels import match_labels, told_apart
-from quantdrift.engine.classes import (
-    Classified,
-    ClassReading,
-    LabelledJob,
-    by_logits,
-    by_probe,
-    measure_classes,
-)
+from quantdrift.engine.classes import Classified, ClassReading, LabelledJob, by_logits, by_probe, measure_classes
 from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.neighbours import measure_neighbours
 from quantdrift.engine.pair import QuantizedPair
@@ -98,18 +91,13 @@ def test_logits_are_read_as_they_are() -> None:
     labels = labels_of(N_TEST)
     evidence = measured(world.job(), by_logits(CLASSES), labels).evidence
     reference, candidate = world.outputs()
-    np.testing.assert_allclose(
-        perturbation.epsilon(evidence), np.abs(candidate - reference).max(axis=1), rtol=1e-4
-    )
+    np.testing.assert_allclose(perturbation.epsilon(evidence), np.abs(candidate - reference).max(axis=1), rtol=1e-4)
     flips = reference.argmax(axis=1) != candidate.argmax(axis=1)
     assert perturbation.flips(evidence).tolist() == flips.tolist()
     assert 0 < flips.sum() < N_TEST
     right = {
         arm: np.mean([CLASSES[best] == label for best, label in zip(of, labels, strict=True)])
-        for arm, of in (
-            ("reference.accuracy", reference.argmax(axis=1)),
-            ("accuracy", candidate.argmax(axis=1)),
-        )
+        for arm, of in (("reference.accuracy", reference.argmax(axis=1)), ("accuracy", candidate.argmax(axis=1)))
     }
     for name, value in right.items():
         assert parse_metric(name)(evidence).value == pytest.approx(value)
@@ -148,9 +136,7 @@ def test_a_probe_is_fitted_on_the_reference_and_reads_both_arms() -> None:
     flips = reference.argmax(axis=1) != candidate.argmax(axis=1)
     assert perturbation.flips(found.evidence).tolist() == flips.tolist()
     assert found.evidence.judgements is None
-    assert found.reading.record["probe"]["train_accuracy"] == pytest.approx(
-        model.score(embeddings, train)
-    )
+    assert found.reading.record["probe"]["train_accuracy"] == pytest.approx(model.score(embeddings, train))
 
 
 def test_a_second_scheme_shares_what_the_reference_gave(tmp_path: Path) -> None:
@@ -169,9 +155,7 @@ def test_every_input_searches_the_others_and_never_itself() -> None:
     world = World()
     job = world.job(settings=Settings(k=N_TEST, batch_size=4))
     evidence = measure_neighbours(job, job.run()).evidence
-    for arm, top in zip(
-        world.outputs(), (evidence.reference_top, evidence.candidate_top), strict=True
-    ):
+    for arm, top in zip(world.outputs(), (evidence.reference_top, evidence.candidate_top), strict=True):
         unit = arm / np.linalg.norm(arm, axis=1, keepdims=True)
         cosine = unit @ unit.T
         np.fill_diagonal(cosine, -np.inf)
@@ -229,9 +213,7 @@ def test_labels_mean_classes_by_name_else_by_position(
 def test_a_label_that_is_no_class_counts_as_wrong_and_is_told() -> None:
     labels = ["red"] * (N_TEST - 2) + ["pink", "grey"]
     found = measured(World().job(), by_logits(CLASSES), labels)
-    assert found.notes == (
-        "2 inputs have labels that the model has no class for, which counts as wrong: pink, grey",
-    )
+    assert found.notes == ("2 inputs have labels that the model has no class for, which counts as wrong: pink, grey",)
     assert parse_metric("accuracy")(found.evidence).n == N_TEST
 
 

@@ -28,10 +28,7 @@ from quantdrift.metrics.keys import VARIABLE, drift_keys, harness_metrics, key_o
         ("flip@1:coverage@0.05=1..", "drift_flip_at_1_where_coverage_at_0_05_from_1"),
         ("flip@1:separation=1..", "drift_flip_at_1_where_separation_from_1"),
         ("gap:ndcg@10=0..0.5", "drift_gap_median_where_ndcg_at_10_0_to_0.5"),
-        (
-            "flip@1:separation_quantile@9=1..2",
-            "drift_flip_at_1_where_separation_quantile_at_9_1_to_2",
-        ),
+        ("flip@1:separation_quantile@9=1..2", "drift_flip_at_1_where_separation_quantile_at_9_1_to_2"),
     ],
 )
 def test_the_key_of_a_metric(metric: str, key: str) -> None:

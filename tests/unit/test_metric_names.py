@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quantdrift.errors import QuantDriftError, UnknownNameError
-from quantdrift.metrics import (
-    FAMILIES,
-    Metric,
-    MetricError,
-    default_metrics,
-    members,
-    parse_metric,
-)
+from quantdrift.metrics import FAMILIES, Metric, MetricError, default_metrics, members, parse_metric
 
 DEFAULT = [str(metric) for metric in default_metrics()]
 
@@ -32,8 +25,7 @@ def test_the_names_that_results_are_known_by() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "canonical"),
-    [("gold_lost@3", "gold_lost@3"), ("candidate.ndcg@5", "ndcg@5"), (" mrr@100 ", "mrr@100")],
+    ("text", "canonical"), [("gold_lost@3", "gold_lost@3"), ("candidate.ndcg@5", "ndcg@5"), (" mrr@100 ", "mrr@100")]
 )
 def test_other_cut_offs_and_spellings(text: str, canonical: str) -> None:
     metric = parse_metric(text)

@@ -22,12 +22,7 @@ REFERENCE = [
     [8, 7, 2, 1],  # q2: b overtakes a
     [5, 5, 2, 1],  # q3: a and b tie, a comes first; then b is alone
 ]
-CANDIDATE = [
-    [8, 4, 2, 1],
-    [7, 5, 2, 1],
-    [6, 7, 4, 1],
-    [4, 5, 3, 2],
-]
+CANDIDATE = [[8, 4, 2, 1], [7, 5, 2, 1], [6, 7, 4, 1], [4, 5, 3, 2]]
 Qrels = Mapping[str, Mapping[str, int]]
 QRELS: Qrels = {
     "q0": {"a": 1, "c": 2},
@@ -177,9 +172,7 @@ def test_no_relevant_document_anywhere() -> None:
     irrelevant = evidence_of(REFERENCE, CANDIDATE, qrels={"q0": {"a": 0, "b": -1}})
     for metric in ("ndcg@10", "reference.ndcg@10", "recall@1", "mrr@10"):
         assert reason(metric, irrelevant) == "no input has a relevant item"
-    assert reason("gold_lost@1", irrelevant) == (
-        "no input has a relevant item in the reference top-k"
-    )
+    assert reason("gold_lost@1", irrelevant) == ("no input has a relevant item in the reference top-k")
 
 
 def test_no_labels() -> None:

@@ -27,9 +27,7 @@ def test_padding_does_not_count() -> None:
 def test_batches_add_up_whatever_their_number() -> None:
     x = torch.randn(30, 5, generator=torch.Generator().manual_seed(0))
     whole = moments_of([(x, None)], 5, second=True)
-    parts = moments_of(
-        [(x[:7], None), (x[7:8], None), (x[8:].view(2, 11, 5), None)], 5, second=True
-    )
+    parts = moments_of([(x[:7], None), (x[7:8], None), (x[8:].view(2, 11, 5), None)], 5, second=True)
     assert torch.allclose(whole.second, parts.second, atol=1e-6)
     assert torch.allclose(whole.mean_abs, parts.mean_abs)
     assert (whole.absmax, whole.n_tokens) == (parts.absmax, parts.n_tokens)

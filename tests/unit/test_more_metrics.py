@@ -16,11 +16,7 @@ REFERENCE = [
     [20, 19, 12, 7, 0],  # q1: b overtakes a
     [20, 19, 18, 12, 0],  # q2: c overtakes both
 ]
-CANDIDATE = [
-    [20, 12, 7, 8, 0],
-    [18, 19, 12, 7, 0],
-    [17, 18, 20, 12, 0],
-]
+CANDIDATE = [[20, 12, 7, 8, 0], [18, 19, 12, 7, 0], [17, 18, 20, 12, 0]]
 QRELS = {"q0": {"a": 1}, "q1": {"a": 2, "b": 1}, "q2": {"a": 1, "b": 0}}
 THREE = evidence_of(REFERENCE, CANDIDATE, qrels=QRELS)
 NAN, INFINITE = math.nan, math.inf
@@ -142,11 +138,7 @@ def test_runs_that_stored_different_depths_are_told_apart_as_far_as_the_shorter_
     contenders = parse_metric("contenders")
     assert contenders(whole).value == 1
     assert contenders.over([whole, cut]).value == INFINITE
-    assert contenders.told_apart(np.array([0.0, 1, 2]), [whole, cut]).tolist() == [
-        0,
-        INFINITE,
-        INFINITE,
-    ]
+    assert contenders.told_apart(np.array([0.0, 1, 2]), [whole, cut]).tolist() == [0, INFINITE, INFINITE]
     assert contenders.told_apart(np.array([0.0, 1, 2]), [whole]).tolist() == [0, 1, 2]
 
 

@@ -56,10 +56,7 @@ def test_the_data_have_the_form_that_mteb_evaluates(loaded: PythonDocsRetrieval)
     assert list(loaded.dataset["default"]) == ["test"]
     split = loaded.dataset["default"]["test"]
     data = python_docs.load()
-    assert split["corpus"].to_dict() == {
-        "id": list(data.document_ids),
-        "text": list(data.documents),
-    }
+    assert split["corpus"].to_dict() == {"id": list(data.document_ids), "text": list(data.documents)}
     assert split["queries"].to_dict() == {"id": list(data.query_ids), "text": list(data.queries)}
     assert split["relevant_docs"] == data.qrels
     assert split["top_ranked"] is None

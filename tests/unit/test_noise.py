@@ -91,9 +91,7 @@ def test_fewer_contenders_than_places() -> None:
 )
 def test_similarities(similarity: Similarity, epsilon: float) -> None:
     query = floats([[1, 0]])
-    noise = compare_rankings(
-        (query, floats([[3, 4]])), (query, floats([[6, 8]])), np.array([[0]]), similarity
-    )
+    noise = compare_rankings((query, floats([[3, 4]])), (query, floats([[6, 8]])), np.array([[0]]), similarity)
     assert noise.epsilon[0] == pytest.approx(epsilon, abs=1e-6)
 
 

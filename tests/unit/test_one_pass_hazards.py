@@ -37,16 +37,12 @@ class TokensFirst(nn.Module):
         return self.norm(tokens.mean(dim=0))  # type: ignore[no-any-return]  # untyped in torch
 
 
-def setting_of(
-    model: nn.Module, x: Tensor, parts: Sequence[Sequence[int]], after: After = lambda o: o
-) -> Setting:
+def setting_of(model: nn.Module, x: Tensor, parts: Sequence[Sequence[int]], after: After = lambda o: o) -> Setting:
     def run(rows: NDArray[np.int64]) -> NDArray[np.float32]:
         with torch.inference_mode():
             return after(model(x[torch.from_numpy(rows)])).float().numpy()
 
-    batches = [
-        Batch(rows=np.array(part), run=lambda part=part: run(np.array(part))) for part in parts
-    ]
+    batches = [Batch(rows=np.array(part), run=lambda part=part: run(np.array(part))) for part in parts]
     return Setting(
         modules=[model],
         layers=find_linears([model]),
@@ -78,16 +74,12 @@ def slopes(setting: Setting, step: float = 1e-3) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("parts", [[[0, 1, 2, 3]], [[0], [1, 2, 3]], [[2, 0], [3], [1]]])
-def test_rows_along_another_axis_are_told_apart_whatever_batch_comes_first(
-    parts: list[list[int]],
-) -> None:
+def test_rows_along_another_axis_are_told_apart_whatever_batch_comes_first(parts: list[list[int]]) -> None:
     generator = torch.Generator().manual_seed(0)
     model = TokensFirst(generator)
     setting = setting_of(model, torch.randn(N_ROWS, N_TOKENS, DIM, generator=generator), parts)
     expected = slopes(setting)
-    np.testing.assert_allclose(
-        contributions(setting)[..., 0], expected, atol=0.03 * np.abs(expected).max()
-    )
+    np.testing.assert_allclose(contributions(setting)[..., 0], expected, atol=0.03 * np.abs(expected).max())
 
 
 def one_layer(dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Tensor]:

@@ -13,13 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom, binomtest, permutation_test, ttest_1samp
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.statistics import (
-    mcnemar_exact,
-    mean_no_worse,
-    mean_worse,
-    randomization_test,
-    rate_worse,
-)
+from quantdrift.statistics import mcnemar_exact, mean_no_worse, mean_worse, randomization_test, rate_worse
 from quantdrift.statistics.verdicts import Better
 
 Floats = NDArray[np.float64]
@@ -56,9 +50,7 @@ def test_seven_of_eight_by_hand() -> None:
 
 @pytest.mark.parametrize(("w", "i"), [(1, 0), (0, 1), (5, 5), (12, 3), (57, 21), (300, 340)])
 def test_rates_against_the_binomial_test(w: int, i: int) -> None:
-    assert p_rate(w, i) == pytest.approx(
-        binomtest(w, w + i, alternative="greater").pvalue, rel=1e-12, abs=0
-    )
+    assert p_rate(w, i) == pytest.approx(binomtest(w, w + i, alternative="greater").pvalue, rel=1e-12, abs=0)
     proportion = pytest.importorskip("statsmodels.stats.proportion")
     theirs = proportion.binom_test(w, w + i, prop=0.5, alternative="larger")
     assert p_rate(w, i) == pytest.approx(theirs, rel=1e-9)
@@ -91,16 +83,12 @@ def share_by_hand(harm: list[float]) -> float:
     return sum(total >= math.fsum(harm) - 1e-12 for total in sums) / len(sums)
 
 
-@pytest.mark.parametrize(
-    "harm", [[0.3], [-0.3], [0.1, 0.2, 0.3], [0.5, -0.1, 0.25, 0.25], [1, 2, 3, -4, 5, 6, 7.5]]
-)
+@pytest.mark.parametrize("harm", [[0.3], [-0.3], [0.1, 0.2, 0.3], [0.5, -0.1, 0.25, 0.25], [1, 2, 3, -4, 5, 6, 7.5]])
 def test_all_changes_of_sign_by_hand(harm: list[float]) -> None:
     step = np.array([0.0, *harm, 0.0])
     assert p_mean(step) == pytest.approx(share_by_hand(harm))
     assert p_mean(step) == p_mean(step, seed=1)  # nothing is drawn
-    assert mean_worse(np.zeros(len(step)), step, better="higher") == pytest.approx(
-        share_by_hand([-h for h in harm])
-    )
+    assert mean_worse(np.zeros(len(step)), step, better="higher") == pytest.approx(share_by_hand([-h for h in harm]))
     assert p_mean(np.zeros(5)) == 1
 
 
@@ -108,9 +96,7 @@ def test_all_changes_of_sign_by_hand(harm: list[float]) -> None:
 def test_exact_means_against_scipy(n: int) -> None:
     harm = np.random.default_rng(n).normal(0.2, 0.5, n)
     for step, alternative in ((harm, "greater"), (-harm, "greater")):
-        theirs = permutation_test(
-            (step,), np.sum, permutation_type="samples", alternative=alternative
-        )
+        theirs = permutation_test((step,), np.sum, permutation_type="samples", alternative=alternative)
         assert p_mean(step) == theirs.pvalue
 
 
@@ -123,9 +109,7 @@ def test_drawn_means_against_scipy(shift: float) -> None:
     ).pvalue
     error = math.sqrt(theirs * (1 - theirs) / 9_999)
     assert p_mean(harm) == pytest.approx(theirs, abs=4 * math.sqrt(2) * error)
-    assert p_mean(harm) == pytest.approx(
-        ttest_1samp(harm, 0, alternative="greater").pvalue, abs=0.02
-    )
+    assert p_mean(harm) == pytest.approx(ttest_1samp(harm, 0, alternative="greater").pvalue, abs=0.02)
     assert p_mean(harm) * 10_000 == pytest.approx(round(p_mean(harm) * 10_000), abs=1e-9)
     assert p_mean(harm, seed=1) != p_mean(harm)
     assert p_mean(np.ones(40)) == 1 / 10_000
@@ -175,15 +159,10 @@ def test_a_mean_below_a_margin_is_a_t_test_with_the_worst_values_added() -> None
     rng = np.random.default_rng(2)
     values = rng.beta(2, 5, 60)
     for limit in (0.3, 0.36, 0.4, 0.5):
-        p_values = [
-            float(ttest_1samp([*values, *[1.0] * k], limit, alternative="less").pvalue)
-            for k in range(1, 20)
-        ]
+        p_values = [float(ttest_1samp([*values, *[1.0] * k], limit, alternative="less").pvalue) for k in range(1, 20)]
         # the least level at which the test with as many as that level asks for rejects
         expected = next(
-            min(p, math.exp(-2 * (k - 1)))
-            for k, p in enumerate(p_values, start=1)
-            if p >= math.exp(-2 * k)
+            min(p, math.exp(-2 * (k - 1))) for k, p in enumerate(p_values, start=1) if p >= math.exp(-2 * k)
         )
         assert p_below(values, limit) == pytest.approx(expected)
 

@@ -27,16 +27,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         ("W8A8-g64-gptq+calib=64", OptimumGptq(bits=8, group_size=64)),
     ],
 )
-def test_a_scheme_gives_optimum_its_settings(
-    installed: set[str], scheme: str, method: OptimumGptq
-) -> None:
+def test_a_scheme_gives_optimum_its_settings(installed: set[str], scheme: str, method: OptimumGptq) -> None:
     assert layer_quantizer(parse_scheme(f"{scheme}+backend=optimum+grid=library")) == method
 
 
 @pytest.mark.parametrize("backend", ["optimum", "gptqmodel"])
-def test_optimum_and_what_it_rounds_by_come_with_one_extra(
-    installed: set[str], backend: str
-) -> None:
+def test_optimum_and_what_it_rounds_by_come_with_one_extra(installed: set[str], backend: str) -> None:
     installed.remove(backend)
     with pytest.raises(MissingExtraError) as caught:
         layer_quantizer(parse_scheme("W4-gptq+backend=optimum+grid=library"))
@@ -54,8 +50,6 @@ def test_optimum_and_what_it_rounds_by_come_with_one_extra(
         ("W5-gptq+backend=optimum+grid=library", "optimum quantizes to 2, 3, 4, 8 bits, not to 5"),
     ],
 )
-def test_what_optimum_does_not_do_is_refused(
-    installed: set[str], scheme: str, message: str
-) -> None:
+def test_what_optimum_does_not_do_is_refused(installed: set[str], scheme: str, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         layer_quantizer(parse_scheme(scheme))

@@ -33,11 +33,7 @@ def counted(reference: NDArray[np.float64], candidate: NDArray[np.float64]) -> t
     return int(reversed_), int(comparable)
 
 
-CASES = [
-    (seed, n, levels)
-    for seed, n in enumerate((2, 3, 5, 17, 64, 65, 130))
-    for levels in (None, 1, 4)
-]
+CASES = [(seed, n, levels) for seed, n in enumerate((2, 3, 5, 17, 64, 65, 130)) for levels in (None, 1, 4)]
 
 
 @pytest.mark.parametrize(("seed", "n", "levels"), CASES)
@@ -54,10 +50,7 @@ def test_correlations_are_scipys(seed: int, n: int, levels: int | None) -> None:
     reference, candidate = samples(seed, n, levels)
     found = order_agreement(reference, candidate)
     constant = len(set(reference)) == 1 or len(set(candidate)) == 1
-    for value, of in (
-        (found.kendall_tau, stats.kendalltau),
-        (found.spearman, stats.spearmanr),
-    ):
+    for value, of in ((found.kendall_tau, stats.kendalltau), (found.spearman, stats.spearmanr)):
         if constant:
             assert value is None
         else:
@@ -121,8 +114,6 @@ def test_twenty_thousand_items_are_counted_exactly() -> None:
         ([1.0, 2.0], [1.0, np.inf], "finite"),
     ],
 )
-def test_what_is_no_pair_of_rankings_is_refused(
-    reference: list[float], candidate: list[float], complaint: str
-) -> None:
+def test_what_is_no_pair_of_rankings_is_refused(reference: list[float], candidate: list[float], complaint: str) -> None:
     with pytest.raises(ScoreError, match=complaint):
         order_agreement(reference, candidate)

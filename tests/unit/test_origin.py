@@ -66,10 +66,7 @@ def test_a_stored_candidate_has_its_digest_where_two_models_have_it() -> None:
 
 
 def test_ids_are_told_apart_whatever_their_order() -> None:
-    digests = [
-        Origin.of(input_ids=ids).inputs
-        for ids in (["a", "b"], ["b", "a"], ["ab"], ["a"], ["a", "b", "b"], [])
-    ]
+    digests = [Origin.of(input_ids=ids).inputs for ids in (["a", "b"], ["b", "a"], ["ab"], ["a"], ["a", "b", "b"], [])]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 5
 

@@ -86,9 +86,7 @@ def test_the_reference_comes_back_when_the_block_fails() -> None:
         assert bits_of(model) != before
 
 
-def test_the_reference_comes_back_when_a_later_layer_cannot_be_quantized(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_reference_comes_back_when_a_later_layer_cannot_be_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Network()
     before = bits_of(model)
     pair = QuantizedPair([model], W4)
@@ -146,9 +144,7 @@ def test_tied_layers_are_one() -> None:
 
 
 def test_several_modules_are_numbered() -> None:
-    names = [
-        layer.name for layer in find_linears([nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))])
-    ]
+    names = [layer.name for layer in find_linears([nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))])]
     assert names == ["0.", "1.0"]
 
 
@@ -217,9 +213,7 @@ def test_bits_by_hand() -> None:
     assert report.n_parameters == linear + others
     assert report.linear == 4
     assert report.linear_with_scales == pytest.approx(4 + scales * 16 / linear)
-    assert report.all_parameters == pytest.approx(
-        (4 * linear + 16 * scales + 32 * others) / (linear + others)
-    )
+    assert report.all_parameters == pytest.approx((4 * linear + 16 * scales + 32 * others) / (linear + others))
     assert report.to_json()["n_quantized"] == linear
 
 

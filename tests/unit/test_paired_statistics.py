@@ -85,9 +85,7 @@ def z_by_search(x: int, y: int, n: int, difference: float) -> float:
     return float((x - y - n * difference) / math.sqrt(n * variance))
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "n"), [(9, 3, 32), (5, 0, 20), (0, 5, 20), (12, 8, 20), (1, 0, 5), (40, 20, 160)]
-)
+@pytest.mark.parametrize(("x", "y", "n"), [(9, 3, 32), (5, 0, 20), (0, 5, 20), (12, 8, 20), (1, 0, 5), (40, 20, 160)])
 def test_the_interval_is_what_the_score_test_does_not_reject(x: int, y: int, n: int) -> None:
     low, high = tango_interval(x, y, n)
     grid = np.linspace(-0.995, 0.995, 200)
@@ -181,9 +179,7 @@ def signs_by_hand(step: Sequence[float]) -> float:
     return float(np.mean(np.array(sums) >= abs(math.fsum(step)) - 1e-12))
 
 
-@pytest.mark.parametrize(
-    "step", [[0.3], [0.1, 0.2, 0.3], [0.5, -0.1, 0.25, 0.25, 0.0], [1, 2, 3, -4, 5, 6, 7.5]]
-)
+@pytest.mark.parametrize("step", [[0.3], [0.1, 0.2, 0.3], [0.5, -0.1, 0.25, 0.25, 0.0], [1, 2, 3, -4, 5, 6, 7.5]])
 def test_all_changes_of_sign_are_tried_where_few_inputs_differ(step: list[float]) -> None:
     values = np.array([*step, 0.0, 0.0])
     p_value = randomization_test(np.zeros(len(values)), values)
@@ -235,9 +231,7 @@ def test_quantiles_are_those_of_estimates(q: float, scores: tuple[Floats, Floats
 
 def test_infinite_medians_have_no_difference() -> None:
     finite, infinite = np.array([1.0, 2, 3]), np.array([1.0, np.inf, np.inf])
-    assert paired_quantile_difference(finite, infinite).reason == (
-        "infinite for B: the difference cannot be told"
-    )
+    assert paired_quantile_difference(finite, infinite).reason == ("infinite for B: the difference cannot be told")
     assert paired_quantile_difference(infinite, infinite).value is None
     few = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, np.inf, np.inf, np.inf])
     estimate = paired_quantile_difference(np.arange(11.0), few)

@@ -71,9 +71,7 @@ def test_what_was_wrapped_again_by_others_is_not_wrapped_twice() -> None:
         ("run", ("model", "task", "cache"), r"^harness\.run has no parameter cache, task$"),
     ],
 )
-def test_a_module_that_is_not_as_expected_is_told(
-    name: str, parameters: tuple[str, ...], message: str
-) -> None:
+def test_a_module_that_is_not_as_expected_is_told(name: str, parameters: tuple[str, ...], message: str) -> None:
     module = ModuleType("harness")
     module.__dict__.update(answer=42, run=lambda model: model)
     with pytest.raises(TypeError, match=message):

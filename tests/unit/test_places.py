@@ -57,9 +57,7 @@ def test_a_run_is_named_after_pair_and_data(pair: str, name: str) -> None:
     assert default_place(parse_pair(pair), data("a")) == RUNS / f"{name}_on_mydata"
 
 
-def test_other_data_of_that_name_get_a_folder_of_their_own(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_other_data_of_that_name_get_a_folder_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
     pair = parse_pair("minilm@W4")
     first = lies(default_place(pair, data("a")), "a")
     assert default_place(pair, data("a")) == first  # the same data: it is replaced
@@ -88,9 +86,7 @@ def test_files_that_are_no_runs_do_not_count() -> None:
     assert default_place(parse_pair("minilm@W4"), data("a")) == place
 
 
-def test_a_run_that_is_replaced_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_replaced_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tell_replaced(earlier_run(tmp_path))
     assert not capsys.readouterr().err
     tell_replaced(earlier_run(lies(tmp_path / "run", "a")))

@@ -14,12 +14,7 @@ from torch import Tensor, nn
 
 from quantdrift.allocation.record import Allocation
 from quantdrift.engine.layers import find_linears
-from quantdrift.engine.sensitivity.allocate import (
-    CalibrationInputs,
-    MeasuredModel,
-    allocate,
-    setting_of,
-)
+from quantdrift.engine.sensitivity.allocate import CalibrationInputs, MeasuredModel, allocate, setting_of
 from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import UnknownNameError, UnsupportedError
@@ -74,9 +69,7 @@ class World:
             runtime={"torch": "2"},
         )
 
-    def allocate(
-        self, scheme: str, *, inputs: Any = "", root: Path | None = None, **keep: int
-    ) -> Allocation:
+    def allocate(self, scheme: str, *, inputs: Any = "", root: Path | None = None, **keep: int) -> Allocation:
         parsed = parse_scheme(scheme)
         given = self.inputs if inputs == "" else inputs
         setting = setting_of(self.measured, parsed, given, root=root, progress=Silent())
@@ -109,12 +102,7 @@ def test_layers_that_are_kept_take_no_part_in_the_budget() -> None:
     """k_proj would get the bits; among the others it is o_proj."""
     world = World(k_proj=9.0, o_proj=1.0)
     found = world.allocate("W3.34-g4+gap", k_proj=16)
-    assert found.width_of == {
-        "parts.q_proj": 3,
-        "parts.k_proj": 16,
-        "parts.v_proj": 3,
-        "parts.o_proj": 4,
-    }
+    assert found.width_of == {"parts.q_proj": 3, "parts.k_proj": 16, "parts.v_proj": 3, "parts.o_proj": 4}
     assert found.layers[1].loss is None
     assert found.bits_per_weight == pytest.approx(10 / 3)
     assert found.linear_bits == (3 + 16 + 3 + 4) / 4

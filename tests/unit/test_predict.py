@@ -32,12 +32,8 @@ MEASURED = Gaps(gaps=GAPS, contributions=PARTS, n_weights=np.array([100, 300]), 
 
 
 def test_shifts_of_layers_add_up() -> None:
-    np.testing.assert_allclose(
-        MEASURED.shifts([3, 3]), [[-1.5, -3.0], [-0.6, NAN], [0.0, -5.0]], rtol=1e-12
-    )
-    np.testing.assert_allclose(
-        MEASURED.shifts([4, 3]), [[0.3, -2.1], [-0.5, NAN], [0.0, -5.0]], rtol=1e-12
-    )
+    np.testing.assert_allclose(MEASURED.shifts([3, 3]), [[-1.5, -3.0], [-0.6, NAN], [0.0, -5.0]], rtol=1e-12)
+    np.testing.assert_allclose(MEASURED.shifts([4, 3]), [[0.3, -2.1], [-0.5, NAN], [0.0, -5.0]], rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -120,11 +116,7 @@ def test_the_curve_has_every_width_and_every_quarter_of_a_bit() -> None:
     assert budgets((2, 3, 4)) == [2.25, 2.5, 2.75, 3.0, 3.25, 3.5, 3.75]
     seen: list[int] = []
     points = predicted_curve(world(), seen.append)
-    assert [(p.budget, p.allocated) for p in points if not p.allocated] == [
-        (2, False),
-        (3, False),
-        (4, False),
-    ]
+    assert [(p.budget, p.allocated) for p in points if not p.allocated] == [(2, False), (3, False), (4, False)]
     assert [p.budget for p in points if p.allocated] == budgets((2, 3, 4))
     assert sum(seen) == len(points) == 10
     assert all(p.prediction.bits_per_weight <= p.budget for p in points)
@@ -144,9 +136,7 @@ def test_a_half_is_predicted_with_widths_of_the_other_half() -> None:
     measured = world()
     parts = measured.contributions.copy()
     parts[1::2] = parts[1::2, :, ::-1]
-    swapped = Gaps(
-        gaps=measured.gaps, contributions=parts, n_weights=np.ones(2, int), widths=(2, 3, 4)
-    )
+    swapped = Gaps(gaps=measured.gaps, contributions=parts, n_weights=np.ones(2, int), widths=(2, 3, 4))
     points = {(p.budget, p.allocated): p.prediction for p in predicted_curve(swapped)}
     even, odd = np.arange(0, 40, 2), np.arange(1, 40, 2)
     wrong = [

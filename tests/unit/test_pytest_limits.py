@@ -31,9 +31,7 @@ from quantdrift_pytest.session import SETTINGS, Measuring, read_settings
         ("S", 0.2, "S <= 0.2"),
     ],
 )
-def test_a_limit_is_a_maximum_where_lower_is_better_and_else_a_minimum(
-    name: str, value: float, rule: str
-) -> None:
+def test_a_limit_is_a_maximum_where_lower_is_better_and_else_a_minimum(name: str, value: float, rule: str) -> None:
     assert limit_rule(name, value) == parse_rule(rule)
 
 
@@ -64,9 +62,7 @@ def test_every_metric_with_a_better_side_can_be_limited() -> None:
         ("flip", float("nan"), RuleError, "a limit is a finite number"),
     ],
 )
-def test_what_is_no_limit_says_what_would_be(
-    name: str, value: Any, error: type[QuantDriftError], told: str
-) -> None:
+def test_what_is_no_limit_says_what_would_be(name: str, value: Any, error: type[QuantDriftError], told: str) -> None:
     with pytest.raises(error, match=told):
         limit_rule(name, value)
 

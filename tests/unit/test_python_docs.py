@@ -172,9 +172,7 @@ def test_a_known_docstring_is_there(data: RetrievalDataset) -> None:
     assert data.documents[where] == rest.strip()
 
 
-def test_another_call_in_another_process_gives_the_same_and_imports_nothing_of_it(
-    data: RetrievalDataset,
-) -> None:
+def test_another_call_in_another_process_gives_the_same_and_imports_nothing_of_it(data: RetrievalDataset) -> None:
     code = (
         "import sys; from quantdrift_tasks import python_docs; before = set(sys.modules);"
         "data = python_docs.load(); again = python_docs.load(); new = set(sys.modules) - before;"
@@ -185,9 +183,7 @@ def test_another_call_in_another_process_gives_the_same_and_imports_nothing_of_i
     paths = os.pathsep.join(path for path in sys.path if path)
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
     env = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": paths}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     # Nothing else is printed: `import this` would print a poem.
     assert done.stdout.split() == [data.fingerprint]

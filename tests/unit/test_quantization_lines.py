@@ -23,9 +23,7 @@ MADE: dict[str, Any] = {
 
 def lines(unreached: tuple[str, ...] = (), **changes: Any) -> list[str]:
     made = {**MADE, **changes}
-    return quantization_lines(
-        {"quantization": made, "model": {"layers_never_reached": list(unreached)}}
-    )
+    return quantization_lines({"quantization": made, "model": {"layers_never_reached": list(unreached)}})
 
 
 def test_library_and_calibration() -> None:
@@ -45,9 +43,7 @@ def test_a_calibration_from_before_and_one_on_a_file() -> None:
 
 def test_fewer_documents_than_were_wanted() -> None:
     few = {**CALIBRATION, "n_inputs": 40, "of": 40}
-    assert lines(calibration=few)[1].startswith(
-        "calibrated on all 40 documents (512 were wanted) in 61 s"
-    )
+    assert lines(calibration=few)[1].startswith("calibrated on all 40 documents (512 were wanted) in 61 s")
     enough = {**few, "wanted": 40}
     assert lines(calibration=enough)[1].startswith("calibrated on 40 of 40 documents (seed 0) in")
     del few["wanted"]  # a run of an earlier version
@@ -65,8 +61,7 @@ def test_every_fallback_has_its_own_reason() -> None:
     fallbacks = {f"expert.{n}": "no calibration token reached it" for n in range(6)}
     fallbacks["pooler"] = "outside the blocks that optimum quantizes"
     assert lines(fallbacks=fallbacks)[2:] == [
-        "rounded to nearest, no calibration token reached it: "
-        "expert.0, expert.1, expert.2, expert.3 and 2 more",
+        "rounded to nearest, no calibration token reached it: expert.0, expert.1, expert.2, expert.3 and 2 more",
         "rounded to nearest, outside the blocks that optimum quantizes: pooler",
     ]
 
@@ -74,8 +69,7 @@ def test_every_fallback_has_its_own_reason() -> None:
 def test_activations_that_are_quantized_in_part() -> None:
     part = {"bits": 8, "layers_covered": 2, "layers": 3, "not_covered": ["attention"]}
     assert lines(activations=part)[2] == (
-        "inputs of 2 of 3 linear layers at 8 bits; not of attention, so activations are quantized "
-        "only in part"
+        "inputs of 2 of 3 linear layers at 8 bits; not of attention, so activations are quantized only in part"
     )
 
 
@@ -107,9 +101,7 @@ def widths(**changes: Any) -> str:
 
 
 def test_widths_and_what_chose_them() -> None:
-    assert widths() == (
-        "3.50 bits per weight: 1 layer at 3, 2 at 4 bits, by gap on 128 inputs of cranfield"
-    )
+    assert widths() == ("3.50 bits per weight: 1 layer at 3, 2 at 4 bits, by gap on 128 inputs of cranfield")
     assert widths(calibration_inputs=0, criterion="sqnr").endswith("4 bits, by sqnr")
     assert "4 bits, changed by hand after gap on 128 inputs" in widths(edited=True)
     assert "by gap on 128 inputs of the data" in widths(dataset=None)
@@ -126,8 +118,7 @@ def test_queries_that_were_left_out() -> None:
     data = {"n_queries": 1500, "inputs_left_out": 128}
     record = {"quantization": made, "model": {}, "data": data}
     assert quantization_lines(record)[1] == (
-        "128 queries that layers were measured on are left out: every figure is over the other "
-        "1,372"
+        "128 queries that layers were measured on are left out: every figure is over the other 1,372"
     )
     assert len(quantization_lines({**record, "data": {**data, "inputs_left_out": 0}})) == 1
     assert len(quantization_lines({**record, "data": {"n_queries": 1500}})) == 1  # an earlier run

@@ -25,9 +25,7 @@ def test_four_bits_by_hand() -> None:
     assert quantized.dequantize(torch.float32).tolist() == [[7, -7, 3, -4, 0, 2, 0]]
 
 
-@pytest.mark.parametrize(
-    ("bits", "levels"), [(2, 1), (3, 3), (4, 7), (5, 15), (6, 31), (7, 63), (8, 127)]
-)
+@pytest.mark.parametrize(("bits", "levels"), [(2, 1), (3, 3), (4, 7), (5, 15), (6, 31), (7, 63), (8, 127)])
 def test_the_grid_is_symmetric_and_reaches_the_largest_weight(bits: int, levels: int) -> None:
     quantized = quantize_rtn(row(-2, 2, 0.3), bits=bits, group_size=None)
     assert quantized.codes.tolist() == [[-levels, levels, round(0.3 / (2 / levels))]]
@@ -46,9 +44,7 @@ def test_each_output_channel_has_its_own_scale() -> None:
     assert quantized.codes.tolist() == [[7, 1], [7, 1]]
 
 
-@pytest.mark.parametrize(
-    ("group_size", "sizes"), [(None, [300]), (128, [128, 128, 44]), (64, [64] * 4 + [44])]
-)
+@pytest.mark.parametrize(("group_size", "sizes"), [(None, [300]), (128, [128, 128, 44]), (64, [64] * 4 + [44])])
 def test_groups_and_a_shorter_last_one(group_size: int | None, sizes: list[int]) -> None:
     """Group number g holds weights of up to 7 (g + 1): its scale is g + 1."""
     parts = [torch.full((1, size), 7.0 * (g + 1)) for g, size in enumerate(sizes)]

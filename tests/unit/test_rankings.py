@@ -127,10 +127,7 @@ def test_the_file_keeps_what_is_known(tmp_path: Path) -> None:
 def test_answers_flip_and_are_right_or_wrong() -> None:
     reference = {"q1": "4", "q2": "7", "q3": "9", "q4": "1"}
     candidate = {"q1": "4", "q2": "8", "q3": "10", "q4": "2"}
-    right = (
-        {"q1": True, "q2": True, "q3": False, "q4": False},
-        {"q1": True, "q2": False, "q3": True, "q4": False},
-    )
+    right = ({"q1": True, "q2": True, "q3": False, "q4": False}, {"q1": True, "q2": False, "q3": True, "q4": False})
     evidence = evidence_of_answers(reference, candidate, right=right)
     assert _value(evidence, "flip@1") == 0.75
     assert _value(evidence, "harm") == 0.25
@@ -154,10 +151,7 @@ def test_answers_flip_and_are_right_or_wrong() -> None:
     ],
 )
 def test_what_cannot_be_compared_is_refused(
-    reference: dict[str, dict[str, float]],
-    candidate: dict[str, dict[str, float]],
-    complete: bool,
-    message: str,
+    reference: dict[str, dict[str, float]], candidate: dict[str, dict[str, float]], complete: bool, message: str
 ) -> None:
     with pytest.raises(RunError, match=message):
         evidence_of_rankings(reference, candidate, complete=complete)
@@ -187,9 +181,7 @@ def test_an_input_whose_list_ends_at_rank_1_does_not_spoil_a_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    "score",
-    [float("nan"), float("inf"), 1e39, -1e39, 10**400],
-    ids=["nan", "inf", "large", "small", "no float"],
+    "score", [float("nan"), float("inf"), 1e39, -1e39, 10**400], ids=["nan", "inf", "large", "small", "no float"]
 )
 def test_scores_that_no_32_bit_float_holds_are_refused(score: float) -> None:
     wrong = {**CANDIDATE, "q2": {"a": score, "b": 0.5}}

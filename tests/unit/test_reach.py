@@ -203,9 +203,7 @@ def column(x: Tensor, stack: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("run", [masked, whole, column])
-def test_any_other_use_of_a_stack_reaches_all_of_it(
-    run: Run,
-) -> None:
+def test_any_other_use_of_a_stack_reaches_all_of_it(run: Run) -> None:
     assert used(Experts(run), torch.randn(3, 4)) == {"weight.0", "weight.1", "weight.2"}
 
 

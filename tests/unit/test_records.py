@@ -11,16 +11,7 @@ from typing import Any
 import pytest
 
 from quantdrift.errors import RunError
-from quantdrift.records import (
-    MAX_DEPTH,
-    check_seal,
-    parse_json,
-    read_json,
-    read_object,
-    sealed,
-    whole_file,
-    write_text,
-)
+from quantdrift.records import MAX_DEPTH, check_seal, parse_json, read_json, read_object, sealed, whole_file, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -61,9 +52,7 @@ def test_two_that_write_at_once_do_not_meet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt])
 @pytest.mark.parametrize("earlier", [None, "earlier"])
-def test_after_an_error_the_place_is_as_it_was(
-    tmp_path: Path, error: type[BaseException], earlier: str | None
-) -> None:
+def test_after_an_error_the_place_is_as_it_was(tmp_path: Path, error: type[BaseException], earlier: str | None) -> None:
     path = tmp_path / "it.json"
     if earlier is not None:
         path.write_text(earlier)
@@ -112,9 +101,7 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_file(
     assert names(tmp_path) == ["it.json"]
 
 
-def test_a_folder_without_permission_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_permission_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in: tests may run as a user who may write everywhere."""
 
     def denied(self: Path, *_: Any, **__: Any) -> None:

@@ -52,11 +52,7 @@ def _data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def refused(*commands: str) -> dict[str, str]:
     """Command to the last line of its standard error; all must end in 2 without torch."""
     done = subprocess.run(
-        [sys.executable, "-c", REPORT],
-        input=json.dumps(commands),
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", REPORT], input=json.dumps(commands), capture_output=True, text=True, check=True
     )
     told = json.loads(done.stdout)
     assert {c: v[:2] for c, v in told.items()} == {c: [2, False] for c in commands}, told

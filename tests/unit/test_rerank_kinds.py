@@ -18,9 +18,7 @@ BERT = {"architectures": ["BertForSequenceClassification"]}
 MODULES = [{"idx": 0, "name": "0", "path": "", "type": "Transformer"}]
 
 
-def model(
-    folder: Path, config: dict[str, Any], *, modules: bool = False, kind: str | None = None
-) -> ModelSource:
+def model(folder: Path, config: dict[str, Any], *, modules: bool = False, kind: str | None = None) -> ModelSource:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     if modules:

@@ -47,11 +47,7 @@ def written(folder: Path, *, depth: int = 10, **data: Any) -> Path:
 
 
 def trec(path: Path, rankings: Mapping[str, Mapping[str, float]]) -> Path:
-    lines = [
-        f"{query} Q0 {name} 0 {score} bm25"
-        for query, own in rankings.items()
-        for name, score in own.items()
-    ]
+    lines = [f"{query} Q0 {name} 0 {score} bm25" for query, own in rankings.items() for name, score in own.items()]
     path.write_text("\n".join(lines))
     return path
 
@@ -87,9 +83,7 @@ def test_a_run_of_fewer_ranks_says_what_to_do(tmp_path: Path) -> None:
         ({"fingerprint": None}, "no digest of its data, as those that a harness made"),
     ],
 )
-def test_a_run_of_other_data_is_refused_with_what_differs(
-    data: dict[str, Any], told: str, tmp_path: Path
-) -> None:
+def test_a_run_of_other_data_is_refused_with_what_differs(data: dict[str, Any], told: str, tmp_path: Path) -> None:
     folder = written(tmp_path / "run", **({"fingerprint": "00"} | data))
     with pytest.raises(DataError, match="is of other data than small") as caught:
         read_shortlist(folder, DATA)

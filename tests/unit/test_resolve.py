@@ -58,9 +58,7 @@ def package(folder: Path, files: list[str]) -> Path:
     return folder / "a_model_package"
 
 
-def test_minilm_comes_from_its_package_without_a_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_minilm_comes_from_its_package_without_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EMBEDDED", {"minilm": ("a_model_package", "model")})
     monkeypatch.syspath_prepend(tmp_path)
     hub = "sentence-transformers/all-MiniLM-L6-v2"
@@ -97,8 +95,7 @@ def test_the_embedded_package_holds_a_model() -> None:
 
 @pytest.mark.parametrize("file", ["config.json", "modules.json"])
 @pytest.mark.parametrize(
-    "spelling",
-    [str, lambda path: path.name, lambda path: f"./{path.name}", lambda path: f"{path}/"],
+    "spelling", [str, lambda path: path.name, lambda path: f"./{path.name}", lambda path: f"{path}/"]
 )
 def test_a_model_folder(tmp_path: Path, file: str, spelling: Callable[[Path], str]) -> None:
     folder = tmp_path / "my@model v1"
@@ -124,9 +121,7 @@ def test_a_folder_of_two_parts_goes_before_a_hub_id(tmp_path: Path) -> None:
     assert resolve("org/other").kind == "hub"
 
 
-@pytest.mark.parametrize(
-    ("files", "found"), [([], "nothing"), (["b.txt", "a.txt"], "a.txt, b.txt")]
-)
+@pytest.mark.parametrize(("files", "found"), [([], "nothing"), (["b.txt", "a.txt"], "a.txt, b.txt")])
 def test_a_folder_that_is_no_model(tmp_path: Path, files: list[str], found: str) -> None:
     (tmp_path / "data").mkdir()
     for name in files:

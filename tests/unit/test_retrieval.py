@@ -54,11 +54,7 @@ class World:
 
         ids = [f"{role[0]}{number}" for number in range(len(self.texts[role]))]
         return Inputs(
-            role=role,
-            ids=ids,
-            encode=encode,
-            key={"texts": self.fingerprint} if key else None,
-            lengths=lengths,
+            role=role, ids=ids, encode=encode, key={"texts": self.fingerprint} if key else None, lengths=lengths
         )
 
     def measure(self, *, key: bool = True, store: Path | None = None, **options: Any) -> Measured:

@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 
 from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.sensitivity.problem import (
-    GapProblem,
-    contenders_for,
-    draw_queries,
-    retrieval_problem,
-)
+from quantdrift.engine.sensitivity.problem import GapProblem, contenders_for, draw_queries, retrieval_problem
 from quantdrift.errors import DataError
 
 Array = NDArray[np.float32]
@@ -96,9 +91,7 @@ def test_a_document_that_does_not_count_is_no_contender() -> None:
     """For the second query of the pool the document that would be its first is left out."""
     queries = Side("q", [[0.0, 1.0], *QUERY])
     excluded = np.array([-1, 0])
-    problem = problem_of(
-        queries, Side("d", DOCUMENTS), Similarity.COSINE, chosen=[1], excluded=excluded
-    )
+    problem = problem_of(queries, Side("d", DOCUMENTS), Similarity.COSINE, chosen=[1], excluded=excluded)
     assert problem.valid.sum() == 1
     assert problem.gaps(problem.outputs())[0, 0] == pytest.approx(0.6)
     assert problem.n_rows == 3
@@ -119,10 +112,7 @@ def test_where_there_are_fewer_documents_than_contenders_gaps_are_missing() -> N
 def random_sides(n_queries: int = 9, n_docs: int = 30) -> tuple[Side, Side]:
     rng = np.random.default_rng(0)
     lengths = [rng.integers(1, 50, size=n) for n in (n_queries, n_docs)]
-    return (
-        Side("q", rng.normal(size=(n_queries, 5)), lengths[0]),
-        Side("d", rng.normal(size=(n_docs, 5)), lengths[1]),
-    )
+    return (Side("q", rng.normal(size=(n_queries, 5)), lengths[0]), Side("d", rng.normal(size=(n_docs, 5)), lengths[1]))
 
 
 @pytest.mark.parametrize("similarity", list(Similarity))
@@ -131,13 +121,9 @@ def test_gaps_are_differences_of_the_scores_that_a_run_computes(similarity: Simi
     chosen = [0, 2, 3, 8]
     problem = problem_of(queries, documents, similarity, chosen=chosen, n_contenders=3)
     part = queries.vectors[chosen]
-    state = score_embeddings(
-        part, part, documents.vectors, documents.vectors, similarity=similarity, k=4
-    )
+    state = score_embeddings(part, part, documents.vectors, documents.vectors, similarity=similarity, k=4)
     scores = state.reference_top()[1]
-    np.testing.assert_allclose(
-        problem.gaps(problem.outputs()), scores[:, :1] - scores[:, 1:], atol=1e-5
-    )
+    np.testing.assert_allclose(problem.gaps(problem.outputs()), scores[:, :1] - scores[:, 1:], atol=1e-5)
 
 
 def test_every_row_is_embedded_exactly_once_and_is_the_references_own() -> None:
@@ -185,26 +171,10 @@ def test_the_draw_is_seeded_ascending_and_a_quarter_at_most() -> None:
     assert 0 <= drawn[0] < drawn[-1] < 1000
     np.testing.assert_array_equal(drawn, draw_queries(1000, wanted=128, seed=3))
     assert drawn.tolist() != draw_queries(1000, wanted=128, seed=4).tolist()
-    assert [len(draw_queries(n, wanted=128)) for n in (4, 7, 8, 511, 512, 513)] == [
-        1,
-        1,
-        2,
-        127,
-        128,
-        128,
-    ]
+    assert [len(draw_queries(n, wanted=128)) for n in (4, 7, 8, 511, 512, 513)] == [1, 1, 2, 127, 128, 128]
     with pytest.raises(DataError, match=r"at least 4 queries, .* got 3"):
         draw_queries(3, wanted=1)
 
 
 def test_few_queries_are_measured_against_more_documents() -> None:
-    assert [contenders_for(n) for n in (1, 32, 42, 43, 64, 127, 128, 500)] == [
-        4,
-        4,
-        4,
-        3,
-        2,
-        2,
-        1,
-        1,
-    ]
+    assert [contenders_for(n) for n in (1, 32, 42, 43, 64, 127, 128, 500)] == [4, 4, 4, 3, 2, 2, 1, 1]

@@ -49,9 +49,7 @@ def test_msp_and_entropy_route_what_they_are_least_sure_of() -> None:
     assert router.rule == "entropy above 0.5 nats"
 
 
-@pytest.mark.parametrize(
-    ("percentile", "routed"), [(0, 0), (10, 1), (25, 1), (34, 2), (50, 2), (75, 3), (100, 4)]
-)
+@pytest.mark.parametrize(("percentile", "routed"), [(0, 0), (10, 1), (25, 1), (34, 2), (50, 2), (75, 3), (100, 4)])
 def test_a_percentile_routes_about_that_share_of_its_slice(percentile: int, routed: int) -> None:
     router = GapRouter.at_percentile(AFTER, percentile)
     assert router.routes(AFTER).sum() == routed
@@ -74,9 +72,7 @@ def test_inputs_without_a_runner_up_have_no_part_in_a_threshold() -> None:
 
 
 @pytest.mark.parametrize(("share", "routed"), [(0.5, 1), (0.51, 3), (1.0, 3)])
-def test_the_smallest_threshold_that_gives_back_a_share_of_the_changes(
-    share: float, routed: int
-) -> None:
+def test_the_smallest_threshold_that_gives_back_a_share_of_the_changes(share: float, routed: int) -> None:
     router = GapRouter.at_recovered_share((BEFORE, AFTER), share)
     assert router.routes(AFTER).sum() == routed
     assert router == GapRouter.at_recovered_share(classified(BEFORE, AFTER), share)
@@ -238,18 +234,9 @@ def test_splits_pool_as_sums_over_sums() -> None:
         rest = order[36:]
         routed = sure[rest] < threshold - 1e-12
         answer = np.where(routed, before[rest].argmax(1), after[rest].argmax(1))
-        right = [
-            (arm == labels[rest]).sum()
-            for arm in (before[rest].argmax(1), after[rest].argmax(1), answer)
-        ]
+        right = [(arm == labels[rest]).sum() for arm in (before[rest].argmax(1), after[rest].argmax(1), answer)]
         changed = before[rest].argmax(1) != after[rest].argmax(1)
-        totals += [
-            routed.mean() / 7,
-            right[2] - right[1],
-            right[0] - right[1],
-            (changed & routed).sum(),
-            changed.sum(),
-        ]
+        totals += [routed.mean() / 7, right[2] - right[1], right[0] - right[1], (changed & routed).sum(), changed.sum()]
     assert point.routed.value == pytest.approx(totals[0])
     assert point.accuracy.value == pytest.approx(totals[1] / totals[2])
     assert point.changes.value == pytest.approx(totals[3] / totals[4])
@@ -329,8 +316,7 @@ def test_nothing_is_advised_where_nothing_changed_or_noise_changes_as_much() -> 
     same = advise(classified(AFTER, AFTER))
     assert same.fix == "nothing"
     assert same.sentences() == [
-        "Recommended: nothing. None of 4 first answers changed (at most 49.0 % do, with 95 % "
-        "confidence)."
+        "Recommended: nothing. None of 4 first answers changed (at most 49.0 % do, with 95 % confidence)."
     ]
     flips, none = np.array([True, True, False, False]), np.zeros(4, dtype=bool)
     epsilon = np.zeros(4, dtype=np.float32)

@@ -125,9 +125,7 @@ def test_depths_beyond_what_is_stored_are_left_out() -> None:
 
 def test_without_ten_ranks_accuracy_stands_for_ndcg_and_without_labels_nothing() -> None:
     reference, candidate, relevant = similarities()
-    (entry,) = rescore(
-        searched(reference, candidate, relevant, depth=5), percentiles=[100], depths=[5]
-    )
+    (entry,) = rescore(searched(reference, candidate, relevant, depth=5), percentiles=[100], depths=[5])
     assert entry.metric == "accuracy"
     (entry,) = rescore(searched(reference, candidate), percentiles=[100], depths=[5])
     assert (entry.metric, entry.change) == (None, None)
@@ -199,10 +197,7 @@ def test_what_is_not_best_first_is_refused() -> None:
         ([[0, 1, 2], [0, 1, 2]], [[0.9, 0.8, 0.7], [0.9, 0.8, np.nan]], "scores that are NaN"),
     ):
         search = RescoredSearch(
-            find(positions, scores),
-            lambda queries: np.ones((len(queries), 2)),
-            DOCUMENTS,
-            GapRouter(threshold=1.0),
+            find(positions, scores), lambda queries: np.ones((len(queries), 2)), DOCUMENTS, GapRouter(threshold=1.0)
         )
         with pytest.raises(ScoreError, match=message):
             search(["one", "two"])
@@ -240,9 +235,7 @@ def test_a_check_may_decide_and_documents_may_lie_on_disk(tmp_path: Path) -> Non
 
     np.save(tmp_path / "documents.npy", DOCUMENTS.astype(np.float16))
     documents = np.load(tmp_path / "documents.npy", mmap_mode="r")
-    search = RescoredSearch(
-        find([[0, 3]], [[0.9, 0.1]]), lambda queries: [[-1.0, 0.0]], documents, Never()
-    )
+    search = RescoredSearch(find([[0, 3]], [[0.9, 0.1]]), lambda queries: [[-1.0, 0.0]], documents, Never())
     assert search(["query"]).positions.tolist() == [[3, 0]]
     assert len(search([])) == 0
 

@@ -51,10 +51,7 @@ def test_the_reference_answers_what_is_routed_and_nothing_else() -> None:
     assert batch.labels == ["a", "c", "a"]
     assert batch.index.tolist() == [0, 2, 0]
     assert batch.routed.tolist() == [False, True, False]
-    assert [row.why for row in batch][:2] == [
-        "candidate: gap 2 is at least 0.5",
-        "reference: gap 0.1 is below 0.5",
-    ]
+    assert [row.why for row in batch][:2] == ["candidate: gap 2 is at least 0.5", "reference: gap 0.1 is below 0.5"]
     assert batch[1].confidence == pytest.approx(0.1)
     assert (model.n_seen, model.n_routed, model.routed_share) == (3, 1, 1 / 3)
 

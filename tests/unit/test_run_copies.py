@@ -20,9 +20,7 @@ def run(place: Path, **changes: Any) -> Run:
 
 
 @pytest.mark.parametrize("digest", ["1234", None])
-def test_one_run_in_two_folders_is_refused_and_both_are_named(
-    digest: str | None, tmp_path: Path
-) -> None:
+def test_one_run_in_two_folders_is_refused_and_both_are_named(digest: str | None, tmp_path: Path) -> None:
     made = {"candidate_fingerprint": digest}
     runs = [run(tmp_path / name, model=made) for name in ("a", "b")]
     with pytest.raises(RunError, match=r"would count twice: .*a and .*b") as error:
@@ -33,9 +31,7 @@ def test_one_run_in_two_folders_is_refused_and_both_are_named(
 
 
 @pytest.mark.parametrize("digest", ["5678", None])
-def test_a_server_that_has_another_model_under_the_name_gives_another_run(
-    digest: str | None, tmp_path: Path
-) -> None:
+def test_a_server_that_has_another_model_under_the_name_gives_another_run(digest: str | None, tmp_path: Path) -> None:
     first = run(tmp_path / "a", model={"candidate_fingerprint": "1234"})
     second = run(tmp_path / "b", model={"candidate_fingerprint": digest})
     refuse_copies([first, second])

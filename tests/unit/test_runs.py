@@ -52,9 +52,7 @@ def raising(error: BaseException) -> Any:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path, evidence: Evidence) -> None:
-    written = write_run(
-        tmp_path / "new" / "run", evidence=evidence, record={**RECORD, "spec": "modèle@W4"}
-    )
+    written = write_run(tmp_path / "new" / "run", evidence=evidence, record={**RECORD, "spec": "modèle@W4"})
     assert sorted(content(written.path)) == ["evidence.parquet", "run.json"]
     for path in (written.path, written.path / "run.json"):
         run = read_run(path)
@@ -91,9 +89,7 @@ def test_a_run_is_as_readable_as_other_files(tmp_path: Path, evidence: Evidence,
         assert stat.S_IMODE(entry.stat().st_mode) == 0o666 & ~mask
 
 
-def test_a_relative_path(
-    tmp_path: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path(tmp_path: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert write_run(Path("run"), evidence=evidence, record=RECORD).path == tmp_path / "run"
 
@@ -107,9 +103,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, evidence: Evidence) ->
     path = tmp_path / "run"
     before = None
     if request.param == "earlier run":
-        before = content(
-            write_run(path, evidence=evidence, record={**RECORD, "spec": "earlier"}).path
-        )
+        before = content(write_run(path, evidence=evidence, record={**RECORD, "spec": "earlier"}).path)
     yield path
     assert [entry.name for entry in tmp_path.iterdir()] == ([] if before is None else ["run"])
     if before is not None:
@@ -128,16 +122,10 @@ def test_a_failure_before_the_evidence_is_complete(
 
 
 @pytest.mark.parametrize(
-    ("place", "step"),
-    [("nothing", 1), ("earlier run", 1), ("earlier run", 2), ("earlier run", 3)],
-    indirect=["place"],
+    ("place", "step"), [("nothing", 1), ("earlier run", 1), ("earlier run", 2), ("earlier run", 3)], indirect=["place"]
 )
 def test_a_failure_while_the_run_is_put_in_place(
-    place: Path,
-    evidence: Evidence,
-    failure: BaseException,
-    monkeypatch: pytest.MonkeyPatch,
-    step: int,
+    place: Path, evidence: Evidence, failure: BaseException, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """Where two folders cannot be exchanged in one step, the earlier one is moved aside before."""
     replace, steps = os.rename, [0]
@@ -162,9 +150,7 @@ def expect_failure(place: Path, evidence: Evidence, failure: BaseException) -> N
             write_run(place, evidence=evidence, record=RECORD)
 
 
-def test_other_complaints_of_the_disk(
-    place: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_complaints_of_the_disk(place: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     error = PermissionError(errno.EACCES, "Permission denied")
     monkeypatch.setattr(runs, "write_evidence", raising(error))
     with pytest.raises(RunError, match=r"cannot be written to .*Permission denied"):
@@ -189,9 +175,7 @@ def test_a_record_that_json_cannot_hold(place: Path, evidence: Evidence) -> None
         {"evidence.parquet": ""},
     ],
 )
-def test_what_is_not_a_run_is_left_alone(
-    tmp_path: Path, evidence: Evidence, files: dict[str, str]
-) -> None:
+def test_what_is_not_a_run_is_left_alone(tmp_path: Path, evidence: Evidence, files: dict[str, str]) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     for name, text in files.items():
@@ -254,9 +238,7 @@ def test_records_that_cannot_be_read(tmp_path: Path, record: bytes, message: str
     ],
     ids=["deep", "long", "other", "text", "list"],
 )
-def test_files_of_that_name_that_are_no_runs_are_passed_over(
-    tmp_path: Path, evidence: Evidence, text: str
-) -> None:
+def test_files_of_that_name_that_are_no_runs_are_passed_over(tmp_path: Path, evidence: Evidence, text: str) -> None:
     foreign = tmp_path / "foreign" / "run.json"
     for place in (tmp_path / "run.json", foreign):
         place.parent.mkdir(exist_ok=True)
@@ -329,8 +311,7 @@ def test_what_is_not_known_may_be_null(tmp_path: Path, evidence: Evidence) -> No
 def test_evidence_of_another_run_is_refused(tmp_path: Path, evidence: Evidence) -> None:
     other = replace(evidence, delta_max=evidence.delta_max + 1)
     run, second = (
-        write_run(tmp_path / name, evidence=held, record=RECORD)
-        for name, held in (("a", evidence), ("b", other))
+        write_run(tmp_path / name, evidence=held, record=RECORD) for name, held in (("a", evidence), ("b", other))
     )
     (run.path / "evidence.parquet").write_bytes((second.path / "evidence.parquet").read_bytes())
     with pytest.raises(RunError, match="changed since, or comes from another run"):
@@ -348,9 +329,7 @@ def test_another_run_in_its_place_is_not_taken_for_it(tmp_path: Path, evidence: 
     """The record of one and the evidence of the other are read, one after the other."""
     run = write_run(tmp_path / "run", evidence=evidence, record=RECORD)
     other = assemble(
-        score_matrix(np.array([[2.0, 1.0]]), np.array([[2.0, 1.0]]), k=2),
-        input_ids=["q"],
-        item_ids=["a", "b"],
+        score_matrix(np.array([[2.0, 1.0]]), np.array([[2.0, 1.0]]), k=2), input_ids=["q"], item_ids=["a", "b"]
     )
     write_run(tmp_path / "run", evidence=other, record={**RECORD, "spec": "m@W8"})
     with pytest.raises(RunError, match=r"another run was written to .*run the command again"):
@@ -360,7 +339,5 @@ def test_another_run_in_its_place_is_not_taken_for_it(tmp_path: Path, evidence: 
 
 def test_the_same_run_made_again_is_as_good(tmp_path: Path, evidence: Evidence) -> None:
     run = write_run(tmp_path / "run", evidence=evidence, record=RECORD)
-    write_run(
-        tmp_path / "run", evidence=evidence, record={**RECORD, "times": {"finished": "later"}}
-    )
+    write_run(tmp_path / "run", evidence=evidence, record={**RECORD, "times": {"finished": "later"}})
     assert run.evidence().input_ids.tolist() == ["q"]

@@ -9,13 +9,7 @@ import pytest
 from equivalence_samples import GAINS, p_rate
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.statistics import (
-    Spread,
-    inputs_for_mean,
-    inputs_for_rate,
-    mean_no_worse,
-    shrunken_spread,
-)
+from quantdrift.statistics import Spread, inputs_for_mean, inputs_for_rate, mean_no_worse, shrunken_spread
 
 ALPHA = 0.05
 
@@ -49,8 +43,7 @@ def test_the_power_of_rates_at_that_number(psi: float, margin: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("psi", "margin"),
-    [(0.04, 0.03), (0.01, 0.02), (0.005, 0.02), (0.02, 0.02), (0.03, 0.05), (0.001, 0.1)],
+    ("psi", "margin"), [(0.04, 0.03), (0.01, 0.02), (0.005, 0.02), (0.02, 0.02), (0.03, 0.05), (0.001, 0.1)]
 )
 def test_where_few_inputs_differ_there_are_enough_all_the_same(psi: float, margin: float) -> None:
     n = inputs_for_rate(psi, margin=margin)
@@ -74,9 +67,7 @@ def test_the_power_of_means_at_that_number(share: float, margin: float) -> None:
 @pytest.mark.parametrize(("sd", "margin"), [(0.5, 0.1), (0.2, 0.05), (1.0, 0.1)])
 def test_the_number_against_statsmodels(sd: float, margin: float) -> None:
     power = pytest.importorskip("statsmodels.stats.power")
-    theirs = power.tt_solve_power(
-        effect_size=margin / sd, alpha=ALPHA, power=0.8, alternative="larger"
-    )
+    theirs = power.tt_solve_power(effect_size=margin / sd, alpha=ALPHA, power=0.8, alternative="larger")
     spread = Spread(share=1, mean_square=sd**2)
     ours = inputs_for_mean(spread, margin=margin, span=math.inf)
     assert ours == pytest.approx(theirs, abs=3)  # t instead of normal: one or two more

@@ -19,9 +19,7 @@ from quantdrift.models.saved import check_savable, is_onnx_folder, read_record
 from quantdrift.progress import Silent
 from quantdrift.spec import parse, parse_scheme
 
-BITS = BitsReport(
-    linear=4.0, linear_with_scales=4.1, all_parameters=9.0, n_quantized=10, n_parameters=20
-)
+BITS = BitsReport(linear=4.0, linear_with_scales=4.1, all_parameters=9.0, n_quantized=10, n_parameters=20)
 
 
 class Network(nn.Module):
@@ -71,9 +69,7 @@ def tensors(model: nn.Module) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_inside_the_weights_are_the_codes_and_afterwards_the_tensors_are_back(
-    dtype: torch.dtype,
-) -> None:
+def test_inside_the_weights_are_the_codes_and_afterwards_the_tensors_are_back(dtype: torch.dtype) -> None:
     model = Network().to(dtype)
     before = tensors(model)
     given = candidate(model)
@@ -114,9 +110,7 @@ def test_parameters_that_share_memory_share_the_codes() -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
-def test_a_transpose_that_shares_memory_has_the_codes_too_as_it_has_in_a_run(
-    dtype: torch.dtype | None,
-) -> None:
+def test_a_transpose_that_shares_memory_has_the_codes_too_as_it_has_in_a_run(dtype: torch.dtype | None) -> None:
     model = nn.Sequential(nn.Linear(48, 8, bias=False), nn.Linear(8, 48, bias=False))
     model[1].weight = nn.Parameter(model[0].weight.data.t())
     before = tensors(model)
@@ -136,22 +130,14 @@ def test_the_tensors_are_back_after_an_error() -> None:
         raise KeyboardInterrupt
     assert tensors(model) == before
     other = candidate(nn.Sequential(nn.Linear(48, 48)))
-    wrong = Candidate(
-        model=model,
-        source=other.source,
-        spec=other.spec,
-        layers=other.layers,
-        fingerprint="",
-        bits=BITS,
-    )
+    wrong = Candidate(model=model, source=other.source, spec=other.spec, layers=other.layers, fingerprint="", bits=BITS)
     with pytest.raises(ValueError, match="no layer '0'"), in_place(wrong):
         pytest.fail("there is no such layer")
     assert tensors(model) == before
 
 
 @pytest.mark.parametrize(
-    ("scheme", "reason"),
-    [("W4A8", "quantizes activations"), ("W16A8", "activations"), ("W4+query", "queries alone")],
+    ("scheme", "reason"), [("W4A8", "quantizes activations"), ("W16A8", "activations"), ("W4+query", "queries alone")]
 )
 def test_what_no_file_of_weights_can_carry_is_refused(scheme: str, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):

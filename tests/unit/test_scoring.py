@@ -25,20 +25,14 @@ def column(values: Any) -> NDArray[np.float32]:
 def score(reference: Any, candidate: Any, **options: Any) -> ScoreState:
     """The state of one query whose scores are given."""
     one = column([1])
-    return score_embeddings(
-        one, one, column(reference), column(candidate), similarity=Similarity.DOT, **options
-    )
+    return score_embeddings(one, one, column(reference), column(candidate), similarity=Similarity.DOT, **options)
 
 
 def test_by_hand() -> None:
     #                    item 0  1  2  3        delta
     state = score(reference=[5, 3, 4, 1], candidate=[4, 5, 4, 3], k=2)  # -1 +2 0 +2
     positions, reference, candidate = state.reference_top()
-    assert (positions.tolist(), reference.tolist(), candidate.tolist()) == (
-        [[0, 2]],
-        [[5, 4]],
-        [[4, 4]],
-    )
+    assert (positions.tolist(), reference.tolist(), candidate.tolist()) == ([[0, 2]], [[5, 4]], [[4, 4]])
     positions, reference, candidate = state.candidate_top()
     assert (positions.tolist(), reference.tolist(), candidate.tolist()) == (
         [[1, 0]],  # items 0 and 2 both score 4: the lower position is first
@@ -132,9 +126,7 @@ def test_with_a_shared_index_only_the_queries_differ() -> None:
     reference, candidate = rng.integers(-3, 4, (2, 3, 4)).astype(np.float32)
     watched = documents.view(Documents)
     state = score_embeddings(reference, candidate, watched, watched, similarity=Similarity.DOT, k=9)
-    apart = score_embeddings(
-        reference, candidate, documents, documents.copy(), similarity=Similarity.DOT, k=9
-    )
+    apart = score_embeddings(reference, candidate, documents, documents.copy(), similarity=Similarity.DOT, k=9)
     assert len(reads) == 1  # each tile is read once, not once per arm
     np.testing.assert_array_equal(state.candidate_top(), apart.candidate_top())
     assert torch.equal(state.delta_max, apart.delta_max)
@@ -142,18 +134,14 @@ def test_with_a_shared_index_only_the_queries_differ() -> None:
 
 @pytest.mark.parametrize("similarity", Similarity)
 @pytest.mark.parametrize("n_queries", [1, 3, 33])
-def test_equal_documents_score_equal_wherever_they_stand(
-    similarity: Similarity, n_queries: int
-) -> None:
+def test_equal_documents_score_equal_wherever_they_stand(similarity: Similarity, n_queries: int) -> None:
     """Real numbers, whose sums depend on the order of adding; 2 tiles, the second almost empty."""
     rng = np.random.default_rng(1)
     texts = rng.standard_normal((50, 100)).astype(np.float32)
     which = rng.integers(0, len(texts), TILE + 3)
     which[-1] = which[0]
     queries = rng.standard_normal((n_queries, 100)).astype(np.float32)
-    state = score_embeddings(
-        queries, queries, texts[which], texts[which], similarity=similarity, k=len(which)
-    )
+    state = score_embeddings(queries, queries, texts[which], texts[which], similarity=similarity, k=len(which))
     for positions, scores in zip(*state.reference_top()[:2], strict=True):
         by_text = which[positions]
         for text in np.unique(which):
@@ -162,9 +150,7 @@ def test_equal_documents_score_equal_wherever_they_stand(
             assert positions[of_text].tolist() == sorted(positions[of_text].tolist())
 
 
-def test_a_sample_of_the_best_sets_a_bar_that_is_taken_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sample_of_the_best_sets_a_bar_that_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sample sees the 8 best of the reference only, and the list fills with the candidate's."""
     sizes = {"TILE": 16, "_PRIME_SAMPLE": 8, "_PRIME_FROM": 2}
     for name, value in sizes.items():

@@ -28,10 +28,7 @@ QUERIES, DOCUMENTS = np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)
     ("arrays", "message"),
     [
         ((QUERIES[0], QUERIES, DOCUMENTS, DOCUMENTS), r"reference queries .* got \(3,\)"),
-        (
-            (QUERIES, QUERIES[:, :2], DOCUMENTS, DOCUMENTS),
-            r"candidate .* got \(2, 2\) and \(4, 3\)",
-        ),
+        ((QUERIES, QUERIES[:, :2], DOCUMENTS, DOCUMENTS), r"candidate .* got \(2, 2\) and \(4, 3\)"),
         ((QUERIES, QUERIES[:1], DOCUMENTS, DOCUMENTS), "same inputs; got 2 and 1 queries"),
         ((QUERIES, QUERIES, DOCUMENTS, DOCUMENTS[:3]), "4 and 3 documents"),
         ((QUERIES[:0], QUERIES[:0], DOCUMENTS, DOCUMENTS), "nothing to score: 0 queries and 4"),
@@ -64,9 +61,7 @@ def test_one_excluded_position_per_query() -> None:
 
 @pytest.mark.parametrize("arms", ["both", "one"])
 @pytest.mark.parametrize("prime_from", [1, 10**9])
-def test_products_beyond_float32(
-    monkeypatch: pytest.MonkeyPatch, arms: str, prime_from: int
-) -> None:
+def test_products_beyond_float32(monkeypatch: pytest.MonkeyPatch, arms: str, prime_from: int) -> None:
     monkeypatch.setattr("quantdrift.engine.scoring.streamed._PRIME_FROM", prime_from)
     large = np.array([[1, 0, 0], [1e30, 0, 0]], np.float32)
     documents = np.tile(np.array([1e20, 1, 1], np.float32), (4, 1))
@@ -78,9 +73,7 @@ def test_products_beyond_float32(
 
 def test_an_overflow_that_does_not_count_is_no_error() -> None:
     query, documents = np.full((1, 1), 1e30, np.float32), np.array([[1e30], [1]], np.float32)
-    state = score_embeddings(
-        query, query, documents, documents, similarity=Similarity.DOT, excluded=np.array([0]), k=1
-    )
+    state = score_embeddings(query, query, documents, documents, similarity=Similarity.DOT, excluded=np.array([0]), k=1)
     assert state.reference_top()[0].tolist() == [[1]]
 
 
@@ -133,9 +126,7 @@ def test_a_matrix_by_hand() -> None:
 
 
 def test_positions_of_a_shortlist() -> None:
-    state = score_matrix(
-        np.array([[1, 3, 3]]), np.array([[4, 3, 2]]), k=4, positions=np.array([2, 5, 2**32 - 1])
-    )
+    state = score_matrix(np.array([[1, 3, 3]]), np.array([[4, 3, 2]]), k=4, positions=np.array([2, 5, 2**32 - 1]))
     assert state.reference_top()[0].tolist() == [[5, 2**32 - 1, 2, -1]]
 
 

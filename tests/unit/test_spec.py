@@ -150,13 +150,9 @@ BAD_SPECS = [
 ]
 
 BITS = "expected W and a number of bits first, e.g. W4, W3.5 or W4A8"
-NUMBER = (
-    "expected a plain number from 2 to 8, e.g. 4 or 3.5, or 16 with activation bits \\(W16A8\\)"
-)
+NUMBER = "expected a plain number from 2 to 8, e.g. 4 or 3.5, or 16 with activation bits \\(W16A8\\)"
 SIZE = "expected a whole number from 1 to 999999999 without leading zeros"
-PART = (
-    "expected a granularity \\(channel, g128, \\.\\.\\.\\) or a quantizer \\(rtn, .*, adaround\\)"
-)
+PART = "expected a granularity \\(channel, g128, \\.\\.\\.\\) or a quantizer \\(rtn, .*, adaround\\)"
 KEYS = "allocation, backend, calib, grid, head, queries, seed, solver, units, widths"
 KEY = f"expected KEY=VALUE with KEY one of {KEYS}"
 OPTION = "expected query, a criterion \\(gap, .*, random\\) or KEY=VALUE with KEY one of"
@@ -351,10 +347,7 @@ def test_the_whole_message_and_its_caret() -> None:
         ({"options": (("calib=a", "b"),)}, "options given as"),
         ({"options": ("seed",)}, "expected a value for each attribute of Scheme: too many"),
         ({"options": None}, "expected a value for each attribute of Scheme: .*not iterable"),
-        (
-            {"options": (("seed", "1"), ("seed", 2))},
-            "expected a value for each attribute of Scheme",
-        ),
+        ({"options": (("seed", "1"), ("seed", 2))}, "expected a value for each attribute of Scheme"),
     ],
 )
 def test_a_scheme_built_from_wrong_values(fields: dict[str, Any], message: str) -> None:
@@ -413,9 +406,7 @@ def test_specs_are_frozen_and_survive_copy_pickle_and_replace() -> None:
 
 def test_import_is_light() -> None:
     code = "import sys, quantdrift.spec; print(*{'torch', 'numpy', 'scipy'} & set(sys.modules))"
-    output = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=True, text=True
-    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert output.stdout.strip() == ""
 
 

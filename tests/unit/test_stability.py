@@ -129,9 +129,7 @@ def test_a_confidence_must_exceed_its_threshold() -> None:
     everything = StabilityCheck.calibrate((reference, reference), alpha=0.1, statistic="gap")
     assert everything.threshold == -INF
     assert everything.accepts([[1.0, 1.0]]).all()
-    assert everything.reason == (
-        "no calibration input changed its top-1, so that everything is accepted"
-    )
+    assert everything.reason == ("no calibration input changed its top-1, so that everything is accepted")
 
 
 def test_msp_and_entropy_look_at_all_items() -> None:

@@ -51,8 +51,7 @@ def test_too_few_inputs_are_null_and_say_how_many_it_takes() -> None:
         estimate = parse_metric(f"{name}@0.01")(evidence)
         assert estimate.value is None
         assert estimate.reason == (
-            "level 0.01 needs 99 inputs to calibrate on, and there are 30 (half of a run's inputs, "
-            "at most 1,000)"
+            "level 0.01 needs 99 inputs to calibrate on, and there are 30 (half of a run's inputs, at most 1,000)"
         )
 
 
@@ -96,9 +95,7 @@ def test_what_is_no_number_is_no_metric(text: str) -> None:
 
 def test_one_level_is_a_headline() -> None:
     names = [str(metric) for metric in headline_metrics()]
-    assert [name for name in names if "coverage" in name or "violation" in name] == [
-        "coverage@0.10"
-    ]
+    assert [name for name in names if "coverage" in name or "violation" in name] == ["coverage@0.10"]
 
 
 def test_two_runs_leave_out_the_same_inputs(tmp_path: Path) -> None:

@@ -8,13 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from quantdrift.statistics import (
-    Estimate,
-    mean_estimate,
-    quantile_estimate,
-    rate_estimate,
-    undefined,
-)
+from quantdrift.statistics import Estimate, mean_estimate, quantile_estimate, rate_estimate, undefined
 
 Z = NormalDist().inv_cdf(0.975)
 
@@ -105,9 +99,7 @@ def test_the_bootstrap_interval_is_near_the_normal_one() -> None:
     estimate = mean_estimate(values)
     assert estimate.value == pytest.approx(values.mean())
     half = Z * values.std() / math.sqrt(len(values))
-    assert interval(estimate) == pytest.approx(
-        (values.mean() - half, values.mean() + half), abs=2e-3
-    )
+    assert interval(estimate) == pytest.approx((values.mean() - half, values.mean() + half), abs=2e-3)
 
 
 def test_the_bootstrap_is_seeded() -> None:

@@ -27,12 +27,8 @@ SHARES = [0.0, 1e-3, 0.02, 0.3, 0.5, 0.97, 1.0]
 
 
 def test_three_tosses_by_hand() -> None:
-    assert [float(at_most(k, 3, 0.5)) for k in range(-1, 5)] == pytest.approx(
-        [0, 1 / 8, 4 / 8, 7 / 8, 1, 1]
-    )
-    assert [float(at_least(k, 3, 0.5)) for k in range(-1, 5)] == pytest.approx(
-        [1, 1, 7 / 8, 4 / 8, 1 / 8, 0]
-    )
+    assert [float(at_most(k, 3, 0.5)) for k in range(-1, 5)] == pytest.approx([0, 1 / 8, 4 / 8, 7 / 8, 1, 1])
+    assert [float(at_least(k, 3, 0.5)) for k in range(-1, 5)] == pytest.approx([1, 1, 7 / 8, 4 / 8, 1 / 8, 0])
 
 
 @pytest.mark.parametrize("share", SHARES)
@@ -55,9 +51,7 @@ def test_the_tails_of_many_inputs_keep_their_digits() -> None:
 def test_the_tails_of_several_sizes_at_once() -> None:
     sizes = np.array([149, 150, 600])
     assert at_most(0, sizes, 0.02) == pytest.approx(0.98**sizes)
-    assert at_least(np.array([1, 2, 3]), sizes, 0.02) == pytest.approx(
-        binom.sf([0, 1, 2], sizes, 0.02)
-    )
+    assert at_least(np.array([1, 2, 3]), sizes, 0.02) == pytest.approx(binom.sf([0, 1, 2], sizes, 0.02))
 
 
 # --- quantiles -------------------------------------------------------------------------------
@@ -136,9 +130,7 @@ def test_the_first_number_of_inputs_that_the_bound_needs(share: float, margin: f
 
 @pytest.mark.parametrize(("x", "y", "n"), [(9, 3, 32), (0, 4, 500), (57, 21, 1190), (1, 0, 3)])
 @pytest.mark.parametrize("confidence", [0.9, 0.95])
-def test_the_ends_of_tangos_interval_by_another_search(
-    x: int, y: int, n: int, confidence: float
-) -> None:
+def test_the_ends_of_tangos_interval_by_another_search(x: int, y: int, n: int, confidence: float) -> None:
     z = {0.9: 1.6448536269514722, 0.95: 1.959963984540054}[confidence]
     low, high = tango_interval(x, y, n, confidence=confidence)
     estimate, near = (x - y) / n, 1e-9

@@ -58,9 +58,7 @@ def test_the_same_seed_gives_the_resamples_of_scipy(n: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 1000, 99_999])
-def test_the_draws_do_not_depend_on_how_many_are_made_at_once(
-    at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_draws_do_not_depend_on_how_many_are_made_at_once(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(1).random(301)  # an odd number: half a random word stays over
     step = np.random.default_rng(2).normal(0.02, 0.3, 21)
     before = mean_estimate(values), sign_change_tails(step, seed=3)
@@ -243,9 +241,7 @@ print(*calls)
 
 
 def test_no_function_needs_what_takes_long_to_import() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     public = {name for name in statistics.__all__ if name[0].islower()}
     assert set(done.stdout.split()) == public

@@ -31,9 +31,7 @@ def model(seed: int = 0) -> nn.Module:
 
 def allocation(**changes: Any) -> Allocation:
     layers = tuple(
-        AllocatedLayer(
-            name=name, shape=(8, 8), width=width, loss=(1.0, 0.0) if width in {3, 4} else None
-        )
+        AllocatedLayer(name=name, shape=(8, 8), width=width, loss=(1.0, 0.0) if width in {3, 4} else None)
         for name, width in WIDTHS.items()
     )
     fields = {
@@ -72,9 +70,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("a.json-gptq+calib=t.json", "W3.5-g8-gptq+gap+allocation=a.json+calib=t.json"),
     ],
 )
-def test_a_file_is_short_for_the_scheme_that_is_written_there(
-    short: str, full: str, file: Path
-) -> None:
+def test_a_file_is_short_for_the_scheme_that_is_written_there(short: str, full: str, file: Path) -> None:
     spec = parse(f"org/tiny@{short}")
     assert str(spec) == f"org/tiny@{full}"
     assert parse(str(spec)) == spec
@@ -113,9 +109,7 @@ def test_all_of_it_comes_from_the_file(changes: dict[str, Any], full: str, file:
         ("W3.5+allocation=a.json", SpecError, "criterion"),
     ],
 )
-def test_what_does_not_go_with_a_file_is_refused(
-    text: str, error: type[Exception], said: str, file: Path
-) -> None:
+def test_what_does_not_go_with_a_file_is_refused(text: str, error: type[Exception], said: str, file: Path) -> None:
     Path("other.json").write_text("{}")
     with pytest.raises(error, match=said):
         parse(f"tiny@{text}")
@@ -131,9 +125,7 @@ def test_layers_get_their_widths_kept_ones_too() -> None:
         for name, layer in network.named_children():
             expected = originals[name]
             if WIDTHS[name] != 16:
-                expected = quantize_rtn(expected, bits=WIDTHS[name], group_size=8).dequantize(
-                    expected.dtype
-                )
+                expected = quantize_rtn(expected, bits=WIDTHS[name], group_size=8).dequantize(expected.dtype)
             assert torch.equal(layer.weight, expected), name
 
 
@@ -187,9 +179,7 @@ def test_another_model_is_refused(file: Path) -> None:
         ("W3.5-g8+gap+widths=2,4", r"widths \(3, 4\), and .* says \(2, 4\)"),
     ],
 )
-def test_a_scheme_that_says_otherwise_than_the_file_is_refused(
-    scheme: str, said: str, file: Path
-) -> None:
+def test_a_scheme_that_says_otherwise_than_the_file_is_refused(scheme: str, said: str, file: Path) -> None:
     with pytest.raises(DataError, match=f"{said}; write MODEL@FILE.json"):
         QuantizedPair([model()], parse(f"tiny@{scheme}+allocation=a.json").scheme)
 

@@ -13,12 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from quantdrift.engine.encoders.checkpoint import completed
-from quantdrift.engine.encoders.stored import (
-    StoredTensor,
-    read_gguf_head,
-    stored_layers,
-    stored_tensors,
-)
+from quantdrift.engine.encoders.stored import StoredTensor, read_gguf_head, stored_layers, stored_tensors
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.checkpoint import Checkpoint
 
@@ -27,13 +22,7 @@ def checkpoint(method: str) -> Checkpoint:
     here = Path("here")
     quantization: dict[str, Any] = {} if method == "none" else {"quant_method": method, "bits": 4}
     return Checkpoint(
-        name="x",
-        canonical="x",
-        kind="local",
-        folder=here,
-        body=here,
-        method=method,
-        quantization=quantization,
+        name="x", canonical="x", kind="local", folder=here, body=here, method=method, quantization=quantization
     )
 
 

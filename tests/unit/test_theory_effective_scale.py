@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 from theory_samples import evidence
 
-from quantdrift.compare.contenders import (
-    fit_effective_scale,
-    flip_probability,
-    predicted_by_contender_count,
-)
+from quantdrift.compare.contenders import fit_effective_scale, flip_probability, predicted_by_contender_count
 from quantdrift.errors import TheoryError
 from quantdrift.evidence import Evidence
 from quantdrift.statistics import rate_estimate
@@ -85,9 +81,7 @@ def test_a_group_that_follows_the_model_is_predicted_per_contender_count() -> No
     assert prediction.fit.n == 8000
     assert prediction.fit.scale == pytest.approx(0.8, rel=0.1)  # 8000 inputs tell no more
     by_count = {bucket.low: bucket for bucket in prediction.buckets}
-    assert [by_count[w].measured.n for w in (0, 1, 2, 3, 4)] == pytest.approx(
-        [500, 2000, 3000, 2000, 500], rel=0.15
-    )
+    assert [by_count[w].measured.n for w in (0, 1, 2, 3, 4)] == pytest.approx([500, 2000, 3000, 2000, 500], rel=0.15)
     assert by_count[0].predicted == 0
     for count in (1, 2, 3, 4):
         bucket = by_count[count]
@@ -131,19 +125,14 @@ def test_contenders_count_at_the_full_epsilon_and_the_boundary_is_none() -> None
 def test_runs_of_different_depth_and_unit_are_pooled() -> None:
     deep = evidence([[5, 4, 3.5]], [1], flips=[True])
     shallow = evidence([[500, 400], [500, 450]], [100, 100])
-    joint = evidence(
-        [[5, 4, 3.5], [5, 4, np.nan], [5, 4.5, np.nan]], [1, 1, 1], flips=[True, False, False]
-    )
+    joint = evidence([[5, 4, 3.5], [5, 4, np.nan], [5, 4.5, np.nan]], [1, 1, 1], flips=[True, False, False])
     pooled, wanted = (predicted_by_contender_count(g) for g in ([deep, shallow], [joint]))
     assert pooled == wanted
 
 
 def test_lists_that_end_among_the_contenders_are_counted() -> None:
     record = evidence(
-        [[5, 4.9, 4.8], [5, 4.9, 4.8], [5, 4.9, 4]],
-        [1, 1, 1],
-        flips=[True, False, False],
-        n_items=[90, 3, 90],
+        [[5, 4.9, 4.8], [5, 4.9, 4.8], [5, 4.9, 4]], [1, 1, 1], flips=[True, False, False], n_items=[90, 3, 90]
     )
     prediction = predicted_by_contender_count([record], buckets=[(1, 1), (2, 2)])
     assert [bucket.measured.n for bucket in prediction.buckets] == [0, 3]

@@ -30,9 +30,7 @@ def exact_flip_probability(ratios: Floats) -> Fraction:
                 shifted = [Fraction(0), *coefficients]
                 scaled = [(low + a) * c for c in coefficients] + [Fraction(0)]
                 coefficients = [x + y for x, y in zip(shifted, scaled, strict=True)]
-        kept += sum(
-            c * (high - low) ** (power + 1) / (power + 1) for power, c in enumerate(coefficients)
-        )
+        kept += sum(c * (high - low) ** (power + 1) / (power + 1) for power, c in enumerate(coefficients))
     return 1 - kept
 
 
@@ -114,9 +112,7 @@ def test_many_inputs_are_taken_in_blocks() -> None:
     rng = np.random.default_rng(0)
     gaps = rng.exponential(1.0, (5000, 3))
     some = [0, 2047, 2048, 4095, 4096, 4999]
-    np.testing.assert_array_equal(
-        flip_probability(gaps, 1.0)[some], flip_probability(gaps[some], 1.0)
-    )
+    np.testing.assert_array_equal(flip_probability(gaps, 1.0)[some], flip_probability(gaps[some], 1.0))
 
 
 def test_long_and_short_segments_in_one_profile() -> None:
@@ -128,10 +124,7 @@ def test_long_and_short_segments_in_one_profile() -> None:
 
 def test_relative_gaps_are_in_units_of_each_inputs_epsilon() -> None:
     record = evidence([[5, 4, 1], [5, 4, 1], [5, 5, 1], [5, np.nan, np.nan]], [1, 0.5, 0, 0])
-    np.testing.assert_array_equal(
-        relative_gaps(record),
-        [[1, 4], [2, 8], [np.inf, np.inf], [np.nan, np.nan]],
-    )
+    np.testing.assert_array_equal(relative_gaps(record), [[1, 4], [2, 8], [np.inf, np.inf], [np.nan, np.nan]])
 
 
 @pytest.mark.parametrize(

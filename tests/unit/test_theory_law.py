@@ -11,15 +11,7 @@ import pytest
 from scipy import stats
 from theory_samples import evidence
 
-from quantdrift.compare.law import (
-    PREDICTORS,
-    LawPoint,
-    fit_line,
-    hold_out,
-    law_point,
-    r_squared,
-    spearman,
-)
+from quantdrift.compare.law import PREDICTORS, LawPoint, fit_line, hold_out, law_point, r_squared, spearman
 from quantdrift.errors import TheoryError
 
 
@@ -76,13 +68,9 @@ def test_a_line_by_hand_and_what_it_predicts() -> None:
 
 def test_scipy_draws_the_same_line() -> None:
     rng = np.random.default_rng(1)
-    points = [
-        point(x, y) for x, y in zip(rng.lognormal(size=30), rng.uniform(size=30), strict=True)
-    ]
+    points = [point(x, y) for x, y in zip(rng.lognormal(size=30), rng.uniform(size=30), strict=True)]
     line = fit_line(points)
-    oracle = stats.linregress(
-        np.log10([p.separation for p in points]), [p.change_rate for p in points]
-    )
+    oracle = stats.linregress(np.log10([p.separation for p in points]), [p.change_rate for p in points])
     assert line.slope == pytest.approx(oracle.slope)
     assert line.intercept == pytest.approx(oracle.intercept)
     assert line.pearson == pytest.approx(oracle.rvalue)
@@ -124,18 +112,10 @@ def test_the_law_beside_its_rivals() -> None:
         rate = 0.3 - 0.1 * math.log10(gap / (2 * epsilon)) + rng.normal(0, 0.005)
         points.append(
             LawPoint(
-                label=str(run),
-                separation=gap / (2 * epsilon),
-                gap=gap,
-                epsilon=epsilon,
-                n_items=1000,
-                change_rate=rate,
+                label=str(run), separation=gap / (2 * epsilon), gap=gap, epsilon=epsilon, n_items=1000, change_rate=rate
             )
         )
-    held = {
-        predictor: hold_out(points[:40], points[40:], name="rest", predictor=predictor)
-        for predictor in PREDICTORS
-    }
+    held = {predictor: hold_out(points[:40], points[40:], name="rest", predictor=predictor) for predictor in PREDICTORS}
     orders = {predictor: spearman(points, predictor) for predictor in PREDICTORS}
     assert orders["separation"].value is not None
     assert orders["separation"].value < -0.99

@@ -33,9 +33,7 @@ def pair_of(scheme: str) -> QuantizedPair:
         (STORED, False),
     ],
 )
-def test_a_scheme_chooses_unless_it_has_no_criterion_or_names_a_file(
-    scheme: str, wanted: bool
-) -> None:
+def test_a_scheme_chooses_unless_it_has_no_criterion_or_names_a_file(scheme: str, wanted: bool) -> None:
     assert chooses(parse_scheme(scheme)) is wanted
 
 
@@ -57,9 +55,7 @@ def test_a_pair_is_refused_until_its_widths_are_chosen_for_all_data() -> None:
 
 
 def test_mteb_names_a_model_and_a_file() -> None:
-    with pytest.raises(
-        UnsupportedError, match=r"and why\. .* name the file: MODEL@allocation\.json$"
-    ):
+    with pytest.raises(UnsupportedError, match=r"and why\. .* name the file: MODEL@allocation\.json$"):
         refuse_in_mteb(pair_of("W3.5-channel+gap"), "why")
 
 
@@ -68,9 +64,7 @@ def test_beir_names_a_pair_of_its_own() -> None:
     from quantdrift_beir import pairs  # noqa: PLC0415 -- only where beir is
 
     pair = pairs.QuantizedPair(SimpleNamespace(layer=nn.Linear(8, 8)), "W3.5-channel+gap")
-    with pytest.raises(
-        UnsupportedError, match=r'file: QuantizedPair\(model, "allocation\.json"\)$'
-    ):
+    with pytest.raises(UnsupportedError, match=r'file: QuantizedPair\(model, "allocation\.json"\)$'):
         pairs.refuse_unchosen(pair, "why")
 
 

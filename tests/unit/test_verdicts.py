@@ -8,10 +8,7 @@ import numpy as np
 import pytest
 from equivalence_samples import rates
 
-from quantdrift.statistics import (
-    PairedSample,
-    compare_samples,
-)
+from quantdrift.statistics import PairedSample, compare_samples
 
 ALPHA = 0.05
 
@@ -41,12 +38,7 @@ def test_verdicts_with_a_margin(worse: int, improved: int, n: int, verdict: str)
 
 @pytest.mark.parametrize(
     ("worse", "improved", "verdict"),
-    [
-        (30, 5, "worse"),
-        (5, 30, "better"),
-        (12, 5, "no difference shown"),
-        (0, 0, "no difference shown"),
-    ],
+    [(30, 5, "worse"), (5, 30, "better"), (12, 5, "no difference shown"), (0, 0, "no difference shown")],
 )
 def test_verdicts_without_a_margin(worse: int, improved: int, verdict: str) -> None:
     (found,) = compare_samples([sample(worse, improved, 400)])
@@ -71,9 +63,7 @@ def test_p_values_are_adjusted_for_the_number_of_metrics() -> None:
     assert alone.inputs_needed is not None
     assert among[0].inputs_needed is not None
     assert among[0].inputs_needed > alone.inputs_needed
-    without = [
-        compare_samples(part)[0].verdict for part in ([one], [one, *[sample(3, 4, 400)] * 5])
-    ]
+    without = [compare_samples(part)[0].verdict for part in ([one], [one, *[sample(3, 4, 400)] * 5])]
     assert without == ["worse", "no difference shown"]
 
 
@@ -106,10 +96,7 @@ def test_what_is_not_tested_does_not_count_and_says_why() -> None:
     assert median.p_value is None
     assert median.difference.low is not None
     assert median.reason == "a median or quantile has an interval here, no test"
-    assert undefined.to_json()["difference"] == {
-        "value": None,
-        "reason": "no relevance labels in A",
-    }
+    assert undefined.to_json()["difference"] == {"value": None, "reason": "no relevance labels in A"}
     assert undefined.reason == "no relevance labels in A"
     assert infinite.to_json()["value_a"] is None
     assert "infinite for some inputs" in str(infinite.reason)
@@ -117,9 +104,7 @@ def test_what_is_not_tested_does_not_count_and_says_why() -> None:
 
 def test_neither_way_is_better() -> None:
     a, b = rates(30, 2, 400)
-    (found,) = compare_samples(
-        [PairedSample(metric="x", kind="rate", better=None, a=a, b=b)], margin=0.05
-    )
+    (found,) = compare_samples([PairedSample(metric="x", kind="rate", better=None, a=a, b=b)], margin=0.05)
     assert found.p_value is not None
     assert (found.p_no_worse, found.verdict) == (None, None)
     assert found.reason == "neither way is better: no verdict"

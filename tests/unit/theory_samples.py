@@ -30,9 +30,7 @@ def evidence(
         input_ids=np.arange(n_inputs).astype(str),
         item_ids=np.arange(depth).astype(str),
         reference_top=Top(items=items, reference_scores=reference, candidate_scores=reference),
-        candidate_top=Top(
-            items=candidate_items, reference_scores=reference, candidate_scores=reference
-        ),
+        candidate_top=Top(items=candidate_items, reference_scores=reference, candidate_scores=reference),
         delta_min=-np.array(epsilon, dtype=np.float32),
         delta_max=np.zeros(n_inputs, dtype=np.float32),
         n_items=np.array((items >= 0).sum(axis=1) if n_items is None else n_items),

@@ -12,10 +12,7 @@ NOISE = 0.02
 def test_search_is_no_worse_than_it_was() -> None:
     """Query by query, against the committed file."""
     assert_drift(
-        SPEC,
-        data=FAQ,
-        baseline="drift-baseline.json",
-        rules=["flip@1 no worse by 0.10", "ndcg@10 no worse by 0.10"],
+        SPEC, data=FAQ, baseline="drift-baseline.json", rules=["flip@1 no worse by 0.10", "ndcg@10 no worse by 0.10"]
     )
 
 
@@ -29,7 +26,4 @@ def test_few_answers_change(drift: Drifts) -> None:
 
 def test_questions_on_money_keep_their_article(drift: Drifts) -> None:
     """It stays among the first ten for nearly all of them."""
-    drift(SPEC, data=FAQ).require(
-        rules=["gold_lost@10 [money] <= 0.20"],
-        slices={"money": ["billing-*", "account-*"]},
-    )
+    drift(SPEC, data=FAQ).require(rules=["gold_lost@10 [money] <= 0.20"], slices={"money": ["billing-*", "account-*"]})

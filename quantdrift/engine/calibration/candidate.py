@@ -29,16 +29,6 @@ from quantdrift.progress import Progress
 from quantdrift.records import parse_json
 from quantdrift.spec import Scheme
 
-__all__ = [
-    "CandidateMaker",
-    "CodeStore",
-    "MadeLayers",
-    "make_layers",
-    "stored_allocation",
-    "summary",
-    "widths_for",
-]
-
 # --- store ----------------------------------------------------------------------------------------
 
 _TENSORS = ("codes", "scale", "zero_point", "permutation", "input_scaling")
@@ -106,11 +96,7 @@ def _taken_apart(layer: LayerCandidate) -> tuple[dict[str, Tensor], dict[str, ob
     }
     tensors: dict[str, Tensor] = {}
     if (weight := layer.quantized) is not None:
-        facts["grid"] = {
-            "bits": weight.bits,
-            "group_size": weight.group_size,
-            "notes": dict(weight.notes),
-        }
+        facts["grid"] = {"bits": weight.bits, "group_size": weight.group_size, "notes": dict(weight.notes)}
         for name in _TENSORS:
             value = getattr(weight, name)
             if value is not None:
@@ -241,30 +227,16 @@ def make_layers(
                 tell(1)
 
         name = f"calibrating {scheme.quantizer}, layer by layer"
-        fallbacks = [
-            RoundToNearest(bits=min(8, method.bits), group_size=scheme.group_size)
-            for method in methods
-        ]
+        fallbacks = [RoundToNearest(bits=min(8, method.bits), group_size=scheme.group_size) for method in methods]
         with progress.stage(name, len(layers)) as tell, put_aside(layers):
             tell(len(known))
             if whole is not None:
                 later = quantize_whole_model(
-                    modules,
-                    layers,
-                    sample.batches,
-                    quantizer=whole,
-                    fallback=fallbacks[0],
-                    done=done,
+                    modules, layers, sample.batches, quantizer=whole, fallback=fallbacks[0], done=done
                 )
             else:
                 later = quantize_in_order(
-                    modules,
-                    layers,
-                    sample.batches,
-                    quantizers=quantizers,
-                    fallbacks=fallbacks,
-                    known=known,
-                    done=done,
+                    modules, layers, sample.batches, quantizers=quantizers, fallbacks=fallbacks, known=known, done=done
                 )
             for number, largest in later.items():
                 if largest > made[number].absmax:
@@ -438,13 +410,7 @@ class CandidateMaker:
         self.made, self.allocation, self._for_all_data = None, by, for_all_data
 
     def prepare(
-        self,
-        sample: Sample,
-        *,
-        fingerprint: str,
-        runtime: Mapping[str, str],
-        root: Path | None,
-        progress: Progress,
+        self, sample: Sample, *, fingerprint: str, runtime: Mapping[str, str], root: Path | None, progress: Progress
     ) -> None:
         """Quantize the layers on calibration inputs, unless they were on the same ones.
 

@@ -17,25 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 
-__all__ = [
-    "Arrive",
-    "LayerCandidate",
-    "Lockstep",
-    "ProductTap",
-    "Runner",
-    "TorchSettings",
-    "fake_quantize",
-    "gram",
-    "hooked_inputs",
-    "lockstep",
-    "moments_of",
-    "output_error",
-    "plain_products",
-    "put_in_place",
-    "quantize_in_order",
-    "quantized_inputs",
-]
-
 # --- What torch keeps for each thread, carried from one thread to another -------------------------
 
 _KINDS = ("cpu", "cuda", "mps")
@@ -62,11 +43,7 @@ class TorchSettings:
         """Those of the calling thread."""
         return cls(
             n_threads=torch.get_num_threads(),
-            autocast={
-                kind: torch.get_autocast_dtype(kind)
-                for kind in _KINDS
-                if torch.is_autocast_enabled(kind)
-            },
+            autocast={kind: torch.get_autocast_dtype(kind) for kind in _KINDS if torch.is_autocast_enabled(kind)},
             device=torch.get_default_device(),
             cuda_device=torch.cuda.current_device() if torch.cuda.is_available() else None,
         )
@@ -234,9 +211,7 @@ class _Local(threading.local):
 
 
 @contextmanager
-def hooked_inputs(
-    modules: Sequence[nn.Module], layers: Sequence[LinearLayer], arrive: Arrive
-) -> Iterator[_Local]:
+def hooked_inputs(modules: Sequence[nn.Module], layers: Sequence[LinearLayer], arrive: Arrive) -> Iterator[_Local]:
     """Inside, `arrive` is called before each of the layers' modules runs.
 
     Args:
@@ -280,9 +255,7 @@ def _mask_hooks(local: _Local) -> tuple[Callable[..., None], Callable[..., None]
     return enter, leave
 
 
-def _layer_hooks(
-    local: _Local, number: int, arrive: Arrive
-) -> tuple[Callable[..., None], Callable[..., None]]:
+def _layer_hooks(local: _Local, number: int, arrive: Arrive) -> tuple[Callable[..., None], Callable[..., None]]:
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         x = args[0] if args else kwargs.get("input")
         if isinstance(x, Tensor):
@@ -313,8 +286,7 @@ class ProductTap(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped
     def __init__(self, layers: Sequence[LinearLayer], arrive: Arrive, local: _Local) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
         self._numbers: dict[object, int] = {
-            (layer.weight.data_ptr(), frozenset(layer.weight.shape)): number
-            for number, layer in enumerate(layers)
+            (layer.weight.data_ptr(), frozenset(layer.weight.shape)): number for number, layer in enumerate(layers)
         }
         self._stacks: dict[object, list[tuple[int, int]]] = {}
         for number, layer in enumerate(layers):
@@ -407,9 +379,7 @@ def gram(rows: Tensor) -> Tensor:
     return product
 
 
-def moments_of(
-    inputs: Sequence[tuple[Tensor, Tensor | None]], in_features: int, *, second: bool
-) -> Moments:
+def moments_of(inputs: Sequence[tuple[Tensor, Tensor | None]], in_features: int, *, second: bool) -> Moments:
     """The moments over all tokens of several inputs.
 
     Args:
@@ -436,10 +406,7 @@ def moments_of(
         largest = torch.maximum(largest, rows.abs().max())
         n_tokens += len(rows)
     return Moments(
-        second=total / max(1, n_tokens),
-        mean_abs=absolute / max(1, n_tokens),
-        absmax=float(largest),
-        n_tokens=n_tokens,
+        second=total / max(1, n_tokens), mean_abs=absolute / max(1, n_tokens), absmax=float(largest), n_tokens=n_tokens
     )
 
 
@@ -654,9 +621,7 @@ class _Maker:
         layer, method, fallback = self.layers[number], self._quantizers[number], None
         weight = layer.weight.detach()
         if method is None:
-            return LayerCandidate(
-                name=layer.name, quantized=None, n_tokens=moments.n_tokens, absmax=moments.absmax
-            )
+            return LayerCandidate(name=layer.name, quantized=None, n_tokens=moments.n_tokens, absmax=moments.absmax)
         if method.needs_moments and moments.n_tokens == 0:
             method, fallback = self._fallbacks[number], "no calibration token reached it"
         start = time.perf_counter()
@@ -703,9 +668,7 @@ def fake_quantize(x: Tensor, *, absmax: float, bits: int) -> Tensor:
 
 
 @contextmanager
-def quantized_inputs(
-    layers: Sequence[LinearLayer], ranges: Mapping[str, float], bits: int
-) -> Iterator[None]:
+def quantized_inputs(layers: Sequence[LinearLayer], ranges: Mapping[str, float], bits: int) -> Iterator[None]:
     """Inside, the layers' modules get quantized inputs.
 
     Args:

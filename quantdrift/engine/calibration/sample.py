@@ -18,15 +18,6 @@ from quantdrift.spec import Scheme
 if TYPE_CHECKING:  # it would load torch
     from quantdrift.engine.inputs import Inputs
 
-__all__ = [
-    "DEFAULT_SIZE",
-    "Sample",
-    "calibration_file",
-    "calibration_texts",
-    "draw_sample",
-    "read_texts",
-]
-
 DEFAULT_SIZE = 512
 """Documents, as in the paper."""
 SUFFIXES = (".txt", ".jsonl")
@@ -77,9 +68,7 @@ def calibration_texts(scheme: Scheme) -> list[str] | None:
     return None if file is None else read_texts(file)
 
 
-def draw_sample(
-    inputs: Inputs, scheme: Scheme, batch_size: int, *, groups: NDArray[np.int64] | None = None
-) -> Sample:
+def draw_sample(inputs: Inputs, scheme: Scheme, batch_size: int, *, groups: NDArray[np.int64] | None = None) -> Sample:
     """Draw the calibration inputs of a scheme.
 
     Args:
@@ -108,11 +97,7 @@ def draw_sample(
         own = groups[rows][order]
         sets = [order[own == group] for group in np.unique(own)]
     return Sample(
-        batches=[
-            _batch(part, one[at : at + size], size)
-            for one in sets
-            for at in range(0, len(one), size)
-        ],
+        batches=[_batch(part, one[at : at + size], size) for one in sets for at in range(0, len(one), size)],
         key=None if part.key is None else {"inputs": part.key, "batch_size": size},
         record={
             "source": "corpus" if file is None else str(file),
@@ -138,10 +123,7 @@ def _whole(scheme: Scheme, key: str, default: int, *, least: int, or_else: str =
         start = text.index(f"+{key}=") + len(key) + 2
         expected = f"a whole number, {least} or more{or_else}"
         raise SpecError(
-            f"{text}: {key} is {given!r}: expected {expected}",
-            text=text,
-            start=start,
-            end=start + len(given),
+            f"{text}: {key} is {given!r}: expected {expected}", text=text, start=start, end=start + len(given)
         )
     return int(given)
 

@@ -14,29 +14,11 @@ from typing import Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from quantdrift.engine.calibration.in_order import (
-    LayerCandidate,
-    output_error,
-    put_in_place,
-    quantize_in_order,
-)
+from quantdrift.engine.calibration.in_order import LayerCandidate, output_error, put_in_place, quantize_in_order
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.weights import left_as_it_was
 from quantdrift.errors import UnsupportedError
-
-__all__ = [
-    "INSTEAD",
-    "Example",
-    "WholeModelQuantizer",
-    "block_list",
-    "calls_of",
-    "check_blocks",
-    "examples_of",
-    "quantize_whole_model",
-    "taken_apart",
-    "transformers_model",
-]
 
 # --- What a transformers model is given while it runs, taken apart into texts without padding -----
 
@@ -68,8 +50,7 @@ def examples_of(model: nn.Module, batches: Sequence[Callable[[], object]]) -> li
             examples += taken_apart(model, given)
     if not examples:
         raise UnsupportedError(
-            f"optimum calls {type(model).__name__} on token ids, and no calibration input was a "
-            f"call of it; {INSTEAD}"
+            f"optimum calls {type(model).__name__} on token ids, and no calibration input was a call of it; {INSTEAD}"
         )
     return examples
 
@@ -142,10 +123,7 @@ def _matters(name: str, value: object) -> bool:
 # --- Which models optimum can walk: their blocks, run one after another, are the model ------------
 
 _ONLY_IDS = "optimum gives a model token ids and their attention mask only, without padding"
-_ALONE = (
-    "optimum runs each block by itself, on the output of the one before and the keyword inputs of "
-    "the first"
-)
+_ALONE = "optimum runs each block by itself, on the output of the one before and the keyword inputs of the first"
 _IN_A_BATCH, _ON_ONE_TEXT = (1e-3, 0.1), (1e-3, 0.01)
 """Relative difference of hidden states up to which they are the same, in full and low precision;
 the same text without padding goes through other kernels than in a batch."""
@@ -172,8 +150,7 @@ def transformers_model(modules: Sequence[nn.Module]) -> nn.Module:
     model = found[0]
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
         raise UnsupportedError(
-            f"optimum quantizes one list of blocks, and {type(model).__name__} has an encoder and "
-            f"a decoder; {INSTEAD}"
+            f"optimum quantizes one list of blocks, and {type(model).__name__} has an encoder and a decoder; {INSTEAD}"
         )
     return model
 
@@ -190,9 +167,7 @@ def block_list(model: nn.Module) -> str:
         if isinstance(module, nn.ModuleList) and len(module) and not nested:
             lists[name] = module
     if not lists:
-        raise UnsupportedError(
-            f"optimum quantizes a list of blocks, and {type(model).__name__} has none; {INSTEAD}"
-        )
+        raise UnsupportedError(f"optimum quantizes a list of blocks, and {type(model).__name__} has none; {INSTEAD}")
     return max(lists, key=lambda name: sum(p.numel() for p in lists[name].parameters()))
 
 
@@ -231,8 +206,7 @@ def check_blocks(model: nn.Module, name: str, batch: Callable[[], object]) -> bo
                 output = block(hidden, **shared)
             except Exception as error:
                 raise UnsupportedError(
-                    f"{_ALONE}; block {number} of {name} cannot be run so "
-                    f"({type(error).__name__}: {error}); {INSTEAD}"
+                    f"{_ALONE}; block {number} of {name} cannot be run so ({type(error).__name__}: {error}); {INSTEAD}"
                 ) from error
             hidden = output[0] if isinstance(output, tuple) else output
             _expect(in_model.get(number), hidden, _ALONE, number, _ON_ONE_TEXT)
@@ -240,14 +214,10 @@ def check_blocks(model: nn.Module, name: str, batch: Callable[[], object]) -> bo
     return False
 
 
-def _first_inputs(
-    model: nn.Module, block: nn.Module, example: Example
-) -> tuple[Tensor, dict[str, Any]]:
+def _first_inputs(model: nn.Module, block: nn.Module, example: Example) -> tuple[Tensor, dict[str, Any]]:
     """What optimum takes of the first call of a block: hidden states and keyword inputs."""
     seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    hook = block.register_forward_pre_hook(
-        lambda _, args, kwargs: seen.append((args, kwargs)), with_kwargs=True
-    )
+    hook = block.register_forward_pre_hook(lambda _, args, kwargs: seen.append((args, kwargs)), with_kwargs=True)
     device = next(model.parameters()).device
     try:
         model(**{key: value.to(device) for key, value in example.items()})
@@ -281,9 +251,7 @@ def _first_row(value: Any) -> Any:
     return value[:1] if isinstance(value, Tensor) and value.dim() else value
 
 
-def _expect(
-    wanted: Tensor | None, found: Tensor | None, how: str, number: int, same: tuple[float, float]
-) -> None:
+def _expect(wanted: Tensor | None, found: Tensor | None, how: str, number: int, same: tuple[float, float]) -> None:
     """Compare hidden states [1, n_tokens, dim], token by token; None is like nothing."""
     difference, (most, most_in_low_precision) = math.inf, same
     if wanted is not None and found is not None and wanted.shape == found.shape:
@@ -402,9 +370,7 @@ def quantize_whole_model(
         any(check_blocks(model, blocks, batch) for batch in batches)
         quantizer.walk_blocks(model, blocks, examples, arrive)
     rounded = [fallback] * len(layers)
-    return quantize_in_order(
-        modules, layers, batches, quantizers=rounded, fallbacks=rounded, known=made, done=rest
-    )
+    return quantize_in_order(modules, layers, batches, quantizers=rounded, fallbacks=rounded, known=made, done=rest)
 
 
 def _made(layer: LinearLayer, quantizer: LayerQuantizer, moments: Moments) -> LayerCandidate:

@@ -51,27 +51,6 @@ from quantdrift.models.checkpoint import NEEDED, Checkpoint, refuse_missing
 from quantdrift.models.named import ModelSource
 from quantdrift.models.saved import check_weights, read_record
 
-__all__ = [
-    "LoadedCheckpoint",
-    "StoredCandidate",
-    "body_of",
-    "check_packed",
-    "completed",
-    "dressed",
-    "empty_body",
-    "gguf_body",
-    "in_body",
-    "load_body",
-    "load_checkpoint",
-    "load_kwargs",
-    "load_sentence_transformer",
-    "of_another_model",
-    "other_settings",
-    "process_undisturbed",
-    "refuse_random",
-    "runtime_of_encoder",
-]
-
 # --- checkpoint body ------------------------------------------------------------------------------
 
 _BLOCK = re.compile(r"(.+?)\.\d+\.(.+)")
@@ -91,8 +70,7 @@ def empty_body(checkpoint: Checkpoint) -> nn.Module:
     architecture = next(iter(getattr(config, "architectures", None) or []), "")
     if architecture.endswith(_HEADS):
         raise UnsupportedError(
-            f"{checkpoint.name} is a {architecture}, not an embedding model: its scores are not "
-            "made of embeddings"
+            f"{checkpoint.name} is a {architecture}, not an embedding model: its scores are not made of embeddings"
         )
     with torch.device("meta"):
         body: nn.Module = AutoModel.from_config(config)  # type: ignore[no-untyped-call]  # untyped
@@ -144,9 +122,7 @@ def load_kwargs(checkpoint: Checkpoint, device: torch.device) -> dict[str, Any]:
     return kwargs
 
 
-def load_body(
-    checkpoint: Checkpoint, folder: Path, quantization: Mapping[str, Any], device: torch.device
-) -> nn.Module:
+def load_body(checkpoint: Checkpoint, folder: Path, quantization: Mapping[str, Any], device: torch.device) -> nn.Module:
     """The transformer of a folder.
 
     Args:
@@ -201,12 +177,7 @@ def gguf_body(checkpoint: Checkpoint) -> nn.Module:
         MissingExtraError: gguf is not installed, and transformers alone cannot read it.
         UnsupportedError: transformers knows no such architecture, or weights are missing.
     """
-    from transformers import (  # noqa: PLC0415 -- takes seconds to import
-        MODEL_FOR_CAUSAL_LM_MAPPING,
-        AutoConfig,
-        AutoModel,
-        AutoModelForCausalLM,
-    )
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM  # noqa: PLC0415 -- takes seconds to import
 
     assert checkpoint.gguf is not None
     architecture = read_gguf_head(checkpoint.folder / checkpoint.gguf).architecture
@@ -216,9 +187,7 @@ def gguf_body(checkpoint: Checkpoint) -> nn.Module:
 
         kwargs["quantization_config"] = GgufConfig(dequantize=True)
     else:
-        from transformers.modeling_gguf_pytorch_utils import (  # noqa: PLC0415 -- takes seconds
-            GGUF_SUPPORTED_ARCHITECTURES,
-        )
+        from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES  # noqa: PLC0415 -- takes seconds
 
         known = {name.replace("_", "").replace("-", "") for name in GGUF_SUPPORTED_ARCHITECTURES}
         if architecture.replace("_", "").replace("-", "") not in known:
@@ -262,9 +231,7 @@ def check_packed(checkpoint: Checkpoint, stored: StoredLayers, body: nn.Module) 
 def _read_by_transformers(architecture: str) -> bool:
     """Whether transformers reads such a file by itself, as newer ones do for some."""
     try:
-        from transformers.integrations.gguf.utils import (  # noqa: PLC0415 -- not in every version
-            is_gguf_arch_supported,
-        )
+        from transformers.integrations.gguf.utils import is_gguf_arch_supported  # noqa: PLC0415 -- not in every version
     except ImportError:
         return False
     return bool(is_gguf_arch_supported(architecture))
@@ -343,11 +310,7 @@ def _differ(one: object, other: object) -> bool:
 
 
 def dressed(
-    checkpoint: Checkpoint,
-    reference: SentenceEncoder,
-    body: nn.Module,
-    tokenizer: Path | None,
-    device: torch.device,
+    checkpoint: Checkpoint, reference: SentenceEncoder, body: nn.Module, tokenizer: Path | None, device: torch.device
 ) -> Any:
     """The reference's modules around another transformer.
 
@@ -407,8 +370,7 @@ def body_of(model: Any) -> nn.Module:
     body = getattr(model[0], "auto_model", None)
     if not isinstance(body, nn.Module):
         raise UnsupportedError(
-            f"expected an embedding model whose first module is a transformer; got "
-            f"{type(model[0]).__name__}"
+            f"expected an embedding model whose first module is a transformer; got {type(model[0]).__name__}"
         )
     return body
 
@@ -503,17 +465,13 @@ def load_checkpoint(
         named = ", ".join([*taken, _TAKEN])
         notes.append(f"{checkpoint.name} says nothing of {named}: taken from the reference")
     encoder = SentenceEncoder(
-        model=model,
-        source=_source(checkpoint),
-        similarity=_same_similarity(checkpoint, model, reference),
+        model=model, source=_source(checkpoint), similarity=_same_similarity(checkpoint, model, reference)
     )
     if reference is not None:
         notes.extend(of_another_model(checkpoint, reference))
         notes.extend(other_settings(reference.model, model))
         notes.extend(differences(reference, encoder))
-    return LoadedCheckpoint(
-        checkpoint=checkpoint, encoder=encoder, stored=stored, notes=tuple(notes)
-    )
+    return LoadedCheckpoint(checkpoint=checkpoint, encoder=encoder, stored=stored, notes=tuple(notes))
 
 
 def _from_folder(
@@ -553,30 +511,22 @@ def _own(checkpoint: Checkpoint, device: torch.device) -> tuple[Any, StoredLayer
     check_weights(checkpoint.folder, record)
     names = [layer["name"] for layer in record["layers"]]
     bits = BitsReport(**checkpoint.quantization["bits_per_weight"])
-    stored = StoredLayers(
-        packed=tuple(name.split(".", 2)[-1] for name in names), plain=(), missing=(), bits=bits
-    )
+    stored = StoredLayers(packed=tuple(name.split(".", 2)[-1] for name in names), plain=(), missing=(), bits=bits)
     return load_encoder(_source(checkpoint), device=device).model, stored, []
 
 
 def _source(checkpoint: Checkpoint) -> ModelSource:
     return ModelSource(
-        name=checkpoint.name,
-        canonical=checkpoint.canonical,
-        kind="local",
-        location=str(checkpoint.folder),
+        name=checkpoint.name, canonical=checkpoint.canonical, kind="local", location=str(checkpoint.folder)
     )
 
 
-def _same_similarity(
-    checkpoint: Checkpoint, model: Any, reference: SentenceEncoder | None
-) -> Similarity:
+def _same_similarity(checkpoint: Checkpoint, model: Any, reference: SentenceEncoder | None) -> Similarity:
     name = str(model.similarity_fn_name or "cosine")
     if reference is None:
         if name not in set(Similarity):
             raise UnsupportedError(
-                f"{checkpoint.name} compares embeddings by {name!r}; expected one of "
-                f"{', '.join(Similarity)}"
+                f"{checkpoint.name} compares embeddings by {name!r}; expected one of {', '.join(Similarity)}"
             )
         return Similarity(name)
     if name != str(reference.similarity):

@@ -21,18 +21,6 @@ from quantdrift.errors import DataError, MissingExtraError, ScoreError, Unsuppor
 from quantdrift.models.classifier_config import classifier_kind
 from quantdrift.models.named import ModelSource, quiet_loading
 
-__all__ = [
-    "Classifier",
-    "Prepare",
-    "Takes",
-    "as_pictures",
-    "classifier_of",
-    "load_classifier",
-    "load_timm",
-    "load_transformers",
-    "logits_in",
-]
-
 # --- Classifiers of texts and images as functions from inputs to logits ---------------------------
 
 Takes = Literal["text", "image"]
@@ -113,12 +101,7 @@ class Classifier:
 
 
 def classifier_of(
-    module: nn.Module,
-    *,
-    classes: Sequence[str],
-    prepare: Prepare,
-    takes: Takes,
-    description: str | None = None,
+    module: nn.Module, *, classes: Sequence[str], prepare: Prepare, takes: Takes, description: str | None = None
 ) -> Classifier:
     """Any torch module that returns logits: as a tensor, in `.logits`, in a dict or a tuple.
 
@@ -137,13 +120,9 @@ def classifier_of(
         UnsupportedError: fewer than two classes, or a module without parameters.
     """
     if len(classes) < 2:  # noqa: PLR2004 -- one class leaves nothing to rank
-        raise UnsupportedError(
-            f"expected two classes or more, got {list(classes)}: of one there is nothing to rank"
-        )
+        raise UnsupportedError(f"expected two classes or more, got {list(classes)}: of one there is nothing to rank")
     if next(module.parameters(), None) is None:
-        raise UnsupportedError(
-            f"{type(module).__name__} has no parameters, so there is nothing to quantize"
-        )
+        raise UnsupportedError(f"{type(module).__name__} has no parameters, so there is nothing to quantize")
     return Classifier(
         module=module,
         source=None,
@@ -154,9 +133,7 @@ def classifier_of(
     )
 
 
-def load_classifier(
-    source: ModelSource, *, device: torch.device, revision: str | None = None
-) -> Classifier:
+def load_classifier(source: ModelSource, *, device: torch.device, revision: str | None = None) -> Classifier:
     """Load a classifier of transformers or timm.
 
     Args:
@@ -258,8 +235,7 @@ def as_pictures(images: Sequence[Any]) -> list[Any]:
             if isinstance(image, np.ndarray):
                 got = f"{image.dtype} {list(image.shape)}"
             raise DataError(
-                f"image {number} of a batch: expected a uint8 array [height, width, 3] or a PIL "
-                f"image, got {got}"
+                f"image {number} of a batch: expected a uint8 array [height, width, 3] or a PIL image, got {got}"
             )
         pictures.append(Image.fromarray(image))
     return pictures
@@ -268,9 +244,7 @@ def as_pictures(images: Sequence[Any]) -> list[Any]:
 # --- Image classifiers of timm, from the hub or a folder in its layout ----------------------------
 
 
-def load_timm(
-    source: ModelSource, *, device: torch.device, revision: str | None = None
-) -> Classifier:
+def load_timm(source: ModelSource, *, device: torch.device, revision: str | None = None) -> Classifier:
     """Load an image classifier with the preprocessing that it was evaluated with.
 
     Args:
@@ -357,11 +331,7 @@ _NO_LIMIT = 10**6
 
 
 def load_transformers(
-    source: ModelSource,
-    *,
-    takes: Literal["text", "image"],
-    device: torch.device,
-    revision: str | None = None,
+    source: ModelSource, *, takes: Literal["text", "image"], device: torch.device, revision: str | None = None
 ) -> Classifier:
     """Load a sequence or image classifier with its tokenizer or image processor.
 
@@ -395,9 +365,7 @@ def load_transformers(
             else transformers.AutoModelForImageClassification
         )
         module, info = auto.from_pretrained(source.location, output_loading_info=True, **options)
-        reader_of: Any = (
-            transformers.AutoTokenizer if takes == "text" else transformers.AutoImageProcessor
-        )
+        reader_of: Any = transformers.AutoTokenizer if takes == "text" else transformers.AutoImageProcessor
         reader = reader_of.from_pretrained(source.location, **options)
     _refuse_incomplete(module, info, source)
     module = module.eval().to(device)

@@ -23,8 +23,6 @@ from quantdrift.errors import MissingExtraError, ScoreError, UnsupportedError
 from quantdrift.models.classifier_config import classifier_kind, is_cross_encoder
 from quantdrift.models.named import ModelSource, quiet_loading
 
-__all__ = ["CrossEncoderModel", "activation_of", "load_cross_encoder", "raw_scores"]
-
 # --- Cross-encoders: models that read a query and a document together and give one score ----------
 
 _LOW = (torch.float16, torch.bfloat16)
@@ -99,9 +97,7 @@ class CrossEncoderModel:
         return "\n".join(map(str, parts))
 
 
-def load_cross_encoder(
-    source: ModelSource, *, device: torch.device, revision: str | None = None
-) -> CrossEncoderModel:
+def load_cross_encoder(source: ModelSource, *, device: torch.device, revision: str | None = None) -> CrossEncoderModel:
     """Load a cross-encoder of one score per pair.
 
     Of a model of low precision the head is computed in float32, as mteb does: its scores would be
@@ -122,9 +118,7 @@ def load_cross_encoder(
         from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 -- as above
     except ImportError as error:
-        raise MissingExtraError(
-            "sentence-transformers", "models", needed_for="running a model"
-        ) from error
+        raise MissingExtraError("sentence-transformers", "models", needed_for="running a model") from error
     _refuse_other_kinds(source, revision)
     disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there; ours are shown instead
     with loading(source, "cross-encoder", revision=revision):
@@ -175,9 +169,7 @@ def _score_in_float32(model: Any) -> None:
         else [
             name
             for name, module in head_modules([model], head)
-            if type(module) is nn.Linear
-            and module.out_features == 1
-            and module.weight.dtype in _LOW
+            if type(module) is nn.Linear and module.out_features == 1 and module.weight.dtype in _LOW
         ]
     )
     if layers and hasattr(model, "set_keep_in_fp32_modules"):

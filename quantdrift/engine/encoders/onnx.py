@@ -25,9 +25,7 @@ __all__ = ["OnnxStates", "TransformerModule", "file_digest", "load_onnx"]
 try:
     from sentence_transformers.sentence_transformer.modules import Transformer as TransformerModule
 except ImportError:  # version 5
-    from sentence_transformers.models import (  # type: ignore[import-not-found,no-redef]  # as above
-        Transformer as TransformerModule,
-    )
+    from sentence_transformers.models import Transformer as TransformerModule  # type: ignore[import-not-found,no-redef]  # as above
 
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -63,13 +61,10 @@ class OnnxStates(nn.Module):
         options.log_severity_level = 3
         providers = list(dict.fromkeys([provider, _CPU]))
         try:
-            self._session = onnxruntime.InferenceSession(
-                str(folder / ONNX_MODEL), options, providers=providers
-            )
+            self._session = onnxruntime.InferenceSession(str(folder / ONNX_MODEL), options, providers=providers)
         except Exception as error:  # onnxruntime's errors have no class of their own in common
             raise RunError(
-                f"onnxruntime {onnxruntime.__version__} cannot load {folder / ONNX_MODEL}: "
-                f"{str(error).splitlines()[0]}"
+                f"onnxruntime {onnxruntime.__version__} cannot load {folder / ONNX_MODEL}: {str(error).splitlines()[0]}"
             ) from error
         self.version: str = onnxruntime.__version__
         self.provider: str = self._session.get_providers()[0]
@@ -103,9 +98,7 @@ def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> Sentenc
     try:
         import onnxruntime  # noqa: PLC0415 -- an optional extra
     except ImportError as error:
-        raise MissingExtraError(
-            "onnxruntime", "onnx", needed_for=f"running the ONNX model in {folder}"
-        ) from error
+        raise MissingExtraError("onnxruntime", "onnx", needed_for=f"running the ONNX model in {folder}") from error
     if not (folder / ONNX_MODEL).is_file():
         raise RunError(
             f"expected a folder with {ONNX_MODEL} in it, got {folder}. One is written "
@@ -114,9 +107,7 @@ def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> Sentenc
     device = torch.device(device)
     on_cuda = device.type == "cuda" and _CUDA in onnxruntime.get_available_providers()
     return _Model(
-        str(folder),
-        device=str(device) if on_cuda else "cpu",
-        model_kwargs={"provider": _CUDA if on_cuda else _CPU},
+        str(folder), device=str(device) if on_cuda else "cpu", model_kwargs={"provider": _CUDA if on_cuda else _CPU}
     ).eval()
 
 

@@ -21,19 +21,6 @@ from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.models.named import ModelSource, quiet_loading
 from quantdrift.models.saved import is_onnx_folder
 
-__all__ = [
-    "Role",
-    "SentenceEncoder",
-    "differences",
-    "encoder_of",
-    "encoder_parts",
-    "floating_dtype",
-    "load_encoder",
-    "pick_device",
-    "reading_digest",
-    "tokenizer_digest",
-]
-
 # --- Sentence-transformers models, from a path, a package or the hub ------------------------------
 
 Role = Literal["query", "document"]
@@ -62,9 +49,7 @@ class SentenceEncoder:
     def encode(self, texts: Sequence[str], role: Role, batch_size: int) -> NDArray[np.float32]:
         """Embed texts in the role they have, float32 [n, dim]."""
         encode = self.model.encode_query if role == "query" else self.model.encode_document
-        embeddings = encode(
-            list(texts), batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True
-        )
+        embeddings = encode(list(texts), batch_size=batch_size, show_progress_bar=False, convert_to_tensor=True)
         return np.asarray(embeddings.float().cpu().numpy())
 
     def describe(self, role: Role) -> str:
@@ -97,9 +82,7 @@ def pick_device(wanted: str | None = None) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def load_encoder(
-    source: ModelSource, *, device: torch.device, revision: str | None = None
-) -> SentenceEncoder:
+def load_encoder(source: ModelSource, *, device: torch.device, revision: str | None = None) -> SentenceEncoder:
     """Load a sentence-transformers model, or a saved candidate that onnxruntime runs.
 
     Args:
@@ -120,9 +103,7 @@ def load_encoder(
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import
         from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 -- as below
     except ImportError as error:
-        raise MissingExtraError(
-            "sentence-transformers", "models", needed_for="running a model"
-        ) from error
+        raise MissingExtraError("sentence-transformers", "models", needed_for="running a model") from error
     disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there; ours are shown instead
     with loading(source, revision=revision):
         if on_onnx:
@@ -150,8 +131,7 @@ def encoder_of(model: Any, source: ModelSource) -> SentenceEncoder:
     name = str(model.similarity_fn_name or "cosine")
     if name not in set(Similarity):
         raise UnsupportedError(
-            f"{source.name!r} compares embeddings by {name!r}; expected one of "
-            f"{', '.join(Similarity)}"
+            f"{source.name!r} compares embeddings by {name!r}; expected one of {', '.join(Similarity)}"
         )
     return SentenceEncoder(model=model, source=source, similarity=Similarity(name))
 
@@ -256,8 +236,5 @@ def differences(reference: SentenceEncoder, candidate: SentenceEncoder) -> list[
         if here == there:
             continue
         shown = "" if name == "tokenizer" else f" ({here or 'none'!r} and {there or 'none'!r})"
-        found.append(
-            f"reference and candidate differ in {name}{shown}: what changes is not from the "
-            "weights alone"
-        )
+        found.append(f"reference and candidate differ in {name}{shown}: what changes is not from the weights alone")
     return found

@@ -18,29 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.cache import arrays_in, kept_file, read_kept
-from quantdrift.engine.encoders.server_client import (
-    EndpointClient,
-    OneInputError,
-    Patience,
-    TooMuchError,
-    find_key,
-)
+from quantdrift.engine.encoders.server_client import EndpointClient, OneInputError, Patience, TooMuchError, find_key
 from quantdrift.errors import RunError, ServerError
 from quantdrift.spec import Endpoint
-
-__all__ = [
-    "CANARIES",
-    "CHARACTERS",
-    "EndpointEncoder",
-    "Identity",
-    "Limit",
-    "Servers",
-    "batches",
-    "identify",
-    "in_halves",
-    "open_endpoint",
-    "side_by_side",
-]
 
 # --- Many inputs as requests: how many in each, and several at a time -----------------------------
 
@@ -88,9 +68,7 @@ class Limit:
         self.most = min(self.most, n)
 
 
-def in_halves(
-    embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], part: range, limit: Limit
-) -> Vectors:
+def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], part: range, limit: Limit) -> Vectors:
     """The embeddings of some texts; where they are too much for a request, of either half.
 
     Args:
@@ -222,9 +200,7 @@ class Identity:
         return asdict(self)
 
 
-def identify(
-    embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root: Path | None
-) -> Identity:
+def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root: Path | None) -> Identity:
     """Ask for the canaries, twice and in other company, and look whether they are known.
 
     Args:
@@ -427,13 +403,7 @@ class EndpointEncoder:
         }
 
 
-def open_endpoint(
-    endpoint: Endpoint,
-    servers: Servers,
-    *,
-    hosts: Sequence[str],
-    root: Path | None,
-) -> EndpointEncoder:
+def open_endpoint(endpoint: Endpoint, servers: Servers, *, hosts: Sequence[str], root: Path | None) -> EndpointEncoder:
     """Reach a server and see which model answers.
 
     Args:
@@ -459,14 +429,9 @@ def open_endpoint(
         identity = identify(embed, endpoint, root)
     except OneInputError as error:
         raise ServerError(
-            f"{endpoint.embeddings}: asked for {CANARIES[error.number]!r}, {error.reason}"
-            + client.other_models()
+            f"{endpoint.embeddings}: asked for {CANARIES[error.number]!r}, {error.reason}" + client.other_models()
         ) from error
     listed = client.listed() or {}
     return EndpointEncoder(
-        client,
-        identity=identity,
-        concurrency=servers.concurrency,
-        limit=limit,
-        listed=listed.get(endpoint.model),
+        client, identity=identity, concurrency=servers.concurrency, limit=limit, listed=listed.get(endpoint.model)
     )

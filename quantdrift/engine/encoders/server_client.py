@@ -41,27 +41,6 @@ if TYPE_CHECKING:
 
     _Answer = tuple[httpx.Response, bytes]
 
-__all__ = [
-    "Clock",
-    "EndpointClient",
-    "Key",
-    "OneInputError",
-    "Pace",
-    "Patience",
-    "Refusal",
-    "StoppedError",
-    "TooMuchError",
-    "TransientError",
-    "complaint_of",
-    "find_key",
-    "read_embeddings",
-    "read_json",
-    "refusal_of",
-    "retrying",
-    "seconds_asked",
-    "told",
-]
-
 # --- When the next request may start: so many a minute, and none while the server asks to wait ----
 
 LONGEST = 1e9
@@ -441,12 +420,7 @@ class TransientError(ServerError):
     """
 
     def __init__(
-        self,
-        reason: str,
-        *,
-        hint: str = "",
-        attempts: int = ATTEMPTS,
-        retry_after: float | None = None,
+        self, reason: str, *, hint: str = "", attempts: int = ATTEMPTS, retry_after: float | None = None
     ) -> None:
         self.reason, self.hint = reason, hint
         self.attempts, self.retry_after = attempts, retry_after
@@ -495,14 +469,9 @@ def refusal_of(refusal: Refusal, *, key: Key | None, variables: Sequence[str]) -
 def _about_key(refusal: Refusal, key: Key | None, variables: Sequence[str]) -> str:
     named = " or ".join(variables)
     if key is None:
-        among = (
-            "" if VARIABLE in variables else f". {VARIABLE} is not used where a run asks two hosts"
-        )
+        among = "" if VARIABLE in variables else f". {VARIABLE} is not used where a run asks two hosts"
         return f"{refusal.url} wants a key (HTTP {refusal.status}): set {named}{among}"
-    return (
-        f"{refusal.url} refuses the key in {key.variable} (HTTP {refusal.status}); keys are looked "
-        f"for in {named}"
-    )
+    return f"{refusal.url} refuses the key in {key.variable} (HTTP {refusal.status}); keys are looked for in {named}"
 
 
 def _code_of(content: bytes) -> str:
@@ -615,14 +584,7 @@ _NUMBERS = ("created", "max_model_len")
 class EndpointClient:
     """Asks a server for embeddings; may be used from several threads."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        key: Key | None,
-        patience: Patience,
-        hosts: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, *, key: Key | None, patience: Patience, hosts: Sequence[str] = ()) -> None:
         """Nothing is sent yet.
 
         Args:
@@ -666,11 +628,7 @@ class EndpointClient:
             OneInputError: an embedding is not of finite numbers.
             ServerError: it cannot be reached, refuses, or answers something else.
         """
-        body = {
-            "model": self.endpoint.model,
-            "input": list(texts),
-            "encoding_format": "float",
-        }
+        body = {"model": self.endpoint.model, "input": list(texts), "encoding_format": "float"}
         limit = (1 + len(texts)) * _EMBEDDING
         response, content = self._ask("POST", self.endpoint.embeddings, body, limit)
         try:
@@ -719,12 +677,8 @@ class EndpointClient:
         try:
             return self._retrying(self._once, method, url, body, limit)
         except TransientError as error:
-            hint = error.hint or (
-                "What was finished is kept: the same command goes on from there later"
-            )
-            raise ServerError(
-                f"{url} {error.reason} ({error.attempts} attempts). {hint}"
-            ) from error
+            hint = error.hint or ("What was finished is kept: the same command goes on from there later")
+            raise ServerError(f"{url} {error.reason} ({error.attempts} attempts). {hint}") from error
 
     def _once(self, method: str, url: str, body: object, limit: int) -> _Answer:
         self._pace.wait()
@@ -756,15 +710,11 @@ class EndpointClient:
             raise ServerError(f"{found}{self.other_models()}")
         raise found
 
-    def _exchange(
-        self, method: str, url: str, body: object, limit: int, given_up: Event
-    ) -> _Answer:
+    def _exchange(self, method: str, url: str, body: object, limit: int, given_up: Event) -> _Answer:
         """An answer, and of its content no more than it takes to see that it is too large."""
         with self._http.stream(method, url, json=body) as response:
             if response.headers.get("content-encoding", "identity").lower() not in _PACKED:
-                raise ServerError(
-                    f"{url} packs its answer in a way that was not asked for; expected gzip, once"
-                )
+                raise ServerError(f"{url} packs its answer in a way that was not asked for; expected gzip, once")
             if not response.is_success:
                 limit = _COMPLAINT
             content = bytearray()
@@ -830,9 +780,7 @@ def _connections(endpoint: Endpoint, key: Key | None, patience: Patience) -> htt
     try:
         httpx.URL(endpoint.embeddings)
     except httpx.InvalidURL as error:
-        raise UnsupportedError(
-            f"{endpoint.url} is no address that can be asked: {error}"
-        ) from error
+        raise UnsupportedError(f"{endpoint.url} is no address that can be asked: {error}") from error
     try:
         return httpx.Client(
             headers=headers,

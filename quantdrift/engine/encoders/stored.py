@@ -29,26 +29,10 @@ from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.models.checkpoint import Checkpoint
 from quantdrift.records import parse_json, read_json
 
-__all__ = [
-    "GgufHead",
-    "StoredLayers",
-    "StoredTensor",
-    "read_gguf_head",
-    "read_head",
-    "stored_gguf",
-    "stored_layers",
-    "stored_size",
-    "stored_tensors",
-    "unpacked",
-    "weight_files",
-]
-
 # --- How much a checkpoint stores for how many parameters of a model ------------------------------
 
 
-def stored_size(
-    sizes: Mapping[str, int], layer_of: Mapping[str, str], body: nn.Module
-) -> tuple[int, int]:
+def stored_size(sizes: Mapping[str, int], layer_of: Mapping[str, str], body: nn.Module) -> tuple[int, int]:
     """Count what is stored for a model, and the parameters that it is stored for.
 
     A parameter counts if it is stored under its name, below the name of a linear layer that has it,
@@ -147,8 +131,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         raise UnsupportedError(f"the weights in {folder} cannot be read: {error}") from error
     if not files and not old:
         raise UnsupportedError(
-            f"{folder} holds no weights: expected model.safetensors (or shards of it) or "
-            "pytorch_model.bin"
+            f"{folder} holds no weights: expected model.safetensors (or shards of it) or pytorch_model.bin"
         )
     return found
 
@@ -171,14 +154,10 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     try:
         shards = set(read_json(index, limit=_MAX_HEAD)["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnsupportedError(
-            f"{index} is damaged, expected a weight_map from names to files: {error}"
-        ) from error
+        raise UnsupportedError(f"{index} is damaged, expected a weight_map from names to files: {error}") from error
     for file in shards:
         if not isinstance(file, str) or Path(file).name != file:
-            raise UnsupportedError(
-                f"{index} names the file {shown(str(file))}; expected files beside it"
-            )
+            raise UnsupportedError(f"{index} names the file {shown(str(file))}; expected files beside it")
     return [folder / file for file in sorted(shards)]
 
 
@@ -195,9 +174,7 @@ def stored_layers(
         body: the model unquantized, on any device, also meta: names and shapes count.
         others: modules beside it (a projection after the pooling), stored as they are.
     """
-    layers = {
-        name: module for name, module in body.named_modules() if isinstance(module, nn.Linear)
-    }
+    layers = {name: module for name, module in body.named_modules() if isinstance(module, nn.Linear)}
     prefix = _prefix(tensors, layers, body)
     below: dict[str, dict[str, StoredTensor]] = {name: {} for name in layers}
     named = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
@@ -240,8 +217,7 @@ def _prefix(tensors: Mapping[str, Any], layers: Mapping[str, Any], body: nn.Modu
     return max(
         candidates,
         key=lambda prefix: sum(
-            name.startswith(prefix) and _layer_of(name.removeprefix(prefix), layers) is not None
-            for name in tensors
+            name.startswith(prefix) and _layer_of(name.removeprefix(prefix), layers) is not None for name in tensors
         ),
     )
 
@@ -289,9 +265,7 @@ def _head(file: Path) -> tuple[dict[str, StoredTensor], int, int]:
 
 
 def _damaged(file: Path, why: str) -> UnsupportedError:
-    return UnsupportedError(
-        f"{file} is damaged or cut short, expected a safetensors file: {why}. Copy it here again"
-    )
+    return UnsupportedError(f"{file} is damaged or cut short, expected a safetensors file: {why}. Copy it here again")
 
 
 def _described(tensor: torch.Tensor) -> StoredTensor:
@@ -497,9 +471,7 @@ def _weights_of(body: Path) -> Callable[[str, list[str]], set[str]]:
         unused = {"onnx", "openvino", ".git"}
         places = {name: Path(folder, name) for name in names}
         unused |= {
-            name
-            for name, place in places.items()
-            if not place.is_file() and (place.is_symlink() or not place.is_dir())
+            name for name, place in places.items() if not place.is_file() and (place.is_symlink() or not place.is_dir())
         }
         if Path(folder) == body:
             unused |= {name for name in names if name.endswith((".safetensors", ".bin"))}
@@ -582,9 +554,7 @@ def _weight(state: Mapping[str, Tensor]) -> Tensor:
     if _is_set(state, "view_as_float"):
         packed = packed.contiguous().view(code)
     if packed.dtype != code or packed.ndim != _MATRIX or not packed.numel():
-        raise ValueError(
-            f"expected {CODES} as a matrix of {code}, got {list(packed.shape)} of {packed.dtype}"
-        )
+        raise ValueError(f"expected {CODES} as a matrix of {code}, got {list(packed.shape)} of {packed.dtype}")
     shape = state["shape"].tolist() if state["shape"].numel() == _MATRIX else []
     width = packed.shape[1]
     n_rows, rest = divmod(prod(shape), width)
@@ -600,9 +570,7 @@ def _weight(state: Mapping[str, Tensor]) -> Tensor:
         zero, scale = state["zero"].to(dtype), state["scale"].to(dtype)
     for part in (zero, scale):
         if np.broadcast_shapes(codes.shape, part.shape) != codes.shape:
-            raise ValueError(
-                f"scale and zero of shape {list(part.shape)} for {n_rows} x {width} codes"
-            )
+            raise ValueError(f"scale and zero of shape {list(part.shape)} for {n_rows} x {width} codes")
     weight: Tensor = ((codes.to(dtype) - zero) * scale).reshape(shape)
     return weight
 

@@ -22,14 +22,9 @@ from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.models.classifier_config import model_json
 from quantdrift.models.named import ModelSource
 
-__all__ = ["loading", "one_line", "refuse_small_vocabulary", "vet"]
-
 _MODULE = re.compile(r"sentence_transformers(\.\w+)+\.[A-Z]\w*")
 _KERNEL = re.compile(r"_?(attn|experts)_implementation(_internal)?")
-_MOST = {
-    re.compile(r"\w*(layers?|blocks|depths?)"): 10_000,
-    re.compile(r"num_(labels|classes)"): 1_000_000,
-}
+_MOST = {re.compile(r"\w*(layers?|blocks|depths?)"): 10_000, re.compile(r"num_(labels|classes)"): 1_000_000}
 """Numbers of a config.json by which a library builds objects before it looks into a file."""
 _ROWS = 4
 """Rows of an embedding table for each token of the tokenizer; tables that are padded have 1.2."""
@@ -39,12 +34,7 @@ _MESSAGE = 400
 
 @contextmanager
 def loading(
-    source: ModelSource,
-    what: str = "model",
-    *,
-    revision: str | None = None,
-    unpacks: str = "",
-    trusted: bool = False,
+    source: ModelSource, what: str = "model", *, revision: str | None = None, unpacks: str = "", trusted: bool = False
 ) -> Iterator[None]:
     """Vet a model; inside, whatever goes wrong becomes one line that names it.
 
@@ -73,13 +63,7 @@ def loading(
         ) from error
 
 
-def vet(
-    source: ModelSource,
-    revision: str | None = None,
-    *,
-    unpacks: str = "",
-    trusted: bool = False,
-) -> None:
+def vet(source: ModelSource, revision: str | None = None, *, unpacks: str = "", trusted: bool = False) -> None:
     """Refuse a model that could run code, or whose files are damaged; nothing is loaded.
 
     Of a hub model its settings alone are looked at, as far as the hub can be reached.
@@ -112,8 +96,7 @@ def vet(
             )
         if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
             raise UnsupportedError(
-                f"modules.json of {source.name} leads out of its folder, to {shown(path)}; "
-                "expected folders in it"
+                f"modules.json of {source.name} leads out of its folder, to {shown(path)}; expected folders in it"
             )
         parts.append(path)
     parts = list(dict.fromkeys(parts))

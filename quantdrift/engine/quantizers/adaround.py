@@ -15,8 +15,6 @@ from quantdrift.engine.quantizers.rtn import absmax_scale
 from quantdrift.errors import QuantDriftError
 from quantdrift.spec import Scheme
 
-__all__ = ["AdaRound", "decide", "from_scheme"]
-
 # --- The steps of AdaRound: Adam by hand, on the weights of a layer that are not decided yet ------
 
 _LEARNING_RATE, _REGULARIZER, _WARM_UP, _BETAS = 0.03, 10.0, 0.2, (20.0, 2.0)  # the paper's
@@ -30,9 +28,7 @@ _BLOCK, _LEAST_ROWS = 2**16, 64  # weights that a thread takes at a time, but at
 _UP = 3  # where h is in the state
 
 
-def decide(
-    fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, steps: int
-) -> Tensor:
+def decide(fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, steps: int) -> Tensor:
     """How far up every weight ends, h, from where it is between two points of the grid.
 
     Rows do not see each other. On a CPU they are learned in blocks, each by one thread: threads

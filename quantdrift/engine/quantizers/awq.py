@@ -8,25 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quantdrift.engine.quantizers.base import (
-    LayerQuantizer,
-    Moments,
-    QuantizedWeight,
-    n_groups,
-    spread,
-)
-from quantdrift.engine.quantizers.libraries import (
-    AUTOAWQ,
-    GRIDS,
-    calibrated,
-    import_autoawq,
-    setting,
-)
+from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, n_groups, spread
+from quantdrift.engine.quantizers.libraries import AUTOAWQ, GRIDS, calibrated, import_autoawq, setting
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.errors import DataError
 from quantdrift.spec import Scheme
-
-__all__ = ["BACKENDS", "Awq", "SearchedLinear", "from_scheme"]
 
 BACKENDS = (AUTOAWQ.backend,)
 _LARGEST_SHOWN = 1024.0
@@ -111,11 +97,7 @@ class Awq:
         zero_point = zero - middle  # the library's codes start at 0
         codes += spread(zero_point, scaled.shape[1], self.group_size)
         return QuantizedWeight(
-            codes=codes.to(torch.int8),
-            scale=scale,
-            bits=self.bits,
-            group_size=self.group_size,
-            zero_point=zero_point,
+            codes=codes.to(torch.int8), scale=scale, bits=self.bits, group_size=self.group_size, zero_point=zero_point
         )
 
 
@@ -151,9 +133,7 @@ def _best_scaling(library: Any, weight: Tensor, moments: Moments, missing: int) 
     layer = SearchedLinear(shown.shape[1], len(shown), bias=False, device="meta")
     layer.weight = nn.Parameter(shown, requires_grad=False)
     unused = torch.ones_like(magnitude)  # the mean weights, which only duo_scaling looks at
-    scaling: Tensor = library._compute_best_scale(
-        inputs, unused, magnitude, layer, [layer], layer(inputs)
-    )
+    scaling: Tensor = library._compute_best_scale(inputs, unused, magnitude, layer, [layer], layer(inputs))
     return scaling.to(weight.device)
 
 

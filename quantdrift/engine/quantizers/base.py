@@ -10,8 +10,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["LayerQuantizer", "Moments", "QuantizedWeight", "group_absmax", "n_groups", "spread"]
-
 # --- How many weights share a scale: one output channel, or a group of its input weights ----------
 
 

@@ -26,18 +26,6 @@ from quantdrift.engine.quantizers.rtn import absmax_scale
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.spec import Scheme
 
-__all__ = [
-    "BACKENDS",
-    "DAMPING",
-    "AbsmaxGrid",
-    "Gptq",
-    "GptqProblem",
-    "NotPositiveDefiniteError",
-    "from_scheme",
-    "with_auto_gptq",
-    "with_gptqmodel",
-]
-
 # --- The grid of round to nearest in the place where a GPTQ library keeps its own quantizer -------
 
 
@@ -203,13 +191,8 @@ def with_auto_gptq(problem: GptqProblem) -> tuple[Tensor, Tensor]:
 DAMPING = 0.01
 """What is added to the diagonal of the second moment, relative to its mean."""
 _DAMPING_STEPS = (DAMPING, 10 * DAMPING, 100 * DAMPING)
-_LIBRARIES: Mapping[str, tuple[Library, Callable[[GptqProblem], tuple[Tensor, Tensor]]]] = (
-    MappingProxyType(
-        {
-            GPTQMODEL.backend: (GPTQMODEL, with_gptqmodel),
-            AUTO_GPTQ.backend: (AUTO_GPTQ, with_auto_gptq),
-        }
-    )
+_LIBRARIES: Mapping[str, tuple[Library, Callable[[GptqProblem], tuple[Tensor, Tensor]]]] = MappingProxyType(
+    {GPTQMODEL.backend: (GPTQMODEL, with_gptqmodel), AUTO_GPTQ.backend: (AUTO_GPTQ, with_auto_gptq)}
 )
 BACKENDS = tuple(_LIBRARIES)
 """Backends that work layer by layer, the preferred one first."""

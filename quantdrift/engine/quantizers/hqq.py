@@ -13,8 +13,6 @@ from quantdrift.engine.quantizers.libraries import Library, setting
 from quantdrift.errors import UnsupportedError
 from quantdrift.spec import Scheme
 
-__all__ = ["BACKENDS", "BITS", "HQQ", "Hqq", "from_scheme"]
-
 HQQ = Library(backend="hqq", module="hqq", distribution="hqq", extra="hqq")
 BACKENDS = (HQQ.backend,)
 BITS = (2, 3, 4, 5, 6, 8)
@@ -44,9 +42,7 @@ class Hqq:
     def __post_init__(self) -> None:
         if self.bits not in BITS:
             known = ", ".join(map(str, BITS))
-            raise UnsupportedError(
-                f"hqq quantizes to {known} bits, not to {self.bits}; use one of these or rtn"
-            )
+            raise UnsupportedError(f"hqq quantizes to {known} bits, not to {self.bits}; use one of these or rtn")
 
     def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
         """Quantize one weight matrix; the moments are not looked at.
@@ -62,24 +58,14 @@ class Hqq:
         whole = n_columns - n_columns % size  # the library would let a group span two rows
         parts = [(exact[:, :whole], size), (exact[:, whole:], n_columns - whole)]
         fits = [_fit(part, self.bits, width) for part, width in parts if part.shape[1]]
-        codes, scale, zero_point = (
-            torch.cat(columns, dim=1) for columns in zip(*fits, strict=True)
-        )
+        codes, scale, zero_point = (torch.cat(columns, dim=1) for columns in zip(*fits, strict=True))
         return QuantizedWeight(
-            codes=codes,
-            scale=scale,
-            bits=self.bits,
-            group_size=self.group_size,
-            zero_point=zero_point,
+            codes=codes, scale=scale, bits=self.bits, group_size=self.group_size, zero_point=zero_point
         )
 
     def describe(self) -> dict[str, str]:
         """Library, version and grid."""
-        return {
-            "backend": HQQ.backend,
-            "version": HQQ.version(),
-            "grid": "min-max with a fitted zero point",
-        }
+        return {"backend": HQQ.backend, "version": HQQ.version(), "grid": "min-max with a fitted zero point"}
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:

@@ -23,21 +23,6 @@ from quantdrift.engine.quantizers.base import Moments
 from quantdrift.errors import DataError, MissingExtraError, UnsupportedError, nearest
 from quantdrift.spec import Scheme
 
-__all__ = [
-    "AUTOAWQ",
-    "AUTO_GPTQ",
-    "ENVIRONMENT",
-    "GPTQMODEL",
-    "GRIDS",
-    "Library",
-    "calibrated",
-    "import_auto_gptq",
-    "import_autoawq",
-    "import_gptqmodel",
-    "setting",
-    "silenced",
-]
-
 # --- libraries ------------------------------------------------------------------------------------
 
 GRIDS = ("paper", "library")
@@ -116,9 +101,7 @@ def calibrated(moments: Moments | None, *, method: str) -> Moments:
 # --- quiet imports --------------------------------------------------------------------------------
 
 GPTQMODEL = Library(backend="gptqmodel", module="gptqmodel", distribution="gptqmodel", extra="gptq")
-AUTO_GPTQ = Library(
-    backend="auto-gptq", module="auto_gptq", distribution="auto-gptq", extra="auto-gptq"
-)
+AUTO_GPTQ = Library(backend="auto-gptq", module="auto_gptq", distribution="auto-gptq", extra="auto-gptq")
 AUTOAWQ = Library(backend="autoawq", module="awq", distribution="autoawq", extra="awq")
 ENVIRONMENT = (
     "HF_HOME",

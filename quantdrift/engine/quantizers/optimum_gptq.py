@@ -13,18 +13,9 @@ from torch import Tensor, nn
 
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
-from quantdrift.engine.quantizers.libraries import (
-    GPTQMODEL,
-    GRIDS,
-    Library,
-    import_gptqmodel,
-    setting,
-    silenced,
-)
+from quantdrift.engine.quantizers.libraries import GPTQMODEL, GRIDS, Library, import_gptqmodel, setting, silenced
 from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.spec import Scheme
-
-__all__ = ["BITS", "OPTIMUM", "OptimumGptq", "from_scheme"]
 
 OPTIMUM = Library(backend="optimum", module="optimum", distribution="optimum", extra="optimum")
 BITS = (2, 3, 4, 8)
@@ -124,22 +115,18 @@ def from_scheme(scheme: Scheme) -> OptimumGptq:
             f"{scheme} asks for the paper's grid, and optimum has a grid of its own; add "
             "+grid=library, or use +backend=gptqmodel"
             if grid is None
-            else f"optimum has a grid of its own, got +grid={grid}; use +grid=library, or "
-            "+backend=gptqmodel"
+            else f"optimum has a grid of its own, got +grid={grid}; use +grid=library, or +backend=gptqmodel"
         )
     if scheme.weight_bits not in BITS:
         widths = ", ".join(map(str, BITS))
         raise UnsupportedError(
-            f"optimum quantizes to {widths} bits, not to {scheme.weight_bits}; use one of these or "
-            "+backend=gptqmodel"
+            f"optimum quantizes to {widths} bits, not to {scheme.weight_bits}; use one of these or +backend=gptqmodel"
         )
     for library in (OPTIMUM, GPTQMODEL):
         if not library.is_installed():
             raise MissingExtraError(library.distribution, OPTIMUM.extra, needed_for=str(scheme))
     return OptimumGptq(
-        bits=int(scheme.weight_bits),
-        group_size=scheme.group_size,
-        act_order=scheme.quantizer == "gptq_ao",
+        bits=int(scheme.weight_bits), group_size=scheme.group_size, act_order=scheme.quantizer == "gptq_ao"
     )
 
 

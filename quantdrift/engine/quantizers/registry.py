@@ -12,18 +12,9 @@ from quantdrift.engine.refusals import refuse_settings, settings_taken
 from quantdrift.errors import UnsupportedError
 from quantdrift.spec import FULL_BITS, POSSIBLE_BITS, Scheme
 
-__all__ = ["Method", "MethodsByLayer", "layer_quantizer", "method_at", "methods_of"]
-
 # --- registry -------------------------------------------------------------------------------------
 
-_MODULES = {
-    "rtn": "rtn",
-    "adaround": "adaround",
-    "awq": "awq",
-    "gptq": "gptq",
-    "gptq_ao": "gptq",
-    "hqq": "hqq",
-}
+_MODULES = {"rtn": "rtn", "adaround": "adaround", "awq": "awq", "gptq": "gptq", "gptq_ao": "gptq", "hqq": "hqq"}
 """Quantizer to the module of this package whose `from_scheme(scheme)` makes it."""
 
 
@@ -151,9 +142,7 @@ class MethodsByLayer:
         one = self._scheme.criterion is None
         if one or not POSSIBLE_BITS.issuperset(widths) or len(widths) != n_layers:
             several = "layers of one width" if one else f"{n_layers} layers of 2 to 8 bits, or 16"
-            raise UnsupportedError(
-                f"{self._scheme} has {several}; got {len(widths)} widths, {sorted(set(widths))}"
-            )
+            raise UnsupportedError(f"{self._scheme} has {several}; got {len(widths)} widths, {sorted(set(widths))}")
         for bits in {*widths} - {*self._methods}:
             self._methods[bits] = method_at(self._scheme, bits)
         self._widths = list(widths)

@@ -7,16 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quantdrift.engine.quantizers.base import (
-    LayerQuantizer,
-    Moments,
-    QuantizedWeight,
-    group_absmax,
-    spread,
-)
+from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, group_absmax, spread
 from quantdrift.spec import Scheme
-
-__all__ = ["RoundToNearest", "absmax_scale", "from_scheme", "quantize_rtn"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +75,4 @@ def quantize_rtn(weight: Tensor, *, bits: int, group_size: int | None) -> Quanti
     codes = torch.round(exact / spread(scale, exact.shape[1], group_size))
     # absmax / levels can round down, which puts the largest weight a hair beyond the last level
     codes = codes.clamp_(-levels, levels)
-    return QuantizedWeight(
-        codes=codes.to(torch.int8), scale=scale, bits=bits, group_size=group_size
-    )
+    return QuantizedWeight(codes=codes.to(torch.int8), scale=scale, bits=bits, group_size=group_size)

@@ -24,15 +24,6 @@ from quantdrift.errors import UnsupportedError
 from quantdrift.models.named import ModelSource
 from quantdrift.spec import Spec
 
-__all__ = [
-    "Candidate",
-    "CandidateLayer",
-    "check_written",
-    "in_place",
-    "save_model_files",
-    "save_safetensors",
-]
-
 # --- What is saved: a model, and the codes that its layers' weights become ------------------------
 
 
@@ -171,9 +162,7 @@ def _not_in_files(layers: list[LinearLayer], files: list[Path]) -> list[LinearLa
     return [layer for layer in layers if not there[id(layer.parameter)]]
 
 
-def _tensors(
-    files: list[Path], wanted: set[tuple[torch.dtype, tuple[int, ...]]]
-) -> Iterator[Tensor]:
+def _tensors(files: list[Path], wanted: set[tuple[torch.dtype, tuple[int, ...]]]) -> Iterator[Tensor]:
     """The tensors of some types and shapes, one at a time."""
     from safetensors import safe_open  # noqa: PLC0415 -- comes with transformers
 
@@ -220,10 +209,7 @@ def save_safetensors(candidate: Candidate, folder: Path) -> dict[str, Any]:
         fingerprint = weights_fingerprint([candidate.module])
         check_written(candidate, folder, fingerprint)
     dtypes = sorted({str(p.dtype) for p in candidate.module.parameters()})
-    return {
-        "dtype": ", ".join(dtype.removeprefix("torch.") for dtype in dtypes),
-        "candidate_fingerprint": fingerprint,
-    }
+    return {"dtype": ", ".join(dtype.removeprefix("torch.") for dtype in dtypes), "candidate_fingerprint": fingerprint}
 
 
 def save_model_files(model: Any, folder: Path) -> None:
@@ -236,11 +222,7 @@ def save_model_files(model: Any, folder: Path) -> None:
 
     save = model.save_pretrained
     # the card that sentence-transformers makes speaks of the model that was quantized
-    options = (
-        {"create_model_card": False}
-        if "create_model_card" in inspect.signature(save).parameters
-        else {}
-    )
+    options = {"create_model_card": False} if "create_model_card" in inspect.signature(save).parameters else {}
     try:
         with torch.no_grad():
             save(str(folder), **options)

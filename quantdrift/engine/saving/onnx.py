@@ -25,23 +25,6 @@ from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.models.saved import ONNX_MODEL
 from quantdrift.progress import Progress
 
-__all__ = [
-    "AGREEMENT",
-    "BLOCK_SIZES",
-    "CONTAINERS",
-    "OUTPUT",
-    "PackedWeight",
-    "block_size_for",
-    "container_for",
-    "export_graph",
-    "model_inputs",
-    "need_exporter",
-    "pack",
-    "save_graph",
-    "save_onnx",
-    "transformer_of",
-]
-
 # --- onnx export ----------------------------------------------------------------------------------
 
 OUTPUT = "last_hidden_state"
@@ -325,9 +308,7 @@ def pack(quantized: QuantizedWeight) -> PackedWeight:
         in_features=in_features,
         group_size=group_size,
         permutation=permutation,
-        input_scaling=None
-        if quantized.input_scaling is None
-        else _numpy(quantized.input_scaling).astype(np.float32),
+        input_scaling=None if quantized.input_scaling is None else _numpy(quantized.input_scaling).astype(np.float32),
         correction=correction,
     )
 
@@ -397,14 +378,9 @@ def save_onnx(candidate: Candidate, folder: Path, progress: Progress) -> dict[st
     return {"dtype": "float32", **checked, "stored": stored}
 
 
-def _put_codes(
-    candidate: Candidate, transformer: nn.Module, model: Any, progress: Progress
-) -> dict[str, str]:
+def _put_codes(candidate: Candidate, transformer: nn.Module, model: Any, progress: Progress) -> dict[str, str]:
     """Replace the products of all layers; how each is stored, by name."""
-    from quantdrift.engine.saving.onnx_graph import (  # noqa: PLC0415 -- needs onnx_ir
-        GraphLayer,
-        replace_products,
-    )
+    from quantdrift.engine.saving.onnx_graph import GraphLayer, replace_products  # noqa: PLC0415 -- needs onnx_ir
 
     linears = {layer.name: layer for layer in find_linears([candidate.module])}
     names: dict[int, list[str]] = {}
@@ -429,14 +405,7 @@ def _put_codes(
                 packed = pack(layer.quantized)
                 failed |= replace_products(
                     model.graph,
-                    [
-                        GraphLayer(
-                            name=layer.name,
-                            parameters=parameters,
-                            transposed=linear.transposed,
-                            packed=packed,
-                        )
-                    ],
+                    [GraphLayer(name=layer.name, parameters=parameters, transposed=linear.transposed, packed=packed)],
                 )
                 stored[layer.name] = _described(packed)
             tell(1)

@@ -11,9 +11,6 @@ import onnx_ir as ir
 
 from quantdrift.engine.saving.onnx import PackedWeight
 
-__all__ = ["GraphLayer", "replace_products"]
-
-
 _DOMAIN = "com.microsoft"
 _FLOAT32_ARITHMETIC = 1
 """accuracy_level: what is added up; 4 would quantize the input to 8 bits as well."""
@@ -130,15 +127,11 @@ def _initializer(graph: ir.Graph, name: str, array: Any) -> ir.Value:
     return value
 
 
-def _replace(
-    graph: ir.Graph, node: ir.Node, layer: GraphLayer, weights: Mapping[str, ir.Value]
-) -> None:
+def _replace(graph: ir.Graph, node: ir.Node, layer: GraphLayer, weights: Mapping[str, ir.Value]) -> None:
     packed = layer.packed
     added: list[ir.Node] = []
 
-    def add(
-        op_type: str, inputs: list[ir.Value | None], domain: str = "", **given: int
-    ) -> ir.Value:
+    def add(op_type: str, inputs: list[ir.Value | None], domain: str = "", **given: int) -> ir.Value:
         attributes = [ir.AttrInt64(name, value) for name, value in given.items()]
         added.append(ir.Node(domain, op_type, inputs, attributes))
         return added[-1].outputs[0]

@@ -22,8 +22,6 @@ from quantdrift.models.saved import ModelFormat, check_savable, digests_of, writ
 from quantdrift.progress import Progress
 from quantdrift.spec import Spec, chooses
 
-__all__ = ["make_candidate", "save_candidate"]
-
 # --- Save a candidate as a folder, in either format -----------------------------------------------
 
 _PACKAGES = ("quantdrift", "torch", "transformers", "sentence-transformers")
@@ -64,9 +62,7 @@ def save_candidate(
     return write_folder(path, fill)
 
 
-def _record(
-    candidate: Candidate, model_format: ModelFormat, made: Mapping[str, Any]
-) -> dict[str, Any]:
+def _record(candidate: Candidate, model_format: ModelFormat, made: Mapping[str, Any]) -> dict[str, Any]:
     source = candidate.source
     packages = (*_PACKAGES, *(_ONNX_PACKAGES if model_format == "onnx" else ()))
     stored = made.get("stored", {})
@@ -168,10 +164,7 @@ def make_candidate(
             if made.quantized is not None:  # None for what an allocation leaves alone
                 layers.append(
                     CandidateLayer(
-                        name=made.name,
-                        quantized=made.quantized,
-                        error=made.output_error,
-                        fallback=made.fallback,
+                        name=made.name, quantized=made.quantized, error=made.output_error, fallback=made.fallback
                     )
                 )
     return Candidate(

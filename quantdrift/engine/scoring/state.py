@@ -13,8 +13,6 @@ from torch import Tensor
 from quantdrift.engine.scoring.topk import EMPTY, PairedTopK, merge_top, pack, unpack
 from quantdrift.errors import ScoreError
 
-__all__ = ["FIELDS", "Block", "ScoreState", "at_positions", "merge", "with_rows"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreState:
@@ -87,12 +85,8 @@ def merge(left: ScoreState, right: ScoreState) -> ScoreState:
             "states merge when both hold the same queries and the same k; got shapes "
             f"{tuple(left.reference_keys.shape)} and {tuple(right.reference_keys.shape)}"
         )
-    reference = merge_top(
-        left.reference_keys, left.reference_paired, right.reference_keys, right.reference_paired
-    )
-    candidate = merge_top(
-        left.candidate_keys, left.candidate_paired, right.candidate_keys, right.candidate_paired
-    )
+    reference = merge_top(left.reference_keys, left.reference_paired, right.reference_keys, right.reference_paired)
+    candidate = merge_top(left.candidate_keys, left.candidate_paired, right.candidate_keys, right.candidate_paired)
     return ScoreState(
         reference_keys=reference[0],
         reference_paired=reference[1],
@@ -116,20 +110,14 @@ def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
     """
     index = torch.from_numpy(np.asarray(positions, dtype=np.int64)).to(state.reference_keys.device)
     if int(index[0]) < 0 or bool((index.diff() <= 0).any()):
-        raise ScoreError(
-            "positions must be one increasing integer per item, from 0 up, so that ties keep order"
-        )
+        raise ScoreError("positions must be one increasing integer per item, from 0 up, so that ties keep order")
 
     def moved(keys: Tensor) -> Tensor:
         scores, local = unpack(keys)
         there = pack(scores, index[local.clamp(0, len(index) - 1)])
         return torch.where(keys == EMPTY, keys, there)
 
-    return replace(
-        state,
-        reference_keys=moved(state.reference_keys),
-        candidate_keys=moved(state.candidate_keys),
-    )
+    return replace(state, reference_keys=moved(state.reference_keys), candidate_keys=moved(state.candidate_keys))
 
 
 def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
@@ -149,21 +137,13 @@ def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
 class Block:
     """The running state of one block of queries."""
 
-    def __init__(
-        self,
-        n_queries: int,
-        k: int,
-        device: torch.device,
-        bars: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
+    def __init__(self, n_queries: int, k: int, device: torch.device, bars: tuple[Tensor, Tensor] | None = None) -> None:
         self.top = PairedTopK(n_queries, k, device, bars)
         self.delta_min = torch.full((n_queries,), float("inf"), device=device)
         self.delta_max = torch.full((n_queries,), float("-inf"), device=device)
         self.n_items = torch.zeros(n_queries, dtype=torch.int64, device=device)
 
-    def add(
-        self, reference: Tensor, candidate: Tensor, delta: Tensor, offset: int, skip: Tensor | None
-    ) -> None:
+    def add(self, reference: Tensor, candidate: Tensor, delta: Tensor, offset: int, skip: Tensor | None) -> None:
         """Take one tile of scores in; `skip` holds (row, column) pairs that do not count."""
         n = reference.shape[1]
         self.n_items += n

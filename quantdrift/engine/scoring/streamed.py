@@ -17,18 +17,6 @@ from quantdrift.engine.scoring.state import FIELDS, Block, ScoreState, at_positi
 from quantdrift.engine.scoring.topk import EMPTY, unpack
 from quantdrift.errors import ScoreError, UnknownNameError
 
-__all__ = [
-    "QUERY_BLOCK",
-    "TILE",
-    "Similarity",
-    "check_embeddings",
-    "prepare",
-    "score_embeddings",
-    "score_matrix",
-    "score_ragged",
-    "scores_from_products",
-]
-
 # --- From embeddings to scores, a tile at a time --------------------------------------------------
 
 _LEAST_NORM = 1e-18
@@ -81,9 +69,7 @@ def _normalized(vectors: Tensor) -> Tensor:
     return unit
 
 
-def scores_from_products(
-    queries: Tensor, documents: Tensor, similarity: Similarity, *, out: Tensor
-) -> None:
+def scores_from_products(queries: Tensor, documents: Tensor, similarity: Similarity, *, out: Tensor) -> None:
     """Write the scores of every query against every document of a tile into `out`.
 
     Args:
@@ -175,14 +161,9 @@ def score_embeddings(
         ScoreError: shapes do not fit, or a score is not finite.
         UnknownNameError: there is no such similarity.
     """
-    n_docs = _check_shapes(
-        reference_queries, candidate_queries, reference_documents, candidate_documents, k
-    )
+    n_docs = _check_shapes(reference_queries, candidate_queries, reference_documents, candidate_documents, k)
     device, similarity = torch.device(device), Similarity.of(similarity)
-    queries = (
-        prepare(reference_queries, similarity, device),
-        prepare(candidate_queries, similarity, device),
-    )
+    queries = (prepare(reference_queries, similarity, device), prepare(candidate_queries, similarity, device))
     documents = (reference_documents, candidate_documents)
     skips = _skips(excluded, len(queries[0]), device)
     plan = _Pass(queries, documents, similarity, k, skips, offset, device)
@@ -222,9 +203,7 @@ class _Pass:
     def rows(self, mask: Tensor) -> _Pass:
         """The same pass for some of the queries."""
         queries = (self.queries[0][mask], self.queries[1][mask])
-        return replace(
-            self, queries=queries, skips=None if self.skips is None else self.skips[mask]
-        )
+        return replace(self, queries=queries, skips=None if self.skips is None else self.skips[mask])
 
     @property
     def tile(self) -> int:
@@ -252,23 +231,17 @@ class _Pass:
         at = np.linspace(0, n_docs - 1, _PRIME_SAMPLE).astype(np.int64)
         expected = self.k * _PRIME_SAMPLE / n_docs
         rank = min(_PRIME_SAMPLE, int(expected + 5 * expected**0.5 + 2))
-        tiles = [
-            prepare(documents[at], self.similarity, self.device) for documents in self.documents
-        ]
+        tiles = [prepare(documents[at], self.similarity, self.device) for documents in self.documents]
         bars = torch.empty((2, len(self.queries[0])), device=self.device)
         for arm in (0, 1):
             for start in range(0, len(bars[arm]), QUERY_BLOCK):
                 rows = slice(start, start + QUERY_BLOCK)
                 scores = torch.empty((len(bars[arm, rows]), _PRIME_SAMPLE), device=self.device)
-                scores_from_products(
-                    self.queries[arm][rows], tiles[arm], self.similarity, out=scores
-                )
+                scores_from_products(self.queries[arm][rows], tiles[arm], self.similarity, out=scores)
                 bars[arm, rows] = scores.topk(rank, dim=1, sorted=False).values.amin(1)
         return bars[0], bars[1]
 
-    def run(
-        self, bars: tuple[Tensor, Tensor] | None, progress: Callable[[int], None] | None
-    ) -> ScoreState:
+    def run(self, bars: tuple[Tensor, Tensor] | None, progress: Callable[[int], None] | None) -> ScoreState:
         """Stream all documents past all queries."""
         n_queries = len(self.queries[0])
         slices = [slice(at, at + QUERY_BLOCK) for at in range(0, n_queries, QUERY_BLOCK)]
@@ -296,9 +269,7 @@ class _Pass:
             if progress is not None:
                 progress(width)
         states = [block.finish() for block in blocks]
-        return ScoreState(
-            **{name: torch.cat([getattr(state, name) for state in states]) for name in FIELDS}
-        )
+        return ScoreState(**{name: torch.cat([getattr(state, name) for state in states]) for name in FIELDS})
 
 
 def _inside(columns: Tensor, width: int) -> Tensor:
@@ -330,9 +301,7 @@ def _skips(excluded: NDArray[Any] | None, n_queries: int, device: torch.device) 
         return None
     positions = np.asarray(excluded, dtype=np.int64)
     if positions.shape != (n_queries,):
-        raise ScoreError(
-            f"expected one excluded position per query, shape ({n_queries},); got {positions.shape}"
-        )
+        raise ScoreError(f"expected one excluded position per query, shape ({n_queries},); got {positions.shape}")
     return torch.from_numpy(positions).to(device) if (positions >= 0).any() else None
 
 
@@ -401,9 +370,7 @@ def score_matrix(
     if positions is None:
         return state
     if len(positions) != n_items:
-        raise ScoreError(
-            f"positions must be one increasing integer per item ({n_items}); got {len(positions)}"
-        )
+        raise ScoreError(f"positions must be one increasing integer per item ({n_items}); got {len(positions)}")
     return at_positions(state, positions)
 
 
@@ -426,6 +393,4 @@ def score_ragged(
         score_matrix(reference[None, :], candidate[None, :], k=k, positions=positions)
         for positions, reference, candidate in rows
     ]
-    return ScoreState(
-        **{name: torch.cat([getattr(state, name) for state in states]) for name in FIELDS}
-    )
+    return ScoreState(**{name: torch.cat([getattr(state, name) for state in states]) for name in FIELDS})

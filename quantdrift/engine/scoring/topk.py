@@ -10,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["EMPTY", "PairedTopK", "merge_top", "pack", "unpack"]
-
 EMPTY = torch.iinfo(torch.int64).min
 """Key of an unfilled place: below every real key."""
 
@@ -42,9 +40,7 @@ def unpack(keys: Tensor) -> tuple[Tensor, Tensor]:
     return bits.view(torch.float32), _LOW - (keys & _LOW)
 
 
-def merge_top(
-    keys_a: Tensor, paired_a: Tensor, keys_b: Tensor, paired_b: Tensor
-) -> tuple[Tensor, Tensor]:
+def merge_top(keys_a: Tensor, paired_a: Tensor, keys_b: Tensor, paired_b: Tensor) -> tuple[Tensor, Tensor]:
     """The best k of two top-k lists, best first, with the scores that travel along.
 
     Args:
@@ -73,13 +69,7 @@ class PairedTopK:
     the other arm stands there), or is `EMPTY`. Whoever sets bars looks for that afterwards.
     """
 
-    def __init__(
-        self,
-        n_queries: int,
-        k: int,
-        device: torch.device,
-        bars: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
+    def __init__(self, n_queries: int, k: int, device: torch.device, bars: tuple[Tensor, Tensor] | None = None) -> None:
         self.k = k
         self.reference = _TopK(n_queries, k, device)
         self.candidate = _TopK(n_queries, k, device)

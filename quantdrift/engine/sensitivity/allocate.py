@@ -22,12 +22,7 @@ from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.sensitivity.criteria import Kept, Setting, criterion
-from quantdrift.engine.sensitivity.problem import (
-    GapProblem,
-    contenders_for,
-    draw_queries,
-    retrieval_problem,
-)
+from quantdrift.engine.sensitivity.problem import GapProblem, contenders_for, draw_queries, retrieval_problem
 from quantdrift.engine.store import digest_of, key_of
 from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.progress import Progress
@@ -44,19 +39,6 @@ from quantdrift.errors import DataError
 
 if TYPE_CHECKING:  # whoever measures calls this
     from quantdrift.engine.classes import LabelledJob
-
-__all__ = [
-    "CalibrationInputs",
-    "HeldArrays",
-    "KeptArrays",
-    "MeasuredModel",
-    "SearchAllocation",
-    "allocate",
-    "allocate_for_classes",
-    "allocate_for_search",
-    "left_out",
-    "setting_of",
-]
 
 # --- What was measured of a model's layers: shared by every quantizer, resumed after a kill -------
 
@@ -145,11 +127,7 @@ class MeasuredModel:
     def of(cls, pair: QuantizedPair) -> MeasuredModel:
         """That of a pair, which is in the reference arm."""
         return cls(
-            name=pair.name,
-            modules=pair.modules,
-            layers=pair.layers,
-            fingerprint=pair.fingerprint,
-            runtime=pair.runtime,
+            name=pair.name, modules=pair.modules, layers=pair.layers, fingerprint=pair.fingerprint, runtime=pair.runtime
         )
 
 
@@ -291,12 +269,7 @@ def _record(
 
 
 def setting_of(
-    model: MeasuredModel,
-    scheme: Scheme,
-    inputs: CalibrationInputs | None,
-    *,
-    root: Path | None,
-    progress: Progress,
+    model: MeasuredModel, scheme: Scheme, inputs: CalibrationInputs | None, *, root: Path | None, progress: Progress
 ) -> Setting:
     """Model and calibration inputs as criteria take them.
 
@@ -319,9 +292,7 @@ def setting_of(
     )
 
 
-def _kept(
-    model: MeasuredModel, scheme: Scheme, inputs: CalibrationInputs | None, root: Path | None
-) -> Kept:
+def _kept(model: MeasuredModel, scheme: Scheme, inputs: CalibrationInputs | None, root: Path | None) -> Kept:
     """Where measurements are kept: the quantizer has no part in the key, so that all share them."""
     if root is None or inputs is None or inputs.key is None:
         return HeldArrays()
@@ -420,9 +391,7 @@ def allocate_for_search(
 # --- The widths of a classifier's layers, measured on training inputs; labels play no part --------
 
 
-def allocate_for_classes(
-    job: LabelledJob, logits: Callable[[Tensor], Tensor], reading: str
-) -> Allocation:
+def allocate_for_classes(job: LabelledJob, logits: Callable[[Tensor], Tensor], reading: str) -> Allocation:
     """Measure the layers on the gaps of training inputs and choose their widths.
 
     Args:
@@ -453,11 +422,7 @@ def allocate_for_classes(
         n_contenders = contenders_for(n)
         inputs = CalibrationInputs(
             problem=classification_problem(
-                part,
-                part.encode(np.arange(n), size),
-                logits=logits,
-                batch_size=size,
-                n_contenders=n_contenders,
+                part, part.encode(np.arange(n), size), logits=logits, batch_size=size, n_contenders=n_contenders
             ),
             # ids differ within a part only: an evaluated input may have the same
             ids=[f"train part: {name}" for name in part.ids],

@@ -30,23 +30,11 @@ from quantdrift.progress import Progress
 from quantdrift.spec import FULL_BITS
 from quantdrift.statistics import Estimate, paired_rate_difference, rate_estimate
 
-__all__ = [
-    "Contest",
-    "Rival",
-    "held_out_queries",
-    "hold_contest",
-    "rivals_of",
-    "rounded",
-    "uniform_width",
-]
-
 # --- A model whose layers are rounded to nearest, each to a width of its own ----------------------
 
 
 @contextmanager
-def rounded(
-    layers: Sequence[LinearLayer], widths: Sequence[int], group_size: int | None
-) -> Iterator[None]:
+def rounded(layers: Sequence[LinearLayer], widths: Sequence[int], group_size: int | None) -> Iterator[None]:
     """Inside, the layers hold rounded weights; afterwards the reference's, bit for bit.
 
     Args:
@@ -104,9 +92,7 @@ class Contest:
         return sorted(better, key=lambda rival: rival.flips.value or 0.0)
 
 
-def held_out_queries(
-    n_queries: int, calibration: NDArray[np.int64], *, seed: int
-) -> NDArray[np.int64]:
+def held_out_queries(n_queries: int, calibration: NDArray[np.int64], *, seed: int) -> NDArray[np.int64]:
     """Positions of up to 128 queries that are not among the calibration queries, ascending.
 
     Args:
@@ -160,10 +146,7 @@ def hold_contest(
     )
     flips: dict[str, NDArray[np.bool_]] = {}
     for name, chosen in widths.items():
-        with (
-            progress.stage(f"held-out queries: {name}", answers.n_rows) as tell,
-            rounded(layers, chosen, group_size),
-        ):
+        with progress.stage(f"held-out queries: {name}", answers.n_rows) as tell, rounded(layers, chosen, group_size):
             flips[name] = answers.now(tell) != answers.reference
     n_weights = np.array([layer.weight.numel() for layer in layers])
     ours = next(iter(flips.values()))
@@ -199,15 +182,12 @@ def rivals_of(allocation: Allocation, setting: Setting) -> dict[str, list[int]]:
         setting: it was measured in.
     """
     free = np.array([layer.loss is not None for layer in allocation.layers])
-    rivals = {
-        f"{allocation.criterion}, {allocation.method}": [layer.width for layer in allocation.layers]
-    }
+    rivals = {f"{allocation.criterion}, {allocation.method}": [layer.width for layer in allocation.layers]}
     for name, method, losses in _losses(allocation, setting):
         rivals[name] = _solved(allocation, losses, method)
     uniform = uniform_width(allocation.budget)
     rivals[f"W{uniform} throughout"] = [
-        uniform if is_free else layer.width
-        for is_free, layer in zip(free, allocation.layers, strict=True)
+        uniform if is_free else layer.width for is_free, layer in zip(free, allocation.layers, strict=True)
     ]
     return rivals
 
@@ -234,9 +214,7 @@ def _losses(allocation: Allocation, setting: Setting) -> list[tuple[str, str, ND
 def _solved(allocation: Allocation, losses: NDArray[np.float64], method: str) -> list[int]:
     layers = allocation.layers
     free = np.array([layer.loss is not None for layer in layers])
-    units = np.array(
-        [len(layers) + n if layer.unit is None else layer.unit for n, layer in enumerate(layers)]
-    )
+    units = np.array([len(layers) + n if layer.unit is None else layer.unit for n, layer in enumerate(layers)])
     solution = solve(
         losses[free],
         np.array([layer.n_weights for layer in layers])[free],
@@ -246,7 +224,4 @@ def _solved(allocation: Allocation, losses: NDArray[np.float64], method: str) ->
         method=method,
     )
     chosen = iter(solution.widths.tolist())
-    return [
-        next(chosen) if is_free else layer.width
-        for is_free, layer in zip(free, layers, strict=True)
-    ]
+    return [next(chosen) if is_free else layer.width for is_free, layer in zip(free, layers, strict=True)]

@@ -21,35 +21,6 @@ from quantdrift.engine.store import key_of
 from quantdrift.errors import DataError, UnknownNameError, UnsupportedError
 from quantdrift.progress import Progress
 
-__all__ = [
-    "ACTIVATION_NORM_CRITERION",
-    "ACTIVATION_SALIENCE_CRITERION",
-    "AT_RANDOM_CRITERION",
-    "CRITERION",
-    "DEPTH_CRITERION",
-    "RECONSTRUCTION_CRITERION",
-    "SQNR_CRITERION",
-    "ActivationError",
-    "ActivationNorm",
-    "ActivationSalience",
-    "AtRandom",
-    "Criterion",
-    "Depth",
-    "InputMoments",
-    "Kept",
-    "PartTap",
-    "Reconstruction",
-    "RelativeError",
-    "Setting",
-    "column_power",
-    "criterion",
-    "distances_from_the_middle",
-    "fading_losses",
-    "input_moments",
-    "rounding_error",
-    "rounding_losses",
-]
-
 # --- What a criterion may look at, and what it gives: a loss for every layer at every width -------
 
 
@@ -189,9 +160,7 @@ _BLOCK = 1 << 22
 """Elements that are summed in float32; the sums of blocks add up in float64."""
 
 
-def rounding_losses(
-    setting: Setting, score: Callable[[int, NDArray[np.float64]], float]
-) -> NDArray[np.float64]:
+def rounding_losses(setting: Setting, score: Callable[[int, NDArray[np.float64]], float]) -> NDArray[np.float64]:
     """The losses of a criterion that looks at Delta = W - Q(W), the change that rounding makes.
 
     loss[l, b] = min over b' <= b of score(l, ||Delta_l(b')[:, i]||^2), and 0 at the widest b.
@@ -355,10 +324,7 @@ def input_moments(setting: Setting) -> list[InputMoments]:
 
 
 def _measured(
-    modules: Sequence[nn.Module],
-    layers: Sequence[LinearLayer],
-    problem: GapProblem,
-    progress: Progress,
+    modules: Sequence[nn.Module], layers: Sequence[LinearLayer], problem: GapProblem, progress: Progress
 ) -> NDArray[np.float64]:
     """Of one layer after another: number of tokens, sums of x^2, sums of |x|."""
     sums = [np.zeros(1 + 2 * layer.weight.shape[1]) for layer in layers]
@@ -399,9 +365,7 @@ def _means(sums: NDArray[np.float64]) -> InputMoments:
     n_tokens = int(sums[0])
     square, absolute = np.split(sums[1:] / max(1, n_tokens), 2)
     return InputMoments(
-        mean_square=torch.from_numpy(square).float(),
-        mean_abs=torch.from_numpy(absolute).float(),
-        n_tokens=n_tokens,
+        mean_square=torch.from_numpy(square).float(), mean_abs=torch.from_numpy(absolute).float(), n_tokens=n_tokens
     )
 
 
@@ -550,9 +514,7 @@ def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> li
         return _distances(range(len(names)))
     found = [1.0] * len(names)
     for stack in {place[0] for place in places if place}:
-        inside = [
-            (layer, place[1]) for layer, place in enumerate(places) if place and place[0] == stack
-        ]
+        inside = [(layer, place[1]) for layer, place in enumerate(places) if place and place[0] == stack]
         distances = _distances([block for _, block in inside])
         for (layer, _), distance in zip(inside, distances, strict=True):
             found[layer] = distance
@@ -566,14 +528,8 @@ def _block_numbers(paths: Sequence[_Path], n_leading: int) -> list[tuple[_Path, 
         for at in _numbers(path, n_leading):
             lists[path[:at]][path[at]].add(path[at + 1 :])
     stacks = {path for path, blocks in lists.items() if _repeats(blocks)}
-    outermost = [
-        next((at for at in _numbers(path, n_leading) if path[:at] in stacks), None)
-        for path in paths
-    ]
-    return [
-        None if at is None else (path[:at], int(path[at]))
-        for path, at in zip(paths, outermost, strict=True)
-    ]
+    outermost = [next((at for at in _numbers(path, n_leading) if path[:at] in stacks), None) for path in paths]
+    return [None if at is None else (path[:at], int(path[at])) for path, at in zip(paths, outermost, strict=True)]
 
 
 def _numbers(path: _Path, n_leading: int) -> Iterable[int]:

@@ -15,15 +15,6 @@ from quantdrift.engine.sensitivity.gradients import contributions
 from quantdrift.engine.sensitivity.problem import GapProblem
 from quantdrift.errors import DataError
 
-__all__ = [
-    "CRITERION",
-    "GAP_EXACT_CRITERION",
-    "GapExact",
-    "GapSensitivity",
-    "exact_shifts",
-    "median_shifts",
-]
-
 # --- gap ------------------------------------------------------------------------------------------
 
 
@@ -118,10 +109,7 @@ def exact_shifts(setting: Setting) -> NDArray[np.float64]:
             wanted.append(place)
     if not wanted:
         return shifts
-    with (
-        torch.no_grad(),
-        setting.progress.stage("quantizing layers one at a time", len(wanted)) as tell,
-    ):
+    with torch.no_grad(), setting.progress.stage("quantizing layers one at a time", len(wanted)) as tell:
         reference = problem.gaps(problem.outputs())
         for place in wanted:
             layer, width = setting.layers[place[0]], setting.widths[place[1]]

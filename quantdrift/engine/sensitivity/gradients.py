@@ -26,18 +26,6 @@ from quantdrift.engine.sensitivity.criteria import Setting, rounding_error
 from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.errors import UnsupportedError
 
-__all__ = [
-    "Arrived",
-    "BackwardPasses",
-    "Cotangents",
-    "GradientWatch",
-    "Slot",
-    "Traced",
-    "WeightChanges",
-    "contributions",
-    "run_with_gradients",
-]
-
 # --- The changes that rounding makes to weights, kept while there is room -------------------------
 
 _ROOM = 2 * 2**30
@@ -53,9 +41,7 @@ class WeightChanges:
         group_size: input weights that share a scale, None for a whole output channel.
     """
 
-    def __init__(
-        self, layers: Sequence[LinearLayer], widths: tuple[int, ...], group_size: int | None
-    ) -> None:
+    def __init__(self, layers: Sequence[LinearLayer], widths: tuple[int, ...], group_size: int | None) -> None:
         self._layers, self._widths, self._group_size = layers, widths, group_size
         self._kept: dict[int, Tensor] = {}
         self._room = _ROOM
@@ -67,9 +53,7 @@ class WeightChanges:
             return kept
         layer = self._layers[number]
         with torch.no_grad():
-            changes = torch.stack(
-                [-rounding_error(layer, bits, self._group_size).flatten() for bits in self._widths]
-            )
+            changes = torch.stack([-rounding_error(layer, bits, self._group_size).flatten() for bits in self._widths])
         size = changes.numel() * changes.element_size()
         if size <= self._room:
             self._kept[number] = changes
@@ -97,9 +81,7 @@ class Traced:
     order: Tensor
 
 
-def run_with_gradients(
-    modules: Sequence[nn.Module], run: Callable[[], NDArray[np.float32]]
-) -> Traced:
+def run_with_gradients(modules: Sequence[nn.Module], run: Callable[[], NDArray[np.float32]]) -> Traced:
     """Run a batch and keep the graph behind its outputs.
 
     Args:
@@ -304,9 +286,7 @@ class GradientWatch:
         }
         return [n for n in self._unseen if id(self._layers[n].parameter) in reached]
 
-    def by_weights(
-        self, outputs: Tensor, seed: Tensor, numbers: Sequence[int]
-    ) -> dict[int, Tensor]:
+    def by_weights(self, outputs: Tensor, seed: Tensor, numbers: Sequence[int]) -> dict[int, Tensor]:
         """The gradients of <seed, outputs> by the weights of unseen layers.
 
         Args:
@@ -329,14 +309,10 @@ class GradientWatch:
                 gradients[number] = gradient.t() if layer.transposed else gradient
         return gradients
 
-    def _gradients(
-        self, outputs: Tensor, seed: Tensor, by: Sequence[Tensor]
-    ) -> tuple[Tensor | None, ...]:
+    def _gradients(self, outputs: Tensor, seed: Tensor, by: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         if not (by and outputs.requires_grad):
             return (None,) * len(by)
-        return torch.autograd.grad(
-            outputs, by, grad_outputs=seed, retain_graph=True, allow_unused=True
-        )
+        return torch.autograd.grad(outputs, by, grad_outputs=seed, retain_graph=True, allow_unused=True)
 
     def _parameters(self) -> list[nn.Parameter]:
         """Those of the unseen layers, each once; experts share one."""
@@ -344,12 +320,7 @@ class GradientWatch:
         return list(found.values())
 
     def _ran(
-        self,
-        number: int,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        output: Any,
+        self, number: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Tensor | None:
         if not isinstance(output, Tensor):
             return None  # a router, which gives more than its product
@@ -423,11 +394,7 @@ class BackwardPasses:
         mixed: set[int] = set()
 
         def look(number: int, x: Tensor, gradient: Tensor) -> None:
-            if (
-                x.shape[:-1] != gradient.shape[:-1]
-                or gradient.numel() % n
-                or gradient.reshape(n, -1)[1:].any()
-            ):
+            if x.shape[:-1] != gradient.shape[:-1] or gradient.numel() % n or gradient.reshape(n, -1)[1:].any():
                 mixed.add(number)
 
         watch.backward(traced.outputs, seed, look)

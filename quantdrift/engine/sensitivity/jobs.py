@@ -23,8 +23,6 @@ from quantdrift.errors import SpecError, UnsupportedError
 from quantdrift.progress import Progress
 from quantdrift.spec import Scheme, Spec
 
-__all__ = ["Allocated", "Predicted", "allocate_spec", "predict_model"]
-
 # --- From a spec and data to a finished allocation: what `quantdrift allocate` does ---------------
 
 
@@ -161,10 +159,7 @@ def predict_model(
         QuantDriftError: model or data cannot be used, or no gradient goes through the model.
     """
     scheme = Scheme(
-        weight_bits=widths[0],
-        group_size=group_size,
-        criterion="gap",
-        options=(("widths", ",".join(map(str, widths))),),
+        weight_bits=widths[0], group_size=group_size, criterion="gap", options=(("widths", ",".join(map(str, widths))),)
     )
     spec = Spec(model=model, scheme=scheme)
     opened = open_pair(spec, dataset, places=[], device=device, revision=revision)

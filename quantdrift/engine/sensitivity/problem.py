@@ -21,18 +21,6 @@ from quantdrift.engine.inputs import Inputs, Vectors
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.errors import DataError
 
-__all__ = [
-    "CONTENDERS",
-    "GAPS",
-    "Batch",
-    "FirstAnswers",
-    "GapProblem",
-    "classification_problem",
-    "contenders_for",
-    "draw_queries",
-    "retrieval_problem",
-]
-
 # --- The gaps of calibration inputs, as a function of what the model puts out ---------------------
 
 
@@ -214,11 +202,7 @@ def retrieval_problem(
 
 
 def _batches(
-    side: Inputs,
-    chosen: NDArray[np.int64],
-    start: int,
-    size: int,
-    busy: NDArray[np.int64] | None = None,
+    side: Inputs, chosen: NDArray[np.int64], start: int, size: int, busy: NDArray[np.int64] | None = None
 ) -> Iterator[Batch]:
     """Batches of similar lengths, apart by how busy; row `start + i` is the input `chosen[i]`."""
     part = side.part(chosen)
@@ -268,12 +252,7 @@ def _gap(queries: Tensor, firsts: Tensor, others: Tensor, similarity: Similarity
 
 
 def classification_problem(
-    inputs: Inputs,
-    outputs: Vectors,
-    *,
-    logits: Callable[[Tensor], Tensor],
-    batch_size: int,
-    n_contenders: int = 1,
+    inputs: Inputs, outputs: Vectors, *, logits: Callable[[Tensor], Tensor], batch_size: int, n_contenders: int = 1
 ) -> GapProblem:
     """The gaps between the first class and those behind it, in the reference's order.
 
@@ -308,9 +287,7 @@ def classification_problem(
         return (best - behind)[..., 0]
 
     return GapProblem(
-        batches=[
-            Batch(rows=rows, run=partial(inputs.encode, rows, batch_size)) for rows in batches
-        ],
+        batches=[Batch(rows=rows, run=partial(inputs.encode, rows, batch_size)) for rows in batches],
         rows=np.broadcast_to(np.arange(shape[0])[:, None, None], (*shape, 1)).astype(np.int64),
         valid=np.ones(shape, dtype=np.bool_),
         gap=gap,
@@ -359,13 +336,7 @@ class FirstAnswers:
         """
         index = reference[1]
         state = score_embeddings(
-            reference[0],
-            reference[0],
-            index,
-            index,
-            similarity=similarity,
-            k=min(depth, len(index)),
-            excluded=excluded,
+            reference[0], reference[0], index, index, similarity=similarity, k=min(depth, len(index)), excluded=excluded
         )
         tops = state.reference_top()[0]
         self.reference: NDArray[np.int64] = tops[:, 0]
@@ -391,13 +362,7 @@ class FirstAnswers:
         if documents is None:
             documents = self._embedded(self._documents, tell)
         state = score_embeddings(
-            queries,
-            queries,
-            documents,
-            documents,
-            similarity=self._similarity,
-            k=1,
-            excluded=self._excluded,
+            queries, queries, documents, documents, similarity=self._similarity, k=1, excluded=self._excluded
         )
         best: NDArray[np.int64] = state.reference_top()[0][:, 0]
         return np.where(best >= 0, self.pool[np.maximum(best, 0)], -1)
