@@ -33,8 +33,15 @@ def _crashes_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quantdrift.cli.tell_crash", through)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: _rank(item.path.name))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave slow tests out, unless the environment or `-m` asks for them; the slowest files come first."""
+    asked = os.environ.get("QUANTDRIFT_SLOW_TESTS", "")
+    left_out = {"slow", "very_slow"} if not asked else {"very_slow"} if asked != "all" else set()
+    if config.getoption("markexpr"):
+        left_out = set()
+    there = [item for item in items if not any(item.get_closest_marker(mark) for mark in left_out)]
+    config.hook.pytest_deselected(items=[item for item in items if item not in there])
+    items[:] = sorted(there, key=lambda item: _rank(item.path.name))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,7 +8,6 @@ to what people run.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,9 @@ import pytest
 from timing import in_turn, report
 
 pytest.importorskip("lm_eval")
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
-
-from lm_eval_samples_maker import evaluate, save_model, write_tasks
 
 from quantdrift_lm_eval.model import QuantizedPairLM
+from support.lm_eval_samples_maker import evaluate, save_model, write_tasks
 
 STORIES = Path(__file__).parents[3] / "shared" / "data" / "models" / "stories260K"
 KINDS = ("questions", "last_word", "texts", "sums")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,10 +11,7 @@ from timing import in_turn, report
 
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.base import Moments
-
-sys.path.append(str(Path(__file__).parents[1] / "property"))  # where the oracles are
-
-from paper_adaround import adaround
+from support.paper_adaround import adaround
 
 BITS, GROUP_SIZE = 3, 128
 

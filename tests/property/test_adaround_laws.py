@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paper_adaround import adaround, objective, on_the_grid
 from torch import Tensor
 
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
 from quantdrift.engine.quantizers.rtn import quantize_rtn
+from support.paper_adaround import adaround, objective, on_the_grid
 
 GROUPS = st.none() | st.integers(1, 40)
 

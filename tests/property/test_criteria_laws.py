@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import paper_quantizers as paper
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,6 +16,7 @@ from quantdrift.engine.layers import find_linears
 from quantdrift.engine.sensitivity.criteria import Setting, criterion
 from quantdrift.engine.sensitivity.problem import Batch, GapProblem
 from quantdrift.progress import Silent
+from support import paper_quantizers as paper
 
 WIDTHS = st.lists(st.integers(2, 8), min_size=2, max_size=4, unique=True).map(lambda widths: tuple(sorted(widths)))
 GROUPS = st.none() | st.integers(1, 20)

@@ -7,9 +7,9 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written_samples import EVIDENCE, PROBE, RECORD, Written, write_all
 
 from quantdrift.errors import QuantDriftError
+from support.written_samples import EVIDENCE, PROBE, RECORD, Written, write_all
 
 
 @pytest.fixture(scope="module")

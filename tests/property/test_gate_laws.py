@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from metric_samples import Qrels, Scores, evidence_of, labelled
 from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
@@ -21,6 +20,7 @@ from quantdrift.gate.judge import Judgement, Matched, Outcome, gate, judge_chang
 from quantdrift.gate.rules import Rule, RuleError, Test, parse_rule
 from quantdrift.gate.target import Part, Target
 from quantdrift.metrics import FAMILIES, members, parse_metric
+from support.metric_samples import Qrels, Scores, evidence_of, labelled
 
 Values = NDArray[np.float64]
 Columns = Mapping[str, Values]

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_samples import adopt_evidence, mutate_lines, mutate_table, write_hostile_json
-from written_samples import EVIDENCE, RECORD, Written, record, write_all
 
 from quantdrift.cli import main
 from quantdrift.errors import QuantDriftError
 from quantdrift.runs import read_run
+from support.hostile_samples import adopt_evidence, mutate_lines, mutate_table, write_hostile_json
+from support.written_samples import EVIDENCE, RECORD, Written, record, write_all
 
 EXAMPLES = int(os.environ.get("QUANTDRIFT_HOSTILE", "12"))
 """Mutants of each kind of file, always the same ones; a third of a second each."""

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from contract_samples import Case, cases, example
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, members, parse_metric
+from support.contract_samples import Case, cases, example
 
 EQUAL, NONE = "equal arms", "undefined"
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metric_samples import Pair, Qrels, evidence_of, labelled, pairs, values
 
 from quantdrift import perturbation
+from support.metric_samples import Pair, Qrels, evidence_of, labelled, pairs, values
 
 # --- the theory --------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metric_samples import Pair, evidence_of, names, pairs, values
+
+from support.metric_samples import Pair, evidence_of, names, pairs, values
 
 # --- whole rankings, from their definitions -------------------------------------------------------
 

@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import paper_quantizers as paper
 import pytest
 import torch
-from quantizer_samples import (
+from torch import Tensor
+
+from quantdrift.engine.quantizers.awq import Awq
+from quantdrift.engine.quantizers.base import Moments
+from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
+from quantdrift.engine.quantizers.hqq import Hqq
+from quantdrift.engine.quantizers.libraries import import_auto_gptq, import_gptqmodel
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.models.named import resolve
+from support import paper_quantizers as paper
+from support.quantizer_samples import (
     LIBRARIES,
     SAME_OUTPUT,
     as_float64,
@@ -20,15 +29,6 @@ from quantizer_samples import (
     rounded,
     skip_without,
 )
-from torch import Tensor
-
-from quantdrift.engine.quantizers.awq import Awq
-from quantdrift.engine.quantizers.base import Moments
-from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
-from quantdrift.engine.quantizers.hqq import Hqq
-from quantdrift.engine.quantizers.libraries import import_auto_gptq, import_gptqmodel
-from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.models.named import resolve
 
 
 def plain_gptqmodel(weight: Tensor, inputs: Tensor, act_order: bool) -> Tensor:

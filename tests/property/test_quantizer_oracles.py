@@ -9,11 +9,17 @@ which rounds many times before it shows a code, is given weights that come near 
 from __future__ import annotations
 
 import numpy as np
-import paper_quantizers as paper
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantizer_samples import (
+from torch import Tensor
+
+from quantdrift.engine.quantizers.awq import Awq
+from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
+from quantdrift.engine.quantizers.hqq import Hqq
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from support import paper_quantizers as paper
+from support.quantizer_samples import (
     SAME_OUTPUT,
     as_float64,
     difference,
@@ -24,12 +30,6 @@ from quantizer_samples import (
     skip_without,
     weights,
 )
-from torch import Tensor
-
-from quantdrift.engine.quantizers.awq import Awq
-from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
-from quantdrift.engine.quantizers.hqq import Hqq
-from quantdrift.engine.quantizers.rtn import quantize_rtn
 
 BITS = (2, 3, 4, 8)
 GROUPS = ((256, None), (256, 128), (256, 64), (200, 64))

@@ -1,0 +1,272 @@
+"""`quantdrift run` and `quantdrift contrast` on classification data, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+import torch
+
+from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.models.named import resolve
+from quantdrift.probe import LinearProbe
+from quantdrift.runs import read_run
+from support import classifier_samples
+from support.candidate_samples import WORDS
+from support.tiny_command_line import Run, corpora, one_thread, place, quantdrift
+
+__all__ = ["corpora", "one_thread", "place", "quantdrift"]
+
+N_TRAIN, N_TEST = 60, 40
+KINDS = ("air", "heat", "rest")
+
+
+def lines(n: int, seed: int) -> list[dict[str, Any]]:
+    """Texts whose label says which third of the vocabulary they are mostly drawn from."""
+    rng = random.Random(seed)
+    made = []
+    for number in range(n):
+        kind = number % 3
+        words = [*rng.choices(WORDS[3 * kind : 3 * kind + 3], k=4), *rng.choices(WORDS, k=5)]
+        made.append({"text": " ".join(words), "label": KINDS[kind]})
+    return made
+
+
+def write(folder: Path, **parts: list[dict[str, Any]]) -> Path:
+    folder.mkdir(parents=True)
+    for part, content in parts.items():
+        (folder / f"{part}.jsonl").write_text("\n".join(map(json.dumps, content)))
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _data(place: Path) -> None:
+    """ROOT/kinds, texts of three classes; ROOT/images.npz; two classifiers."""
+    write(place / "kinds", train=lines(N_TRAIN, 1), test=lines(N_TEST, 2))
+    write(place / "bare", test=lines(N_TEST, 2))
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, size=(20, 32, 32, 3), dtype=np.uint8)
+    np.savez(place / "images.npz", x_test=pictures[:12], y_test=np.arange(12) % 3, x_train=pictures[12:])
+    for name, models, reader in (
+        ("vit", classifier_samples.IMAGE_MODELS, classifier_samples.processor()),
+        ("bert", classifier_samples.TEXT_MODELS, classifier_samples.tokenizer()),
+        ("roberta", classifier_samples.TEXT_MODELS, classifier_samples.tokenizer()),
+    ):
+        classifier_samples.saved(place / name, models[name][0], reader)
+
+
+def embeddings(place: Path, part: str) -> np.ndarray[Any, Any]:
+    """What the model itself gives, without any of our own measuring."""
+    encoder = load_encoder(resolve(str(place / "tiny")), device=torch.device("cpu"))
+    content = (place / "kinds" / f"{part}.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["text"] for line in content]
+    return np.asarray(encoder.model.encode_document(texts, show_progress_bar=False))
+
+
+def test_an_embedding_model_is_read_by_a_probe(quantdrift: Run, place: Path) -> None:
+    linear = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
+    record = json.loads(quantdrift("run", "TINY@W3", "--data", "ROOT/kinds", "--json"))
+    train = [line["label"] for line in lines(N_TRAIN, 1)]
+    model = linear.LogisticRegression(max_iter=1000).fit(embeddings(place, "train"), train)
+    labels = [line["label"] for line in lines(N_TEST, 2)]
+    tests = embeddings(place, "test")
+    assert record["metrics"]["reference.accuracy"]["value"] == model.score(tests, labels)
+    evidence = read_run(Path(record["path"])).evidence()
+    first = [evidence.item_ids[item] for item in evidence.reference_top.items[:, 0]]
+    assert first == model.predict(tests).tolist()
+    probe = LinearProbe.load(Path(record["path"]) / "probe.npz")
+    assert probe.digest == record["settings"]["probe"]["digest"]
+    np.testing.assert_allclose(probe.logits(tests), model.decision_function(tests), atol=1e-4)
+    np.testing.assert_allclose(
+        evidence.reference_top.reference_scores[:, 0], model.decision_function(tests).max(axis=1), atol=1e-4
+    )
+    data = record["data"]
+    assert (data["kind"], data["inputs"]) == ("classification", "texts")
+    assert (data["n_inputs"], data["n_classes"], data["n_train"]) == (N_TEST, 3, N_TRAIN)
+    settings = record["settings"]
+    assert settings["reading"] == "linear probe"
+    assert (settings["probe"]["C"], settings["probe"]["converged"]) == (1.0, True)
+    assert "similarity" not in settings
+    assert "linear probe" in record["times"]["seconds"]
+    assert record["metrics"]["noise_floor"]["value"] == 0
+
+
+def test_the_table_speaks_of_classes(quantdrift: Run) -> None:
+    out = quantdrift("run", "TINY@W3", "--data", "ROOT/kinds")
+    assert f"{N_TEST} inputs, 3 classes, linear probe fitted on {N_TRAIN} training texts" in out
+    assert "have another class than at full precision" in out
+    assert re.search(r"Accuracy moves by \S+ points \(95 % interval \S+ to \S+\), while", " ".join(out.split()))
+    for name in ("reference.accuracy", "change.accuracy", "gold_lost@1", "at_risk"):
+        assert name in out
+    assert "ndcg" not in out
+    assert "documents" not in out
+
+
+def test_other_commands_read_the_run(quantdrift: Run) -> None:
+    quantdrift("run", "TINY@W3", "--data", "ROOT/kinds", "--out", "made")
+    assert "accuracy" in quantdrift("metrics", "made", quiet=False)
+    assert "flip@1" in quantdrift("breakdown", "made", quiet=False)
+    quantdrift("run", "TINY@W2", "--data", "ROOT/kinds", "--out", "other")
+    head = quantdrift("metrics", "made", "other", "--markdown", quiet=False).splitlines()[0]
+    assert head == "| data | spec | `flip@1` | separation | change.accuracy | `coverage@0.10` |"
+    compared = json.loads(quantdrift("compare", "made", "other", "--json", quiet=False))
+    names = [metric["metric"] for metric in compared["metrics"]]
+    assert names == ["flip@1", "gold_lost@1", "accuracy", "separation"]
+
+
+def test_calibration_takes_the_train_part(quantdrift: Run) -> None:
+    out = quantdrift("run", "TINY@W4-gptq+calib=50", "--data", "ROOT/kinds")
+    assert f"calibrated on 50 of {N_TRAIN} texts of the train part (seed 0)" in out
+    told = quantdrift("run", "TINY@W4-gptq", "--data", "ROOT/bare", code=2)
+    # the probe is asked for first; a classifier gets as far as calibration
+    assert "never on those it is evaluated on" in told
+    told = quantdrift("run", "ROOT/bert@W4-gptq", "--data", "ROOT/bare", code=2)
+    assert "never on those it is evaluated on" in told
+
+
+def test_a_criterion_measures_layers_on_training_inputs(quantdrift: Run) -> None:
+    out = quantdrift("run", "TINY@W3.5+gap", "--data", "ROOT/kinds", "--out", "run")
+    assert "inputs of kinds" in out
+    record = read_run(Path("run")).record
+    assert set(record["quantization"]["allocation"]["widths"].values()) == {3, 4}
+    assert record["data"]["inputs_left_out"] == 0
+
+
+def test_an_allocation_that_was_made_elsewhere_is_taken(quantdrift: Run) -> None:
+    quantdrift("allocate", "TINY@W3.5+gap", "--data", "ROOT/data", "--out", "made.json")
+    out = quantdrift("run", "TINY@made.json", "--data", "ROOT/kinds", "--out", "run")
+    assert "have another class than at full precision" in out
+    record = read_run(Path("run")).record
+    assert set(record["quantization"]["allocation"]["widths"].values()) == {3, 4}
+    assert record["data"]["inputs_left_out"] == 0  # it was measured on other inputs
+
+
+def test_a_probe_needs_labelled_train_inputs(quantdrift: Run, place: Path) -> None:
+    told = quantdrift("run", "TINY@W4", "--data", "ROOT/bare", code=2)
+    assert "bare has no train part" in told
+    texts = [{"text": line["text"]} for line in lines(9, 4)]
+    write(place / "mute", test=texts, train=texts)
+    told = quantdrift("run", "TINY@W4", "--data", "ROOT/mute", code=2)
+    assert "no labels in its train part" in told
+
+
+def test_a_classifier_is_read_by_its_own_logits(quantdrift: Run, place: Path) -> None:
+    out = json.loads(quantdrift("run", "ROOT/vit@W2-channel", "--data", "ROOT/images.npz", "--json"))
+    assert out["settings"]["reading"] == "logits"
+    assert (out["data"]["n_inputs"], out["data"]["n_classes"]) == (12, 3)
+    assert out["data"]["inputs"] == "images"
+    classifier = classifier_samples.load_classifier(resolve(str(place / "vit")), device=torch.device("cpu"))
+    with np.load(place / "images.npz") as arrays:
+        logits = classifier.logits(list(arrays["x_test"]), 12)
+    evidence = read_run(Path(out["path"])).evidence()
+    first = [evidence.item_ids[item] for item in evidence.reference_top.items[:, 0]]
+    assert first == [classifier.classes[best] for best in logits.argmax(axis=1)]
+    # y_test counts classes by position
+    right = np.mean(logits.argmax(axis=1) == np.arange(12) % 3)
+    assert out["metrics"]["reference.accuracy"]["value"] == pytest.approx(right)
+
+
+def test_labels_of_other_classes_are_told(quantdrift: Run) -> None:
+    out = quantdrift("run", "ROOT/bert@W4", "--data", "ROOT/bare")
+    assert "the model's own logits" in out
+    assert "labels are none of the model's classes: accuracy is not measured" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("run TINY@W4+query --data ROOT/kinds", "classification has no index"),
+        ("contrast TINY@W3.5+gap --data ROOT/kinds", "a contrast reads one candidate both ways"),
+        ("run TINY@W4 --data ROOT/images.npz", "reads texts, and the data are images"),
+        ("run ROOT/vit@W4 --data ROOT/kinds", "sees images, and the data are texts"),
+        ("run ROOT/bert@W4 --data ROOT/data", "is a classifier"),
+        ("corpus-size TINY@W4 --data ROOT/kinds", "holds classification data"),
+        ("contrast TINY@W4 --data ROOT/data", "holds no classification data"),
+        ("contrast ROOT/roberta@W4 --data ROOT/kinds", "not one linear layer"),
+    ],
+)
+def test_what_does_not_fit_is_refused(quantdrift: Run, arguments: str, message: str) -> None:
+    assert message in quantdrift(*arguments.split(), code=2)
+
+
+def test_two_models_are_refused(quantdrift: Run) -> None:
+    told = quantdrift("run", "TINY vs ./other", "--data", "ROOT/kinds", code=2)
+    assert "on classification data is not available" in told
+
+
+def test_a_contrast_reads_the_same_embeddings_both_ways(quantdrift: Run, place: Path) -> None:
+    command = ("contrast", "TINY@W2", "TINY@W8", "--data", "ROOT/kinds", "--out", "both")
+    found = json.loads(quantdrift(*command, "--json"))["contrasts"]
+    assert [one["spec"].rsplit("@", 1)[1] for one in found] == ["W2-g128-rtn", "W8-g128-rtn"]
+    low = found[0]
+    rates = [low[how]["metrics"]["flip@1"] for how in ("classification", "retrieval")]
+    assert low["ratio"] == pytest.approx(rates[1]["value"] / rates[0]["value"])
+    assert all(rate["low"] < rate["value"] < rate["high"] for rate in rates)
+    # the classes are those of `quantdrift run`
+    plain = json.loads(quantdrift("run", "TINY@W2", "--data", "ROOT/kinds", "--json"))
+    one = read_run(Path(low["classification"]["path"]))
+    assert one.record["metrics"] == plain["metrics"]
+    # the search is that of the embeddings themselves
+    vectors = embeddings(place, "test")
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosine = unit @ unit.T
+    np.fill_diagonal(cosine, -np.inf)
+    run = read_run(Path(low["retrieval"]["path"]))
+    evidence = run.evidence()
+    first = evidence.reference_top.reference_scores[:, 0]
+    np.testing.assert_allclose(first, cosine.max(axis=1), atol=1e-5)
+    assert set(evidence.n_items.tolist()) == {N_TEST - 1}
+    assert run.record["settings"]["similarity"] == "cosine"
+    assert sorted(path.name.rsplit("_on_", 1)[1] for path in Path("both").iterdir()) == [
+        "kinds-probe",
+        "kinds-probe",
+        "kinds-self",
+        "kinds-self",
+    ]
+
+
+def test_a_contrast_as_a_table_and_as_markdown(quantdrift: Run) -> None:
+    command = ("contrast", "TINY@W2", "--data", "ROOT/kinds", "--out", "both")
+    out = quantdrift(*command)
+    assert "changed nearest neighbour" in out
+    assert "run folders: both/*-probe and both/*-self" in out
+    rows = [line for line in quantdrift(*command, "--markdown").splitlines() if line[:1] == "|"]
+    assert rows[0].startswith("| data | spec | changed, classes | changed, search | ratio |")
+    assert len(rows) == 3
+
+
+def test_a_classifier_is_contrasted_by_what_goes_into_its_head(quantdrift: Run, place: Path) -> None:
+    options = ("--data", "ROOT/images.npz", "--json")
+    contrasts = json.loads(quantdrift("contrast", "ROOT/vit@W2-channel", *options))["contrasts"]
+    plain = json.loads(quantdrift("run", "ROOT/vit@W2-channel", *options))
+    read = [read_run(Path(path)).evidence() for path in (contrasts[0]["classification"]["path"], plain["path"])]
+    for arm in ("reference_top", "candidate_top"):
+        tops = [getattr(evidence, arm) for evidence in read]
+        assert np.array_equal(tops[0].items, tops[1].items)
+        np.testing.assert_allclose(tops[0].reference_scores, tops[1].reference_scores, atol=1e-4)
+        np.testing.assert_allclose(tops[0].candidate_scores, tops[1].candidate_scores, atol=1e-4)
+    search = read_run(Path(contrasts[0]["retrieval"]["path"]))
+    assert set(search.evidence().n_items.tolist()) == {11}
+
+
+def test_batches_that_are_calibrated_at_once_do_not_see_each_others_vectors(quantdrift: Run, place: Path) -> None:
+    """Each batch runs in a thread of its own, and all of them go through one head."""
+    options = ("--data", "ROOT/images.npz", "--batch-size", "3", "--json")
+    contrasts = json.loads(quantdrift("contrast", "ROOT/vit@W4A8-channel", *options))["contrasts"]
+    record = read_run(Path(contrasts[0]["classification"]["path"])).record
+    assert record["quantization"]["calibration"]["n_inputs"] > 3
+
+
+def test_data_of_one_name_do_not_overwrite_each_other(quantdrift: Run, place: Path) -> None:
+    write(place / "other" / "kinds", train=lines(9, 3), test=lines(9, 4))
+    data = ("--data", "ROOT/kinds", "--data", "ROOT/other/kinds")
+    assert "two runs would go to" in quantdrift("contrast", "TINY@W4", *data, code=2)
+    assert not list(Path("quantdrift-runs").glob("*"))

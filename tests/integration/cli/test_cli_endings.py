@@ -1,0 +1,121 @@
+"""How commands end where the output cannot be written, or nobody saw coming what went wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quantdrift.cli import tell_crash
+from support.gate_command_line import Cli, cli, good, run_of
+
+__all__ = ["cli", "good"]  # fixtures
+
+COMMANDS = [
+    ("metrics", "RUN"),
+    ("metrics", "RUN", "--per-input", "-m", "flip@1"),
+    ("metrics", "RUN", "--markdown"),
+    ("metrics", "RUN", "--json"),
+    ("certify", "RUN"),
+    ("list", "metrics"),
+    ("--help",),
+]
+
+
+def ended(run: Path, *arguments: str, stdout: int, **environ: str) -> subprocess.CompletedProcess[bytes]:
+    words = [str(run) if word == "RUN" else word for word in arguments]
+    return subprocess.run(
+        [sys.executable, "-m", "quantdrift", *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        check=False,
+        env={**os.environ, **environ},
+        timeout=120,
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")
+def test_a_full_disk_is_one_line(good: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        for arguments in COMMANDS:
+            done = ended(good, *arguments, stdout=full.fileno())
+            assert done.returncode == 2
+            told = done.stderr.decode().splitlines()
+            assert told == ["quantdrift: the output could not be written: No space left on device"]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_a_reader_that_has_gone_hears_nothing(good: Path, arguments: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = ended(good, *arguments, stdout=writer)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_an_encoding_without_such_signs_is_no_error(good: Path) -> None:
+    for environ in ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
+        for arguments in COMMANDS[:5]:
+            done = ended(good, *arguments, stdout=subprocess.PIPE, **environ)
+            assert (done.returncode, done.stderr) == (0, b"")
+            assert done.stdout.isascii()
+
+
+def test_without_any_output(good: Path) -> None:
+    words = f"{sys.executable} -m quantdrift metrics {good} --per-input -m flip@1"
+    for closed in (">&-", ">&- 2>&-", "2>/dev/full"):
+        done = subprocess.run(["sh", "-c", f"{words} {closed}"], capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+    done = subprocess.run(["sh", "-c", f"{words}x 2>/dev/full"], capture_output=True, check=False)
+    assert done.returncode == 2
+
+
+def test_what_nobody_saw_coming_is_one_line(cli: Cli, good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("some \x1b[31m\n::error::thing")
+
+    monkeypatch.setattr("quantdrift.cli.metrics.measure", crash)
+    with pytest.raises(ZeroDivisionError):  # the tests see it: see conftest.py
+        cli("metrics", good)
+    monkeypatch.setattr("quantdrift.cli.tell_crash", tell_crash)  # as users have it
+    code, out, err = cli("metrics", good)
+    assert (code, out) == (2, "")
+    assert err == (
+        "quantdrift: unexpected ZeroDivisionError: some �[31m ::error::thing (QUANTDRIFT_DEBUG=1 shows where)\n"
+    )
+    monkeypatch.setenv("QUANTDRIFT_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        cli("metrics", good)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("diff", "RUN", "OTHER", "--out", "LOOP"),
+        ("certify", "RUN", "--alpha", "0.3", "--save", "LOOP"),
+        ("route", "RUN", "--save", "LOOP"),
+        ("route", "RUN", "--figure", "LOOP.svg"),
+        ("gate", "RUN", "-r", "flip@1 <= 1", "--report", "LOOP.xml"),
+        ("gate", "RUN", "-r", "flip@1 <= 1", "--baseline", "LOOP", "--update"),
+        ("metrics", "LOOP"),
+        ("gate", "LOOP", "-r", "flip@1 <= 1"),
+        ("gate", "RUN", "--config", "LOOP"),
+        ("export", "LOOP", "--format", "gptqmodel"),
+        ("certify", "RUN", "--check", "LOOP"),
+        ("diff", "RUN", "OTHER", "--qrels", "LOOP"),
+    ],
+)
+def test_a_link_that_leads_to_itself(cli: Cli, good: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    for name in ("LOOP", "LOOP.svg", "LOOP.xml"):
+        (tmp_path / name).symlink_to(name)
+    other = run_of(tmp_path / "other", range(20))
+    places = {"RUN": str(good), "OTHER": str(other)}
+    code, _, err = cli(*(places.get(word, word) for word in arguments))
+    assert code in {0, 2}  # a link can be replaced
+    assert code == 0 or len(err.splitlines()) == 1
+    assert "unexpected" not in err

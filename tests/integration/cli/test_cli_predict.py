@@ -1,0 +1,98 @@
+"""`quantdrift predict`, as a user types it, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantdrift.engine.sensitivity import gradients as one_pass
+from quantdrift.engine.sensitivity import jobs as predict_job
+from support.tiny_command_line import Run, one_thread, place, quantdrift
+
+__all__ = ["one_thread", "place", "quantdrift"]  # fixtures
+
+DATA = ("--data", "ROOT/data", "--group", "64")
+RUN = ("--data", "ROOT/data", "--no-noise-floor")
+FILES = ("--queries", "ROOT/queries.txt", "--documents", "ROOT/corpus.txt", "--group", "64")
+
+
+def test_unlabeled_files_are_enough_and_every_width_is_predicted(quantdrift: Run) -> None:
+    shown = quantdrift("predict", "TINY", *FILES)
+    assert "predicted on 10 queries of queries, 4 documents behind each" in shown
+    assert "nothing was quantized" in shown
+    assert "10 queries are too few for a rate" in shown
+    assert not re.search(r"[0-9] % \(", shown)  # an interval, and no figure in front of it
+    assert re.search(r"W4 +4\.00 +[0-9.]+ to [0-9.]+ %", shown)
+    for row in ("W2 ", "at most 2.25, by gap", "W5 ", "at most 7.75, by gap", "W8 "):
+        assert row in shown
+    assert "scales add 0.250 per weight" in shown
+    assert "at 3 bits and below the change is too large" in shown
+    assert "tiny@W3.5-g64+gap+widths=2,3,4,5,6,7,8" in shown.replace("\n", "")
+    assert not list(Path().iterdir())  # nothing is written beside the cache
+
+
+def test_json_has_the_whole_curve(quantdrift: Run) -> None:
+    found = json.loads(quantdrift("predict", "TINY", *DATA, "--json"))
+    curve = found["curve"]
+    assert [p["budget"] for p in curve if not p["allocated"]] == [2, 3, 4, 5, 6, 7, 8]
+    assert [p["budget"] for p in curve if p["allocated"]] == [2.25 + n / 4 for n in range(23)]
+    assert all(p["bits_per_weight"] <= p["budget"] for p in curve)
+    uniform = {p["budget"]: p for p in curve if not p["allocated"]}
+    # shifts shrink by about two a bit
+    shifts = [uniform[width]["median_shift"]["value"] for width in range(2, 9)]
+    assert shifts == sorted(shifts, reverse=True)
+    assert shifts[0] > 16 * shifts[-1]
+    assert uniform[2]["random_signs"]["value"] > 4 * uniform[8]["random_signs"]["value"]
+    assert uniform[2]["flip@1"]["n"] == len(found["input_ids"]) == 10
+
+
+def test_only_some_widths_and_whole_channels(quantdrift: Run) -> None:
+    args = ("--data", "ROOT/data", "--group", "channel", "--widths", "8,4")
+    found = json.loads(quantdrift("predict", "TINY", *args, "--json"))
+    assert found["group_size"] is None
+    assert [p["budget"] for p in found["curve"]] == [4 + n / 4 for n in range(17)]
+    shown = quantdrift("predict", "TINY", *args)
+    assert "per output channel" in shown
+    assert "too large for a" not in shown
+    assert "-channel+gap+widths=4,8" in shown.replace("\n", "")
+
+
+def test_the_second_time_nothing_is_measured(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ("predict", "TINY", *DATA, "--widths", "2,3")
+    first = quantdrift(*args)
+
+    def measured(*_: object) -> None:
+        pytest.fail("layers were measured again")
+
+    monkeypatch.setattr(one_pass, "BackwardPasses", measured)
+    assert quantdrift(*args) == first
+
+
+def test_ctrl_c_says_how_to_go_on(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(predict_job, "allocate_for_search", pressed)
+    assert "the same command goes on" in quantdrift("predict", "TINY", *DATA, code=130)
+    said = quantdrift("predict", "TINY", *DATA, "--no-cache", code=130)
+    assert "nothing is kept with --no-cache" in said
+
+
+def test_what_is_wrong_is_said_before_a_model_is_loaded(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loaded(*_: object, **__: object) -> None:
+        pytest.fail("a model was loaded")
+
+    monkeypatch.setattr("quantdrift.engine.run.load_encoder", loaded)
+    for args, said in (
+        (("TINY@W4", *DATA), "expected a model without a scheme"),
+        (("TINY", *DATA, "--widths", "4"), "at least two whole numbers from 2 to 8"),
+        (("TINY", *DATA, "--widths", "4,4"), "at least two"),
+        (("TINY", *DATA, "--widths", "4,9"), "2 to 8"),
+        (("TINY", *DATA, "--group", "0"), "or channel"),
+        (("TINY",), "expected one of --data FOLDER"),
+    ):
+        assert said in quantdrift("predict", *args, code=2)

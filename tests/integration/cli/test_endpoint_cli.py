@@ -1,0 +1,163 @@
+"""`quantdrift run` with models on servers: what is printed, what is refused, and Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("tenacity", reason="tenacity is not installed")
+
+from quantdrift.cli import main
+from quantdrift.engine.store import CHUNK_ELSEWHERE
+from support.embedding_server import Request, Server, of_letters, of_odd_letters, serving
+from support.endpoint_samples import many
+
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving(one=of_letters, two=of_odd_letters) as found:
+        yield found
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder, dataset = tmp_path / "data", many(600)
+    (folder / "qrels").mkdir(parents=True)
+    for name, ids, texts in (
+        ("corpus", dataset.document_ids, dataset.documents),
+        ("queries", dataset.query_ids, dataset.queries),
+    ):
+        lines = [json.dumps({"_id": i, "text": t}) for i, t in zip(ids, texts, strict=True)]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    rows = [f"{query}\td0\t1" for query in dataset.query_ids]
+    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+    return folder
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: Path) -> Command:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+
+    def run(spec: str, *options: str) -> int:
+        words = ["quantdrift", "run", spec, "--data", str(data), *options]
+        monkeypatch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return int(stopped.value.code or 0)
+
+    return run
+
+
+def test_a_run_is_named_by_its_servers_and_prints_what_it_is(
+    server: Server, command: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = f"{server.name('one')} vs openai:{server.url}/embeddings#two"
+    options = ["--concurrency", "2", "--requests-per-minute", "60000", "--query-prefix", "q: "]
+    assert command(spec, *options, "--no-noise-floor") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{server.name('one')} vs {server.name('two')} on data: 3 queries, 600" in shown
+    assert "bits per weight: not known, a server has the weights" in shown
+    assert "another first answer than of the reference" in shown  # which need not be more precise
+    assert f"note: {server.name('two')} gets 'q: ' before every query, as asked for" in shown
+    assert {"q: cloudy fjord"} < set(server.texts())
+    port = server.server_address[1]
+    one, two = (f"openai_http_127.0.0.1_{port}_v1_{name}" for name in ("one", "two"))
+    record = json.loads((tmp_path / f"quantdrift-runs/{one}_vs_{two}_on_data" / "run.json").read_text())
+    assert record["model"]["server"]["prefixes"] == {"query": "q: ", "document": ""}
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ("minilm@W4", ["--concurrency", "2"], "--concurrency is for a model on a server; expected"),
+        ("minilm vs x", ["--requests-per-minute", "9"], "--requests-per-minute is for a model on"),
+        ("ONE@W4-rtn", [], "no scheme, as the weights of a server's model are not here"),
+        ("ONE", [], "missing 'REFERENCE vs' at character 1"),
+        ("ONE vs TWO", ["--revision", "v2"], "--revision is of a reference on the hub"),
+        ("ONE vs ONE", [], "both are openai:http"),
+        ("ONE vs THREE", [], "the server lists one, two"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(
+    *,
+    server: Server,
+    command: Command,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    spec: str,
+    options: list[str],
+    message: str,
+) -> None:
+    for name in ("one", "two", "three"):
+        spec = spec.replace(name.upper(), server.name(name))
+    assert command(spec, *options) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.splitlines()[-1].startswith("quantdrift: ")
+    assert not printed.out
+    assert not (tmp_path / "quantdrift-runs").exists()
+
+
+def test_long_waits_are_told_unless_it_is_to_be_quiet(
+    server: Server, command: Command, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("quantdrift.engine.encoders.server_client.TOLD_WAIT", 0.0)
+
+    def busy(request: Request) -> None:
+        request.reply(429, {"error": "busy"}, retry_after="0.01")
+
+    spec = f"{server.name('one')} vs {server.name('two')}"
+    for options, told in ((["-q"], False), ([], True)):
+        server.answer(busy)
+        assert command(spec, "--no-noise-floor", "--no-cache", *options) == 0
+        note = f"note: {server.url} answered HTTP 429 (busy); next try in 0 s"
+        assert (note in capsys.readouterr().err) == told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_for_real_goes_on(
+    server: Server, data: Path, tmp_path: Path, how: signal.Signals
+) -> None:
+    held = threading.Event()
+
+    def hold(request: Request) -> None:
+        with server.lock:
+            enough = sum(map(len, server.asked)) > 32 + 2 * 3 + 600 + CHUNK_ELSEWHERE + 64
+        if enough and not held.is_set():
+            held.set()
+            request.rfile.read(1)  # until the process is gone
+        else:
+            request.embed()
+
+    server.always = hold
+    spec = f"{server.name('one')} vs {server.name('two')}"
+    words = [sys.executable, "-m", "quantdrift", "run", spec, "--data", str(data), "-q"]
+    words += ["--out", str(tmp_path / "run"), "--no-noise-floor", "--concurrency", "1"]
+    environment = {**os.environ, "QUANTDRIFT_CACHE": str(tmp_path / "cache")}
+    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert held.wait(120)
+        time.sleep(0.2)  # so that it waits for the answer
+        process.send_signal(how)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == (130 if how == signal.SIGINT else -how)
+    assert ("the same command goes on from there" in err) == (how == signal.SIGINT)
+    assert not (tmp_path / "run").exists()
+    server.forget()
+    subprocess.run(words, env=environment, check=True, timeout=120, capture_output=True)
+    documents = set(many(600).documents)
+    assert sum(text in documents for text in server.texts()) == 600 - CHUNK_ELSEWHERE

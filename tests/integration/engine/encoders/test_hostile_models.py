@@ -1,0 +1,308 @@
+"""Models from anybody: damaged, without a tokenizer, or made to run code where they are loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+import huggingface_hub
+import torch
+from huggingface_hub.errors import EntryNotFoundError
+from safetensors.torch import load_file, save_file
+
+from quantdrift.engine.encoders.classifier import load_classifier
+from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
+from quantdrift.engine.encoders.sentence import pick_device
+from quantdrift.engine.encoders.vetting import vet
+from quantdrift.engine.run import run_spec
+from quantdrift.engine.store import EmbeddingStore
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.named import ModelSource, resolve
+from quantdrift.progress import Silent
+from quantdrift.spec import parse
+from support.candidate_samples import save_backbone, tiny
+from support.classifier_samples import TEXT_MODELS, saved
+from support.classifier_samples import tokenizer as class_tokenizer
+from support.rerank_samples import save_cross_encoder
+from support.versus_samples import DATASET, SETTINGS, run_two
+
+CPU = torch.device("cpu")
+DEEP = "[" * 100_000
+DONE = "done"
+
+
+class Command:
+    """What a pickled checkpoint runs: the place of a file that it leaves."""
+
+    def __init__(self, done: Path) -> None:
+        self.done = done
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.done),)
+
+
+def measured(folder: Path) -> None:
+    run_spec(
+        parse(f"{folder}@W4-rtn"),
+        DATASET,
+        out=folder.parent / "run",
+        settings=SETTINGS,
+        store=EmbeddingStore(None),
+        progress=Silent(),
+        device="cpu",
+    )
+
+
+def compared(folder: Path) -> None:
+    run_two(folder.parent / "reference", folder, folder.parent / "run")
+
+
+def reranked(folder: Path) -> None:
+    load_cross_encoder(resolve(str(folder)), device=CPU)
+
+
+def classified(folder: Path) -> None:
+    load_classifier(resolve(str(folder)), device=CPU)
+
+
+def answered(folder: Path) -> None:
+    pytest.importorskip("lm_eval")
+    from quantdrift_lm_eval.model import QuantizedPairLM  # noqa: PLC0415 -- an optional extra
+
+    QuantizedPairLM(str(folder), "W4-rtn", device="cpu", batch_size=4)
+
+
+def causal(folder: Path) -> None:
+    pytest.importorskip("lm_eval")
+    from support.lm_eval_samples_maker import save_model  # noqa: PLC0415 -- imports lm_eval
+
+    save_model(folder)
+
+
+FORMS: dict[str, tuple[Callable[[Path], None], Callable[[Path], object]]] = {
+    "MODEL@SCHEME": (measured, lambda to: tiny().save_pretrained(str(to))),
+    "A vs B": (compared, lambda to: tiny().save_pretrained(str(to))),
+    "A vs a transformer alone": (compared, save_backbone),
+    "cross-encoder": (reranked, save_cross_encoder),
+    "classifier": (classified, lambda to: saved(to, TEXT_MODELS["bert"][0], class_tokenizer())),
+    "lm-eval": (answered, causal),
+}
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("honest")
+    for name, (_, make) in FORMS.items():
+        make(root / name)
+    return root
+
+
+@pytest.fixture(params=list(FORMS))
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def folder(form: str, honest: Path, tmp_path: Path) -> Path:
+    if not (honest / form).is_dir():
+        pytest.skip("lm_eval is not installed")
+    shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "reference")
+    shutil.copytree(honest / form, tmp_path / "evil")
+    return tmp_path / "evil"
+
+
+@pytest.fixture(autouse=True)
+def no_questions(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """transformers asks at the terminal whether a model's own code may run; nobody says yes."""
+    asked: list[str] = []
+
+    def answer(text: str = "") -> str:
+        asked.append(text)
+        return "y"
+
+    monkeypatch.setattr("builtins.input", answer)
+    yield
+    assert not asked
+
+
+def refused(form: str, folder: Path, said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said) as caught:
+        FORMS[form][0](folder)
+    assert str(caught.value).isprintable()
+    assert not (folder.parent / DONE).exists()
+
+
+def change(file: Path, **settings: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+
+
+def code(folder: Path) -> str:
+    return f"import os\nos.mkdir({str(folder.parent / DONE)!r})\nclass Own: ...\n"
+
+
+def test_a_model_as_it_was_made_is_taken(form: str, folder: Path) -> None:
+    FORMS[form][0](folder)
+
+
+@pytest.mark.parametrize("size", [0, 5, 200, -7])
+def test_cut_weights_are_named(form: str, folder: Path, size: int) -> None:
+    weights = folder / "model.safetensors"
+    os.truncate(weights, size if size >= 0 else weights.stat().st_size + size)
+    refused(form, folder, r"model\.safetensors is damaged or cut short")
+
+
+def test_a_head_that_says_it_takes_petabytes(form: str, folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes((1 << 62).to_bytes(8, "little") + weights.read_bytes()[8:])
+    refused(form, folder, r"model\.safetensors is damaged or cut short")
+
+
+@pytest.mark.parametrize("content", ["", "{", DEEP, "[]", '{"weight_map": {"a": 5}}'])
+def test_a_damaged_index_is_named(form: str, folder: Path, content: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(content)
+    refused(form, folder, r"model\.safetensors\.index\.json (is damaged|names the file)")
+
+
+@pytest.mark.parametrize("to", ["../other/x.safetensors", "/etc/passwd", "a/../../x.safetensors"])
+def test_an_index_does_not_lead_out_of_its_folder(form: str, folder: Path, to: str) -> None:
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {"a": to}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    refused(form, folder, r"index\.json names the file .*expected files beside it")
+
+
+@pytest.mark.parametrize("content", ["", '{"model_type": "be', DEEP, '{"a":' * 100_000, "\xff"])
+def test_damaged_settings_are_named(form: str, folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content, encoding="latin-1")
+    refused(form, folder, r"config\.json cannot be read")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"architectures": 5},
+        {"id2label": 5, "model_type": ["bert"]},
+        {"quantization_config": ["gptq"]},
+        {"hidden_size": "\x1b[31m"},
+        {"hidden_act": "os.system"},
+    ],
+    ids=str,
+)
+def test_settings_of_the_wrong_kind_end_in_one_line(form: str, folder: Path, settings: dict[str, Any]) -> None:
+    change(folder / "config.json", **settings)
+    with suppress(UnsupportedError):  # some are not looked at
+        FORMS[form][0](folder)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_labels"])
+def test_settings_that_would_build_without_end(form: str, folder: Path, key: str) -> None:
+    change(folder / "config.json", **{key: 10**9})
+    refused(form, folder, f"asks for 1,000,000,000 as {key}")
+
+
+def test_pickled_weights_are_not_unpickled(form: str, folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with (folder / "pytorch_model.bin").open("wb") as file:
+        pickle.dump(Command(folder.parent / DONE), file, protocol=2)
+    refused(form, folder, "its weights are pickled Python|cannot be loaded")
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation_internal"])
+def test_kernels_of_the_hub_are_code(form: str, folder: Path, key: str) -> None:
+    change(folder / "config.json", **{key: "somebody/kernel"})
+    refused(form, folder, "asks for .*attn_implementation.* code that comes with a model")
+
+
+def test_the_code_of_a_model_is_not_run(form: str, folder: Path) -> None:
+    own = {"AutoConfig": "own.Own", "AutoModel": "own.Own", "AutoTokenizer": ["own.Own", "own.Own"]}
+    own |= {f"AutoModelFor{kind}": "own.Own" for kind in ("CausalLM", "SequenceClassification")}
+    change(folder / "config.json", auto_map=own, model_type="own")
+    change(folder / "tokenizer_config.json", auto_map=own, tokenizer_class="Own")
+    (folder / "own.py").write_text(code(folder))
+    refused(form, folder, "cannot be loaded")
+
+
+@pytest.mark.parametrize("kind", ["own.Own", "os.path", "sentence_transformers.base.model.pickle"])
+def test_modules_are_classes_of_sentence_transformers(form: str, folder: Path, kind: str) -> None:
+    if not (folder / "modules.json").is_file():
+        pytest.skip("it has none")
+    modules = json.loads((folder / "modules.json").read_text())
+    own = modules[0]["type"]
+    modules[-1]["type"] = kind
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "own.py").write_text(code(folder))
+    refused(form, folder, f"names the class {kind}")
+    modules[-1] = {**modules[-1], "type": own, "path": "../reference"}
+    (folder / "modules.json").write_text(json.dumps(modules))
+    refused(form, folder, "leads out of its folder")
+
+
+@pytest.mark.parametrize("place", ["quantization_config", "text_config"])
+def test_hqq_is_read_by_no_library(form: str, folder: Path, place: str) -> None:
+    said: dict[str, Any] = {"quant_method": "hqq"}
+    change(folder / "config.json", **{place: said if place[0] == "q" else {"quantization_config": said}})
+    refused(form, folder, "hqq|holds no packed layer|quantized already")
+
+
+def test_a_model_without_its_tokenizer_is_refused(form: str, folder: Path) -> None:
+    """transformers makes up a vocabulary of five tokens, and every word is the same."""
+    weights = load_file(folder / "model.safetensors")
+    for name in list(weights):
+        if name.endswith(("word_embeddings.weight", "embed_tokens.weight", "lm_head.weight")):
+            weights[name] = weights[name].repeat(9, 1)
+            change(folder / "config.json", vocab_size=len(weights[name]))
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    for file in folder.glob("*token*"):
+        file.unlink()
+    if form == "A vs a transformer alone":
+        refused(form, folder, "the reference's modules do not fit: vocabulary")  # they lend theirs
+    else:
+        refused(form, folder, r"tokenizer|Tokenizer")
+
+
+@pytest.mark.parametrize("name", ["cuda:99", "nonsense", "", "meta", "cuda:-1", "xpu", "c\x1b[1m"])
+def test_a_device_that_is_not_here_is_said(name: str) -> None:
+    with pytest.raises(UnsupportedError, match="cannot be used here; expected cpu") as caught:
+        pick_device(name)
+    assert str(caught.value).isprintable()
+
+
+def test_the_settings_of_a_hub_model_are_looked_at_as_far_as_it_answers(
+    honest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(repo: str, file: str, **options: Any) -> str:
+        if not (tmp_path / "hub" / file).is_file():
+            raise EntryNotFoundError(file)
+        return str(tmp_path / "hub" / file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    source = ModelSource(name="a/b", canonical="a/b", kind="hub", location="a/b")
+    vet(source)  # there is nothing
+    shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "hub")
+    vet(source)
+    config = tmp_path / "hub" / "config.json"
+    for settings, said in (
+        ({"quantization_config": {"quant_method": "hqq"}}, "hqq, which evaluates"),
+        ({"attn_implementation": "some/kernel"}, "code that comes with a model"),
+    ):
+        before = config.read_text()
+        change(config, **settings)
+        with pytest.raises(UnsupportedError, match=said):
+            vet(source)
+        config.write_text(before)
+    modules = tmp_path / "hub" / "modules.json"
+    modules.write_text(json.dumps([{"path": "", "type": "own.Own"}]))
+    with pytest.raises(UnsupportedError, match=r"names the class own\.Own"):
+        vet(source)
+    vet(source, trusted=True)

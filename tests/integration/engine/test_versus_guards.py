@@ -1,0 +1,115 @@
+"""What keeps a stored candidate from being taken for another: its files and its settings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from quantdrift import perturbation
+from quantdrift.engine.saving.save import save_candidate
+from quantdrift.engine.store import EmbeddingStore
+from quantdrift.errors import RunError, UnsupportedError
+from quantdrift.progress import Silent
+from quantdrift.runs import Run
+from support.candidate_samples import candidate, tiny
+from support.versus_samples import run_two
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reference") / "tiny"
+    tiny().save_pretrained(str(folder), create_model_card=False)
+    return folder
+
+
+def copy(reference: Path, to: Path, **settings: Any) -> Path:
+    shutil.copytree(reference, to)
+    config = json.loads((to / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps({**config, **settings}))
+    return to
+
+
+def saved(out: Path) -> Path:
+    save_candidate(candidate("W3-g64"), out, model_format="safetensors", progress=Silent())
+    return out
+
+
+def fingerprint(found: Run) -> str:
+    return str(found.record["model"]["candidate"]["fingerprint"])
+
+
+def test_the_same_weights_with_other_settings_are_another_candidate(reference: Path, tmp_path: Path) -> None:
+    store = EmbeddingStore(tmp_path / "cache")
+    odd = copy(reference, tmp_path / "odd", hidden_act="relu", layer_norm_eps=1e-2)
+    same = copy(reference, tmp_path / "same", use_cache=False, initializer_range=0.5)
+    first = run_two(reference, odd, tmp_path / "a", store=store)
+    second = run_two(reference, same, tmp_path / "b", store=store)
+    assert perturbation.epsilon(first.evidence()).min() > 1e-4
+    assert not perturbation.epsilon(second.evidence()).any()  # not those of the first
+    assert fingerprint(first) != fingerprint(second)
+    (note,) = first.record["data"]["warnings"]
+    assert "settings (hidden_act: 'gelu' and 'relu', layer_norm_eps: 1e-12 and 0.01)" in note
+    assert second.record["data"]["warnings"] == []
+
+
+@pytest.mark.parametrize("modules", [True, False])
+@pytest.mark.parametrize("missing", ["embeddings.word_embeddings.weight", "LayerNorm.bias"])
+def test_weights_that_no_file_holds_are_refused_as_they_would_be_random(
+    reference: Path, tmp_path: Path, missing: str, modules: bool
+) -> None:
+    folder = copy(reference, tmp_path / "cut")
+    tensors = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if not name.endswith(missing)}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    if not modules:
+        (folder / "modules.json").unlink()
+    n = len(tensors) - len(kept)
+    with pytest.raises(UnsupportedError, match=rf"no weights for {n} parameters \(.*{missing}"):
+        run_two(reference, folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pooler_that_nothing_is_made_of_may_be_missing(reference: Path, tmp_path: Path) -> None:
+    folder = copy(reference, tmp_path / "cut")
+    tensors = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
+    assert len(kept) < len(tensors)
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    found = run_two(reference, folder, tmp_path / "run")
+    assert not perturbation.epsilon(found.evidence()).any()
+
+
+def test_full_precision_weights_put_into_a_saved_candidate_are_refused(reference: Path, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "w3")
+    shutil.copy(reference / "model.safetensors", folder / "model.safetensors")
+    with pytest.raises(RunError, match=r"model\.safetensors is not what scheme\.json was written"):
+        run_two(reference, folder, tmp_path / "run")
+
+
+def test_a_candidate_of_another_model_is_said_to_be_one(reference: Path, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "w3")
+    assert run_two(reference, folder, tmp_path / "a").record["data"]["warnings"] == []
+    other = copy(reference, tmp_path / "other")
+    (note,) = run_two(other, folder, tmp_path / "b").record["data"]["warnings"]
+    assert f"{folder} was made of tiny, not of other" in note
+
+
+def test_a_damaged_record_names_what_it_lacks(reference: Path, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "w3")
+    record = json.loads((folder / "scheme.json").read_text())
+    del record["bits_per_weight"]
+    (folder / "scheme.json").write_text(json.dumps(record))
+    with pytest.raises(RunError, match=r"scheme\.json is damaged: it has no entry 'bits_per"):
+        run_two(reference, folder, tmp_path / "run")
+
+
+def test_a_scheme_json_of_another_program_is_left_alone(reference: Path, tmp_path: Path) -> None:
+    folder = copy(reference, tmp_path / "copy")
+    (folder / "scheme.json").write_text('{"colours": []}')
+    found = run_two(reference, folder, tmp_path / "run")
+    assert found.record["quantization"]["quantizer"] == "none"

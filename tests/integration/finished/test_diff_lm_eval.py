@@ -1,0 +1,105 @@
+"""`diff` of sample logs that lm-eval itself writes, of two tiny language models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lm_eval.loggers import EvaluationTracker
+
+from quantdrift.errors import RunError
+from quantdrift.finished.diff import Diff, change_of, diff_runs, estimate_of
+from quantdrift.finished.readers import read_finished
+from quantdrift.metrics import parse_metric
+from support.lm_eval_samples_maker import N, evaluate, save_model, write_tasks
+
+CHOSEN = ("questions", "last_word", "texts", "sums")
+"""A task of every type of request."""
+
+
+def log(model: str, tasks: Path, out: Path, **options: Any) -> dict[str, Any]:
+    """Evaluate and write results and samples as the lm_eval command does."""
+    arguments = f"pretrained={model},dtype=float32"
+    tracker = EvaluationTracker(output_path=str(out))
+    tracker.general_config_tracker.log_experiment_args("hf", arguments, None, None, False)
+    found = evaluate("hf", tasks, CHOSEN, model_args=arguments, log_samples=True, **options)
+    samples = found.pop("samples")
+    tracker.save_results_aggregated(results=found, samples=samples)
+    for name in found["configs"]:
+        tracker.save_results_samples(task_name=name, samples=samples[name])
+    return found
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], dict[str, Any]]:
+    root = tmp_path_factory.mktemp("lm")
+    models = [save_model(root / f"model{seed}", seed=seed) for seed in (0, 1)]
+    tasks = write_tasks(root / "tasks", models[0])
+    results = [log(model, tasks, root / name) for model, name in zip(models, ("a", "b"), strict=True)]
+    log(models[1], tasks, root / "limited", limit=10)
+    return root, results[0], results[1]
+
+
+@pytest.fixture(scope="module")
+def found(logged: tuple[Path, Any, Any]) -> Diff:
+    root, _, _ = logged
+    return diff_runs(read_finished(root / "a"), read_finished(root / "b"))
+
+
+def test_the_harness_s_own_metrics_are_those_of_its_results(
+    logged: tuple[Path, dict[str, Any], dict[str, Any]], found: Diff
+) -> None:
+    compared = 0
+    for part in found.parts:
+        task, _, name = part.name.partition(" (")
+        filter_name = name.removesuffix(")") or "none"
+        for metric, values in part.values.items():
+            before, after, _ = change_of(values)
+            told = [run["results"][task].get(f"{metric},{filter_name}") for run in logged[1:]]
+            if None in told or "perplexity" in metric:
+                continue
+            assert [before, after] == pytest.approx(told)
+            compared += 1
+    assert compared >= 4
+
+
+def test_flips_are_those_of_the_logged_scores(logged: tuple[Path, Any, Any], found: Diff) -> None:
+    root, _, _ = logged
+    chosen = []
+    for name in "ab":
+        (file,) = (root / name).glob("*/samples_tiny_questions_*.jsonl")
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        scores = {line["doc_id"]: [float(s) for s, _ in line["filtered_resps"]] for line in lines}
+        chosen.append({number: own.index(max(own)) for number, own in scores.items()})
+    flips = sum(chosen[0][number] != chosen[1][number] for number in chosen[0]) / len(chosen[0])
+    (part,) = (part for part in found.parts if part.name == "tiny_questions")
+    assert 0 < flips < 1
+    assert estimate_of(parse_metric("flip@1"), part).value == pytest.approx(flips)
+
+
+def test_every_kind_of_task_is_a_part_and_every_filter_too(found: Diff) -> None:
+    names = {part.name: part for part in found.parts}
+    assert {"tiny_questions", "tiny_texts", "tiny_last_word"} <= names.keys()
+    filters = [part for part in found.parts if part.name.startswith("tiny_sums (")]
+    assert len(filters) > 1
+    assert {part.inputs for part in filters} == {"tiny_sums"}
+    assert names["tiny_texts"].evidence is None
+    assert names["tiny_texts"].values
+    assert not any("results file" in note for note in found.notes)
+
+
+def test_a_limit_is_refused_and_what_both_hold_compared_if_asked(logged: tuple[Path, Any, Any], found: Diff) -> None:
+    root, _, _ = logged
+    runs = read_finished(root / "a"), read_finished(root / "limited")
+    with pytest.raises(RunError) as told:
+        diff_runs(*runs)
+    beyond = f"tiny_questions: expected the same documents in both runs; {N - 10} only in"
+    assert beyond in str(told.value)
+    assert "--common" in str(told.value)
+    common = diff_runs(*runs, common=True)
+    sizes = {part.evidence.n_inputs for part in common.parts if part.evidence is not None}
+    assert sizes == {10}
+    assert common.parts[0].left_out == (N - 10, 0)
+    assert len(common.parts) == len(found.parts)

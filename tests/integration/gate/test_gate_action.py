@@ -1,0 +1,348 @@
+"""The GitHub Action: what it declares, and its scripts, run by bash as a runner runs them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.places import ROOT
+
+TEXT = (ROOT / "action.yml").read_text(encoding="utf-8")
+ACTION: dict[str, Any] = yaml.safe_load(TEXT)
+STEPS: dict[str, dict[str, Any]] = {step["name"]: step for step in ACTION["runs"]["steps"]}
+EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
+HOSTILE = "$(touch owned) `touch owned`; touch owned; \"'*"
+
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What a script came to."""
+
+    code: int
+    lines: list[str]
+    argv: list[str] | None
+    outputs: dict[str, str]
+
+
+def value_of(text: str, inputs: Mapping[str, str]) -> str:
+    """An expression as a runner fills it in; there are no others than of inputs in `env`."""
+
+    def fill(found: re.Match[str]) -> str:
+        kind, _, name = found[1].partition(".")
+        assert kind == "inputs"
+        return inputs.get(name, str(ACTION["inputs"][name]["default"]))
+
+    return EXPRESSION.sub(fill, text)
+
+
+def run_step(
+    name: str,
+    place: Path,
+    inputs: Mapping[str, str],
+    *,
+    stubs: Mapping[str, str] | None = None,
+    path: str | None = None,
+    **environ: str,
+) -> Ran:
+    """Run the script of a step in a folder.
+
+    Args:
+        name: of the step.
+        place: the folder.
+        inputs: of the action; the defaults where one is missing.
+        stubs: commands in the place of real ones: what they do after they wrote their arguments.
+        path: where other commands are found.
+        environ: further variables.
+    """
+    step = STEPS[name]
+    assert step["shell"] == "bash"
+    fakes, record, output = place / "fakes", place / "argv", place / "output"
+    fakes.mkdir(exist_ok=True)
+    for command, script in (stubs or {}).items():
+        stub = fakes / command
+        stub.write_text(f"#!/bin/bash\nprintf '%s\\0' \"$@\" > '{record}'\n{script}\n")
+        stub.chmod(0o755)
+    work = place / "work"
+    work.mkdir(exist_ok=True)
+    script = place / "script.sh"
+    script.write_text(step["run"], encoding="utf-8")
+    output.write_text("", encoding="utf-8")
+    variables = {name: value_of(text, inputs) for name, text in step["env"].items()}
+    done = subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)],
+        cwd=work,
+        env={
+            "HOME": str(place),
+            "PATH": f"{fakes}:{os.environ['PATH'] if path is None else path}",
+            "GITHUB_OUTPUT": str(output),
+            "GITHUB_ACTION_PATH": "/actions/quantdrift",
+            **variables,
+            **environ,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not list(work.glob("owned"))
+    argv = record.read_text(encoding="utf-8").split("\0")[:-1] if record.exists() else None
+    lines = output.read_text(encoding="utf-8").splitlines()
+    pairs = [(name, text) for name, _, text in (line.partition("=") for line in lines)]
+    return Ran(
+        code=done.returncode,
+        lines=(done.stdout + done.stderr).splitlines(),
+        argv=argv,
+        outputs=dict(pairs),  # the last of a name counts
+    )
+
+
+def gate(place: Path, *, stub: str = "echo verdict=pass >> $GITHUB_OUTPUT", **inputs: str) -> Ran:
+    named = {name.replace("_", "-"): text for name, text in inputs.items()}
+    return run_step("Gate", place, named, stubs={"quantdrift": stub})
+
+
+def install(place: Path, **inputs: str) -> list[str] | None:
+    ran = run_step("Install quantdrift", place, inputs, stubs={"python": ""})
+    assert ran.code == 0
+    return ran.argv
+
+
+def test_every_input_is_used_and_every_one_used_is_declared() -> None:
+    used = set()
+    for expression in EXPRESSION.findall(TEXT):
+        used |= set(re.findall(r"\binputs\.([a-z-]+)", expression))
+    assert used == set(ACTION["inputs"])
+    for name, declared in ACTION["inputs"].items():
+        assert set(declared) == {"description", "default"}, name
+        assert isinstance(declared["default"], str), name
+
+
+def test_no_expression_stands_in_a_script() -> None:
+    scripts = [step for step in STEPS.values() if "run" in step]
+    assert len(scripts) == 2
+    for step in scripts:
+        assert "${{" not in step["run"]
+        assert step["shell"] == "bash"
+        # a variable takes one input whole
+        for value in step["env"].values():
+            assert re.fullmatch(r"\$\{\{ inputs\.[a-z-]+ \}\}", value)
+
+
+def test_outputs_come_from_a_step_that_is_there() -> None:
+    ids = {step["id"] for step in STEPS.values() if "id" in step}
+    assert {
+        name: EXPRESSION.fullmatch(output["value"])[1]  # type: ignore[index] # it matches
+        for name, output in ACTION["outputs"].items()
+    } == {"verdict": "steps.gate.outputs.verdict", "exit-code": "steps.gate.outputs.exit-code"}
+    assert ids == {"gate"}
+
+
+def test_actions_of_others_have_a_version() -> None:
+    others = [step["uses"] for step in STEPS.values() if "uses" in step]
+    assert len(others) == 2
+    assert all(re.fullmatch(r"actions/[a-z-]+@v[0-9]+", each) for each in others)
+    # Python and the cache are set up only where that is asked for
+    for name, told in (
+        ("Set up Python", "inputs.python != ''"),
+        ("Keep the embeddings of the reference", "inputs.cache-key != ''"),
+        ("Install quantdrift", "inputs.version != 'installed'"),
+    ):
+        assert EXPRESSION.fullmatch(STEPS[name]["if"])[1] == told  # type: ignore[index] # it does
+
+
+def blocks_of(page: str) -> list[str]:
+    """The indented blocks of a page."""
+    marked = [line[4:] if line.startswith("    ") or not line.strip() else "\0" for line in page.splitlines()]
+    text = "\n".join(marked)
+    return [block.strip("\n") for block in re.split("\0", text) if block.strip()]
+
+
+def test_the_page_gives_inputs_that_there_are() -> None:
+    page = (ROOT / "docs" / "gate-ci.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \| (.*?) \|", page, flags=re.MULTILINE)
+    told = {name: text for names, text in listed for name in re.findall(r"`(.+?)`", names)}
+    assert set(told) >= set(ACTION["inputs"])
+    for name in ("accept-underpowered", "report", "working-directory", "extras"):
+        assert told[name] == f"`{ACTION['inputs'][name]['default']}`"
+    workflows = [yaml.safe_load(block) for block in blocks_of(page) if block.startswith("name:")]
+    assert len(workflows) == 2
+    for workflow in workflows:
+        (job,) = workflow["jobs"].values()
+        (ours,) = (each for each in job["steps"] if "quantdrift@" in each.get("uses", ""))
+        assert set(ours["with"]) <= set(ACTION["inputs"])
+        assert all(isinstance(value, str) for value in ours["with"].values())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "package"),
+    [
+        ({}, "/actions/quantdrift[models]"),
+        ({"extras": ""}, "/actions/quantdrift"),
+        ({"extras": "models,gptq"}, "/actions/quantdrift[models,gptq]"),
+        ({"version": "0.2.0"}, "quantdrift[models]==0.2.0"),
+        ({"version": ">=0.2,<0.3", "extras": ""}, "quantdrift>=0.2,<0.3"),
+        ({"version": "1 " + HOSTILE}, f"quantdrift[models]==1 {HOSTILE}"),
+        ({"extras": HOSTILE}, f"/actions/quantdrift[{HOSTILE}]"),
+    ],
+)
+def test_what_is_installed(tmp_path: Path, inputs: dict[str, str], package: str) -> None:
+    assert install(tmp_path, **inputs) == ["-m", "pip", "install", package]
+
+
+def test_without_python_it_says_what_to_do(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "bash").symlink_to(str(shutil.which("bash")))
+    ran = run_step("Install quantdrift", tmp_path, {}, path=str(tools))
+    assert ran.code == 2
+    assert ran.lines == ["::error::There is no Python on PATH; give the input python, such as 3.12."]
+    # python3 will do
+    ran = run_step("Install quantdrift", tmp_path, {}, path=str(tools), stubs={"python3": ""})
+    assert ran.argv == ["-m", "pip", "install", "/actions/quantdrift[models]"]
+
+
+def test_a_pip_that_fails_fails_the_step(tmp_path: Path) -> None:
+    ran = run_step("Install quantdrift", tmp_path, {}, stubs={"python": "exit 7"})
+    assert ran.code == 7
+
+
+def test_the_defaults_leave_everything_to_the_configuration(tmp_path: Path) -> None:
+    ran = gate(tmp_path)
+    assert ran.argv == ["gate", "--report=drift-gate.xml", "--"]
+    assert (ran.code, ran.outputs) == (0, {"verdict": "pass", "exit-code": "0"})
+
+
+def test_all_arguments_in_their_order(tmp_path: Path) -> None:
+    ran = gate(
+        tmp_path,
+        target="minilm@W4-rtn",
+        data="some data/cranfield",
+        task="SciFact",
+        baseline="base line.json",
+        rules="flip@1 no worse by 0.03\n  flip@1 [de, at] <= 25 %  \n\n\t\nndcg@10 >= 0.3\r\n",
+        report="drift gate.xml\ndrift.md\n",
+        accept_underpowered="true",
+        args="--slice=german words=de-*\n--worst=20\n",
+    )
+    assert ran.argv == [
+        "gate",
+        "--data=some data/cranfield",
+        "--task=SciFact",
+        "--baseline=base line.json",
+        "--rule=flip@1 no worse by 0.03",
+        "--rule=flip@1 [de, at] <= 25 %",
+        "--rule=ndcg@10 >= 0.3",
+        "--report=drift gate.xml",
+        "--report=drift.md",
+        "--accept-underpowered",
+        "--slice=german words=de-*",
+        "--worst=20",
+        "--",
+        "minilm@W4-rtn",
+    ]
+
+
+def test_two_finished_runs_stand_on_two_lines(tmp_path: Path) -> None:
+    ran = gate(tmp_path, target="full run.trec\nint4.trec\n", report="")
+    assert ran.argv == ["gate", "--", "full run.trec", "int4.trec"]
+
+
+@pytest.mark.parametrize(
+    "name", ["target", "data", "task", "baseline", "rules", "report", "args", "accept-underpowered"]
+)
+def test_what_stands_in_an_input_is_never_run(tmp_path: Path, name: str) -> None:
+    ran = gate(tmp_path, **{name: HOSTILE})
+    if name == "accept-underpowered":
+        assert ran.argv is None
+        assert (ran.code, ran.outputs) == (2, {"verdict": "error", "exit-code": "2"})
+        assert ran.lines == ["::error::accept-underpowered: expected true or false"]
+    else:
+        assert ran.argv is not None
+        assert sum(HOSTILE in each for each in ran.argv) == 1
+
+
+@pytest.mark.parametrize("text", ["false", ""])
+def test_too_few_inputs_are_not_accepted_unless_asked(tmp_path: Path, text: str) -> None:
+    ran = gate(tmp_path, accept_underpowered=text)
+    assert ran.argv is not None
+    assert "--accept-underpowered" not in ran.argv
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 4])
+def test_the_exit_code_of_the_command_is_that_of_the_step(tmp_path: Path, code: int) -> None:
+    stub = f"printf 'verdict=told\\nexit-code=9\\n' >> $GITHUB_OUTPUT; exit {code}"
+    ran = gate(tmp_path, stub=stub)
+    assert (ran.code, ran.outputs) == (code, {"verdict": "told", "exit-code": str(code)})
+
+
+def test_a_command_that_breaks_is_an_error(tmp_path: Path) -> None:
+    ran = gate(tmp_path, stub="exit 1")
+    assert (ran.code, ran.outputs) == (1, {"verdict": "error", "exit-code": "1"})
+
+
+def test_an_update_has_no_verdict(tmp_path: Path) -> None:
+    ran = gate(tmp_path, stub="", args="--update")
+    assert ran.argv == ["gate", "--report=drift-gate.xml", "--update", "--"]
+    assert (ran.code, ran.outputs) == (0, {"exit-code": "0"})
+
+
+def test_a_command_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("bash", "grep", "od", "tr"):
+        (tools / name).symlink_to(str(shutil.which(name)))
+    ran = run_step("Gate", tmp_path, {}, path=str(tools))
+    assert (ran.code, ran.outputs) == (127, {"verdict": "error", "exit-code": "127"})
+
+
+def test_nothing_that_the_command_prints_is_a_command_to_the_runner(tmp_path: Path) -> None:
+    ran = gate(tmp_path, stub="echo ::add-mask::secret; exit 1")
+    stop, inside, go = ran.lines
+    token = stop.removeprefix("::stop-commands::")
+    assert re.fullmatch(r"quantdrift-[0-9a-f]{32}", token)
+    assert inside == "::add-mask::secret"
+    assert go == f"::{token}::"
+    assert gate(tmp_path).lines[0] != stop
+
+
+def test_the_real_command_on_two_finished_runs(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    for name, first in (("full run.trec", "d1"), ("int4.trec", "d2")):
+        lines = [
+            f"q{query} Q0 {item} {rank} {3 - rank} tag\n"
+            for query in range(8)
+            for rank, item in enumerate([first, "d3"] if query < 2 else ["d1", "d3"], start=1)
+        ]
+        (work / name).write_text("".join(lines), encoding="utf-8")
+    summary = tmp_path / "summary"
+    ran = run_step(
+        "Gate",
+        tmp_path,
+        {
+            "target": "full run.trec\nint4.trec",
+            "rules": "flip@1 <= 20 %\nflip@1 <= 0.5\n",
+            "report": "drift gate.xml\ndrift.json",
+        },
+        path=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        GITHUB_STEP_SUMMARY=str(summary),
+        OMP_NUM_THREADS="1",
+    )
+    assert (ran.code, ran.outputs) == (1, {"verdict": "fail", "exit-code": "1"}), ran.lines
+    text = summary.read_text(encoding="utf-8")
+    assert text.startswith("## quantdrift gate: fail\n")
+    assert "| `flip@1 <= 0.2` | 25.0 % " in text
+    assert "1 of 2 rules failed, `flip@1` <= 0.2 (above the limit)" in text
+    assert 'tests="2" failures="1" errors="0"' in (work / "drift gate.xml").read_text("utf-8")
+    assert '"verdict": "fail"' in (work / "drift.json").read_text("utf-8")

@@ -1,0 +1,170 @@
+"""Searches of other kinds: faiss, models and searches of the user's own, two searches as one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("beir")
+pytest.importorskip("faiss")
+
+from beir.retrieval.evaluation import EvaluateRetrieval
+from beir.retrieval.models import HuggingFace
+from beir.retrieval.search.dense import FlatIPFaissSearch
+from beir.retrieval.search.sparse import SparseSearch
+from scipy.sparse import csr_matrix
+
+from quantdrift.errors import UnsupportedError
+from quantdrift_beir import QuantizedPair
+from support.beir_samples import assert_same_evidence, assert_same_results, exact, model, quantized, save_encoder, texts
+
+CORPUS, QUERIES = texts()
+ALL = len(CORPUS)
+
+
+class Faiss(FlatIPFaissSearch):  # type: ignore[misc]  # its type is not known
+    """beir 2.2's own is abstract: two methods are missing."""
+
+    def encode(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+    def search_from_files(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+
+class Sparse(SparseSearch):  # type: ignore[misc]  # its type is not known
+    """Likewise."""
+
+    encode, search_from_files = Faiss.encode, Faiss.search_from_files
+
+
+class SparseModel:
+    """Embeddings without their negative numbers, as a sparse matrix."""
+
+    def __init__(self, folder: str) -> None:
+        self.dense = model(folder)
+
+    def encode_corpus(self, corpus: Any, batch_size: int = 8, **_: Any) -> Any:
+        vectors = self.dense.encode_corpus(corpus, batch_size=batch_size, show_progress_bar=False)
+        return csr_matrix(np.maximum(vectors, 0))
+
+    def encode_query(self, query: str) -> Any:
+        vectors = self.dense.encode_queries([query], show_progress_bar=False)
+        return np.maximum(vectors[0], 0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_encoder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+
+
+def evaluator(search: Any, top_k: int = 10) -> EvaluateRetrieval:
+    return EvaluateRetrieval(search, k_values=[1, top_k], score_function="cos_sim")
+
+
+def faiss(one: Any) -> Any:
+    return Faiss(one, batch_size=8)
+
+
+def test_each_arm_has_an_index_of_its_own(folder: str) -> None:
+    found = evaluator(faiss(QuantizedPair(model(folder), "W3"))).retrieve(CORPUS, QUERIES)
+    plain = model(folder)
+    assert_same_results(found.reference, evaluator(faiss(plain)).retrieve(CORPUS, QUERIES))
+    with quantized(plain, "W3"):
+        assert_same_results(found, evaluator(faiss(plain)).retrieve(CORPUS, QUERIES))
+    streamed = exact(QuantizedPair(model(folder), "W3")).search(CORPUS, QUERIES, ALL, "cos_sim")
+    assert found.drift["flip@1"] == streamed.drift["flip@1"]
+    few, all_of_them = found.drift["epsilon"], streamed.drift["epsilon"]
+    assert (few.bound, all_of_them.bound) == ("lower", None)
+    assert few.value <= all_of_them.value * 1.001
+
+
+def test_lists_of_the_whole_corpus_give_exact_evidence(folder: str) -> None:
+    pair = QuantizedPair(model(folder), "W3")
+    found = evaluator(faiss(pair), ALL).retrieve(CORPUS, QUERIES)
+    assert found.evidence.exact
+    streamed = exact(pair).search(CORPUS, QUERIES, ALL, "cos_sim")
+    assert found.drift["epsilon"].value == pytest.approx(streamed.drift["epsilon"].value, rel=1e-4)
+
+
+def test_lists_that_faiss_fills_up_are_compared_without_what_fills_them(folder: str) -> None:
+    found = evaluator(faiss(QuantizedPair(model(folder), "W3")), 3 * ALL).retrieve(CORPUS, QUERIES)
+    assert min(found["q0"].values()) < -3e38  # what stock beir returns, too
+    assert set(found.evidence.n_items.tolist()) == {ALL - 1}  # one document's score is lost
+    assert not found.evidence.exact
+
+
+def test_an_index_is_searched_again_by_its_own_arm(folder: str) -> None:
+    search = faiss(QuantizedPair(model(folder), "W3"))
+    first = evaluator(search).retrieve(CORPUS, QUERIES)
+    again = evaluator(search).retrieve(CORPUS, {"q1": QUERIES["q1"]})
+    assert_same_results(again, {"q1": first["q1"]})
+    assert_same_results(again.reference, {"q1": first.reference["q1"]})
+    loaded = faiss(QuantizedPair(model(folder), "W3"))
+    loaded.faiss_index, loaded.rev_mapping = search.faiss_index, search.rev_mapping
+    with pytest.raises(UnsupportedError, match="holds an index already"):
+        evaluator(loaded).retrieve(CORPUS, QUERIES)
+
+
+def test_the_index_stays_at_the_reference_where_the_scheme_says_so(folder: str) -> None:
+    found = evaluator(faiss(QuantizedPair(model(folder), "W3+query"))).retrieve(CORPUS, QUERIES)
+    pair = QuantizedPair(model(folder), "W3+query")
+    streamed = exact(pair).search(CORPUS, QUERIES, 10, "cos_sim")
+    assert_same_results(found, streamed)
+
+
+@pytest.mark.parametrize("scheme", ["W3", "W3-g64-gptq+calib=20"])
+def test_sparse_models_search_once_per_arm(scheme: str, folder: str) -> None:
+    pair = QuantizedPair(SparseModel(folder), scheme)
+    search = EvaluateRetrieval(Sparse(pair), k_values=[1, 10])
+    found = search.retrieve(CORPUS, QUERIES, query_weights=True)
+    plain = EvaluateRetrieval(Sparse(SparseModel(folder)), k_values=[1, 10])
+    assert_same_results(found.reference, plain.retrieve(CORPUS, QUERIES, query_weights=True))
+    assert found.drift["epsilon"].value > 0
+    assert found.drift.made.never_reached != found.drift.made.layers
+
+
+def test_widths_cannot_be_chosen_on_a_search_of_another_kind(folder: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"Faiss is another kind.*allocation\.json"):
+        evaluator(faiss(QuantizedPair(model(folder), "W3.5+gap"))).retrieve(CORPUS, QUERIES)
+
+
+def test_files_of_embeddings_are_refused_for_a_pair(folder: str, tmp_path: Path) -> None:
+    search = exact(QuantizedPair(model(folder), "W3"))
+    with pytest.raises(UnsupportedError, match="files of embeddings"):
+        evaluator(search).encode_and_retrieve(CORPUS, QUERIES, encode_output_path=str(tmp_path))
+    with pytest.raises(UnsupportedError, match="files of embeddings"):
+        search.search_from_files("queries.pkl", [], 3)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_transformers_is_a_pair_like_any_other(folder: str, tmp_path: Path) -> None:
+    def made(**options: Any) -> Any:
+        backbone = Path(folder).parent / "backbone"
+        return HuggingFace(str(backbone), prompts={"query": "", "passage": ""}, **options)
+
+    pair = QuantizedPair(made(), "W3")
+    found = exact(pair).search(CORPUS, QUERIES, 10, "cos_sim")
+    assert pair.pooling_func is pair.base.pooling_func
+    # beir runs it in bfloat16, whose last bits differ between batches and machines
+    assert_same_results(found.reference, exact(made()).search(CORPUS, QUERIES, 10, "cos_sim"), 1e-3)
+    cut = exact(QuantizedPair(made(max_length=4), "W3")).search(CORPUS, QUERIES, 10, "cos_sim")
+    with pytest.raises(AssertionError):  # not out of the cache: another length, other embeddings
+        assert_same_evidence(cut.evidence, found.evidence)
+
+
+def test_two_models_can_be_the_two_sides(folder: str) -> None:
+    pair = QuantizedPair((model(folder, max_length=6), model(folder)), "W3")
+    assert len(pair.pair.modules) == 2
+    found = exact(pair).search(CORPUS, QUERIES, 10, "cos_sim")
+    stock = model(folder, prompts=None)
+    stock.q_model = model(folder, max_length=6).q_model
+    assert_same_results(found.reference, exact(stock).search(CORPUS, QUERIES, 10, "cos_sim"))

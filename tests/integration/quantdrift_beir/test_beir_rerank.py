@@ -1,0 +1,256 @@
+"""beir's reranking with a paired cross-encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("beir")
+
+from beir.reranking import Rerank
+from beir.reranking.models import CrossEncoder
+from beir.retrieval.evaluation import EvaluateRetrieval
+from sentence_transformers import CrossEncoder as PlainCrossEncoder
+from torch import nn
+
+from quantdrift.allocation.record import AllocatedLayer, Allocation
+from quantdrift.compare.two_runs import compare_runs
+from quantdrift.engine.search import other_batch_size
+from quantdrift.errors import DataError, RunError, UnsupportedError
+from quantdrift.evidence import Evidence
+from quantdrift_beir import PairedResults, QuantizedPair
+from support.beir_samples import assert_same_results, qrels_of, quantized, save_cross_encoder, texts
+
+CORPUS, QUERIES = texts()
+NAMES = list(CORPUS)
+SHORTLISTS = {
+    query: {name: 1.0 / (1 + rank) for rank, name in enumerate(NAMES[start : start + 12])}
+    for start, query in enumerate(QUERIES)
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_cross_encoder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+
+
+def reranked(model: Any, shortlists: Any = SHORTLISTS, top_k: int = 12) -> Any:
+    return Rerank(model, batch_size=4).rerank(CORPUS, QUERIES, shortlists, top_k=top_k)
+
+
+@pytest.mark.parametrize("top_k", [5, 12])
+@pytest.mark.parametrize("kind", [CrossEncoder, PlainCrossEncoder])
+def test_both_arms_score_the_same_shortlist_as_stock_beir(kind: Any, top_k: int, folder: str) -> None:
+    found = reranked(QuantizedPair(kind(folder, device="cpu"), "W3-rtn"), top_k=top_k)
+    plain = kind(folder, device="cpu")
+    assert isinstance(found, PairedResults)
+    assert_same_results(found.reference, reranked(plain, top_k=top_k))
+    with quantized(plain, "W3-rtn"):
+        assert_same_results(found, reranked(plain, top_k=top_k))
+    assert set(found.evidence.n_items.tolist()) == {top_k}
+
+
+def logits(model: CrossEncoder, query: str, names: list[str]) -> dict[str, float]:
+    """Scores without the sigmoid, by the model itself."""
+    joined = [f"{CORPUS[name]['title']} {CORPUS[name]['text']}".strip() for name in names]
+    pairs = [[QUERIES[query], text] for text in joined]
+    found = model.model.predict(pairs, activation_fn=nn.Identity(), show_progress_bar=False)
+    return dict(zip(names, found.tolist(), strict=True))
+
+
+def test_evidence_is_of_raw_scores_and_exact_over_the_shortlist(folder: str) -> None:
+    base = CrossEncoder(folder, device="cpu")
+    activation = base.model.activation_fn
+    assert type(activation) is nn.Sigmoid
+    found = reranked(QuantizedPair(base, "W3-rtn"))
+    assert base.model.activation_fn is activation
+    evidence: Evidence = found.evidence
+    assert evidence.exact
+    low = CrossEncoder(folder, device="cpu")
+    with quantized(low, "W3-rtn"):
+        for row, query in enumerate(evidence.input_ids):
+            names = list(found[query])
+            after, before = (logits(model, query, names) for model in (low, base))
+            deltas = [after[name] - before[name] for name in names]
+            assert evidence.delta_min[row] == pytest.approx(min(deltas), abs=1e-5)
+            assert evidence.delta_max[row] == pytest.approx(max(deltas), abs=1e-5)
+            top = evidence.item_ids[evidence.candidate_top.items[row, 0]]
+            assert top == max(after, key=after.__getitem__)
+    assert found.drift["epsilon"].bound is None
+    assert found.drift["noise_floor"].value == 0
+    judged = EvaluateRetrieval.evaluate_custom(qrels_of(QUERIES), found, [1], metric="flip")
+    assert judged == {"flip@1": found.drift["flip@1"].value}
+    assert found.drift.made.reading["scores"] == "raw, before the sigmoid"
+
+
+def test_the_head_stays_at_full_precision(folder: str) -> None:
+    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W3-rtn")
+    assert list(pair.pair.left_out.values()) == ["classification head"]
+
+
+def test_each_arm_is_asked_once_for_all_pairs(folder: str) -> None:
+    base = CrossEncoder(folder, device="cpu")
+    asked = []
+    original = base.predict
+
+    def predict(sentences: Any, **kwargs: Any) -> Any:
+        asked.append([tuple(pair) for pair in sentences])
+        return original(sentences, **kwargs)
+
+    base.predict = predict
+    reranked(QuantizedPair(base, "W3-rtn"))
+    everything = [calls for calls in asked if len(calls) == 12 * len(QUERIES)]
+    assert len(everything) == 2
+    assert everything[0] == everything[1]
+    assert len(asked) == 4  # a look at which layers are reached, and the noise floor
+
+
+def test_a_query_without_documents_and_a_document_of_its_own_id_do_not_count(folder: str) -> None:
+    corpus = {**CORPUS, "q1": {"title": "", "text": "drag of the wing"}}
+    shortlists = {**SHORTLISTS, "q0": {}, "q1": {"q1": 2.0, "d4": 1.0, "d5": 0.5}}
+    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W3-rtn")
+    found = Rerank(pair, batch_size=4).rerank(corpus, QUERIES, shortlists, top_k=12)
+    assert found["q0"] == {}
+    assert found["q1"].keys() == {"q1", "d4", "d5"}  # as stock beir has it
+    assert "q0" not in found.evidence.input_ids
+    row = found.evidence.input_ids.tolist().index("q1")
+    assert found.evidence.n_items[row] == 2
+
+
+def test_the_noise_floor_is_that_of_two_runs_by_hand(folder: str) -> None:
+    """A model whose scores move with the batch size: of d1 in q1 by 10, of d2 in q2 by 0.25."""
+    base = CrossEncoder(folder, device="cpu")
+    words = {f"{CORPUS[name]['title']} {CORPUS[name]['text']}".strip(): name for name in CORPUS}
+    asked = {text: query for query, text in QUERIES.items()}
+    moved = {("q1", "d1"): 10.0, ("q2", "d2"): 0.25, ("q3", "d14"): 99.0}
+
+    def predict(sentences: Any, batch_size: int = 32, **_: Any) -> list[float]:
+        pairs = [(asked[query], words[text]) for query, text in sentences]
+        usual = [-float(name[1:]) for _, name in pairs]  # the first of a shortlist is the best
+        again = batch_size == other_batch_size(4)
+        return [score + again * moved.get(one, 0) for score, one in zip(usual, pairs, strict=True)]
+
+    base.predict = predict
+    found = reranked(QuantizedPair(base, "W3-rtn")).evidence
+    noise = dict(zip(found.input_ids, found.noise.epsilon.tolist(), strict=True))
+    flips = dict(zip(found.input_ids, found.noise.flips.tolist(), strict=True))
+    # q1 and q2 begin with d1 and d2, which stay first; d14 is the twelfth of q3, out of the ten
+    assert {query: value for query, value in noise.items() if value} == {"q1": 10.0, "q2": 0.25}
+    assert not any(flips.values())
+    moved[("q1", "d2")] = 12.0  # past d1
+    found = reranked(QuantizedPair(base, "W3-rtn")).evidence
+    assert found.noise.flips.tolist() == [query == "q1" for query in found.input_ids]
+    assert found.noise.epsilon.max() == 12
+
+
+def test_lists_that_end_before_what_counts_are_nothing_to_rerank(folder: str) -> None:
+    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W4")
+    corpus = {**CORPUS, "q1": {"title": "", "text": "drag of the wing"}}
+    with pytest.raises(DataError, match="nothing to rerank: none of 1 queries"):
+        Rerank(pair, batch_size=4).rerank(corpus, QUERIES, {"q1": {"q1": 2.0, "d4": 1.0}}, top_k=1)
+
+
+def test_queries_that_widths_were_chosen_on_are_left_out(folder: str, tmp_path: Path) -> None:
+    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W3.5-channel+gap")
+    chosen_on(pair, "q0", "q5")
+    found = reranked(pair)
+    assert set(QUERIES) - set(found.evidence.input_ids) == {"q0", "q5"}
+    assert found.keys() == QUERIES.keys()
+    record = found.save(tmp_path / "run").record
+    assert record["data"]["n_queries"] == len(QUERIES)
+    chosen_on(pair, *QUERIES)
+    pair.base.predict = None  # it would fail: this is refused before anything is scored
+    with pytest.raises(DataError, match="rates are over others"):
+        reranked(pair)
+
+
+def chosen_on(pair: QuantizedPair, *queries: str) -> None:
+    """Give a pair widths as a stored allocation does."""
+    layers = tuple(
+        AllocatedLayer(name=layer.name, shape=tuple(layer.weight.shape), width=4, loss=None)
+        for layer in pair.pair.layers
+    )
+    allocation = Allocation(
+        model="tiny",
+        fingerprint=pair.pair.fingerprint,
+        group_size=None,
+        quantizer="rtn",
+        criterion="gap",
+        widths=(3, 4),
+        budget=3.5,
+        method="knapsack",
+        status="optimal",
+        bound=None,
+        layers=layers,
+        n_others=0,
+        others_bits=0,
+        input_ids=queries,
+    )
+    pair.pair.choose([4] * len(layers), by=allocation)
+
+
+def test_runs_on_other_shortlists_of_the_same_documents_are_not_compared(folder: str, tmp_path: Path) -> None:
+    lists = {"q0": {"d0": 2.0, "d1": 1.0}, "q1": {"d0": 2.0, "d2": 1.0}}
+    others = {"q0": {"d0": 2.0, "d1": 1.0}, "q1": {"d1": 2.0, "d2": 1.0}}
+    turned = {query: dict(reversed(names.items())) for query, names in lists.items()}
+    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W3")
+    runs = [
+        reranked(pair, shortlists).save(tmp_path / str(number))
+        for number, shortlists in enumerate((lists, others, turned))
+    ]
+    assert compare_runs(runs[0], runs[2]).n_inputs == 2
+    with pytest.raises(RunError, match="setting shortlist"):
+        compare_runs(runs[0], runs[1])
+
+
+def test_calibration_is_on_documents_and_their_own_first_words(folder: str, tmp_path: Path) -> None:
+    asked: list[Any] = []
+    base = CrossEncoder(folder, device="cpu")
+    original = base.predict
+
+    def predict(sentences: Any, **kwargs: Any) -> Any:
+        asked.extend(tuple(pair) for pair in sentences)
+        return original(sentences, **kwargs)
+
+    base.predict = predict
+    pair = QuantizedPair(base, "W3-g32-gptq+calib=10")
+    record = reranked(pair).save(tmp_path / "run").record
+    assert record["quantization"]["calibration"]["n_inputs"] == 10
+    joined = {f"{one['title']} {one['text']}".strip() for one in CORPUS.values()}
+    openings = [pair for pair in asked if " ".join(pair[1].split()[:12]) == pair[0]]
+    assert openings
+    assert {document for _, document in openings} <= joined
+    asked_for = set(QUERIES.values())
+    assert not any(query in asked_for for query, _ in openings)
+
+
+def test_what_a_cross_encoder_cannot_do_is_refused(folder: str) -> None:
+    base = CrossEncoder(folder, device="cpu")
+    with pytest.raises(UnsupportedError, match="reads query and document together"):
+        reranked(QuantizedPair(base, "W4+query"))
+    with pytest.raises(UnsupportedError, match=r"reads query and document.*allocation\.json"):
+        reranked(QuantizedPair(base, "W3.5+gap"))
+    several = CrossEncoder(folder, device="cpu")
+    several.model.config.num_labels = 3
+    with pytest.raises(UnsupportedError, match="gives a pair 3 scores"):
+        reranked(QuantizedPair(several, "W4"))
+    with pytest.raises(DataError, match="nothing to rerank"):
+        reranked(QuantizedPair(base, "W4"), {"q0": {}})
+    with pytest.raises(DataError, match="nothing to rerank"):
+        reranked(QuantizedPair(base, "W4"), {"d0": {"d0": 1.0}})
+
+
+def test_the_weights_are_back_bit_for_bit(folder: str) -> None:
+    base = CrossEncoder(folder, device="cpu")
+    pair = QuantizedPair(base, "W2")
+    before = pair.pair.fingerprint
+    found = reranked(pair)
+    assert pair.pair.fingerprint == before
+    assert found.drift["epsilon"].value > 0

@@ -1,0 +1,169 @@
+"""The stock command `lm_eval --model quantdrift`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+from typer.testing import CliRunner
+
+from quantdrift.cli.harness import harness_command
+from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.finished.lm_eval_evidence import pair_samples
+from quantdrift.patching import errors_in_one_line
+from quantdrift_lm_eval import cli
+from support.lm_eval_samples_maker import lm_eval_command, save_model, write_tasks
+
+slow = pytest.mark.slow
+QUIET = ("--batch_size", "4", "--device", "cpu", "--include_path", "tasks")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model `model` and tasks `tasks`, as a user's working folder."""
+    folder = tmp_path_factory.mktemp("work")
+    model = save_model(folder / "model")
+    write_tasks(folder / "tasks", model, 10)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stock(place: Path) -> Any:
+    """The stock command on a pair."""
+    names = ("--tasks", "tiny_group,tiny_sums", "--model_args", "pretrained=model,scheme=W3-gptq")
+    logs = ("--log_samples", "--output_path", "out", "--use_cache", "answers/kept")
+    return lm_eval_command("--model", "quantdrift", *names, *QUIET, *logs, cwd=place)
+
+
+def table(printed: str) -> dict[tuple[str, str], list[str]]:
+    """Rows of lm-eval's table, by task and metric with filter."""
+    found, task = {}, ""
+    for line in printed.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 9 and re.fullmatch(r"[\d.-]+", cells[6]):
+            task = cells[0].removeprefix("- ") or task
+            found[task, f"{cells[4]},{cells[2]}"] = cells
+    return found
+
+
+def test_the_table_tells_the_drift_with_standard_errors(stock: Any) -> None:
+    assert stock.returncode == 0, stock.stderr
+    rows = table(stock.stdout)
+    for task in ("tiny_group", "tiny_questions"):
+        for name in ("acc", "drift_reference_acc", "drift_flip_at_1", "drift_right_to_wrong_acc"):
+            cells = rows[task, f"{name},none"]
+            assert cells[7] == "±"
+            assert float(cells[8]) >= 0
+        assert float(rows[task, "drift_separation_median,none"][6]) > 0
+    for name in ("first", "start"):
+        assert rows["tiny_sums", f"drift_flip_at_1,{name}"][5] == "↓"
+        assert ("tiny_sums", f"drift_right_to_wrong_exact_match,{name}") in rows
+    per_task = [name for task, name in rows if task == "tiny_questions"]
+    assert len(per_task) == 11  # a headline, not everything
+    assert "quantdrift: candidate: 45 loglikelihood requests" in stock.stderr
+
+
+def test_results_samples_and_run_folders_lie_beside_each_other(stock: Any, place: Path) -> None:
+    out = place / "out" / "model"
+    results = json.loads(next(out.glob("results_*.json")).read_text())
+    shown = table(stock.stdout)["tiny_questions", "drift_flip_at_1,none"][6]
+    row = results["results"]["tiny_questions"]
+    assert f"{row['drift_flip_at_1,none']:.4f}" == f"{float(shown):.4f}"
+    assert results["quantdrift"]["tasks"]["tiny_sums"]["first"]["kind"] == "generate_until"
+    lines = next(out.glob("samples_tiny_questions_*.jsonl")).read_text().splitlines()
+    flips = [json.loads(line)["drift_flip_at_1"] for line in lines]
+    assert sum(flips) / len(flips) == pytest.approx(row["drift_flip_at_1,none"])
+    runs = {path.parent.name for path in out.glob("drift/W3-g128-gptq+head=lm_head/*/run.json")}
+    assert runs == {"tiny_questions", "tiny_more_questions", "tiny_sums-first", "tiny_sums-start"}
+
+
+@slow
+def test_without_the_hook_the_command_of_quantdrift_does_the_same(stock: Any, place: Path) -> None:
+    again = lm_eval_command(
+        *("--model", "quantdrift", "--tasks", "tiny_group,tiny_sums", *QUIET),
+        *("--model_args", "pretrained=model@W3-gptq", "--use_cache", "answers/kept"),
+        cwd=place,
+        first=("-m", "quantdrift_lm_eval"),
+        QUANTDRIFT_HOOK="0",
+    )
+    assert again.returncode == 0, again.stderr
+    assert table(again.stdout) == table(stock.stdout)
+    assert "candidate: 45 of them were in the cache" in again.stderr
+
+
+@slow
+def test_two_sample_logs_give_the_drift_of_the_paired_run(stock: Any, place: Path) -> None:
+    logs = []
+    for name, model in (("reference", "hf"), ("candidate", "quantdrift")):
+        arguments = "pretrained=model" + (",scheme=W3-gptq" if model == "quantdrift" else "")
+        ran = lm_eval_command(
+            *("--model", model, "--model_args", arguments, "--tasks", "tiny_group,tiny_sums"),
+            *(*QUIET, "--log_samples", "--output_path", name),
+            cwd=place,
+        )
+        assert ran.returncode == 0, ran.stderr
+        log = next((place / name).glob("*/samples_tiny_questions_*.jsonl"))
+        logs.append([json.loads(line) for line in log.read_text().splitlines()])
+    evidence = pair_samples(logs[0], logs[1], task="tiny_questions").filters["none"].evidence
+    assert evidence is not None
+    flips = evidence.reference_top.items[:, 0] != evidence.candidate_top.items[:, 0]
+    shown = table(stock.stdout)["tiny_questions", "drift_flip_at_1,none"][6]
+    assert flips.mean() == pytest.approx(float(shown))
+
+
+@slow
+def test_a_wrong_argument_is_one_line(place: Path) -> None:
+    ran = lm_eval_command(
+        *("--model", "quantdrift", "--model_args", "pretrained=model,scheme=W4-qptq"),
+        *("--tasks", "tiny_questions", *QUIET),
+        cwd=place,
+    )
+    assert ran.returncode == 1
+    assert "did you mean gptq" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_an_error_of_ours_that_nobody_catches_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others: list[BaseException] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: others.append(error))
+    errors_in_one_line()
+    once = sys.excepthook
+    errors_in_one_line()
+    assert sys.excepthook is once
+    ours, theirs = UnsupportedError("merge it"), ValueError("x")
+    for error in (ours, theirs):
+        sys.excepthook(type(error), error, None)
+    assert capsys.readouterr().err == "quantdrift: merge it\n"
+    monkeypatch.setenv("QUANTDRIFT_DEBUG", "1")
+    sys.excepthook(type(ours), ours, None)
+    assert others == [theirs, ours]
+
+
+def test_the_command_of_quantdrift_hands_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quantdrift.cli import commands_harness  # noqa: F401, PLC0415 -- it registers the command
+    from quantdrift.cli.app import app  # noqa: PLC0415 -- likewise
+
+    handed: list[Any] = []
+    monkeypatch.setattr("quantdrift.cli.harness.harness_command", lambda *a: handed.append(a))
+    assert CliRunner().invoke(app, ["lm-eval", "run", "--help"]).exit_code == 0
+    assert handed == [("lm-eval", ["run", "--help"])]
+
+
+def test_without_lm_eval_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Missing:
+        def load(self) -> None:
+            raise ModuleNotFoundError("No module named 'lm_eval'", name="lm_eval.models")
+
+    monkeypatch.setattr("quantdrift.cli.harness.entry_points", lambda **_: [Missing()])
+    with pytest.raises(MissingExtraError, match=r'pip install "quantdrift\[lm-eval\]"'):
+        harness_command("lm-eval", [])
+    assert callable(cli.main)

@@ -1,0 +1,144 @@
+"""Unusual tasks and options of lm-eval, with a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+pytest.importorskip("lm_eval")
+
+from quantdrift_lm_eval.model import QuantizedPairLM
+from support.lm_eval_samples_maker import evaluate, save_model, write_tasks
+
+N = 10
+PYTHON = """
+def as_words(doc, results):
+    said = results[0]
+    right = float(said[:1] == doc["a"][:1])
+    return {"letters": len(said), "right": right, "both": (said, doc["a"])}
+
+def first_letter(doc, results):
+    return {"right": float(results[0][0][:1] == doc["a"][:1])}
+
+def share(items):
+    return sum(said[:1] == wanted[:1] for said, wanted in items) / len(items)
+
+def breaks(doc, results):
+    breaks.calls = getattr(breaks, "calls", 0) + 1
+    if breaks.calls > 10:  # the candidate's documents come first
+        raise KeyError("a field that is missing")
+    return {"right": 1.0}
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory: pytest.TempPathFactory) -> QuantizedPairLM:
+    folder = save_model(tmp_path_factory.mktemp("model"))
+    return QuantizedPairLM(folder, "W4-rtn", device="cpu", batch_size=4)
+
+
+@pytest.fixture(scope="module")
+def tasks(lm: QuantizedPairLM, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_tasks(tmp_path_factory.mktemp("tasks"), lm.spec.model, N)
+    (folder / "own.py").write_text(PYTHON)
+    sums = yaml.safe_load((folder / "sums.yaml").read_text())
+    del sums["filter_list"]
+    _add(folder, sums, "own", "as_words", letters="mean", right="mean", both="!function own.share")
+    _add(folder, sums, "broken", "breaks", right="mean")
+    drawn = {**sums, "task": "tiny_drawn", "repeats": 3}
+    drawn["generation_kwargs"] = {**sums["generation_kwargs"], "do_sample": True, "temperature": 1.0}
+    drawn["filter_list"] = [{"name": "all", "filter": [{"function": "take_first_k", "k": 3}]}]
+    del drawn["metric_list"]
+    _add(folder, drawn, "drawn", "first_letter", right="mean")
+    return folder
+
+
+def _add(folder: Path, task: dict[str, Any], name: str, function: str, **metrics: str) -> None:
+    """A task whose metrics are functions of its own, as many of lm-eval's are."""
+    own = {key: value for key, value in task.items() if key != "metric_list"}
+    text = yaml.safe_dump({**own, "task": f"tiny_{name}"})
+    text += f"process_results: !function own.{function}\nmetric_list:\n"
+    for metric, aggregation in metrics.items():
+        text += f"  - metric: {metric}\n    aggregation: {aggregation}\n    higher_is_better: true\n"
+    (folder / f"{name}.yaml").write_text(text)
+
+
+def test_metrics_of_a_task_s_own_python(lm: QuantizedPairLM, tasks: Path) -> None:
+    results = evaluate(lm, tasks, ["own"])
+    rows = results["results"]["tiny_own"]
+    samples = results["samples"]["tiny_own"]
+    for name in ("right", "letters"):
+        mean = sum(one[f"drift_reference_{name}"] for one in samples) / N
+        assert rows[f"drift_reference_{name},none"] == pytest.approx(mean)
+    # a pair per document is no number of it; the task's own function makes one of all
+    assert rows["drift_reference_both,none"] == rows["drift_reference_right,none"]
+    assert "drift_right_to_wrong_right,none" in rows
+    assert not [key for key in rows if "to_wrong_both" in key or "to_wrong_letters" in key]
+    told = results["quantdrift"]["tasks"]["tiny_own"]["none"]
+    assert told["judged_by"] == "right"
+    assert "drift_change_letters" in told
+
+
+def test_several_draws_of_one_answer(lm: QuantizedPairLM, tasks: Path) -> None:
+    results = evaluate(lm, tasks, ["drawn"])
+    sample = results["samples"]["tiny_drawn"][0]
+    assert len(sample["resps"][0]) == len(sample["drift_reference_filtered_resps"][0]) == 3
+    assert 0 <= results["results"]["tiny_drawn"]["drift_flip_at_1,all"] <= 1
+
+
+def test_documents_that_are_asked_for_by_number(lm: QuantizedPairLM, tasks: Path) -> None:
+    results = evaluate(lm, tasks, ["questions"], samples={"tiny_questions": [2, 5, 7]})
+    assert [one["doc_id"] for one in results["samples"]["tiny_questions"]] == [2, 5, 7]
+    whole = evaluate(lm, tasks, ["questions"])
+    part = [one["drift_flip_at_1"] for one in whole["samples"]["tiny_questions"] if one["doc_id"] in {2, 5, 7}]
+    assert [one["drift_flip_at_1"] for one in results["samples"]["tiny_questions"]] == part
+    assert results["quantdrift"]["tasks"]["tiny_questions"]["none"]["drift_n_inputs"] == 3
+
+
+def test_without_samples_and_standard_errors_the_drift_is_there(lm: QuantizedPairLM, tasks: Path) -> None:
+    results = evaluate(lm, tasks, ["questions"], log_samples=False, bootstrap_iters=0)
+    assert "samples" not in results
+    rows = results["results"]["tiny_questions"]
+    assert rows["drift_flip_at_1_stderr,none"] == rows["acc_stderr,none"] == "N/A"
+    assert 0 <= rows["drift_flip_at_1,none"] <= 1
+
+
+def test_one_document_has_no_standard_error(lm: QuantizedPairLM, tasks: Path) -> None:
+    rows = evaluate(lm, tasks, ["questions"], limit=1)["results"]["tiny_questions"]
+    assert rows["drift_flip_at_1_stderr,none"] == "N/A"
+
+
+def test_answers_without_metrics_can_still_differ(lm: QuantizedPairLM, tasks: Path) -> None:
+    results = evaluate(lm, tasks, ["sums"], predict_only=True)
+    assert 0 <= results["results"]["tiny_sums"]["drift_flip_at_1,first"] <= 1
+
+
+def test_a_task_whose_drift_cannot_be_had_keeps_its_results(
+    lm: QuantizedPairLM, tasks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = evaluate(lm, tasks, ["broken", "questions"])
+    assert results["results"]["tiny_broken"]["right,none"] == 1.0
+    assert list(results["quantdrift"]["tasks"]) == ["tiny_questions"]
+    told = capsys.readouterr().err
+    assert "no drift is measured on tiny_broken: 'a field that is missing'" in told
+
+
+def test_examples_and_a_chat_template(lm: QuantizedPairLM, tasks: Path) -> None:
+    lm.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}|{% endfor %}"
+    results = evaluate(lm, tasks, ["questions"], num_fewshot=2, apply_chat_template=True, fewshot_as_multiturn=True)
+    sample = results["samples"]["tiny_questions"][0]
+    assert sample["arguments"][0][0].count("|") == 5  # two examples, and the question
+    assert 0 <= results["results"]["tiny_questions"]["drift_flip_at_1,none"] <= 1

@@ -1,0 +1,218 @@
+"""lm-eval's own evaluation of a pair, beside stock evaluations of its two models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("lm_eval")
+
+from lm_eval.models.huggingface import HFLM
+
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.finished.lm_eval_evidence import pair_samples, per_document
+from quantdrift.metrics import measure, parse_metric
+from quantdrift.metrics.keys import key_of
+from quantdrift.runs import find_runs
+from quantdrift.spec import parse_scheme
+from quantdrift_lm_eval.model import QuantizedPairLM
+from support.lm_eval_samples_maker import KINDS, evaluate, save_model, write_tasks
+
+SCHEME = "W4-rtn"
+ALL = [*KINDS[2:], "group"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def tasks(model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tasks(tmp_path_factory.mktemp("tasks"), model)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("evidence")
+
+
+@pytest.fixture(scope="module")
+def paired(model: str, tasks: Path, folder: Path) -> dict[str, Any]:
+    arguments = {"pretrained": model, "scheme": SCHEME, "evidence": str(folder), "noise_floor": True}
+    return evaluate("quantdrift", tasks, ALL, model_args=arguments)
+
+
+@pytest.fixture(scope="module")
+def reference(model: str, tasks: Path) -> dict[str, Any]:
+    """A stock run of the stock model, in the process that has seen a pair."""
+    return evaluate("hf", tasks, ALL, model_args=f"pretrained={model}")
+
+
+@pytest.fixture(scope="module")
+def candidate(model: str, tasks: Path) -> dict[str, Any]:
+    """A stock run of a model that was quantized by hand."""
+    lm = HFLM(model, device="cpu", batch_size=4)
+    scheme = parse_scheme(f"{SCHEME}+head=lm_head")
+    with QuantizedPair([lm.model], scheme).candidate():
+        return evaluate(lm, tasks, ALL)
+
+
+def stock_rows(results: dict[str, Any], task: str) -> dict[str, Any]:
+    return {k: v for k, v in results["results"][task].items() if not k.startswith("drift_")}
+
+
+def filters() -> list[tuple[str, str]]:
+    return [(kind, "none") for kind in KINDS[:-1]] + [("sums", "first"), ("sums", "start")]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "group"])
+def test_the_stock_results_are_those_of_the_candidate(
+    kind: str, paired: dict[str, Any], candidate: dict[str, Any]
+) -> None:
+    task = f"tiny_{kind}"
+    assert stock_rows(paired, task) == stock_rows(candidate, task)
+    for name in ("versions", "n-shot", "n-samples"):
+        assert paired[name].get(task) == candidate[name].get(task)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reference_is_scored_as_a_stock_run_scores_it(
+    kind: str, paired: dict[str, Any], reference: dict[str, Any]
+) -> None:
+    rows, stock = paired["results"][f"tiny_{kind}"], stock_rows(reference, f"tiny_{kind}")
+    found = {
+        key.removeprefix("drift_reference_"): value for key, value in rows.items() if key.startswith("drift_reference_")
+    }
+    assert found == {key: value for key, value in stock.items() if "," in key}
+
+
+def test_a_stock_run_is_clean(reference: dict[str, Any]) -> None:
+    assert "quantdrift" not in reference
+    assert "drift" not in json.dumps(reference["results"])
+    assert "drift" not in json.dumps(reference["samples"], default=str)
+
+
+@pytest.mark.parametrize(("kind", "name"), filters())
+def test_the_drift_is_that_of_two_single_runs(
+    kind: str, name: str, paired: dict[str, Any], reference: dict[str, Any], candidate: dict[str, Any]
+) -> None:
+    task = f"tiny_{kind}"
+    joined = pair_samples(reference["samples"][task], candidate["samples"][task], task=task)
+    rows = paired["results"][task]
+    figures = per_document(joined.filters[name])
+    assert figures
+    for figure, values in figures.items():
+        assert rows[f"{figure},{name}"] == pytest.approx(values.mean(), abs=1e-12)
+        error = values.std(ddof=1) / np.sqrt(len(values))
+        assert rows[f"{figure}_stderr,{name}"] == pytest.approx(error)
+    evidence = joined.filters[name].evidence
+    if evidence is not None:
+        told = paired["quantdrift"]["tasks"][task][name]
+        chosen = map(parse_metric, ("flip@1", "separation", "S", "harm", "coverage@0.10"))
+        for metric, estimate in measure(evidence, chosen).items():
+            assert told[key_of(parse_metric(metric))] == estimate.to_json()["value"], metric
+
+
+def test_flips_follow_from_the_log_likelihoods(
+    paired: dict[str, Any], reference: dict[str, Any], candidate: dict[str, Any]
+) -> None:
+    arms = []
+    for results in (reference, candidate):
+        samples = sorted(results["samples"]["tiny_questions"], key=lambda one: one["doc_id"])
+        arms.append([int(np.argmax([ll for ll, _ in one["filtered_resps"]])) for one in samples])
+    flips = np.array(arms[0]) != np.array(arms[1])
+    assert 0 < flips.mean() < 1
+    assert paired["results"]["tiny_questions"]["drift_flip_at_1,none"] == flips.mean()
+
+
+def test_every_kind_has_answers_that_change_for_better_and_worse(paired: dict[str, Any]) -> None:
+    for task, metric in (("questions", "acc,none"), ("last_word", "acc,none"), ("sums", "exact_match,first")):
+        rows = paired["results"][f"tiny_{task}"]
+        name, _, filter_name = metric.partition(",")
+        lost = rows[f"drift_right_to_wrong_{metric}"]
+        gained = rows[f"drift_wrong_to_right_{metric}"]
+        assert lost > 0
+        assert gained - lost == pytest.approx(rows[metric] - rows[f"drift_reference_{metric}"])
+        assert rows[f"drift_right_to_wrong_{name}_stderr,{filter_name}"] > 0
+
+
+def test_groups_weigh_tasks_as_their_own_metrics_and_pool_documents(paired: dict[str, Any]) -> None:
+    group = paired["results"]["tiny_group"]
+    assert paired["groups"]["tiny_group"] == group
+    parts = [paired["results"][f"tiny_{kind}"] for kind in ("questions", "more_questions")]
+    sizes = np.array([part["sample_len"] for part in parts])
+    for name in ("acc", "drift_reference_acc", "drift_flip_at_1", "drift_at_risk"):
+        values = np.array([part[f"{name},none"] for part in parts])
+        errors = np.array([part[f"{name}_stderr,none"] for part in parts])
+        assert group[f"{name},none"] == pytest.approx((values * sizes).sum() / sizes.sum())
+        pooled = ((sizes - 1) * errors**2 * sizes).sum() / (sizes.sum() - len(sizes))
+        assert group[f"{name}_stderr,none"] == pytest.approx(np.sqrt(pooled / sizes.sum()))
+    assert "drift_right_to_wrong_acc_norm,none" not in group  # the group does not aggregate acc_norm
+    told = paired["quantdrift"]["groups"]["tiny_group"]["none"]
+    assert told["drift_flip_at_1"] == pytest.approx(group["drift_flip_at_1,none"])
+    assert told["drift_separation_median"] == group["drift_separation_median,none"]
+    assert told["drift_n_inputs"] == sizes.sum()
+
+
+def test_samples_say_what_the_reference_answered(paired: dict[str, Any], reference: dict[str, Any]) -> None:
+    stock = {one["doc_id"]: one for one in reference["samples"]["tiny_questions"]}
+    for own in paired["samples"]["tiny_questions"]:
+        other = stock[own["doc_id"]]
+        assert own["drift_reference_filtered_resps"] == [
+            (str(ll), str(greedy)) for ll, greedy in other["filtered_resps"]
+        ]
+        assert own["drift_reference_acc"] == other["acc"]
+        chosen = [np.argmax([ll for ll, _ in one["filtered_resps"]]) for one in (own, other)]
+        assert own["drift_flip_at_1"] == float(chosen[0] != chosen[1])
+        assert {"acc", "drift_flip_at_1", "drift_separation"} <= set(own["metrics"])
+        assert all(hasattr(own[name], "__float__") or own[name] is None for name in own["metrics"])
+
+
+def test_the_run_folders_hold_the_same_evidence(paired: dict[str, Any], folder: Path) -> None:
+    runs = {run.path.name: run for run in find_runs([folder])}
+    names = {f"tiny_{kind}" for kind in KINDS if kind not in {"texts", "sums"}}
+    assert set(runs) == names | {"tiny_sums-first", "tiny_sums-start"}
+    run = runs["tiny_questions"]
+    assert run.path.parent.name == "W4-g128-rtn+head=lm_head"
+    assert run.record["data"]["harness"] == "lm-eval"
+    assert run.record["data"]["n_queries"] == 24
+    assert run.record["model"]["candidate_fingerprint"] != run.record["model"]["fingerprint"]
+    assert run.record["model"]["layers_never_reached"] == []
+    flip = parse_metric("flip@1")(run.evidence()).value
+    assert flip == paired["results"]["tiny_questions"]["drift_flip_at_1,none"]
+    assert paired["quantdrift"]["runs"]["tiny_questions"] == {"none": str(run.path)}
+
+
+def test_the_noise_floor_is_measured_where_asked_for(paired: dict[str, Any]) -> None:
+    rows = paired["results"]["tiny_questions"]
+    assert rows["drift_noise_floor,none"] == 0.0
+    assert paired["quantdrift"]["tasks"]["tiny_questions"]["none"]["drift_noise_floor"] == 0.0
+    assert paired["quantdrift"]["seconds"]["noise floor"] > 0
+
+
+def test_what_was_made_is_told_and_the_weights_come_back(model: str, paired: dict[str, Any]) -> None:
+    told = paired["quantdrift"]
+    assert told["spec"] == f"{model}@W4-g128-rtn+head=lm_head"
+    assert told["bits_per_weight"]["linear"] == 4.0
+    lm = QuantizedPairLM(model, SCHEME, device="cpu", batch_size=4)
+    before = {name: weight.clone() for name, weight in lm.model.state_dict().items()}
+    with lm.pair.candidate():
+        changed = {n for n, w in lm.model.state_dict().items() if not torch.equal(w, before[n])}
+    assert len(changed) == 14
+    assert "lm_head.weight" not in changed
+    assert all(torch.equal(weight, before[name]) for name, weight in lm.model.state_dict().items())

@@ -1,0 +1,86 @@
+"""Several ranks, each with a pair of its own, gather one result: two processes on the CPU.
+
+lm-eval sets a rank itself where there are several GPUs; on the CPU it leaves every process alone,
+so the script does here what `HFLM.__init__` does there.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+from support.lm_eval_samples_maker import evaluate, lm_eval_command, save_model, write_tasks
+from support.places import ROOT
+
+pytestmark = pytest.mark.slow
+
+N = 11  # the ranks get 6 and 5 documents, and lm-eval pads the second
+KINDS = ["questions", "last_word", "texts", "sums"]  # examples of other tasks differ by rank
+SCHEME = "W3-gptq"
+SCRIPT = """
+import json, sys
+from pathlib import Path
+
+sys.path.insert(0, {folder!r})
+from support.lm_eval_samples_maker import evaluate
+from support.places import ROOT
+from quantdrift_lm_eval.model import QuantizedPairLM
+
+lm = QuantizedPairLM("model", {scheme!r}, device="cpu", batch_size=4, evidence="runs")
+lm._device = lm.accelerator.device
+lm._rank, lm._world_size = lm.accelerator.local_process_index, lm.accelerator.num_processes
+for number in range(2):  # the second time all answers are there
+    results = evaluate(lm, Path("tasks"), {kinds!r}, use_cache="answers")
+    if results is not None:
+        Path(f"results{{number}}.json").write_text(json.dumps(results, default=str))
+"""
+
+
+def test_two_ranks_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "other cache"))
+    model = save_model(tmp_path / "model")
+    write_tasks(tmp_path / "tasks", model, N)
+    folder = str(ROOT / "tests")
+    (tmp_path / "script.py").write_text(SCRIPT.format(folder=folder, scheme=SCHEME, kinds=KINDS))
+    launch = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29631")
+    ran = lm_eval_command("script.py", cwd=tmp_path, first=launch, ACCELERATE_USE_CPU="true")
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    two, again = (json.loads((tmp_path / f"results{n}.json").read_text()) for n in range(2))
+    one = evaluate("quantdrift", tmp_path / "tasks", KINDS, model_args=f"pretrained=model,scheme={SCHEME}")
+    for task, row in one["results"].items():
+        for name, value in row.items():
+            if isinstance(value, float) and "perplexity_stderr" not in name:  # it draws by position
+                assert two["results"][task][name] == pytest.approx(value, abs=1e-4), (task, name)
+    assert two["results"] == again["results"]
+    assert {task: len(samples) for task, samples in two["samples"].items()} == {
+        "tiny_questions": N,
+        "tiny_last_word": N,
+        "tiny_texts": N,
+        "tiny_sums": 2 * N,
+    }
+    record = _record(tmp_path)
+    assert record["data"]["n_queries"] == N
+    # every rank has prompts of its own, and calibrates on those of all
+    assert record["quantization"]["calibration"]["of"] == len(_prompts(one))
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    found = json.loads(next((folder / "runs").glob("*/tiny_questions/run.json")).read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def _prompts(results: dict[str, Any]) -> set[str]:
+    return {
+        request[0]
+        for samples in results["samples"].values()
+        for sample in samples
+        for request in sample["arguments"]
+        if len(request) > 1
+    }

@@ -1,0 +1,125 @@
+"""Widths per layer inside mteb: chosen where there is a search, stored elsewhere, or refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mteb")
+
+import mteb
+from mteb.mocks.mock_tasks import MockSTSTask
+
+from quantdrift.allocation.record import write_allocation
+from quantdrift.errors import UnsupportedError
+from support.mteb_samples import (
+    one_thread,  # noqa: F401 -- used by being here
+    retrieval_task,
+    save_cross_encoder,
+    save_encoder,
+    scores,
+    split_data,
+)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_encoder(tmp_path_factory.mktemp("model"))
+
+
+def search(seed: int = 0, *, shortlist: int | None = None) -> Any:
+    content = split_data(16, 30, seed=seed, shortlist=shortlist)
+    kind = "Reranking" if shortlist else "Retrieval"
+    return retrieval_task(f"Tiny{seed}", {"default": {"test": content}}, kind=kind)
+
+
+def figures(model: Any, task: Any, **options: Any) -> dict[str, Any]:
+    return scores(model, task, **options)["test"][0]
+
+
+def pair_of(folder: Path, scheme: str) -> Any:
+    return mteb.get_model(f"quantdrift:{folder}@{scheme}")
+
+
+def test_a_search_chooses_widths_and_leaves_out_what_it_chose_them_on(folder: Path, tmp_path: Path) -> None:
+    pair = pair_of(folder, "W3.5-g16+gap")
+    found = figures(pair, search(), cache=mteb.ResultCache(tmp_path / "out"))
+    assert found["drift_n_inputs"] == 12
+    (file,) = (tmp_path / "out").rglob("run.json")
+    record = json.loads(file.read_text())
+    assert (record["data"]["n_queries"], record["data"]["inputs_left_out"]) == (16, 4)
+    told = record["quantization"]["allocation"]
+    assert (told["dataset"], told["calibration_inputs"]) == ("Tiny0", 4)
+    assert set(told["widths"].values()) == {3, 4}
+
+
+def test_what_a_task_gives_does_not_depend_on_the_task_before(folder: Path) -> None:
+    pair = pair_of(folder, "W3.5-g16+gap")
+    one_after_another = [figures(pair, search(seed)) for seed in (0, 1)]
+    alone = figures(pair_of(folder, "W3.5-g16+gap"), search(1))
+    assert one_after_another[1] == alone
+    with pytest.raises(UnsupportedError, match=r"MockSTSTask \(STS\) is none"):
+        scores(pair, MockSTSTask())  # not with the widths of the search before
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (MockSTSTask, r"MockSTSTask \(STS\) is none"),
+        (lambda: search(shortlist=5), "Tiny0 is no search over embeddings of this model"),
+    ],
+)
+def test_without_a_search_over_embeddings_it_says_what_to_do(task: Any, said: str, folder: Path) -> None:
+    with pytest.raises(UnsupportedError, match=f"{said}. Choose widths with quantdrift allocate"):
+        scores(pair_of(folder, "W3.5-g16+gap"), task())
+
+
+def test_a_model_that_never_embeds_is_refused_at_once(tmp_path: Path) -> None:
+    reranker = save_cross_encoder(tmp_path)
+    with pytest.raises(UnsupportedError, match=r"Choose widths .* MODEL@allocation\.json"):
+        pair_of(reranker, "W3.5-g16+gap")
+
+
+def test_a_stored_allocation_serves_every_task(folder: Path) -> None:
+    chosen = pair_of(folder, "W3.5-g16+gap")
+    figures(chosen, search())
+    write_allocation(Path("a.json"), chosen.pair.allocation)
+    stored = pair_of(folder, "a.json")
+    assert stored.pair.allocation.width_of == chosen.pair.allocation.width_of
+    assert "drift_reference_main_score" in figures(stored, MockSTSTask())
+    assert figures(stored, search())["drift_n_inputs"] == 12
+    assert figures(stored, search(shortlist=5))["drift_n_inputs"] == 12
+    assert figures(stored, search(1))["drift_n_inputs"] == 12  # queries of the same names
+
+
+def test_a_file_that_changes_is_another_revision(folder: Path, tmp_path: Path) -> None:
+    chosen = pair_of(folder, "W3.5-g16+gap")
+    figures(chosen, search(), cache=mteb.ResultCache(tmp_path / "out"))
+    stored = chosen.pair.allocation
+    assert stored is not None
+    revisions = []
+    for seed in (0, 1, 0):
+        write_allocation(tmp_path / "a.json", replace(stored, seed=seed))
+        meta = mteb.get_model_meta(f"quantdrift:{folder}@a.json")
+        revisions.append(meta.revision)
+    plain = mteb.get_model_meta(f"quantdrift:{folder}@W4").revision
+    assert revisions[0] == revisions[2] != revisions[1]
+    assert all(revision.startswith(f"{plain}-") for revision in revisions)
+    texts = tmp_path / "texts.txt"
+    found = set()
+    for text in ("one", "two"):
+        texts.write_text(f"{text}\n")
+        scheme = f"W4-gptq+calib={texts}"
+        found.add(mteb.get_model_meta(f"quantdrift:{folder}@{scheme}").revision)
+    assert len(found) == 2
+    assert plain not in found

@@ -1,0 +1,229 @@
+"""Calibrated pairs inside mteb: on what, that no query is among it, and that it is what counts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mteb")
+
+import mteb
+
+from quantdrift.engine.calibration.sample import Sample
+from quantdrift.engine.layers import modules_of
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.errors import DataError, SpecError, UnsupportedError
+from quantdrift.models.named import ModelSource
+from quantdrift.progress import Silent
+from quantdrift.runs import read_run
+from quantdrift.spec import parse, parse_scheme
+from quantdrift_mteb.pairs import make_pair
+from support.mteb_samples import (
+    QUIET,
+    one_thread,  # noqa: F401 -- used by being here
+    other_task,
+    retrieval_task,
+    save_cross_encoder,
+    save_encoder,
+    scores,
+    split_data,
+    stock,
+    text,
+)
+
+SCHEME = "W3-g16-adaround+calib=20"
+DATA = {"default": {"test": split_data(15, 40)}}
+SHORTLISTS = {"default": {"test": split_data(15, 40, shortlist=8)}}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+    folder = tmp_path_factory.mktemp("models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QUANTDRIFT_CACHE", "off")
+        yield {"encoder": save_encoder(folder), "reranker": save_cross_encoder(folder / "c")}
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[Sample]:
+    """The samples that pairs were calibrated on."""
+    samples: list[Sample] = []
+    prepare = QuantizedPair.prepare
+
+    def noted(self: QuantizedPair, sample: Sample, **kwargs: Any) -> None:
+        samples.append(sample)
+        prepare(self, sample, **kwargs)
+
+    monkeypatch.setattr(QuantizedPair, "prepare", noted)
+    return samples
+
+
+def test_a_search_is_calibrated_on_its_corpus(folders: dict[str, Path], prepared: list[Sample], tmp_path: Path) -> None:
+    """Both arms equal stock runs; the candidate's weights are made by hand from its documents."""
+    cache = mteb.ResultCache(tmp_path)
+    pair = mteb.get_model(f"quantdrift:{folders['encoder']}@{SCHEME}")
+    found = scores(pair, retrieval_task("TinyCalibrated", DATA), cache=cache)["test"][0]
+    record = read_run(next(tmp_path.rglob("run.json"))).record["quantization"]
+    assert record["calibration"]["n_inputs"] == 20
+    assert record["calibration"]["of"] == 40
+    assert record["fallbacks"] == {}
+
+    model = stock(folders["encoder"])
+    documents = {row["id"]: row["text"] for row in DATA["default"]["test"]["corpus"]}
+    (sample,) = prepared
+    texts = texts_of(pair.base, sample)
+    assert len(texts) == 20
+    assert set(texts) <= set(documents.values())
+    by_hand = QuantizedPair(modules_of(model), parse_scheme(SCHEME))
+    chunks = [texts[at : at + 8] for at in range(0, 20, 8)]
+    works = [lambda chunk=chunk: model.model.encode(chunk, batch_size=8) for chunk in chunks]
+    by_hand.prepare(Sample(batches=works, key=None, record={}), root=None, progress=Silent())
+    with by_hand.candidate():
+        wanted = scores(model, retrieval_task("TinyCalibrated", DATA))["test"][0]
+    reference = scores(model, retrieval_task("TinyCalibrated", DATA))["test"][0]
+    assert found["ndcg_at_10"] == pytest.approx(wanted["ndcg_at_10"], abs=1e-5)
+    assert found["drift_reference_main_score"] == pytest.approx(reference["main_score"], abs=1e-5)
+    assert found["drift_flip_at_1"] > 0
+
+
+def texts_of(model: Any, sample: Sample) -> list[str]:
+    """What a sentence-transformers model is given when a sample is run."""
+    seen: list[str] = []
+    encode = model.model.encode
+
+    def watched(inputs: list[str], **kwargs: Any) -> Any:
+        seen.extend(inputs)
+        return encode(inputs, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.model, "encode", watched)
+        for batch in sample.batches:
+            batch()
+    return seen
+
+
+def test_a_cross_encoder_is_calibrated_on_documents_alone(
+    folders: dict[str, Path], prepared: list[Sample], tmp_path: Path
+) -> None:
+    cache = mteb.ResultCache(tmp_path)
+    pair = mteb.get_model(f"quantdrift:{folders['reranker']}@{SCHEME}")
+    task = retrieval_task("TinyCross", SHORTLISTS, kind="Reranking")
+    entry = scores(pair, task, cache=cache)["test"][0]
+    assert entry["drift_n_inputs"] == 15
+    run = read_run(next(tmp_path.rglob("run.json"))).record
+    assert run["quantization"]["calibration"]["n_inputs"] == 20
+    assert run["quantization"]["fallbacks"] == {}
+    assert run["times"]["seconds"]["calibration"] > 0
+
+    seen: list[tuple[str, str]] = []
+    predict = pair.base.model.predict
+
+    def watched(pairs: list[tuple[str, str]], **kwargs: Any) -> Any:
+        seen.extend(pairs)
+        return predict(pairs, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair.base.model, "predict", watched)
+        for batch in prepared[0].batches:
+            batch()
+    split = SHORTLISTS["default"]["test"]
+    queries, documents = set(split["queries"]["text"]), set(split["corpus"]["text"])
+    assert len(seen) == 20
+    for query, document in seen:
+        assert query not in queries
+        assert document in documents
+        assert document.startswith(query)
+
+
+def test_an_encoder_that_reranks_is_calibrated_on_whole_documents(
+    folders: dict[str, Path], prepared: list[Sample], tmp_path: Path
+) -> None:
+    """Three batches of documents side by side, none of them queries or openings."""
+    cache = mteb.ResultCache(tmp_path)
+    pair = mteb.get_model(f"quantdrift:{folders['encoder']}@{SCHEME}")
+    scores(pair, retrieval_task("TinyRerank", SHORTLISTS, kind="Reranking"), cache=cache)
+    assert len(prepared[0].batches) == 3
+    texts = texts_of(pair.base, prepared[0])
+    assert len(texts) == 20
+    assert set(texts) <= set(SHORTLISTS["default"]["test"]["corpus"]["text"])
+    layers = read_run(next(tmp_path.rglob("run.json"))).record["quantization"]["layers"]
+    words = sum(len(one.split()) + 2 for one in texts)  # and the marks around them
+    assert layers[0]["n_tokens"] == words
+
+
+@pytest.mark.parametrize("name", ["MockSTSTask", "MockClassificationTask"])
+def test_other_tasks_are_calibrated_on_what_they_encode(
+    name: str, folders: dict[str, Path], prepared: list[Sample]
+) -> None:
+    pair = mteb.get_model(f"quantdrift:{folders['encoder']}@{SCHEME}")
+    found = scores(pair, other_task(name))
+    reference = scores(stock(folders["encoder"]), other_task(name))
+    assert prepared
+    assert all(0 < sample.record["n_inputs"] <= 20 for sample in prepared)
+    for split, entries in found.items():
+        for entry, full in zip(entries, reference[split], strict=True):
+            wanted = pytest.approx(full["main_score"], abs=1e-5)
+            assert entry["drift_reference_main_score"] == wanted
+            assert entry["main_score"] != full["main_score"]
+
+
+@pytest.mark.parametrize("kind", ["search", "reranker", "other"])
+def test_texts_of_a_file_are_calibrated_on(
+    kind: str, folders: dict[str, Path], prepared: list[Sample], tmp_path: Path
+) -> None:
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join(text(seed) for seed in range(500, 512)))
+    model = folders["reranker" if kind == "reranker" else "encoder"]
+    pair = mteb.get_model(f"quantdrift:{model}@W3-g16-adaround+calib={file}")
+    tasks = {
+        "search": lambda: retrieval_task("TinyFile", DATA),
+        "reranker": lambda: retrieval_task("TinyFile", SHORTLISTS, kind="Reranking"),
+        "other": lambda: other_task("MockSTSTask"),
+    }
+    scores(pair, tasks[kind]())
+    assert {(sample.record["source"], sample.record["n_inputs"]) for sample in prepared} == {(str(file), 12)}
+
+
+@pytest.mark.parametrize(
+    ("setting", "error", "message"),
+    [
+        ("calib=/nowhere/texts.txt", DataError, r"^/nowhere/texts\.txt does not exist"),
+        ("calib=0", SpecError, "calib is '0': expected a whole number, 1 or more"),
+        ("seed=x", SpecError, "seed is 'x'"),
+    ],
+)
+def test_what_cannot_be_calibrated_on_is_refused_with_the_name(
+    setting: str, error: type[Exception], message: str, folders: dict[str, Path]
+) -> None:
+    with pytest.raises(error, match=message):
+        mteb.get_model_meta(f"quantdrift:{folders['encoder']}@W3-adaround+{setting}")
+
+
+def test_a_model_that_is_quantized_already_is_refused_with_the_name(folders: dict[str, Path], tmp_path: Path) -> None:
+    saved, packed = (shutil.copytree(folders["encoder"], tmp_path / name) for name in ("g1", "g2"))
+    (saved / "scheme.json").write_text('{"format": "quantdrift-candidate"}')
+    config = json.loads((packed / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq"}
+    (packed / "config.json").write_text(json.dumps(config))
+    for folder, why in ((saved, "saved by quantdrift quantize"), (packed, "says gptq")):
+        with pytest.raises(UnsupportedError, match=f"is quantized already .*{why}"):
+            mteb.get_model_meta(f"quantdrift:{folder}@W4")
+    model = stock(folders["encoder"])  # one from the hub is known to be when it is loaded
+    body = next(module for module in modules_of(model)[0].modules() if hasattr(module, "config"))
+    body.config.quantization_config = {"quant_method": "awq"}
+    source = ModelSource(name="org/m", canonical="org/m", kind="hub", location="org/m")
+    with pytest.raises(UnsupportedError, match=r"org/m is quantized already .*says awq"):
+        make_pair(model, parse("org/m@W4"), source)
+
+
+def test_a_candidate_that_was_never_calibrated_cannot_answer(folders: dict[str, Path]) -> None:
+    pair = mteb.get_model(f"quantdrift:{folders['encoder']}@{SCHEME}")
+    task = retrieval_task("TinyAlone", DATA)
+    task.load_data()
+    with pytest.raises(UnsupportedError, match="is calibrated on documents"):
+        task.evaluate(pair, "test", encode_kwargs=dict(QUIET))

@@ -1,0 +1,319 @@
+"""Classification in mteb: one probe, fitted on the reference, reads both arms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mteb")
+
+import mteb
+from datasets import Dataset, DatasetDict
+from mteb._create_dataloaders import _create_dataloader_from_texts
+from mteb.abstasks import AbsTaskClassification, AbsTaskMultilabelClassification, AbsTaskRegression
+from mteb.abstasks.task_metadata import TaskMetadata
+from numpy.typing import NDArray
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold
+
+from quantdrift.runs import read_run
+from support.mteb_samples import (
+    QUIET,
+    one_thread,  # noqa: F401 -- used by being here
+    quantized,
+    save_encoder,
+    scores,
+    stock,
+    text,
+)
+
+SCHEME = "W2-rtn"
+Data = Mapping[str, Mapping[str, list[Any]]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model as a pair, and as mteb loads it."""
+
+    pair: Any
+    stock: Any
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_encoder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Iterator[Model]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QUANTDRIFT_CACHE", "off")
+        yield Model(pair=mteb.get_model(f"quantdrift:{folder}@{SCHEME}"), stock=stock(folder))
+
+
+def labelled(number: int, seed: int, n_classes: int = 3) -> dict[str, list[Any]]:
+    """Texts that share some words with the others of their class."""
+    labels = [row % n_classes for row in range(number)]
+    texts = [f"{text(7 + label, 3)} {text(seed + row, 6)}" for row, label in enumerate(labels)]
+    return {"text": texts, "label": labels}
+
+
+THREE: Data = {"train": labelled(90, 100), "test": labelled(70, 300)}
+OWN = {"drift_spec", "drift_reference_main_score"}
+
+
+def make(
+    data: Any = None,
+    *,
+    base: Any = AbsTaskClassification,
+    languages: Mapping[str, list[str]] | None = None,
+    splits: tuple[str, ...] = ("test",),
+    **attributes: Any,
+) -> Any:
+    """A task whose data are those given, split to columns, or subset to split to columns."""
+    kind = {
+        AbsTaskClassification: "Classification",
+        AbsTaskMultilabelClassification: "MultilabelClassification",
+        AbsTaskRegression: "Regression",
+    }[base]
+    metadata = TaskMetadata(
+        name=f"Tiny{kind}",
+        description="made for a test",
+        dataset={"path": "none", "revision": "1"},
+        type=kind,
+        category="t2c",
+        modalities=["text"],
+        eval_splits=list(splits),
+        eval_langs=dict(languages) if languages else ["eng-Latn"],
+        main_score="kendalltau" if base is AbsTaskRegression else "accuracy",
+    )
+
+    def as_splits(parts: Data) -> DatasetDict:
+        return DatasetDict({name: Dataset.from_dict(dict(part)) for name, part in parts.items()})
+
+    def load_data(self: Any, *_: Any, **__: Any) -> None:
+        given = THREE if data is None else data
+        self.dataset = {name: as_splits(part) for name, part in given.items()} if languages else as_splits(given)
+        self.data_loaded = True
+
+    body = {"metadata": metadata, "load_data": load_data, "n_experiments": 3, **attributes}
+    return type(metadata.name, (base,), body)()
+
+
+def embed(model: Any, texts: list[str]) -> NDArray[np.float32]:
+    loader = _create_dataloader_from_texts(texts, batch_size=8)
+    asked = {"task_metadata": make().metadata, "hf_split": "test", "hf_subset": "default"}
+    return np.asarray(model.encode(loader, **asked, **QUIET))
+
+
+def drawn(task: Any, train: Mapping[str, list[Any]]) -> list[int]:
+    """The training inputs that mteb's experiments use, as mteb draws them."""
+    rows, order = set(), None
+    for number in range(task.n_experiments):
+        _, order, chosen = task._undersample_data(Dataset.from_dict(dict(train)), number, order)
+        rows |= set(chosen)
+    return sorted(rows)
+
+
+@dataclass(frozen=True)
+class ByHand:
+    """What scikit-learn's own classifier says of both arms."""
+
+    reference: NDArray[np.int64]
+    candidate: NDArray[np.int64]
+    decisions: NDArray[np.float64]
+
+
+def by_hand(
+    model: Model, train: Mapping[str, list[Any]], rows: list[int], tests: list[str], scheme: str = SCHEME
+) -> ByHand:
+    """Fit on the reference's embeddings, and read the tests of both arms."""
+    training = embed(model.stock, [train["text"][row] for row in rows])
+    classifier = LogisticRegression(max_iter=1000)
+    classifier.fit(training.astype(np.float64), [train["label"][row] for row in rows])
+    full = embed(model.stock, tests)
+    with quantized(model.stock, scheme):
+        low = embed(model.stock, tests)
+    return ByHand(
+        reference=classifier.predict(full),
+        candidate=classifier.predict(low),
+        decisions=classifier.decision_function(full),
+    )
+
+
+def test_mtebs_own_keys_are_untouched(model: Model) -> None:
+    (found,) = scores(model.pair, make())["test"]
+    (full,) = scores(model.stock, make())["test"]
+    with quantized(model.stock, SCHEME):
+        (low,) = scores(model.stock, make())["test"]
+    own = {key: value for key, value in found.items() if not key.startswith("drift_")}
+    np.testing.assert_equal(own, low)
+    assert found["drift_reference_main_score"] == full["main_score"]
+    assert found["drift_reference_main_score"] != found["main_score"]
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_drift_is_what_one_frozen_probe_finds(n_classes: int, model: Model, tmp_path: Path) -> None:
+    data = {"train": labelled(90, 100, n_classes), "test": labelled(70, 300, n_classes)}
+    task = make(data)
+    (found,) = scores(model.pair, task, cache=mteb.ResultCache(tmp_path))["test"]
+    rows = drawn(make(data), data["train"])
+    expected = by_hand(model, data["train"], rows, data["test"]["text"])
+    labels = np.array(data["test"]["label"])
+    flips = expected.reference != expected.candidate
+    assert flips.any()
+    assert found["drift_n_inputs"] == 70
+    assert found["drift_probe_n_train"] == len(rows)
+    assert len(rows) > 8 * n_classes  # more than one experiment drew
+    assert found["drift_flip_at_1"] == pytest.approx(flips.mean())
+    assert found["drift_reference_accuracy"] == pytest.approx(np.mean(expected.reference == labels))
+    assert found["drift_accuracy"] == pytest.approx(np.mean(expected.candidate == labels))
+    gaps = np.abs(expected.decisions) if n_classes == 2 else np.diff(np.sort(expected.decisions, axis=1))[:, -1]
+    assert found["drift_gap_median"] == pytest.approx(np.median(gaps), rel=1e-3)
+    assert found["drift_noise_floor"] is None
+    # input by input, from the evidence beside the result
+    (result,) = tmp_path.rglob("TinyClassification.json")
+    run = read_run(result.parent / found["drift_evidence"])
+    evidence = run.evidence()
+    assert evidence.input_ids.tolist() == [f"test-{number}" for number in range(70)]
+    tops = (evidence.reference_top, evidence.candidate_top)
+    for top, chosen in zip(tops, (expected.reference, expected.candidate), strict=True):
+        assert evidence.item_ids[top.items[:, 0]].tolist() == [str(label) for label in chosen]
+    assert evidence.confidence is not None
+    settings = run.record["settings"]
+    assert (settings["reading"], settings["probe"]["n_train"]) == ("linear probe", len(rows))
+    assert run.record["model"]["layers_never_reached"] == ["0.model.pooler.dense"]
+
+
+def test_in_cross_validation_every_fold_has_a_probe_that_did_not_see_it(model: Model) -> None:
+    def cross() -> Any:
+        return make(splits=("train",), is_cross_validation=True, n_splits=3)
+
+    train = THREE["train"]
+    (found,) = scores(model.pair, cross())["train"]
+    flips, right, order, seen = [], [], None, set()
+    folds = KFold(n_splits=3, shuffle=True, random_state=cross().seed)
+    for number, (fitted, tested) in enumerate(folds.split(range(90))):
+        part = Dataset.from_dict(dict(train)).select(fitted)
+        _, order, chosen = cross()._undersample_data(part, number, order)
+        rows = [int(fitted[row]) for row in chosen]
+        expected = by_hand(model, train, rows, [train["text"][row] for row in tested])
+        flips += (expected.reference != expected.candidate).tolist()
+        right += (expected.candidate == np.array(train["label"])[tested]).tolist()
+        seen |= set(rows)
+    assert found["drift_n_inputs"] == len(flips) == 90
+    assert any(flips)
+    assert found["drift_flip_at_1"] == pytest.approx(np.mean(flips))
+    assert found["drift_accuracy"] == pytest.approx(np.mean(right))
+    assert found["drift_probe_n_train"] == len(seen)
+
+
+def test_each_subset_has_a_probe_of_its_own(model: Model, tmp_path: Path) -> None:
+    parts = {"eng": THREE, "fra": {"train": labelled(60, 900), "test": labelled(30, 1500)}}
+    languages = {"eng": ["eng-Latn"], "fra": ["fra-Latn"]}
+    cache = mteb.ResultCache(tmp_path)
+    found = scores(model.pair, make(parts, languages=languages), cache=cache)["test"]
+    for entry in found:
+        (alone,) = scores(model.pair, make(parts[entry["hf_subset"]]))["test"]
+        assert entry["drift_evidence"].endswith(f"/test-{entry['hf_subset']}")
+        for key, value in alone.items():
+            if key.startswith("drift_"):
+                assert entry[key] == value, key
+    assert found[0]["drift_n_inputs"] != found[1]["drift_n_inputs"]
+
+
+def test_a_label_that_training_never_showed_is_never_right(model: Model) -> None:
+    test = {**THREE["test"], "label": [*THREE["test"]["label"][:-5], *[9] * 5]}
+    (found,) = scores(model.pair, make({"train": THREE["train"], "test": test}))["test"]
+    rows = drawn(make(), THREE["train"])
+    expected = by_hand(model, THREE["train"], rows, test["text"])
+    assert found["drift_accuracy"] == pytest.approx(np.mean(expected.candidate == np.array(test["label"])))
+
+
+def test_nothing_is_embedded_twice(model: Model, folder: Path) -> None:
+    pair, texts = mteb.get_model(f"quantdrift:{folder}@{SCHEME}"), []
+    encode = pair.base.encode
+
+    def counting(inputs: Any, **kwargs: Any) -> Any:
+        texts.append(len(inputs.dataset))
+        return encode(inputs, **kwargs)
+
+    pair.base.encode = counting
+    scores(pair, make())
+    n_train = len(drawn(make(), THREE["train"]))
+    # two texts once more, to see which layers are reached
+    assert texts == [n_train, 2, 70, n_train, 70]
+
+
+def test_schemes_that_calibrate_have_a_drift_too(folder: Path, model: Model) -> None:
+    (found,) = scores(mteb.get_model(f"quantdrift:{folder}@W3-gptq+calib=40"), make())["test"]
+    (plain,) = scores(model.pair, make())["test"]
+    assert found["drift_reference_accuracy"] == plain["drift_reference_accuracy"]
+    assert 0 < found["drift_epsilon_median"] < plain["drift_epsilon_median"]
+
+
+LABELS = [[[row % 3], [3, row % 3]][row % 2] for row in range(90)]
+MANY = {
+    "train": {"text": THREE["train"]["text"], "label": LABELS},
+    "test": {"text": THREE["test"]["text"], "label": LABELS[:70]},
+}
+VALUES = {
+    split: {"text": part["text"], "value": [float(n % 7) for n in range(len(part["text"]))]}
+    for split, part in THREE.items()
+}
+
+
+@pytest.mark.parametrize(("base", "data"), [(AbsTaskMultilabelClassification, MANY), (AbsTaskRegression, VALUES)])
+def test_several_labels_an_input_or_none_have_no_first_class(
+    base: Any, data: Data, model: Model, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (found,) = scores(model.pair, make(data, base=base))["test"]
+    assert {key for key in found if key.startswith("drift_")} == OWN
+    assert "quantdrift" not in capsys.readouterr().err
+
+
+def test_where_no_probe_can_be_fitted_the_evaluation_stands_and_a_line_says_why(
+    model: Model, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = {split: {**part, "label": [0] * len(part["label"])} for split, part in THREE.items()}
+    (found,) = scores(model.pair, make(data, evaluator_model=DummyClassifier()))["test"]
+    assert found["main_score"] == 1.0
+    assert {key for key in found if key.startswith("drift_")} == OWN
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("quantdrift: no drift is measured on TinyClassification test/default: ")
+    assert "at least two" in line
+
+
+def test_a_task_that_never_runs_an_experiment_is_left_as_it_is(
+    model: Model, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def of_its_own(self: Any, *_: Any, **__: Any) -> dict[str, float]:
+        return {"accuracy": 0.5}
+
+    (found,) = scores(model.pair, make(_evaluate_subset=of_its_own))["test"]
+    assert {key for key in found if key.startswith("drift_")} == OWN
+    assert "mteb did not call _run_experiment" in capsys.readouterr().err
+
+
+def test_the_task_object_is_as_it_was_afterwards(model: Model) -> None:
+    task = make()
+    before = set(vars(task)) | {"dataset", "data_loaded"}
+    scores(model.pair, task)
+    assert set(vars(task)) - before <= {"evaluator_model"}
+    (again,) = scores(model.stock, task)["test"]
+    assert not [key for key in again if key.startswith("drift_")]
+
+
+def test_the_line_at_the_end_tells_of_classes(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    loud = {"batch_size": 8, "show_progress_bar": True}
+    (found,) = scores(model.pair, make(), encode_kwargs=loud)["test"]
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = [line for line in lines if line.startswith("drift of ")]
+    assert f"another class for {100 * found['drift_flip_at_1']:.1f} % of 70 inputs" in line
+    assert f"at full precision {100 * found['drift_reference_accuracy']:.1f} %" in line

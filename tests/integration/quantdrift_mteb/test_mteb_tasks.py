@@ -1,0 +1,219 @@
+"""A pair on every kind of task: both arms score what stock mteb gives for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mteb")
+
+import mteb
+from datasets import Dataset
+
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.errors import UnsupportedError
+from quantdrift.runs import read_run
+from quantdrift.spec import parse_scheme
+from support.mteb_samples import (
+    MOCKS,
+    OTHERS,
+    QUIET,
+    one_thread,  # noqa: F401 -- used by being here
+    other_task,
+    quantized,
+    retrieval_task,
+    save_cross_encoder,
+    save_encoder,
+    scores,
+    split_data,
+    stock,
+)
+
+SCHEME = "W3-rtn"
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model in the three forms that are compared."""
+
+    pair: Any
+    stock: Any
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, Model]]:
+    folder = tmp_path_factory.mktemp("models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QUANTDRIFT_CACHE", str(folder / "cache"))
+        folders = {"encoder": save_encoder(folder), "reranker": save_cross_encoder(folder / "c")}
+        yield {
+            name: Model(pair=mteb.get_model(f"quantdrift:{path}@{SCHEME}"), stock=stock(path))
+            for name, path in folders.items()
+        }
+
+
+def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """All of mteb's own figures agree; one that is not a number there is none here either."""
+    own = {key for key in found if not key.startswith("drift_")}
+    assert own == set(expected)
+    for key, value in expected.items():
+        if isinstance(value, float):
+            assert found[key] == pytest.approx(value, abs=1e-5, nan_ok=True), key
+
+
+def compare(model: Model, make: Callable[[], Any], **kwargs: Any) -> list[dict[str, Any]]:
+    """Check both arms of a task against stock runs; the pair's scores, one entry per subset."""
+    found = scores(model.pair, make(), **kwargs)
+    reference = scores(model.stock, make())
+    with quantized(model.stock, SCHEME):
+        candidate = scores(model.stock, make())
+    assert found.keys() == candidate.keys()
+    entries = []
+    for split, subsets in found.items():
+        for entry, full, low in zip(subsets, reference[split], candidate[split], strict=True):
+            assert entry["hf_subset"] == low["hf_subset"]
+            assert_same(entry, low)
+            expected = full["main_score"]
+            expected = None if np.isnan(expected) else pytest.approx(expected, abs=1e-5)
+            assert entry["drift_reference_main_score"] == expected
+            assert entry["drift_spec"].endswith("@W3-g128-rtn")
+            entries.append(entry)
+    return entries
+
+
+LANGUAGES = {"eng": ["eng-Latn"], "fra": ["fra-Latn"]}
+RETRIEVAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "Plain": ({"default": {"test": split_data(20, 60)}}, {}),
+    "Titles": ({"default": {"test": split_data(15, 40, title="ba be")}}, {}),
+    "Instructions": ({"default": {"test": split_data(15, 40, instruction="du da")}}, {}),
+    "Subsets": (
+        {name: {"test": split_data(12, 30, seed=seed)} for seed, name in enumerate(LANGUAGES)},
+        {"languages": LANGUAGES},
+    ),
+    "Splits": ({"default": {"dev": split_data(10, 30), "test": split_data(10, 30, seed=5)}}, {}),
+    "Few": ({"default": {"test": split_data(3, 3)}}, {}),
+    "Shortlists": ({"default": {"test": split_data(15, 40, shortlist=8)}}, {"kind": "Reranking"}),
+}
+
+
+@pytest.mark.parametrize("name", RETRIEVAL)
+def test_both_arms_of_a_search_are_what_stock_mteb_finds(name: str, models: Mapping[str, Model]) -> None:
+    data, options = RETRIEVAL[name]
+    entries = compare(models["encoder"], lambda: retrieval_task(f"Tiny{name}", data, **options))
+    assert len(entries) == sum(len(splits) for splits in data.values())
+    for entry in entries:
+        reference = entry["drift_reference_ndcg_at_10"]
+        assert reference == pytest.approx(entry["drift_reference_main_score"], abs=1e-5)
+        assert 0 <= entry["drift_flip_at_1"] <= 1
+        assert entry["drift_epsilon_median"] > 0
+        assert entry["drift_noise_floor"] == 0
+    if name in {"Subsets", "Splits"}:
+        assert entries[0]["drift_epsilon_median"] != entries[1]["drift_epsilon_median"]
+
+
+def test_a_cross_encoder_reranks_in_both_arms(models: Mapping[str, Model], tmp_path: Path) -> None:
+    data, options = RETRIEVAL["Shortlists"]
+    cache = mteb.ResultCache(tmp_path)
+    model = models["reranker"]
+    entry = compare(model, lambda: retrieval_task("TinyCross", data, **options), cache=cache)[0]
+    assert entry["drift_n_inputs"] == 15
+    assert entry["drift_noise_floor"] == 0
+    run = read_run(next(tmp_path.rglob("run.json")))
+    assert set(run.evidence().n_items.tolist()) == {8}
+    assert run.record["data"]["n_documents"] == 40
+    similarity = run.record["settings"]["similarity"]
+    assert similarity == "the model's own search, before its sigmoid"
+    assert run.record["model"]["layers_never_reached"] == []
+    assert "reference: search" in run.record["times"]["seconds"]
+
+
+def test_a_cross_encoder_needs_a_shortlist(models: Mapping[str, Model]) -> None:
+    task = retrieval_task("TinyFull", RETRIEVAL["Plain"][0])
+    with pytest.raises(UnsupportedError, match="TinyFull has none"):
+        scores(models["reranker"].pair, task)
+
+
+def test_a_document_of_the_querys_own_id_does_not_count(models: Mapping[str, Model], tmp_path: Path) -> None:
+    content = split_data(12, 40)
+    ids = [f"d{number}" for number in range(12)]
+    content["queries"] = Dataset.from_dict(
+        {"id": ids, "text": content["corpus"]["text"][:12]}  # each finds itself first
+    )
+    content["relevant_docs"] = {name: {f"d{number + 20}": 1} for number, name in enumerate(ids)}
+    data = {"default": {"test": content}}
+    cache = mteb.ResultCache(tmp_path)
+    for ignored in (True, False):
+        entry = compare(
+            models["encoder"],
+            lambda ignored=ignored: retrieval_task(f"TinySelf{ignored}", data, ignore_identical_ids=ignored),
+            cache=cache,
+        )[0]
+        folder = tmp_path.rglob(f"drift/TinySelf{ignored}/test-default")
+        evidence = read_run(next(iter(folder))).evidence()
+        first = evidence.item_ids[evidence.reference_top.items[:, 0]]
+        itself = first == np.array(ids)
+        assert not itself.any() if ignored else itself.all()
+        assert set(evidence.n_items.tolist()) == {39 if ignored else 40}
+        assert (entry["drift_flip_at_1"] > 0) == ignored  # a copy of the query never loses
+
+
+RANKED = {
+    "MockPairClassificationTask",
+    "MockClassificationTask",
+    "MockBitextMiningTask",
+    "MockMultilingualParallelBitextMiningTask",
+}
+ORDERED = {"MockSTSTask", "MockPairClassificationTask"}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_both_arms_of_other_tasks_are_what_stock_mteb_finds(name: str, models: Mapping[str, Model]) -> None:
+    entries = compare(models["encoder"], lambda: other_task(name))
+    assert any(entry["main_score"] != entry["drift_reference_main_score"] for entry in entries)
+    for entry in entries:
+        assert ("drift_flip_at_1" in entry) == (name in RANKED)
+        assert ("drift_order_flip" in entry) == (name in ORDERED)
+
+
+@pytest.mark.parametrize("name", ["MockSummarizationTask", "MockTextZeroShotClassificationTask"])
+def test_mock_tasks_as_they_are(name: str, models: Mapping[str, Model]) -> None:
+    compare(models["encoder"], MOCKS[name])
+
+
+@pytest.fixture
+def query_only(models: Mapping[str, Model]) -> Any:
+    folder = Path(models["encoder"].pair.source.location)
+    return mteb.get_model(f"quantdrift:{folder}@{SCHEME}+query")
+
+
+def test_query_only_leaves_the_index_at_full_precision(query_only: Any, models: Mapping[str, Model]) -> None:
+    model, data = models["encoder"].stock, RETRIEVAL["Plain"][0]
+    found = scores(query_only, retrieval_task("TinyQuery", data))["test"][0]
+    core, encode = QuantizedPair([model.model], parse_scheme(SCHEME)), model.encode
+
+    def by_side(inputs: Any, *, prompt_type: Any, **kwargs: Any) -> Any:
+        if prompt_type.value == "document":
+            return encode(inputs, prompt_type=prompt_type, **kwargs)
+        with core.candidate():
+            return encode(inputs, prompt_type=prompt_type, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "encode", by_side)
+        by_hand = scores(model, retrieval_task("TinyQuery", data))["test"][0]
+    assert_same(found, by_hand)
+    # outside of an evaluation too
+    task = retrieval_task("TinyQuery", data)
+    alone = task.evaluate(query_only, "test", encode_kwargs=dict(QUIET))["default"]
+    assert alone["ndcg_at_10"] == pytest.approx(by_hand["ndcg_at_10"], abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["MockSTSTask", "Shortlists"])
+def test_query_only_is_refused_where_there_is_no_index(name: str, query_only: Any) -> None:
+    task = other_task(name) if name in OTHERS else None
+    with pytest.raises(UnsupportedError, match=r"\+query"):
+        scores(query_only, task or retrieval_task("TinyQ", RETRIEVAL[name][0], kind="Reranking"))

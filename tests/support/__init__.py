@@ -1,0 +1,1 @@
+"""What tests share: tiny models, makers of files and runs, the commands."""

@@ -1,0 +1,136 @@
+"""Small models and small data for the tests of the beir plugin; nothing is downloaded."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from beir.retrieval.models import SentenceBERT
+from beir.retrieval.search.dense import DenseRetrievalExactSearch
+from sentence_transformers import CrossEncoder
+from transformers import BertConfig, BertForSequenceClassification
+
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.layers import modules_of
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.evidence import Evidence
+from quantdrift.spec import parse_scheme
+from support.candidate_samples import WORDS, encoder, save_backbone
+
+Results = dict[str, dict[str, float]]
+
+ARRAYS = ("input_ids", "delta_min", "delta_max", "n_items")
+SCORES = ("reference_scores", "candidate_scores")
+
+
+def text(seed: int, n_words: int = 12) -> str:
+    """Words drawn from the tiny model's vocabulary, the same ones for the same seed."""
+    return " ".join(random.Random(seed).choices(WORDS, k=n_words))
+
+
+def texts(n_docs: int = 30, n_queries: int = 8) -> tuple[dict[str, Any], dict[str, str]]:
+    """A corpus, of which every other document has a title, and queries that begin documents."""
+    corpus = {
+        f"d{number}": {"title": text(number + 500, 2) if number % 2 else "", "text": text(number, 5 + number % 13)}
+        for number in range(n_docs)
+    }
+    queries = {
+        f"q{number}": " ".join(corpus[f"d{number}"]["text"].split()[:4]) + f" {text(number, 1)}"
+        for number in range(n_queries)
+    }
+    return corpus, queries
+
+
+def qrels_of(queries: dict[str, str]) -> dict[str, dict[str, int]]:
+    return {query: {f"d{query[1:]}": 1} for query in queries}
+
+
+def save_encoder(folder: Path) -> str:
+    """A sentence-transformers model of a few thousand random weights."""
+    made = encoder(folder / "backbone")
+    made.save_pretrained(str(folder / "encoder"))
+    return str(folder / "encoder")
+
+
+def save_cross_encoder(folder: Path) -> str:
+    """A cross-encoder of the same size."""
+    import torch  # noqa: PLC0415 -- seeds this model only
+
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=len(WORDS) + 4,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=96,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        num_labels=1,
+    )
+    save_backbone(folder / "backbone", BertForSequenceClassification(config))
+    CrossEncoder(str(folder / "backbone"), device="cpu").save_pretrained(str(folder / "reranker"))
+    return str(folder / "reranker")
+
+
+def model(folder: str, **options: Any) -> SentenceBERT:
+    return SentenceBERT(folder, device="cpu", **options)
+
+
+def exact(model: Any, **options: Any) -> DenseRetrievalExactSearch:
+    return DenseRetrievalExactSearch(model, batch_size=8, **{"show_progress_bar": False, **options})
+
+
+@contextmanager
+def quantized(model: Any, scheme: str) -> Iterator[Any]:
+    """A stock model, quantized in place by hand."""
+    with QuantizedPair(modules_of(model), parse_scheme(scheme)).candidate():
+        yield model
+
+
+def assert_same_results(found: Results, expected: Results, tolerance: float = 1e-5) -> None:
+    """The same documents for every query, with the same scores; the order of a dict is nothing."""
+    assert found.keys() == expected.keys()
+    for query, scores in expected.items():
+        assert found[query].keys() == scores.keys(), query
+        for name, score in scores.items():
+            close = math.isclose(found[query][name], score, rel_tol=tolerance, abs_tol=tolerance)
+            assert close, (query, name, found[query][name], score)
+
+
+def assert_same_evidence(found: Evidence, expected: Evidence) -> None:
+    """Every array is equal, bit for bit; items by their names, which a file keeps as it likes."""
+    for name in ARRAYS:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), name)
+    for arm in ("reference_top", "candidate_top"):
+        tops = [getattr(part, arm) for part in (found, expected)]
+        for name in SCORES:
+            one, other = (getattr(top, name) for top in tops)
+            np.testing.assert_array_equal(one, other, f"{arm}.{name}")
+        named = [
+            np.where(top.items >= 0, part.item_ids[top.items], None)
+            for top, part in zip(tops, (found, expected), strict=True)
+        ]
+        np.testing.assert_array_equal(named[0], named[1], f"{arm}.items")
+    assert (found.noise is None) == (expected.noise is None)
+    if found.noise is not None and expected.noise is not None:
+        np.testing.assert_array_equal(found.noise.flips, expected.noise.flips)
+        np.testing.assert_array_equal(found.noise.epsilon, expected.noise.epsilon)
+    assert found.deltas == expected.deltas
+
+
+def dataset_of(corpus: dict[str, Any], queries: dict[str, str]) -> RetrievalDataset:
+    """The same data as quantdrift's own runs take them: title, a space, text."""
+    return RetrievalDataset(
+        name="tiny",
+        query_ids=tuple(queries),
+        queries=tuple(queries.values()),
+        document_ids=tuple(corpus),
+        documents=tuple(f"{one['title']} {one['text']}".strip() for one in corpus.values()),
+        qrels=qrels_of(queries),
+        split="test",
+    )

@@ -1,0 +1,98 @@
+"""Targets, snapshots and pairs of them, made by hand, for the tests of the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.evidence import Evidence, Noise
+from quantdrift.gate.baseline import Identity, Snapshot
+from quantdrift.gate.judge import ALPHA, Judgement, Matched, judge_changes
+from quantdrift.gate.rules import Rule, parse_rule
+from quantdrift.gate.target import Part, Target
+from support.comparison_samples import evidence_of, flipped, scores
+
+Values = NDArray[np.float64]
+
+IDENTITY = Identity(
+    spec="minilm@W4-g64-rtn",
+    reference="minilm",
+    reference_digest="reference weights",
+    candidate_digest="candidate weights",
+    data="corpus (test)",
+    data_digest="texts",
+    settings={"similarity": "cosine", "dtype": "torch.float32"},
+    software={"device": "cpu", "torch": "2.6"},
+)
+
+
+def rules(*texts: str) -> list[Rule]:
+    return [parse_rule(text) for text in texts]
+
+
+def ones(n: int, places: Iterable[int]) -> Values:
+    """0.0 and 1.0 by input."""
+    found = np.zeros(n)
+    found[list(places)] = 1
+    return found
+
+
+def snapshot(
+    values: Mapping[str, Values],
+    *,
+    names: Sequence[str] | None = None,
+    answers: Sequence[str] | None = None,
+    **identity: Any,
+) -> Snapshot:
+    n = len(next(iter(values.values())))
+    return Snapshot(
+        identity=replace(IDENTITY, **identity),
+        input_ids=tuple(f"q{row}" for row in range(n)) if names is None else tuple(names),
+        answers=("-",) * n if answers is None else tuple(answers),
+        values=values,
+    )
+
+
+def pair(before: Mapping[str, Values], now: Mapping[str, Values]) -> Matched:
+    """Of the same inputs, row by row."""
+    return Matched(now=snapshot(now), before=snapshot(before), differs=(), notes=(), n_answers_changed=0)
+
+
+def judged(rule: str, before: Values, now: Values, *, alpha: float = ALPHA) -> Judgement:
+    """One rule, on outcomes of its own metric."""
+    (parsed,) = rules(rule)
+    name = str(parsed.metric)
+    (found,) = judge_changes([parsed], pair({name: before}, {name: now}), alpha=alpha)
+    return found
+
+
+def reference(n: int = 60) -> Values:
+    """Scores of n inputs and 12 items."""
+    return np.tile(scores(), (-(-n // 60), 1))[:n]
+
+
+def evidence(flips: Iterable[int] = (), *, n: int = 60, noise: Iterable[int] | None = None, **asked: Any) -> Evidence:
+    """Ranks 1 and 2 change places on some inputs; the reference's first item is the relevant one.
+
+    So a flip loses the relevant document from the first place and from no other, and nDCG@10 of
+    that input falls from 1 to 1 / log2(3).
+    """
+    of_reference = reference(n)
+    changed = ones(n, flips)[:, np.newaxis] == 1
+    candidate = np.where(changed, flipped(of_reference, range(n)), of_reference)
+    made = evidence_of(of_reference, candidate, **asked)
+    if noise is None:
+        return made
+    flags = ones(n, noise).astype(np.bool_)
+    return replace(made, noise=Noise(flips=flags, epsilon=np.zeros(n, dtype=np.float32)))
+
+
+def target(*parts: Evidence, names: Sequence[str] = ("",), **identity: Any) -> Target:
+    return Target(
+        identity=replace(IDENTITY, **identity),
+        parts=tuple(Part(name=name, evidence=part) for name, part in zip(names, parts, strict=True)),
+    )

@@ -1,0 +1,103 @@
+"""What the tests of the library backends share: layers, their moments, and whether to skip."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
+from quantdrift.engine.quantizers.gptq import Gptq
+from quantdrift.engine.quantizers.hqq import HQQ
+from quantdrift.engine.quantizers.libraries import AUTO_GPTQ, AUTOAWQ, GPTQMODEL
+from support import paper_quantizers as paper
+
+LIBRARIES = {library.backend: library for library in (GPTQMODEL, AUTO_GPTQ, AUTOAWQ, HQQ)}
+SAME_OUTPUT = 1e-4
+"""Largest distance between the outputs of two layers that count as the same, relative."""
+
+
+def skip_without(backend: str) -> None:
+    """Not `importorskip`: auto-gptq as a whole does not import beside transformers 5."""
+    if not LIBRARIES[backend].is_installed():
+        pytest.skip(f"{backend} is not installed")
+
+
+def as_float64(tensor: Tensor) -> paper.Matrix:
+    return tensor.double().numpy()
+
+
+def rounded(quantized: QuantizedWeight) -> paper.Matrix:
+    return as_float64(quantized.dequantize(torch.float32))
+
+
+def moments_of(inputs: paper.Matrix) -> Moments:
+    return Moments(
+        second=torch.tensor(inputs.T @ inputs / len(inputs), dtype=torch.float32),
+        mean_abs=torch.tensor(np.abs(inputs).mean(axis=0), dtype=torch.float32),
+        absmax=float(np.abs(inputs).max()),
+        n_tokens=len(inputs),
+    )
+
+
+def weights(seed: int, out_features: int, in_features: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(out_features, in_features, generator=generator) * 0.05
+
+
+@functools.cache
+def layer_of(in_features: int) -> tuple[Tensor, paper.Matrix, Moments]:
+    """A weight matrix, inputs of it, and their moments."""
+    inputs = paper.outlying_inputs(0, 600, in_features)
+    return weights(0, 24, in_features), inputs, moments_of(inputs)
+
+
+def difference(quantized: QuantizedWeight, wanted: paper.Matrix, weight: Tensor, x: Moments) -> float:
+    found, second = rounded(quantized), as_float64(x.second)
+    return paper.output_difference(found, wanted, as_float64(weight), second)
+
+
+def gptq_reference(
+    method: Gptq, quantized: QuantizedWeight, weight: Tensor, moments: Moments
+) -> tuple[paper.Matrix, int]:
+    """What the paper's GPTQ rounds to, and how many weights it rounded as `quantized` has them."""
+    return _gptq(
+        weight,
+        moments.second,
+        bits=method.bits,
+        group_size=method.group_size,
+        act_order=method.act_order,
+        library_grid=method.grid == "library",
+        ties=quantized.codes.numpy().tobytes(),
+    )
+
+
+@functools.lru_cache(maxsize=256)  # backends that agree share a reference
+def _gptq(
+    weight: Tensor,
+    second: Tensor,
+    *,
+    bits: int,
+    group_size: int | None,
+    act_order: bool,
+    library_grid: bool,
+    ties: bytes,
+) -> tuple[paper.Matrix, int]:
+    return paper.gptq(
+        as_float64(weight),
+        as_float64(second),
+        bits,
+        group_size,
+        act_order=act_order,
+        library_grid=library_grid,
+        ties=np.frombuffer(ties, np.int8).reshape(weight.shape).astype(float),
+    )
+
+
+def linear(weight: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], len(weight), bias=False)
+    layer.weight.data = weight.clone()
+    return layer

@@ -1,0 +1,58 @@
+"""Evidence of a few queries whose every figure can be computed by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.engine.search import assemble
+from quantdrift.evidence import Evidence, Noise
+
+#       documents  a   b   c   d
+REFERENCE = [
+    [8, 4, 2, 1],  # q0: the same in both arms
+    [8, 4, 2, 1],  # q1: all change by at most 1, less than half the gap
+    [8, 7, 2, 1],  # q2: b overtakes a
+    [5, 5, 2, 1],  # q3: a and b tie, a comes first; then b is alone
+]
+CANDIDATE = [[8, 4, 2, 1], [7, 5, 2, 1], [6, 7, 4, 1], [4, 5, 3, 2]]
+Qrels = Mapping[str, Mapping[str, int]]
+QRELS: Qrels = {
+    "q0": {"a": 1, "c": 2},
+    "q1": {"d": 1, "b": 0},
+    "q2": {"a": 1, "d": -1},
+    "q3": {"z": 1, "a": 1},  # z is not in the corpus
+}
+INFINITE = math.inf
+
+
+def evidence_of(
+    reference: list[list[float]],
+    candidate: list[list[float]],
+    *,
+    k: int = 10,
+    qrels: Qrels | None = None,
+    noise: Noise | None = None,
+) -> Evidence:
+    return assemble(
+        score_matrix(np.array(reference), np.array(candidate), k=k),
+        input_ids=[f"q{row}" for row in range(len(reference))],
+        item_ids=list("abcdefghij")[: len(reference[0])],
+        qrels=qrels,
+        noise=noise,
+    )
+
+
+FOUR = evidence_of(REFERENCE, CANDIDATE, qrels=QRELS)
+
+REFERENCE_OF_THREE = [
+    [20, 12, 8, 7, 0],  # q0: c and d exchange places
+    [20, 19, 12, 7, 0],  # q1: b overtakes a
+    [20, 19, 18, 12, 0],  # q2: c overtakes both
+]
+CANDIDATE_OF_THREE = [[20, 12, 7, 8, 0], [18, 19, 12, 7, 0], [17, 18, 20, 12, 0]]
+QRELS_OF_THREE = {"q0": {"a": 1}, "q1": {"a": 2, "b": 1}, "q2": {"a": 1, "b": 0}}
+THREE = evidence_of(REFERENCE_OF_THREE, CANDIDATE_OF_THREE, qrels=QRELS_OF_THREE)

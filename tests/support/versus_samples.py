@@ -1,0 +1,85 @@
+"""Eight sentences, runs of two models on them, and the scores that a model gives by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from torch import Tensor
+
+from quantdrift import perturbation
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.run import run_versus
+from quantdrift.engine.search import Settings
+from quantdrift.engine.store import EmbeddingStore
+from quantdrift.progress import Silent
+from quantdrift.runs import Run
+from quantdrift.spec import Versus
+
+QUERIES = ("Which animal gives milk?", "How is bread baked?", "Why did the engine stop?")
+DOCUMENTS = (
+    "The cow is milked twice a day.",
+    "Goats and sheep are kept for their milk.",
+    "Knead the dough and let it rise for an hour.",
+    "Bread is baked in a hot oven with a little steam.",
+    "The motor stalled because the fuel pump failed.",
+    "A broken belt let the engine overheat.",
+    "Trains to the coast depart from platform four.",
+    "Inflation eats up savings.",
+)
+DATASET = RetrievalDataset(
+    name="eight sentences",
+    query_ids=tuple(f"q{number}" for number in range(len(QUERIES))),
+    queries=QUERIES,
+    document_ids=tuple(f"d{number}" for number in range(len(DOCUMENTS))),
+    documents=DOCUMENTS,
+    qrels={f"q{q}": {f"d{2 * q}": 1, f"d{2 * q + 1}": 1} for q in range(len(QUERIES))},
+    split="test",
+)
+SETTINGS = Settings(k=8, batch_size=8, noise_floor=False)
+
+
+def run_two(reference: str | Path, candidate: Path, out: Path, *, store: EmbeddingStore | None = None) -> Run:
+    return run_versus(
+        Versus(reference=str(reference), candidate=str(candidate)),
+        DATASET,
+        out=out,
+        settings=SETTINGS,
+        store=store or EmbeddingStore(None),
+        progress=Silent(),
+        device="cpu",
+    )
+
+
+def scores(model: Any) -> NDArray[np.float64]:
+    queries, documents = (
+        np.asarray(encode(list(texts)), dtype=np.float64)
+        for encode, texts in ((model.encode_query, QUERIES), (model.encode_document, DOCUMENTS))
+    )
+    return np.asarray(queries @ documents.T)
+
+
+def with_weights(folder: Path, weights: Mapping[str, Tensor]) -> Any:
+    model = SentenceTransformer(str(folder), device="cpu")
+    modules = dict(model[0].auto_model.named_modules())
+    for name, weight in weights.items():
+        assert modules[name].weight.shape == weight.shape
+        modules[name].weight.data = weight
+    return model
+
+
+def check(found: Run, reference: NDArray[Any], candidate: NDArray[Any], tolerance: float) -> None:
+    """The evidence is that of two score matrices."""
+    evidence = found.evidence()
+    np.testing.assert_allclose(
+        perturbation.epsilon(evidence), np.abs(candidate - reference).max(axis=1), atol=tolerance
+    )
+    for top, wanted in ((evidence.reference_top, reference), (evidence.candidate_top, candidate)):
+        documents = np.array([int(name[1:]) for name in evidence.item_ids])[top.items]
+        in_order = np.take_along_axis(candidate, documents, axis=1)
+        np.testing.assert_allclose(top.candidate_scores, in_order, atol=tolerance)
+        assert (documents[:, 0] == wanted.argmax(axis=1)).all()

@@ -1,0 +1,53 @@
+"""The pages name what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from quantdrift.cli import commands_models, commands_runs, commands_setup
+from quantdrift.cli.app import app
+from quantdrift.errors import QuantDriftError
+from quantdrift.metrics import FAMILIES, parse_metric
+from support.places import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMANDS = get_command(app).commands  # type: ignore[attr-defined]
+
+
+def test_every_metric_is_explained() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert not [name for name in FAMILIES if not re.search(rf"`{name}[`@]", page)]
+
+
+def test_every_command_is_shown_somewhere() -> None:
+    assert all(module.__doc__ for module in (commands_models, commands_runs, commands_setup))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert not [name for name in COMMANDS if f"quantdrift {name}" not in text]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_metrics_of_a_page_are_real(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+    for name in re.findall(r"-m ([\w@.:=]+)", text):
+        try:
+            parse_metric(name)
+        except QuantDriftError as error:
+            pytest.fail(f"{page.name}: {error}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_that_a_page_shows_exist(page: Path) -> None:
+    for line in page.read_text(encoding="utf-8").splitlines():
+        found = re.search(r"(?:^    |`)quantdrift ([a-z-]+)((?: [^`#]+)?)", line)
+        if found is None or found[1] not in COMMANDS or found[1] in {"mteb", "lm-eval"}:
+            continue
+        known = {name for option in COMMANDS[found[1]].params for name in option.opts}
+        known |= {name for option in COMMANDS[found[1]].params for name in option.secondary_opts}
+        shown = set(re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", found[2]))
+        assert shown <= known | {"--help"}, line

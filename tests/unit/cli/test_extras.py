@@ -1,0 +1,135 @@
+"""Without the extras: every command and every name says in one line what to install."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quantdrift.errors import MissingExtraError, QuantDriftError
+from quantdrift.extras import EXTRAS, extras_named
+from support.places import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+WITHOUT = f"""
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {sorted({m for extra in EXTRAS.values() for m in extra})!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+"""
+
+RunWithout = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def without(tmp_path: Path) -> RunWithout:
+    """Runs code in a Python that finds none of the modules that an extra brings."""
+
+    def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", WITHOUT + code, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+
+    return run
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "a"}\n', encoding="utf-8")
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "b"}\n', encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def classes(tmp_path: Path) -> Path:
+    folder = tmp_path / "classes"
+    folder.mkdir()
+    for part in ("train", "test"):
+        lines = [f'{{"text": "{part} {n}", "label": "{n % 2}"}}\n' for n in range(8)]
+        (folder / f"{part}.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+COMMANDS = {
+    "run minilm@W4-rtn --data data": "models",
+    "run minilm@W4-rtn --data classes": "models",
+    "quantize minilm@W4-rtn -o out": "models",
+    "allocate minilm@W3.5+gap --data data": "models",
+    "predict minilm --data data": "models",
+    "corpus-size minilm@W4-rtn --data data --sizes 1,all": "models",
+    "contrast minilm@W4-rtn --data classes": "models",
+    "gate minilm@W4-rtn --data data --update": "models",
+    "mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval": "mteb",
+    "lm-eval --model quantdrift": "lm-eval",
+}
+EACH = """
+from quantdrift.cli import main
+for command in sys.argv[1:]:
+    sys.argv = ["quantdrift", *command.split()]
+    try: main()
+    except SystemExit as stopped: print(stopped.code, file=sys.stderr)
+"""
+
+
+@pytest.mark.usefixtures("data", "classes")
+def test_a_command_names_the_extra_in_one_line(without: RunWithout) -> None:
+    done = without(EACH, *COMMANDS)
+    lines = done.stderr.splitlines()
+    assert lines[1::2] == ["2"] * len(COMMANDS), done.stderr
+    for line, (command, extra) in zip(lines[::2], COMMANDS.items(), strict=True):
+        assert line.endswith(f'pip install "quantdrift[{extra}]"')
+        assert f"quantdrift {command.split(maxsplit=1)[0]}" in line
+    assert done.stdout == ""
+
+
+def test_a_name_of_the_package_names_the_extra_too(without: RunWithout) -> None:
+    done = without(
+        "import quantdrift\n"
+        "try: from quantdrift import QuantizedPair\n"
+        "except ImportError as error: print(type(error).__name__, error)\n"
+        "from quantdrift import Evidence, Run, compare_runs, parse_spec, read_run\n"
+        "print('read')\n"
+    )
+    told, read = done.stdout.splitlines()
+    assert told.startswith("MissingExtraError quantdrift.QuantizedPair")
+    assert told.endswith('pip install "quantdrift[models]"')
+    assert read == "read", done.stderr
+    assert issubclass(MissingExtraError, QuantDriftError)
+
+
+def test_a_module_that_no_extra_brings_is_left_alone() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), extras_named(needed_for="this"):
+        import no_such_module  # type: ignore[import-not-found]  # noqa: F401, PLC0415
+
+
+def test_every_module_that_is_imported_is_had_at_once_or_has_an_extra() -> None:
+    base = {"numpy", "scipy", "pyarrow", "rich", "typer", "pydantic"}
+    ours = {"quantdrift", *(path.name for path in (ROOT / "plugins").iterdir()), "quantdrift_tasks"}
+    known = {*base, *ours, *sys.stdlib_module_names, *(m for each in EXTRAS.values() for m in each)}
+    imported: dict[str, Path] = {}
+    for folder in ("quantdrift", "plugins", "tasks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    names = [node.module]
+                imported.update((name.split(".")[0], path) for name in names)
+    assert {name: path for name, path in imported.items() if name not in known} == {}
+    assert set(EXTRAS) <= set(PROJECT["optional-dependencies"])
+    assert "torch" in imported

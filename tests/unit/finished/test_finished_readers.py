@@ -1,0 +1,241 @@
+"""Reading finished runs: every format by its content, and what is wrong with a file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantdrift.errors import DataError, UnknownNameError
+from quantdrift.finished.contents import Labelled, Ranked, Sampled
+from quantdrift.finished.readers import read_finished, read_qrels, recognise
+from support.finished_samples import A, B, question, write_json, write_mteb, write_samples, write_trec
+
+
+def ranked(path: Path, **options: Any) -> Ranked:
+    (part,) = read_finished(path, **options).parts.values()
+    assert isinstance(part, Ranked)
+    return part
+
+
+def test_every_format_is_told_by_its_content_and_not_by_its_name(tmp_path: Path) -> None:
+    samples = write_samples(tmp_path / "lm", "t", [question(0, [-1.0, -2.0])])
+    (tmp_path / "predictions").mkdir()
+    write_mteb(tmp_path / "predictions" / "T_predictions.json", A)
+    made = {
+        write_trec(tmp_path / "one.json", A): "trec",
+        write_json(tmp_path / "two.trec", A): "json",
+        write_mteb(tmp_path / "three.txt", A): "mteb",
+        tmp_path / "predictions": "mteb",
+        samples: "lm-eval",
+        next(samples.glob("*.jsonl")): "lm-eval",
+    }
+    assert {path: recognise(path) for path in made} == made
+
+
+def test_a_trec_file_and_its_gzipped_copy_are_the_same_rankings(tmp_path: Path) -> None:
+    plain = write_trec(tmp_path / "a.trec", A)
+    packed = tmp_path / "a.run"  # not called .gz
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert ranked(plain).rankings == ranked(packed).rankings == A
+    assert read_finished(plain).digest == read_finished(packed).digest
+
+
+def test_the_score_decides_where_all_ranks_are_zero(tmp_path: Path) -> None:
+    read = read_finished(write_trec(tmp_path / "a.trec", A, zero_ranks=True))
+    assert read.parts[""] == Ranked(rankings=A)
+    assert read.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("q1 Q0 d1 1 0.5\n", "expected a TREC run file"),
+        ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2\n", "line 2: expected 6 columns"),
+        ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2 high t\n", "line 2: the score, column 5, must be a number"),
+        ("q1 Q0 d1 1 0.5 t\nq1 Q0 d1 2 0.4 t\n", "line 2: query 'q1' has document 'd1' twice"),
+        ("q1 Q0 d1 1 0.1 t\nq1 Q0 d2 2 0.4 t\n", "If they are distances"),
+        ("", "it begins with nothing"),
+    ],
+)
+def test_a_trec_file_that_is_wrong_is_refused_with_its_line(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.trec"
+    path.write_text(text)
+    with pytest.raises(DataError, match=told):
+        read_finished(path)
+
+
+def test_ranks_that_disagree_with_few_scores_are_told(tmp_path: Path) -> None:
+    path = write_trec(tmp_path / "a.trec", {**A, "q3": {"d1": 0.9, "d2": 0.5}})
+    path.write_text(path.read_text().replace("q3 Q0 d1 1", "q3 Q0 d1 3"))
+    (note,) = read_finished(path).notes
+    assert "for 1 of 3 queries" in note
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"ndcg": {"NDCG@1": 0.5}, "map": {}, "recall": {}, "precision": {}}, "save_results"),
+        ({"results": {}, "configs": {}}, "lm-eval's results, not its samples"),
+        ({"q1": [1, 2]}, "its keys are q1"),
+        ({"q1": {"d1": 0.5}, "q2": {"d1": "high"}}, "score of 'd1' for query 'q2'; got 'high'"),
+        ({"q1": {"d1": 0.5}, "q2": {"d1": True}}, "score of 'd1' for query 'q2'; got True"),
+        ({"q1": {"d1": 0.5}, "q2": 3}, "document to score for query 'q2'; got 3"),
+    ],
+)
+def test_json_that_holds_no_rankings_is_refused(content: Any, told: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=told):
+        read_finished(write_json(tmp_path / "a.json", content))
+
+
+def test_half_a_json_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(A)[:-20])
+    with pytest.raises(DataError, match="is the file whole"):
+        read_finished(path)
+
+
+def test_predictions_of_mteb_are_read_by_subset_and_split(tmp_path: Path) -> None:
+    write_mteb(tmp_path / "One_predictions.json", A)
+    write_mteb(tmp_path / "Two_predictions.json", B)
+    one = read_finished(tmp_path / "One_predictions.json")
+    assert (one.name, one.data, list(one.parts)) == ("some/model", "One", ["default/test"])
+    both = read_finished(tmp_path)
+    assert list(both.parts) == ["One/default/test", "Two/default/test"]
+
+
+def test_shapes_of_predictions_tell_the_kind_of_task(tmp_path: Path) -> None:
+    def parts(predictions: Any) -> dict[str, Any]:
+        return dict(read_finished(write_mteb(tmp_path / "p.json", predictions)).parts)
+
+    labels = parts([["a", "b"], ["a", "a"]])
+    assert labels == {
+        "default/test#1": Labelled(answers={"0": "a", "1": "b"}, numbered=True),
+        "default/test#2": Labelled(answers={"0": "a", "1": "a"}, numbered=True),
+    }
+    several = parts([[[1, 0, 1], [0, 0, 0]]])
+    assert several["default/test"].answers == {"0": "{0, 2}", "1": "{}"}
+    nearest = parts({"s1-s2": [{"corpus_id": 3, "score": 0.5}]})
+    assert nearest["default/test"] == Ranked(rankings={"0": {"3": 0.5}}, depth=1, numbered=True)
+    zero_shot = parts([[0.1, 0.2], [0.3, 0.1], [0.5, 0.6]])["default/test"]
+    assert zero_shot.complete
+    assert zero_shot.rankings["1"] == {"0": 0.3, "1": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("predictions", "told"),
+    [
+        ({"cosine_scores": [0.1, 0.2]}, "one score for every pair"),
+        ([[0.1, 0.2, 0.3]], "values of a regression"),
+        ({"Level 0": [[1, 2], [0, 1]]}, "has no answers"),
+        ([1, 2, 3], "has no answers"),
+        ([["a", "b"], 7], "has no answers"),
+        ([[0.1, 0.2], 0.5, [0.3, 0.4]], "has no answers"),
+        ({"a-b": [{"corpus_id": 0, "score": "high"}]}, "has no answers"),
+        ({"a-b": [{"corpus_id": 0, "score": None}]}, "has no answers"),
+    ],
+)
+def test_tasks_without_answers_are_refused(predictions: Any, told: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=told):
+        read_finished(write_mteb(tmp_path / "p.json", predictions))
+
+
+def test_the_latest_samples_of_a_task_count(tmp_path: Path) -> None:
+    folder = write_samples(tmp_path / "m", "t", [question(0, [-1.0, -2.0])])
+    write_samples(folder, "t", [question(0, [-3.0, -2.0])], date="2026-02-01T00-00-00.000001")
+    read = read_finished(folder)
+    part = read.parts["t"]
+    assert isinstance(part, Sampled)
+    assert part.samples[0]["filtered_resps"][0][0] == "-3.0"
+    assert "more than once" in read.notes[0]
+
+
+def test_the_folders_of_two_models_are_not_one_run(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_samples(tmp_path / name, "t", [question(0, [-1.0, -2.0])])
+    with pytest.raises(DataError, match="several models, in one, two"):
+        read_finished(tmp_path)
+    (tmp_path / "two" / next((tmp_path / "two").iterdir()).name).unlink()
+    assert list(read_finished(tmp_path).parts) == ["t"]
+
+
+def test_addresses_of_functions_are_no_settings(tmp_path: Path) -> None:
+    config = {"num_fewshot": 0, "filter_list": [{"function": "<function f at 0x7f01>"}]}
+    folder = write_samples(tmp_path / "m", "t", [question(0, [-1.0, -2.0])], config=config)
+    read = read_finished(folder)
+    assert read.name == "m"
+    assert read.settings["t"]["filter_list"] == [{"function": "<function f>"}]
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("text", [f'{{"q": {DEEP}}}', f'{{"q": {{"d": {"7" * 5_000}}}}}'])
+@pytest.mark.parametrize("name", ["a.json", "samples_t_2026-01-02T03-04-05.jsonl"])
+def test_json_that_no_harness_writes_is_told(tmp_path: Path, text: str, name: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=r"expected JSON; (it is nested|Exceeds the limit)"):
+        read_finished(tmp_path / name)
+    with pytest.raises(DataError, match="expected JSON"):
+        read_qrels(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"configs": []},
+        {"configs": {"t": [1]}},
+        {"configs": {"t": {}}, "versions": [1]},
+        {"configs": {"t": {}}, "config": "x"},
+    ],
+)
+def test_results_of_another_shape_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder = write_samples(tmp_path / "m", "t", [question(0, [-1.0, -2.0])], config={})
+    (file,) = folder.glob("results_*.json")
+    write_json(file, changes)
+    with pytest.raises(DataError, match=r"results_.*: expected (configs|versions|config) as lm-"):
+        read_finished(folder)
+
+
+def test_a_wrong_place_or_format_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        read_finished(tmp_path / "nothing")
+    (tmp_path / "notes.md").write_text("hello")
+    with pytest.raises(DataError, match=r"the folder holds notes\.md"):
+        read_finished(tmp_path)
+    with pytest.raises(UnknownNameError, match="did you mean trec"):
+        read_finished(tmp_path, format="trek")
+    binary = tmp_path / "b"
+    binary.write_bytes(b"q1\n\xff\xfe")
+    with pytest.raises(DataError, match="line 2: expected UTF-8, got byte 0xff"):
+        read_finished(binary)
+
+
+def test_labels_in_three_forms_are_the_same(tmp_path: Path) -> None:
+    wanted = {"q1": {"d1": 2, "d2": 0}, "q2": {"d3": 1}}
+    lines = [(q, d, g) for q, own in wanted.items() for d, g in own.items()]
+    beir, trec = tmp_path / "test.tsv", tmp_path / "qrels.txt"
+    beir.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t{g}\n" for q, d, g in lines))
+    trec.write_text("".join(f"{q} 0 {d} {g}\n" for q, d, g in lines))
+    for path in (beir, trec, write_json(tmp_path / "q.json", wanted)):
+        assert read_qrels(path) == (wanted, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("q1 d1\n", "expected 3 tab-separated columns .*, or TREC's 4"),
+        ("q1 0 d1 1\nq1 0 d2 x\n", "line 2: the score, column 4"),
+        ("q1 0 d1 1\nq1 d2 1\n", "line 2: expected 4 columns"),
+        ('{"q1": {"d1": 0.5}}', "whole number as the grade of 'd1'"),
+        ('{"q1": 1}', "document to grade for query 'q1'"),
+    ],
+)
+def test_labels_that_are_wrong_are_refused(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "qrels"
+    path.write_text(text)
+    with pytest.raises(DataError, match=told):
+        read_qrels(path)

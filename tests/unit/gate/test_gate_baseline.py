@@ -1,0 +1,350 @@
+"""The committed file: the same to the byte, reviewable, without texts, and checked when read."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift.errors import RunError
+from quantdrift.gate.baseline import (
+    Snapshot,
+    answer_of,
+    baseline_text,
+    check_baseline_place,
+    read_baseline,
+    write_baseline,
+)
+from quantdrift.gate.judge import snapshot_for
+from quantdrift.records import sealed
+from support.comparison_samples import evidence_of
+from support.gate_samples import evidence, ones, reference, rules, snapshot, target
+
+DEFAULT = rules("flip@1 no worse by 0.03")
+
+
+@pytest.fixture
+def whole() -> Snapshot:
+    """60 inputs, of which 5 flip and 3 are noisy."""
+    return snapshot_for(target(evidence(range(5), noise=range(4, 7))), DEFAULT)
+
+
+@pytest.fixture
+def path(tmp_path: Path, whole: Snapshot) -> Path:
+    write_baseline(whole, tmp_path / "baseline.json")
+    return tmp_path / "baseline.json"
+
+
+def same(one: Snapshot, other: Snapshot) -> bool:
+    """By input: a file holds them in the order of their names."""
+    order = [other.input_ids.index(name) for name in one.input_ids]
+    sorted_ = other.part(order)
+    return (
+        one.identity == sorted_.identity
+        and one.answers == sorted_.answers
+        and list(one.values) == list(sorted_.values)
+        and all(np.array_equal(one.values[k], sorted_.values[k], True) for k in one.values)
+    )
+
+
+def test_what_a_line_holds(whole: Snapshot) -> None:
+    lines = baseline_text(whole).splitlines()
+    columns = next(line for line in lines if line.startswith('  "columns"'))
+    assert json.loads(columns.partition(": ")[2].rstrip(",")) == [
+        "answers",
+        "flip@1",
+        "gold_lost@1",
+        "gold_lost@5",
+        "gold_lost@10",
+        "ndcg@10",
+        "recall@10",
+        "mrr@10",
+        "noise_floor",
+    ]
+    (line,) = (line for line in lines if line.startswith('    "q4"'))
+    name, _, outcome = line.strip().rstrip(",").partition(": ")
+    # it flips, loses the first place and no other, and is noisy: 1 / log2(3) and 1 / 2
+    assert (name, json.loads(outcome)[1:]) == ('"q4"', [1, 1, 0, 0, 0.63093, 1, 0.5, 1])
+    assert json.loads(outcome)[0].count(">") == 1
+
+
+def test_it_reads_back(path: Path, whole: Snapshot) -> None:
+    assert same(whole, read_baseline(path))
+    assert path.read_text(encoding="utf-8") == baseline_text(read_baseline(path))
+
+
+def test_the_same_run_gives_the_same_bytes_in_any_order_of_inputs() -> None:
+    rng = np.random.default_rng(0)
+    values = {"flip@1": ones(300, range(40)), "ndcg@10": np.round(rng.random(300), 6)}
+    one = snapshot(values)
+    for _ in range(20):
+        assert baseline_text(one.part(rng.permutation(300))) == baseline_text(one)
+
+
+def test_a_mean_does_not_depend_on_the_order_either() -> None:
+    """Added up from left to right these come to 0.1 or to 0.0 over 4."""
+    values = np.array([1e16, 0.5, -1e16, 0.5])
+    texts = {
+        baseline_text(snapshot({"served_relevance": values}).part(order))
+        for order in ([0, 1, 2, 3], [0, 2, 1, 3], [3, 1, 0, 2])
+    }
+    assert len(texts) == 1
+    assert json.loads(texts.pop())["means"] == {"served_relevance": 0.25}
+
+
+def test_one_changed_input_is_one_changed_line(whole: Snapshot) -> None:
+    after = snapshot_for(target(evidence(range(6), noise=range(4, 7))), DEFAULT)
+    old, new = (baseline_text(each).splitlines() for each in (whole, after))
+    changes = [line for line in difflib.ndiff(old, new) if line[0] in "+-"]
+    of_inputs = [line for line in changes if line[2:].startswith('    "q')]
+    assert [line[:9] for line in of_inputs] == ['-     "q5', '+     "q5']
+    # and the digest of it all, and the means that it moves: 6 of 60 are 0.1 now
+    digests = [line for line in changes if line[2:].startswith('  "digest"')]
+    assert len(digests) == 2
+    means = [line[2:].strip(" ,") for line in changes if line not in of_inputs + digests]
+    assert all(line.partition(":")[0] in {'"flip@1"', '"gold_lost@1"', '"ndcg@10"', '"mrr@10"'} for line in means)
+    assert '"flip@1": 0.1' in means
+
+
+def test_no_name_of_an_item_and_no_text_is_in_it(tmp_path: Path) -> None:
+    found = evidence_of(reference(), reference()[:, ::-1])
+    items = np.array([f"secret-item-{n}" for n in range(len(found.item_ids))], dtype=object)
+    made = snapshot_for(target(replace(found, item_ids=items)), DEFAULT)
+    write_baseline(made, tmp_path / "b.json")
+    text = (tmp_path / "b.json").read_text(encoding="utf-8")
+    assert "secret" not in text
+    assert '"q7"' in text
+    digest = hashlib.sha256(b"secret-item-0").hexdigest()
+    assert digest[:6] in text
+    assert digest[:7] not in text
+
+
+def test_answers_tell_whether_they_changed_and_not_what_they_are() -> None:
+    assert answer_of("a", "a") == hashlib.sha256(b"a").hexdigest()[:6]
+    assert answer_of("a", None) == f"{answer_of('a', 'a')}>-"
+    assert answer_of(None, "a") == f"->{answer_of('a', 'a')}"
+    assert answer_of(None, None) == "-"
+
+
+def test_it_is_small(whole: Snapshot) -> None:
+    """A line of default metrics of an input, whose name is two or three letters long."""
+    rows = [line for line in baseline_text(whole).splitlines() if line.startswith('    "q')]
+    assert len(rows) == 60
+    assert max(map(len, rows)) <= 64
+    big = snapshot_for(target(evidence(range(100), n=1200)), DEFAULT)
+    assert len(baseline_text(big).encode()) / 1200 < 60
+
+
+def test_columns_without_a_value_are_left_out() -> None:
+    made = snapshot_for(target(evidence(range(5), labels=False)), DEFAULT)
+    assert list(made.values) == ["flip@1"]
+
+
+def test_metrics_that_a_rule_compares_are_added() -> None:
+    asked = rules("harm no worse by 0.1", "flip@1 <= 0.25", "ndcg@10 no worse by 0.1", "set_kept@2 <= 1")
+    made = snapshot_for(target(evidence(range(5))), asked)
+    assert "harm" in made.values
+    assert "set_kept@2" not in made.values
+    assert list(made.values).count("ndcg@10") == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        'a "quoted" name',
+        "new\nline",
+        "tab\tand \\ backslash",
+        "Straße 東京 🙂",
+        "a,b: [1, 2]",
+        "next\x85line and \u2028 separators",
+        "",
+        "half \ud800 pair",
+        "__proto__",
+    ],
+)
+def test_any_name_of_an_input(tmp_path: Path, name: str) -> None:
+    names = ["other", name, "zzz"]
+    made = snapshot({"flip@1": ones(3, [1])}, names=names, answers=[answer_of(name, "x"), "-", "-"])
+    write_baseline(made, tmp_path / "b.json")
+    assert same(made, read_baseline(tmp_path / "b.json"))
+    # on a line of its own, for those who split at line feeds
+    assert (tmp_path / "b.json").read_text(encoding="utf-8").count("\n    ") >= 3
+
+
+def test_settings_may_hold_any_text(tmp_path: Path) -> None:
+    settings = {"prompts": {"query": "one\u2028two\x85three\x0bfour\n\n five"}}
+    made = snapshot({"flip@1": ones(3, [1])}, settings=settings)
+    write_baseline(made, tmp_path / "b.json")
+    assert read_baseline(tmp_path / "b.json").identity.settings == settings
+
+
+def test_undefined_and_infinite_values_are_null(tmp_path: Path) -> None:
+    made = snapshot({"served_relevance": np.array([np.nan, np.inf, 2.0])})
+    write_baseline(made, tmp_path / "b.json")
+    held = read_baseline(tmp_path / "b.json").values["served_relevance"]
+    assert np.isnan(held).tolist() == [True, True, False]
+
+
+def test_no_inputs(tmp_path: Path) -> None:
+    made = snapshot({"flip@1": np.zeros(0)})
+    write_baseline(made, tmp_path / "b.json")
+    assert read_baseline(tmp_path / "b.json").n_inputs == 0
+
+
+def test_an_earlier_baseline_is_replaced_whole(path: Path, whole: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = path.read_bytes()
+    other = whole.part(range(10))
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(os, "replace", full)
+        with pytest.raises(RunError, match="no space left; nothing was left behind"):
+            write_baseline(other, path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in path.parent.iterdir()] == ["baseline.json"]
+    write_baseline(other, path)
+    assert read_baseline(path).n_inputs == 10
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": "quantdrift-router"}', "text"])
+def test_another_kind_of_file_is_left_alone(tmp_path: Path, whole: Snapshot, content: str) -> None:
+    place = tmp_path / "b.json"
+    place.write_text(content, encoding="utf-8")
+    for act in (lambda: check_baseline_place(place), lambda: write_baseline(whole, place)):
+        with pytest.raises(RunError, match="something that is not a baseline"):
+            act()
+    assert place.read_text(encoding="utf-8") == content
+    with pytest.raises(RunError):
+        check_baseline_place(tmp_path)
+
+
+def test_a_missing_file_names_the_command(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"expected a baseline in .*quantdrift gate \.\.\. --update"):
+        read_baseline(tmp_path / "none.json")
+
+
+Damage = Callable[[dict[str, Any]], object]
+
+DAMAGES: list[tuple[str, Damage, str]] = [
+    ("no columns", lambda c: c.pop("columns"), "columns is missing"),
+    ("no inputs", lambda c: c.pop("inputs"), "inputs is missing"),
+    ("no settings", lambda c: c.pop("settings"), "settings is missing"),
+    ("no spec", lambda c: c.pop("spec"), "spec is missing"),
+    ("no digest", lambda c: c["data"].pop("digest"), "data.digest is missing"),
+    ("a missing column", lambda c: c["columns"].pop(), "has not one entry per column (8)"),
+    ("a missing value", lambda c: c["inputs"]["q7"].pop(), "input 'q7' has not one entry"),
+    ("no answers", lambda c: c["columns"].pop(0), "columns are 'answers' and metrics"),
+    ("columns are no list", lambda c: c.update(columns="answers"), "columns: "),
+    (
+        "a column twice",
+        lambda c: (c["columns"].append("flip@1"), [row.append(0) for row in c["inputs"].values()]),
+        "metrics that differ",
+    ),
+    ("an unknown metric", lambda c: c["columns"].__setitem__(1, "flop@1"), "did you mean flip@1"),
+    ("a number for a metric", lambda c: c["columns"].__setitem__(1, 1), "columns.1: "),
+    ("an input less", lambda c: c["inputs"].pop("q7"), "n_inputs is 60, and there are 59"),
+    ("inputs in a list", lambda c: c.update(inputs=[1]), "inputs: input should be"),
+    ("an input that is a number", lambda c: c["inputs"].update(q7=5), "inputs.q7: "),
+    ("answers of digits", lambda c: c["inputs"]["q7"].__setitem__(0, 7), "has 7 for its answers"),
+    ("other answers", lambda c: c["inputs"]["q7"].__setitem__(0, "doc"), "'doc' for its answers"),
+    ("a bool", lambda c: c["inputs"]["q7"].__setitem__(1, True), "'q7' has True for flip@1"),
+    ("a string", lambda c: c["inputs"]["q7"].__setitem__(1, "1"), "'q7' has '1' for flip@1"),
+    ("a list", lambda c: c["inputs"]["q7"].__setitem__(1, [1]), "'q7' has [1] for flip@1"),
+    ("NaN", lambda c: c["inputs"]["q7"].__setitem__(5, float("nan")), "got NaN"),
+    ("infinity", lambda c: c["inputs"]["q7"].__setitem__(5, float("inf")), "got Infinity"),
+    ("a huge number", lambda c: c["inputs"]["q7"].__setitem__(1, 10**400), "'q7' has 1000"),
+    ("half a flip", lambda c: c["inputs"]["q7"].__setitem__(1, 0.5), "'q7' has 0.5 for flip@1"),
+    ("out of range", lambda c: c["inputs"]["q7"].__setitem__(5, 1.5), "has 1.5 for ndcg@10"),
+    ("a digest that is a number", lambda c: c["reference"].update(digest=5), "reference.digest: "),
+    ("no reference", lambda c: c.update(reference=None), "reference: "),
+    ("settings in a list", lambda c: c.update(settings=[1]), "settings: "),
+    ("definitions in words", lambda c: c.update(definitions="one"), "definitions: "),
+    ("another version", lambda c: c.update(format_version=1), "is of format version 1"),
+    ("another format", lambda c: c.update(format="quantdrift-run"), "holds a 'quantdrift-run'"),
+]
+
+
+@pytest.mark.parametrize(("damage", "told"), [each[1:] for each in DAMAGES], ids=[each[0] for each in DAMAGES])
+def test_damage_is_named(path: Path, damage: Damage, told: str) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    damage(content)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(RunError):
+        read_baseline(path)
+    with suppress(ValueError):  # NaN has no seal
+        path.write_text(json.dumps(sealed(content)), encoding="utf-8")
+    with pytest.raises(RunError) as stopped:
+        read_baseline(path)
+    assert told in str(stopped.value)
+    assert str(path) in str(stopped.value)
+
+
+def test_a_figure_that_was_changed_is_refused(path: Path) -> None:
+    """One that is possible, in the reasons for a verdict: the answers of an input, a mean."""
+    text = path.read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith('    "q4"'))
+    for old, new in ((line, line.replace("0.63093", "0.5")), ('"flip@1": 0.08', '"flip@1": 0.07')):
+        assert old in text
+        assert old != new
+        path.write_text(text.replace(old, new, 1), encoding="utf-8")
+        with pytest.raises(RunError, match="was changed since"):
+            read_baseline(path)
+
+
+def test_line_ends_that_git_changes_are_no_damage(path: Path, whole: Snapshot) -> None:
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert same(whole, read_baseline(path))
+
+
+def test_a_file_that_ends_early(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for length in range(1, len(text) - 3, 97):
+        path.write_text(text[:length], encoding="utf-8")
+        with pytest.raises(RunError, match=r"is damaged, expected a baseline"):
+            read_baseline(path)
+
+
+def test_a_merge_conflict(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    place = next(n for n, line in enumerate(lines) if line.startswith('    "q7"'))
+    ours = ["<<<<<<< HEAD\n", lines[place], "=======\n", lines[place], ">>>>>>> other\n"]
+    path.write_text("".join([*lines[:place], *ours, *lines[place + 1 :]]), encoding="utf-8")
+    with pytest.raises(RunError) as stopped:
+        read_baseline(path)
+    assert f"the marks of a merge conflict (line {place + 1})" in str(stopped.value)
+    assert "Take the whole file of one side" in str(stopped.value)
+
+
+def test_a_conflict_of_which_both_sides_were_kept(path: Path) -> None:
+    """JSON would quietly take the second of two lines of one input."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    place = next(n for n, line in enumerate(lines) if line.startswith('    "q7"'))
+    lines.insert(place, lines[place].replace("[", "[", 1))
+    path.write_text("".join(lines), encoding="utf-8")
+    assert len(json.loads(path.read_text(encoding="utf-8"))["inputs"]) == 60
+    with pytest.raises(RunError, match="'q7' occurs twice"):
+        read_baseline(path)
+
+
+def test_bytes_that_are_no_text(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe" + path.read_bytes())
+    with pytest.raises(RunError, match="is damaged, expected a baseline"):
+        read_baseline(path)
+
+
+def test_a_snapshot_has_a_row_per_input_and_names_that_differ() -> None:
+    with pytest.raises(RunError, match=r"one answer and one value per input \(3\)"):
+        snapshot({"flip@1": ones(3, []), "ndcg@10": ones(2, [])})
+    with pytest.raises(RunError, match="input ids that differ"):
+        snapshot({"flip@1": ones(2, [])}, names=["a", "a"])

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import pickle
+import pkgutil
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+
+from quantdrift import _hook
+from support.places import ROOT
+
+STARTUP = ROOT / "plugins" / "startup"
+
+HARNESS = """
+LOADER_WHILE_RUNNING = type(__spec__.loader).__name__, type(__loader__).__name__
+VALUE = 42
+
+def answer():
+    return VALUE
+"""
+
+PLUGIN = """
+calls = []
+
+def record(module):
+    calls.append((module.__name__, module.VALUE))
+
+def fail(module):
+    raise AttributeError("module has no function\\n'answer'")
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean_start(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a Python that has just started without the hook; undone afterwards."""
+    monkeypatch.delenv(_hook.OFF_SWITCH, raising=False)
+    others = [f for f in sys.meta_path if not getattr(f, "is_quantdrift_hook", False)]
+    monkeypatch.setattr(sys, "meta_path", others)
+    modules = set(sys.modules)
+    yield
+    for name in set(sys.modules) - modules:
+        if name.startswith("madeup"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A harness `madeup` with two watched modules, and the plugin that wants to know."""
+    package = tmp_path / "madeup"
+    package.mkdir()
+    for name in ("__init__", "evaluate", "tasks", "other"):
+        (package / f"{name}.py").write_text(HARNESS)
+    (package / "data.txt").write_text("some data")
+    (tmp_path / "madeup_plugin.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    watch(monkeypatch, "record")
+    return importlib.import_module("madeup_plugin")
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
+    target = f"madeup_plugin:{function}"
+    monkeypatch.setattr(_hook, "WATCHED", {"madeup.evaluate": target, "madeup.tasks": target})
+
+
+def hook_finders() -> list[Any]:
+    return [f for f in sys.meta_path if getattr(f, "is_quantdrift_hook", False)]
+
+
+def test_our_function_is_called_once_right_after_a_watched_module_has_run(harness: ModuleType) -> None:
+    assert _hook.install()
+    assert sys.meta_path[0] is hook_finders()[0]
+
+    importlib.import_module("madeup.evaluate")
+    importlib.import_module("madeup.evaluate")
+
+    assert harness.calls == [("madeup.evaluate", 42)]
+    status = _hook.status()
+    assert status.active
+    assert status.started_by == "manual"
+    assert status.patched == ("madeup.evaluate",)
+    assert status.errors == {}
+
+
+def test_other_imports_never_see_us(harness: ModuleType) -> None:
+    _hook.install()
+    assert hook_finders()[0].find_spec("json") is None
+    other = importlib.util.find_spec("madeup.other")
+    assert other is not None
+    assert type(other.loader).__name__ == "SourceFileLoader"
+    importlib.import_module("madeup.other")
+    assert harness.calls == []
+
+
+def test_a_watched_module_looks_as_if_it_had_never_been_watched(harness: ModuleType) -> None:
+    _hook.install()
+    watched = importlib.import_module("madeup.evaluate")
+    plain = importlib.import_module("madeup.other")
+
+    assert type(watched.__spec__.loader) is type(plain.__spec__.loader)  # type: ignore[union-attr]
+    assert watched.__loader__ is watched.__spec__.loader  # type: ignore[union-attr]
+    assert plain.LOADER_WHILE_RUNNING == watched.LOADER_WHILE_RUNNING
+    assert resources.files("madeup").joinpath("data.txt").read_text() == "some data"
+    assert inspect.getsource(watched.answer) == inspect.getsource(plain.answer)
+    assert pickle.loads(pickle.dumps(watched.answer)) is watched.answer
+
+
+def test_the_spec_of_a_watched_module_can_be_asked_for_without_importing_it(harness: ModuleType) -> None:
+    _hook.install()
+    spec = importlib.util.find_spec("madeup.evaluate")
+    assert spec is not None
+    assert spec.loader is not None
+    assert spec.loader.get_source("madeup.evaluate") == HARNESS  # type: ignore[attr-defined]
+    assert harness.calls == []
+
+
+def test_an_error_in_our_function_is_one_warning_and_the_import_succeeds(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch(monkeypatch, "fail")
+    _hook.install()
+    with pytest.warns(RuntimeWarning, match="QUANTDRIFT_HOOK=0") as caught:
+        modules = [importlib.import_module(f"madeup.{name}") for name in ("evaluate", "tasks")]
+
+    assert [module.answer() for module in modules] == [42, 42]
+    assert len(caught) == 1  # once per harness, not once per module
+    assert "\n" not in str(caught[0].message)
+    status = _hook.status()
+    assert status.patched == ()
+    assert set(status.errors) == {"madeup.evaluate", "madeup.tasks"}
+    assert status.errors["madeup.evaluate"].startswith("AttributeError: module has no function")
+
+
+def test_a_plugin_that_is_not_there_breaks_nothing(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_hook, "WATCHED", {"madeup.evaluate": "madeup_missing:record"})
+    _hook.install()
+    with pytest.warns(RuntimeWarning, match="madeup_missing"):
+        assert importlib.import_module("madeup.evaluate").answer() == 42
+
+
+def test_where_warnings_are_errors_the_import_still_succeeds(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch(monkeypatch, "fail")
+    _hook.install()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert importlib.import_module("madeup.evaluate").answer() == 42
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_uninstalled_under_a_live_python_the_import_succeeds(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _hook.install()
+    monkeypatch.delattr("quantdrift._hook_notify", raising=False)
+    monkeypatch.setitem(sys.modules, "quantdrift._hook_notify", None)  # importing it raises
+    assert importlib.import_module("madeup.evaluate").answer() == 42
+    assert _hook.install()  # a module that was imported before is seen to here
+    assert harness.calls == []
+
+
+class UntoldError(Exception):
+    """It cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("error", [UntoldError(), ValueError("told to nobody")])
+def test_what_cannot_be_told_breaks_nothing(error: Exception, harness: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_module: ModuleType) -> None:
+        raise error
+
+    harness.record = fail
+    _hook.install()
+    closed = (ROOT / "tests/support/endpoint_script.py").open()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert importlib.import_module("madeup.evaluate").answer() == 42
+    assert _hook.status().errors["madeup.evaluate"].startswith(type(error).__name__)
+
+
+def test_an_error_of_the_harness_itself_stays_as_it_is(harness: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "madeup" / "evaluate.py").write_text("1 / 0")
+    _hook.install()
+    with pytest.raises(ZeroDivisionError):
+        importlib.import_module("madeup.evaluate")
+    (tmp_path / "madeup" / "tasks.py").unlink()
+    importlib.invalidate_caches()
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'madeup\.tasks'"):
+        importlib.import_module("madeup.tasks")
+    assert harness.calls == []
+
+
+@pytest.mark.parametrize("value", ["0", "off", "OFF", "False", "no", " No "])
+def test_the_off_switch_leaves_the_import_system_alone(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv(_hook.OFF_SWITCH, value)
+    before = list(sys.meta_path)
+    assert not _hook.install()
+    assert sys.meta_path == before
+    assert not _hook.is_active()
+    assert _hook.status().switched_off
+
+
+@pytest.mark.parametrize("value", ["", "1", "on", "yes"])
+def test_other_values_do_not_switch_off(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setattr(_hook, "WATCHED", {})
+    monkeypatch.setenv(_hook.OFF_SWITCH, value)
+    assert _hook.install()
+    assert _hook.is_active()
+
+
+def test_the_off_switch_still_works_after_the_start(harness: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    _hook.install()
+    monkeypatch.setenv(_hook.OFF_SWITCH, "0")
+    importlib.import_module("madeup.evaluate")
+    assert harness.calls == []
+    assert not _hook.is_active()
+
+
+def test_installing_again_adds_nothing_even_after_a_reload_of_the_hook(
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _hook.install("pth")
+    importlib.import_module("madeup.evaluate")
+    _hook.install()
+    _hook.start()
+    importlib.reload(_hook)
+    watch(monkeypatch, "record")
+    _hook.install()
+
+    assert len(hook_finders()) == 1
+    assert harness.calls == [("madeup.evaluate", 42)]
+    assert _hook.status().started_by == "pth"
+    assert _hook.status().patched == ("madeup.evaluate",)
+
+
+def test_a_reload_of_the_harness_is_hooked_into_again(harness: ModuleType) -> None:
+    _hook.install()
+    module = importlib.import_module("madeup.evaluate")
+    assert importlib.reload(module) is module
+    assert harness.calls == [("madeup.evaluate", 42)] * 2
+    assert type(module.__spec__.loader).__name__ == "SourceFileLoader"  # type: ignore[union-attr]
+    assert _hook.status().patched == ("madeup.evaluate",)
+
+
+def test_a_module_imported_before_is_seen_to_at_once_and_once(harness: ModuleType) -> None:
+    importlib.import_module("madeup.evaluate")
+    _hook.install()
+    _hook.install()
+    assert harness.calls == [("madeup.evaluate", 42)]
+
+
+def test_finders_in_front_of_ours_are_not_asked_a_second_time(harness: ModuleType) -> None:
+    class Listening:
+        heard: ClassVar[list[str]] = []
+
+        def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> None:
+            self.heard.append(fullname)
+
+    _hook.install()
+    sys.meta_path.insert(0, Listening())
+    importlib.import_module("madeup.evaluate")
+    assert Listening.heard.count("madeup.evaluate") == 1
+
+
+@pytest.mark.parametrize("position", ["in front", "behind"])
+def test_another_hook_that_asks_all_finders_in_turn_does_no_harm(harness: ModuleType, position: str) -> None:
+    class Delegating:
+        """What import hooks of other packages do: ask everybody, but themselves only once."""
+
+        def __init__(self) -> None:
+            self.asked: set[str] = set()
+
+        def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+            if fullname in self.asked:
+                return None
+            self.asked.add(fullname)
+            return importlib.util.find_spec(fullname)
+
+    _hook.install()
+    sys.meta_path.insert(0 if position == "in front" else 1, Delegating())
+    importlib.import_module("madeup.evaluate")
+    assert harness.calls == [("madeup.evaluate", 42)]
+
+
+def test_many_threads_importing_at_once_call_our_function_once(harness: ModuleType) -> None:
+    _hook.install()
+    barrier = threading.Barrier(8)
+
+    def work() -> None:
+        barrier.wait()
+        importlib.import_module("madeup.evaluate")
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert harness.calls == [("madeup.evaluate", 42)]
+
+
+def lines_to_run(name: str) -> list[str]:
+    lines = (STARTUP / name).read_text(encoding="ascii").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def test_the_pth_file_starts_the_hook_as_python_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_hook, "WATCHED", {})
+    (line,) = lines_to_run("quantdrift.pth")
+    assert line.startswith("import ")  # or Python takes it for a folder
+    exec(line, {})
+    assert _hook.status().started_by == "pth"
+
+
+@pytest.mark.parametrize("value", ["0", "off", "False", "NO"])
+def test_switched_off_the_pth_file_does_not_even_import_quantdrift(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv(_hook.OFF_SWITCH, value)
+    monkeypatch.setitem(sys.modules, "quantdrift._hook", None)  # importing it would raise
+    (line,) = lines_to_run("quantdrift.pth")
+    exec(line, {})
+
+
+def test_the_pth_file_is_quiet_where_the_package_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.delitem(sys.modules, "quantdrift._hook")
+    monkeypatch.delitem(sys.modules, "quantdrift")
+    (line,) = lines_to_run("quantdrift.pth")
+    exec(line, {})
+    assert "quantdrift" not in sys.modules
+
+
+def test_the_start_file_names_a_function_that_starts_the_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_hook, "WATCHED", {})
+    (entry,) = lines_to_run("quantdrift.start")
+    pkgutil.resolve_name(entry)()
+    assert _hook.status().started_by == "start"

@@ -1,0 +1,115 @@
+"""coverage, violation and joint violation as metrics of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantdrift.compare.two_runs import compare_runs
+from quantdrift.conformal import MOST, calibrates
+from quantdrift.errors import UnknownNameError
+from quantdrift.metrics import MetricError, headline_metrics, parse_metric
+from quantdrift.trust.check import StabilityCheck
+from support.comparison_samples import evidence_of, flipped, run_of, scores
+
+NAMES = np.array([f"q{row}" for row in range(60)], dtype=object)
+
+
+def test_half_of_the_inputs_calibrate_whatever_their_order() -> None:
+    chosen = calibrates(NAMES)
+    assert chosen.sum() == 30
+    order = np.random.default_rng(0).permutation(60)
+    np.testing.assert_array_equal(calibrates(NAMES[order]), chosen[order])
+    assert calibrates(NAMES[:7]).sum() == 3
+    assert calibrates(NAMES[:0]).sum() == 0
+    assert calibrates(np.arange(5_000).astype(str).astype(object)).sum() == MOST
+
+
+def test_the_metrics_are_a_check_calibrated_on_that_half() -> None:
+    rng = np.random.default_rng(1)
+    reference = rng.normal(size=(60, 12))
+    candidate = reference + rng.standard_t(2, reference.shape) * 0.05  # now and then a large change
+    evidence, chosen = evidence_of(reference, candidate), calibrates(NAMES)
+    part = evidence.part(np.flatnonzero(chosen))
+    check = StabilityCheck.calibrate(part, alpha=0.2)
+    accepted = check.accepts(candidate.astype(np.float32)[~chosen])
+    changed = (reference.argmax(axis=1) != candidate.argmax(axis=1))[~chosen]
+    assert 0 < (accepted & changed).sum() < accepted.sum() < 30
+    coverage = parse_metric("coverage@0.2")(evidence)
+    assert (coverage.value, coverage.n) == (accepted.mean(), 30)
+    joint = parse_metric("joint_violation@0.2")(evidence)
+    assert (joint.value, joint.n) == ((accepted & changed).mean(), 30)
+    violation = parse_metric("violation@0.2")(evidence)
+    assert (violation.value, violation.n) == (changed[accepted].mean(), accepted.sum())
+
+
+def test_too_few_inputs_are_null_and_say_how_many_it_takes() -> None:
+    evidence = evidence_of(scores(), scores())
+    for name in ("coverage", "violation", "joint_violation"):
+        estimate = parse_metric(f"{name}@0.01")(evidence)
+        assert estimate.value is None
+        assert estimate.reason == (
+            "level 0.01 needs 99 inputs to calibrate on, and there are 30 (half of a run's inputs, at most 1,000)"
+        )
+
+
+def test_nothing_accepted_is_no_violation_of_zero() -> None:
+    evidence = evidence_of(scores(), -scores())
+    assert parse_metric("coverage@0.10")(evidence).value == 0
+    estimate = parse_metric("violation@0.10")(evidence)
+    assert estimate.value is None
+    assert estimate.reason == "the stability check accepts no answer"
+
+
+def test_levels_have_one_spelling() -> None:
+    for text in ("coverage@0.1", "coverage@0.10", "coverage@0.100"):
+        assert str(parse_metric(text)) == "coverage@0.10"
+        assert parse_metric(text) == parse_metric("coverage@0.10")
+    assert str(parse_metric("violation@0.005")) == "violation@0.005"
+    assert str(parse_metric("violation@0.000001")) == "violation@0.000001"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("coverage", "needs a cut-off, e.g. coverage@0.10; got none"),
+        ("coverage@10", "a level above 0 and below 1 .*, e.g. coverage@0.10; got @10"),
+        ("coverage@1", "a level above 0"),
+        ("gold_lost@0.5", "'gold_lost' takes a whole number behind the @; got @0.50"),
+        ("separation_quantile@0.25", "takes a whole number"),
+        ("reference.coverage@0.1", "compares the two arms"),
+    ],
+)
+def test_cut_offs_that_do_not_fit_are_refused(text: str, message: str) -> None:
+    with pytest.raises(MetricError, match=message):
+        parse_metric(text)
+
+
+@pytest.mark.parametrize("text", ["coverage@0.0", "coverage@0.00", "coverage@.1", "coverage@0.1e2"])
+def test_what_is_no_number_is_no_metric(text: str) -> None:
+    with pytest.raises(UnknownNameError, match=r"coverage@0\.10"):
+        parse_metric(text)
+
+
+def test_one_level_is_a_headline() -> None:
+    names = [str(metric) for metric in headline_metrics()]
+    assert [name for name in names if "coverage" in name or "violation" in name] == ["coverage@0.10"]
+
+
+def test_two_runs_leave_out_the_same_inputs(tmp_path: Path) -> None:
+    """Their coverage stands side by side, without a verdict: the threshold is of one draw."""
+    reference = scores()
+    candidates = (reference, flipped(reference, range(40)))
+    a, b = (
+        run_of(tmp_path / name, evidence_of(reference, candidate), spec=f"minilm@W{bits}")
+        for name, candidate, bits in zip("ab", candidates, (8, 4), strict=True)
+    )
+    (found,) = compare_runs(a, b, [parse_metric("coverage@0.10")]).metrics
+    assert found.n == 30
+    assert found.value_a == 1
+    assert found.value_b is not None
+    assert found.value_b < 1
+    assert found.verdict is None
+    assert "quantdrift certify" in (found.reason or "")

@@ -1,0 +1,144 @@
+"""What a folder or file is, told from its configuration, and what it needs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.models.checkpoint import NEEDED, find_checkpoint, nominal_bits, refuse_missing
+from support.places import ROOT
+
+PAGE = ROOT / "docs" / "checkpoints.md"
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": ["text"] * 9, "meta": None}
+
+
+def folder_of(path: Path, quantization: dict[str, Any] | None, **files: str) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    config = {"model_type": "bert"}
+    config |= {} if quantization is None else {"quantization_config": quantization}
+    (path / "config.json").write_text(json.dumps(config))
+    for name, content in files.items():
+        (path / f"{name}.json").write_text(content)
+    return path
+
+
+def test_a_folder_is_what_its_config_says(tmp_path: Path) -> None:
+    found = find_checkpoint(str(folder_of(tmp_path / "some-gptq", GPTQ)))
+    assert (found.method, found.canonical, found.kind) == ("gptq", "some-gptq", "local")
+    assert not found.has_modules
+    assert found.body == found.folder == (tmp_path / "some-gptq").resolve()
+    assert found.describe() == {
+        "quantizer": "gptq",
+        "nominal_bits": 4.0,
+        "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": "9 entries"},
+    }
+
+
+def test_a_folder_without_quantization_config_is_not_quantized(tmp_path: Path) -> None:
+    found = find_checkpoint(str(folder_of(tmp_path, None)))
+    assert found.method == "none"
+    assert found.describe()["nominal_bits"] is None
+
+
+def test_the_transformer_of_a_sentence_transformers_folder_lies_where_modules_json_says(tmp_path: Path) -> None:
+    folder_of(tmp_path, None, modules='[{"path": "0_Transformer"}, {"path": "1_Pooling"}]')
+    folder_of(tmp_path / "0_Transformer", {"load_in_8bit": True})
+    found = find_checkpoint(str(tmp_path))
+    assert found.has_modules
+    assert found.body == tmp_path.resolve() / "0_Transformer"
+    assert found.method == "bitsandbytes"
+
+
+@pytest.mark.parametrize(
+    ("quantization", "bits"),
+    [
+        ({"quant_method": "awq", "w_bit": 3}, 3.0),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.0),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True, "load_in_4bit": False}, 8.0),
+        ({"quant_method": "hqq", "quant_config": {"weight_quant_params": {"nbits": 2}}}, 2.0),
+        ({"quant_method": "torchao", "quant_type": {"default": "Int4WeightOnlyConfig"}}, 4.0),
+        ({"quant_method": "torchao", "quant_type": {"default": "Float8WeightOnlyConfig"}}, 8.0),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": {"weights": {"num_bits": 4}, "input_activations": {"num_bits": 8}}},
+            },
+            4.0,
+        ),
+        ({"quant_method": "hqq", "quant_config": {"q": {"nbits": 4}, "k": {"nbits": 2}}}, None),
+        ({"quant_method": "fp8"}, None),
+        ({}, None),
+    ],
+)
+def test_the_width_that_a_method_names(quantization: dict[str, Any], bits: float | None) -> None:
+    assert nominal_bits(quantization) == bits
+
+
+@pytest.mark.parametrize(
+    ("method", "package", "extra"),
+    [
+        ("bitsandbytes", "bitsandbytes", "bitsandbytes"),
+        ("compressed-tensors", "compressed-tensors", "compressed-tensors"),
+        ("gptq", "optimum", "optimum"),
+        ("awq", "gptqmodel", "gptq"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_install_line(
+    method: str, package: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = find_checkpoint(str(folder_of(tmp_path, {"quant_method": method})))
+    missing = package.replace("-", "_")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find("json"))
+    with pytest.raises(MissingExtraError, match=f"the {method} checkpoint .* '{package}'") as caught:
+        refuse_missing(checkpoint)
+    assert f'pip install "quantdrift[{extra}]"' in str(caught.value)
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"no file .*x\.gguf .*FOLDER/FILE\.gguf"):
+        find_checkpoint(str(tmp_path / "x.gguf"))
+    with pytest.raises(UnsupportedError, match="no folder"):
+        find_checkpoint(str(tmp_path / "x"))
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UnsupportedError, match=r"not a model folder: .* found notes\.txt"):
+        find_checkpoint(str(tmp_path))
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UnsupportedError, match=r"config\.json cannot be read"):
+        find_checkpoint(str(tmp_path))
+
+
+def test_a_checkpoint_on_the_hub_is_downloaded_without_what_torch_does_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    calls: list[dict[str, Any]] = []
+
+    def download(repo: str, **patterns: Any) -> str:
+        calls.append({"repo": repo, **patterns})
+        return str(folder_of(tmp_path / commit, GPTQ))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    found = find_checkpoint("org/repo")
+    assert (found.kind, found.canonical, found.revision) == ("hub", "org/repo", commit)
+    first, second = calls  # without old weights first; with them, as there were no others
+    assert {"*.bin", "onnx/*"} <= set(first["ignore_patterns"])
+    assert "*.bin" not in second["ignore_patterns"]
+    (tmp_path / commit / "q4.gguf").touch()
+    found = find_checkpoint("org/repo:q4.gguf")
+    assert (found.method, found.gguf, found.revision) == ("gguf", "q4.gguf", commit)
+    assert calls[-1] == {"repo": "org/repo", "allow_patterns": ["q4.gguf"]}
+    with pytest.raises(UnsupportedError, match=r"org/repo on the hub has no file q8\.gguf"):
+        find_checkpoint("org/repo:q8.gguf")
+
+
+def test_the_page_for_users_names_every_method_and_its_extra() -> None:
+    page = PAGE.read_text(encoding="utf-8").lower()
+    for method, (_, extra) in NEEDED.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| {method} |"))
+        assert f'pip install "quantdrift[{extra}]"' in row

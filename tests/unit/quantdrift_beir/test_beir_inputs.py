@@ -1,0 +1,99 @@
+"""What beir's models are given to embed, and what their embeddings are kept under."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("beir")
+
+from beir.retrieval.models import HuggingFace, SentenceBERT
+
+from quantdrift_beir import QuantizedPair
+from quantdrift_beir.inputs import as_vectors, description_of, document_inputs, query_inputs
+from support.beir_letters import CORPUS, Letters
+
+
+class Stub(SentenceBERT):  # type: ignore[misc]  # its type is not known
+    """beir's class with a module in place of a language model."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.q_model = self.doc_model = nn.Linear(2, 2)
+        for name, value in settings.items():
+            setattr(self, name, value)
+
+
+Stub.__module__ = "beir.retrieval.models.sentence_bert"
+
+
+def test_embeddings_are_kept_under_all_that_beir_gives_its_models() -> None:
+    settings: dict[str, Any] = {
+        "sep": " ",
+        "max_length": None,
+        "query_prefix": None,
+        "query_prompt_name": None,
+        "doc_prefix": None,
+        "doc_prompt_name": None,
+    }
+    plain = description_of(Stub(**settings))
+    assert plain is not None
+    assert plain == description_of(Stub(**settings))
+    for name in settings:
+        assert description_of(Stub(**{**settings, name: "another"})) != plain
+    capped = Stub(**settings)
+    capped.q_model.max_seq_length = 7
+    assert description_of(capped) != plain
+
+
+def test_what_cannot_be_told_is_not_kept() -> None:
+    assert description_of(Letters()) is None  # a class of the user's own may do anything
+    assert description_of(Stub(sep=" ", normalize=lambda text: text)) is None
+    assert description_of(Stub(sep=" ", tool=object())) is None
+    pair = QuantizedPair(Letters(), "W4-channel")
+    assert query_inputs(pair, {"p": "a"}, {}).key is None
+    assert document_inputs(pair, list(CORPUS), list(CORPUS.values()), {}).key is None
+
+
+def test_keys_differ_by_text_and_by_title() -> None:
+    pair = QuantizedPair(Stub(sep=" "), "W4-channel")
+
+    def key(**document: str) -> Any:
+        return document_inputs(pair, ["a"], [document], {}).key
+
+    keys = [key(text="x y"), key(title="x", text="y"), key(title="", text="x y")]
+    assert len({str(one) for one in keys}) == 3
+    assert key(text="x y") == keys[0]
+    assert document_inputs(pair, ["a"], [{"text": "x y"}], {"convert_to_tensor": True}).key != (keys[0])
+
+
+def test_documents_are_ordered_by_what_the_model_reads() -> None:
+    pair = QuantizedPair(Letters(), "W4-channel")
+    rows = [{"title": "", "text": "abc "}, {"title": "ab", "text": "c"}, {"text": "abcde"}]
+    side = document_inputs(pair, ["a", "b", "c"], rows, {})
+    assert side.lengths is not None
+    assert side.lengths.tolist() == [3, 4, 5]
+    assert side.encode(np.array([2, 0]), 8).shape == (2, 16)
+
+
+@pytest.mark.parametrize(
+    "embeddings",
+    [
+        [[1.0, 2.0], [3.0, 4.0]],
+        np.array([[1, 2], [3, 4]], dtype=np.float16),
+        torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16, requires_grad=True),
+        [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])],
+    ],
+)
+def test_embeddings_come_in_many_forms(embeddings: Any) -> None:
+    vectors = as_vectors(embeddings)
+    assert vectors.dtype == np.float32
+    assert vectors.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_beirs_models_are_of_the_module_that_is_told() -> None:
+    assert SentenceBERT.__module__.startswith("beir.")
+    assert HuggingFace.__module__.startswith("beir.")

@@ -1,0 +1,166 @@
+"""A pair as a model object of beir's, and what is wrapped in beir."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("beir")
+
+from beir.reranking import Rerank
+from beir.retrieval.evaluation import EvaluateRetrieval
+from beir.retrieval.search.dense import DenseRetrievalExactSearch
+
+import quantdrift_beir
+from quantdrift.errors import MissingExtraError, QuantDriftError, SpecError, UnsupportedError
+from quantdrift.patching import is_replaced
+from quantdrift_beir import QuantizedPair, hooks
+from quantdrift_beir.pairs import held_pair
+from support.beir_letters import CORPUS, Letters
+
+WRAPPED = (
+    (DenseRetrievalExactSearch, "search"),
+    (DenseRetrievalExactSearch, "encode"),
+    (DenseRetrievalExactSearch, "search_from_files"),
+    (EvaluateRetrieval, "retrieve"),
+    (EvaluateRetrieval, "evaluate_custom"),
+    (Rerank, "rerank"),
+)
+
+
+def test_asked_directly_a_pair_is_the_candidate_and_otherwise_the_model() -> None:
+    model = Letters()
+    pair = QuantizedPair(model, "W2-channel")
+    full = model.encode_queries(["abc"])
+    low = pair.encode_queries(["abc"])
+    assert not torch.equal(full, low)
+    assert torch.equal(model.encode_queries(["abc"]), full)
+    with pair.pair.candidate():
+        assert torch.equal(model.encode_queries(["abc"]), low)
+    assert pair.sep == " "
+    pair.sep = "; "
+    assert model.sep == "; "
+    assert pair.layer is model.layer
+    assert not hasattr(pair, "predict")
+
+
+def test_with_query_in_the_scheme_documents_are_the_references() -> None:
+    model = Letters()
+    pair = QuantizedPair(model, "W2-channel+query")
+    documents = list(CORPUS.values())
+    assert torch.equal(pair.encode_corpus(documents), model.encode_corpus(documents))
+    assert not torch.equal(pair.encode_queries(["abc"]), model.encode_queries(["abc"]))
+
+
+def test_a_session_answers_as_the_arm_that_was_chosen_and_ends_at_full_precision() -> None:
+    model = Letters()
+    pair = QuantizedPair(model, "W2-channel")
+    full, low = model.encode_queries(["abc"]), pair.encode_queries(["abc"])
+    with pair.both_arms() as choose:
+        assert torch.equal(pair.encode_queries(["abc"]), full)
+        choose("candidate")
+        assert torch.equal(pair.encode_queries(["abc"]), low)
+        with pytest.raises(UnsupportedError, match="finish that search first"), pair.both_arms():
+            pass
+    assert torch.equal(model.encode_queries(["abc"]), full)
+    assert torch.equal(pair.encode_queries(["abc"]), low)
+
+
+def _ask_and_fail(pair: QuantizedPair, choose: Any) -> None:
+    choose("candidate")
+    pair.encode_queries(["abc"])
+    pair.encode_queries([None])
+
+
+def test_an_error_in_a_session_leaves_the_reference_in_place() -> None:
+    model = Letters()
+    pair = QuantizedPair(model, "W2-channel")
+    before = pair.pair.fingerprint
+    with pytest.raises(AttributeError), pair.both_arms() as choose:
+        _ask_and_fail(pair, choose)
+    assert pair.pair.fingerprint == before
+    assert not pair.in_session
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(object(), "holds no torch module"), (QuantizedPair(Letters(), "W4-channel"), "is a pair already")],
+)
+def test_what_cannot_be_a_pair_is_refused(model: Any, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        QuantizedPair(model, "W4")
+
+
+def test_a_model_without_linear_layers_or_an_unknown_scheme_is_refused() -> None:
+    empty = Letters()
+    empty.layer = nn.Embedding(3, 4)  # type: ignore[assignment]  # on purpose
+    with pytest.raises(UnsupportedError, match=r"Letters has no nn\.Linear"):
+        QuantizedPair(empty, "W4")
+    with pytest.raises((SpecError, QuantDriftError), match="gtpq"):
+        QuantizedPair(Letters(), "W4-gtpq")
+
+
+def test_copies_in_other_processes_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="other processes"):
+        QuantizedPair(Letters(), "W4-channel").start_multi_process_pool()
+
+
+def test_a_pair_can_be_copied_and_named() -> None:
+    pair = QuantizedPair(Letters(), "W4-channel", name="letters")
+    assert repr(pair) == "QuantizedPair(Letters, 'letters@W4-channel-rtn')"
+    again = copy.deepcopy(pair)
+    assert str(again.spec) == str(pair.spec)
+    assert again.base is not pair.base
+
+
+def test_six_functions_of_beir_are_wrapped_and_only_once() -> None:
+    before = [getattr(kind, name) for kind, name in WRAPPED]
+    assert all(is_replaced(function) for function in before)
+    hooks.wrap_beir()
+    assert [getattr(kind, name) for kind, name in WRAPPED] == before
+    assert not is_replaced(EvaluateRetrieval.evaluate)
+
+
+def test_a_beir_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"quantdrift\[beir\]"):
+        importlib.reload(quantdrift_beir)
+
+
+def test_a_stock_search_goes_through_untouched() -> None:
+    original = DenseRetrievalExactSearch.search.__wrapped__
+    search = DenseRetrievalExactSearch(Letters(), show_progress_bar=False)
+    queries = {"p": "a", "q": "b"}
+    found = search.search(CORPUS, queries, 2, score_function="dot")
+    assert type(found) is dict
+    assert found == original(search, CORPUS, queries, 2, score_function="dot")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda kind: delattr(kind, "work"), "has no method work"),
+        (lambda kind: setattr(kind, "work", lambda self: 0), "has no parameter corpus"),
+    ],
+)
+def test_a_beir_that_is_not_as_expected_is_an_error(change: Any, message: str) -> None:
+    class Kind:
+        def work(self, corpus: Any) -> Any:
+            return corpus
+
+    change(Kind)
+    with pytest.raises(UnsupportedError, match=message):
+        hooks._of_pairs(Kind, "work", lambda *_: None, ("corpus",))
+
+
+def test_the_pair_is_found_where_an_object_keeps_it() -> None:
+    pair = QuantizedPair(Letters(), "W4-channel")
+    assert held_pair(DenseRetrievalExactSearch(pair)) is pair
+    assert held_pair(Rerank(pair)) is pair
+    assert held_pair(DenseRetrievalExactSearch(Letters())) is None
+    assert held_pair(None) is None
