@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from quantdrift.engine.classes import evidence_of_logits
 from quantdrift.engine.pair import Arm
 from quantdrift.errors import DataError
-from quantdrift.metrics.change import order_agreement
+from quantdrift.metrics.order import order_agreement
 from quantdrift_mteb.watching import Compared, Heard, Where
 
 CLASSES = ("different", "same")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quantdrift.evidence import Evidence
-from quantdrift.metrics import change, relevance, trusted
-from quantdrift.metrics.base import Family, Metric, MetricError, Slice, members, parse_in
+from quantdrift.metrics import ranking, relevance, trusted  # noqa: F401 -- they define the families
+from quantdrift.metrics.base import FAMILIES, SECTIONS, Family, Metric, MetricError, Slice, members, parse_metric
 from quantdrift.statistics import Estimate, undefined
 
 __all__ = [
@@ -26,28 +26,8 @@ __all__ = [
     "parse_metric",
 ]
 
-FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (
-        *relevance.FAMILIES,
-        *change.SEPARATION_FAMILIES,
-        *trusted.FAMILIES,
-        *relevance.QUALITY_FAMILIES,
-        *relevance.GOLD_FAMILIES,
-        *change.FAMILIES,
-    )
-}
-
-
-def parse_metric(text: str) -> Metric:
-    """The metric that a string names, e.g. `flip@1`, `change.ndcg@10`, `harm:separation=0..0.05`.
-
-    Raises:
-        UnknownNameError: no such metric; carries the nearest names.
-        MetricError: a cut-off is missing or not taken, there is no such arm, or a slice cannot be
-            read.
-    """
-    return parse_in(text, FAMILIES)
+for _family in sorted(FAMILIES.values(), key=lambda family: SECTIONS.index(family.section)):
+    FAMILIES[_family.name] = FAMILIES.pop(_family.name)
 
 
 def default_metrics() -> list[Metric]:

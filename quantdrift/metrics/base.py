@@ -1,7 +1,6 @@
-"""What a metric means: a `Family` states it once, for every cut-off and arm.
+"""What a metric means: a `Family` states it once, for every cut-off and arm; a `Metric` is one member of it.
 
-`quantdrift.metrics.metric.Metric` is a member of a family: `gold_lost@10`, `change.ndcg@10`,
-`flip@1:separation=0.05..0.1`.
+Members are `gold_lost@10`, `change.ndcg@10` or `flip@1:separation=0.05..0.1`: a metric is what its string parses to.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from quantdrift.statistics import (
     undefined,
 )
 
-# --- What a metric means: a `Family` states it once, for every cut-off and arm --------------------
-
 Direction = Literal["lower", "higher", "none"]
 """Which way is better; "none" for a description that is neither."""
 
@@ -46,7 +43,8 @@ WhenCut = Literal["the same", "at least", "at most", "undefined"]
 """What a metric of lists that were cut short says of the whole ranking, as not all deltas are
 known."""
 
-Section = Literal["top of the list", "gap and perturbation", "stability check", "relevance", "whole ranking"]
+SECTIONS = ("top of the list", "gap and perturbation", "stability check", "relevance", "whole ranking")
+"""Where a metric is listed, in this order."""
 
 PerInput = Callable[[Evidence, Any, Literal["candidate", "reference"]], NDArray[np.float64]]
 """Values by evidence, cut-off (a whole number, or a level) and arm."""
@@ -96,7 +94,7 @@ class Family:
     """
 
     name: str
-    section: Section
+    section: str
     summary: str
     direction: Direction
     low: float
@@ -121,22 +119,39 @@ class Family:
     ties: str = POSITION_TIES
 
 
-# --- What stands behind the @: a rank, a percentile, or a level -----------------------------------
+FAMILIES: dict[str, Family] = {}
+"""Every family there is, by name, in the order of sections."""
+
+_KINDS: dict[str, dict[str, Any]] = {
+    "rate": {"low": 0, "high": 1, "unit": "rate", "uncertainty": "wilson"},
+    "median": {"low": 0, "high": math.inf, "unit": "score", "uncertainty": "order statistics"},
+    "mean": {"low": 0, "high": 1, "unit": "gain", "uncertainty": "bootstrap"},
+}
+
+
+def define(name: str, summary: str, *, kind: str = "rate", **fields: Any) -> Callable[[PerInput], PerInput]:
+    """Decorate the function that gives a metric's values per input: the family is there by its name.
+
+    Args:
+        name: of the family.
+        summary: one sentence.
+        kind: "rate", "median" or "mean"; decides range, unit and interval where `fields` do not.
+        fields: of `Family`.
+    """
+
+    def decorate(per_input: PerInput) -> PerInput:
+        FAMILIES[name] = Family(name=name, summary=summary, per_input=per_input, **_KINDS[kind] | fields)
+        return per_input
+
+    return decorate
+
 
 LEVEL_DECIMALS = 6
 """A level has no more decimals than these."""
 
 
 def check_cutoff(family: Family, cutoff: float) -> None:
-    """Refuse a cut-off that a family does not take.
-
-    Args:
-        family: of the metric.
-        cutoff: 0 for none.
-
-    Raises:
-        MetricError: it needs one, or takes none, or not this one.
-    """
+    """Refuse a cut-off (0 for none) that a family does not take."""
     got = f"@{cutoff_text(cutoff)}" if cutoff else "none"
     if bool(family.cutoffs) != bool(cutoff):
         example = _example(family) if family.cutoffs else ""
@@ -171,9 +186,6 @@ def cutoff_text(cutoff: float) -> str:
 
 def _example(family: Family) -> str:
     return f"{family.name}@{cutoff_text(family.cutoffs[0])}"
-
-
-# --- The inputs that a metric is computed over: those whose value of another lies in a range ------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,8 +240,6 @@ def _shortest(number: float) -> str:
     return str(int(number)) if number == int(number) else repr(float(number))
 
 
-# --- Metric objects: a metric is what its own string parses back to -------------------------------
-
 _PERCENTILES = 100
 _MEDIAN = 50
 _NOT_BOUNDED = "the typical list ends too early, or holds no change, and so says nothing of it"
@@ -273,16 +283,12 @@ class Metric:
     @property
     def low(self) -> float:
         """Least possible value."""
-        if self.arm == "relative":
-            return -1.0
-        return self.family.low - self.family.high if self.arm == "change" else self.family.low
+        return {"relative": -1.0, "change": self.family.low - self.family.high}.get(self.arm, self.family.low)
 
     @property
     def high(self) -> float:
         """Greatest possible value."""
-        if self.arm == "relative":
-            return math.inf
-        return self.family.high - self.family.low if self.arm == "change" else self.family.high
+        return {"relative": math.inf, "change": self.family.high - self.family.low}.get(self.arm, self.family.high)
 
     @property
     def unit(self) -> str:
@@ -431,8 +437,6 @@ def members(family: Family) -> list[Metric]:
     return [Metric(family=family, cutoff=cutoff, arm=arm) for cutoff in family.cutoffs or (0,) for arm in arms]
 
 
-# --- From a string to the metric it names ---------------------------------------------------------
-
 _ONE = re.compile(
     r"((?P<arm>candidate|reference|change|relative)\.)?"
     r"(?P<name>[A-Za-z_]+)(@(?P<k>[1-9][0-9]{0,8}|0\.(?=0*[1-9])[0-9]{1,6}))?"
@@ -441,12 +445,8 @@ _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:e-?[0-9]+)?"
 _RANGE = re.compile(rf"(?P<low>{_NUMBER})\.\.(?P<high>{_NUMBER})?")
 
 
-def parse_in(text: str, families: dict[str, Family]) -> Metric:
-    """The metric a string names; `str` of it parses back to the same object.
-
-    Args:
-        text: `[ARM.]NAME[@CUTOFF][:METRIC=LOW..HIGH]`.
-        families: the families there are, by name.
+def parse_metric(text: str) -> Metric:
+    """The metric that `[ARM.]NAME[@CUTOFF][:METRIC=LOW..HIGH]` names; `str` of it parses back to the same object.
 
     Raises:
         UnknownNameError: no such family; carries the nearest.
@@ -454,7 +454,7 @@ def parse_in(text: str, families: dict[str, Family]) -> Metric:
             be read.
     """
     whole, colon, condition = text.strip().partition(":")
-    metric = _one(whole, families)
+    metric = _one(whole)
     if not colon:
         return metric
     by, equals, limits = condition.partition("=")
@@ -465,16 +465,16 @@ def parse_in(text: str, families: dict[str, Family]) -> Metric:
             f"after the colon; got {condition!r}"
         )
     high = math.inf if match["high"] is None else float(match["high"])
-    where = Slice(by=_one(by, families), low=float(match["low"]), high=high)
+    where = Slice(by=_one(by), low=float(match["low"]), high=high)
     return Metric(family=metric.family, cutoff=metric.cutoff, arm=metric.arm, where=where)
 
 
-def _one(text: str, families: dict[str, Family]) -> Metric:
+def _one(text: str) -> Metric:
     match = _ONE.fullmatch(text)
-    if match is None or match["name"] not in families:
-        known = [str(member) for family in families.values() for member in members(family)]
+    if match is None or match["name"] not in FAMILIES:
+        known = [str(member) for family in FAMILIES.values() for member in members(family)]
         raise UnknownNameError("metric", text, known, hint="(quantdrift list metrics shows all)")
     arm = cast(Arm, match["arm"] or "candidate")
     level = "." in (match["k"] or "")
     cutoff = float(match["k"]) if level else int(match["k"] or 0)
-    return Metric(family=families[match["name"]], cutoff=cutoff, arm=arm)
+    return Metric(family=FAMILIES[match["name"]], cutoff=cutoff, arm=arm)

@@ -1,8 +1,8 @@
-"""What happened at the top of the list. Source: paper, section 5.2 and appendix, top-k table."""
+"""Against relevance labels: what each arm scores (as trec_eval defines it), and what became of relevant items."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,145 +10,16 @@ from numpy.typing import NDArray
 
 from quantdrift import perturbation
 from quantdrift.evidence import Evidence
-from quantdrift.metrics.base import Direction, Family, PerInput
-
-# --- ranking --------------------------------------------------------------------------------------
-
-_NO_FLIP = "no input flipped"
-
-
-def _flip(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
-    return np.where(evidence.n_items > 0, perturbation.flips(evidence).astype(np.float64), np.nan)
-
-
-def _set_kept(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
-    kept = perturbation.top_set_kept(evidence, cutoff).astype(np.float64)
-    return np.where(evidence.n_items > 0, kept, np.nan)
-
-
-def _new_top_rank(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
-    flipped = _flip(evidence, cutoff, arm) == 1
-    return np.where(flipped, perturbation.new_top_rank(evidence), np.nan)
-
-
-def _runner_up(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
-    rank = _new_top_rank(evidence, cutoff, arm)
-    return np.where(np.isnan(rank), np.nan, (rank == 2).astype(np.float64))  # noqa: PLR2004 -- rank 2
-
-
-def _noise_floor(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
-    if evidence.noise is None:
-        return np.full(evidence.n_inputs, np.nan)
-    return np.where(evidence.n_items > 0, evidence.noise.flips.astype(np.float64), np.nan)
-
-
-def _tied(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
-    tied = perturbation.tied_top(evidence).astype(np.float64)
-    return np.where(evidence.n_items > 1, tied, np.nan)
-
-
-FAMILIES = (
-    Family(
-        name="flip",
-        section="top of the list",
-        summary="share of inputs whose top-1 item differs between reference and candidate",
-        direction="lower",
-        low=0,
-        high=1,
-        unit="rate",
-        uncertainty="wilson",
-        per_input=_flip,
-        undefined_when="no input has an item",
-        cutoffs=(1,),
-        other_cutoffs=False,
-        headline=True,
-    ),
-    Family(
-        name="noise_floor",
-        section="top of the list",
-        summary="flip rate of the reference against itself under another batch size and order",
-        direction="lower",
-        low=0,
-        high=1,
-        unit="rate",
-        uncertainty="wilson",
-        per_input=_noise_floor,
-        undefined_when="the noise floor was not measured",
-        headline=True,
-        of_reference=True,
-    ),
-    Family(
-        name="tied",
-        section="top of the list",
-        summary="share of inputs whose reference ranks 1 and 2 have exactly the same score",
-        direction="none",
-        low=0,
-        high=1,
-        unit="rate",
-        uncertainty="wilson",
-        per_input=_tied,
-        ranks=2,
-        undefined_when="no input has two items to compare",
-        of_reference=True,
-    ),
-    Family(
-        name="set_kept",
-        section="top of the list",
-        summary="share of inputs whose top-k holds exactly the same items, in any order",
-        direction="higher",
-        low=0,
-        high=1,
-        unit="rate",
-        uncertainty="wilson",
-        per_input=_set_kept,
-        undefined_when="no input has an item",
-        cutoffs=(1, 2, 3, 5),
-    ),
-    Family(
-        name="flip_to_runner_up",
-        section="top of the list",
-        summary="of the flips, the share where the reference's runner-up became first",
-        direction="none",
-        low=0,
-        high=1,
-        unit="rate",
-        uncertainty="wilson",
-        per_input=_runner_up,
-        ranks=2,
-        undefined_when=_NO_FLIP,
-    ),
-    Family(
-        name="new_top_rank",
-        section="top of the list",
-        summary="median rank, in the reference, of the item that a flip put first",
-        direction="lower",
-        low=2,
-        high=float("inf"),
-        unit="rank",
-        uncertainty="order statistics",
-        per_input=_new_top_rank,
-        undefined_when=_NO_FLIP,
-        infinite_when="it lies below the stored ranks; run again with a larger --k",
-        censored=lambda evidence: evidence.depth + 1,
-    ),
-)
-
-# --- Relevance labels as arrays: grades of ranked items, what is relevant, ideal rankings ---------
+from quantdrift.metrics.base import PerInput, define
 
 Floats = NDArray[np.float64]
 
+_NO_RELEVANT = "no input has a relevant item"
+_NO_JUDGEMENT = "no input has a judgement"
+
 
 def arm_grades(evidence: Evidence, arm: Any, cutoff: int) -> Floats:
-    """Grades of one arm's first ranks; 0 where not judged or not relevant.
-
-    Args:
-        evidence: with or without labels.
-        arm: "reference" or "candidate".
-        cutoff: how many ranks.
-
-    Returns:
-        float64 [n_inputs, min(cutoff, depth)], at least 0.
-    """
+    """Grades of one arm's first ranks, float64 [n_inputs, min(cutoff, depth)]; 0 where not judged or not relevant."""
     top = evidence.reference_top if arm == "reference" else evidence.candidate_top
     items = top.items[:, :cutoff]
     judgements = evidence.judgements
@@ -180,12 +51,7 @@ def relevant_count(evidence: Evidence) -> Floats:
 
 
 def ideal_dcg(evidence: Evidence, discounts: Floats) -> Floats:
-    """DCG of the best possible ranking of everything judged, float64 [n_inputs].
-
-    Args:
-        evidence: with or without labels.
-        discounts: [k], the weight of each rank.
-    """
+    """DCG of the best possible ranking of everything judged, float64 [n_inputs]."""
     if evidence.judgements is None:
         return np.zeros(evidence.n_inputs)
     rows, grades = _rows(evidence), np.maximum(evidence.judgements.grades, 0)
@@ -203,131 +69,56 @@ def _rows(evidence: Evidence) -> NDArray[np.int64]:
     return np.repeat(np.arange(evidence.n_inputs), np.diff(evidence.judgements.offsets))
 
 
-# --- Against relevance labels: what each arm scores. Names and definitions are trec_eval's --------
+of_labels = partial(define, section="relevance", needs_labels=True)
+gain = partial(of_labels, kind="mean", direction="higher", undefined_when=_NO_RELEVANT, arms=True)
 
-_NO_RELEVANT = "no input has a relevant item"
 
-
-def _ndcg(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
+@gain("ndcg", "mean normalized discounted cumulative gain (linear gains, as trec_eval)", cutoffs=(10,), headline=True)
+def _ndcg(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     """DCG@k / ideal DCG@k with linear gains and log2 discounts, as trec_eval has it."""
     grades = arm_grades(evidence, arm, cutoff)
     discounts = 1 / np.log2(np.arange(2, cutoff + 2))
     return _ratio(grades @ discounts[: grades.shape[1]], ideal_dcg(evidence, discounts))
 
 
-def _recall(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
+@gain("recall", "mean share of the relevant items that are in the top-k", cutoffs=(1, 10))
+def _recall(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     found = (arm_grades(evidence, arm, cutoff) > 0).sum(axis=1).astype(np.float64)
     return _ratio(found, relevant_count(evidence))
 
 
-def _accuracy(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
+@gain("accuracy", "share of inputs whose top-1 is right: the labelled class, or a relevant item", kind="rate")
+def _accuracy(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     right = (arm_grades(evidence, arm, 1)[:, 0] > 0).astype(np.float64)
     # of free answers only those given are judged, and both can be wrong
     known = judged(evidence) if evidence.deltas == "none" else relevant_count(evidence) > 0
     return np.where(known, right, np.nan)
 
 
-def _mrr(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
+@gain("mrr", "mean reciprocal rank of the first relevant item in the top-k, 0 if there is none", cutoffs=(10,))
+def _mrr(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     relevant = arm_grades(evidence, arm, cutoff) > 0
     first = np.where(relevant.any(axis=1), 1 / (1 + relevant.argmax(axis=1)), 0.0)
     return np.where(relevant_count(evidence) > 0, first, np.nan)
 
 
-def _served_relevance(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
+@gain(
+    "served_relevance",
+    "mean relevance grade of the top-1 item (0 if it is not judged), over the inputs with a judgement",
+    high=float("inf"),
+    unit="grade",
+    undefined_when=_NO_JUDGEMENT,
+)
+def _served_relevance(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     return np.where(judged(evidence), arm_grades(evidence, arm, 1)[:, 0], np.nan)
 
 
-def _ratio(part: NDArray[np.float64], whole: NDArray[np.float64]) -> NDArray[np.float64]:
+def _ratio(part: Floats, whole: Floats) -> Floats:
     return np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan)
 
 
-QUALITY_FAMILIES = (
-    Family(
-        name="ndcg",
-        section="relevance",
-        summary="mean normalized discounted cumulative gain (linear gains, as trec_eval)",
-        direction="higher",
-        low=0,
-        high=1,
-        unit="gain",
-        uncertainty="bootstrap",
-        per_input=_ndcg,
-        undefined_when=_NO_RELEVANT,
-        needs_labels=True,
-        cutoffs=(10,),
-        arms=True,
-        headline=True,
-    ),
-    Family(
-        name="recall",
-        section="relevance",
-        summary="mean share of the relevant items that are in the top-k",
-        direction="higher",
-        low=0,
-        high=1,
-        unit="gain",
-        uncertainty="bootstrap",
-        per_input=_recall,
-        undefined_when=_NO_RELEVANT,
-        needs_labels=True,
-        cutoffs=(1, 10),
-        arms=True,
-    ),
-    Family(
-        name="accuracy",
-        section="relevance",
-        summary="share of inputs whose top-1 is right: the labelled class, or a relevant item",
-        direction="higher",
-        low=0,
-        high=1,
-        unit="rate",
-        uncertainty="wilson",
-        per_input=_accuracy,
-        undefined_when=_NO_RELEVANT,
-        needs_labels=True,
-        arms=True,
-    ),
-    Family(
-        name="mrr",
-        section="relevance",
-        summary="mean reciprocal rank of the first relevant item in the top-k, 0 if there is none",
-        direction="higher",
-        low=0,
-        high=1,
-        unit="gain",
-        uncertainty="bootstrap",
-        per_input=_mrr,
-        undefined_when=_NO_RELEVANT,
-        needs_labels=True,
-        cutoffs=(10,),
-        arms=True,
-    ),
-    Family(
-        name="served_relevance",
-        section="relevance",
-        summary="mean relevance grade of the top-1 item (0 if it is not judged), over the inputs with a judgement",
-        direction="higher",
-        low=0,
-        high=float("inf"),
-        unit="grade",
-        uncertainty="bootstrap",
-        per_input=_served_relevance,
-        undefined_when="no input has a judgement",
-        needs_labels=True,
-        arms=True,
-    ),
-)
-
-# --- What became of relevant items: lost and gained from the top-k, and by flips of the top-1 -----
-
-Bools = NDArray[np.bool_]
-
-
-def _missing(evidence: Evidence, cutoff: int, arm: Any, other: Any) -> NDArray[np.float64]:
-    """1.0 where a relevant item of one arm's top-k is not in the other's, else 0.0.
-
-    NaN where that arm has no relevant item in its top-k.
-    """
+def _missing(evidence: Evidence, cutoff: int, arm: Any, other: Any) -> Floats:
+    """1.0 where a relevant item of one arm's top-k is not in the other's, else 0.0; NaN where the arm has none."""
     tops = {"reference": evidence.reference_top, "candidate": evidence.candidate_top}
     gold = arm_grades(evidence, arm, cutoff) > 0
     here, there = tops[arm].items[:, :cutoff], tops[other].items[:, :cutoff]
@@ -335,148 +126,69 @@ def _missing(evidence: Evidence, cutoff: int, arm: Any, other: Any) -> NDArray[n
     return np.where(gold.any(axis=1), (gold & ~kept).any(axis=1).astype(np.float64), np.nan)
 
 
-def _gold_lost(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
+@of_labels(
+    "gold_lost",
+    "of the inputs with a relevant item in the reference top-k, the share where one of those items is no longer in "
+    "the candidate top-k",
+    direction="lower",
+    undefined_when="no input has a relevant item in the reference top-k",
+    cutoffs=(1, 5, 10),
+    headline=True,
+)
+def _gold_lost(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     return _missing(evidence, cutoff, "reference", "candidate")
 
 
-def _gold_gained(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
+@of_labels(
+    "gold_gained",
+    "of the inputs with a relevant item in the candidate top-k, the share where one of those items was not in the "
+    "reference top-k",
+    direction="higher",
+    undefined_when="no input has a relevant item in the candidate top-k",
+    cutoffs=(1, 5, 10),
+)
+def _gold_gained(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     return _missing(evidence, cutoff, "candidate", "reference")
 
 
-Outcome = Callable[[Bools, Bools], Bools]
-"""From whether the old and the new top-1 are relevant to whether this is the outcome."""
+def _top_became(before: bool, after: bool, *, of_flips: bool) -> PerInput:
+    """1.0 for flips from a relevant (or not) to a relevant (or not) top-1; a share of flips or of all inputs."""
 
-
-def _lost(before: Bools, after: Bools) -> Bools:
-    return before & ~after
-
-
-def _kept(before: Bools, after: Bools) -> Bools:
-    return before & after
-
-
-def _won(before: Bools, after: Bools) -> Bools:
-    return ~before & after
-
-
-def _neither(before: Bools, after: Bools) -> Bools:
-    return ~before & ~after
-
-
-def _happened(evidence: Evidence, outcome: Outcome) -> tuple[Bools, Bools]:
-    """Which inputs flipped, and which of them with this outcome."""
-    flipped = perturbation.flips(evidence)
-    before, after = (arm_grades(evidence, arm, 1)[:, 0] > 0 for arm in ("reference", "candidate"))
-    return flipped, flipped & outcome(before, after)
-
-
-def _of_flips(outcome: Outcome) -> PerInput:
-    def per_input(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
-        flipped, happened = _happened(evidence, outcome)
-        return np.where(flipped & judged(evidence), happened.astype(np.float64), np.nan)
+    def per_input(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
+        flipped = perturbation.flips(evidence)
+        old, new = (arm_grades(evidence, one, 1)[:, 0] > 0 for one in ("reference", "candidate"))
+        happened = flipped & (old == before) & (new == after)
+        counted = judged(evidence) & flipped if of_flips else judged(evidence)
+        return np.where(counted, happened.astype(np.float64), np.nan)
 
     return per_input
 
 
-def _of_inputs(outcome: Outcome) -> PerInput:
-    def per_input(evidence: Evidence, cutoff: int, arm: Any) -> NDArray[np.float64]:
-        _, happened = _happened(evidence, outcome)
-        return np.where(judged(evidence), happened.astype(np.float64), np.nan)
-
-    return per_input
-
-
-def _rate(
-    name: str,
-    summary: str,
-    per_input: PerInput,
-    *,
-    direction: Direction,
-    undefined_when: str,
-    cutoffs: tuple[int, ...] = (),
-    headline: bool = False,
-) -> Family:
-    return Family(
-        name=name,
-        section="relevance",
-        summary=summary,
-        direction=direction,
-        low=0,
-        high=1,
-        unit="rate",
-        uncertainty="wilson",
-        per_input=per_input,
-        undefined_when=undefined_when,
-        needs_labels=True,
-        cutoffs=cutoffs,
-        headline=headline,
-    )
-
-
-_GOLD_NO_FLIP = "no input with a judgement flipped"
-_NO_JUDGEMENT = "no input has a judgement"
-
-GOLD_FAMILIES = (
-    _rate(
-        "gold_lost",
-        "of the inputs with a relevant item in the reference top-k, the share where one of "
-        "those items is no longer in the candidate top-k",
-        _gold_lost,
-        direction="lower",
-        undefined_when="no input has a relevant item in the reference top-k",
-        cutoffs=(1, 5, 10),
-        headline=True,
-    ),
-    _rate(
-        "gold_gained",
-        "of the inputs with a relevant item in the candidate top-k, the share where one of "
-        "those items was not in the reference top-k",
-        _gold_gained,
-        direction="higher",
-        undefined_when="no input has a relevant item in the candidate top-k",
-        cutoffs=(1, 5, 10),
-    ),
-    _rate(
-        "flip_to_irrelevant",
-        "of the flips, the share that replace a relevant top-1 by one that is not",
-        _of_flips(_lost),
-        direction="lower",
-        undefined_when=_GOLD_NO_FLIP,
-    ),
-    _rate(
-        "flip_among_relevant",
-        "of the flips, the share from one relevant top-1 to another",
-        _of_flips(_kept),
-        direction="none",
-        undefined_when=_GOLD_NO_FLIP,
-    ),
-    _rate(
-        "flip_to_relevant",
-        "of the flips, the share that bring a relevant top-1 where there was none",
-        _of_flips(_won),
-        direction="higher",
-        undefined_when=_GOLD_NO_FLIP,
-    ),
-    _rate(
-        "flip_among_unjudged",
-        "of the flips, the share between two items of which neither is judged relevant",
-        _of_flips(_neither),
-        direction="none",
-        undefined_when=_GOLD_NO_FLIP,
-    ),
-    _rate(
-        "harm",
-        "share of the inputs with a judgement whose relevant top-1 is replaced by one that is not",
-        _of_inputs(_lost),
-        direction="lower",
-        undefined_when=_NO_JUDGEMENT,
-        headline=True,
-    ),
-    _rate(
-        "benefit",
-        "share of the inputs with a judgement that get a relevant top-1 where there was none",
-        _of_inputs(_won),
-        direction="higher",
-        undefined_when=_NO_JUDGEMENT,
-    ),
+of_flips = partial(of_labels, undefined_when="no input with a judgement flipped")
+of_flips(
+    "flip_to_irrelevant", "of the flips, the share that replace a relevant top-1 by one that is not", direction="lower"
+)(_top_became(True, False, of_flips=True))
+of_flips("flip_among_relevant", "of the flips, the share from one relevant top-1 to another", direction="none")(
+    _top_became(True, True, of_flips=True)
 )
+of_flips(
+    "flip_to_relevant", "of the flips, the share that bring a relevant top-1 where there was none", direction="higher"
+)(_top_became(False, True, of_flips=True))
+of_flips(
+    "flip_among_unjudged",
+    "of the flips, the share between two items of which neither is judged relevant",
+    direction="none",
+)(_top_became(False, False, of_flips=True))
+of_labels(
+    "harm",
+    "share of the inputs with a judgement whose relevant top-1 is replaced by one that is not",
+    direction="lower",
+    undefined_when=_NO_JUDGEMENT,
+    headline=True,
+)(_top_became(True, False, of_flips=False))
+of_labels(
+    "benefit",
+    "share of the inputs with a judgement that get a relevant top-1 where there was none",
+    direction="higher",
+    undefined_when=_NO_JUDGEMENT,
+)(_top_became(False, True, of_flips=False))

@@ -7,6 +7,7 @@ on the others. Source: paper, section 3 and its table of coverage and violation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,36 +15,9 @@ from numpy.typing import NDArray
 
 from quantdrift.conformal import MOST, calibrates, least_inputs, observe, split_conformal_threshold
 from quantdrift.evidence import Evidence
-from quantdrift.metrics.base import Direction, Family, PerInput
+from quantdrift.metrics.base import define
 
 Floats = NDArray[np.float64]
-
-
-def _coverage(evidence: Evidence, cutoff: float, arm: Any) -> Floats:
-    """1.0 where the answer is accepted, else 0.0; NaN for inputs that calibrate."""
-    observed, calibrating = observe(evidence, "S"), calibrates(evidence.input_ids)
-    assert observed.values is not None  # S has some
-    known = observed.values[calibrating & observed.defined]
-    if len(known) < least_inputs(cutoff):
-        return np.full(evidence.n_inputs, np.nan)
-    accepted = observed.confidence >= split_conformal_threshold(known, cutoff)
-    return np.where(observed.defined & ~calibrating, accepted.astype(np.float64), np.nan)
-
-
-def _violation(evidence: Evidence, cutoff: float, arm: Any) -> Floats:
-    """1.0 where an accepted answer changed; NaN where it is not accepted."""
-    accepted = _coverage(evidence, cutoff, arm) == 1
-    return np.where(accepted, _flipped(evidence), np.nan)
-
-
-def _joint(evidence: Evidence, cutoff: float, arm: Any) -> Floats:
-    """1.0 where an answer is accepted and changed; NaN for inputs that calibrate."""
-    covered = _coverage(evidence, cutoff, arm)
-    return covered * _flipped(evidence)
-
-
-def _flipped(evidence: Evidence) -> Floats:
-    return observe(evidence, "S").flipped.astype(np.float64)
 
 
 def _too_few(group: Sequence[Evidence], cutoff: float) -> str | None:
@@ -57,52 +31,57 @@ def _too_few(group: Sequence[Evidence], cutoff: float) -> str | None:
     )
 
 
-def _family(
-    name: str, summary: str, per_input: PerInput, *, direction: Direction, undefined_when: str, headline: bool = False
-) -> Family:
-    return Family(
-        name=name,
-        section="stability check",
-        summary=summary,
-        direction=direction,
-        low=0,
-        high=1,
-        unit="rate",
-        uncertainty="wilson",
-        per_input=per_input,
-        undefined_when=undefined_when,
-        too_few=_too_few,
-        cutoffs=(0.10, 0.05, 0.01),
-        cutoff_is="level",
-        headline=headline,
-        ranks=2,
-        when_cut="undefined",
-    )
-
-
-_NO_PAIR = "no input has two items to compare"
-
-FAMILIES = (
-    _family(
-        "coverage",
-        "share of the answers that the stability check accepts at this level, calibrated on other inputs of the run",
-        _coverage,
-        direction="higher",
-        undefined_when=_NO_PAIR,
-        headline=True,
-    ),
-    _family(
-        "violation",
-        "of the answers that the stability check accepts at this level, the share that changed",
-        _violation,
-        direction="lower",
-        undefined_when="the stability check accepts no answer",
-    ),
-    _family(
-        "joint_violation",
-        "share of the answers that the stability check accepts though they changed; in the mean no more than the level",
-        _joint,
-        direction="lower",
-        undefined_when=_NO_PAIR,
-    ),
+accepted_answers = partial(
+    define,
+    section="stability check",
+    undefined_when="no input has two items to compare",
+    too_few=_too_few,
+    cutoffs=(0.10, 0.05, 0.01),
+    cutoff_is="level",
+    ranks=2,
+    when_cut="undefined",
 )
+
+
+@accepted_answers(
+    "coverage",
+    "share of the answers that the stability check accepts at this level, calibrated on other inputs of the run",
+    direction="higher",
+    headline=True,
+)
+def _coverage(evidence: Evidence, cutoff: float, arm: Any) -> Floats:
+    """1.0 where the answer is accepted, else 0.0; NaN for inputs that calibrate."""
+    observed, calibrating = observe(evidence, "S"), calibrates(evidence.input_ids)
+    assert observed.values is not None  # S has some
+    known = observed.values[calibrating & observed.defined]
+    if len(known) < least_inputs(cutoff):
+        return np.full(evidence.n_inputs, np.nan)
+    accepted = observed.confidence >= split_conformal_threshold(known, cutoff)
+    return np.where(observed.defined & ~calibrating, accepted.astype(np.float64), np.nan)
+
+
+@accepted_answers(
+    "violation",
+    "of the answers that the stability check accepts at this level, the share that changed",
+    direction="lower",
+    undefined_when="the stability check accepts no answer",
+)
+def _violation(evidence: Evidence, cutoff: float, arm: Any) -> Floats:
+    """1.0 where an accepted answer changed; NaN where it is not accepted."""
+    accepted = _coverage(evidence, cutoff, arm) == 1
+    return np.where(accepted, _flipped(evidence), np.nan)
+
+
+@accepted_answers(
+    "joint_violation",
+    "share of the answers that the stability check accepts though they changed; in the mean no more than the level",
+    direction="lower",
+)
+def _joint(evidence: Evidence, cutoff: float, arm: Any) -> Floats:
+    """1.0 where an answer is accepted and changed; NaN for inputs that calibrate."""
+    covered = _coverage(evidence, cutoff, arm)
+    return covered * _flipped(evidence)
+
+
+def _flipped(evidence: Evidence) -> Floats:
+    return observe(evidence, "S").flipped.astype(np.float64)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from quantdrift.evidence import Evidence, Top
-from quantdrift.metrics import change as similarity
 from quantdrift.metrics import parse_metric
+from quantdrift.metrics import ranking as similarity
 
 Scores = NDArray[np.float32]
 

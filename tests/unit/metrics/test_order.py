@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from quantdrift.errors import ScoreError
-from quantdrift.metrics.change import order_agreement, reversed_pairs
+from quantdrift.metrics.order import order_agreement, reversed_pairs
 
 
 def samples(seed: int, n: int, levels: int | None) -> tuple[NDArray[np.float64], ...]:
