@@ -1,8 +1,7 @@
 """The per-input record that every metric is computed from, and its Parquet file.
 
-One row is one input (a query). It holds the top of either ranking with both arms' scores, the
-extremes of delta over all items, and what is needed to judge it later: relevance labels and the
-noise floor. Reading it needs no torch.
+One row is one input (a query). It holds the top of either ranking with both arms' scores, the extremes of delta over
+all items, and what is needed to judge it later: relevance labels and the noise floor. Reading it needs no torch.
 """
 
 from __future__ import annotations
@@ -141,8 +140,8 @@ class Evidence:
         judgements: relevance labels, where there are any.
         noise: the noise floor, where it was measured.
         confidence: the candidate's confidence, where scores are logits.
-        deltas: which items the extremes of delta are over. If it is not "all", `n_items` counts the
-            items that are known.
+        deltas: which items the extremes of delta are over. If it is not "all", `n_items` counts the items that are
+            known.
     """
 
     input_ids: NDArray[Any]

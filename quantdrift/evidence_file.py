@@ -1,8 +1,8 @@
 """Evidence as a Parquet file that pandas, polars or DuckDB read as it is.
 
-One row per input. Beside what `Evidence` holds, the file repeats the scalars most looked at (flip,
-gap, epsilon, separation, S), so that a query on the file needs no code of ours; they are written
-from the same functions the metrics use, and ignored when reading.
+One row per input. Beside what `Evidence` holds, the file repeats the scalars most looked at (flip, gap, epsilon,
+separation, S), so that a query on the file needs no code of ours; they are written from the same functions the
+metrics use, and ignored when reading.
 """
 
 from __future__ import annotations
@@ -52,15 +52,7 @@ _MOST_PLACES = 2**31 - 1
 
 
 def write_evidence(evidence: Evidence, path: Path) -> None:
-    """Write evidence to one Parquet file.
-
-    Args:
-        evidence: what to write.
-        path: file to write; overwritten.
-
-    Raises:
-        RunError: it is of no measurement: scores that are no numbers, or places that are not there.
-    """
+    """Write evidence to one Parquet file."""
     _check(evidence)
     columns: dict[str, Any] = {
         "input_id": pa.array([str(name) for name in evidence.input_ids], pa.string()),
@@ -99,16 +91,7 @@ def write_evidence(evidence: Evidence, path: Path) -> None:
 
 
 def read_evidence(path: Path, *, digest: str | None = None) -> Evidence:
-    """Read evidence that `write_evidence` wrote.
-
-    Args:
-        path: the Parquet file.
-        digest: of its bytes, where that is known.
-
-    Raises:
-        RunError: there is no such file, it is damaged or not the one of that digest, or another
-            version wrote it.
-    """
+    """Read evidence that `write_evidence` wrote."""
     try:
         table = _table(path, read_bytes(path, digest=digest))
     except FileNotFoundError:
@@ -189,11 +172,7 @@ def _evidence(table: pa.Table) -> Evidence:
 
 
 def _check(evidence: Evidence) -> Evidence:
-    """Refuse what no measurement gives.
-
-    Raises:
-        RunError: says what is wrong.
-    """
+    """Refuse what no measurement gives."""
     for fault in _faults(evidence):
         raise RunError(f"expected evidence of two arms; {fault}")
     return evidence

@@ -1,7 +1,7 @@
 """Gap, epsilon, separation ratio, contenders and S, per input, from evidence.
 
-Differences of float32 scores are exact in float64; only delta itself was rounded, once, to float32,
-when its extremes were taken. Source: paper, section 3.
+Differences of float32 scores are exact in float64; only delta itself was rounded, once, to float32, when its extremes
+were taken. Source: paper, section 3.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A linear probe: logistic regression on frozen embeddings, which makes a classifier of an encoder.
 
-It is fitted once, on the reference's embeddings of the training texts, and then reads both arms:
-what differs between them is the encoder, never the probe. Source: paper, table of the contrast.
+It is fitted once, on the reference's embeddings of the training texts, and then reads both arms: what differs between
+them is the encoder, never the probe. Source: paper, table of the contrast.
 """
 
 from __future__ import annotations
@@ -42,18 +42,8 @@ class LinearProbe:
     ) -> LinearProbe:
         """Fit scikit-learn's multinomial logistic regression; deterministic.
 
-        Of two classes the logits are made symmetric, -z/2 and z/2 for the decision value z, as the
-        multinomial fit would have them.
-
-        Args:
-            embeddings: [n_train, dim], of the reference.
-            labels: one a row.
-            strength: `C`, the inverse of the regularization.
-            most_steps: `max_iter` of the solver (L-BFGS).
-
-        Raises:
-            DataError: fewer than two classes, or not one label a row.
-            MissingExtraError: scikit-learn is not installed.
+        Of two classes the logits are made symmetric, -z/2 and z/2 for the decision value z, as the multinomial fit
+        would have them.
         """
         if len(embeddings) != len(labels):
             raise DataError(f"expected one label for every embedding; got {len(labels)} and {len(embeddings)}")
@@ -85,25 +75,13 @@ class LinearProbe:
         }
 
     def save(self, path: Path) -> None:
-        """Write it as one .npz file, replacing what is there.
-
-        Args:
-            path: the file.
-        """
+        """Write it as one .npz file, replacing what is there."""
         with path.open("wb") as file:
             np.savez(file, **self.arrays())
 
     @classmethod
     def load(cls, path: Path | str, *, digest: str | None = None) -> LinearProbe:
-        """Read a probe that `save` wrote, as it lies in the folder of a run on embeddings.
-
-        Args:
-            path: the file, e.g. RUN/probe.npz.
-            digest: of its bytes, where that is known.
-
-        Raises:
-            RunError: there is no such file, it is no probe, or not the one of that digest.
-        """
+        """Read a probe that `save` wrote, as it lies in the folder of a run on embeddings."""
         try:
             return cls.of(arrays_in(memoryview(read_bytes(Path(path), digest=digest))))
         except (OSError, ValueError, KeyError) as error:
@@ -114,12 +92,7 @@ class LinearProbe:
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> LinearProbe:
-        """The probe that `arrays` gave.
-
-        Raises:
-            KeyError: one is missing.
-            ValueError: they are of no probe.
-        """
+        """The probe that `arrays` gave."""
         classes, weight, bias = (arrays[name] for name in ("classes", "weight", "bias"))
         kinds = [part.dtype.kind for part in (classes, weight, bias)]
         if kinds != ["U", "f", "f"] or classes.ndim != 1 or arrays["converged"].size != 1:
@@ -140,14 +113,7 @@ class LinearProbe:
         return digest.hexdigest()
 
     def logits(self, embeddings: NDArray[np.floating]) -> NDArray[np.float32]:
-        """The logits of embeddings, float32 [n_inputs, n_classes].
-
-        Args:
-            embeddings: [n_inputs, dim].
-
-        Raises:
-            ScoreError: another number of dimensions than it was fitted on.
-        """
+        """The logits of embeddings, float32 [n_inputs, n_classes]."""
         if embeddings.ndim != 2 or embeddings.shape[1] != self.weight.shape[1]:  # noqa: PLR2004 -- a matrix
             raise ScoreError(
                 f"expected embeddings of shape [n_inputs, {self.weight.shape[1]}], as the probe "

@@ -23,17 +23,8 @@ def match_labels(
 ) -> tuple[tuple[str, ...] | None, str | None]:
     """The class of every label: by name, whatever its case; else by position.
 
-    Labels that are names of classes win over positions, so that a model whose classes are called
-    "0" and "1" is read by these names.
-
-    Args:
-        labels: of the data, one an input.
-        classes: of the model, by logit.
-        positions: whether whole numbers may mean positions; those of a probe mean nothing.
-
-    Returns:
-        (one class an input, or None where no label is a class; what deserves a word, or None). A
-        label that is no class of a model that has others of them stays as it is: it is never found.
+    Labels that are names of classes win over positions, so that a model whose classes are called "0" and "1" is read
+    by these names.
 
     >>> match_labels(["positive", "negative"], ["NEGATIVE", "POSITIVE"])
     (('POSITIVE', 'NEGATIVE'), None)

@@ -172,16 +172,7 @@ class LabelledLines:
 
 
 def read_labelled(file: Path, part: str) -> LabelledLines:
-    """The texts and labels of a JSON lines file, plain or gzipped, in the order of the file.
-
-    Args:
-        file: lines of {"text", "label"}, with "id" or "_id" where inputs have names.
-        part: what inputs without a name are called after: line 17 of "test" is "test-17".
-
-    Raises:
-        DataError: the file is empty, a line is broken, an id occurs twice, or some lines have a
-            label and others none.
-    """
+    """The texts and labels of a JSON lines file, plain or gzipped, in the order of the file."""
     ids: dict[str, int] = {}
     texts: list[str] = []
     labels: list[str] = []
@@ -213,15 +204,7 @@ def read_labelled(file: Path, part: str) -> LabelledLines:
 
 
 def label_of(value: object, what: str) -> str:
-    """A label as a string; a whole number becomes one.
-
-    Args:
-        value: what was found.
-        what: it is, for the message.
-
-    Raises:
-        DataError: it is neither a string nor a whole number, or empty.
-    """
+    """A label as a string; a whole number becomes one."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
@@ -314,15 +297,7 @@ def find_images(folder: Path) -> Iterator[Path]:
 
 
 def read_image_folder(folder: Path) -> LabelledImages:
-    """The images of a folder with one subfolder a class, or with images alone: no labels then.
-
-    Args:
-        folder: FOLDER/CLASS/*.png, jpg, jpeg, bmp or webp.
-
-    Raises:
-        DataError: there is no image, or there are images beside class folders.
-        MissingExtraError: Pillow is not installed.
-    """
+    """The images of a folder with one subfolder a class, or with images alone: no labels then."""
     _pillow()
     alone = list(find_images(folder))
     classes = [entry for entry in sorted(folder.iterdir()) if entry.is_dir()]
@@ -348,16 +323,7 @@ def read_image_folder(folder: Path) -> LabelledImages:
 
 
 def read_arrays(file: Path, part: str) -> LabelledImages | None:
-    """The images and labels of one part in an array file; None where it has no such part.
-
-    Args:
-        file: a .npz with x_PART (uint8 [n, height, width, 3], or [n, height, width] of grey images)
-            and y_PART (labels [n]).
-        part: "test", "train" or another.
-
-    Raises:
-        DataError: it is no array file, or shapes or types are others.
-    """
+    """The images and labels of one part in an array file; None where it has no such part."""
     try:
         with np.load(file, allow_pickle=False) as arrays:
             if f"x_{part}" not in arrays:
@@ -443,19 +409,7 @@ def is_classification_folder(path: str | Path) -> bool:
 
 
 def read_classification_folder(path: str | Path, split: str = "test") -> ClassificationDataset:
-    """Read SPLIT.jsonl and train.jsonl, SPLIT/CLASS and train/CLASS of images, or a .npz file.
-
-    Args:
-        path: the folder, or the .npz file.
-        split: the part that is evaluated.
-
-    Returns:
-        The dataset, named after the folder or file; `train` is None where there is no such part,
-        or where it is the part that is evaluated.
-
-    Raises:
-        DataError: there is nothing of the kind, or a file of it is broken; names file and line.
-    """
+    """Read SPLIT.jsonl and train.jsonl, SPLIT/CLASS and train/CLASS of images, or a .npz file."""
     place = Path(path)
     if not place.exists():
         raise DataError(f"{place} does not exist; expected a folder, or one .npz file")
@@ -555,30 +509,14 @@ Dataset = RetrievalDataset | ClassificationDataset
 
 
 def read_folder(folder: Path, split: str = "test") -> Dataset:
-    """The data in a folder: labelled inputs, or queries and documents in BEIR layout.
-
-    Args:
-        folder: one of either kind, or a .npz file of labelled images.
-        split: the part, or the labels, that are evaluated.
-
-    Raises:
-        DataError: it is neither, or cannot be read.
-    """
+    """The data in a folder: labelled inputs, or queries and documents in BEIR layout."""
     if is_classification_folder(folder):
         return read_classification_folder(folder, split)
     return read_search_folder(folder, split)
 
 
 def read_search_folder(folder: Path, split: str = "test") -> RetrievalDataset:
-    """The queries and documents in a folder; of one without, it is said what else would do.
-
-    Args:
-        folder: in BEIR layout.
-        split: the labels that are evaluated.
-
-    Raises:
-        DataError: it holds something else, or cannot be read.
-    """
+    """The queries and documents in a folder; of one without, it is said what else would do."""
     if not folder.exists():
         raise DataError(f"{folder} does not exist; expected a folder, or one .npz file of images")
     if folder.is_file() and folder.suffix != ".npz":

@@ -49,15 +49,7 @@ def find_file(folder: Path, name: str) -> Path:
 
 
 def find_qrels(folder: Path, split: str) -> Path | None:
-    """The qrels file of a split, or None when the folder has labels of no split at all.
-
-    Args:
-        folder: the qrels folder, which need not exist.
-        split: the split that is wanted.
-
-    Raises:
-        DataError: there are labels, but not of this split; names the splits that exist.
-    """
+    """The qrels file of a split, or None when the folder has labels of no split at all."""
     # Gzipped ones first, so that a plain file of the same split replaces them.
     files = {
         file.name.removesuffix(ending): file for ending in (".tsv.gz", ".tsv") for file in folder.glob(f"*{ending}")
@@ -68,16 +60,7 @@ def find_qrels(folder: Path, split: str) -> Path | None:
 
 
 def read_texts(file: Path, *, titled: bool) -> dict[str, str]:
-    """The text of every id of a JSON lines file, in the order of the file.
-
-    Args:
-        file: lines of {"_id", "text"}; an id that is an integer becomes a string.
-        titled: whether a "title" goes before the text and the whole is stripped, which is what
-            mteb and beir do with documents and not with queries.
-
-    Raises:
-        DataError: the file is empty, a line is broken, or an id occurs twice.
-    """
+    """The text of every id of a JSON lines file, in the order of the file."""
     texts: dict[str, str] = {}
     lines: dict[str, int] = {}
     for number, line in read_lines(file):
@@ -95,16 +78,8 @@ def read_texts(file: Path, *, titled: bool) -> dict[str, str]:
 def read_qrels(file: Path) -> tuple[dict[str, dict[str, int]], list[str]]:
     """The judgements of a qrels file of either form, which its first line tells.
 
-    BEIR has three columns with tabs between, with or without a header line; TREC four, query, 0,
-    document and grade, with any whitespace between.
-
-    Returns:
-        (query id to document id to score, the ids of queries that judge a document twice with
-        different scores); of such scores the last one counts, as it does in mteb and beir.
-
-    Raises:
-        DataError: there is no judgement, or a line has not the columns of the first or no whole
-            score.
+    BEIR has three columns with tabs between, with or without a header line; TREC four, query, 0, document and grade,
+    with any whitespace between.
     """
     qrels: dict[str, dict[str, int]] = {}
     conflicting: list[str] = []
@@ -223,8 +198,8 @@ class RetrievalDataset:
         queries: their texts, in the same order.
         document_ids: one unique id a document.
         documents: their texts, in the same order; ties in a ranking break by this order.
-        qrels: query id to document id to grade, relevant if above 0; empty if there are no labels.
-            Copied, so that changing the argument later does not change the dataset.
+        qrels: query id to document id to grade, relevant if above 0; empty if there are no labels. Copied, so that
+            changing the argument later does not change the dataset.
         split: the split that the labels belong to, such as "test".
         notes: what was tolerated or left out in reading; `warnings` begins with it.
         path: the folder it was read from, where it was.
@@ -268,15 +243,6 @@ class RetrievalDataset:
 
         >>> RetrievalDataset.of(["which?"], {"d1": "this", "d2": "that"}).document_ids
         ('d1', 'd2')
-
-        Args:
-            queries: id to text, or texts, which are called "0", "1", ...
-            documents: likewise; a text may be {"title", "text"}, which are joined as in beir.
-            qrels: query id to document id to grade, relevant if above 0.
-            name: what reports call it.
-
-        Raises:
-            DataError: as the class.
         """
         (query_ids, query_texts), (document_ids, document_texts) = (_named(texts) for texts in (queries, documents))
         return cls(
@@ -290,13 +256,7 @@ class RetrievalDataset:
         )
 
     def validate(self) -> None:
-        """Check that the parts fit together; runs by itself when a dataset is made.
-
-        Raises:
-            DataError: there are no queries or no documents, ids and texts differ in number, an id
-                occurs twice, a text is not a string or not writable as UTF-8, or there are
-                judgements but none names a query and a document that are both there.
-        """
+        """Check that the parts fit together; runs by itself when a dataset is made."""
         where = f"dataset {self.name!r}"
         _check_texts(self.query_ids, self.queries, where, "query", "queries")
         _check_texts(self.document_ids, self.documents, where, "document", "documents")
@@ -347,20 +307,10 @@ class RetrievalDataset:
 def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
     """Read a folder in BEIR layout: corpus.jsonl, queries.jsonl and qrels/<split>.tsv.
 
-    The text of a document is its title, a space and its text, stripped, as in mteb and beir. With
-    labels, only queries that have a judgement above 0 are kept, because relevance is undefined for
-    the others; mteb leaves out those without any judgement, and scores 0 for those that have only
-    judgements of 0 or below. Without labels of any split, every query is kept.
-
-    Args:
-        path: the folder; each of its files may be plain or gzipped.
-        split: which labels to read.
-
-    Returns:
-        The dataset, named after the folder; `warnings` tells what was left out or tolerated.
-
-    Raises:
-        DataError: a file is missing or unreadable, or a line of it is broken; names file and line.
+    The text of a document is its title, a space and its text, stripped, as in mteb and beir. With labels, only
+    queries that have a judgement above 0 are kept, because relevance is undefined for the others; mteb leaves out
+    those without any judgement, and scores 0 for those that have only judgements of 0 or below. Without labels of any
+    split, every query is kept.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -471,15 +421,7 @@ def task_names() -> list[str]:
 
 
 def load_task(name: str) -> RetrievalDataset:
-    """The data of a task.
-
-    Args:
-        name: as `quantdrift list tasks` shows it.
-
-    Raises:
-        UnknownNameError: there is no such task; carries the nearest names.
-        DataError: its data cannot be made here.
-    """
+    """The data of a task."""
     entries = _entries()
     if name not in entries:
         raise UnknownNameError("task", name, entries, hint="(quantdrift list tasks shows all)")

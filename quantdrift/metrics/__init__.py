@@ -49,8 +49,8 @@ def measure(evidence: Evidence, metrics: Iterable[Metric | str] | None = None) -
 
     Args:
         evidence: of one run.
-        metrics: which, e.g. ["flip@1", "gold_lost@3"]; the default ones if not given, and of these
-            the ones that look deeper than the stored ranks are undefined.
+        metrics: which, e.g. ["flip@1", "gold_lost@3"]; the default ones if not given, and of these the ones that look
+            deeper than the stored ranks are undefined.
 
     Raises:
         UnknownNameError: there is no such metric.

@@ -67,13 +67,13 @@ class Family:
         direction: which way is better.
         low: least possible value.
         high: greatest possible value.
-        unit: "rate" (a share of inputs), "score" (score units), "ratio" (of two scores), "gain",
-            "rank" (1 is the first), "items" (a count), "grade" (of relevance) or "similarity".
+        unit: "rate" (a share of inputs), "score" (score units), "ratio" (of two scores), "gain", "rank" (1 is the
+            first), "items" (a count), "grade" (of relevance) or "similarity".
         uncertainty: how its interval is made; decides the statistic too.
         per_input: value of every input, NaN where it is undefined, given (evidence, cut-off, arm).
         undefined_when: why it can have no value at all, for the reason beside a null.
-        too_few: for metrics that need so many inputs: why there are too few of them in some runs
-            at a cut-off, or None. Goes before `undefined_when`.
+        too_few: for metrics that need so many inputs: why there are too few of them in some runs at a cut-off, or
+            None. Goes before `undefined_when`.
         infinite_when: what an infinite estimate means, for the reason beside that null.
         needs_labels: whether relevance labels are needed.
         cutoffs: the cut-offs listed by default; empty if the metric has none.
@@ -81,15 +81,14 @@ class Family:
         other_cutoffs: whether others than these can be asked for.
         ranks_beyond: how many ranks it looks at below the cut-off.
         ranks: how many ranks it looks at, whatever the cut-off.
-        arms: whether it is about one arm (`reference.`, `change.` and `relative.` before its name
-            mean the others).
-        headline: whether it is shown where only the most telling metrics are; of a metric that
-            takes a level, the first.
+        arms: whether it is about one arm (`reference.`, `change.` and `relative.` before its name mean the others).
+        headline: whether it is shown where only the most telling metrics are; of a metric that takes a level, the
+            first.
         of_reference: whether it is about the reference alone, so that two candidates share it.
-        censored: for values of +inf that only mean "more than was stored", where evidence is cut
-            short: how many are known for certain. Pooled runs are only told apart up to the least.
-        when_cut: what it says where only some deltas are known: the same, a lower or upper bound
-            of every input's value, or nothing.
+        censored: for values of +inf that only mean "more than was stored", where evidence is cut short: how many are
+            known for certain. Pooled runs are only told apart up to the least.
+        when_cut: what it says where only some deltas are known: the same, a lower or upper bound of every input's
+            value, or nothing.
         ties: tie policy.
     """
 
@@ -130,14 +129,7 @@ _KINDS: dict[str, dict[str, Any]] = {
 
 
 def define(name: str, summary: str, *, kind: str = "rate", **fields: Any) -> Callable[[PerInput], PerInput]:
-    """Decorate the function that gives a metric's values per input: the family is there by its name.
-
-    Args:
-        name: of the family.
-        summary: one sentence.
-        kind: "rate", "median" or "mean"; decides range, unit and interval where `fields` do not.
-        fields: of `Family`.
-    """
+    """Decorate the function that gives a metric's values per input: the family is there by its name."""
 
     def decorate(per_input: PerInput) -> PerInput:
         FAMILIES[name] = Family(name=name, summary=summary, per_input=per_input, **_KINDS[kind] | fields)
@@ -306,9 +298,8 @@ class Metric:
         Where not all deltas are known, it is what `Family.when_cut` says.
 
         Raises:
-            MetricError: the cut-off is deeper than the stored ranking, and that ranking was cut; it
-                is a relative change, which is one of means; or it is not known, as not all deltas
-                are.
+            MetricError: the cut-off is deeper than the stored ranking, and that ranking was cut; it is a relative
+                change, which is one of means; or it is not known, as not all deltas are.
         """
         if why := self._unknown([evidence]):
             raise MetricError(f"{self}: {why}")
@@ -450,8 +441,7 @@ def parse_metric(text: str) -> Metric:
 
     Raises:
         UnknownNameError: no such family; carries the nearest.
-        MetricError: a cut-off is missing or not taken, there is no such arm, or the slice cannot
-            be read.
+        MetricError: a cut-off is missing or not taken, there is no such arm, or the slice cannot be read.
     """
     whole, colon, condition = text.strip().partition(":")
     metric = _one(whole)

@@ -41,11 +41,7 @@ def key_of(metric: Metric) -> str:
 
 
 def harness_metrics() -> list[Metric]:
-    """The default metrics, and those that the environment variable QUANTDRIFT_METRICS asks for.
-
-    Raises:
-        QuantDriftError: the variable holds something that is no metric.
-    """
+    """The default metrics, and those that the environment variable QUANTDRIFT_METRICS asks for."""
     chosen = default_metrics()
     asked = re.split(r"[\s,]+", os.environ.get(VARIABLE, "").strip())
     for name in filter(None, asked):
@@ -59,19 +55,7 @@ def harness_metrics() -> list[Metric]:
 
 
 def drift_keys(evidence: Evidence, metrics: Iterable[Metric], *, warn: Callable[[str], None]) -> dict[str, Any]:
-    """Values of metrics by key, as JSON has them.
-
-    Args:
-        evidence: of one run.
-        metrics: which.
-        warn: told of metrics that cannot be computed from this evidence; their value is null, for a
-            finished evaluation is not thrown away for that.
-
-    Returns:
-        Key to number, None where it is undefined or infinite; rates, and changes of anything, with
-        `_low` and `_high`, the ends of their 95 % interval. The key of what is only a bound ends in
-        `_at_least` or `_at_most`.
-    """
+    """Values of metrics by key, as JSON has them."""
     keys: dict[str, Any] = {}
     for metric in metrics:
         try:

@@ -36,13 +36,7 @@ def show_interval(metric: Metric, estimate: Estimate) -> str:
 
 
 def cell(metric: Metric, estimate: Estimate, joint: str = " ") -> str:
-    """Value and interval for a table cell; "-" if there is no value, ∞ if it is infinite.
-
-    Args:
-        metric: whose estimate it is.
-        estimate: the estimate.
-        joint: between the two.
-    """
+    """Value and interval for a table cell; "-" if there is no value, ∞ if it is infinite."""
     if not has_value(estimate):
         return show(metric, estimate)
     interval = show_interval(metric, estimate).replace(" %", "")  # the unit once is enough
@@ -50,12 +44,7 @@ def cell(metric: Metric, estimate: Estimate, joint: str = " ") -> str:
 
 
 def show_step(metric: Metric, estimate: Estimate) -> str:
-    """A difference of two values of a metric, with its interval; "-" if there is none.
-
-    Args:
-        metric: whose values they are.
-        estimate: of the difference.
-    """
+    """A difference of two values of a metric, with its interval; "-" if there is none."""
     if estimate.value is None:
         return "-"
     rate = metric.unit == "rate"

@@ -239,8 +239,8 @@ _BLOCK = 4_000_000  # comparisons at a time; bounds the memory
 def _rbo(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     """Extrapolated rank-biased overlap of two lists of the same length k.
 
-    X_k / k p^k + (1 - p) / p sum_d X_d / d p^d, where X_d counts the items that both have in the
-    first d ranks. Source: Webber, Moffat and Zobel (2010), equation 30 for lists of one length.
+    X_k / k p^k + (1 - p) / p sum_d X_d / d p^d, where X_d counts the items that both have in the first d ranks.
+    Source: Webber, Moffat and Zobel (2010), equation 30 for lists of one length.
     """
     reference = evidence.reference_top.items[:, :cutoff]
     candidate = evidence.candidate_top.items[:, :cutoff]
@@ -294,9 +294,9 @@ def _tau_b(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
 def _tau_b_of_rows(before: NDArray[np.float32], after: NDArray[np.float32]) -> Floats:
     """Tau-b of every row of two arms' scores [n, k], NaN where a row has no item.
 
-    (C - D) / sqrt(U V): of the pairs of items, C are in one order in both arms and D in reversed,
-    U score differently in the one arm and V in the other. An item is compared with the one that
-    stands so many ranks below, for each number of ranks, in all rows at once.
+    (C - D) / sqrt(U V): of the pairs of items, C are in one order in both arms and D in reversed, U score differently
+    in the one arm and V in the other. An item is compared with the one that stands so many ranks below, for each
+    number of ranks, in all rows at once.
     """
     agreement, apart_before, apart_after = np.zeros((3, len(before)), dtype=np.int64)
     for ranks in range(1, before.shape[1]):

@@ -22,16 +22,7 @@ Probabilities = NDArray[np.float64]
 
 
 def at_most(count: Counts, n: Counts, share: float) -> Probabilities:
-    """P(X <= count) = 1 - I_share(count + 1, n - count).
-
-    Args:
-        count: integers, any shape; below 0 and above n are allowed.
-        n: inputs, at least 1, of a shape that goes with it.
-        share: probability of the event, from 0 to 1.
-
-    Returns:
-        float64, from 0 to 1, of the common shape.
-    """
+    """P(X <= count) = 1 - I_share(count + 1, n - count)."""
     from scipy.special import betaincc  # noqa: PLC0415 -- scipy takes long to import
 
     inside = betaincc(np.maximum(count, 0) + 1.0, np.maximum(np.subtract(n, count), 1.0), share)
@@ -39,16 +30,7 @@ def at_most(count: Counts, n: Counts, share: float) -> Probabilities:
 
 
 def at_least(count: Counts, n: Counts, share: float) -> Probabilities:
-    """P(X >= count) = I_share(count, n - count + 1).
-
-    Args:
-        count: integers, any shape; below 0 and above n are allowed.
-        n: inputs, at least 1, of a shape that goes with it.
-        share: probability of the event, from 0 to 1.
-
-    Returns:
-        float64, from 0 to 1, of the common shape; to full precision where it is tiny.
-    """
+    """P(X >= count) = I_share(count, n - count + 1)."""
     from scipy.special import betainc  # noqa: PLC0415 -- scipy takes long to import
 
     inside = betainc(np.maximum(count, 1.0), np.maximum(np.subtract(n, count), 0) + 1.0, share)
@@ -56,30 +38,12 @@ def at_least(count: Counts, n: Counts, share: float) -> Probabilities:
 
 
 def lower_quantile(level: float, n: int, share: float) -> int:
-    """The least k with P(X <= k) >= level.
-
-    Args:
-        level: between 0 and 1.
-        n: inputs, at least 1.
-        share: probability of the event, from 0 to 1.
-
-    Returns:
-        From 0 to n.
-    """
+    """The least k with P(X <= k) >= level."""
     return bisect_left(range(n), True, key=lambda k: bool(at_most(k, n, share) >= level))
 
 
 def upper_quantile(level: float, n: int, share: float) -> int:
-    """The least k with P(X > k) <= level.
-
-    Args:
-        level: between 0 and 1.
-        n: inputs, at least 1.
-        share: probability of the event, from 0 to 1.
-
-    Returns:
-        From 0 to n.
-    """
+    """The least k with P(X > k) <= level."""
     return bisect_left(range(n), True, key=lambda k: bool(at_least(k + 1, n, share) <= level))
 
 
@@ -95,16 +59,7 @@ _AT_ONCE = 2**20
 def resampled(
     statistic: Callable[[NDArray[np.int64]], NDArray[np.float64]], n: int, *, seed: int
 ) -> NDArray[np.float64]:
-    """A statistic of resamples, each of n inputs that are drawn with replacement.
-
-    Args:
-        statistic: from places of inputs, int64 [n_some_resamples, n], to one float64 for each row.
-        n: how many inputs there are, at least one.
-        seed: of the draws.
-
-    Returns:
-        float64 [2000].
-    """
+    """A statistic of resamples, each of n inputs that are drawn with replacement."""
     rng = np.random.default_rng(seed)
     rows = max(1, _AT_ONCE // n)
     found = []
@@ -116,15 +71,8 @@ def resampled(
 def percentile_interval(values: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The quantiles of resampled values that leave as much on either side.
 
-    For p = (1 - confidence) / 2 and 1 - p, the value at place p (n - 1) of the sorted ones, on a
-    straight line between two neighbors.
-
-    Args:
-        values: float64, at least one, of a statistic of resamples.
-        confidence: between 0 and 1.
-
-    Returns:
-        Lower and upper end; both NaN if one of the values is.
+    For p = (1 - confidence) / 2 and 1 - p, the value at place p (n - 1) of the sorted ones, on a straight line
+    between two neighbors.
     """
     tail = (1 - confidence) / 2
     ordered = np.sort(values)  # NaN comes last
@@ -154,8 +102,8 @@ class Estimate:
         high: upper end.
         n: number of inputs for which the quantity is defined.
         reason: why value is None.
-        bound: of a quantity that is only known to be at least ("lower") or at most ("upper") so
-            much for every input: which of the two the value is.
+        bound: of a quantity that is only known to be at least ("lower") or at most ("upper") so much for every input:
+            which of the two the value is.
     """
 
     value: float | None
@@ -196,14 +144,14 @@ def undefined(reason: str) -> Estimate:
 def rate_estimate(outcomes: NDArray[np.float64]) -> Estimate:
     """The share of ones, with the Wilson score interval.
 
-    With the share p and the normal quantile z, (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2))
-    / (1 + z^2 / n): the shares that the score test does not reject.
+    With the share p and the normal quantile z, (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n):
+    the shares that the score test does not reject.
 
     Args:
         outcomes: float64 of 0.0 and 1.0, at least one.
 
-    Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference,
-    Journal of the American Statistical Association 22 (1927), 209-212.
+    Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference, Journal of the
+    American Statistical Association 22 (1927), 209-212.
     """
     n, hits = len(outcomes), int(outcomes.sum())
     share, z = hits / n, NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
@@ -218,18 +166,17 @@ def rate_estimate(outcomes: NDArray[np.float64]) -> Estimate:
 def quantile_estimate(values: NDArray[np.float64], q: float = 0.5) -> Estimate:
     """A quantile, with the distribution-free interval between two order statistics.
 
-    It makes no assumption on the distribution and copes with infinite values. The value is the
-    mean of the two order statistics next to the quantile (the usual median for q = 0.5). How many
-    values lie below the quantile is a binomial variable of share q; its own quantiles are the
-    places of the ends. With too few values (six for a median) an end of the interval is None.
+    It makes no assumption on the distribution and copes with infinite values. The value is the mean of the two order
+    statistics next to the quantile (the usual median for q = 0.5). How many values lie below the quantile is a
+    binomial variable of share q; its own quantiles are the places of the ends. With too few values (six for a median)
+    an end of the interval is None.
 
     Args:
         values: float64, at least one, no NaN.
         q: which quantile, above 0 and below 1.
 
-    Source: W. R. Thompson, On confidence ranges for the median and other expectation distributions
-    for populations of unknown distribution form, The Annals of Mathematical Statistics 7 (1936),
-    122-128.
+    Source: W. R. Thompson, On confidence ranges for the median and other expectation distributions for populations of
+    unknown distribution form, The Annals of Mathematical Statistics 7 (1936), 122-128.
     """
     n, tail = len(values), (1 - CONFIDENCE) / 2
     ordered, place = np.sort(values), round(n * q, 9)
@@ -245,8 +192,8 @@ def quantile_estimate(values: NDArray[np.float64], q: float = 0.5) -> Estimate:
 def mean_estimate(values: NDArray[np.float64], *, seed: int = 0) -> Estimate:
     """The mean, with a seeded percentile bootstrap interval.
 
-    The interval depends on the values and the seed, not on the order of the values. For the mean of
-    per-input differences this is the paired bootstrap.
+    The interval depends on the values and the seed, not on the order of the values. For the mean of per-input
+    differences this is the paired bootstrap.
 
     Args:
         values: float64, at least one, finite.
@@ -312,24 +259,13 @@ FEW = 10
 def mean_below(values: NDArray[np.float64], limit: float, *, worst: float) -> float | None:
     """One-sided p-value of "the mean is the limit or more".
 
-    A t-test on the values and a few more, as large as can be. How many it takes depends on the
-    level: with ceil(-ln(alpha) / 2) (`worst_added`) no case was found in which a true hypothesis is
-    rejected more often than alpha, from 5 % to 0.1 %; for large n they have no weight. The p-value
-    is the least alpha at which the test rejects.
+    A t-test on the values and a few more, as large as can be. How many it takes depends on the level: with
+    ceil(-ln(alpha) / 2) (`worst_added`) no case was found in which a true hypothesis is rejected more often than
+    alpha, from 5 % to 0.1 %; for large n they have no weight. The p-value is the least alpha at which the test
+    rejects.
 
-    Where fewer than 10 values are other than zero, it is the chance that as few lie above that. If
-    the mean is the limit, at least limit / worst of all inputs do, and their number is a binomial
-    variable.
-
-    Args:
-        values: float64 [n_inputs], finite, at least one, none above the worst.
-        limit: above zero and below the worst.
-        worst: the largest that a value can be; inf if there is no such, and then it is the t-test
-            alone, and no bound.
-
-    Returns:
-        From 0 to 1; None if the bound is asked for and there is none, or all are alike and none is
-        added.
+    Where fewer than 10 values are other than zero, it is the chance that as few lie above that. If the mean is the
+    limit, at least limit / worst of all inputs do, and their number is a binomial variable.
     """
     if np.count_nonzero(values) < FEW:
         if math.isinf(worst):

@@ -1,7 +1,7 @@
 """Two systems on the same inputs: is there a difference, and how large is it?
 
-Every function takes one value per input and system, in the same order, and looks at second minus
-first. None assumes that values are normal; the inputs are taken as independent draws.
+Every function takes one value per input and system, in the same order, and looks at second minus first. None assumes
+that values are normal; the inputs are taken as independent draws.
 """
 
 from __future__ import annotations
@@ -55,14 +55,7 @@ def tango_z(only_second: int, only_first: int, n: int, difference: float) -> flo
 
 
 def tango_variance(only_second: float, only_first: float, n: float, difference: float) -> float:
-    """Variance of one input's difference under the hypothesis.
-
-    Args:
-        only_second: inputs on which only the second system has the event.
-        only_first: inputs on which only the first has it.
-        n: all inputs.
-        difference: second rate minus first rate under the hypothesis, from 0 to 1.
-    """
+    """Variance of one input's difference under the hypothesis."""
     a = 2 * n
     b = (2 * n - only_second + only_first) * difference - only_second - only_first
     c = -only_first * difference * (1 - difference)
@@ -133,16 +126,7 @@ _ROUNDING = 100 * np.finfo(np.float64).eps
 def sign_change_tails(step: NDArray[np.float64], *, seed: int) -> tuple[float, float]:
     """How likely a sum as small as the one observed is, and one as large.
 
-    c / 2^n, if c of all changes of sign have such a sum; or (1 + c) / (1 + 9,999), if c of those
-    drawn have.
-
-    Args:
-        step: float64 [n_inputs], differences, at least one, none of them 0.
-        seed: of the draws; without effect with up to 13 inputs.
-
-    Returns:
-        Lower and upper tail, above 0 and up to 1. Sums that are equal count in both, so that the
-        two come to more than 1.
+    c / 2^n, if c of all changes of sign have such a sum; or (1 + c) / (1 + 9,999), if c of those drawn have.
     """
     n = len(step)
     total, rounding = float(step.sum()), _ROUNDING * float(np.abs(step).sum())
@@ -194,11 +178,7 @@ class McNemar:
 
 
 def differences(a: Values, b: Values) -> NDArray[np.float64]:
-    """Second minus first, float64 [n_inputs].
-
-    Raises:
-        QuantDriftError: not one value per input and system, or one is missing or infinite.
-    """
+    """Second minus first, float64 [n_inputs]."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.ndim != 1 or first.shape != second.shape or not len(first):
         raise QuantDriftError(
@@ -211,15 +191,7 @@ def differences(a: Values, b: Values) -> NDArray[np.float64]:
 
 
 def discordant(a: Values, b: Values) -> tuple[int, int, int]:
-    """Inputs with the event in the first only, in the second only, and all inputs.
-
-    Args:
-        a: bool, or 0 and 1, [n_inputs].
-        b: likewise, the same inputs.
-
-    Raises:
-        QuantDriftError: as `differences`, or a value is neither 0 nor 1.
-    """
+    """Inputs with the event in the first only, in the second only, and all inputs."""
     step = differences(a, b)
     if not all(np.isin(values, (0, 1)).all() for values in (a, b)):
         raise QuantDriftError("a rate needs values of 0 and 1; for others compare means")
@@ -265,8 +237,8 @@ def paired_rate_difference(a: Values, b: Values, *, confidence: float = CONFIDEN
 def paired_mean_difference(a: Values, b: Values, *, seed: int = 0) -> Estimate:
     """mean(b) - mean(a) with a seeded percentile bootstrap interval; inputs are resampled.
 
-    Exchanging the two systems mirrors value and interval. Where no input differs the interval is a
-    point, which says nothing on other inputs: see `mean_no_worse` for what can be claimed then.
+    Exchanging the two systems mirrors value and interval. Where no input differs the interval is a point, which says
+    nothing on other inputs: see `mean_no_worse` for what can be claimed then.
 
     Args:
         a: float [n_inputs], finite.
@@ -284,9 +256,9 @@ def paired_mean_difference(a: Values, b: Values, *, seed: int = 0) -> Estimate:
 def randomization_test(a: Values, b: Values, *, seed: int = 0) -> float:
     """Fisher's randomization test: the two-sided p-value of "the two systems are exchangeable".
 
-    If they are, each difference could as well have the other sign. Twice the smaller tail of the
-    sum (`sign_change_tails`): exact (all changes of sign are tried) with up to 13 inputs that
-    differ; else 9,999 are drawn, and the least p-value is 0.0002.
+    If they are, each difference could as well have the other sign. Twice the smaller tail of the sum
+    (`sign_change_tails`): exact (all changes of sign are tried) with up to 13 inputs that differ; else 9,999 are
+    drawn, and the least p-value is 0.0002.
 
     Args:
         a: float [n_inputs], finite.
@@ -309,8 +281,8 @@ def randomization_test(a: Values, b: Values, *, seed: int = 0) -> float:
 def oriented(step: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
     """Differences in an order that depends on nothing but themselves, maybe all with other sign.
 
-    So that random draws give the same for any order of the inputs, and exchanging the systems
-    mirrors the result exactly. The flag says whether signs were changed.
+    So that random draws give the same for any order of the inputs, and exchanging the systems mirrors the result
+    exactly. The flag says whether signs were changed.
     """
     as_is, negated = np.sort(step), np.sort(-step)
     mirrored = bool(tuple(negated) > tuple(as_is))
@@ -344,8 +316,8 @@ def quantile(values: Values, q: float, axis: int = -1) -> Any:
 def paired_quantile_difference(a: Values, b: Values, *, q: float = 0.5, seed: int = 0) -> Estimate:
     """quantile(b) - quantile(a) with a seeded paired bootstrap interval; the median by default.
 
-    Values may be infinite. If a quantile is, the difference is undefined; if it becomes so in some
-    resamples, the difference has no interval.
+    Values may be infinite. If a quantile is, the difference is undefined; if it becomes so in some resamples, the
+    difference has no interval.
 
     Args:
         a: float [n_inputs], not NaN.

@@ -49,9 +49,9 @@ Values = NDArray[Any]
 def rate_no_worse(a: Values, b: Values, *, margin: float, better: Better) -> float:
     """One-sided p-value of "the second rate is worse by the margin or more".
 
-    Tango's score test; and where fewer than 10 inputs differ, or all that differ are worse, the
-    larger of its p-value and that of the bound above. (In the latter case, a sparse binomial one,
-    the score test alone rejects a true hypothesis in up to 6.8 % of cases at alpha = 5 %.)
+    Tango's score test; and where fewer than 10 inputs differ, or all that differ are worse, the larger of its p-value
+    and that of the bound above. (In the latter case, a sparse binomial one, the score test alone rejects a true
+    hypothesis in up to 6.8 % of cases at alpha = 5 %.)
 
     Args:
         a: bool, or 0 and 1, [n_inputs].
@@ -77,27 +77,25 @@ def rate_no_worse(a: Values, b: Values, *, margin: float, better: Better) -> flo
 def mean_no_worse(a: Values, b: Values, *, margin: float, better: Better, span: float) -> float | None:
     """One-sided p-value of "the second mean is worse by the margin or more".
 
-    A paired t-test on the differences and a few more, as bad as can be (`bounded_mean.mean_below`).
-    These stand for the rare large losses which a sample need not show. How many it takes depends on
-    the level: with one, the test rejects a true hypothesis in up to 7 % of cases at 5 %, but in
-    2.7 % at 5 % / 8, which Holm's method asks for (many small gains, few large losses). So
-    ceil(-ln(alpha) / 2) are added. Where fewer than 10 inputs differ, the bound above takes the
-    place of the t-test.
+    A paired t-test on the differences and a few more, as bad as can be (`bounded_mean.mean_below`). These stand for
+    the rare large losses which a sample need not show. How many it takes depends on the level: with one, the test
+    rejects a true hypothesis in up to 7 % of cases at 5 %, but in 2.7 % at 5 % / 8, which Holm's method asks for
+    (many small gains, few large losses). So ceil(-ln(alpha) / 2) are added. Where fewer than 10 inputs differ, the
+    bound above takes the place of the t-test.
 
     Args:
         a: float [n_inputs], finite.
         b: likewise, the same inputs.
         margin: smallest difference that matters, in the unit of the values.
         better: which way is better.
-        span: greatest possible difference of two values; infinite if there is none, and then there
-            is neither a bound nor a worst difference to add.
+        span: greatest possible difference of two values; infinite if there is none, and then there is neither a bound
+            nor a worst difference to add.
 
     Returns:
         From 0 to 1; None if nothing bounds a difference, and too few inputs differ, or all alike.
 
     Raises:
-        QuantDriftError: not one finite value per input and system, or the margin is not between 0
-            and the span.
+        QuantDriftError: not one finite value per input and system, or the margin is not between 0 and the span.
     """
     _check(margin, span=span)
     harm = differences(a, b) if better == "lower" else differences(b, a)
@@ -169,8 +167,8 @@ class PairedComparison:
         p_holm: the same, adjusted for the number of metrics.
         p_no_worse: one-sided, of "B is worse by the margin or more".
         p_no_worse_holm: the same, adjusted.
-        inputs_needed: to show "no worse" with power 0.8 if there is no difference, at alpha over
-            the number of metrics, which is what Holm's adjustment asks of the first of them.
+        inputs_needed: to show "no worse" with power 0.8 if there is no difference, at alpha over the number of
+            metrics, which is what Holm's adjustment asks of the first of them.
         verdict: None where there is no test.
         reason: why something is None, or what to know of it.
     """
@@ -200,14 +198,7 @@ class PairedComparison:
 
 
 def verdict_of(found: PairedComparison, *, better: Better | None, margin: float | None, alpha: float) -> Verdict | None:
-    """The verdict that adjusted p-values, difference and sample size come to.
-
-    Args:
-        found: a comparison, all but its verdict.
-        better: which way is better; None if neither, and then there is no verdict.
-        margin: None if no worse was not asked for.
-        alpha: level.
-    """
+    """The verdict that adjusted p-values, difference and sample size come to."""
     change = found.difference.value
     if better is None or found.p_holm is None or change is None:
         return None
@@ -230,8 +221,8 @@ def verdict_of(found: PairedComparison, *, better: Better | None, margin: float 
 def rate_worse(a: Values, b: Values, *, better: Better) -> float:
     """One-sided p-value of "the second rate is no worse than the first": McNemar's test, exact.
 
-    P(X >= w) with w the inputs that only the second system does worse, X binomial of all inputs on
-    which the two differ, with share 1/2.
+    P(X >= w) with w the inputs that only the second system does worse, X binomial of all inputs on which the two
+    differ, with share 1/2.
 
     Args:
         a: bool, or 0 and 1, [n_inputs].
@@ -244,8 +235,8 @@ def rate_worse(a: Values, b: Values, *, better: Better) -> float:
     Raises:
         QuantDriftError: not one value of 0 or 1 per input and system.
 
-    Source: Q. McNemar, Note on the sampling error of the difference between correlated proportions
-    or percentages, Psychometrika 12 (1947), 153-157.
+    Source: Q. McNemar, Note on the sampling error of the difference between correlated proportions or percentages,
+    Psychometrika 12 (1947), 153-157.
     """
     only_a, only_b, _ = discordant(a, b)
     worse = only_b if better == "lower" else only_a
@@ -255,13 +246,13 @@ def rate_worse(a: Values, b: Values, *, better: Better) -> float:
 def mean_worse(a: Values, b: Values, *, better: Better, seed: int = 0) -> float:
     """One-sided p-value of "the second mean is no worse than the first": a randomization test.
 
-    If the systems are exchangeable, each difference could as well have the other sign. This is the
-    share of all changes of sign with a total harm as large as the one observed (up to 13 inputs
-    that differ), or (1 + c) / (1 + 9,999) if c of those drawn have one. The same are drawn as in
-    `randomization_test`, whose p-value is twice the smaller of the two one-sided ones.
+    If the systems are exchangeable, each difference could as well have the other sign. This is the share of all
+    changes of sign with a total harm as large as the one observed (up to 13 inputs that differ), or (1 + c) / (1 +
+    9,999) if c of those drawn have one. The same are drawn as in `randomization_test`, whose p-value is twice the
+    smaller of the two one-sided ones.
 
-    It keeps its level if harm of each size is at most as likely as a gain of that size. A mean
-    difference of 0 that many small gains and few large losses make up is no such case.
+    It keeps its level if harm of each size is at most as likely as a gain of that size. A mean difference of 0 that
+    many small gains and few large losses make up is no such case.
 
     Args:
         a: float [n_inputs], finite.
@@ -291,8 +282,8 @@ def mean_worse(a: Values, b: Values, *, better: Better, seed: int = 0) -> float:
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Holm's step-down adjusted p-values, in the order given.
 
-    The i-th smallest of m is multiplied by m - i + 1, and no adjusted value is below that of a
-    smaller one. Valid whatever the dependence between the tests.
+    The i-th smallest of m is multiplied by m - i + 1, and no adjusted value is below that of a smaller one. Valid
+    whatever the dependence between the tests.
 
     Args:
         p_values: from 0 to 1; None for a test that could not be made, which does not count in m.
@@ -300,8 +291,8 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     Returns:
         From 0 to 1, never below the value given; None where None was given.
 
-    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal
-    of Statistics 6 (1979), 65-70.
+    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics 6
+    (1979), 65-70.
 
     >>> holm([0.01, None, 0.04, 0.03])
     [0.03, None, 0.06, 0.06]
@@ -340,10 +331,9 @@ class Spread:
 def shrunken_spread(differences: NDArray[Any], *, span: float) -> Spread | None:
     """The spread of some differences, never estimated from nothing.
 
-    Few inputs without a difference do not show that none differs. So two inputs that differ and two
-    that do not are added to those seen: the share is (d + 2) / (n + 4) if d of n differ (the centre
-    of the Agresti-Coull interval). An added difference has the mean square of those seen, where one
-    of the full span is counted among them.
+    Few inputs without a difference do not show that none differs. So two inputs that differ and two that do not are
+    added to those seen: the share is (d + 2) / (n + 4) if d of n differ (the centre of the Agresti-Coull interval).
+    An added difference has the mean square of those seen, where one of the full span is counted among them.
 
     Args:
         differences: float [n_inputs].
@@ -364,10 +354,10 @@ def shrunken_spread(differences: NDArray[Any], *, span: float) -> Spread | None:
 def inputs_for_rate(share: float, *, margin: float, alpha: float = 0.05, power: float = POWER) -> int:
     """Inputs with which a rate is shown to be no worse, at a true difference of 0.
 
-    n = (z(1 - alpha) sqrt(v) + z(power) sqrt(share))^2 / margin^2, with normal quantiles z and the
-    variance v that one difference has under the hypothesis. For a margin much smaller than the
-    discordance rate v is that rate, and this is (z(1 - alpha) + z(power))^2 share / margin^2. Where
-    fewer than 15 inputs would then differ, as many as the bound needs, or as let 15 differ.
+    n = (z(1 - alpha) sqrt(v) + z(power) sqrt(share))^2 / margin^2, with normal quantiles z and the variance v that
+    one difference has under the hypothesis. For a margin much smaller than the discordance rate v is that rate, and
+    this is (z(1 - alpha) + z(power))^2 share / margin^2. Where fewer than 15 inputs would then differ, as many as the
+    bound needs, or as let 15 differ.
 
     Args:
         share: the discordance rate.
@@ -378,8 +368,8 @@ def inputs_for_rate(share: float, *, margin: float, alpha: float = 0.05, power: 
     Raises:
         QuantDriftError: alpha, power or margin is out of its range.
 
-    Source: J. Nam, Establishing equivalence of two treatments and sample size requirements in
-    matched-pairs design, Biometrics 53 (1997), 1422-1430.
+    Source: J. Nam, Establishing equivalence of two treatments and sample size requirements in matched-pairs design,
+    Biometrics 53 (1997), 1422-1430.
     """
     z_alpha, z_power = _quantiles(alpha, power, margin, span=1)
     large = 1e9  # the variance at the expected counts of a sample so large that they are exact
@@ -391,8 +381,8 @@ def inputs_for_rate(share: float, *, margin: float, alpha: float = 0.05, power: 
 def inputs_for_mean(spread: Spread, *, margin: float, span: float, alpha: float = 0.05, power: float = POWER) -> int:
     """Inputs with which a mean is shown to be no worse, at a true difference of 0.
 
-    With z = z(1 - alpha) + z(power), z^2 mean_square / margin^2 for a plain t-test. The test here
-    adds k differences as bad as can be (`bounded_mean.worst_added`), so that n solves
+    With z = z(1 - alpha) + z(power), z^2 mean_square / margin^2 for a plain t-test. The test here adds k differences
+    as bad as can be (`bounded_mean.worst_added`), so that n solves
 
         n margin - k span = z sqrt(n mean_square + k span^2)
 
@@ -428,15 +418,7 @@ def _quantiles(alpha: float, power: float, margin: float, *, span: float) -> tup
 
 
 def _with_few(n: float, share: float, *, worse: float, alpha: float, power: float) -> int:
-    """At least as many as let 15 inputs differ, or as the bound needs, whichever are fewer.
-
-    Args:
-        n: what the normal approximation asks for.
-        share: of the inputs that differ, half of them for the worse.
-        worse: share of the inputs that are worse under the hypothesis, at least; 0 for no bound.
-        alpha: one-sided level.
-        power: probability to show it.
-    """
+    """At least as many as let 15 inputs differ, or as the bound needs, whichever are fewer."""
     least = max(2, math.ceil(n))
     enough = math.ceil(ENOUGH / share) if share else 10**6
     if least >= enough:
@@ -470,8 +452,8 @@ def compare_samples(
     Args:
         samples: one per metric.
         margin: by how much B may be worse, in each metric's own unit; None for no such test.
-        alpha: level of the verdicts: the chance of one or more wrong "no worse" stays below it, and
-            so does that of one or more wrong "worse" or "better".
+        alpha: level of the verdicts: the chance of one or more wrong "no worse" stays below it, and so does that of
+            one or more wrong "worse" or "better".
         seed: of resampling and permutations.
 
     Returns:
