@@ -413,7 +413,7 @@ def _of_scores(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) 
 
 
 def _of_logits(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) -> _Found:
-    from quantdrift.datasets.class_labels import match_labels  # noqa: PLC0415 -- torch
+    from quantdrift.datasets.labelled import match_labels  # noqa: PLC0415 -- torch
     from quantdrift.engine.classes import evidence_of_logits  # noqa: PLC0415
     from quantdrift.engine.run import describe_labelled  # noqa: PLC0415
 

@@ -22,8 +22,6 @@ from quantdrift.datasets.retrieval import RetrievalDataset, check_string, excerp
 from quantdrift.errors import DataError, MissingExtraError
 from quantdrift.records import parse_json
 
-# --- Labelled inputs of one kind: a part that is evaluated, and one to learn from -----------------
-
 Kind = Literal["text", "image"]
 TRAIN = "train"
 
@@ -151,27 +149,10 @@ def _repeat(n: int) -> str:
     return "repeats" if n == 1 else "repeat"
 
 
-# --- Reading labelled texts line by line, so that every error names its line ----------------------
-
 _EXPECTED = '{"text": "...", "label": "..."}'
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledLines:
-    """The lines of one file.
-
-    Attributes:
-        ids: names, all different.
-        texts: one a line.
-        labels: one a line, or None where the file has none at all.
-    """
-
-    ids: tuple[str, ...]
-    texts: tuple[str, ...]
-    labels: tuple[str, ...] | None
-
-
-def read_labelled(file: Path, part: str) -> LabelledLines:
+def read_labelled(file: Path, part: str) -> Labelled:
     """The texts and labels of a JSON lines file, plain or gzipped, in the order of the file."""
     ids: dict[str, int] = {}
     texts: list[str] = []
@@ -200,7 +181,7 @@ def read_labelled(file: Path, part: str) -> LabelledLines:
             labels.append(label_of(label, f'{where}: "label"'))
     if not texts:
         raise DataError(f"{file} is empty; at least one line was expected: {_EXPECTED}")
-    return LabelledLines(ids=tuple(ids), texts=tuple(texts), labels=tuple(labels) or None)
+    return Labelled(ids=tuple(ids), inputs=tuple(texts), labels=tuple(labels) or None)
 
 
 def label_of(value: object, what: str) -> str:
@@ -240,8 +221,6 @@ def _name(record: dict[str, Any], default: str, where: str) -> str:
     return str(name)
 
 
-# --- Images: of folders, one a class, decoded when they are asked for; or of one array file -------
-
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".webp"})
 _CHANNELS = 3
 
@@ -276,27 +255,12 @@ class Images(Sequence[Image]):
         return self._read(places[index])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledImages:
-    """The images of one part.
-
-    Attributes:
-        ids: names, all different.
-        images: the images.
-        labels: one an image, or None where there are none at all.
-    """
-
-    ids: tuple[str, ...] = field(repr=False)
-    images: Images = field(repr=False)
-    labels: tuple[str, ...] | None = field(repr=False)
-
-
 def find_images(folder: Path) -> Iterator[Path]:
     """The image files right in a folder, by name."""
     return (file for file in sorted(folder.iterdir()) if file.suffix.lower() in SUFFIXES and file.is_file())
 
 
-def read_image_folder(folder: Path) -> LabelledImages:
+def read_image_folder(folder: Path) -> Labelled:
     """The images of a folder with one subfolder a class, or with images alone: no labels then."""
     _pillow()
     alone = list(find_images(folder))
@@ -315,14 +279,14 @@ def read_image_folder(folder: Path) -> LabelledImages:
         )
     files = [file for _, file in labelled] or alone
     contents = [hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files]
-    return LabelledImages(
+    return Labelled(
         ids=tuple(file.relative_to(folder).as_posix() for file in files),
-        images=Images(lambda row: _decoded(files[row]), contents),
+        inputs=Images(lambda row: _decoded(files[row]), contents),
         labels=tuple(name for name, _ in labelled) or None,
     )
 
 
-def read_arrays(file: Path, part: str) -> LabelledImages | None:
+def read_arrays(file: Path, part: str) -> Labelled | None:
     """The images and labels of one part in an array file; None where it has no such part."""
     try:
         with np.load(file, allow_pickle=False) as arrays:
@@ -342,12 +306,9 @@ def read_arrays(file: Path, part: str) -> LabelledImages | None:
         raise DataError(f"{where} holds no image; at least one was expected")
     if grey:
         images = np.broadcast_to(images[..., None], (*images.shape, _CHANNELS))
-    digests = [
-        hashlib.blake2b(f"{image.shape}".encode() + image.tobytes(), digest_size=16).hexdigest() for image in images
-    ]
-    return LabelledImages(
+    return Labelled(
         ids=tuple(f"{part}-{row}" for row in range(len(images))),
-        images=Images(lambda row: np.ascontiguousarray(images[row]), digests),
+        inputs=Images(lambda row: np.ascontiguousarray(images[row]), [_content(image) for image in images]),
         labels=None if labels is None else _labels(labels, len(images), f"{file}, y_{part}"),
     )
 
@@ -385,8 +346,6 @@ def _decoded(file: Path) -> Image:
         raise DataError(f"{file} cannot be decoded as an image: {error}; replace it") from error
 
 
-# --- Reading classification data: files of labelled texts, folders of images, or an array file ----
-
 LAYOUT = (
     'SPLIT.jsonl and, for probes and calibration, train.jsonl ({"text": "...", "label": "..."} a '
     "line; each may end in .gz); or images in SPLIT/CLASS/ and train/CLASS/; or one .npz file with "
@@ -420,20 +379,25 @@ def read_classification_folder(path: str | Path, split: str = "test") -> Classif
     found: list[str] = []
     arrays: Path | None = None
     if place.is_file():
-        arrays, read = place, partial(_array_part, place)
+        arrays, read = place, partial(read_arrays, place)
     elif _texts(place):
         kind, found, read = "text", _texts(place), partial(_text_part, place)
     elif _image_parts(place):
         found, read = _image_parts(place), partial(_folder_part, place)
     elif len(files := _arrays(place)) == 1:
-        arrays, read = files[0], partial(_array_part, files[0])
+        arrays, read = files[0], partial(read_arrays, files[0])
     else:
         there = some(sorted(entry.name for entry in place.iterdir())) or "nothing"
         more = f"; give the path of one of the {len(files)} .npz files" if files else ""
         raise DataError(f"{place} holds {there}{more}. Expected {LAYOUT}")
     test = read(split)
     if test is None and arrays is not None:
-        raise DataError(_no_array(arrays, split))
+        names = arrays_in(arrays)
+        parts = [name.removeprefix("x_") for name in names if name.startswith("x_")]
+        other = f" Choose another part with --split: {some(parts)}." if parts else ""
+        raise DataError(
+            f"{arrays} has no array x_{split}; it holds {some(names) or 'nothing'}.{other} Expected {LAYOUT}"
+        )
     if test is None:
         raise DataError(
             f"{place} has no part {split!r}; it has {some(found) or 'nothing'}. Choose another "
@@ -449,32 +413,13 @@ def read_classification_folder(path: str | Path, split: str = "test") -> Classif
     )
 
 
-def _no_array(file: Path, split: str) -> str:
-    names = arrays_in(file)
-    parts = [name.removeprefix("x_") for name in names if name.startswith("x_")]
-    other = f" Choose another part with --split: {some(parts)}." if parts else ""
-    return f"{file} has no array x_{split}; it holds {some(names) or 'nothing'}.{other} Expected {LAYOUT}"
-
-
 def _text_part(folder: Path, part: str) -> Labelled | None:
-    for file in (folder / f"{part}.jsonl", folder / f"{part}.jsonl.gz"):
-        if file.is_file():
-            lines = read_labelled(file, part)
-            return Labelled(ids=lines.ids, inputs=lines.texts, labels=lines.labels)
-    return None
+    files = (folder / f"{part}.jsonl", folder / f"{part}.jsonl.gz")
+    return next((read_labelled(file, part) for file in files if file.is_file()), None)
 
 
 def _folder_part(folder: Path, part: str) -> Labelled | None:
-    return _of_images(read_image_folder(folder / part)) if (folder / part).is_dir() else None
-
-
-def _array_part(file: Path, part: str) -> Labelled | None:
-    found = read_arrays(file, part)
-    return None if found is None else _of_images(found)
-
-
-def _of_images(found: LabelledImages) -> Labelled:
-    return Labelled(ids=found.ids, inputs=found.images, labels=found.labels)
+    return read_image_folder(folder / part) if (folder / part).is_dir() else None
 
 
 def _texts(folder: Path) -> list[str]:
@@ -501,8 +446,6 @@ def _image_parts(folder: Path) -> list[str]:
         )
     ]
 
-
-# --- A folder of data of either kind, labelled inputs or a search, as a user may name it ----------
 
 Dataset = RetrievalDataset | ClassificationDataset
 """What a pair is measured on."""
@@ -533,3 +476,61 @@ def read_search_folder(folder: Path, split: str = "test") -> RetrievalDataset:
         if names & {"corpus.jsonl", "queries.jsonl", "qrels"}:
             raise
         raise DataError(f"{error}. For classification: {LAYOUT}") from error
+
+
+def told_apart(classes: Sequence[str]) -> tuple[str, ...]:
+    """Names of classes that differ: those that occur twice get their position.
+
+    >>> told_apart(["crane", "heron", "crane"])
+    ('crane (0)', 'heron', 'crane (2)')
+    """
+    times = Counter(classes)
+    return tuple(f"{name} ({place})" if times[name] > 1 else name for place, name in enumerate(classes))
+
+
+def match_labels(
+    labels: Sequence[str], classes: Sequence[str], *, positions: bool = True
+) -> tuple[tuple[str, ...] | None, str | None]:
+    """The class of every label: by name, whatever its case; else by position.
+
+    Labels that are names of classes win over positions, so that a model whose classes are called "0" and "1" is read
+    by these names.
+
+    >>> match_labels(["positive", "negative"], ["NEGATIVE", "POSITIVE"])
+    (('POSITIVE', 'NEGATIVE'), None)
+    >>> match_labels(["1", "0"], ["LABEL_0", "LABEL_1"])
+    (('LABEL_1', 'LABEL_0'), None)
+    """
+    distinct = list(dict.fromkeys(labels))
+    exact, folded = set(classes), {name.casefold(): name for name in reversed(classes)}
+    means = {
+        label: label if label in exact else folded[label.casefold()]
+        for label in distinct
+        if label in exact or label.casefold() in folded
+    }
+    numbered = positions and all(map(_is_number, distinct))
+    if 0 < len(means) < len(distinct) and numbered and all(map(_is_number, classes)):
+        return None, (
+            "accuracy is not measured: labels and classes are whole numbers of which only some are "
+            "the same, so they may be counted from another start; the labels are "
+            f"{some(distinct)}, the classes {some(classes)}"
+        )
+    if not means and numbered and all(int(label) < len(classes) for label in distinct):
+        means = {label: classes[int(label)] for label in distinct}
+    if not means:
+        return None, (
+            f"labels are none of the model's classes: accuracy is not measured; the labels are "
+            f"{some(distinct)}, the classes {some(classes)}"
+        )
+    unknown = [label for label in distinct if label not in means]
+    note = None
+    if unknown:
+        n = sum(label not in means for label in labels)
+        inputs = "input has a label" if n == 1 else "inputs have labels"
+        note = f"{n:,} {inputs} that the model has no class for, which counts as wrong: "
+        note += some(unknown)
+    return tuple(means.get(label, label) for label in labels), note
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdecimal()

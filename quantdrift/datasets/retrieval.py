@@ -21,8 +21,6 @@ from typing import Any
 from quantdrift.errors import DataError, UnknownNameError
 from quantdrift.records import parse_json
 
-# --- Reading the files of the BEIR layout line by line, so that every error names its line --------
-
 LAYOUT = (
     'corpus.jsonl ({"_id": "d1", "title": "...", "text": "..."} a line; the title is optional), '
     'queries.jsonl ({"_id": "q1", "text": "..."} a line) and, for relevance metrics, '
@@ -182,8 +180,6 @@ def read_lines(file: Path) -> Iterator[tuple[int, str]]:
         message = f"{file} cannot be read beyond line {number}: {error}; copy it here again"
         raise DataError(message) from error
 
-
-# --- retrieval ------------------------------------------------------------------------------------
 
 Texts = Mapping[str, str | Mapping[str, str]] | Sequence[str]
 
@@ -405,8 +401,6 @@ def _blank(texts: Mapping[str, str]) -> list[str]:
 def _counted(ids: Sequence[str], one: str, many: str, what: str) -> str:
     return f"{len(ids)} {one if len(ids) == 1 else many} {what}: {some(ids)}"
 
-
-# --- Tasks that come along, found through the entry points of installed packages ------------------
 
 GROUP = "quantdrift.tasks"
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from quantdrift.cache import arrays_in, kept_file, read_kept
 from quantdrift.conformal import softmax_confidence
-from quantdrift.datasets.class_labels import match_labels
+from quantdrift.datasets.labelled import match_labels
 from quantdrift.engine.calibration.sample import Sample, draw_sample
 from quantdrift.engine.inputs import Inputs, Vectors
 from quantdrift.engine.pair import QuantizedPair

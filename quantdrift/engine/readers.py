@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.datasets.class_labels import told_apart
-from quantdrift.datasets.labelled import Kind, Labelled
+from quantdrift.datasets.labelled import Kind, Labelled, told_apart
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.classes import ClassReading, by_linear
 from quantdrift.engine.encoders.classifier import load_classifier

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift import perturbation
-from quantdrift.datasets.class_labels import match_labels, told_apart
+from quantdrift.datasets.labelled import match_labels, told_apart
 from quantdrift.engine.classes import Classified, ClassReading, LabelledJob, by_logits, by_probe, measure_classes
 from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.neighbours import measure_neighbours
