@@ -23,7 +23,7 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "beir": ("beir", "pytrec_eval"),
         "lm-eval": ("lm_eval",),
         "pytest": ("pytest",),
-        "openai": ("httpx", "tenacity"),
+        "openai": ("httpx",),
         "gptq": ("gptqmodel",),
         "auto-gptq": ("auto_gptq",),
         "awq": ("awq",),

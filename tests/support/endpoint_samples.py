@@ -8,7 +8,7 @@ from typing import Any
 
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.server import Servers
-from quantdrift.engine.encoders.server_client import Clock, Patience
+from quantdrift.engine.encoders.server_client import Patience
 from quantdrift.engine.run import run_versus
 from quantdrift.engine.search import Settings
 from quantdrift.engine.store import EmbeddingStore
@@ -16,9 +16,6 @@ from quantdrift.progress import Progress, Silent
 from quantdrift.runs import Run
 from quantdrift.spec import Versus
 from support.versus_samples import DATASET
-
-AT_ONCE = Clock(sleep=lambda _seconds: None)
-"""Tests do not sleep."""
 
 
 def run_servers(
@@ -35,7 +32,7 @@ def run_servers(
     say: Callable[[str], None] = lambda _line: None,
     **options: Any,
 ) -> Run:
-    patience = Patience(clock=AT_ONCE, timeout=timeout, say=say)
+    patience = Patience(sleep=lambda _seconds: None, timeout=timeout, say=say)
     return run_versus(
         Versus(reference=reference, candidate=candidate),
         dataset,

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from quantdrift.engine.encoders.server_client import Clock, EndpointClient, Key, Patience
+from quantdrift.engine.encoders.server_client import EndpointClient, Key, Patience
 from quantdrift.spec import read_endpoint
 
 NAME = "openai:https://api.example.org/v1#m"
@@ -28,9 +28,8 @@ class Time:
         self.meanwhile()
         self.at += seconds
 
-    @property
-    def clock(self) -> Clock:
-        return Clock(now=lambda: self.at, sleep=self.sleep, date=lambda: 1_800_000_000.0)
+    def patience(self, **given: Any) -> Patience:
+        return Patience(now=lambda: self.at, sleep=self.sleep, date=lambda: 1_800_000_000.0, **given)
 
 
 @dataclass
@@ -57,10 +56,7 @@ class Script:
         return httpx.Response(200, json=answer) if isinstance(answer, dict) else answer
 
     def client(self, *, key: Key | None = None, per_minute: float | None = None) -> EndpointClient:
-        patience = Patience(
-            requests_per_minute=per_minute,
-            clock=self.time.clock,
-            say=self.told.append,
-            transport=httpx.MockTransport(self),
+        patience = self.time.patience(
+            requests_per_minute=per_minute, say=self.told.append, transport=httpx.MockTransport(self)
         )
         return EndpointClient(read_endpoint(NAME), key=key, patience=patience)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import hashlib
 import os
-import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -22,134 +22,12 @@ from quantdrift.engine.encoders.server_client import EndpointClient, OneInputErr
 from quantdrift.errors import RunError, ServerError
 from quantdrift.spec import Endpoint
 
-# --- Many inputs as requests: how many in each, and several at a time -----------------------------
-
+Vectors = NDArray[np.float32]
+Role = Literal["query", "document"]
 Result = TypeVar("Result")
 
 CHARACTERS = 200_000
 """Of one request at most: in any script less than the megabyte that web servers let through."""
-
-
-def batches(lengths: Sequence[int], *, count: int, characters: int = CHARACTERS) -> list[range]:
-    """Inputs in a row cut into requests that are small enough; a long input has one to itself.
-
-    >>> batches([5, 5, 5, 90, 1], count=2, characters=50)
-    [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
-
-    Args:
-        lengths: characters of each input.
-        count: inputs of a request, at most.
-        characters: of a request, at most.
-    """
-    found = []
-    start = total = 0
-    for at, length in enumerate(lengths):
-        if at > start and (at - start >= count or total + length > characters):
-            found.append(range(start, at))
-            start, total = at, 0
-        total += length
-    if len(lengths) > start:
-        found.append(range(start, len(lengths)))
-    return found
-
-
-@dataclass(slots=True)
-class Limit:
-    """How many inputs a server takes in a request, as far as it has been found out.
-
-    Attributes:
-        most: inputs, at most.
-    """
-
-    most: float = inf
-
-    def learn(self, n: int) -> None:
-        """Note that a number was not too much after a larger one was."""
-        self.most = min(self.most, n)
-
-
-def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], part: range, limit: Limit) -> Vectors:
-    """The embeddings of some texts; where they are too much for a request, of either half.
-
-    Args:
-        embed: embeds texts in one request.
-        texts: of which `part` is embedded.
-        part: positions in them.
-        limit: what is known of the server, and is learned here.
-
-    Raises:
-        OneInputError: a text is refused by itself, or there is no embedding of it.
-        ServerError: the server cannot be reached, refuses, or answers something else.
-    """
-    half = (len(part) + 1) // 2
-    halves = (part[:half], part[half:])
-    if len(part) > limit.most:
-        return np.concatenate([in_halves(embed, texts, one, limit) for one in halves])
-    try:
-        return embed([texts[at] for at in part])
-    except OneInputError as error:
-        raise OneInputError(part[error.number], error.reason) from error
-    except TooMuchError as error:
-        if len(part) == 1:
-            raise OneInputError(part[0], f"the server {error.reason}") from error
-        both = [in_halves(embed, texts, one, limit) for one in halves]
-        limit.learn(half)
-        return np.concatenate(both)
-
-
-def side_by_side(calls: Sequence[Callable[[], Result]], width: int) -> list[Result]:
-    """The results of calls in their order, some of which run at the same time.
-
-    The first error, or Ctrl-C, is raised at once: no further call begins, and nobody waits for
-    those under way, as their threads do not keep the process alive.
-
-    Args:
-        calls: what is called.
-        width: how many at a time.
-    """
-    if width == 1 or len(calls) == 1:
-        return [call() for call in calls]
-    done: queue.Queue[tuple[int, Result | None, BaseException | None]] = queue.Queue()
-    stopped = threading.Event()
-    numbers = iter(range(len(calls)))
-    lock = threading.Lock()
-
-    def work() -> None:
-        for number in _shared(numbers, lock):
-            if stopped.is_set():
-                return
-            try:
-                done.put((number, calls[number](), None))
-            except BaseException as error:  # raised again where it is waited for
-                done.put((number, None, error))
-                return
-
-    for _ in range(min(width, len(calls))):
-        threading.Thread(target=work, daemon=True).start()
-    results: dict[int, Result | None] = {}
-    try:
-        while len(results) < len(calls):
-            number, result, error = done.get()
-            if error is not None:
-                raise error
-            results[number] = result
-    finally:
-        stopped.set()
-    return [results[number] for number in range(len(calls))]  # type: ignore[misc] # none is missing
-
-
-def _shared(numbers: Iterator[int], lock: threading.Lock) -> Iterator[int]:
-    """What several threads take from, each number once."""
-    while True:
-        with lock:
-            number = next(numbers, None)
-        if number is None:
-            return
-        yield number
-
-
-# --- Which model is behind a name: a server may put another there, and the name stays -------------
-
 CANARIES = (
     "The ferry to the island leaves twice a day.",
     "How do I return an item that I bought online?",
@@ -160,17 +38,102 @@ CANARIES = (
     "salt",
     "El museo cierra los lunes; los demás días abre a las diez de la mañana.",
 )
-FOLDER = "servers"
-"""In the cache."""
-LEAST_TOLERANCE = 1e-3
-"""Of MiniLM, float32 in other batches changes 1e-6, float16 in place of float32 1.4e-3, 8-bit
-weights 2.8e-2 of an embedding's length.
-"""
-OF_NOISE = 3.0
-"""Largest difference in units of that between two answers of one run: of MiniLM 1.2e-3 in float16
-and 8e-3 in bfloat16.
-"""
-_ROUNDED = 1000
+"""Texts that tell which model answers."""
+LEAST_TOLERANCE, OF_NOISE = 1e-3, 3.0
+"""What another model differs by at least, relative to an embedding's length, and in units of the difference between
+two answers of one run. Of MiniLM, float32 in other batches changes 1e-6, float16 in place of float32 1.4e-3 and 8-bit
+weights 2.8e-2; two answers in float16 differ by 1.2e-3, in bfloat16 by 8e-3."""
+
+
+# --- many inputs as requests ----------------------------------------------------------------------
+
+
+def batches(lengths: Sequence[int], *, count: int, characters: int = CHARACTERS) -> list[range]:
+    """Inputs in a row cut into requests of some inputs and characters at most; a long input has one to itself.
+
+    >>> batches([5, 5, 5, 90, 1], count=2, characters=50)
+    [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
+    """
+    found = []
+    start = total = 0
+    for at, length in enumerate(lengths):
+        if at > start and (at - start >= count or total + length > characters):
+            found.append(range(start, at))
+            start, total = at, 0
+        total += length
+    return [*found, *[range(start, len(lengths))] * (start < len(lengths))]
+
+
+@dataclass(slots=True)
+class Limit:
+    """How many inputs a server takes in a request at most, as far as it has been found out."""
+
+    most: float = inf
+
+
+def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], part: range, limit: Limit) -> Vectors:
+    """The embeddings of the texts in `part`; where they are too much for a request, of either half.
+
+    Raises:
+        OneInputError: a text is refused by itself, or there is no embedding of it.
+        ServerError: the server cannot be reached, refuses, or answers something else.
+    """
+    half = (len(part) + 1) // 2
+    too_much = len(part) > limit.most
+    if not too_much:
+        try:
+            return embed([texts[at] for at in part])
+        except OneInputError as error:
+            raise OneInputError(part[error.number], error.reason) from error
+        except TooMuchError as error:
+            if len(part) == 1:
+                raise OneInputError(part[0], f"the server {error.reason}") from error
+    vectors = np.concatenate([in_halves(embed, texts, one, limit) for one in (part[:half], part[half:])])
+    if not too_much:
+        limit.most = min(limit.most, half)
+    return vectors
+
+
+def side_by_side(calls: Sequence[Callable[[], Result]], width: int) -> list[Result]:
+    """The results of calls in their order, of which `width` run at a time.
+
+    The first error, or Ctrl-C, is raised at once: no further call begins, and nobody waits for
+    those under way, as their threads do not keep the process alive.
+    """
+    if width == 1 or len(calls) == 1:
+        return [call() for call in calls]
+    waiting: SimpleQueue[tuple[int, Callable[[], Result]]] = SimpleQueue()
+    done: SimpleQueue[tuple[int, Result | BaseException]] = SimpleQueue()
+    for numbered in enumerate(calls):
+        waiting.put(numbered)
+    stopped = threading.Event()
+
+    def work() -> None:
+        while not stopped.is_set():
+            try:
+                number, call = waiting.get_nowait()
+            except Empty:
+                return
+            try:
+                done.put((number, call()))
+            except BaseException as error:  # raised again where it is waited for
+                done.put((number, error))
+
+    for _ in range(min(width, len(calls))):
+        threading.Thread(target=work, daemon=True).start()
+    results: dict[int, Result] = {}
+    try:
+        while len(results) < len(calls):
+            number, result = done.get()
+            if isinstance(result, BaseException):
+                raise result
+            results[number] = result
+    finally:
+        stopped.set()
+    return [results[number] for number in range(len(calls))]
+
+
+# --- which model is behind a name: a server may put another there, and the name stays -------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,9 +158,15 @@ class Identity:
     first_seen: str
     changed_since: str | None
 
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a JSON object."""
-        return asdict(self)
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Seen:
+    """A model that answered: its canaries, when it did first, and (in seconds) when it last did."""
+
+    fingerprint: str
+    when: str
+    vectors: Vectors
+    last: float = inf
 
 
 def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root: Path | None) -> Identity:
@@ -217,76 +186,59 @@ def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root
     again = np.concatenate([embed(CANARIES[half:]), embed(CANARIES[:half])])
     noise = _distance(now, np.roll(again, half, axis=0))
     tolerance = max(LEAST_TOLERANCE, OF_NOISE * noise)
-    folder = None if root is None else root / FOLDER / _digest(str(endpoint).encode())
+    folder = None if root is None else root / "servers" / _digest(str(endpoint).encode())
     known = [] if folder is None else _known(folder)
-    distances = [_distance(one.vectors, now) for one in known]
-    nearest = int(np.argmin(distances)) if known else None
-    distance = None if nearest is None else distances[nearest]
-    if nearest is not None and distance is not None and distance <= tolerance:
-        seen = known[nearest]
-    else:
-        seen = _Seen(
-            fingerprint=_fingerprint(now, {one.fingerprint for one in known}),
-            when=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            vectors=now,
-        )
+    distance, seen = min(
+        ((_distance(one.vectors, now), one) for one in known), key=lambda it: it[0], default=(inf, None)
+    )
+    if seen is None or distance > tolerance:
+        taken = {one.fingerprint for one in known}
+        seen = _Seen(fingerprint=_fingerprint(now, taken), when=_iso(datetime.datetime.now().timestamp()), vectors=now)
     if folder is not None:
-        _keep(folder, seen, known)
-    another = bool(known) and seen.fingerprint != known[0].fingerprint
+        _keep(folder, seen, is_known=seen in known)
+    another = bool(known) and seen is not known[0]
     return Identity(
         fingerprint=seen.fingerprint,
         dimensions=now.shape[1],
         noise=noise,
         tolerance=tolerance,
-        distance=None if distance is None or not np.isfinite(distance) else distance,
+        distance=distance if np.isfinite(distance) else None,
         first_seen=seen.when,
-        changed_since=known[0].last if another else None,
+        changed_since=_iso(known[0].last) if another else None,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Seen:
-    """A model that answered: its canaries and when it did first, and when it last did."""
-
-    fingerprint: str
-    when: str
-    vectors: Vectors
-    last: str = ""
 
 
 def _known(folder: Path) -> list[_Seen]:
     """Those that are kept, the one that answered last first; what is damaged is removed."""
-    files = sorted(folder.glob("*.npz"))
-    found = [one for file in files if (one := read_kept(file, partial(_read, file))) is not None]
-    return [seen for _, seen in sorted(found, key=lambda one: -one[0])]
+
+    def read(file: Path, content: memoryview) -> _Seen:
+        arrays = arrays_in(content)
+        vectors = np.asarray(arrays["vectors"], dtype=np.float32)
+        return _Seen(fingerprint=file.stem, when=str(arrays["when"]), vectors=vectors, last=file.stat().st_mtime)
+
+    found = [read_kept(file, partial(read, file)) for file in sorted(folder.glob("*.npz"))]
+    return sorted((one for one in found if one is not None), key=lambda one: -one.last)
 
 
-def _read(file: Path, content: memoryview) -> tuple[float, _Seen]:
-    arrays, at = arrays_in(content), file.stat().st_mtime
-    last = datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
-    vectors = np.asarray(arrays["vectors"], dtype=np.float32)
-    return at, _Seen(fingerprint=file.stem, when=str(arrays["when"]), vectors=vectors, last=last)
-
-
-def _keep(folder: Path, seen: _Seen, known: Sequence[_Seen]) -> None:
+def _keep(folder: Path, seen: _Seen, *, is_known: bool) -> None:
     file = folder / f"{seen.fingerprint}.npz"
     try:
-        if seen in known:
+        if is_known:
             os.utime(file)  # it answered last
             return
         with kept_file(file) as unfinished, unfinished.open("wb") as stream:
             np.savez(stream, vectors=seen.vectors, when=np.array(seen.when))
     except OSError as error:
         raise RunError(
-            f"the models seen on servers cannot be kept in {folder}: {error}. Set QUANTDRIFT_CACHE "
-            "to a folder that can be written, or use --no-cache"
+            f"the models seen on servers cannot be kept in {folder}: {error}. Set QUANTDRIFT_CACHE to a folder that "
+            "can be written, or use --no-cache"
         ) from error
 
 
 def _distance(one: Vectors, other: Vectors) -> float:
     """Largest difference of two answers to one canary, over the length of the first."""
     if one.shape != other.shape:
-        return float("inf")
+        return inf
     first, second = one.astype(np.float64), other.astype(np.float64)
     lengths = np.maximum(np.linalg.norm(first, axis=1), 1e-30)
     return float((np.linalg.norm(first - second, axis=1) / lengths).max())
@@ -300,7 +252,7 @@ def _fingerprint(vectors: Vectors, taken: set[str]) -> str:
     """
     unit = vectors.astype(np.float64)
     unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-30)
-    cosines = np.rint(_ROUNDED * (unit @ unit.T)).astype("<i8")
+    cosines = np.rint(1000 * (unit @ unit.T)).astype("<i8")
     rounded = _digest(np.array(vectors.shape[1], dtype="<i8").tobytes() + cosines.tobytes())
     return rounded if rounded not in taken else _digest(vectors.astype("<f4").tobytes())
 
@@ -309,10 +261,11 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-# --- A model on a server as one side of a comparison ----------------------------------------------
+def _iso(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
 
-Vectors = NDArray[np.float32]
-Role = Literal["query", "document"]
+
+# --- the encoder ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,48 +284,33 @@ class Servers:
     patience: Patience = field(default_factory=Patience)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class EndpointEncoder:
-    """A model on a server, which embeds texts with what belongs before them.
+    """A model on a server, which embeds texts with what belongs before them; `open_endpoint` makes one.
 
     Attributes:
-        endpoint: its name.
+        client: asks.
         identity: which model it is now.
-        prefixes: role to what is put before every text; nothing unless it is set.
+        concurrency: requests under way at a time.
+        limit: what is known of how many texts a request may have.
         listed: what the server lists of it, if it does.
+        prefixes: role to what is put before every text; nothing unless it is set.
     """
 
-    def __init__(
-        self,
-        client: EndpointClient,
-        *,
-        identity: Identity,
-        concurrency: int,
-        limit: Limit,
-        listed: Mapping[str, Any] | None,
-    ) -> None:
-        """Use `open_endpoint`, which finds the parts.
+    client: EndpointClient
+    identity: Identity
+    concurrency: int
+    limit: Limit
+    listed: Mapping[str, Any] | None
+    prefixes: Mapping[str, str] = field(default_factory=dict)
 
-        Args:
-            client: asks.
-            identity: which model it is.
-            concurrency: requests under way at a time.
-            limit: what is known of how many texts a request may have.
-            listed: what the server lists of it.
-        """
-        self.endpoint = client.endpoint
-        self.identity = identity
-        self.prefixes: Mapping[str, str] = {}
-        self.listed = listed
-        self._client, self._concurrency = client, concurrency
-        self._limit = limit
+    @property
+    def endpoint(self) -> Endpoint:
+        """Its name."""
+        return self.client.endpoint
 
     def encode(self, texts: Sequence[str], role: Role, batch_size: int) -> Vectors:
         """Embed texts in the role they have, float32 [n, dim].
-
-        Args:
-            texts: without what belongs before them.
-            role: what they are.
-            batch_size: texts of a request, at most.
 
         Raises:
             OneInputError: the server refuses a text, or gives no embedding of it.
@@ -380,17 +318,16 @@ class EndpointEncoder:
         """
         sent = [self.prefixes.get(role, "") + text for text in texts]
         parts = batches([len(text) for text in sent], count=batch_size)
-        calls = [partial(in_halves, self._client.embed, sent, part, self._limit) for part in parts]
+        calls = [partial(in_halves, self.client.embed, sent, part, self.limit) for part in parts]
         try:
-            return np.concatenate(side_by_side(calls, self._concurrency))
+            return np.concatenate(side_by_side(calls, self.concurrency))
         except BaseException:
-            self._client.stop()
+            self.client.stop()
             raise
 
     def key(self, role: Role) -> dict[str, Any]:
         """What decides embeddings beside the texts and the model, as JSON values."""
-        prefix = self.prefixes.get(role, "")
-        return {"server": self.endpoint.url, "model": self.endpoint.model, "prefix": prefix}
+        return {"server": self.endpoint.url, "model": self.endpoint.model, "prefix": self.prefixes.get(role, "")}
 
     def describe(self) -> dict[str, Any]:
         """What a run records of it, as JSON values."""
@@ -399,7 +336,7 @@ class EndpointEncoder:
             "model": self.endpoint.model,
             "listed": self.listed,
             "prefixes": {role: self.prefixes.get(role, "") for role in ("query", "document")},
-            "identity": self.identity.to_json(),
+            "identity": asdict(self.identity),
         }
 
 
@@ -413,25 +350,19 @@ def open_endpoint(endpoint: Endpoint, servers: Servers, *, hosts: Sequence[str],
         root: of the cache; None keeps nothing.
 
     Raises:
-        MissingExtraError: httpx or tenacity is not installed.
+        MissingExtraError: httpx is not installed.
         UnsupportedError: the key is none.
         ServerError: it cannot be reached, refuses, or answers something else.
         RunError: the cache cannot be written.
     """
-    key = find_key(endpoint.host, hosts)
-    client = EndpointClient(endpoint, key=key, patience=servers.patience, hosts=hosts)
+    client = EndpointClient(endpoint, key=find_key(endpoint.host, hosts), patience=servers.patience, hosts=hosts)
     limit = Limit()
-
-    def embed(texts: Sequence[str]) -> Vectors:
-        return in_halves(client.embed, texts, range(len(texts)), limit)
-
     try:
-        identity = identify(embed, endpoint, root)
+        identity = identify(lambda texts: in_halves(client.embed, texts, range(len(texts)), limit), endpoint, root)
     except OneInputError as error:
-        raise ServerError(
-            f"{endpoint.embeddings}: asked for {CANARIES[error.number]!r}, {error.reason}" + client.other_models()
-        ) from error
-    listed = client.listed() or {}
+        asked = f"{endpoint.embeddings}: asked for {CANARIES[error.number]!r}, {error.reason}"
+        raise ServerError(asked + client.other_models()) from error
+    listed = (client.listed() or {}).get(endpoint.model)
     return EndpointEncoder(
-        client, identity=identity, concurrency=servers.concurrency, limit=limit, listed=listed.get(endpoint.model)
+        client=client, identity=identity, concurrency=servers.concurrency, limit=limit, listed=listed
     )

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("tenacity", reason="tenacity is not installed")
 
 from quantdrift.cli import main
 from quantdrift.engine.store import CHUNK_ELSEWHERE
@@ -85,8 +84,8 @@ def test_a_run_is_named_by_its_servers_and_prints_what_it_is(
     [
         ("minilm@W4", ["--concurrency", "2"], "--concurrency is for a model on a server; expected"),
         ("minilm vs x", ["--requests-per-minute", "9"], "--requests-per-minute is for a model on"),
-        ("ONE@W4-rtn", [], "no scheme, as the weights of a server's model are not here"),
-        ("ONE", [], "missing 'REFERENCE vs' at character 1"),
+        ("ONE@W4-rtn", [], "no scheme and two models, as a server quantizes its own"),
+        ("ONE", [], "no scheme and two models"),
         ("ONE vs TWO", ["--revision", "v2"], "--revision is of a reference on the hub"),
         ("ONE vs ONE", [], "both are openai:http"),
         ("ONE vs THREE", [], "the server lists one, two"),

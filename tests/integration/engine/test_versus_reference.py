@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("tenacity", reason="tenacity is not installed")
 
 import torch
 

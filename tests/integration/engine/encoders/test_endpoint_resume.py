@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("tenacity", reason="tenacity is not installed")
 
 from quantdrift import perturbation
 from quantdrift.engine import store as embeddings

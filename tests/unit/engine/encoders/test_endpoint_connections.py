@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import textwrap
 import time
 
 import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("tenacity", reason="tenacity is not installed")
 
 import httpx
 
-from quantdrift.engine.encoders.server_client import EndpointClient, Key, Pace, Patience, Refusal, refusal_of, told
-from quantdrift.errors import ServerError, UnsupportedError
+from quantdrift.engine.encoders.server_client import EndpointClient, Key, Pace, Patience, find_key, told
+from quantdrift.errors import MissingExtraError, ServerError, UnsupportedError
 from quantdrift.spec import read_endpoint
 from support.endpoint_script import Script, Time
 
@@ -113,7 +114,7 @@ def test_settings_that_cannot_be_used_are_an_error_of_one_line_and_not_read_for_
 
 def test_a_server_that_asks_to_wait_is_left_alone_by_who_waits_for_a_turn() -> None:
     time = Time()
-    pace = Pace(6, time.clock)
+    pace = Pace(time.patience(requests_per_minute=6))
     pace.wait()
 
     def another_thread_is_refused() -> None:
@@ -127,11 +128,51 @@ def test_a_server_that_asks_to_wait_is_left_alone_by_who_waits_for_a_turn() -> N
     assert time.at == 1310
 
 
-def test_of_two_hosts_it_is_said_that_the_common_key_is_for_neither() -> None:
-    refusal = Refusal(url="http://h/v1/embeddings", status=401, content=b"")
-    alone = refusal_of(refusal, key=None, variables=("QUANTDRIFT_OPENAI_KEY",))
-    assert str(alone).endswith("set QUANTDRIFT_OPENAI_KEY")
-    of_two = refusal_of(refusal, key=None, variables=("QUANTDRIFT_OPENAI_KEY_H",))
-    assert str(of_two).endswith(
-        "set QUANTDRIFT_OPENAI_KEY_H. QUANTDRIFT_OPENAI_KEY is not used where a run asks two hosts"
-    )
+@pytest.mark.parametrize(
+    ("hosts", "end"),
+    [
+        (["h"], "set QUANTDRIFT_OPENAI_KEY_H or QUANTDRIFT_OPENAI_KEY"),
+        (["h", "g"], "set QUANTDRIFT_OPENAI_KEY_H. QUANTDRIFT_OPENAI_KEY is not used where a run asks two hosts"),
+    ],
+)
+def test_of_two_hosts_it_is_said_that_the_common_key_is_for_neither(hosts: list[str], end: str) -> None:
+    patience = Patience(transport=httpx.MockTransport(lambda _: httpx.Response(401)))
+    asked = EndpointClient(read_endpoint("openai:http://h/v1#m"), key=None, patience=patience, hosts=hosts)
+    with pytest.raises(ServerError) as caught:
+        asked.embed(["a"])
+    assert str(caught.value).endswith(end)
+
+
+def test_a_key_goes_to_the_host_it_was_meant_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(host: str, *others: str) -> str | None:
+        found = find_key(host, {host, *others})
+        return None if found is None else found.value
+
+    for name in ("QUANTDRIFT_OPENAI_KEY", "QUANTDRIFT_OPENAI_KEY_GPU_1_LAN", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    assert key("api.openai.com") is None
+    monkeypatch.setenv("OPENAI_API_KEY", "users")
+    assert key("api.openai.com") == "users"
+    assert key("api.openai.com.evil.org") is None
+    assert key("localhost") is None
+    monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY", " ours\n")
+    assert key("localhost") == "ours"
+    assert key("api.openai.com") == "ours"
+    assert key("localhost", "api.openai.com") is None  # one key is not sent to two hosts
+    assert key("api.openai.com", "localhost") == "users"
+    monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY_GPU_1_LAN", "its own")
+    with pytest.raises(UnsupportedError, match="QUANTDRIFT_OPENAI_KEY_GPU_1_LAN holds no key") as e:
+        key("gpu-1.lan")
+    assert "its own" not in str(e.value)
+    monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY_GPU_1_LAN", "its-own")
+    assert key("gpu-1.lan", "localhost") == "its-own"
+    assert "its-own" not in repr(find_key("gpu-1.lan", {"gpu-1.lan"}))
+
+
+def test_without_httpx_its_extra_is_named_and_nothing_loads_it_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MissingExtraError, match=r"httpx.*quantdrift\[openai\]"):
+        client("openai:http://h/v1#m")
+    code = "import sys, quantdrift.engine.encoders.server_client; print(*{'torch', 'httpx'} & set(sys.modules))"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert output.stdout.strip() == b""

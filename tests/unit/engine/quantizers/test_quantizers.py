@@ -148,11 +148,11 @@ def test_a_criterion_has_a_method_for_every_width_that_it_may_choose() -> None:
     ("scheme", "message"),
     [
         ("W4+gap", "nothing to choose between"),
-        ("W3.5+gap+widths=3,5.5", "malformed widths '3,5.5'"),
-        ("W3.5+gap+widths=4", "malformed widths"),
+        ("W3.5+gap+widths=3,5.5", "unsuitable widths '3,5.5'"),
+        ("W3.5+gap+widths=4", "unsuitable widths"),
         ("W3.5+gap+widths=4,4", "unsuitable widths"),
         ("W3.5+gap+widths=4,8", "unsuitable widths '4,8'"),
-        ("W3.5+gap+widths=3,9", "malformed widths"),
+        ("W3.5+gap+widths=3,9", "unsuitable widths"),
     ],
 )
 def test_widths_that_cannot_average_to_the_bits_are_refused(scheme: str, message: str) -> None:
