@@ -20,10 +20,12 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any, BinaryIO, ClassVar, Self, TypeGuard
+
+from pydantic import BaseModel, ConfigDict, Strict, ValidationError
 
 from quantdrift.errors import QuantDriftError, RunError
 
@@ -218,24 +220,111 @@ def read_bytes(path: Path, *, digest: str | None = None) -> bytes:
 
 # --- JSON that quantdrift wrote ---------------------------------------------------------------
 
+AS_LIST = Strict(False)
+"""Of a tuple in a record, `Annotated[tuple[int, ...], AS_LIST]`: JSON writes it as a list."""
+
+
+class Record(BaseModel):
+    """A JSON file that quantdrift writes: its format and version, its fields, and a digest of them all.
+
+    A subclass says what it is in the class, and declares its content as fields of pydantic.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    FORMAT: ClassVar[str]
+    VERSION: ClassVar[int]
+    WHAT: ClassVar[str]
+    """What it is, for messages: "a router"."""
+    MAKE: ClassVar[str]
+    """The command that writes one."""
+    ERROR: ClassVar[type[QuantDriftError]] = RunError
+    """What is raised for a file that cannot be used."""
+    VERSION_KEY: ClassVar[str] = "format_version"
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What a file says, checked.
+
+        Raises:
+            QuantDriftError: an `ERROR`: it is missing, damaged, something else, of another version, or
+                was changed since. One line, which ends with what to do.
+        """
+        content = cls.read_content(path)
+        return cls.checked({key: content[key] for key in content if key not in cls._head()}, path)
+
+    @classmethod
+    def read_content(cls, path: Path) -> dict[str, Any]:
+        """The JSON object in a file of this format and version, as it was written; its fields are not checked."""
+        return read_object(
+            path,
+            cls.FORMAT,
+            cls.VERSION,
+            what=cls.WHAT,
+            make=cls.MAKE,
+            error=cls.ERROR,
+            key=cls.VERSION_KEY,
+            is_sealed=cls.is_sealed,
+        )
+
+    @classmethod
+    def checked(cls, content: Mapping[str, Any], path: Path) -> Self:
+        """The fields of a file, each checked; raises as `read`."""
+        try:
+            return cls.model_validate(content)
+        except (ValidationError, ValueError, QuantDriftError) as problem:
+            what = problem_of(problem) if isinstance(problem, ValidationError) else problem
+            raise cls.ERROR(f"{path} is damaged, expected {cls.WHAT}: {what}. Make it again: {cls.MAKE}") from problem
+
+    @classmethod
+    def is_sealed(cls, content: Mapping[str, Any]) -> bool:
+        """Whether the digest of a file's content has to hold."""
+        return True
+
+    @classmethod
+    def check_place(cls, path: Path) -> None:
+        """Refuse a place that holds another kind of file, before hours go into one.
+
+        Raises:
+            RunError: it is a folder, or another kind of file, or cannot be written to.
+        """
+        refuse_other(path, cls.FORMAT, cls.WHAT)
+
+    def write(self, path: Path) -> None:
+        """Write the file whole, replacing an earlier one of its kind.
+
+        Raises:
+            RunError: the place holds something else, or it cannot be written. Nothing is left behind.
+        """
+        self.check_place(path)
+        write_text(path, self.text(), what=f"the {self.WHAT.split(maxsplit=1)[1]}")
+
+    def text(self) -> str:
+        """The file: format, version, fields and digest."""
+        return json.dumps(self.content(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def content(self) -> dict[str, Any]:
+        """The JSON object in the file, sealed."""
+        head = {"format": self.FORMAT, self.VERSION_KEY: self.VERSION}
+        return sealed({**head, **self.model_dump()})
+
+    @classmethod
+    def _head(cls) -> tuple[str, str, str]:
+        return "format", cls.VERSION_KEY, DIGEST
+
 
 def read_object(
-    path: Path, format_: str, version: int, *, what: str, make: str, error: type[QuantDriftError]
+    path: Path,
+    format_: str,
+    version: int,
+    *,
+    what: str,
+    make: str,
+    error: type[QuantDriftError],
+    key: str = "format_version",
+    is_sealed: Callable[[Mapping[str, Any]], bool] = bool,
 ) -> dict[str, Any]:
-    """The JSON object in a file that tells its format and version, and is as it was written.
-
-    Args:
-        path: the file.
-        format_: that it has to have.
-        version: likewise.
-        what: it is, for messages: "a router".
-        make: the command that writes one.
-        error: what to raise.
-
-    Raises:
-        QuantDriftError: an `error`: it is missing, damaged, something else, of another version, or
-            was changed since (`sealed`).
-    """
+    """The JSON object in a file that tells its format and version, and is as it was written; see `Record`."""
     written = f"One is written by: {make}"
     try:
         content = read_json(path, once=True, finite=True)
@@ -247,29 +336,33 @@ def read_object(
     if found != format_:
         held = f"a {found!r}" if isinstance(found, str) else "something else"
         raise error(f"expected {what}; {path} holds {held}. {written}")
-    if content.get("format_version") != version:
+    if content.get(key) != version:
         raise error(
-            f"{path} is of format version {content.get('format_version')}; this quantdrift reads "
-            f"version {version}. Make it again: {make}"
+            f"{path} is of format version {content.get(key)}; this quantdrift reads version {version}. "
+            f"Make it again: {make}"
         )
     try:
-        check_seal(content)
+        if is_sealed(content):
+            check_seal(content)
     except ValueError as problem:
         raise error(f"{path} is damaged, expected {what}: {problem}. {written}") from problem
     return dict(content)
 
 
+def problem_of(error: ValidationError) -> str:
+    """The first thing that is wrong with a file, in a few words."""
+    first = error.errors()[0]
+    place = ".".join(str(each) for each in first["loc"])
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    what = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"{place}: {what}" if place else what
+    return f"{place}: {what.lower().partition(' or instance')[0]}; got {first['input']!r:.40}"
+
+
 def refuse_other(path: Path, format_: str, what: str) -> None:
-    """Refuse a place that holds another kind of file, before hours go into one.
-
-    Args:
-        path: where a JSON file is to be written that tells its format.
-        format_: that an earlier file there has to have.
-        what: it is, for messages: "an allocation".
-
-    Raises:
-        RunError: it is a folder, or another kind of file, or cannot be written to.
-    """
+    """Refuse a place that holds another kind of file; see `Record.check_place`."""
     check_writable(path, what=what)
     try:
         if not path.exists():

@@ -11,7 +11,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from quantdrift.display import NAME, shorten
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
+from quantdrift.identity import Identity
 from quantdrift.probe import LinearProbe
 from quantdrift.records import (
     DIGEST,
@@ -304,16 +305,9 @@ def refuse_copies(runs: Iterable[Run]) -> None:
     """
     seen: dict[str, Path] = {}
     for run in runs:
-        record = run.record
-        model, data = record.get("model", {}), record.get("data", {})
-        parts = {
-            "spec": record.get("spec"),
-            # a server can change what a name stands for
-            "models": [model.get(key) for key in ("fingerprint", "candidate_fingerprint")],
-            "data": [data.get(key) for key in ("name", "fingerprint", "split", "n_documents")],
-            "settings": record.get("settings"),
-        }
-        identity = json.dumps(parts, sort_keys=True)
+        # corpus sizes of one run share all else
+        n_documents = run.record["data"].get("n_documents")
+        identity = json.dumps([asdict(Identity.of(run.record)), n_documents], sort_keys=True)
         if identity in seen:
             raise RunError(
                 f"the same run lies in two folders and would count twice: {seen[identity]} and "

@@ -56,12 +56,12 @@ class Drift:
     @property
     def spec(self) -> str:
         """The pair."""
-        return self.target.identity.spec
+        return self.target.identity.spec or "unknown spec"
 
     @property
     def data(self) -> str:
         """Name of the data, with its split."""
-        return self.target.identity.data
+        return self.target.identity.data_name
 
     @property
     def n_inputs(self) -> int:
@@ -563,7 +563,7 @@ def _write(session: Session, path: Path, updates: Sequence[dict[str, Any]]) -> t
     try:
         targets = [target_of_run(read_run(Path(run))) for run in runs]
         if len(targets) > 1:
-            whose = " and ".join(f"{t.identity.spec} on {t.identity.data}" for t in targets)
+            whose = " and ".join(f"{t.identity.spec} on {t.identity.data_name}" for t in targets)
             return (
                 f"{name} was not written: tests name it for more than one run ({whose}); give each "
                 "run a file of its own"
@@ -578,7 +578,7 @@ def _write(session: Session, path: Path, updates: Sequence[dict[str, Any]]) -> t
         return f"{name} was not written: {error}", False
     identity = snapshot.identity
     inputs = "1 input" if snapshot.n_inputs == 1 else f"{snapshot.n_inputs:,} inputs"
-    return f"wrote {name}: {identity.spec} on {identity.data}, {inputs}; commit it", True
+    return f"wrote {name}: {identity.spec} on {identity.data_name}, {inputs}; commit it", True
 
 
 def _seen_from(root: Path, path: Path) -> str:

@@ -7,7 +7,7 @@ by input id; `quantdrift.statistics` then has difference, tests and verdict of e
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,12 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.evidence import Evidence
+from quantdrift.identity import Identity
 from quantdrift.metrics import Metric, MetricError, parse_metric
 from quantdrift.runs import Run, classifies, read_run
 from quantdrift.statistics import PairedComparison, PairedSample, compare_samples
 
 # --- Whether two runs belong together: the same data, inputs, reference and settings --------------
-
-HARMLESS = frozenset({"k", "batch_size", "noise_floor", "seed"})
-"""Settings that change what is stored or how noise is measured, not what a metric means."""
-
-SOFTWARE = frozenset({"device", "probe", "torch", "transformers", "sentence-transformers"})
-"""Settings that change scores by rounding only; the reference's own answers show if they did. A
-probe of the same data and weights is one: fitted anew elsewhere, it differs in its last digits."""
 
 
 def in_both(a: Run, b: Run, one: Evidence, other: Evidence) -> tuple[Evidence, Evidence, list[str]]:
@@ -47,7 +41,7 @@ def in_both(a: Run, b: Run, one: Evidence, other: Evidence) -> tuple[Evidence, E
     """
     here, there = one.input_ids, other.input_ids
     kept, kept_there = np.isin(here, there), np.isin(there, here)
-    left_out = [int(_at(run.record, ("data", "inputs_left_out")) or 0) for run in (a, b)]
+    left_out = [int(run.record["data"].get("inputs_left_out") or 0) for run in (a, b)]
     only = int((~kept).sum()), int((~kept_there).sum())
     if not any(only) or not kept.any() or only[0] > left_out[1] or only[1] > left_out[0]:
         return one, other, []
@@ -72,18 +66,8 @@ def matching_rows(a: Run, b: Run, one: Evidence, other: Evidence) -> NDArray[np.
         RunError: the runs have another reference, other data, other inputs or other settings that
             change scores; lists everything that differs.
     """
-    wrong = []
-    for what, path in (("reference model", ("model", "fingerprint")), ("data", ("data", "fingerprint"))):
-        here, there = (_at(run.record, path) for run in (a, b))
-        names = [_name(run, path[0]) for run in (a, b)]
-        # what a harness has no digest of is known by its name
-        if here != there or (here is None and names[0] != names[1]):
-            wrong.append(f"{what}: {' and '.join(names)} (digests {here} and {there})")
-    settings = [run.record.get("settings", {}) for run in (a, b)]
-    for name in sorted(settings[0].keys() | settings[1].keys()):
-        here, there = (held.get(name) for held in settings)
-        if here != there and name not in HARMLESS | SOFTWARE:
-            wrong.append(f"setting {name}: {here} and {there}")
+    first, second = (Identity.of(run.record) for run in (a, b))
+    wrong = first.differences(second, ("reference", "name", "data", "settings"))
     ids, other_ids = one.input_ids.tolist(), other.input_ids.tolist()
     only_a, only_b = (len(set(x) - set(y)) for x, y in ((ids, other_ids), (other_ids, ids)))
     if only_a or only_b:
@@ -109,13 +93,7 @@ def cautions(a: Run, b: Run, one: Evidence, other: Evidence, order: NDArray[np.i
         other: evidence of the second.
         order: rows of the second by those of the first.
     """
-    notes = []
-    settings = [run.record.get("settings", {}) for run in (a, b)]
-    for name in sorted(SOFTWARE):
-        here, there = (held.get(name) for held in settings)
-        if here != there:
-            shown = (held.get("digest") if isinstance(held, dict) else held for held in (here, there))
-            notes.append(f"{name} differs: {next(shown)} in A, {next(shown)} in B")
+    notes = Identity.of(a.record).differences(Identity.of(b.record), ("software",))
     # inputs without any item have -1 there, in both
     first, second = (
         [run.item_ids[item] if item >= 0 else None for item in run.reference_top.items[rows, 0]]
@@ -128,19 +106,6 @@ def cautions(a: Run, b: Run, one: Evidence, other: Evidence, order: NDArray[np.i
             "inputs (its scores are not the same to the last bit in both runs)"
         )
     return notes
-
-
-def _at(record: Mapping[str, Any], path: Sequence[str]) -> Any:
-    part: Any = record
-    for name in path:
-        part = part.get(name) if isinstance(part, Mapping) else None
-    return part
-
-
-def _name(run: Run, part: str) -> str:
-    named = _at(run.record, (part, "name"))
-    split = _at(run.record, (part, "split"))
-    return f"{named or 'unnamed'}" + (f" ({split})" if split else "")
 
 
 # --- Two candidates of one reference on the same inputs: is B worse than A, or no worse? ----------

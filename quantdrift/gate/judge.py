@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
 from quantdrift.finished.diff import Changed, changed_inputs
-from quantdrift.gate.baseline import ANSWER, Identity, Snapshot
+from quantdrift.gate.baseline import ANSWER, Snapshot
 from quantdrift.gate.rules import NOISE, Rule, RuleError, Slices, in_slice, stored_metrics
 from quantdrift.gate.target import Target
+from quantdrift.identity import Identity
 from quantdrift.metrics import Metric, MetricError, parse_metric
 from quantdrift.statistics import (
     Estimate,
@@ -159,7 +160,7 @@ class GateResult:
             "verdict": self.verdict,
             "exit_code": self.exit_code,
             "spec": self.identity.spec,
-            "data": self.identity.data,
+            "data": self.identity.data_name,
             "n_inputs": self.n_inputs,
             "baseline": None if self.baseline is None else {"spec": self.baseline.spec},
             "alpha": self.alpha,
@@ -329,6 +330,7 @@ _OTHER_REFERENCE = 0.02
 it was measured; a digest of weights does not see prompts, and of finished runs there is none."""
 
 _SHOWN = 3
+_SIDES = "in the baseline", "now"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +362,10 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
         baseline: what it is compared with.
     """
     here, there = now.identity, baseline.identity
-    differs, notes = here.differences(there), []
+    differs, notes = there.differences(here, sides=_SIDES), []
+    if now.definitions != baseline.definitions:
+        versions = (f"version {each.definitions} {side}" for each, side in zip((baseline, now), _SIDES, strict=True))
+        differs.insert(0, f"definitions of the metrics: {', '.join(versions)}")
     order = {name: row for row, name in enumerate(baseline.input_ids)}
     rows = [row for row, name in enumerate(now.input_ids) if name in order]
     known = set(now.input_ids)
@@ -375,7 +380,7 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
         if names
     )
     # of the same data, inputs that layers were measured on are left out
-    if told and rows and here.data_digest is not None and here.data_digest == there.data_digest:
+    if told and rows and here.data_fingerprint is not None and here.data_fingerprint == there.data_fingerprint:
         notes.append(f"inputs that only one of the two has are left out: {told}")
     elif told:
         differs.append(f"inputs: {told}")
@@ -383,12 +388,13 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
     moved, answered = _answers(one, other)
     told = f"the reference gives another first answer on {moved:,} of {len(rows):,} inputs"
     if moved > _OTHER_REFERENCE * len(rows):
-        seen = None not in (here.reference_digest, there.reference_digest)
+        seen = None not in (here.model_fingerprint, there.model_fingerprint)
         why = "another prompt, length or pooling" if seen else "or the two runs are swapped"
         differs.append(f"reference: {told}, which is another model ({why})")
     elif moved:
         notes.append(f"{told} than when the baseline was made")
-    same = here.same_candidate(there)
+    weighed = here.candidate_fingerprint is not None and here.spec == there.spec
+    same = weighed and here.candidate_fingerprint == there.candidate_fingerprint
     if here.spec != there.spec:
         notes.append(f"the baseline is of {there.spec}")
     elif same:
@@ -397,7 +403,7 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
         now=one,
         before=other,
         differs=tuple(differs),
-        notes=(*notes, *here.cautions(there)),
+        notes=(*notes, *there.differences(here, ("software",), sides=_SIDES)),
         n_answers_changed=answered,
         same_candidate=same,
     )

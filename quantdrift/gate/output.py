@@ -48,7 +48,7 @@ def subject(result: GateResult) -> str:
         result: a judged run.
     """
     identity = result.identity
-    n, data = _inputs(result.n_inputs), shown(identity.data)
+    n, data = _inputs(result.n_inputs), shown(identity.data_name)
     # of two finished runs the data may have no other name than its size
     whole = f"{shown(identity.spec)} on {data}" + ("" if data == n else f", {n}")
     if result.baseline is None:
@@ -412,7 +412,7 @@ def junit_text(result: GateResult, *, accept_underpowered: bool = False) -> str:
     properties = ElementTree.SubElement(suite, "properties")
     for name, value in _properties(result).items():
         ElementTree.SubElement(properties, "property", {"name": name, "value": value})
-    where = f"{shown(result.identity.spec)} on {shown(result.identity.data)}"
+    where = f"{shown(result.identity.spec)} on {shown(result.identity.data_name)}"
     for row, (each, tag) in enumerate(zip(result.judgements, tags, strict=True)):
         name = f"{where}: {rule_name(each)}"
         case = ElementTree.SubElement(suite, "testcase", {"classname": _CLASS, "name": name, "time": "0"})
@@ -440,7 +440,7 @@ def _properties(result: GateResult) -> dict[str, str]:
     baseline = None if result.baseline is None else result.baseline.spec
     return {
         "spec": shown(result.identity.spec),
-        "data": shown(result.identity.data),
+        "data": shown(result.identity.data_name),
         "baseline": shown(baseline),
         "n_inputs": str(result.n_inputs),
         "alpha": f"{result.alpha:g}",

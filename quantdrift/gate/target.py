@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.compare.two_runs import HARMLESS, SOFTWARE
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.finished.contents import digest
 from quantdrift.finished.diff import Diff, data_digest
-from quantdrift.gate.baseline import Identity, Snapshot, answer_of, rounded
+from quantdrift.gate.baseline import DIGITS, Snapshot, answer_of
+from quantdrift.identity import Identity
 from quantdrift.metrics import Metric, MetricError
 from quantdrift.runs import Run, classifies
-
-_OF_DATA = ("subset", "revision", "n_fewshot")
-"""What a harness tells of data that it has no digest of, beside name and split."""
 
 _RANKED = frozenset({None, "reranking", "self-retrieval"})
 """Readings of scores that rank documents; by the others an input has one right answer."""
@@ -77,7 +73,7 @@ class Target:
             identity=self.identity,
             input_ids=tuple(name for part in self.parts for name in _input_ids(part)),
             answers=tuple(answer for part in self.parts for answer in _answers(part.evidence)),
-            values={str(metric): rounded(self.values(metric)) for metric in dict.fromkeys(metrics)},
+            values={str(metric): np.round(self.values(metric), DIGITS) + 0.0 for metric in dict.fromkeys(metrics)},
         )
 
     def values(self, metric: Metric) -> NDArray[np.float64]:
@@ -103,29 +99,17 @@ def target_of_run(run: Run) -> Target:
     """
     record, evidence = run.record, run.evidence()
     _some_inputs(str(run.path), [evidence])
-    model, data, settings = (_of(record, name) for name in ("model", "data", "settings"))
+    data, settings = (_of(record, name) for name in ("data", "settings"))
     asked = _of(_of(record, "diff"), "reference").get("format") == "lm-eval"
     left_out = int(data.get("inputs_left_out") or 0)
     notes = [str(warning).rstrip(".") for warning in data.get("warnings") or ()]
     if left_out:
         notes.append(f"{left_out:,} inputs are left out, as layers were measured on them")
-    # what a comparison of two finished runs wrote knows no weights
-    weights = {} if "diff" in record else model
-    told = () if data.get("fingerprint") else _OF_DATA
-    held = {**settings, **{f"data {name}": data[name] for name in told if data.get(name) is not None}}
-    plain = json.loads(json.dumps(held, sort_keys=True))  # as JSON gives it back
-    split = f" ({data['split']})" if data.get("split") else ""
+    identity = Identity.of(record)
+    if "diff" in record:  # a comparison of two finished runs knows no weights
+        identity = replace(identity, model_fingerprint=None, candidate_fingerprint=None)
     return Target(
-        identity=Identity(
-            spec=str(record.get("spec", "unknown spec")),
-            reference=str(model.get("name", "unknown model")),
-            reference_digest=_text(weights.get("fingerprint")),
-            candidate_digest=_text(weights.get("candidate_fingerprint")),
-            data=f"{data.get('name', 'unnamed data')}{split}",
-            data_digest=_text(data.get("fingerprint")),
-            settings={k: v for k, v in plain.items() if k not in HARMLESS | SOFTWARE},
-            software={k: v for k, v in plain.items() if k in SOFTWARE},
-        ),
+        identity=identity,
         parts=(Part(name="", evidence=evidence),),
         classes=asked or classifies(record) or settings.get("reading") not in _RANKED,
         path=run.path,
@@ -168,11 +152,9 @@ def target_of_diff(diff: Diff) -> Target:
     return Target(
         identity=Identity(
             spec=f"{diff.a.model} vs {diff.b.model}",
-            reference=diff.a.model,
-            reference_digest=None,
-            candidate_digest=None,
+            model=diff.a.model,
             data=diff.a.data or diff.b.data or f"{n:,} inputs",
-            data_digest=digest(*named) if several else digests[0],
+            data_fingerprint=digest(*named) if several else digests[0],
             settings=settings,
         ),
         parts=parts,
@@ -185,10 +167,6 @@ def _of(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A part of a record; empty if it has none of that name."""
     held = record.get(name)
     return held if isinstance(held, Mapping) else {}
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 def _values(metric: Metric, evidence: Evidence) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from quantdrift.conformal import (
 from quantdrift.display import clean
 from quantdrift.errors import ScoreError
 from quantdrift.evidence import Evidence
-from quantdrift.origin import Origin, differ
+from quantdrift.identity import Identity, differ
 from quantdrift.records import is_number, read_object, refuse_other, sealed, write_text
 from quantdrift.statistics import Estimate, rate_estimate, undefined
 
@@ -178,7 +178,7 @@ class StabilityCheck:
     expected_coverage: float
     n_items_min: int
     n_items_max: int
-    origin: Origin
+    origin: Identity
     version: str
     sample: tuple[float, ...] = field(repr=False)
 
@@ -229,7 +229,7 @@ class StabilityCheck:
             expected_coverage=float(accepted.mean()),
             n_items_min=observed.n_items[0],
             n_items_max=observed.n_items[1],
-            origin=Origin.of(on, spec=spec, input_ids=ids),
+            origin=Identity.of(on, spec=spec, input_ids=ids),
             version=__version__,
             sample=tuple(seen.tolist()),
         )
@@ -347,7 +347,7 @@ class StabilityCheck:
         """
 
         check = read_check(Path(path))
-        here = Origin.of(
+        here = Identity.of(
             on, spec=spec, model_fingerprint=model_fingerprint, candidate_fingerprint=candidate_fingerprint
         )
         what = f"the stability check {path}"
@@ -374,7 +374,9 @@ def write_check(check: StabilityCheck, path: Path) -> None:
         RunError: the place holds something else, or it cannot be written.
     """
     refuse_other(path, FORMAT, "a stability check")
-    content = {"format": FORMAT, "format_version": FORMAT_VERSION, **asdict(check)}
+    fields = {name: getattr(check, name) for name in check.__slots__}
+    head = {"format": FORMAT, "format_version": FORMAT_VERSION}
+    content = {**head, **fields, "origin": check.origin.to_json()}
     if math.isinf(check.threshold):
         content["threshold"] = None
         content["accepts"] = "nothing" if check.threshold > 0 else "everything"
@@ -437,7 +439,7 @@ def _check(content: dict[str, Any]) -> StabilityCheck:
         threshold=threshold,
         **counts,
         expected_coverage=coverage,
-        origin=Origin.read(content["origin"]),
+        origin=Identity.from_json(content["origin"]),
         version=content["version"],
         sample=tuple(float(x) for x in sample),
     )
@@ -506,14 +508,14 @@ def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, 
     """
     # refused before the evidence is looked at: msp of similarities would be another message
     check.origin.refuse_other(
-        Origin.of(record),
+        Identity.of(record),
         what="the stability check",
         make=MAKE,
         error=StabilityError,
         candidate=False,  # what is measured is measured: a note says that the bound is for others
     )
     observed = observe(evidence, check.statistic)
-    here = Origin.of(record, input_ids=evidence.input_ids[observed.defined])
+    here = Identity.of(record, input_ids=evidence.input_ids[observed.defined])
     observed = observed.part(observed.defined)
     if not len(observed.confidence):
         raise StabilityError("there is nothing to check: no input has two items to compare")
@@ -534,7 +536,9 @@ def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, 
     )
 
 
-def _notes(check: StabilityCheck, here: Origin, n_items: tuple[int, int], resemblance: Resemblance) -> tuple[str, ...]:
+def _notes(
+    check: StabilityCheck, here: Identity, n_items: tuple[int, int], resemblance: Resemblance
+) -> tuple[str, ...]:
     was, notes = check.origin, []
     if differ(was.candidate_fingerprint, here.candidate_fingerprint):
         notes.append(
@@ -547,7 +551,7 @@ def _notes(check: StabilityCheck, here: Origin, n_items: tuple[int, int], resemb
     return (*notes, *_size_notes(check, n_items))
 
 
-def _data_notes(was: Origin, here: Origin) -> list[str]:
+def _data_notes(was: Identity, here: Identity) -> list[str]:
     """Whether the inputs are those calibrated on, or of other data."""
     if was.data_fingerprint is not None and _part(was) == _part(here):
         return ["the check was calibrated on this very data, so that these figures are not held out"]
@@ -570,11 +574,11 @@ def _data_notes(was: Origin, here: Origin) -> list[str]:
     return notes
 
 
-def _part(origin: Origin) -> tuple[str | None, ...]:
+def _part(origin: Identity) -> tuple[str | None, ...]:
     return origin.data_fingerprint, origin.split, origin.subset
 
 
-def _named(origin: Origin, *, parts: bool) -> str:
+def _named(origin: Identity, *, parts: bool) -> str:
     name = origin.data or "unnamed data"
     listed = [part for part in (origin.split, origin.subset) if part is not None]
     return f"{name} {'/'.join(listed)}" if parts and listed else name

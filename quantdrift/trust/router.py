@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from quantdrift.conformal import CONFIDENCES, ConfidenceName, as_array, confidence_in, confidence_of
 from quantdrift.errors import DataError, QuantDriftError, RunError, ScoreError, UnknownNameError
 from quantdrift.evidence import Evidence
+from quantdrift.identity import Identity
 from quantdrift.metrics import parse_metric
-from quantdrift.origin import Origin
 from quantdrift.perturbation import flips
 from quantdrift.records import is_number, read_object, refuse_other, sealed, write_text
 from quantdrift.runs import Run
@@ -36,7 +36,7 @@ MAKE = "quantdrift route RUN --save FILE"
 """The command that writes a router."""
 
 
-def write_router(path: Path, *, threshold: float, score: ConfidenceName, origin: Origin) -> None:
+def write_router(path: Path, *, threshold: float, score: ConfidenceName, origin: Identity) -> None:
     """Write a router's file, in place of an earlier one.
 
     Raises:
@@ -48,13 +48,13 @@ def write_router(path: Path, *, threshold: float, score: ConfidenceName, origin:
         "format_version": FORMAT_VERSION,
         "score": score,
         "threshold": threshold,  # Python's shortest decimal, which reads back to the same number
-        "set_on": asdict(origin),
+        "set_on": origin.to_json(),
     }
     text = json.dumps(sealed(content), indent=2, ensure_ascii=False) + "\n"
     write_text(path, text, what="the router")
 
 
-def read_router(path: Path) -> tuple[float, ConfidenceName, Origin]:
+def read_router(path: Path) -> tuple[float, ConfidenceName, Identity]:
     """Threshold, confidence and origin of a router's file.
 
     Raises:
@@ -69,7 +69,7 @@ def read_router(path: Path) -> tuple[float, ConfidenceName, Origin]:
             f"{', '.join(CONFIDENCES)}; got {threshold!r:.40}, {score!r:.40}"
         )
     try:
-        return float(threshold), score, Origin.read(content.get("set_on"))
+        return float(threshold), score, Identity.from_json(content.get("set_on"))
     except ValueError as error:
         raise RunError(f"{path} is damaged: set_on: {error}") from error
 
@@ -185,7 +185,7 @@ class GapRouter:
 
     threshold: float
     score: ConfidenceName = "gap"
-    origin: Origin = field(default_factory=Origin)
+    origin: Identity = field(default_factory=Identity)
 
     def __post_init__(self) -> None:
         if self.score not in CONFIDENCES:
@@ -267,7 +267,7 @@ class GapRouter:
 
     def set_on(self, run: Run) -> GapRouter:
         """The same router, which remembers the run that its threshold was set on."""
-        return replace(self, origin=Origin.of(run.record))
+        return replace(self, origin=Identity.of(run.record))
 
     def save(self, path: Path | str) -> None:
         """Write it as a small JSON file, in place of an earlier one.
@@ -301,7 +301,7 @@ class GapRouter:
                 candidate, or on other scores; or the record is of another pair than `spec`.
         """
         threshold, score, origin = read_router(Path(path))
-        here = Origin.of(
+        here = Identity.of(
             on, spec=spec, model_fingerprint=model_fingerprint, candidate_fingerprint=candidate_fingerprint
         )
         origin.refuse_other(here, what=f"the router {path}", make=MAKE, error=RunError)
