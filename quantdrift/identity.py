@@ -131,6 +131,10 @@ class Identity:
         """What a file says of where its threshold comes from, as a JSON object."""
         return {name: getattr(self, name) for name in _STORED}
 
+    def brief(self) -> Identity:
+        """What a file of a threshold holds of it, and so what reads back."""
+        return self.from_json(self.to_json())
+
     @property
     def reading(self) -> str | None:
         """What the scores are: "logits", "linear probe", "self-retrieval", "retrieval"."""
@@ -239,7 +243,7 @@ class Identity:
             QuantDriftError: an `error`: it is another pair, or this one is not known.
         """
         facts = [fact for fact in SERVED if candidate or fact != "candidate"]
-        if found := self.differences(here, facts, sides=("there", "here")):
+        if found := self.differences(here, facts, sides=("when it was made", "now")):
             raise error(f"{what} is for another pair or other scores: {'; '.join(found)}. Make one for these: {make}")
 
     @property

@@ -134,8 +134,8 @@ class Baseline(Record):
         columns = [values.tolist() for values in snapshot.values.values()]
         return cls(
             definitions=snapshot.definitions,
-            spec=who.spec or "unknown spec",
-            reference=_Named(name=who.model or "unknown model", digest=who.model_fingerprint),
+            spec="unknown spec" if who.spec is None else who.spec,
+            reference=_Named(name="unknown model" if who.model is None else who.model, digest=who.model_fingerprint),
             candidate=_Candidate(digest=who.candidate_fingerprint),
             data=_Named(name=who.data_name, digest=who.data_fingerprint),
             settings=who.meaning,
@@ -173,7 +173,7 @@ class Baseline(Record):
     def snapshot(self) -> Snapshot:
         """The outcomes that the file holds."""
         table = [[math.nan if value is None else value for value in row[1:]] for row in self.inputs.values()]
-        values = np.array(table, dtype=np.float64).reshape(self.n_inputs, -1)
+        values = np.array(table, dtype=np.float64).reshape(self.n_inputs, len(self.columns) - 1)
         return Snapshot(
             identity=Identity(
                 spec=self.spec,
@@ -186,10 +186,7 @@ class Baseline(Record):
             ),
             input_ids=tuple(self.inputs),
             answers=tuple(row[0] for row in self.inputs.values()),
-            values={
-                str(parse_metric(name)): values[:, place] if self.n_inputs else np.empty(0)
-                for place, name in enumerate(self.columns[1:])
-            },
+            values={str(parse_metric(name)): values[:, place] for place, name in enumerate(self.columns[1:])},
             definitions=self.definitions,
         )
 

@@ -229,7 +229,7 @@ class StabilityCheck:
             expected_coverage=float(accepted.mean()),
             n_items_min=observed.n_items[0],
             n_items_max=observed.n_items[1],
-            origin=Identity.of(on, spec=spec, input_ids=ids),
+            origin=Identity.of(on, spec=spec, input_ids=ids).brief(),
             version=__version__,
             sample=tuple(seen.tolist()),
         )

@@ -267,7 +267,7 @@ class GapRouter:
 
     def set_on(self, run: Run) -> GapRouter:
         """The same router, which remembers the run that its threshold was set on."""
-        return replace(self, origin=Identity.of(run.record))
+        return replace(self, origin=Identity.of(run.record).brief())
 
     def save(self, path: Path | str) -> None:
         """Write it as a small JSON file, in place of an earlier one.

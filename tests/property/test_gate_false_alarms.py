@@ -20,9 +20,10 @@ from scipy import stats
 import quantdrift.gate.judge
 import quantdrift.metrics.base
 import quantdrift.statistics.paired
-from quantdrift.gate.baseline import Identity, Snapshot
+from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import ALPHA, Matched, Verdict, judge_changes, verdict_of
 from quantdrift.gate.rules import SEARCH, parse_rule
+from quantdrift.identity import Identity
 from quantdrift.statistics import Estimate
 
 Columns = Mapping[str, NDArray[np.float64]]
@@ -33,11 +34,11 @@ POINT = 0.01
 NOWHERE = 10**6
 IDENTITY = Identity(
     spec="simulated",
-    reference="simulated",
-    reference_digest=None,
-    candidate_digest=None,
+    model="simulated",
+    model_fingerprint=None,
+    candidate_fingerprint=None,
     data="simulated",
-    data_digest=None,
+    data_fingerprint=None,
 )
 
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.gate.baseline import Identity, Snapshot, answer_of, baseline_text, read_baseline, write_baseline
+from quantdrift.gate.baseline import Baseline, Snapshot, answer_of, read_baseline, write_baseline
 from quantdrift.gate.judge import Judgement, Matched, Outcome, gate, judge_changes, match, snapshot_for, verdict_of
 from quantdrift.gate.rules import Rule, RuleError, Test, parse_rule
 from quantdrift.gate.target import Part, Target
+from quantdrift.identity import Identity
 from quantdrift.metrics import FAMILIES, members, parse_metric
 from support.metric_samples import Qrels, Scores, evidence_of, labelled
 
@@ -27,11 +28,11 @@ Columns = Mapping[str, Values]
 
 IDENTITY = Identity(
     spec="minilm@W4-g64-rtn",
-    reference="minilm",
-    reference_digest="r",
-    candidate_digest="c",
+    model="minilm",
+    model_fingerprint="r",
+    candidate_fingerprint="c",
     data="corpus (test)",
-    data_digest="d",
+    data_fingerprint="d",
 )
 MANY = settings(deadline=None)
 FEWER = settings(deadline=None, max_examples=40)
@@ -328,15 +329,15 @@ def test_a_baseline_reads_back_and_does_not_depend_on_the_order(
             "ndcg@10": np.where(rng.random(n) < 0.2, np.nan, np.round(rng.random(n), 6)),
         },
     )
-    text = baseline_text(made)
-    assert baseline_text(made.part(rng.permutation(n))) == text
+    text = Baseline.of(made).text()
+    assert Baseline.of(made.part(rng.permutation(n))).text() == text
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "b.json"
         write_baseline(made, path)
         read = read_baseline(path)
     assert read.identity == made.identity
     assert read.input_ids == tuple(sorted(names))
-    assert baseline_text(read) == text
+    assert Baseline.of(read).text() == text
     found = match(made, read)
     assert found.differs == ()
     for name, column in made.values.items():
@@ -347,7 +348,7 @@ def test_a_baseline_reads_back_and_does_not_depend_on_the_order(
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode), st.integers(0, 10_000))
 def test_any_damage_to_a_baseline_is_an_error_of_ours_or_none(junk: bytes, place: int) -> None:
     made = snapshot({"flip@1": np.array([0.0, 1.0, 1.0]), "ndcg@10": np.array([1.0, 0.5, np.nan])})
-    text = baseline_text(made).encode()
+    text = Baseline.of(made).text().encode()
     place %= len(text)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "b.json"

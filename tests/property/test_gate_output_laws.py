@@ -13,10 +13,10 @@ from markdown_it.token import Token
 
 from quantdrift.display import clean, code, prose, shown
 from quantdrift.finished.diff import Changed
-from quantdrift.gate.baseline import Identity
 from quantdrift.gate.judge import GateResult, Judgement, Worst
 from quantdrift.gate.output import junit_text, markdown_text, report_json
 from quantdrift.gate.rules import parse_rule
+from quantdrift.identity import Identity
 
 SIGNS = st.text(alphabet="ab1 |`\\<>&;#[]()!*_~:/.@$-+='\"\n\t\x1b\u202e")
 TEXTS = SIGNS | st.text(alphabet=st.characters(exclude_categories=()))
@@ -40,7 +40,7 @@ def read(token: Token) -> str:
 def judged(name: str) -> GateResult:
     """A run in which everything from outside is that name."""
     identity = Identity(
-        spec=name, reference="r", reference_digest=None, candidate_digest=None, data=name, data_digest=None
+        spec=name, model="r", model_fingerprint=None, candidate_fingerprint=None, data=name, data_fingerprint=None
     )
     changed = Changed(
         input_id=name, before=name, after=name, rank_before=None, rank_after=2, was_right=None, is_right=None, lead=None

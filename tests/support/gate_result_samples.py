@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from quantdrift.finished.diff import Changed
-from quantdrift.gate.baseline import Identity
 from quantdrift.gate.judge import GateResult, Judgement, Outcome, Worst, verdict_of
 from quantdrift.gate.rules import parse_rule
+from quantdrift.identity import Identity
 from quantdrift.statistics import Estimate
 
 IDENTITY = Identity(
     spec="minilm@W4-rtn",
-    reference="minilm",
-    reference_digest="a" * 64,
-    candidate_digest="b" * 64,
+    model="minilm",
+    model_fingerprint="a" * 64,
+    candidate_fingerprint="b" * 64,
     data="cranfield (test)",
-    data_digest="c" * 64,
+    data_fingerprint="c" * 64,
 )
 
 NASTY = (

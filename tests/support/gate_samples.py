@@ -10,23 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.evidence import Evidence, Noise
-from quantdrift.gate.baseline import Identity, Snapshot
+from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import ALPHA, Judgement, Matched, judge_changes
 from quantdrift.gate.rules import Rule, parse_rule
 from quantdrift.gate.target import Part, Target
+from quantdrift.identity import Identity
 from support.comparison_samples import evidence_of, flipped, scores
 
 Values = NDArray[np.float64]
 
 IDENTITY = Identity(
     spec="minilm@W4-g64-rtn",
-    reference="minilm",
-    reference_digest="reference weights",
-    candidate_digest="candidate weights",
+    model="minilm",
+    model_fingerprint="reference weights",
+    candidate_fingerprint="candidate weights",
     data="corpus (test)",
-    data_digest="texts",
-    settings={"similarity": "cosine", "dtype": "torch.float32"},
-    software={"device": "cpu", "torch": "2.6"},
+    data_fingerprint="texts",
+    settings={"similarity": "cosine", "dtype": "torch.float32", "device": "cpu", "torch": "2.6"},
 )
 
 

@@ -91,7 +91,7 @@ def test_every_verdict(cli: CLI, tmp_path: Path) -> None:
     assert str(tmp_path).encode() not in written
     held = read_baseline(tmp_path / "b.json")
     assert held.n_inputs == 210
-    assert held.identity.reference_digest != held.identity.candidate_digest
+    assert held.identity.model_fingerprint != held.identity.candidate_fingerprint
     assert {"flip@1", "gold_lost@10", "ndcg@10", "noise_floor"} <= held.values.keys()
 
     code, out, _ = cli(*line)

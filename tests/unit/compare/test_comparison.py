@@ -153,10 +153,10 @@ def test_everything_that_differs_is_listed(tmp_path: Path, a: Run, reference: ND
         compare_runs(a, other)
     text = str(caught.value)
     for part in (
-        "reference model: minilm and bge (digests reference and another)",
-        "data: corpus (test) and corpus (test) (digests texts and others)",
-        "setting prompt: None and query: ",
-        "setting similarity: cosine and dot",
+        "reference model: minilm, in B bge (digest reference in A, another in B)",
+        "data: corpus (test) (digest texts in A, others in B)",
+        "setting prompt: nothing in A, query:  in B",
+        "setting similarity: cosine in A, dot in B",
         "inputs: 1 of 60 are only in A, 1 of 60 only in B",
         "Run one of them again",
         str(a.path),

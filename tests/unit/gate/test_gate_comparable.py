@@ -32,25 +32,20 @@ def test_the_same_is_comparable() -> None:
     ("baseline", "now", "told"),
     [
         (
-            {"reference_digest": "a" * 40},
-            {"reference_digest": "b" * 40},
+            {"model_fingerprint": "a" * 40},
+            {"model_fingerprint": "b" * 40},
             "reference model: minilm (digest aaaaaaaaaaaa in the baseline, bbbbbbbbbbbb now)",
         ),
         (
-            {"reference_digest": "a", "reference": "bge"},
-            {"reference_digest": "b"},
+            {"model_fingerprint": "a", "model": "bge"},
+            {"model_fingerprint": "b"},
             "reference model: bge, now minilm (digest a in the baseline, b now)",
         ),
         (
-            {"data_digest": "old"},
-            {"data_digest": "new"},
+            {"data_fingerprint": "old"},
+            {"data_fingerprint": "new"},
             "data: corpus (test) (digest old in the baseline, new now): ids, texts or labels are "
             "others, or their order",
-        ),
-        (
-            {"definitions": 1},
-            {"definitions": 2},
-            "definitions of the metrics: version 1 in the baseline, version 2 now",
         ),
         (
             {"settings": {"similarity": "cosine"}},
@@ -69,37 +64,42 @@ def test_what_makes_them_incomparable(baseline: dict[str, Any], now: dict[str, A
     assert matched(baseline, now).differs == (told,)
 
 
+def test_other_definitions_of_the_metrics_make_them_incomparable() -> None:
+    found = match(replace(snapshot(FLIPS), definitions=2), snapshot(FLIPS))
+    assert found.differs == ("definitions of the metrics: version 1 in the baseline, version 2 now",)
+
+
 def test_all_that_differs_is_listed() -> None:
     found = matched(
-        {"reference_digest": "a", "data_digest": "a", "settings": {"one": 1, "two": 2}},
-        {"reference_digest": "b", "data_digest": "b", "settings": {"one": 2, "two": 1}},
+        {"model_fingerprint": "a", "data_fingerprint": "a", "settings": {"one": 1, "two": 2}},
+        {"model_fingerprint": "b", "data_fingerprint": "b", "settings": {"one": 2, "two": 1}},
     )
     assert len(found.differs) == 4
 
 
 @pytest.mark.parametrize("side", ["baseline", "now"])
-@pytest.mark.parametrize("what", ["reference_digest", "data_digest"])
+@pytest.mark.parametrize("what", ["model_fingerprint", "data_fingerprint"])
 def test_a_digest_that_one_side_has_not_tells_nothing(side: str, what: str) -> None:
     sides: dict[str, dict[str, Any]] = {"baseline": {}, "now": {}, side: {what: None}}
     assert matched(**sides).differs == ()
 
 
 def test_another_scheme_is_a_note() -> None:
-    found = matched({"spec": "minilm@W3-rtn", "candidate_digest": "other"}, {})
+    found = matched({"spec": "minilm@W3-rtn", "candidate_fingerprint": "other"}, {})
     assert found.differs == ()
     assert found.notes == ("the baseline is of minilm@W3-rtn",)
     assert not found.same_candidate
     # nor are the same weights under another spec, as they may be run in another way
     assert not matched({"spec": "minilm@W3-rtn"}, {}).same_candidate
     # the same spec made into other weights (another library, another calibration) is no news
-    assert matched({"candidate_digest": "other"}, {}).notes == ()
-    unseen = matched({"candidate_digest": None}, {"candidate_digest": None})
+    assert matched({"candidate_fingerprint": "other"}, {}).notes == ()
+    unseen = matched({"candidate_fingerprint": None}, {"candidate_fingerprint": None})
     assert (unseen.notes, unseen.same_candidate) == ((), False)
 
 
 def test_other_software_is_a_note() -> None:
     old = {"device": "cpu", "torch": "2.5", "probe": {"digest": "0123456789abcdef"}}
-    found = matched({"software": old}, {"software": {"device": "cuda", "torch": "2.5"}})
+    found = matched({"settings": old}, {"settings": {"device": "cuda", "torch": "2.5"}})
     assert found.differs == ()
     assert found.notes[1:] == (
         "device differs: cpu in the baseline, cuda now",
@@ -125,8 +125,8 @@ def test_inputs_of_the_same_data_that_one_has_not_are_left_out() -> None:
 
 @pytest.mark.parametrize("digests", [(None, None), ("texts", None), (None, "texts")])
 def test_other_inputs_of_unknown_data_make_them_incomparable(digests: tuple[str | None, str | None]) -> None:
-    now = replace(snapshot(FLIPS), identity=replace(IDENTITY, data_digest=digests[0]))
-    there = replace(snapshot(FLIPS), identity=replace(IDENTITY, data_digest=digests[1]))
+    now = replace(snapshot(FLIPS), identity=replace(IDENTITY, data_fingerprint=digests[0]))
+    there = replace(snapshot(FLIPS), identity=replace(IDENTITY, data_fingerprint=digests[1]))
     found = match(now, there.part(range(17)))
     assert found.differs == ("inputs: 3 only in this run ('q17', 'q18', 'q19')",)
 
@@ -154,7 +154,7 @@ def answered(moved: int, *, seen: bool, n: int = 100) -> Matched:
     old = [answer_of("a", "b")] * n
     new = [answer_of("c", "b")] * moved + old[moved:]
     return match(
-        snapshot(flips, answers=new, reference_digest=digest), snapshot(flips, answers=old, reference_digest=digest)
+        snapshot(flips, answers=new, model_fingerprint=digest), snapshot(flips, answers=old, model_fingerprint=digest)
     )
 
 
@@ -191,7 +191,7 @@ def gated(now: Snapshot | None = None, **baseline: Any) -> GateResult:
 
 
 def test_an_incomparable_run_is_still_held_to_its_limits() -> None:
-    result = gated(data_digest="other")
+    result = gated(data_fingerprint="other")
     assert result.verdict == "incomparable"
     assert [each.outcome for each in result.judgements] == ["incomparable", "pass", "incomparable"]
     assert result.exit_code == 3
@@ -207,14 +207,14 @@ def test_an_incomparable_run_is_still_held_to_its_limits() -> None:
 
 
 def test_a_broken_limit_fails_whatever_the_baseline() -> None:
-    there = snapshot_for(target(evidence(range(3)), data_digest="other"), rules("flip@1 no worse"))
+    there = snapshot_for(target(evidence(range(3)), data_fingerprint="other"), rules("flip@1 no worse"))
     asked = rules("flip@1 no worse", "flip@1 <= 0.1")
     result = gate(target(evidence(range(9))), asked, there)
     assert (result.verdict, result.exit_code) == ("fail", 1)
 
 
 def test_limits_alone_do_not_care_about_the_baseline() -> None:
-    there = snapshot_for(target(evidence(range(3)), data_digest="other"), rules("flip@1 no worse"))
+    there = snapshot_for(target(evidence(range(3)), data_fingerprint="other"), rules("flip@1 no worse"))
     result = gate(target(evidence(range(9))), rules("flip@1 <= 0.5"), there)
     assert (result.verdict, result.differs, result.notes) == ("pass", (), ())
     assert (result.baseline, result.n_new, result.n_answers_changed) == (None, None, None)

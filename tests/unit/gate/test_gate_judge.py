@@ -147,8 +147,8 @@ def test_the_same_candidate_passes_with_however_few_inputs() -> None:
     assert found.reason == "the same candidate as in the baseline, to the bit, and nothing differs"
     for other in (
         same(2, 2, spec="minilm@W3-rtn"),
-        same(2, 2, candidate_digest="other"),
-        same(2, 2, candidate_digest=None),
+        same(2, 2, candidate_fingerprint="other"),
+        same(2, 2, candidate_fingerprint=None),
         same(3, 2),  # the same weights, but something differs, either way
         same(2, 3),
     ):
@@ -369,7 +369,7 @@ SLICES = {"tens": ["q1?"], "rest": ["q?", "q[2-5]?"]}
 
 
 def test_a_rule_on_a_slice_sees_its_inputs_only() -> None:
-    there = snapshot_for(target(evidence([]), candidate_digest="other"), [])
+    there = snapshot_for(target(evidence([]), candidate_fingerprint="other"), [])
     here = target(evidence(range(10, 18)))
     asked = rules("flip@1 [tens] no worse", "flip@1 [rest] no worse", "flip@1 no worse")
     found = gate(here, asked, there, slices=SLICES).judgements

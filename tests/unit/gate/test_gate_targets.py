@@ -12,7 +12,7 @@ import pytest
 from quantdrift.errors import RunError
 from quantdrift.finished.diff import Diff, diff_runs, write_diff
 from quantdrift.finished.readers import read_finished
-from quantdrift.gate.baseline import answer_of, baseline_text, read_baseline, write_baseline
+from quantdrift.gate.baseline import Baseline, answer_of, read_baseline, write_baseline
 from quantdrift.gate.judge import gate, snapshot_for
 from quantdrift.gate.rules import CLASSES, NO_LABELS, SEARCH, default_rules, stored_metrics
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
@@ -34,11 +34,11 @@ def test_who_was_measured_on_what(tmp_path: Path) -> None:
     model = {"fingerprint": "weights", "candidate_fingerprint": "rounded"}
     identity = target_of_run(run(tmp_path / "a", model=model)).identity
     assert identity.spec == "minilm@W4-g64-rtn"
-    assert (identity.reference, identity.data) == ("minilm", "corpus (test)")
-    assert (identity.reference_digest, identity.candidate_digest) == ("weights", "rounded")
-    assert identity.data_digest == "texts"
+    assert (identity.model, identity.data_name) == ("minilm", "corpus (test)")
+    assert (identity.model_fingerprint, identity.candidate_fingerprint) == ("weights", "rounded")
+    assert identity.data_fingerprint == "texts"
     # neither how many ranks are stored, nor the batch size, nor how noise was measured
-    assert identity.settings == {"dtype": "torch.float32", "similarity": "cosine"}
+    assert identity.meaning == {"dtype": "torch.float32", "similarity": "cosine"}
     assert identity.software == {"device": "cpu", "torch": "2.6"}
 
 
@@ -46,7 +46,7 @@ def test_the_same_outcomes_give_the_same_bytes_whatever_the_run_was_called(tmp_p
     one = run(tmp_path / "one", settings={"batch_size": 32, "k": 12, "seed": 0})
     other = run(tmp_path / "two", settings={"batch_size": 7, "k": 20, "noise_floor": True})
     asked = rules("flip@1 no worse")
-    texts = {baseline_text(snapshot_for(target_of_run(each), asked)) for each in (one, other)}
+    texts = {Baseline.of(snapshot_for(target_of_run(each), asked)).text() for each in (one, other)}
     assert len(texts) == 1
     assert str(tmp_path) not in texts.pop()
 
@@ -94,8 +94,8 @@ def diff(tmp_path: Path, a: Any = A, b: Any = B, *, qrels: Any = None, complete:
 def test_two_finished_runs_have_no_weights(tmp_path: Path) -> None:
     found = target_of_diff(diff(tmp_path, qrels=QRELS))
     identity = found.identity
-    assert (identity.spec, identity.reference) == ("a.trec vs b.trec", "a.trec")
-    assert (identity.reference_digest, identity.candidate_digest) == (None, None)
+    assert (identity.spec, identity.model) == ("a.trec vs b.trec", "a.trec")
+    assert (identity.model_fingerprint, identity.candidate_fingerprint) == (None, None)
     assert identity.data == "2 inputs"
     snapshot = found.snapshot([parse_metric("flip@1"), parse_metric("gold_lost@1")])
     assert snapshot.input_ids == ("q1", "q2")
@@ -110,7 +110,7 @@ def test_a_comparison_and_what_it_wrote_can_be_each_others_baseline(tmp_path: Pa
     direct = target_of_diff(found)
     (folder,) = write_diff(found, tmp_path / "written")
     written = target_of_run(read_run(folder.path))
-    assert (written.identity.reference_digest, written.identity.candidate_digest) == (None, None)
+    assert (written.identity.model_fingerprint, written.identity.candidate_fingerprint) == (None, None)
     for here, there in ((direct, written), (written, direct)):
         result = gate(here, asked, snapshot_for(there, asked))
         assert (result.verdict, result.differs) == ("pass", ())
@@ -286,8 +286,8 @@ def test_a_record_of_another_make(tmp_path: Path) -> None:
         record.pop(part)
     (folder.path / "run.json").write_text(json.dumps(sealed(record)), encoding="utf-8")
     identity = target_of_run(read_run(folder.path)).identity
-    assert (identity.spec, identity.reference, identity.data) == ("named", "unknown model", "named")
-    assert (identity.reference_digest, identity.data_digest) == (None, None)
+    assert (identity.spec, identity.model, identity.data_name) == ("named", None, "named")
+    assert (identity.model_fingerprint, identity.data_fingerprint) == (None, None)
     assert RECORD["settings"]["k"] == 12  # the samples are as they were
 
 

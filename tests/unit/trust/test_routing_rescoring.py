@@ -10,7 +10,7 @@ import pytest
 
 from quantdrift.errors import QuantDriftError, ScoreError, UnknownNameError
 from quantdrift.evidence_file import read_evidence, write_evidence
-from quantdrift.origin import Origin
+from quantdrift.identity import Identity
 from quantdrift.perturbation import flips
 from quantdrift.trust.rescoring import reorder, rescore, rescored_ranking, within
 from quantdrift.trust.router import GapRouter
@@ -264,7 +264,7 @@ def test_a_gate_that_was_set_on_other_scores_is_refused() -> None:
     one = find([[0, 1]], [[0.9, 0.8]])
 
     def made(**known: Any) -> RescoredSearch:
-        gate = GapRouter(threshold=0.5, origin=Origin(**known))
+        gate = GapRouter(threshold=0.5, origin=Identity(settings=known))
         return RescoredSearch(one, len, DOCUMENTS, gate, similarity="dot")
 
     with pytest.raises(QuantDriftError, match="was set on class logits"):

@@ -22,7 +22,7 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.run import run_spec
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import UnsupportedError
-from quantdrift.origin import Origin
+from quantdrift.identity import Identity
 from quantdrift.progress import Silent
 from quantdrift.runs import Run
 from quantdrift.spec import parse, parse_scheme
@@ -162,9 +162,9 @@ def test_the_embeddings_of_a_model_here_are_shared_with_other_runs(server: Serve
 
 
 def test_a_threshold_of_one_server_is_not_that_of_another(server: Server, tmp_path: Path) -> None:
-    def origin(candidate: str, number: int, **options: Any) -> Origin:
+    def origin(candidate: str, number: int, **options: Any) -> Identity:
         run = run_servers(server.name("full"), candidate, tmp_path / str(number), **options)
-        return Origin.of(run.record)
+        return Identity.of(run.record)
 
     mine = origin(server.name("low"), 1)
     mine.refuse_other(origin(server.name("low"), 2), what="x", make="y", error=UnsupportedError)

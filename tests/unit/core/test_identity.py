@@ -1,0 +1,155 @@
+"""Who was measured, on what, how: what is told apart, and what is not compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quantdrift.errors import QuantDriftError, RunError
+from quantdrift.identity import SERVED, Identity
+
+RECORD: dict[str, Any] = {
+    "spec": "minilm@W4",
+    "model": {"name": "minilm", "fingerprint": "full", "candidate_fingerprint": "low"},
+    "data": {"name": "corpus", "fingerprint": "texts", "split": "test", "subset": "de"},
+    "settings": {
+        "k": 20,
+        "dtype": "torch.float32",
+        "device": "cpu",
+        "reading": "linear probe",
+        "probe": {"C": 1.0, "digest": "probe"},
+    },
+}
+
+
+def served(own: Identity, here: Identity, *, candidate: bool = True) -> str:
+    """The message of the refusal; empty if there is none."""
+    try:
+        own.refuse_other(here, what="it", make="make", error=QuantDriftError, candidate=candidate)
+    except QuantDriftError as error:
+        return str(error)
+    return ""
+
+
+def test_a_record_is_read() -> None:
+    found = Identity.of(RECORD)
+    assert (found.spec, found.model, found.data_name) == ("minilm@W4-g128-rtn", "minilm", "corpus (test)")
+    assert found.to_json() == {
+        "spec": "minilm@W4-g128-rtn",
+        "model_fingerprint": "full",
+        "candidate_fingerprint": "low",
+        "reading": "linear probe",
+        "similarity": None,
+        "probe": "probe",
+        "data": "corpus",
+        "data_fingerprint": "texts",
+        "split": "test",
+        "subset": "de",
+        "inputs": None,
+        "dtype": "torch.float32",
+        "device": "cpu",
+    }
+    assert Identity.from_json(found.to_json()) == found.brief()
+    assert found.meaning == {"dtype": "torch.float32", "reading": "linear probe"}
+    assert set(found.software) == {"device", "probe"}
+    with pytest.raises(RunError, match="minilm@W3"):
+        Identity.of(RECORD, spec="minilm@W3")
+
+
+@pytest.mark.parametrize("content", [None, {}, {**Identity().to_json(), "spec": 4}])
+def test_what_is_no_identity_is_refused(content: Any) -> None:
+    with pytest.raises(ValueError, match="spec"):
+        Identity.from_json(content)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reading", "similarity"),
+    [
+        ({"similarity": "cosine"}, "retrieval", "cosine"),  # searches name no reading
+        ({"reading": "self-retrieval", "similarity": "cosine"}, "self-retrieval", "cosine"),
+        ({"reading": "logits"}, "logits", None),
+        (None, None, None),
+    ],
+)
+def test_what_the_scores_are(settings: Any, reading: str | None, similarity: str | None) -> None:
+    found = Identity.of({"spec": "minilm@W4", "settings": settings})
+    assert (found.reading, found.similarity, found.probe) == (reading, similarity, None)
+
+
+def test_a_stored_candidate_has_its_digest_where_two_models_have_it() -> None:
+    found = Identity.of({"spec": "a vs  ./b", "model": {"candidate": {"fingerprint": "low"}}})
+    assert (found.spec, found.candidate_fingerprint) == ("a vs ./b", "low")
+
+
+def test_ids_are_told_apart_whatever_their_order() -> None:
+    asked = (["a", "b"], ["b", "a"], ["ab"], ["a"], ["a", "b", "b"], [])
+    digests = [Identity.of(input_ids=ids).inputs for ids in asked]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 5
+
+
+def test_what_two_runs_have_to_share() -> None:
+    one = Identity.of(RECORD)
+    settings = {**RECORD["settings"], "k": 5, "device": "cuda", "prompt": "query: "}
+    other = replace(one, spec="minilm@W3", candidate_fingerprint="odd", settings=settings)
+    assert one.differences(other) == ["setting prompt: nothing in A, query:  in B"]
+    assert one.differences(other, ("software",)) == ["device differs: cpu in A, cuda in B"]
+    other = replace(one, model="bge", model_fingerprint="other", data_fingerprint="others")
+    assert one.differences(other, sides=("then", "now")) == [
+        "reference model: minilm, now bge (digest full then, other now)",
+        "data: corpus (test) (digest texts then, others now): ids, texts or labels are others, or their order",
+    ]
+
+
+def test_what_has_no_digest_is_known_by_its_name() -> None:
+    one = Identity(model="a", data="corpus", split="test")
+    assert one.differences(replace(one, data="other")) == ["data: corpus (test) in A, other (test) in B"]
+    assert one.differences(replace(one, model="b")) == []  # files of rankings have any name
+    assert one.differences(replace(one, model="b"), ("name",)) == ["reference model: a in A, b in B"]
+
+
+@pytest.mark.parametrize("name", ["reading", "similarity", "probe", "candidate_fingerprint"])
+def test_of_what_is_served_only_what_both_know_is_compared(name: str) -> None:
+    own = Identity.from_json({**Identity.of(RECORD).to_json(), "similarity": "cosine"})
+    unknown, other = (Identity.from_json({**own.to_json(), name: value}) for value in (None, "other"))
+    assert not served(own, own)
+    assert not served(own, unknown) or name == "reading"  # by a similarity something is searched
+    assert "other" in served(own, other)
+    assert bool(served(own, other, candidate=False)) == (name != "candidate_fingerprint")
+
+
+@pytest.mark.parametrize(
+    ("own", "here", "same"),
+    [
+        ("minilm@W4", "sentence-transformers/all-MiniLM-L6-v2@W4-g128", True),
+        ("minilm@W4", "sentence-transformers/all-MiniLM-L6-v2@W3", False),
+        ("minilm@W4", "minilm vs ./minilm-w4", False),
+        ("minilm vs ./low", "org/minilm  vs ./low", True),
+        ("minilm vs ./low", "minilm vs ./other", False),
+        ("my own name", "my own name", True),
+        ("my own name", "minilm@W4", False),
+    ],
+)
+def test_names_of_one_model_are_one_where_its_weights_are(own: str, here: str, same: bool) -> None:
+    one, other = (Identity.of(spec=spec, model_fingerprint="full") for spec in (own, here))
+    assert (not served(one, other)) == same
+    # without the digest of either, a name is all there is
+    assert (not served(one, replace(other, model_fingerprint=None))) == (own == here)
+
+
+def test_a_stored_candidate_that_moved_is_the_same() -> None:
+    one, other = (
+        Identity.of(spec=f"minilm vs {place}", model_fingerprint="full", candidate_fingerprint="low")
+        for place in ("./low", "/models/low")
+    )
+    assert not one.differences(other, SERVED)
+    for digest in ("odd", None):
+        assert "pair: minilm vs ./low" in served(one, replace(other, candidate_fingerprint=digest))
+
+
+def test_a_pair_that_is_asked_about_has_to_be_known() -> None:
+    assert "pair: none that is told" in served(Identity(), Identity.of(spec="minilm@W4"))
+    assert "pair: none that is told" in served(Identity(), Identity(model_fingerprint="full"))
+    assert not served(Identity(), Identity(candidate_fingerprint="low"))
