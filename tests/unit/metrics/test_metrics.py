@@ -1,9 +1,10 @@
-"""Every metric by hand, on four queries and four documents."""
+"""Every metric by hand: four queries with four documents, and three with five."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,56 +12,110 @@ import pytest
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.metrics import MetricError, default_metrics, measure, parse_metric
 from quantdrift.statistics import Estimate
-from support.small_evidence import CANDIDATE, FOUR, INFINITE, QRELS, REFERENCE, evidence_of
+from support.small_evidence import (
+    CANDIDATE,
+    CANDIDATE_OF_THREE,
+    FOUR,
+    INFINITE,
+    QRELS,
+    QRELS_OF_THREE,
+    REFERENCE,
+    REFERENCE_OF_THREE,
+    THREE,
+    evidence_of,
+)
 
-#       documents  a   b   c   d
+NAN = math.nan
 
 
 def value(metric: str, evidence: Evidence = FOUR) -> float | None:
     return parse_metric(metric)(evidence).value
 
 
+def reason(metric: str, evidence: Evidence) -> str | None:
+    estimate = parse_metric(metric)(evidence)
+    assert estimate.to_json() == {"value": None, "reason": estimate.reason}
+    return estimate.reason
+
+
 def dcg(*grades: float) -> float:
     return sum(grade / math.log2(rank + 2) for rank, grade in enumerate(grades))
 
 
-@pytest.mark.parametrize(
-    ("metric", "per_input"),
-    [
-        ("flip@1", [0, 0, 1, 1]),
-        ("gap", [4, 4, 1, 0]),
-        ("candidate_gap", [4, 2, 1, 1]),
-        ("epsilon", [0, 1, 2, 1]),
-        ("separation", [INFINITE, 2, 1 / 4, 0]),
-        ("at_risk", [0, 0, 1, 1]),
-        # delta of the candidate's top-1 minus the least delta
-        ("S", [0, -1 - -1, 0 - -2, 0 - -1]),
-        ("tied", [0, 0, 0, 1]),
-        ("gold_lost@1", [0, math.nan, 1, 1]),
-        ("gold_lost@5", [0, 0, 0, 0]),
-        ("gold_lost@2", [0, math.nan, 0, 0]),
-        ("recall@1", [1 / 2, 0, 0, 0]),
-        ("reference.recall@1", [1 / 2, 0, 1, 1 / 2]),
-        ("recall@2", [1 / 2, 0, 1, 1 / 2]),
-        ("mrr@10", [1, 1 / 4, 1 / 2, 1 / 2]),
-        ("reference.mrr@10", [1, 1 / 4, 1, 1]),
-        ("mrr@1", [1, 0, 0, 0]),
-        (
-            "ndcg@10",
-            [
-                dcg(1, 0, 2) / dcg(2, 1),
-                dcg(0, 0, 0, 1) / dcg(1),
-                dcg(0, 1) / dcg(1),
-                dcg(0, 1) / dcg(1, 1),  # the document outside the corpus is in the ideal ranking
-            ],
-        ),
-        ("reference.ndcg@10", [dcg(1, 0, 2) / dcg(2, 1), dcg(0, 0, 0, 1), 1, 1 / dcg(1, 1)]),
-        ("ndcg@1", [1 / 2, 0, 0, 0]),
-    ],
-)
-def test_per_input(metric: str, per_input: list[float]) -> None:
-    found = parse_metric(metric).per_input(FOUR)
-    np.testing.assert_allclose(found, per_input, rtol=1e-12)
+OF_FOUR = [
+    ("flip@1", [0, 0, 1, 1]),
+    ("gap", [4, 4, 1, 0]),
+    ("candidate_gap", [4, 2, 1, 1]),
+    ("epsilon", [0, 1, 2, 1]),
+    ("separation", [INFINITE, 2, 1 / 4, 0]),
+    ("at_risk", [0, 0, 1, 1]),
+    # delta of the candidate's top-1 minus the least delta
+    ("S", [0, -1 - -1, 0 - -2, 0 - -1]),
+    ("tied", [0, 0, 0, 1]),
+    ("gold_lost@1", [0, NAN, 1, 1]),
+    ("gold_lost@5", [0, 0, 0, 0]),
+    ("gold_lost@2", [0, NAN, 0, 0]),
+    ("recall@1", [1 / 2, 0, 0, 0]),
+    ("reference.recall@1", [1 / 2, 0, 1, 1 / 2]),
+    ("recall@2", [1 / 2, 0, 1, 1 / 2]),
+    ("mrr@10", [1, 1 / 4, 1 / 2, 1 / 2]),
+    ("reference.mrr@10", [1, 1 / 4, 1, 1]),
+    ("mrr@1", [1, 0, 0, 0]),
+    (
+        "ndcg@10",
+        [
+            dcg(1, 0, 2) / dcg(2, 1),
+            dcg(0, 0, 0, 1) / dcg(1),
+            dcg(0, 1) / dcg(1),
+            dcg(0, 1) / dcg(1, 1),  # the document outside the corpus is in the ideal ranking
+        ],
+    ),
+    ("reference.ndcg@10", [dcg(1, 0, 2) / dcg(2, 1), dcg(0, 0, 0, 1), 1, 1 / dcg(1, 1)]),
+    ("ndcg@1", [1 / 2, 0, 0, 0]),
+]
+OF_THREE = [
+    ("set_kept@1", [1, 0, 0]),
+    ("set_kept@2", [1, 1, 0]),  # q2: a and b become c and b
+    ("set_kept@3", [0, 1, 1]),
+    ("set_kept@5", [1, 1, 1]),
+    ("set_kept@9", [1, 1, 1]),  # all there is
+    ("flip_to_runner_up", [NAN, 1, 0]),
+    ("new_top_rank", [NAN, 2, 3]),
+    # epsilon is 1, 2 and 3
+    ("cut_separation@1", [8 / 2, 1 / 4, 1 / 6]),
+    ("cut_separation@2", [4 / 2, 7 / 4, 1 / 6]),
+    ("cut_separation@3", [1 / 2, 5 / 4, 6 / 6]),
+    ("cut_separation@4", [7 / 2, 7 / 4, 12 / 6]),
+    ("cut_separation@5", [NAN, NAN, NAN]),
+    ("contenders", [0, 1, 2]),
+    ("stable", [1, 0, 0]),
+    ("separation_quantile@25", [4, 1 / 4, 1 / 6]),
+    ("gold_gained@1", [0, 1, NAN]),
+    ("gold_gained@2", [0, 0, NAN]),
+    ("flip_to_irrelevant", [NAN, 0, 1]),
+    ("flip_among_relevant", [NAN, 1, 0]),
+    ("flip_to_relevant", [NAN, 0, 0]),
+    ("flip_among_unjudged", [NAN, 0, 0]),
+    ("harm", [0, 0, 1]),
+    ("benefit", [0, 0, 0]),
+    ("served_relevance", [1, 1, 0]),
+    ("reference.served_relevance", [1, 2, 1]),
+    ("change.served_relevance", [0, -1, -1]),
+    ("change.recall@1", [0, 0, -1]),
+    ("change.mrr@10", [0, 0, 1 / 3 - 1]),
+    # what is shared in the first 1, 2 and 3 ranks: 1 2 2, 0 2 3, 0 1 3
+    ("rbo@1", [1, 0, 0]),
+    ("rbo@3", [0.1 * (1 + 0.9 + 0.81 * 2 / 3) + 0.729 * 2 / 3, 0.9, 0.1 * 0.45 + 0.81]),
+    # of the three pairs among a, b and c
+    ("tau_b@3", [1, 1 / 3, -1]),
+    ("tau_b@1", [NAN, NAN, NAN]),
+]
+CASES = [(FOUR, *case) for case in OF_FOUR] + [(THREE, *case) for case in OF_THREE]
+
+
+@pytest.mark.parametrize(("evidence", "metric", "per_input"), CASES, ids=[case[1] for case in CASES])
+def test_per_input(evidence: Evidence, metric: str, per_input: list[float]) -> None:
+    np.testing.assert_allclose(parse_metric(metric).per_input(evidence), per_input, rtol=1e-12)
 
 
 def test_over_all_inputs() -> None:
@@ -95,16 +150,6 @@ def test_measure_keeps_the_order_asked_for() -> None:
     assert list(measure(FOUR)) == [str(metric) for metric in default_metrics()]
 
 
-# --- undefined, and why ----------------------------------------------------------------------
-
-
-def reason(metric: str, evidence: Evidence) -> str | None:
-    estimate = parse_metric(metric)(evidence)
-    assert estimate.value is None
-    assert estimate.to_json() == {"value": None, "reason": estimate.reason}
-    return estimate.reason
-
-
 @pytest.mark.parametrize("metric", ["gap", "candidate_gap", "separation", "at_risk", "tied"])
 def test_one_document_has_no_runner_up(metric: str) -> None:
     one = evidence_of([[3], [3]], [[4], [3]])
@@ -117,16 +162,7 @@ def test_one_document_has_no_runner_up(metric: str) -> None:
 def test_queries_without_a_document_do_not_count(metric: str) -> None:
     noise = Noise(flips=np.zeros(2, dtype=bool), epsilon=np.zeros(2, dtype=np.float32))
     plain = evidence_of([[1, 2], [1, 2]], [[1, 2], [1, 2]], noise=noise)
-    some = Evidence(
-        input_ids=plain.input_ids,
-        item_ids=plain.item_ids,
-        reference_top=plain.reference_top,
-        candidate_top=plain.candidate_top,
-        delta_min=plain.delta_min,
-        delta_max=plain.delta_max,
-        n_items=np.array([2, 0]),
-        noise=noise,
-    )
+    some = replace(plain, n_items=np.array([2, 0]))
     some.reference_top.reference_scores[1] = some.candidate_top.candidate_scores[1] = np.nan
     assert parse_metric(metric)(some).n == 1
 
@@ -184,3 +220,112 @@ def test_results_are_json() -> None:
 def test_an_estimate_with_an_open_end() -> None:
     estimate = Estimate(value=1.0, low=0.5, high=INFINITE, n=7)
     assert estimate.to_json() == {"value": 1.0, "low": 0.5, "high": None, "n": 7}
+
+
+def test_a_relevant_document_comes_first() -> None:
+    won = evidence_of([[4, 3, 2]], [[3, 4, 2]], qrels={"q0": {"b": 1}})
+    values = {name: estimate.value for name, estimate in measure(won).items()}
+    assert values["flip_to_relevant"] == values["benefit"] == values["gold_gained@1"] == 1
+    assert values["harm"] == 0
+    assert values["gold_lost@1"] is None
+    neither = evidence_of([[4, 3, 2]], [[3, 4, 2]], qrels={"q0": {"a": 0, "c": 1}})
+    assert parse_metric("flip_among_unjudged")(neither).value == 1
+
+
+def test_quantiles_of_the_separation() -> None:
+    values = {q: parse_metric(f"separation_quantile@{q}")(THREE).value for q in (10, 50, 75)}
+    assert values == {10: 1 / 6, 50: 1 / 4, 75: 4}
+    assert values[50] == parse_metric("separation")(THREE).value
+
+
+def test_a_relative_change_is_of_the_means() -> None:
+    """Means 1/3 and 2/3, not the mean of three ratios."""
+    estimate = parse_metric("relative.recall@1")(THREE)
+    assert estimate.value == pytest.approx((1 + 0.5) / (1 + 0.5 + 1) - 1)
+    assert estimate.n == 3
+    with pytest.raises(MetricError, match=r"ratio of means: .* Ask for change\.recall@1"):
+        parse_metric("relative.recall@1").per_input(THREE)
+    none = evidence_of([[1, 2]], [[1, 2]], qrels={"q0": {"a": 1}})
+    assert parse_metric("relative.recall@1")(none).reason == "the reference's mean is 0"
+
+
+def test_what_lies_below_the_stored_ranks_is_not_guessed() -> None:
+    cut = evidence_of(REFERENCE_OF_THREE, CANDIDATE_OF_THREE, k=2)
+    assert parse_metric("new_top_rank").per_input(cut).tolist()[1:] == [2, INFINITE]
+    assert parse_metric("contenders").per_input(cut).tolist() == [0, INFINITE, INFINITE]
+    reason = parse_metric("contenders")(cut).to_json()["reason"]
+    assert reason == "+infinity: more contenders than stored ranks; run again with a larger --k"
+    with pytest.raises(MetricError, match=r"cut_separation@2 looks at 3 ranks, .* --k 3"):
+        parse_metric("cut_separation@2")(cut)
+    assert parse_metric("set_kept@2")(cut).value == pytest.approx(2 / 3)
+
+
+def test_slices_by_a_count_that_was_cut() -> None:
+    cut = evidence_of(REFERENCE_OF_THREE, CANDIDATE_OF_THREE, k=2)
+    assert parse_metric("flip@1:contenders=0..1")(cut).value == 0
+    assert parse_metric("flip@1:contenders=1..")(cut).value == 1  # one or more: that is known
+    for unknown in ("1..2", "2..", "0..5"):
+        with pytest.raises(MetricError, match=r"with 2 stored ranks, .* larger --k"):
+            parse_metric(f"flip@1:contenders={unknown}")(cut)
+
+
+def test_one_stored_rank_tells_no_gap() -> None:
+    """There are five items, but only the first is stored: unknown, not 0 and not "one item"."""
+    one = evidence_of(REFERENCE_OF_THREE, CANDIDATE_OF_THREE, k=1, qrels=QRELS_OF_THREE)
+    needs_two = ("gap", "candidate_gap", "separation", "at_risk", "stable", "tied")
+    for name in (*needs_two, "flip_to_runner_up", "separation_quantile@10", "cut_separation@1"):
+        with pytest.raises(MetricError, match="looks at 2 ranks, but this run stored 1"):
+            parse_metric(name)(one)
+    assert parse_metric("flip@1")(one).value == pytest.approx(2 / 3)
+    assert parse_metric("epsilon")(one).value == 2
+    assert parse_metric("S").per_input(one).tolist() == [1 - 0, 0 - -2, 2 - -3]
+    defaults = measure(one)
+    assert "run again with --k 2" in str(defaults["separation"].reason)
+    assert defaults["gold_lost@1"].value is not None
+
+
+def test_runs_that_stored_different_depths_are_told_apart_as_far_as_the_shorter_can() -> None:
+    """Contenders 0, 1 and 2; with two ranks stored, one or more."""
+    whole, cut = THREE, evidence_of(REFERENCE_OF_THREE, CANDIDATE_OF_THREE, k=2, qrels=QRELS_OF_THREE)
+    contenders = parse_metric("contenders")
+    assert contenders(whole).value == 1
+    assert contenders.over([whole, cut]).value == INFINITE
+    assert contenders.told_apart(np.array([0.0, 1, 2]), [whole, cut]).tolist() == [0, INFINITE, INFINITE]
+    assert contenders.told_apart(np.array([0.0, 1, 2]), [whole]).tolist() == [0, 1, 2]
+
+
+def test_a_slice_leaves_the_other_inputs_out() -> None:
+    sliced = parse_metric("flip@1:separation=0.2..1")
+    np.testing.assert_array_equal(sliced.per_input(THREE), [NAN, 1, NAN])
+    estimate = sliced(THREE)
+    assert (estimate.value, estimate.n) == (1, 1)
+    assert parse_metric("flip@1:separation=0.25..4")(THREE).n == 1  # the upper end is outside
+    assert parse_metric("flip@1:separation=0.25..")(THREE).n == 2
+    nobody = parse_metric("flip@1:separation=9..")(THREE)
+    assert nobody.reason == "no input has separation=9.."
+    labelled = parse_metric("gold_lost@1:separation=0.2..0.3")(
+        evidence_of(REFERENCE_OF_THREE, CANDIDATE_OF_THREE, qrels={"q0": {"a": 1}})
+    )
+    assert labelled.reason == (
+        "no input has a relevant item in the reference top-k (of those with separation=0.2..0.3)"
+    )
+    assert parse_metric("change.recall@1:reference.recall@1=1..")(THREE).value == -0.5
+
+
+def test_an_exact_copy_is_in_the_open_slice() -> None:
+    copy = evidence_of([[2, 1], [3, 1]], [[2, 1], [2, 1]])
+    assert parse_metric("flip@1:separation=1..")(copy).n == 2
+    assert parse_metric("flip@1:separation=0..1")(copy).n == 0
+    assert parse_metric("flip@1:separation=1..1000")(copy).n == 1
+
+
+def test_runs_are_pooled_input_by_input() -> None:
+    more = evidence_of([[2, 1], [2, 1]], [[1, 2], [2, 1]])
+    pooled = parse_metric("flip@1").over([THREE, more])
+    assert (pooled.value, pooled.n) == (3 / 5, 5)
+    labelled = parse_metric("harm").over([THREE, more])  # the other has no labels
+    assert (labelled.value, labelled.n) == (1 / 3, 3)
+    assert parse_metric("harm").over([more]).reason == "no relevance labels"
+    relative = parse_metric("relative.recall@1").over([THREE, THREE])
+    assert relative.value == pytest.approx(-0.4)
+    assert relative.n == 6

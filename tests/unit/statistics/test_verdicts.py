@@ -1,21 +1,388 @@
-"""Verdicts of several metrics together."""
+"""Worse, no worse by a margin, how many inputs that takes, and verdicts: error rates and other implementations."""
 
 from __future__ import annotations
 
+import itertools
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
+from scipy.stats import beta, binom, binomtest, multinomial, ttest_1samp
 
-from quantdrift.statistics import PairedSample, compare_samples
-from support.equivalence_samples import rates
+from quantdrift.errors import QuantDriftError
+from quantdrift.statistics import (
+    PairedSample,
+    Spread,
+    compare_samples,
+    holm,
+    inputs_for_mean,
+    inputs_for_rate,
+    mcnemar_exact,
+    mean_no_worse,
+    mean_worse,
+    randomization_test,
+    rate_no_worse,
+    rate_worse,
+    shrunken_spread,
+    tango_z,
+)
+from quantdrift.statistics.verdicts import Better
+from support.paired_values import GAINS, Floats, rates
 
 ALPHA = 0.05
+LEVELS = (0.05, 0.05 / 8, 0.001)
+WAYS: tuple[Better, ...] = ("lower", "higher")
 
 
-def sample(worse: int, improved: int, n: int, name: str = "flip@1") -> PairedSample:
+def p_rate(worse: int, improved: int, n: int, margin: float) -> float:
+    return rate_no_worse(*rates(worse, improved, n), margin=margin, better="lower")
+
+
+def p_worse(worse: int, improved: int, better: Better = "lower") -> float:
+    return rate_worse(*rates(worse, improved, worse + improved + 20), better=better)
+
+
+def p_mean(harm: Floats, seed: int = 0) -> float:
+    return mean_worse(np.zeros(len(harm)), harm, better="lower", seed=seed)
+
+
+def p_below(values: Floats, margin: float) -> float:
+    """Of values from 0 to 1, against a mean of the margin or more."""
+    found = mean_no_worse(np.zeros(len(values)), values, margin=margin, better="lower", span=1)
+    assert found is not None
+    return found
+
+
+# --- a rate that is no worse by a margin
+
+
+def test_five_inputs_without_a_difference_show_nothing() -> None:
+    a, b = rates(0, 0, 5)
+    assert rate_no_worse(a, b, margin=0.02, better="lower") == pytest.approx(0.98**5)
+    assert mean_no_worse(a, b, margin=0.02, better="higher", span=1) == pytest.approx(0.98**5)
+
+
+def test_with_many_that_differ_it_is_tangos_score_test_one_way() -> None:
+    assert p_rate(20, 15, 500, 0.04) == NormalDist().cdf(tango_z(20, 15, 500, 0.04))
+    a, b = rates(30, 5, 300)  # B has more events
+    fine = rate_no_worse(a, b, margin=0.05, better="higher")
+    assert fine < 1e-6
+    assert rate_no_worse(a, b, margin=0.05, better="lower") > 0.9
+    assert rate_no_worse(b, a, margin=0.05, better="lower") == fine
+
+
+@pytest.mark.parametrize(("worse", "n", "margin"), [(0, 150, 0.02), (3, 400, 0.02), (2, 40, 0.1)])
+def test_the_bound_is_where_the_clopper_pearson_limit_meets_the_margin(worse: int, n: int, margin: float) -> None:
+    p_value = mean_no_worse(*rates(worse, 0, n), margin=5 * margin, better="lower", span=5)
+    assert p_value is not None
+    assert beta.ppf(1 - p_value, worse + 1, n - worse) == pytest.approx(margin)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("margin", [0.02, 0.1])
+@pytest.mark.parametrize("n", [30, 100, 200, 300])
+def test_the_error_rate_of_rates_computed_exactly(n: int, margin: float) -> None:
+    """At a true difference of the margin: how likely is a p-value of 5 % or less?"""
+    errors = []
+    p_values: dict[tuple[int, int], float] = {}
+    for improved in (0.0, 0.005, 0.02, 0.07):
+        worse = improved + margin
+        most_x, most_y = (int(n * p + 6 * math.sqrt(n * p) + 3) for p in (worse, improved))
+        tables = np.array([(x, y) for x in range(min(n, most_x) + 1) for y in range(min(n - x, most_y) + 1)])
+        rest = n - tables.sum(axis=1, keepdims=True)
+        mass = multinomial.pmf(np.hstack([tables, rest]), n, [worse, improved, 1 - worse - improved])
+        assert mass.sum() > 0.999
+        for x, y in tables[mass > 1e-7].tolist():
+            if (x, y) not in p_values:
+                p_values[x, y] = p_rate(x, y, n, margin)
+        rejected = [p_values.get((x, y), 1.0) <= ALPHA for x, y in tables.tolist()]
+        errors.append(mass[rejected].sum())
+    assert max(errors) <= 0.053  # the score test is asymptotic; alone it comes to 0.06 here
+
+
+# --- a mean that is no worse by a margin
+
+
+def drawn(kind: str, n: int, margin: float, improved: float, *, repeats: int) -> Floats:
+    """Differences with a true mean of the margin: worse is positive, [repeats, n]."""
+    rng = np.random.default_rng(1)
+    u = rng.random((repeats, n))
+    if kind == "rare":  # small gains that are common, whole losses that are not
+        worse, loss, gain = margin + 0.05 * improved, 1.0, 0.05
+        return np.where(u < worse, loss, np.where(u < worse + improved, -gain, 0.0))
+    size = rng.choice(GAINS, size=(repeats, n))
+    worse = improved + margin / GAINS.mean()
+    return np.where(u < worse, size, np.where(u < worse + improved, -size, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "margin", "improved"),
+    [
+        ("ranks", 30, 0.05, 0.1),
+        ("ranks", 100, 0.05, 0.02),  # a t-test alone: 8 %
+        ("ranks", 300, 0.05, 0.0),  # a t-test alone: 8 %
+        ("rare", 30, 0.02, 0.3),  # a t-test alone: 34 %; with the bound for few: 16 %
+        ("rare", 100, 0.02, 0.3),  # 13 %
+        ("rare", 300, 0.02, 0.1),  # 11 %
+    ],
+)
+def test_the_error_rate_of_means(kind: str, n: int, margin: float, improved: float) -> None:
+    repeats = 800
+    values = drawn(kind, n, margin, improved, repeats=repeats)
+    p_values = [mean_no_worse(np.zeros(n), row, margin=margin, better="lower", span=1.0) for row in values]
+    errors = np.mean([p is not None and p <= ALPHA for p in p_values])
+    assert errors <= ALPHA + 2.5 * math.sqrt(ALPHA * (1 - ALPHA) / repeats)
+
+
+@pytest.mark.parametrize("limit", [0.3, 0.36, 0.4, 0.5])
+def test_it_is_a_t_test_with_the_worst_values_added(limit: float) -> None:
+    """One down to exp(-2), two down to exp(-4): the least level at which so many as it asks for reject."""
+    values = np.random.default_rng(2).beta(2, 5, 60)
+    p_values = [float(ttest_1samp([*values, *[1.0] * k], limit, alternative="less").pvalue) for k in range(1, 20)]
+    expected = next(min(p, math.exp(-2 * (k - 1))) for k, p in enumerate(p_values, start=1) if p >= math.exp(-2 * k))
+    assert p_below(values, limit) == pytest.approx(expected)
+    higher = mean_no_worse(values, np.zeros(60), margin=limit, better="higher", span=1)
+    assert higher == pytest.approx(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.05, 0.05 / 8, 0.05 / 20, 0.001])
+@pytest.mark.parametrize(("n", "margin"), [(72, 0.02), (130, 0.02), (190, 0.02), (300, 0.05)])
+def test_the_size_at_the_levels_that_holm_asks_for(alpha: float, n: int, margin: float) -> None:
+    """Rare full losses among many small gains, computed from all outcomes, not simulated."""
+    for share in (1.02 * margin, margin + 0.01, 2 * margin, 3 * margin):
+        gain = (share - margin) / (1 - share)  # the true mean is the margin
+        wrong = 0.0
+        for losses in range(n + 1):
+            chance = float(binom.pmf(losses, n, share))
+            if chance > 1e-9 and losses < n * 0.3:
+                wrong += chance * (p_below(np.repeat([1.0, -gain], [losses, n - losses]), margin) <= alpha)
+        assert wrong <= alpha, share
+
+
+@pytest.mark.parametrize("atom", [0.0, 0.4])
+@pytest.mark.parametrize("n", [4, 10, 15, 40, 200])
+def test_a_mean_at_the_margin_is_not_shown_to_be_below_it(n: int, atom: float) -> None:
+    """Two values, the rarer the worse: all outcomes, at each level."""
+    counts = np.arange(n + 1)
+    for share in (0.01, 0.03, 0.1, 0.3, 0.44, 0.6, 0.9):
+        limit = atom + (1 - atom) * share
+        chances = binom.pmf(counts, n, share)
+        likely = [int(k) for k in counts[chances > 1e-9] if k <= n * share]
+        p_values = np.array([p_below(np.repeat([1.0, atom], [k, n - k]), limit) for k in likely])
+        for level in LEVELS:
+            assert chances[likely][p_values <= level].sum() <= level, (share, level)
+
+
+def test_no_worse_against_statsmodels() -> None:
+    """Without a span there is no difference to add, and it is the usual one-sided t-test."""
+    stats = pytest.importorskip("statsmodels.stats.weightstats")
+    rng = np.random.default_rng(4)
+    a = rng.normal(size=50)
+    b = a + rng.normal(0.05, 0.5, size=50)
+    _, below, above = stats.ttost_paired(b, a, -0.2, 0.2)
+    no_worse = [mean_no_worse(a, b, margin=0.2, better=better, span=math.inf) for better in ("higher", "lower")]
+    assert no_worse == pytest.approx([below[1], above[1]])
+
+
+@pytest.mark.parametrize("changed", [0, 3, 9])
+def test_few_differences_or_no_variance_without_a_span_show_nothing(changed: int) -> None:
+    a = np.zeros(500)
+    b = a - np.repeat([1.0, 0.0], [changed, 500 - changed])
+    assert mean_no_worse(a, b, margin=0.1, better="lower", span=math.inf) is None
+    assert mean_no_worse(a, b, margin=0.1, better="lower", span=2) == pytest.approx(0.95**500)
+    assert mean_no_worse(a, a - 1, margin=0.1, better="lower", span=math.inf) is None
+    assert mean_no_worse(a, a + 1, margin=0.1, better="lower", span=1) == 1
+
+
+@pytest.mark.parametrize("margin", [0, -0.1, 1, 2, math.nan])
+def test_a_margin_that_is_none(margin: float) -> None:
+    with pytest.raises(QuantDriftError, match="For 2 percentage points of a rate give"):
+        p_rate(1, 1, 10, margin)
+    with pytest.raises(QuantDriftError, match="above 0 and below the greatest"):
+        mean_no_worse(np.zeros(3), np.ones(3), margin=margin, better="lower", span=1)
+
+
+# --- worse, asked one way
+
+
+def test_seven_of_eight_by_hand() -> None:
+    """Of 8 tosses of a fair coin, 7 or 8 heads: (8 + 1) / 2^8; 1 or more: all but one of 2^8."""
+    assert p_worse(7, 1) == pytest.approx(9 / 256)
+    assert p_worse(7, 1, better="higher") == p_worse(1, 7) == pytest.approx(255 / 256)
+    assert p_worse(0, 0) == 1
+
+
+@pytest.mark.parametrize(("w", "i"), [(1, 0), (0, 1), (5, 5), (12, 3), (57, 21), (300, 340)])
+def test_rates_against_the_binomial_test(w: int, i: int) -> None:
+    assert p_worse(w, i) == pytest.approx(binomtest(w, w + i, alternative="greater").pvalue, rel=1e-12, abs=0)
+    both = mcnemar_exact(*rates(w, i, w + i + 20)).p_value
+    assert both == pytest.approx(min(1, 2 * min(p_worse(w, i), p_worse(i, w))), rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [1, 6, 30, 101])
+def test_equal_rates_are_called_worse_no_more_often_than_the_level(n: int) -> None:
+    """From all outcomes: of n inputs that differ, any number is worse."""
+    counts = np.arange(n + 1)
+    chances = binom.pmf(counts, n, 0.5)
+    p_values = np.array([p_worse(w, n - w) for w in counts])
+    for level in (0.3, *LEVELS):
+        assert chances[p_values <= level].sum() <= level
+    assert chances[p_values <= 0.3].sum() > 0.1 or n == 1  # and it does reject
+
+
+@pytest.mark.parametrize("harm", [[0.3], [-0.3], [0.1, 0.2, 0.3], [0.5, -0.1, 0.25, 0.25], [1, 2, 3, -4, 5, 6, 7.5]])
+def test_all_changes_of_sign_by_hand(harm: list[float]) -> None:
+    def by_hand(values: list[float]) -> float:
+        signs = itertools.product((-1, 1), repeat=len(values))
+        sums = [math.fsum(s * abs(h) for s, h in zip(row, values, strict=True)) for row in signs]
+        return sum(total >= math.fsum(values) - 1e-12 for total in sums) / len(sums)
+
+    step = np.array([0.0, *harm, 0.0])
+    assert p_mean(step) == pytest.approx(by_hand(harm))
+    assert mean_worse(np.zeros(len(step)), step, better="higher") == pytest.approx(by_hand([-h for h in harm]))
+    assert p_mean(np.zeros(5)) == 1
+
+
+@pytest.mark.parametrize("n", [5, 13, 60])
+def test_the_two_sided_means_are_twice_the_smaller_one(n: int) -> None:
+    rng = np.random.default_rng(n)
+    for shift in (-0.3, 0.0, 0.2):
+        a = rng.random(n)
+        b = a + rng.normal(shift, 0.5, n)
+        sides = [mean_worse(a, b, better=way, seed=2) for way in WAYS]
+        assert randomization_test(a, b, seed=2) == min(1, 2 * min(sides))
+    for worse in range(5):  # of zeros and ones both tests are one
+        a, b = rates(worse, 4 - worse, 30)
+        assert mean_worse(a, b, better="lower") == pytest.approx(rate_worse(a, b, better="lower"))
+
+
+def test_means_are_called_worse_no_more_often_than_the_level() -> None:
+    """All 2^9 samples that are as likely as each other if signs are; and where signs are drawn."""
+    sizes = np.array([0.1, 0.1, 0.2, 0.25, 0.3, 0.5, 0.5, 0.9, 1.0])
+    signs = np.array(list(itertools.product((-1, 1), repeat=len(sizes))))
+    p_values = np.array([p_mean(row * sizes) for row in signs])
+    for level in (0.2, 0.05, 0.01, 0.002):
+        assert 0 < np.mean(p_values <= level) <= level
+    rng = np.random.default_rng(8)
+    harm = rng.choice([0.1, 0.37, 0.5, 1.0], (400, 20)) * rng.choice([-1, 1], (400, 20))
+    p_values = np.array([p_mean(row, seed=place) for place, row in enumerate(harm)])
+    for level in (0.05, 0.2):
+        assert level / 3 < np.mean(p_values <= level) <= level + 2.5 * math.sqrt(level * (1 - level) / 400)
+
+
+@pytest.mark.parametrize("worse", [rate_worse, mean_worse])
+def test_what_cannot_be_paired(worse: object) -> None:
+    assert callable(worse)
+    with pytest.raises(QuantDriftError, match="one value per input"):
+        worse(np.zeros(3), np.zeros(4), better="lower")
+    with pytest.raises(QuantDriftError, match="leave out the inputs without one"):
+        worse(np.array([0.0, math.nan]), np.zeros(2), better="lower")
+
+
+# --- how many inputs it takes
+
+
+def test_the_formula_by_hand() -> None:
+    """(1.6449 + 0.8416)^2 = 6.1826, times discordance over margin squared if that is much less."""
+    assert inputs_for_rate(0.4, margin=0.01) == pytest.approx(6.18256 * 0.4 / 1e-4, rel=1e-3)
+    plain = inputs_for_mean(Spread(share=1, mean_square=0.5), margin=0.01, span=math.inf)
+    assert plain == math.ceil(6.18256 * 0.5 / 1e-4)
+    assert inputs_for_rate(0.1, margin=0.02, alpha=0.005) > 1.8 * inputs_for_rate(0.1, margin=0.02)
+    # without any discordance: 0.98^149 is the first power below 5 %
+    assert inputs_for_rate(0.0, margin=0.02) == 149
+    assert inputs_for_mean(Spread(share=0, mean_square=0), margin=0.02, span=1) >= 149
+
+
+def shown_rate(n: int, psi: float, margin: float, repeats: int = 1500) -> float:
+    rng = np.random.default_rng(6)
+    tables = rng.multinomial(n, [psi / 2, psi / 2, 1 - psi], size=repeats)
+    distinct, times = np.unique(tables[:, :2], axis=0, return_counts=True)
+    shown = [p_rate(x, y, n, margin) <= ALPHA for x, y in distinct.tolist()]
+    return float(times[shown].sum() / repeats)
+
+
+@pytest.mark.parametrize(("psi", "margin"), [(0.1, 0.05), (0.2, 0.08), (0.04, 0.02), (0.15, 0.1)])
+def test_the_power_of_rates_at_that_number(psi: float, margin: float) -> None:
+    assert 0.785 < shown_rate(inputs_for_rate(psi, margin=margin), psi, margin, repeats=8000) < 0.85
+
+
+@pytest.mark.parametrize(
+    ("psi", "margin"), [(0.04, 0.03), (0.01, 0.02), (0.005, 0.02), (0.02, 0.02), (0.03, 0.05), (0.001, 0.1)]
+)
+def test_where_few_inputs_differ_there_are_enough_all_the_same(psi: float, margin: float) -> None:
+    n = inputs_for_rate(psi, margin=margin)
+    assert shown_rate(n, psi, margin) > 0.76
+    assert n <= 1 + 15 / psi
+
+
+@pytest.mark.parametrize(
+    ("share", "margin"), [(0.004, 0.02), (0.01, 0.02), (0.002, 0.005), (0.03, 0.08), (0.001, 0.004)]
+)
+def test_the_first_number_of_inputs_that_the_bound_needs(share: float, margin: float) -> None:
+    """By trying all numbers of inputs, with power 0.8 at 5 %."""
+    sizes = np.arange(2, math.ceil(15 / share) + 1)
+    shown = np.asarray(binom.cdf(binom.ppf(0.8, sizes, share / 2), sizes, margin)) <= ALPHA
+    assert inputs_for_rate(share, margin=margin) == sizes[np.argmax(shown)]
+
+
+@pytest.mark.parametrize(("share", "margin"), [(0.2, 0.05), (0.1, 0.02)])
+def test_the_power_of_means_at_that_number(share: float, margin: float) -> None:
+    square = share * float(np.square(GAINS).mean())
+    n = inputs_for_mean(Spread(share=share, mean_square=square), margin=margin, span=1)
+    rng = np.random.default_rng(7)
+    signs = [share / 2, 1 - share, share / 2]
+    shown = [p_below(rng.choice(GAINS, n) * rng.choice([-1, 0, 1], n, p=signs), margin) <= ALPHA for _ in range(500)]
+    assert np.mean(shown) == pytest.approx(0.8, abs=0.06)
+
+
+@pytest.mark.parametrize(("sd", "margin"), [(0.5, 0.1), (0.2, 0.05), (1.0, 0.1)])
+def test_the_number_against_statsmodels(sd: float, margin: float) -> None:
+    power = pytest.importorskip("statsmodels.stats.power")
+    theirs = power.tt_solve_power(effect_size=margin / sd, alpha=ALPHA, power=0.8, alternative="larger")
+    ours = inputs_for_mean(Spread(share=1, mean_square=sd**2), margin=margin, span=math.inf)
+    assert ours == pytest.approx(theirs, abs=3)  # t instead of normal: one or two more
+
+
+def test_the_spread_is_never_estimated_from_nothing() -> None:
+    def square(values: list[float]) -> float:
+        spread = shrunken_spread(np.array(values), span=1)
+        assert spread is not None
+        return spread.mean_square
+
+    assert shrunken_spread(np.zeros(6), span=1) == Spread(share=2 / 10, mean_square=2 / 10)
+    assert shrunken_spread(np.zeros(6), span=math.inf) is None
+    assert square([1, -1, 1, 0, 0, 0]) == pytest.approx(5 / 10)
+    assert square([0.1] * 500 + [-0.1] * 500 + [0] * 9000) == pytest.approx(0.001, rel=0.01)
+    assert square([0.1, 0, 0, 0]) == pytest.approx((0.01 + 2 * (0.01 + 1) / 2) / 8)
+
+
+@pytest.mark.parametrize("wrong", [{"alpha": 0.0}, {"power": 1.0}, {"margin": 0.0}, {"margin": 1}])
+def test_a_sample_size_that_cannot_be_computed(wrong: dict[str, float]) -> None:
+    asked = {"margin": 0.1, "alpha": 0.05, "power": 0.8} | wrong
+    with pytest.raises(QuantDriftError, match="a sample size needs"):
+        inputs_for_rate(0.1, **asked)
+    with pytest.raises(QuantDriftError, match="a sample size needs"):
+        inputs_for_mean(Spread(share=0.1, mean_square=0.1), span=1, **asked)
+
+
+# --- several tests, and verdicts
+
+
+def test_holm_by_hand_and_against_statsmodels() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.6, 0.7]) == [1, 1]
+    assert holm([None, 0.02, None, 0.5]) == [None, 0.04, None, 0.5]
+    multitest = pytest.importorskip("statsmodels.stats.multitest")
+    p_values = np.random.default_rng(2).random(12) ** 3
+    theirs = multitest.multipletests(p_values, method="holm")[1]
+    assert holm(p_values.tolist()) == pytest.approx(theirs.tolist())
+
+
+def sample(worse: int, improved: int, n: int) -> PairedSample:
     a, b = rates(worse, improved, n)
-    return PairedSample(metric=name, kind="rate", better="lower", a=a, b=b)
+    return PairedSample(metric="flip@1", kind="rate", better="lower", a=a, b=b)
 
 
 @pytest.mark.parametrize(
@@ -42,69 +409,43 @@ def test_verdicts_with_a_margin(worse: int, improved: int, n: int, verdict: str)
 )
 def test_verdicts_without_a_margin(worse: int, improved: int, verdict: str) -> None:
     (found,) = compare_samples([sample(worse, improved, 400)])
-    assert found.verdict == verdict
-    assert (found.p_no_worse, found.inputs_needed) == (None, None)
-
-
-def test_where_higher_is_better() -> None:
-    a, b = rates(30, 5, 400)
-    for one, other, verdict in ((a, b, "better"), (b, a, "worse")):
-        gain = PairedSample(metric="ndcg@10", kind="mean", better="higher", a=one, b=other)
-        assert compare_samples([gain])[0].verdict == verdict
+    assert (found.verdict, found.p_no_worse, found.inputs_needed) == (verdict, None, None)
+    a, b = rates(improved, worse, 400)
+    gain = PairedSample(metric="ndcg@10", kind="mean", better="higher", a=a, b=b)
+    assert compare_samples([gain])[0].verdict == verdict
 
 
 def test_p_values_are_adjusted_for_the_number_of_metrics() -> None:
-    one = sample(14, 3, 400)
-    (alone,) = compare_samples([one], margin=0.1)
-    among = compare_samples([one, *[sample(3, 4, 400)] * 5], margin=0.1)
+    one, others = sample(14, 3, 400), [sample(3, 4, 400)] * 5
+    (alone,), (among, *_) = compare_samples([one], margin=0.1), compare_samples([one, *others], margin=0.1)
     assert alone.p_value is not None
-    assert (alone.verdict, among[0].p_value) == ("no worse", alone.p_value)
-    assert among[0].p_holm == pytest.approx(6 * alone.p_value)
-    assert alone.inputs_needed is not None
-    assert among[0].inputs_needed is not None
-    assert among[0].inputs_needed > alone.inputs_needed
-    without = [compare_samples(part)[0].verdict for part in ([one], [one, *[sample(3, 4, 400)] * 5])]
-    assert without == ["worse", "no difference shown"]
-
-
-def test_no_worse_among_many_takes_more() -> None:
+    assert (alone.verdict, among.p_value) == ("no worse", alone.p_value)
+    assert among.p_holm == pytest.approx(6 * alone.p_value)
+    assert (among.inputs_needed or 0) > (alone.inputs_needed or 0) > 0
+    assert [compare_samples(part)[0].verdict for part in ([one], [one, *others])] == ["worse", "no difference shown"]
     near = sample(12, 9, 700)  # shown to be no worse if it is all that is asked
     (alone,) = compare_samples([near], margin=0.02)
-    among = compare_samples([near, *[sample(30, 10, 700)] * 5], margin=0.02)
-    assert alone.p_no_worse is not None
-    assert 0.05 / 6 < alone.p_no_worse < 0.05
-    assert alone.verdict == "no worse"
-    assert among[0].p_no_worse_holm == pytest.approx(6 * alone.p_no_worse)
-    assert among[0].verdict == "underpowered"
+    among = compare_samples([near, *[sample(30, 10, 700)] * 5], margin=0.02)[0]
+    assert (alone.verdict, among.verdict) == ("no worse", "underpowered")
+    assert among.p_no_worse_holm == pytest.approx(6 * (alone.p_no_worse or 0))
 
 
 def test_what_is_not_tested_does_not_count_and_says_why() -> None:
     rng = np.random.default_rng(0)
-    empty = np.empty(0)
+    empty, why, (a, b) = np.empty(0), "no relevance labels in A", rates(30, 2, 400)
     samples = [
         sample(14, 3, 400),
-        PairedSample(metric="separation", kind="quantile", better="higher", a=rng.random(400),
-                     b=rng.random(400)),
-        PairedSample(metric="recall@1", kind="mean", better="higher", a=empty, b=empty,
-                     reason="no relevance labels in A"),
-        PairedSample(metric="mean", kind="mean", better="lower", a=np.array([1.0, math.inf]),
-                     b=np.ones(2)),
-    ]  # fmt: skip
-    tested, median, undefined, infinite = compare_samples(samples, margin=0.05)
+        PairedSample(metric="separation", kind="quantile", better="higher", a=rng.random(400), b=rng.random(400)),
+        PairedSample(metric="recall@1", kind="mean", better="higher", a=empty, b=empty, reason=why),
+        PairedSample(metric="mean", kind="mean", better="lower", a=np.array([1.0, math.inf]), b=np.ones(2)),
+        PairedSample(metric="x", kind="rate", better=None, a=a, b=b),
+    ]
+    tested, median, undefined, infinite, neither = compare_samples(samples, margin=0.05)
     assert tested.p_holm == tested.p_value
-    assert median.verdict is None
-    assert median.p_value is None
+    assert (median.verdict, median.p_value) == (None, None)
     assert median.difference.low is not None
-    assert median.reason == "a median or quantile has an interval here, no test"
-    assert undefined.to_json()["difference"] == {"value": None, "reason": "no relevance labels in A"}
-    assert undefined.reason == "no relevance labels in A"
+    assert undefined.to_json()["difference"] == {"value": None, "reason": why}
     assert infinite.to_json()["value_a"] is None
     assert "infinite for some inputs" in str(infinite.reason)
-
-
-def test_neither_way_is_better() -> None:
-    a, b = rates(30, 2, 400)
-    (found,) = compare_samples([PairedSample(metric="x", kind="rate", better=None, a=a, b=b)], margin=0.05)
-    assert found.p_value is not None
-    assert (found.p_no_worse, found.verdict) == (None, None)
-    assert found.reason == "neither way is better: no verdict"
+    assert neither.p_value is not None
+    assert (neither.p_no_worse, neither.verdict) == (None, None)

@@ -1,4 +1,4 @@
-"""Two systems on the same inputs, against published intervals and other implementations."""
+"""Is there a difference between two systems on the same inputs: published intervals, other implementations."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from scipy.stats import chi2, multinomial, ttest_1samp
+from scipy.optimize import brentq
+from scipy.stats import binomtest, bootstrap, chi2, multinomial, permutation_test, ttest_1samp
 
 from quantdrift.errors import QuantDriftError
 from quantdrift.statistics import (
     Estimate,
-    holm,
     mcnemar_exact,
-    mean_estimate,
     paired_mean_difference,
     paired_quantile_difference,
     paired_rate_difference,
@@ -25,15 +23,8 @@ from quantdrift.statistics import (
     tango_interval,
     tango_z,
 )
-
-Floats = NDArray[np.float64]
-
-
-def arms(only_b: int, only_a: int, n: int, both: int = 0) -> tuple[Floats, Floats]:
-    """Values of both systems with these counts."""
-    a = np.repeat([0.0, 1.0, 1.0, 0.0], [only_b, only_a, both, n - only_b - only_a - both])
-    b = np.repeat([1.0, 0.0, 1.0, 0.0], [only_b, only_a, both, n - only_b - only_a - both])
-    return a, b
+from quantdrift.statistics.paired import sign_change_tails
+from support.paired_values import Floats, rates
 
 
 def ends(estimate: Estimate) -> tuple[float, float]:
@@ -42,7 +33,7 @@ def ends(estimate: Estimate) -> tuple[float, float]:
     return estimate.low, estimate.high
 
 
-# --- rates: Tango's interval -----------------------------------------------------------------
+# --- rates: Tango's interval
 
 PUBLISHED = [
     # b, c, n, confidence, low, high, decimals; the difference is (b - c) / n
@@ -58,15 +49,9 @@ PUBLISHED = [
 @pytest.mark.parametrize("published", PUBLISHED)
 def test_published_intervals(published: tuple[int, int, int, float, float, float, int]) -> None:
     b, c, n, confidence, low, high, digits = published
-    estimate = paired_rate_difference(*arms(b, c, n), confidence=confidence)
-    assert estimate.value == pytest.approx((b - c) / n)
-    assert estimate.n == n
+    estimate = paired_rate_difference(*rates(b, c, n), confidence=confidence)
+    assert (estimate.value, estimate.n) == (pytest.approx((b - c) / n), n)
     assert [round(end, digits) for end in ends(estimate)] == [low, high]
-
-
-@pytest.mark.parametrize(("x", "y"), [(9, 3), (3, 9), (0, 4), (1, 1)])
-def test_at_no_difference_the_statistic_is_that_of_mcnemar(x: int, y: int) -> None:
-    assert tango_z(x, y, 50, 0.0) == pytest.approx((x - y) / math.sqrt(x + y))
 
 
 def z_by_search(x: int, y: int, n: int, difference: float) -> float:
@@ -93,21 +78,28 @@ def test_the_interval_is_what_the_score_test_does_not_reject(x: int, y: int, n: 
     assert (kept == ((grid > low) & (grid < high))).all()
     for d in grid[::20]:
         assert tango_z(x, y, n, d) == pytest.approx(z_by_search(x, y, n, d), abs=1e-4)
+    assert tango_z(x, y, n, 0.0) == pytest.approx((x - y) / math.sqrt(x + y))  # McNemar's statistic
 
 
-def test_without_any_discordant_input_there_is_still_a_width() -> None:
-    low, high = ends(paired_rate_difference(*arms(0, 0, 100, both=30)))
-    assert high == pytest.approx(1.959964**2 / (100 + 1.959964**2))
-    assert low == -high
+@pytest.mark.parametrize(("x", "y", "n"), [(9, 3, 32), (0, 4, 500), (57, 21, 1190), (1, 0, 3)])
+@pytest.mark.parametrize(("confidence", "z"), [(0.9, 1.6448536269514722), (0.95, 1.959963984540054)])
+def test_the_ends_of_the_interval_by_another_search(x: int, y: int, n: int, confidence: float, z: float) -> None:
+    estimate, near = (x - y) / n, 1e-9
+    theirs = [
+        brentq(lambda d: tango_z(x, y, n, d) - z, near - 1, estimate - near, xtol=1e-15),
+        brentq(lambda d: tango_z(x, y, n, d) + z, estimate + near, 1 - near, xtol=1e-15),
+    ]
+    assert list(tango_interval(x, y, n, confidence=confidence)) == pytest.approx(theirs, rel=0, abs=1e-12)
 
 
 @pytest.mark.parametrize("n", [1, 3, 50])
-def test_all_inputs_discordant_one_way(n: int) -> None:
-    low, high = ends(paired_rate_difference(*arms(n, 0, n)))
-    assert high == 1
-    assert low == pytest.approx((n - 1.959964**2) / (n + 1.959964**2))
+def test_no_input_that_differs_and_none_that_does_not(n: int) -> None:
+    z2 = 1.959964**2
+    assert ends(paired_rate_difference(*rates(0, 0, n))) == pytest.approx((-z2 / (n + z2), z2 / (n + z2)))
+    low, high = ends(paired_rate_difference(*rates(n, 0, n)))
+    assert (low, high) == (pytest.approx((n - z2) / (n + z2)), 1)
     assert abs(tango_z(n, 0, n, low)) == pytest.approx(1.959964)
-    assert ends(paired_rate_difference(*arms(0, n, n))) == (-1, -low)
+    assert ends(paired_rate_difference(*rates(0, n, n))) == (-1, -low)
 
 
 def test_the_coverage_computed_over_all_outcomes() -> None:
@@ -119,36 +111,42 @@ def test_the_coverage_computed_over_all_outcomes() -> None:
     coverages = []
     for p, q in [(0.02, 0.02), (0.1, 0.02), (0.2, 0.1), (0.3, 0.3), (0.05, 0.3), (0.5, 0.1)]:
         mass = multinomial.pmf(counts, n, [p, q, 1 - p - q])
-        inside = (intervals[:, 0] <= p - q) & (p - q <= intervals[:, 1])
-        coverages.append(mass[inside].sum())
+        coverages.append(mass[(intervals[:, 0] <= p - q) & (p - q <= intervals[:, 1])].sum())
     assert min(coverages) > 0.93
     assert np.mean(coverages) == pytest.approx(0.955, abs=0.015)
 
 
-# --- rates: McNemar --------------------------------------------------------------------------
+# --- rates: McNemar
 
 
 def test_mcnemar_by_hand() -> None:
     """Of 8 tosses of a fair coin, 7 or more alike: 2 (1 + 8) / 2^8."""
-    found = mcnemar_exact(*arms(7, 1, 30, both=4))
+    found = mcnemar_exact(*rates(7, 1, 30))
     assert (found.only_a, found.only_b, found.n) == (1, 7, 30)
     assert found.p_value == pytest.approx(2 * 9 / 256)
-
-
-def test_mcnemar_takes_booleans_and_sees_no_difference_in_none() -> None:
     same = np.array([True, False, True])
-    assert mcnemar_exact(same, same).p_value == 1
-    assert mcnemar_exact(same, ~same).p_value == 1  # one way and two the other
+    assert mcnemar_exact(same, same).p_value == mcnemar_exact(same, ~same).p_value == 1
 
 
-@pytest.mark.parametrize(("x", "y"), [(12, 3), (0, 9), (25, 25), (1, 0)])
-def test_mcnemar_against_statsmodels(x: int, y: int) -> None:
+@pytest.mark.parametrize("differing", [1, 2, 7, 8, 61, 400])
+def test_mcnemar_against_the_binomial_test(differing: int) -> None:
+    for only_b in range(differing + 1):
+        theirs = binomtest(only_b, differing).pvalue
+        found = mcnemar_exact(*rates(only_b, differing - only_b, differing + 5)).p_value
+        assert found == pytest.approx(theirs, rel=1e-12, abs=0)
+
+
+def test_mcnemar_and_the_score_test_against_statsmodels() -> None:
     tables = pytest.importorskip("statsmodels.stats.contingency_tables")
-    theirs = tables.mcnemar([[5, x], [y, 10]], exact=True).pvalue
-    assert mcnemar_exact(*arms(x, y, x + y + 15, both=5)).p_value == pytest.approx(theirs)
+    for x, y in ((12, 3), (0, 9), (25, 25), (1, 0)):
+        theirs = tables.mcnemar([[5, x], [y, 10]], exact=True).pvalue
+        assert mcnemar_exact(*rates(x, y, x + y + 15)).p_value == pytest.approx(theirs)
+    theirs = tables.mcnemar([[5, 12], [3, 10]], exact=False, correction=False)
+    assert tango_z(12, 3, 30, 0) ** 2 == pytest.approx(theirs.statistic)
+    assert chi2.sf(tango_z(12, 3, 30, 0) ** 2, 1) == pytest.approx(theirs.pvalue)
 
 
-# --- means -----------------------------------------------------------------------------------
+# --- means
 
 
 @pytest.fixture
@@ -158,24 +156,27 @@ def scores() -> tuple[Floats, Floats]:
     return a, np.clip(a + np.where(rng.random(200) < 0.4, rng.normal(0.03, 0.1, 200), 0), 0, 1)
 
 
-def test_the_interval_is_that_of_the_mean_of_differences(scores: tuple[Floats, Floats]) -> None:
+def test_the_interval_of_a_difference_of_means_against_scipy(scores: tuple[Floats, Floats]) -> None:
     a, b = scores
-    estimate = paired_mean_difference(a, b)
+    step = np.sort(b - a)
+    mirror = tuple(np.sort(-step)) > tuple(step)  # then that is what is resampled, and turned round
+
+    def theirs(values: Floats) -> tuple[float, float]:
+        rng = np.random.default_rng(2)
+        found = bootstrap((values,), np.mean, n_resamples=2000, batch=100, method="percentile", rng=rng)
+        return tuple(found.confidence_interval)
+
+    expected = tuple(-end for end in theirs(np.sort(-step))[::-1]) if mirror else theirs(step)
+    estimate = paired_mean_difference(a, b, seed=2)
+    assert ends(estimate) == pytest.approx(expected, rel=1e-13, abs=1e-15)
     assert estimate.value == pytest.approx(b.mean() - a.mean())
-    low, high = ends(estimate)
-    low_of_means, high_of_means = ends(mean_estimate(b - a))
-    assert (low, high) == pytest.approx((low_of_means, high_of_means), abs=2e-3)
-    half = 1.96 * (b - a).std() / math.sqrt(200)
-    assert (high - low) / 2 == pytest.approx(half, rel=0.1)
     assert paired_mean_difference(a, b, seed=1) != estimate
 
 
 def signs_by_hand(step: Sequence[float]) -> float:
     """Share of all sign changes whose sum is at least as far from 0."""
-    sums = [
-        abs(math.fsum(s * d for s, d in zip(signs, step, strict=True)))
-        for signs in itertools.product((-1, 1), repeat=len(step))
-    ]
+    signs = itertools.product((-1, 1), repeat=len(step))
+    sums = [abs(math.fsum(s * d for s, d in zip(row, step, strict=True))) for row in signs]
     return float(np.mean(np.array(sums) >= abs(math.fsum(step)) - 1e-12))
 
 
@@ -189,7 +190,7 @@ def test_all_changes_of_sign_are_tried_where_few_inputs_differ(step: list[float]
 
 @pytest.mark.parametrize(("x", "y"), [(7, 1), (6, 6), (13, 0), (0, 4)])
 def test_of_zeros_and_ones_it_is_mcnemars_test(x: int, y: int) -> None:
-    a, b = arms(x, y, 40)
+    a, b = rates(x, y, 40)
     assert randomization_test(a, b) == pytest.approx(mcnemar_exact(a, b).p_value)
 
 
@@ -198,47 +199,55 @@ def test_with_many_inputs_it_is_near_the_t_test(scores: tuple[Floats, Floats]) -
     expected = ttest_1samp(b - a, 0).pvalue
     assert 0.001 < expected < 0.2
     assert randomization_test(a, b) == pytest.approx(expected, abs=0.01)
-    assert randomization_test(a, b) == randomization_test(a, b)
     assert randomization_test(a, a) == 1
 
 
-# --- medians ---------------------------------------------------------------------------------
+@pytest.mark.parametrize(("n", "seed"), [(2, 0), (5, 0), (13, 0), (14, 0), (14, 4), (51, 4), (300, 0)])
+def test_the_same_seed_gives_the_changes_of_sign_of_scipy(n: int, seed: int) -> None:
+    step = np.random.default_rng(n).normal(0.1, 0.4, n)
+
+    def theirs(alternative: str) -> float:
+        rng = np.random.default_rng(seed)
+        settings = {"permutation_type": "samples", "n_resamples": 9_999, "batch": 500, "rng": rng}
+        return float(permutation_test((step,), np.sum, alternative=alternative, **settings).pvalue)
+
+    assert sign_change_tails(step, seed=seed) == (theirs("less"), theirs("greater"))
+    assert n > 13 or randomization_test(np.zeros(n), step) == theirs("two-sided")
+
+
+def test_the_signs_observed_count_and_sums_that_differ_by_rounding_are_the_same() -> None:
+    """0.1 + 0.2 - 0.3 is 5.6e-17, and exactly 0 with other signs of all three."""
+    assert sign_change_tails(np.ones(40), seed=0) == (1, 1 / 10_000)
+    assert sign_change_tails(-np.ones(13), seed=0) == (1 / 2**13, 1)
+    # of eight sums, the two of 0 are in both tails, and three are on either side
+    assert sign_change_tails(np.array([0.1, 0.2, -0.3]), seed=0) == (5 / 8, 5 / 8)
+    assert sign_change_tails(np.repeat(0.1, 30), seed=0)[1] == 1 / 10_000  # no other signs reach the sum
+
+
+# --- medians
 
 
 def test_the_difference_of_medians(scores: tuple[Floats, Floats]) -> None:
     a, b = scores
     estimate = paired_quantile_difference(a, b + 0.2)
     assert estimate.value == pytest.approx(np.median(b + 0.2) - np.median(a))
-    low, high = ends(estimate)
-    assert 0.1 < low < float(estimate.value or 0) < high < 0.35
-    assert paired_quantile_difference(a, b + 0.2) == estimate
-
-
-def test_a_shift_of_every_input_has_a_sharp_interval() -> None:
-    """The two medians come from the same resamples; apart, they would vary far more."""
-    a = np.random.default_rng(0).normal(size=101)
+    assert 0.1 < ends(estimate)[0] < float(estimate.value or 0) < ends(estimate)[1] < 0.35
+    # the two medians come from the same resamples; apart, they would vary far more
     assert ends(paired_quantile_difference(a, a + 0.5)) == pytest.approx((0.5, 0.5))
-
-
-@pytest.mark.parametrize("q", [0.1, 0.25, 0.5, 0.9])
-def test_quantiles_are_those_of_estimates(q: float, scores: tuple[Floats, Floats]) -> None:
-    a, b = scores
-    here, there = (quantile_estimate(values, q).value for values in (a, b))
-    assert here is not None
-    assert there is not None
-    assert paired_quantile_difference(a, b, q=q).value == pytest.approx(there - here)
+    for q in (0.1, 0.25, 0.9):
+        here, there = (quantile_estimate(values, q).value for values in (a, b))
+        assert here is not None
+        assert there is not None
+        assert paired_quantile_difference(a, b, q=q).value == pytest.approx(there - here)
 
 
 def test_infinite_medians_have_no_difference() -> None:
     finite, infinite = np.array([1.0, 2, 3]), np.array([1.0, np.inf, np.inf])
-    assert paired_quantile_difference(finite, infinite).reason == ("infinite for B: the difference cannot be told")
+    assert paired_quantile_difference(finite, infinite).reason == "infinite for B: the difference cannot be told"
     assert paired_quantile_difference(infinite, infinite).value is None
     few = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, np.inf, np.inf, np.inf])
     estimate = paired_quantile_difference(np.arange(11.0), few)
     assert (estimate.value, estimate.low, estimate.high) == (1, None, None)
-
-
-# --- what is not a pair ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -255,35 +264,5 @@ def test_what_cannot_be_paired(a: list[float], b: list[float], message: str) -> 
     for compare in (paired_mean_difference, paired_rate_difference, mcnemar_exact):
         with pytest.raises(QuantDriftError, match=message):
             compare(np.array(a), np.array(b))
-
-
-def test_a_rate_is_of_zeros_and_ones() -> None:
     with pytest.raises(QuantDriftError, match="0 and 1; for others compare means"):
         mcnemar_exact(np.array([0.5, 1]), np.array([1.0, 0]))
-
-
-# --- several tests ---------------------------------------------------------------------------
-
-
-def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.6, 0.7]) == [1, 1]
-    assert holm([]) == []
-
-
-def test_a_test_that_could_not_be_made_does_not_count() -> None:
-    assert holm([None, 0.02, None, 0.5]) == [None, 0.04, None, 0.5]
-
-
-def test_holm_against_statsmodels() -> None:
-    multitest = pytest.importorskip("statsmodels.stats.multitest")
-    p_values = np.random.default_rng(2).random(12) ** 3
-    theirs = multitest.multipletests(p_values, method="holm")[1]
-    assert holm(p_values.tolist()) == pytest.approx(theirs.tolist())
-
-
-def test_the_square_of_the_statistic_is_mcnemars() -> None:
-    tables = pytest.importorskip("statsmodels.stats.contingency_tables")
-    theirs = tables.mcnemar([[5, 12], [3, 10]], exact=False, correction=False)
-    assert tango_z(12, 3, 30, 0) ** 2 == pytest.approx(theirs.statistic)
-    assert chi2.sf(tango_z(12, 3, 30, 0) ** 2, 1) == pytest.approx(theirs.pvalue)

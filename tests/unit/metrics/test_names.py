@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quantdrift.errors import QuantDriftError, UnknownNameError
-from quantdrift.metrics import FAMILIES, Metric, MetricError, default_metrics, members, parse_metric
+from quantdrift.metrics import MetricError, Slice, default_metrics, parse_metric
 
 DEFAULT = [str(metric) for metric in default_metrics()]
 
@@ -25,9 +25,23 @@ def test_the_names_that_results_are_known_by() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "canonical"), [("gold_lost@3", "gold_lost@3"), ("candidate.ndcg@5", "ndcg@5"), (" mrr@100 ", "mrr@100")]
+    ("text", "canonical"),
+    [
+        ("gold_lost@3", "gold_lost@3"),
+        ("candidate.ndcg@5", "ndcg@5"),
+        (" mrr@100 ", "mrr@100"),
+        ("coverage@0.1", "coverage@0.10"),
+        ("coverage@0.100", "coverage@0.10"),
+        ("violation@0.000001", "violation@0.000001"),
+        ("flip@1:separation=0.05..0.1", "flip@1:separation=0.05..0.1"),
+        ("harm:contenders=5.0..10", "harm:contenders=5..10"),
+        ("candidate.ndcg@5:gap=1e-5..", "ndcg@5:gap=1e-05.."),
+        ("change.ndcg@10:reference.ndcg@10=0..0.5", "change.ndcg@10:reference.ndcg@10=0..0.5"),
+        ("relative.mrr@3", "relative.mrr@3"),
+        ("flip@1:candidate_gap=-1..2", "flip@1:candidate_gap=-1..2"),
+    ],
 )
-def test_other_cut_offs_and_spellings(text: str, canonical: str) -> None:
+def test_other_cut_offs_slices_and_spellings(text: str, canonical: str) -> None:
     metric = parse_metric(text)
     assert str(metric) == canonical
     assert parse_metric(canonical) == metric
@@ -55,7 +69,10 @@ def test_a_wrong_name_gets_the_nearest(text: str, meant: str) -> None:
     assert "quantdrift list metrics" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "@", "@10", "flip@", "ndcg@-1", "ndcg@1.5", "ndcg 10", "🐍"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "@", "@10", "flip@", "ndcg@-1", "ndcg@1.5", "ndcg 10", "🐍", "coverage@0.0", "coverage@.1", "coverage@0.1e2"],
+)
 def test_what_is_no_name_at_all(text: str) -> None:
     with pytest.raises(UnknownNameError, match="unknown metric"):
         parse_metric(text)
@@ -67,6 +84,18 @@ def test_what_is_no_name_at_all(text: str) -> None:
         ("ndcg", "'ndcg' needs a cut-off, e.g. ndcg@10"),
         ("separation@1", "'separation' takes no cut-off; got @1"),
         ("flip@5", "of 'flip' there is only flip@1; got @5"),  # a flip is of the first item
+        ("coverage", "needs a cut-off, e.g. coverage@0.10; got none"),
+        ("coverage@10", "a level above 0 and below 1 .*, e.g. coverage@0.10; got @10"),
+        ("gold_lost@0.5", "'gold_lost' takes a whole number behind the @; got @0.50"),
+        ("flip@1:separation", "expected a slice such as flip@1:separation="),
+        ("flip@1:separation=1", "expected a slice"),
+        ("flip@1:separation=..1", "expected a slice"),
+        ("flip@1:separation=1..1", "a finite lower end below its upper end; got 1..1"),
+        ("flip@1:separation=2..1", "a finite lower end below its upper end"),
+        ("flip@1:relative.ndcg@10=0..1", "a value that every input has; got relative.ndcg@10"),
+        ("flip@1:ndcg=0..1", "'ndcg' needs a cut-off"),
+        ("change.flip@1", "it has no 'change.' form"),
+        ("separation_quantile@100", "a percentile from 1 to 99"),
         ("reference.flip@1", "'flip' compares the two arms; it has no 'reference.' form"),
     ],
 )
@@ -76,11 +105,6 @@ def test_a_form_that_a_metric_does_not_have(text: str, message: str) -> None:
     assert isinstance(caught.value, QuantDriftError)
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
-def test_a_family_says_all_that_a_report_needs(family: object) -> None:
-    for metric in members(FAMILIES[family.name]):  # type: ignore[attr-defined]
-        assert isinstance(metric, Metric)
-        assert metric.family.summary
-        assert metric.family.ties
-        assert metric.family.low < metric.family.high
-        assert metric.family.direction in {"lower", "higher", "none"}
+def test_no_slice_of_a_slice() -> None:
+    with pytest.raises(MetricError, match="a value that every input has"):
+        Slice(by=parse_metric("gap:separation=0..1"), low=0)

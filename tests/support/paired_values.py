@@ -1,0 +1,17 @@
+"""Values of two systems on the same inputs, with so many that differ."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+GAINS = np.array([1 / 2, 2 / 3, 1 / 6, 1 / 4, 9 / 10, 1.0, 0.37, 0.1])
+"""Changes of reciprocal ranks and of nDCG that one place or a few make."""
+
+
+def rates(only_b: int, only_a: int, n: int) -> tuple[Floats, Floats]:
+    """Values of 0 and 1 where B has `only_b` events that A lacks, and the other way round."""
+    a = np.repeat([0.0, 1.0, 0.0], [only_b, only_a, n - only_b - only_a])
+    b = np.repeat([1.0, 0.0, 0.0], [only_b, only_a, n - only_b - only_a])
+    return a, b

@@ -1,0 +1,254 @@
+"""Estimates, binomial tails and resamples: by hand, against scipy, and without importing scipy.stats."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom, binomtest, bootstrap, quantile_test
+
+from quantdrift import statistics
+from quantdrift.statistics import (
+    Estimate,
+    estimates,
+    mean_estimate,
+    paired,
+    quantile_estimate,
+    rate_estimate,
+    relative_change_estimate,
+    undefined,
+)
+from quantdrift.statistics.estimates import (
+    at_least,
+    at_most,
+    lower_quantile,
+    percentile_interval,
+    resampled,
+    upper_quantile,
+)
+from quantdrift.statistics.paired import sign_change_tails
+
+Floats = NDArray[np.float64]
+SHARES = [0.0, 1e-3, 0.02, 0.3, 0.5, 0.97, 1.0]
+CLOSE = {"rel": 1e-13, "abs": 1e-15}
+"""The quantiles of scipy before 1.17 differ from those since in the last digit."""
+
+
+def interval(estimate: Estimate) -> tuple[float, float]:
+    assert estimate.low is not None
+    assert estimate.high is not None
+    return estimate.low, estimate.high
+
+
+# --- the binomial distribution
+
+
+def test_three_tosses_by_hand() -> None:
+    """P(X <= 0) = 1/8, so that is where the lower 1/8 ends; P(X > 2) = 1/8 likewise."""
+    assert [float(at_most(k, 3, 0.5)) for k in range(-1, 5)] == pytest.approx([0, 1 / 8, 4 / 8, 7 / 8, 1, 1])
+    assert [float(at_least(k, 3, 0.5)) for k in range(-1, 5)] == pytest.approx([1, 1, 7 / 8, 4 / 8, 1 / 8, 0])
+    assert [lower_quantile(q, 3, 0.5) for q in (0.1, 1 / 8, 0.13, 0.9)] == [0, 0, 1, 3]
+    assert [upper_quantile(q, 3, 0.5) for q in (0.1, 1 / 8, 0.13, 0.9)] == [3, 2, 2, 0]
+
+
+@pytest.mark.parametrize("share", SHARES)
+@pytest.mark.parametrize("n", [1, 2, 25, 1190])
+def test_tails_and_quantiles_against_scipy(n: int, share: float) -> None:
+    counts = np.arange(-2, n + 3)
+    below, above = binom.cdf(counts, n, share), binom.sf(counts - 1, n, share)
+    # the least numbers there are, below 1e-307, have fewer digits
+    assert at_most(counts, n, share) == pytest.approx(below, rel=1e-12, abs=1e-280)
+    assert at_least(counts, n, share) == pytest.approx(above, rel=1e-12, abs=1e-280)
+    for level in (0.001, 0.025, 0.5 + 1e-9, 0.8, 0.975):
+        assert lower_quantile(level, n, share) == binom.ppf(level, n, share)
+        assert upper_quantile(level, n, share) == binom.isf(level, n, share)
+
+
+def test_the_tails_of_many_inputs_keep_their_digits() -> None:
+    """Where `scipy.special.bdtr` has ten."""
+    n, counts = 100_000, np.arange(1600, 2400, 7)
+    assert at_most(counts, n, 0.02) == pytest.approx(binom.cdf(counts, n, 0.02), rel=3e-12, abs=0)
+    sizes = np.array([149, 150, 600])
+    assert at_most(0, sizes, 0.02) == pytest.approx(0.98**sizes)
+
+
+# --- rates, medians, means
+
+
+@pytest.mark.parametrize("n", [1, 2, 30, 1190])
+def test_wilson_against_scipy(n: int) -> None:
+    for hits in {0, 1, n // 3, n - 1, n}:
+        estimate = rate_estimate(np.repeat([1.0, 0.0], [hits, n - hits]))
+        theirs = binomtest(hits, n).proportion_ci(0.95, method="wilson")
+        assert (estimate.value, estimate.n) == (hits / n, n)
+        assert interval(estimate) == pytest.approx((theirs.low, theirs.high), rel=1e-12)
+        assert 0 <= interval(estimate)[0] <= hits / n <= interval(estimate)[1] <= 1
+
+
+def drawn_values(kind: str, n: int) -> Floats:
+    rng = np.random.default_rng(n)
+    if kind == "ties":
+        return rng.choice([0.0, 0.5, 1.0], n)
+    values = rng.normal(size=n)
+    return np.where(rng.random(n) < 0.3, np.inf, values) if kind == "infinite" else values
+
+
+@pytest.mark.parametrize("kind", ["distinct", "ties", "infinite"])
+@pytest.mark.parametrize("n", [1, 5, 6, 7, 40, 301])
+def test_the_ends_of_a_quantile_against_scipy(n: int, kind: str) -> None:
+    values = drawn_values(kind, n)
+    assert quantile_estimate(values).value == np.median(values)
+    for q in (0.5, 0.1, 1 / 3, 0.99):
+        estimate = quantile_estimate(values, q)
+        theirs = quantile_test(values, p=q).confidence_interval(0.95)
+        for ours, their in zip((estimate.low, estimate.high), theirs, strict=True):
+            assert ours == (None if math.isnan(their) else their)
+
+
+def test_infinite_values_are_values() -> None:
+    estimate = quantile_estimate(np.array([math.inf] * 3 + [1.0, 2, 3, 4, 5, 6, 7]))
+    assert (estimate.value, estimate.high) == (5.5, math.inf)
+    assert estimate.to_json()["high"] is None
+    most = quantile_estimate(np.array([1.0, math.inf, math.inf]))
+    assert most.to_json() == {"value": None, "reason": "+infinity: no finite value"}
+    assert quantile_estimate(np.array([1.0, math.inf])).value == math.inf  # half of the way to infinity
+    assert Estimate(value=-math.inf).to_json()["reason"].startswith("-infinity")
+    assert undefined("no labels").to_json() == {"value": None, "reason": "no labels"}
+
+
+def test_the_bootstrap_is_seeded_and_near_the_normal_interval() -> None:
+    values = np.random.default_rng(3).random(400)
+    state = np.random.get_state()[1].tolist()  # type: ignore[union-attr,index]
+    estimate = mean_estimate(values)
+    half = 1.959964 * values.std() / math.sqrt(len(values))
+    assert interval(estimate) == pytest.approx((values.mean() - half, values.mean() + half), abs=2e-3)
+    assert mean_estimate(values) == estimate
+    assert interval(mean_estimate(values, seed=1)) != interval(estimate)
+    assert np.random.get_state()[1].tolist() == state  # type: ignore[union-attr,index]
+
+
+@pytest.mark.parametrize("values", [[0.25], [0.25] * 9])
+def test_without_spread_the_interval_is_the_value(values: list[float]) -> None:
+    estimate = mean_estimate(np.array(values))
+    assert (estimate.value, *interval(estimate), estimate.n) == (0.25, 0.25, 0.25, len(values))
+
+
+# --- resamples
+
+
+def theirs(samples: tuple[Floats, ...], statistic: Callable[..., Any], seed: int) -> Any:
+    settings: dict[str, Any] = {"n_resamples": 2000, "batch": 100, "method": "percentile", "paired": True}
+    return bootstrap(samples, statistic, rng=np.random.default_rng(seed), **settings)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+@pytest.mark.parametrize("n", [2, 13, 225, 1190])
+def test_the_same_seed_gives_the_resamples_of_scipy(n: int, seed: int) -> None:
+    values = np.random.default_rng(n).random(n)
+    expected = theirs((values,), np.mean, seed)
+    found = resampled(lambda places: values[places].mean(axis=-1), n, seed=seed)
+    assert found.tolist() == expected.bootstrap_distribution.tolist()
+    assert percentile_interval(found) == pytest.approx(tuple(expected.confidence_interval), **CLOSE)
+    ordered = theirs((np.sort(values),), np.mean, seed).confidence_interval
+    assert interval(mean_estimate(values, seed=seed)) == pytest.approx(tuple(ordered), **CLOSE)
+
+
+def test_the_interval_of_a_relative_change_against_scipy() -> None:
+    rng = np.random.default_rng(6)
+    before = np.sort(rng.random(80))  # in the order in which they are resampled
+    after = before + rng.normal(0, 0.1, 80)
+
+    def change(one: Floats, other: Floats, axis: int = -1) -> Any:
+        return other.mean(axis=axis) / one.mean(axis=axis) - 1
+
+    expected = theirs((before, after), change, 1).confidence_interval
+    assert interval(relative_change_estimate(after, before, seed=1)) == pytest.approx(tuple(expected), **CLOSE)
+    rare = np.array([0.0, 0.0, 0.0, 1.0])  # a resample of nothing has no relative change
+    estimate = relative_change_estimate(rare[::-1].copy(), rare)
+    assert (estimate.value, estimate.low, estimate.high) == (0, None, None)
+
+
+@pytest.mark.parametrize("at_once", [1, 1000, 99_999])
+def test_the_draws_do_not_depend_on_how_many_are_made_at_once(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(1).random(301)  # an odd number: half a random word stays over
+    step = np.random.default_rng(2).normal(0.02, 0.3, 21)
+    before = mean_estimate(values), sign_change_tails(step, seed=3)
+    monkeypatch.setattr(estimates, "_AT_ONCE", at_once)
+    monkeypatch.setattr(paired, "_AT_ONCE", at_once)
+    assert (mean_estimate(values), sign_change_tails(step, seed=3)) == before
+
+
+def test_no_more_places_are_drawn_at_once_than_fit() -> None:
+    sizes = []
+
+    def size(places: NDArray[np.int64]) -> Floats:
+        sizes.append(places.size)
+        return np.zeros(len(places))
+
+    assert resampled(size, 30_000, seed=0).shape == (2000,)
+    assert max(sizes) <= 2**20
+
+
+def test_the_percentiles_by_hand() -> None:
+    """Of 1 to 41, at 95 %: 2.5 % of the way of 40 steps is one step."""
+    assert percentile_interval(np.arange(41.0, 0, -1)) == pytest.approx((2, 40))
+    assert percentile_interval(np.array([3.0, 1.0]), confidence=0.5) == pytest.approx((1.5, 2.5))
+    assert np.isnan(percentile_interval(np.array([1.0, np.nan, 2.0]))).all()
+
+
+# --- what is imported
+
+CALLS = """
+a, b = np.array([0.0, 1, 1, 0, 1] * 6), np.array([0.0, 1, 0, 1, 1, 0] * 5)
+x, y = np.linspace(0, 1, 30), np.linspace(0, 1, 30) ** 2
+calls = {
+    "compare_samples": lambda: [
+        compare([S(metric=k, kind=k, better="lower", a=a, b=b)], margin=0.1) for k in ("rate", "mean", "quantile")
+    ],
+    "holm": lambda: s.holm([0.1, 0.2]),
+    "inputs_for_mean": lambda: s.inputs_for_mean(spread, margin=0.1, span=1.0),
+    "inputs_for_rate": lambda: s.inputs_for_rate(0.01, margin=0.02),
+    "mcnemar_exact": lambda: s.mcnemar_exact(a, b),
+    "mean_estimate": lambda: s.mean_estimate(x),
+    "mean_no_worse": lambda: s.mean_no_worse(x, y, margin=0.1, better="lower", span=1.0),
+    "mean_worse": lambda: s.mean_worse(x, y, better="lower"),
+    "paired_mean_difference": lambda: s.paired_mean_difference(x, y),
+    "paired_quantile_difference": lambda: s.paired_quantile_difference(x, y),
+    "paired_rate_difference": lambda: s.paired_rate_difference(a, b),
+    "quantile_estimate": lambda: s.quantile_estimate(x),
+    "randomization_test": lambda: s.randomization_test(x, y),
+    "rate_estimate": lambda: s.rate_estimate(a),
+    "rate_no_worse": lambda: s.rate_no_worse(a, b, margin=0.1, better="lower"),
+    "rate_worse": lambda: s.rate_worse(a, b, better="lower"),
+    "relative_change_estimate": lambda: s.relative_change_estimate(x, y),
+    "shrunken_spread": lambda: s.shrunken_spread(x, span=1.0),
+    "tango_interval": lambda: s.tango_interval(3, 4, 30),
+    "tango_z": lambda: s.tango_z(3, 4, 30, 0.1),
+    "undefined": lambda: s.undefined("why"),
+}
+"""
+PROGRAM = f"""
+import sys
+import numpy as np
+import quantdrift.statistics as s
+assert not any(name.startswith("scipy") for name in sys.modules)
+compare, S, spread = s.compare_samples, s.PairedSample, s.Spread(share=0.01, mean_square=0.01)
+{CALLS}
+for name, call in calls.items():
+    call()
+    for module in ("scipy.stats", "scipy.optimize"):
+        assert module not in sys.modules, f"{{name}} imports {{module}}"
+print(*calls)
+"""
+
+
+def test_no_function_needs_what_takes_long_to_import() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {name for name in statistics.__all__ if name[0].islower()}
