@@ -114,11 +114,6 @@ def test_what_lies_in_the_same_module_under_other_names_is_counted() -> None:
     assert (bits.all_parameters, bits.n_parameters) == (16, 688 + 3 * 8 * 16 + 32)
 
 
-def test_a_file_whose_names_are_all_others_still_has_a_size() -> None:
-    tensors = {"whole": tensor("F16", 2 * 688, 688)}
-    assert stored_layers(tensors, Body()).bits.all_parameters == 16
-
-
 @pytest.mark.parametrize(
     "weight",
     [
