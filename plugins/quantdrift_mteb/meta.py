@@ -11,12 +11,12 @@ from typing import Any
 from mteb.models.model_meta import ModelMeta
 
 from quantdrift.engine.calibration.sample import calibration_file, calibration_texts
-from quantdrift.engine.encoders.vetting import one_line, vet
+from quantdrift.engine.encoders.vetting import one_line, quiet_loading, vet
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.errors import QuantDriftError, UnsupportedError, nearest
 from quantdrift.metrics.keys import harness_metrics
 from quantdrift.models.checkpoint import full_precision
-from quantdrift.models.named import EMBEDDED, ModelSource, quiet_loading
+from quantdrift.models.named import EMBEDDED, ModelSource
 from quantdrift.spec import Scheme, Spec, parse
 from quantdrift_mteb.local_models import local_meta
 from quantdrift_mteb.names import known_names

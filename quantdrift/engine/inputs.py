@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.engine.encoders.sentence import Role, SentenceEncoder, reading_digest
-from quantdrift.engine.encoders.server import EndpointEncoder
+from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.encoders.server import EndpointEncoder, Role
 from quantdrift.engine.encoders.server_client import OneInputError
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import ServerError
@@ -94,11 +94,7 @@ def text_inputs(
         role=role,
         ids=tuple(str(number) for number in range(len(kept))) if ids is None else ids,
         encode=lambda rows, batch_size: encoder.encode([kept[row] for row in rows.tolist()], role, batch_size),
-        key={
-            "texts": digest_of(kept),
-            "encoder": encoder.describe(role),
-            "reading": reading_digest([encoder.model], [encoder.module]),
-        },
+        key={"texts": digest_of(kept), **encoder.key(role)},
         lengths=np.array([len(text) for text in kept], dtype=np.int64),
     )
 

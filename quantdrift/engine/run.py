@@ -23,8 +23,8 @@ from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.classes import LabelledJob, by_logits, by_probe, measure_classes
 from quantdrift.engine.encoders.checkpoint import StoredCandidate, load_checkpoint
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
-from quantdrift.engine.encoders.sentence import Role, SentenceEncoder, load_encoder, pick_device
-from quantdrift.engine.encoders.server import EndpointEncoder, Servers, open_endpoint
+from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder, pick_device
+from quantdrift.engine.encoders.server import EndpointEncoder, Role, Servers, open_endpoint
 from quantdrift.engine.inputs import Inputs, server_inputs, text_inputs
 from quantdrift.engine.pair import Pair, PairName, QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
@@ -676,7 +676,7 @@ def open_checkpoint(
         reference = load_reference(source, device=device, revision=revision)
     candidate: StoredCandidate | LoadedCandidate
     if checkpoint is not None:
-        candidate = StoredCandidate(load_checkpoint(checkpoint, reference, device=device))
+        candidate = load_checkpoint(checkpoint, reference, device=device)
     else:
         assert loaded is not None  # one of the two is there
         candidate = LoadedCandidate(loaded, reference)
@@ -806,7 +806,7 @@ def _load_local(versus: Versus, device: torch.device, revision: str | None) -> _
         return None
     checkpoint = find_checkpoint(versus.candidate)
     refuse_missing(checkpoint)
-    candidate = StoredCandidate(load_checkpoint(checkpoint, None, device=device))
+    candidate = load_checkpoint(checkpoint, None, device=device)
     return _Loaded(encoder=candidate.encoder, side=candidate, identity=candidate.identify(), notes=candidate.notes)
 
 

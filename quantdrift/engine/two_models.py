@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.calibration.sample import Sample
-from quantdrift.engine.encoders.checkpoint import StoredCandidate, in_body, runtime_of_encoder
-from quantdrift.engine.encoders.sentence import Role, SentenceEncoder, differences
+from quantdrift.engine.encoders.checkpoint import StoredCandidate, in_body
+from quantdrift.engine.encoders.sentence import SentenceEncoder, differences
 from quantdrift.engine.encoders.server import EndpointEncoder
 from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.weights import runtime_of, weights_fingerprint
@@ -58,7 +58,7 @@ class LoadedCandidate:
         self._encoder = encoder
         self.notes = tuple(differences(reference, encoder))
 
-    def encode(self, texts: Sequence[str], role: Role, batch_size: int) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], role: str, batch_size: int) -> NDArray[np.float32]:
         """Embed texts, float32 [n, dim]."""
         return self._encoder.encode(texts, role, batch_size)
 
@@ -106,7 +106,7 @@ class TwoModels:
         self._active = False
         self.layers: Sequence[str] | None = candidate.layers
 
-    def encode(self, texts: Sequence[str], role: Role, batch_size: int) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], role: str, batch_size: int) -> NDArray[np.float32]:
         """Embed texts by the model that is in place, float32 [n, dim]."""
         model = self._candidate if self._active else self._reference
         return model.encode(texts, role, batch_size)
@@ -232,7 +232,7 @@ class LocalReference:
     @property
     def runtime(self) -> dict[str, str]:
         """What decides embeddings beside weights and inputs, as in any run of it."""
-        return runtime_of_encoder(self._encoder)
+        return self._encoder.runtime
 
     def bits(self) -> BitsReport | None:
         """Not counted: it is no candidate."""

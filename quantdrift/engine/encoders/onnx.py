@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Transformer
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import BaseModelOutput
@@ -20,16 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from quantdrift.errors import MissingExtraError, RunError
 from quantdrift.models.saved import ONNX_MODEL, RECORD, read_record
 
-__all__ = ["OnnxStates", "TransformerModule", "file_digest", "load_onnx"]
-
-try:
-    from sentence_transformers.sentence_transformer.modules import Transformer as TransformerModule
-except ImportError:  # version 5
-    from sentence_transformers.models import Transformer as TransformerModule  # type: ignore[import-not-found,no-redef]  # as above
-
-
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-_DIGEST_SIZE = 16
 
 
 class OnnxStates(nn.Module):
@@ -54,8 +46,7 @@ class OnnxStates(nn.Module):
 
         super().__init__()
         self.config = config
-        digest = _checked_digest(folder)
-        self.register_buffer("digest", torch.frombuffer(bytearray(digest), dtype=torch.uint8))
+        self.register_buffer("digest", torch.frombuffer(bytearray(_checked_digest(folder)), dtype=torch.uint8))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
@@ -68,7 +59,6 @@ class OnnxStates(nn.Module):
             ) from error
         self.version: str = onnxruntime.__version__
         self.provider: str = self._session.get_providers()[0]
-        self._inputs = [value.name for value in self._session.get_inputs()]
 
     @property
     def device(self) -> torch.device:
@@ -77,7 +67,7 @@ class OnnxStates(nn.Module):
 
     def forward(self, **features: Any) -> BaseModelOutput:
         """The last hidden state of a batch of tokens, float32 [batch, sequence, hidden]."""
-        feed = {name: features[name].cpu().numpy() for name in self._inputs}
+        feed = {value.name: features[value.name].cpu().numpy() for value in self._session.get_inputs()}
         (states,) = self._session.run(None, feed)
         return BaseModelOutput(last_hidden_state=torch.from_numpy(states).to(self.device))
 
@@ -104,16 +94,14 @@ def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> Sentenc
             f"expected a folder with {ONNX_MODEL} in it, got {folder}. One is written "
             "by: quantdrift quantize SPEC -o FOLDER --format onnx"
         )
-    device = torch.device(device)
-    on_cuda = device.type == "cuda" and _CUDA in onnxruntime.get_available_providers()
-    return _Model(
-        str(folder), device=str(device) if on_cuda else "cpu", model_kwargs={"provider": _CUDA if on_cuda else _CPU}
-    ).eval()
+    on_cuda = torch.device(device).type == "cuda" and _CUDA in onnxruntime.get_available_providers()
+    where, provider = (str(device), _CUDA) if on_cuda else ("cpu", _CPU)
+    return with_transformer(_OnnxTransformer, folder, device=where, model_kwargs={"provider": provider}).eval()
 
 
 def file_digest(folder: Path) -> bytes:
     """A digest of the graph, and of the weights where they lie beside it: 16 bytes."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_SIZE)
+    digest = hashlib.blake2b(digest_size=16)
     graph = folder / ONNX_MODEL
     for file in sorted(graph.parent.glob(f"{graph.name}*")):
         digest.update(file.name.encode() + b"\0")
@@ -130,27 +118,27 @@ def _checked_digest(folder: Path) -> bytes:
         wanted = read_record(folder).get("onnx", {}).get("digest")
         if found.hex() != wanted:
             raise RunError(
-                f"{folder / ONNX_MODEL} is not what {RECORD} beside it was written for (digest "
-                f"{found.hex()}, expected {wanted}): it is damaged or was changed. Write it again "
-                "with: quantdrift quantize SPEC -o FOLDER --format onnx"
+                f"{folder / ONNX_MODEL} is not what {RECORD} beside it was written for (digest {found.hex()}, expected "
+                f"{wanted}): it is damaged or was changed. Write it again with: quantdrift quantize SPEC -o FOLDER "
+                "--format onnx"
             )
     return found
 
 
-class _Transformer(TransformerModule):
+def with_transformer(kind: type[Transformer], folder: Path, **kwargs: Any) -> SentenceTransformer:
+    """A SentenceTransformer in which modules of another kind stand for its Transformer modules."""
+
+    class Model(SentenceTransformer):
+        def _load_module_class_from_ref(self, class_ref: str, *args: Any, **kwargs: Any) -> Any:
+            found = super()._load_module_class_from_ref(class_ref, *args, **kwargs)
+            return kind if found is Transformer else found
+
+    return Model(str(folder), **kwargs)
+
+
+class _OnnxTransformer(Transformer):
     """A Transformer module that finds an ONNX graph in its folder instead of weights."""
 
     def _load_model(self, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
         config = next(value for value in args if isinstance(value, PretrainedConfig))
-        states = OnnxStates(Path(model_name_or_path), config, kwargs["provider"])
-        if not isinstance(getattr(type(self), "auto_model", None), property):
-            self.add_module("auto_model", states)  # sentence-transformers 5 takes no result
-        return states
-
-
-class _Model(SentenceTransformer):
-    """A SentenceTransformer whose Transformer modules are ours."""
-
-    def _load_module_class_from_ref(self, class_ref: str, *args: Any, **kwargs: Any) -> Any:
-        found = super()._load_module_class_from_ref(class_ref, *args, **kwargs)
-        return _Transformer if found is TransformerModule else found
+        return OnnxStates(Path(model_name_or_path), config, kwargs["provider"])

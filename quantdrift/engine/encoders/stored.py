@@ -390,7 +390,7 @@ def _unpacked_weights(body: Path) -> dict[str, Tensor]:
             f"{body} names HQQ in its config.json, but holds no packed layer (NAME.{_CODES} in {_WEIGHTS}); expected "
             "what save_pretrained of transformers writes"
         )
-    written = {}
+    written: dict[str, Tensor] = {}
     for layer, state in states.items():
         kept = state
         if _CODES in state:

@@ -7,6 +7,7 @@ its name. So the files that decide this are read here first.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import re
 from collections.abc import Iterator, Mapping, Sized
@@ -19,6 +20,7 @@ from torch import nn
 from quantdrift.display import clean, shorten, shown
 from quantdrift.engine.encoders.stored import read_head, weight_files
 from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift.extras import extras_named
 from quantdrift.models.classifier_config import model_json
 from quantdrift.models.named import ModelSource
 
@@ -26,17 +28,28 @@ _MODULE = re.compile(r"sentence_transformers(\.\w+)+\.[A-Z]\w*")
 _KERNEL = re.compile(r"_?(attn|experts)_implementation(_internal)?")
 _MOST = {re.compile(r"\w*(layers?|blocks|depths?)"): 10_000, re.compile(r"num_(labels|classes)"): 1_000_000}
 """Numbers of a config.json by which a library builds objects before it looks into a file."""
+_TALKATIVE = ("sentence_transformers", "timm", "torchao", "torch.utils._pytree")
+"""Loggers that warn of what has no bearing on a model: GPU extensions, each other's deprecations."""
 _ROWS = 4
 """Rows of an embedding table for each token of the tokenizer; tables that are padded have 1.2."""
 _MESSAGE = 400
 """Characters of what a library says that are repeated."""
 
 
+def quiet_loading() -> None:
+    """Let libraries log errors only from now on, and show no progress of their own."""
+    from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 -- takes seconds to import
+
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there
+
+
 @contextmanager
 def loading(
     source: ModelSource, what: str = "model", *, revision: str | None = None, unpacks: str = "", trusted: bool = False
 ) -> Iterator[None]:
-    """Vet a model; inside, whatever goes wrong becomes one line that names it.
+    """Vet a model; inside, whatever goes wrong in a library becomes one line that names it.
 
     Args:
         source: where it lies.
@@ -46,12 +59,14 @@ def loading(
         trusted: likewise.
 
     Raises:
+        MissingExtraError: a library of one of quantdrift's extras is not installed.
         UnsupportedError: as `vet`; and in place of whatever the libraries inside raise.
     """
     where = "from the hub" if source.kind == "hub" else f"from {source.location}"
     try:
-        vet(source, revision, unpacks=unpacks, trusted=trusted)
-        yield
+        with extras_named(needed_for=f"the {what} {source.name!r}"):
+            vet(source, revision, unpacks=unpacks, trusted=trusted)
+            yield
     except QuantDriftError:
         raise
     except BaseException as error:  # a dozen libraries read models, each with its own errors
@@ -116,9 +131,6 @@ def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None)
         module: the model; where it says nothing of tokens, it passes.
         name: of the model, for the message.
         tokenizer: the module's own if not given.
-
-    Raises:
-        UnsupportedError: its tokenizer knows far fewer tokens than it has embeddings of.
     """
     found = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
     found = getattr(found, "tokenizer", found)  # of a processor for texts and images
@@ -130,19 +142,14 @@ def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None)
             rows = 0 if table is None else getattr(table(), "num_embeddings", 0)
             if rows > _ROWS * len(found):
                 raise UnsupportedError(
-                    f"the tokenizer of {name} knows {len(found):,} tokens, and its embedding table "
-                    f"has {rows:,} rows: tokenizer files are missing in its folder, and nearly "
-                    "every word would be the same unknown one. Copy them there (tokenizer.json, "
-                    "tokenizer_config.json) from the model that it was made of"
+                    f"the tokenizer of {name} knows {len(found):,} tokens, and its embedding table has {rows:,} rows: "
+                    "tokenizer files are missing in its folder, and nearly every word would be the same unknown one. "
+                    "Copy them there (tokenizer.json, tokenizer_config.json) from the model that it was made of"
                 )
 
 
 def _check(settings: Mapping[str, Any], where: str, unpacks: str) -> None:
-    """Refuse settings, at any depth, that make a library run code or build without end.
-
-    Raises:
-        UnsupportedError: there are such.
-    """
+    """Refuse settings, at any depth, that make a library run code or build without end."""
     method = settings.get("quant_method")
     if method == "hqq" != unpacks:
         raise UnsupportedError(
@@ -167,11 +174,7 @@ def _check(settings: Mapping[str, Any], where: str, unpacks: str) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """What a library said, without the lines that follow the first.
-
-    Args:
-        error: that it raised.
-    """
+    """What a library said, without the lines that follow the first."""
     if isinstance(error, pickle.UnpicklingError):
         return (
             "its weights are pickled Python, which could run anything; expected safetensors, as "

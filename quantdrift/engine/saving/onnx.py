@@ -52,11 +52,10 @@ def transformer_of(model: Any) -> nn.Module:
         UnsupportedError: the first module is none, or not its last hidden state is what is used.
     """
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- seconds to import
-
-    from quantdrift.engine.encoders.onnx import TransformerModule  # noqa: PLC0415 -- as above
+    from sentence_transformers.sentence_transformer.modules import Transformer  # noqa: PLC0415 -- as above
 
     first: Any = model[0] if isinstance(model, SentenceTransformer) and len(model) else model
-    if type(first) is not TransformerModule:
+    if type(first) is not Transformer:
         raise UnsupportedError(
             "ONNX is written of sentence-transformers models that begin with a Transformer module; "
             f"this one begins with {type(first).__module__}.{type(first).__name__}. "
