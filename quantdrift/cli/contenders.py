@@ -12,10 +12,8 @@ from quantdrift.cli.tables import console, one_format, print_markdown
 from quantdrift.compare.contenders import (
     ContenderBucket,
     ContenderGroup,
-    buckets_with_inputs,
     contender_findings,
     contender_groups,
-    lies_within,
 )
 from quantdrift.display import clean, print_json, say
 from quantdrift.progress import Terminal
@@ -59,7 +57,7 @@ def contenders_command(paths: Sequence[Path], *, group_by: str, json_output: boo
             clean(group.name),
             f"{runs} run" + ("" if runs == "1" else "s") + f", {inputs} inputs",
             f"flip rate {rate}",
-            f"scale {scale} epsilon" if group.prediction.fit.scale is not None else "no scale",
+            f"scale {scale} epsilon" if group.fit.scale is not None else "no scale",
         ]
         for left, row in zip_longest(about, _rows(group)):
             table.add_row(left or "", *(row or ("",) * (len(HEAD) - 1)))
@@ -71,7 +69,7 @@ def contenders_command(paths: Sequence[Path], *, group_by: str, json_output: boo
 
 
 def _about(group: ContenderGroup) -> tuple[str, str, str, str]:
-    fit = group.prediction.fit
+    fit = group.fit
     return (
         f"{len(group.paths)}",
         f"{fit.n:,}",
@@ -88,10 +86,10 @@ def _rows(group: ContenderGroup) -> list[tuple[str, ...]]:
             _percent(bucket.predicted),
             _percent(bucket.measured.value),
             f"{_percent(bucket.measured.low)} to {_percent(bucket.measured.high)}".replace(" % to", " to"),
-            _WORDS[lies_within(bucket)],
+            _WORDS[bucket.within],
             f"{bucket.n_cut_short:,}",
         )
-        for bucket in buckets_with_inputs(group)
+        for bucket in group.filled
     ]
 
 
@@ -112,10 +110,10 @@ def _json(groups: Sequence[ContenderGroup], group_by: str, findings: list[str]) 
             {
                 "name": group.name,
                 "runs": list(group.paths),
-                "n": group.prediction.fit.n,
-                "flip_rate": group.prediction.fit.observed,
-                "scale": group.prediction.fit.scale,
-                "reason": group.prediction.fit.reason,
+                "n": group.fit.n,
+                "flip_rate": group.fit.observed,
+                "scale": group.fit.scale,
+                "reason": group.fit.reason,
                 "n_list_full": group.n_list_full,
                 "inputs_repeated": group.repeated,
                 "buckets": [
@@ -125,10 +123,10 @@ def _json(groups: Sequence[ContenderGroup], group_by: str, findings: list[str]) 
                         "n": bucket.measured.n,
                         "predicted": bucket.predicted,
                         "measured": bucket.measured.to_json(),
-                        "within": lies_within(bucket),
+                        "within": bucket.within,
                         "n_cut_short": bucket.n_cut_short,
                     }
-                    for bucket in group.prediction.buckets
+                    for bucket in group.buckets
                 ],
             }
             for group in groups

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quantdrift.compare.law import LawRun, Line, left_out_of_line
+from quantdrift.compare.law import LawPoint, Line, on_the_axis
 from quantdrift.display import clean
 from quantdrift.errors import MissingExtraError, QuantDriftError
 from quantdrift.records import check_writable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Colour = str | tuple[float, float, float]
+    from matplotlib.figure import Figure
 
 FORMATS = ("svg", "png", "pdf")
 
@@ -39,23 +38,18 @@ STYLE = {
     "svg.fonttype": "none",  # text stays text: small, and found by a search
     "svg.hashsalt": "quantdrift",  # otherwise ids are drawn at random
 }
-# dates would make every file another; matplotlib writes none into a PNG
-METADATA = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+_GREY, _BLACK = "0.35", "black"
 
 
 def check_figure(path: Path) -> None:
     """Refuse a figure that cannot be drawn, before anything is computed.
-
-    Args:
-        path: where it is to be written.
 
     Raises:
         QuantDriftError: not a format of FORMATS, or no folder to write into.
         MissingExtraError: matplotlib is not installed.
     """
     if path.suffix.lower().removeprefix(".") not in FORMATS:
-        expected = ", ".join(f".{name}" for name in FORMATS)
-        raise QuantDriftError(f"a figure's name ends in {expected}; got {path}")
+        raise QuantDriftError(f"a figure's name ends in {', '.join(f'.{name}' for name in FORMATS)}; got {path}")
     if not path.absolute().parent.is_dir():
         raise QuantDriftError(f"the folder for the figure does not exist: {path.parent}; make it")
     check_writable(path, what="the figure")
@@ -65,12 +59,25 @@ def check_figure(path: Path) -> None:
         raise MissingExtraError("matplotlib", "figures", needed_for="a figure") from error
 
 
-def draw_law(runs: Sequence[LawRun], line: Line | None, path: Path, *, line_label: str = "least squares") -> None:
+def save_figure(figure: Figure, path: Path, **options: Any) -> None:
+    """Write a figure, without the dates that would make every file another.
+
+    Raises:
+        QuantDriftError: it cannot be written.
+    """
+    kind = path.suffix.lower().removeprefix(".")
+    metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    try:
+        figure.savefig(path, format=kind, dpi=200, metadata=metadata[kind], **options)
+    except OSError as error:
+        raise QuantDriftError(f"the figure cannot be written to {path}: {error}") from error
+
+
+def draw_law(runs: Sequence[LawPoint], line: Line | None, path: Path, *, line_label: str = "least squares") -> None:
     """Draw the runs, the line and the stability threshold of an input, and write the file.
 
     Args:
-        runs: those whose median separation is 0 or infinite have no place on the axis; a note says
-            how many.
+        runs: a note counts those whose median separation is 0 or infinite: the axis has no place.
         line: on the median separation; none is drawn for None.
         path: .svg, .png or .pdf; replaced if it is there.
         line_label: of the line, in the legend.
@@ -80,55 +87,42 @@ def draw_law(runs: Sequence[LawRun], line: Line | None, path: Path, *, line_labe
         MissingExtraError: matplotlib is not installed.
     """
     check_figure(path)
-    absent = set(left_out_of_line([run.point for run in runs]))
-    shown = [run for run in runs if run.point not in absent]
+    shown = on_the_axis(runs)
     if not shown:
         raise QuantDriftError(f"nothing to draw: the median separation of all {len(runs)} runs is 0 or infinite")
     from matplotlib import style  # noqa: PLC0415 -- an optional extra, slow to import
     from matplotlib.figure import Figure  # noqa: PLC0415 -- likewise
 
-    # from the defaults, so that a user's own settings do not change the figure
-    with style.context(["default", STYLE]):
+    with style.context(["default", STYLE]):  # a user's own settings do not change the figure
         axes = (figure := Figure(figsize=(6.6, 3.9))).add_subplot()
-        x = [run.point.separation for run in shown]
-        left, right = min(*x, 1) / 1.4, max(*x, 1) * 1.4
-        axes.axvline(1, color="black", linestyle=":", linewidth=1.2, gid="threshold", zorder=1)
+        x = [run.separation for run in shown]
+        axes.axvline(1, color=_BLACK, linestyle=":", linewidth=1.2, gid="threshold", zorder=1)
         if line is not None:
             ends = np.array([min(x), max(x)])
-            axes.plot(
-                ends,
-                100 * (line.intercept + line.slope * np.log10(ends)),
-                color="0.35",
-                linewidth=1.4,
-                gid="line",
-                zorder=1.5,
-            )
-        _points(axes, shown)
+            rates = 100 * (line.intercept + line.slope * np.log10(ends))
+            axes.plot(ends, rates, color=_GREY, linewidth=1.4, gid="line", zorder=1.5)
+        corpora = sorted({run.data for run in shown}, key=str.lower)
+        widths = list(dict.fromkeys(run.bits for run in sorted(shown, key=lambda run: run.width)))
+        _markers(axes, shown, corpora, widths)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")  # 0.1 instead of a power
-        axes.set_xlim(left, right)
+        axes.set_xlim(min(*x, 1) / 1.4, max(*x, 1) * 1.4)
         top = max(100 * float(run.changed.high or 0) for run in shown)
         axes.set_ylim(-0.03 * top, min(1.05 * top, 102))
         axes.set_xlabel("median separation ratio, gap / (2 epsilon)")
         axes.set_ylabel("change rate: first answer differs (%)")
-        _legend(axes, shown, line_label if line is not None else None, len(absent))
-        kind = path.suffix.lower().removeprefix(".")
-        try:
-            figure.savefig(path, format=kind, dpi=200, bbox_inches="tight", metadata=METADATA[kind])
-        except OSError as error:
-            raise QuantDriftError(f"the figure cannot be written to {path}: {error}") from error
+        _legend(axes, corpora, widths, None if line is None else line_label, len(runs) - len(shown))
+        save_figure(figure, path, bbox_inches="tight")
 
 
-def _points(axes: Axes, runs: Sequence[LawRun]) -> None:
+def _markers(axes: Axes, runs: Sequence[LawPoint], corpora: Sequence[str], widths: Sequence[str]) -> None:
     """Intervals and markers; a group of the file, `runs-CORPUS-BITS` by number, for each kind."""
-    corpora, widths = _names([run.data for run in runs]), _widths(runs)
     for c, corpus in enumerate(corpora):
-        colour, marker = COLOURS[c % len(COLOURS)], MARKERS[c % len(MARKERS)]
-        own = [run for run in runs if run.data == corpus]
+        colour, own = COLOURS[c % len(COLOURS)], [run for run in runs if run.data == corpus]
+        ends = [[100 * float(end or 0) for end in (run.changed.low, run.changed.high)] for run in own]
         axes.vlines(
-            [run.point.separation for run in own],
-            [100 * float(run.changed.low or 0) for run in own],
-            [100 * float(run.changed.high or 0) for run in own],
+            [run.separation for run in own],
+            *zip(*ends, strict=True),
             color=colour,
             linewidth=0.7,
             alpha=0.45,
@@ -138,9 +132,9 @@ def _points(axes: Axes, runs: Sequence[LawRun]) -> None:
         for w, width in enumerate(widths):
             same = [run for run in own if run.bits == width]
             axes.scatter(
-                [run.point.separation for run in same],
-                [100 * run.point.change_rate for run in same],
-                marker=marker,
+                [run.separation for run in same],
+                [100 * run.change_rate for run in same],
+                marker=MARKERS[c % len(MARKERS)],
                 s=24,
                 color=_tint(colour, w, len(widths)),
                 edgecolors=colour,
@@ -150,57 +144,36 @@ def _points(axes: Axes, runs: Sequence[LawRun]) -> None:
             )
 
 
-def _legend(axes: Axes, runs: Sequence[LawRun], line_label: str | None, n_absent: int) -> None:
+def _legend(axes: Axes, corpora: Sequence[str], widths: Sequence[str], line: str | None, n_absent: int) -> None:
     from matplotlib.lines import Line2D  # noqa: PLC0415 -- an optional extra
 
-    def mark(label: str, marker: str, edge: str, fill: Colour) -> Line2D:
-        return Line2D(
-            [], [], linestyle="", marker=marker, markersize=5.5, color=edge,
-            markerfacecolor=fill, label=label,
-        )  # fmt: skip
+    def mark(place: int) -> dict[str, Any]:
+        return {"marker": MARKERS[place % len(MARKERS)], "color": COLOURS[place % len(COLOURS)]}
 
-    def heading(label: str) -> Line2D:
-        return Line2D([], [], linestyle="", label=label)
-
-    corpora, widths = _names([run.data for run in runs]), _widths(runs)
-    handles = [heading("corpus")]
-    for c, corpus in enumerate(corpora):
-        colour = COLOURS[c % len(COLOURS)]
-        handles.append(mark(corpus, MARKERS[c % len(MARKERS)], colour, colour))
-    handles += [heading(""), heading("bits")]
-    for w, width in enumerate(widths):
-        handles.append(mark(width, "o", "0.2", _tint("0.2", w, len(widths))))
-    handles.append(heading(""))
-    if line_label is not None:
-        handles.append(Line2D([], [], color="0.35", linewidth=1.4, label=line_label))
-    handles += [
-        Line2D([], [], color="black", linestyle=":", linewidth=1.2, label="one input's threshold"),
-        Line2D([], [], color="0.35", linewidth=0.7, label="95 % interval"),
+    rows: list[tuple[str, dict[str, Any]]] = [("corpus", {})]
+    rows += [(corpus, mark(place)) for place, corpus in enumerate(corpora)]
+    rows += [("", {}), ("bits", {})]
+    rows += [
+        (width, {"marker": "o", "color": "0.2", "markerfacecolor": _tint("0.2", place, len(widths))})
+        for place, width in enumerate(widths)
     ]
+    rows.append(("", {}))
+    if line is not None:
+        rows.append((line, {"color": _GREY, "linewidth": 1.4, "linestyle": "-"}))
+    rows.append(("one input's threshold", {"color": _BLACK, "linewidth": 1.2, "linestyle": ":"}))
+    rows.append(("95 % interval", {"color": _GREY, "linewidth": 0.7, "linestyle": "-"}))
     if n_absent:
-        handles.append(heading(f"not shown: {n_absent} without a finite logarithm"))
-    names = [str(handle.get_label()) for handle in handles]
+        rows.append((f"not shown: {n_absent} without a finite logarithm", {}))
+    handles = [Line2D([], [], **{"linestyle": "", "markersize": 5.5, **look}) for _, look in rows]
     # a legend drops names that begin with "_"
-    labels = [f" {name}" if name.startswith("_") else clean(name) for name in names]
-    legend = axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1.02))
-    for text in legend.get_texts():
+    labels = [f" {name}" if name.startswith("_") else clean(name) for name, _ in rows]
+    for text in axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1.02)).get_texts():
         text.set_parse_math(False)  # a "$" in a name is a "$"
 
 
-def _names(values: Sequence[str]) -> list[str]:
-    return sorted(set(values), key=str.lower)
-
-
-def _widths(runs: Sequence[LawRun]) -> list[str]:
-    """Bits that occur, fewest first."""
-    by_width = {run.bits: run.width for run in runs}
-    return sorted(by_width, key=lambda bits: by_width[bits])
-
-
-def _tint(colour: str, position: int, n: int) -> Colour:
+def _tint(colour: str, position: int, n: int) -> tuple[float, ...]:
     """White for the fewest bits, the full colour for the most."""
     from matplotlib.colors import to_rgb  # noqa: PLC0415 -- an optional extra
 
     share = 1.0 if n == 1 else position / (n - 1)
-    red, green, blue = (1 - share * (1 - part) for part in to_rgb(colour))
-    return red, green, blue
+    return tuple(1 - share * (1 - part) for part in to_rgb(colour))

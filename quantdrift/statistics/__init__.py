@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from quantdrift.statistics.estimates import (
     Estimate,
+    as_json,
     mean_estimate,
     quantile_estimate,
     rate_estimate,
@@ -46,6 +47,7 @@ __all__ = [
     "PairedSample",
     "Spread",
     "Verdict",
+    "as_json",
     "compare_samples",
     "holm",
     "inputs_for_mean",

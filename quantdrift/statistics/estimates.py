@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -130,6 +130,19 @@ class Estimate:
             "n": self.n,
             **({} if self.bound is None else {"bound": self.bound}),
         }
+
+
+def as_json(value: Any) -> Any:
+    """A result as JSON values: a record is an object, an estimate its own, infinity and NaN null."""
+    if isinstance(value, Estimate):
+        return value.to_json()
+    if is_dataclass(value):
+        return {one.name: as_json(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: as_json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(one) for one in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _finite(value: float | None) -> float | None:
