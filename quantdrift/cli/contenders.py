@@ -9,12 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from quantdrift.cli.tables import console, one_format, print_markdown
-from quantdrift.compare.contenders import (
-    ContenderBucket,
-    ContenderGroup,
-    contender_findings,
-    contender_groups,
-)
+from quantdrift.compare.contenders import ContenderBucket, ContenderGroup, contender_findings, contender_groups
 from quantdrift.display import clean, print_json, say
 from quantdrift.progress import Terminal
 from quantdrift.runs import find_runs

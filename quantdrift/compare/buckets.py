@@ -25,13 +25,7 @@ EDGES: Mapping[str, tuple[float, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """The inputs whose value of one quantity lies in a range.
-
-    Attributes:
-        where: the range.
-        n: how many inputs it holds, over all runs.
-        estimates: by metric string, over these inputs.
-    """
+    """The inputs whose value of one quantity lies in a range: how many, and the metrics over them."""
 
     where: Slice
     n: int
@@ -61,13 +55,13 @@ def breakdown(
             "scores, it is a bound at best. Sort by another metric, e.g. gap or candidate_gap"
         )
     starts = edges_of(by, group) if edges is None else tuple(edges)
-    if not starts or not all(low < high for low, high in pairwise((*starts, math.inf))):
+    ranges = list(pairwise((*starts, math.inf)))
+    if not ranges or not all(low < high for low, high in ranges):
         raise MetricError(f"expected edges that rise, e.g. 0, 0.1, 1; got {list(starts)}")
-    sliced = [metric for metric in metrics if metric.where is not None]
-    if sliced:
+    if sliced := [metric for metric in metrics if metric.where is not None]:
         raise MetricError(f"the buckets are the slices; leave them out of {sliced[0]}")
     buckets = []
-    for low, high in pairwise((*starts, math.inf)):
+    for low, high in ranges:
         where = Slice(by=by, low=low, high=high)
         estimates = {str(metric): replace(metric, where=where).over(group) for metric in metrics}
         n = sum(int(where.of(evidence).sum()) for evidence in group)
@@ -80,25 +74,17 @@ def edges_of(by: Metric, group: Sequence[Evidence]) -> tuple[float, ...]:
 
     Where runs stored too few ranks to tell large contender counts apart, these buckets are joined.
 
-    Args:
-        by: what the inputs are sorted by.
-        group: evidence of the runs.
-
     Raises:
         MetricError: no input has a value to sort by.
     """
     if str(by) in EDGES:
-        edges = EDGES[str(by)]
-        if by.family.censored is not None:
-            known = min((by.family.censored(run) for run in group if run.cut_short), default=None)
-            if known is not None:
-                edges = tuple(edge for edge in edges if edge <= known)
-        return edges
+        censored = by.family.censored
+        known = min((censored(run) for run in group if run.cut_short), default=math.inf) if censored else math.inf
+        return tuple(edge for edge in EDGES[str(by)] if edge <= known)
     if by.unit == "rate":  # yes or no
         return (0, 1)
     values = np.concatenate([np.empty(0), *(by.per_input(evidence) for evidence in group)])
     values = values[np.isfinite(values)]
     if not len(values):
         raise MetricError(f"no input has a finite value of {by} to sort by")
-    quartiles = np.quantile(values, [0, 0.25, 0.5, 0.75], method="inverted_cdf")
-    return tuple(dict.fromkeys(quartiles.tolist()))
+    return tuple(dict.fromkeys(np.quantile(values, [0, 0.25, 0.5, 0.75], method="inverted_cdf").tolist()))

@@ -309,7 +309,8 @@ def predicted_by_contender_count(
     flips = np.concatenate([perturbation.flips(run) for run in runs]).astype(np.float64)
     counts = np.concatenate([perturbation.contender_count(run) for run in runs])
     fit = fit_effective_scale(gaps, float(flips.mean()))
-    cut_short, predicted = np.zeros(len(gaps), dtype=bool), None
+    cut_short: NDArray[np.bool_] = np.zeros(len(gaps), dtype=bool)
+    predicted = None
     if fit.scale is not None:
         predicted = flip_probability(gaps, fit.scale)
         longer = np.concatenate([run.n_items > run.depth for run in runs])

@@ -8,7 +8,7 @@ Source: paper, appendix, "Corpus size, case by case".
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,7 @@ from quantdrift.compare.buckets import EDGES
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import parse_metric
-from quantdrift.statistics import Estimate
-from quantdrift.statistics.paired import mcnemar_exact, paired_rate_difference
-
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
+from quantdrift.statistics import Estimate, as_json, mcnemar_exact, paired_rate_difference
 
 LEVEL = 0.05
 """p below which a change counts as seen, as in the paper's table of corpus sizes."""
@@ -45,8 +41,7 @@ class SizeEffect:
         change: rate in the larger corpus minus rate in the smaller, with Tango's 95 % interval.
         expected_large: the rate in the larger corpus if queries flipped there as often as those of
             like separation did in the smaller one; None where the smaller holds none alike.
-        separation_small: median separation ratio in the smaller corpus; None if undefined or
-            infinite.
+        separation_small: median separation ratio in the smaller corpus; None if not finite.
         separation_large: in the larger one.
         fell: queries whose separation ratio is lower in the larger corpus.
         rose: queries whose ratio is higher there.
@@ -72,12 +67,12 @@ class SizeEffect:
     @property
     def flip_moved(self) -> int:
         """1 if the change rate rose with the corpus, -1 if it fell, 0 if neither was seen."""
-        return _sign(self.only_large - self.only_small) if self.p_flip < LEVEL else 0
+        return int(np.sign(self.only_large - self.only_small)) if self.p_flip < LEVEL else 0
 
     @property
     def separation_moved(self) -> int:
         """1 if the separation rose with the corpus, -1 if it fell, 0 if neither was seen."""
-        return _sign(self.rose - self.fell) if self.p_separation < LEVEL else 0
+        return int(np.sign(self.rose - self.fell)) if self.p_separation < LEVEL else 0
 
     @property
     def follows_separation(self) -> bool | None:
@@ -86,53 +81,43 @@ class SizeEffect:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object, with what it means in words."""
-        return {
-            **asdict(self),
-            "change": self.change.to_json(),
-            "flip_moved": self.flip_moved,
-            "separation_moved": self.separation_moved,
-            "follows_separation": self.follows_separation,
-            "says": self.explain(),
-        }
+        more = {name: getattr(self, name) for name in ("flip_moved", "separation_moved", "follows_separation")}
+        return {**as_json(self), **more, "says": self.explain()}
 
     def explain(self) -> list[str]:
         """The finding in plain sentences."""
-        rates = [_percent(flips, self.n) for flips in (self.flip_small, self.flip_large)]
-        told = {
-            1: f"The change rate rises with the corpus, from {rates[0]} to {rates[1]}.",
-            -1: f"The change rate falls as the corpus grows, from {rates[0]} to {rates[1]}.",
-            0: f"The change rate is not seen to move: {rates[0]} and {rates[1]}, a difference of "
-            f"{_points(self.change.value)} points (95 % interval {_points(self.change.low)} to "
-            f"{_points(self.change.high)}).",
-        }
+        small, large = (f"{100 * flips / self.n:.1f} %" for flips in (self.flip_small, self.flip_large))
         medians = [
             "undefined" if value is None else f"{value:.3f}" for value in (self.separation_small, self.separation_large)
         ]
+        value, low, high = (
+            f"{100 * (end or 0):+.1f}" for end in (self.change.value, self.change.low, self.change.high)
+        )
+        moved = {
+            1: f"The change rate rises with the corpus, from {small} to {large}.",
+            -1: f"The change rate falls as the corpus grows, from {small} to {large}.",
+            0: f"The change rate is not seen to move: {small} and {large}, a difference of {value} points "
+            f"(95 % interval {low} to {high}).",
+        }
+        way = {1: "rose", -1: "fell", 0: "did not move either way"}[self.separation_moved]
+        reason = f"That is {'' if self.follows_separation else 'not '}in line with the separation: it {way}."
+        if not self.flip_moved:
+            reason = "Nor is the separation seen to move."
+            if self.separation_moved:
+                reason = f"The separation {way}, but the flips of these queries do not show it."
         lines = [
-            f"Of the same {self.n:,} queries, {self.only_small:,} flip only at {self.small:,} "
-            f"documents, {self.only_large:,} only at {self.large:,}: "
-            f"{_p(self.p_flip)} (exact McNemar).",
-            f"The separation is lower at {self.large:,} for {self.fell:,} queries, higher for "
-            f"{self.rose:,}: {_p(self.p_separation)} (exact sign test); its median goes from "
-            f"{medians[0]} to {medians[1]}.",
-            f"{told[self.flip_moved]} {self._reason()}",
+            f"Of the same {self.n:,} queries, {self.only_small:,} flip only at {self.small:,} documents, "
+            f"{self.only_large:,} only at {self.large:,}: {_p(self.p_flip)} (exact McNemar).",
+            f"The separation is lower at {self.large:,} for {self.fell:,} queries, higher for {self.rose:,}: "
+            f"{_p(self.p_separation)} (exact sign test); its median goes from {medians[0]} to {medians[1]}.",
+            f"{moved[self.flip_moved]} {reason}",
         ]
         if self.expected_large is not None:
             lines.append(
-                f"If queries flipped at {self.large:,} as often as those of like separation did at "
-                f"{self.small:,}, {100 * self.expected_large:.1f} % would; {rates[1]} do."
+                f"If queries flipped at {self.large:,} as often as those of like separation did at {self.small:,}, "
+                f"{100 * self.expected_large:.1f} % would; {large} do."
             )
         return lines
-
-    def _reason(self) -> str:
-        way = {1: "rose", -1: "fell", 0: "did not move either way"}[self.separation_moved]
-        if self.follows_separation:
-            return f"That is in line with the separation: it {way}."
-        if self.flip_moved:
-            return f"That is not in line with the separation: it {way}."
-        if self.separation_moved:
-            return f"The separation {way}, but the flips of these queries do not show it."
-        return "Nor is the separation seen to move."
 
 
 def compare_sizes(smaller: Evidence, larger: Evidence) -> SizeEffect:
@@ -154,9 +139,10 @@ def compare_sizes(smaller: Evidence, larger: Evidence) -> SizeEffect:
     flips = [perturbation.flips(evidence) for evidence in pair]
     ratios = [perturbation.separation_ratio(evidence) for evidence in pair]
     # a corpus of one document has no runner-up, so no ratio: NaN is neither lower nor higher
-    fell, rose = ratios[1] < ratios[0], ratios[1] > ratios[0]
-    flipped, moved = mcnemar_exact(*flips), mcnemar_exact(fell, rose)
-    medians = [_finite(parse_metric("separation")(evidence)) for evidence in pair]
+    moved = mcnemar_exact(ratios[1] < ratios[0], ratios[1] > ratios[0])
+    flipped = mcnemar_exact(*flips)
+    medians = [parse_metric("separation")(evidence).value for evidence in pair]
+    medians = [value if value is not None and np.isfinite(value) else None for value in medians]
     return SizeEffect(
         small=int(smaller.n_items.max(initial=0)),
         large=int(larger.n_items.max(initial=0)),
@@ -176,7 +162,7 @@ def compare_sizes(smaller: Evidence, larger: Evidence) -> SizeEffect:
     )
 
 
-def _expected(flips: Bools, ratios: Floats, others: Floats) -> float | None:
+def _expected(flips: NDArray[np.bool_], ratios: NDArray[np.float64], others: NDArray[np.float64]) -> float | None:
     """The mean, over other separation ratios, of the flip rate in the bucket they fall into."""
     if np.isnan(ratios).any() or np.isnan(others).any():
         return None
@@ -187,23 +173,6 @@ def _expected(flips: Bools, ratios: Floats, others: Floats) -> float | None:
         return None
     rates = np.bincount(here, weights=flips, minlength=len(starts)) / np.maximum(held, 1)
     return float(rates[there].mean())
-
-
-def _finite(estimate: Estimate) -> float | None:
-    value = estimate.value
-    return value if value is not None and np.isfinite(value) else None
-
-
-def _sign(number: int) -> int:
-    return (number > 0) - (number < 0)
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %"
-
-
-def _points(rate: float | None) -> str:
-    return "?" if rate is None else f"{100 * rate:+.1f}"
 
 
 def _p(value: float) -> str:

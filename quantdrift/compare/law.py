@@ -81,7 +81,7 @@ class LawPoint:
     epsilon: float
     n_items: float
     change_rate: float
-    changed: Estimate = undefined("not of a run")
+    changed: Estimate = Estimate(value=None)  # noqa: RUF009 -- it is frozen
     spec: str = ""
     data: str = ""
     n_documents: int = 0
@@ -286,9 +286,7 @@ def hold_out(groups: Mapping[str, tuple[Sequence[LawPoint], Sequence[LawPoint]]]
         judged.append(_judged(name, usable, predicted, line=line, reason=reason))
     points = {point.label: point for _, held in groups.values() for point in held}
     predicted = {label: rate for group in judged for label, rate in group.predicted.items()}
-    return _judged(
-        predictor, [points[label] for label in predicted], list(predicted.values()), groups=tuple(judged)
-    )
+    return _judged(predictor, [points[label] for label in predicted], list(predicted.values()), groups=tuple(judged))
 
 
 def leave_one_out(groups: Mapping[str, Sequence[LawPoint]], predictor: Predictor = "separation") -> HeldOut:
@@ -482,7 +480,10 @@ def _unseen(study: LawStudy) -> list[str]:
 
 def _left_out(study: LawStudy) -> list[str]:
     lines = []
-    for value, what in ((np.inf, "infinite (an exact copy for most inputs)"), (0, "0 (most inputs are tied at the top)")):
+    for value, what in (
+        (np.inf, "infinite (an exact copy for most inputs)"),
+        (0, "0 (most inputs are tied at the top)"),
+    ):
         if names := [run.label for run in study.runs if run.separation == value]:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             shown = "; ".join(names[:_SHOWN])

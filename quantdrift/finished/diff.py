@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,468 +17,156 @@ from quantdrift import __version__, perturbation
 from quantdrift.datasets.retrieval import some
 from quantdrift.errors import DataError, RunError, UnknownNameError
 from quantdrift.evidence import Evidence, Top
-from quantdrift.finished.contents import FinishedRun, Labelled, Part, Ranked, Sampled, digest
+from quantdrift.finished.contents import HELD, FinishedRun, Part, digest
 from quantdrift.finished.lm_eval_evidence import HASHES, PairedSamples, pair_samples
-from quantdrift.finished.rankings import DEPTH, Qrels, Ranking, Rankings, evidence_of_answers, evidence_of_rankings
+from quantdrift.finished.rankings import DEPTH, Qrels, evidence_of_answers, evidence_of_rankings, only_in
 from quantdrift.metrics import Metric, MetricError, measure
 from quantdrift.runs import Run, write_run
 from quantdrift.statistics import Estimate, mean_estimate, undefined
 
-# --- The samples of lm-eval that two runs share ---------------------------------------------------
-
-Samples = Sequence[Mapping[str, Any]]
-
-
-def shared_samples(a: Samples, b: Samples) -> tuple[Samples, Samples]:
-    """The samples of either run whose document, prompt, target and filter the other has too.
-
-    Args:
-        a: samples of one task.
-        b: those of the other run.
-    """
-    known = {_identity(sample): sample for sample in b}
-    both = {
-        _identity(sample)
-        for sample in a
-        if (other := known.get(_identity(sample))) is not None and other["arguments"] == sample["arguments"]
-    }
-    kept = [[sample for sample in samples if _identity(sample) in both] for samples in (a, b)]
-    return kept[0], kept[1]
-
-
-def _identity(sample: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (sample["doc_id"], sample.get("filter"), *(sample.get(name) for name in HASHES))
-
-
-# --- Whether two finished runs can be compared: the same inputs, items, prompts and settings ------
-
-_KINDS: Mapping[type, str] = {
-    Ranked: "rankings",
-    Labelled: "one answer per input, without scores",
-    Sampled: "samples of lm-eval",
-}
+# --- whether they can be compared: the same inputs, items, prompts and settings -------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matched:
-    """One part of both runs, over the same inputs.
-
-    Attributes:
-        name: of the part; empty where there is only one.
-        a: of the reference.
-        b: of the candidate, of the same kind.
-        left_out: inputs of either that the other does not have.
-        samples: of lm-eval, joined.
-    """
+class _Matched:
+    """One part of both runs, over the same inputs, and how many inputs of either were left out."""
 
     name: str
     a: Part
     b: Part
-    left_out: tuple[int, int] = (0, 0)
+    left_out: tuple[int, int]
     samples: PairedSamples | None = None
 
 
-def match_parts(
-    a: FinishedRun, b: FinishedRun, *, common: bool = False, only: Sequence[str] = ()
-) -> tuple[list[Matched], list[str]]:
-    """Pair the parts of two runs.
-
-    Args:
-        a: the reference.
-        b: the candidate.
-        common: whether inputs and parts that only one run has are left out.
-        only: names of the parts that are asked for; all if empty.
-
-    Returns:
-        The parts, and what to know: one sentence each.
+def _match(a: FinishedRun, b: FinishedRun, *, common: bool, only: Sequence[str]) -> tuple[list[_Matched], list[str]]:
+    """The parts of two runs, pair by pair, and what to know.
 
     Raises:
         RunError: the runs cannot be compared; lists everything that differs.
         UnknownNameError: neither run has a part of a name that is asked for.
     """
-    _same_kinds(a, b)
+    kinds = [" and ".join(sorted({HELD[part.kind] for part in run.parts.values()})) for run in (a, b)]
+    if not {part.kind for part in a.parts.values()} & {part.kind for part in b.parts.values()}:
+        raise RunError(
+            f"expected two runs that hold the same kind of answers; {a.path} (A) holds {kinds[0]}, "
+            f"{b.path} (B) {kinds[1]}"
+        )
+    pairs = _pairs(a, b, only)
     wrong: list[str] = []
     notes: list[str] = []
-    pairs = _pairs(_chosen(a, b, only), _chosen(b, a, only), same_format=a.format == b.format)
-    for run, other, key in ((a, b, 0), (b, a, 1)):
-        lone = [name for name, pair in pairs.items() if pair[key] is not None and None in pair]
+    for run, letter, own in ((a, "A", 0), (b, "B", 1)):
+        lone = [name for name, pair in pairs.items() if pair[own] is not None and None in pair]
         if lone:
-            what = f"only in {'AB'[key]}: {some(lone)} ({len(lone):,} of {len(run.parts):,})"
-            (notes if common else wrong).append(
-                f"{what}; left out" if common else f"parts {what}; {other.path} has no such part"
-            )
-    fixed = []
-    if a.format == b.format:
-        both = ["", *(name for name, pair in pairs.items() if None not in pair)]
-        fixed = [
-            line
-            for name in dict.fromkeys(both)
-            for line in _settings(name, a.settings.get(name, {}), b.settings.get(name, {}))
+            what = f"parts only in {letter}: {some(lone)} ({len(lone):,} of {len(run.parts):,})"
+            (notes if common else wrong).append(f"{what}; left out" if common else what)
+    settings = []
+    for name in ["", *(name for name in pairs if name)] if a.format == b.format else []:
+        here, there = a.settings.get(name, {}), b.settings.get(name, {})
+        where = f"{name}: " if name else ""
+        # what only one of them tells is not known to differ
+        settings += [
+            f"{where}setting {key}: {here[key]} and {there[key]}"
+            for key in here
+            if here[key] != there.get(key, here[key])
         ]
-    wrong += fixed
+    wrong += settings
     matched = []
-    for name, (one, other_part) in pairs.items():
-        if one is None or other_part is None:
-            continue
-        found = _match(name, one, other_part, common=common, wrong=wrong)
-        if found is not None:
-            matched.append(found)
-    if not matched and not wrong:
-        wrong.append("they have no part in common")
-    if wrong:
-        listed = "".join(f"\n  - {line}" for line in wrong)
+    for name, (one, other) in pairs.items():
+        if one is not None and other is not None:
+            try:
+                matched.append(_matched(name, one, other, common=common))
+            except RunError as error:
+                wrong.append(str(error))
+    if wrong or not matched:
+        listed = "".join(f"\n  - {line}" for line in wrong or ["they have no part in common"])
         advice = "\n--common compares what both hold, and says how much it is."
-        if common or fixed:
+        if common or settings:
             advice = ""
         raise RunError(f"expected two runs on the same inputs; {a.path} (A) and {b.path} (B) differ in{listed}{advice}")
     return matched, notes
 
 
-def _same_kinds(a: FinishedRun, b: FinishedRun) -> None:
-    kinds = [sorted({_KINDS[type(part)] for part in run.parts.values()}) for run in (a, b)]
-    if not set(kinds[0]) & set(kinds[1]):
-        told = [" and ".join(kind) for kind in kinds]
-        raise RunError(
-            f"expected two runs that hold the same kind of answers; {a.path} (A) holds {told[0]}, "
-            f"{b.path} (B) {told[1]}"
-        )
-
-
-def _chosen(run: FinishedRun, other: FinishedRun, only: Sequence[str]) -> dict[str, Part]:
-    known = list(dict.fromkeys([*run.parts, *other.parts]))
-    for name in only:
-        if name not in known:
-            raise UnknownNameError("part", name, known, hint=f"(there are {some(known)})")
-    # a part of no name is all that its run holds
-    return {name: part for name, part in run.parts.items() if not only or name in ("", *only)}
-
-
-def _pairs(
-    a: Mapping[str, Part], b: Mapping[str, Part], *, same_format: bool
-) -> dict[str, tuple[Part | None, Part | None]]:
+def _pairs(a: FinishedRun, b: FinishedRun, only: Sequence[str]) -> dict[str, tuple[Part | None, Part | None]]:
     """Parts by name; a lone part of one format is the lone part of another."""
-    if len(a) == len(b) == 1 and not same_format:
-        return {"": (next(iter(a.values())), next(iter(b.values())))}
-    for own, other in ((a, b), (b, a)):
-        if set(own) == {""} and "" not in other:
-            raise RunError(
-                f"expected one part to compare with a run that has one; the other run has "
-                f"{len(other):,}: {some(other)}. Choose with --part"
-            )
-    return {name: (a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])}
+    names = list(dict.fromkeys([*a.parts, *b.parts]))
+    for name in only:
+        if name not in names:
+            raise UnknownNameError("part", name, names, hint=f"(there are {some(names)})")
+    # a part of no name is all that its run holds
+    one, other = ({n: part for n, part in run.parts.items() if not only or n in ("", *only)} for run in (a, b))
+    if len(one) == len(other) == 1 and a.format != b.format:
+        return {"": (next(iter(one.values())), next(iter(other.values())))}
+    if ("" in one) != ("" in other):
+        parts = list(other if "" in one else one)
+        raise RunError(
+            f"expected one part to compare with a run that has one; the other run has {len(parts):,}: {some(parts)}. "
+            "Choose with --part"
+        )
+    return {name: (one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])}
 
 
-def _settings(part: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    where = f"{part}: " if part else ""
-    # what only one of them tells is not known to differ
-    return [f"{where}setting {name}: {a[name]} and {b[name]}" for name in a if name in b and a[name] != b[name]]
-
-
-def _match(name: str, a: Part, b: Part, *, common: bool, wrong: list[str]) -> Matched | None:
+def _matched(name: str, a: Part, b: Part, *, common: bool) -> _Matched:
     where = f"{name}: " if name else ""
-    if type(a) is not type(b):
-        wrong.append(f"{where}what they hold: {_KINDS[type(a)]} and {_KINDS[type(b)]}")
-        return None
-    if isinstance(a, Sampled) or isinstance(b, Sampled):
-        assert isinstance(a, Sampled)
-        assert isinstance(b, Sampled)
-        return _comparable_samples(name, a, b, common=common, wrong=wrong)
-    assert not isinstance(b, Sampled)
-    mine, theirs = _inputs(a), _inputs(b)
+    if a.kind != b.kind:
+        raise RunError(f"{where}what they hold: {HELD[a.kind]} and {HELD[b.kind]}")
+    if a.kind == "samples":
+        return _matched_samples(name, a, b, common=common)
+    mine, theirs = a.content, b.content
     shared = [input_id for input_id in mine if input_id in theirs]
-    problem = _inputs_differ(a, b, shared, common=common) or _items_differ(a, b, shared)
-    if problem:
-        wrong.append(where + problem)
-        return None
+    if not len(mine) == len(theirs) == len(shared):
+        if a.numbered or b.numbered:
+            raise RunError(
+                f"{where}inputs: {len(mine):,} in A and {len(theirs):,} in B; they have no names, so which "
+                "are the same cannot be told"
+            )
+        if not shared:
+            raise RunError(
+                f"{where}all inputs: {some(mine)} in A, {some(theirs)} in B ({len(mine):,} and {len(theirs):,})"
+            )
+        if not common:
+            raise RunError(f"{where}inputs: {only_in(mine, theirs, ('A', 'B'))}")
+    filled = [one for one in shared if mine[one] and theirs[one]] if a.kind == "rankings" else []
+    if filled and not any(mine[one].keys() & theirs[one].keys() for one in filled):
+        raise RunError(
+            f"{where}all items: no input has an item in both lists; that of {filled[0]!r} holds "
+            f"{some(mine[filled[0]])} in A and {some(theirs[filled[0]])} in B"
+        )
+    kept = [replace(part, content={one: part.content[one] for one in shared}) for part in (a, b)]
     left_out = len(mine) - len(shared), len(theirs) - len(shared)
-    return Matched(name=name, a=_part(a, shared), b=_part(b, shared), left_out=left_out)
+    return _Matched(name=name, a=kept[0], b=kept[1], left_out=left_out)
 
 
-def _inputs_differ(a: Ranked | Labelled, b: Ranked | Labelled, shared: Sequence[str], *, common: bool) -> str | None:
-    mine, theirs = _inputs(a), _inputs(b)
-    if len(mine) == len(theirs) == len(shared):
-        return None
-    if a.numbered or b.numbered:
-        return (
-            f"inputs: {len(mine):,} in A and {len(theirs):,} in B; they have no names, so which "
-            "are the same cannot be told"
-        )
-    if not shared:
-        return f"all inputs: {some(mine)} in A, {some(theirs)} in B ({len(mine):,} and {len(theirs):,})"
-    return None if common else _only(mine, theirs)
-
-
-def _items_differ(a: Ranked | Labelled, b: Ranked | Labelled, shared: Sequence[str]) -> str | None:
-    if not (isinstance(a, Ranked) and isinstance(b, Ranked)):
-        return None
-    filled = [name for name in shared if a.rankings[name] and b.rankings[name]]
-    if not filled or any(a.rankings[name].keys() & b.rankings[name].keys() for name in filled):
-        return None
-    examples = some(a.rankings[filled[0]]), some(b.rankings[filled[0]])
-    return (
-        f"all items: no input has an item in both lists; that of {filled[0]!r} holds "
-        f"{examples[0]} in A and {examples[1]} in B"
-    )
-
-
-def _comparable_samples(name: str, a: Sampled, b: Sampled, *, common: bool, wrong: list[str]) -> Matched | None:
-    left_out = 0, 0
+def _matched_samples(name: str, a: Part, b: Part, *, common: bool) -> _Matched:
+    """Samples of lm-eval; those that have the same document, prompt, target and filter in common."""
+    kept, left_out = [a.content, b.content], [0, 0]
     if common:
-        kept = shared_samples(a.samples, b.samples)
-        mine, theirs = (
+
+        def identity(sample: Mapping[str, Any]) -> str:
+            told = [sample["doc_id"], sample.get("filter"), *(sample.get(each) for each in HASHES)]
+            return repr((told, sample["arguments"]))
+
+        both = set(map(identity, a.content)) & set(map(identity, b.content))
+        for arm, whole in enumerate((a.content, b.content)):
+            kept[arm] = [sample for sample in whole if identity(sample) in both]
             # a document has a sample of every filter
-            len({each["doc_id"] for each in whole}) - len({each["doc_id"] for each in part})
-            for whole, part in zip((a.samples, b.samples), kept, strict=True)
-        )
-        left_out = mine, theirs
-        if not kept[0]:
-            wrong.append(f"{name}: no document has the same prompt in both")
-            return None
-        a, b = replace(a, samples=kept[0]), replace(b, samples=kept[1])
-    try:
-        paired = pair_samples(a.samples, b.samples, task=a.task)
-    except RunError as error:
-        wrong.append(str(error))
-        return None
-    return Matched(name=name, a=a, b=b, left_out=left_out, samples=paired)
+            left_out[arm] = len({each["doc_id"] for each in whole}) - len({each["doc_id"] for each in kept[arm]})
+        if not both:
+            raise RunError(f"{name}: no document has the same prompt in both")
+    paired = pair_samples(kept[0], kept[1], task=name)
+    return _Matched(name=name, a=replace(a, content=kept[0]), b=b, left_out=(left_out[0], left_out[1]), samples=paired)
 
 
-def _only(a: Iterable[str], b: Iterable[str]) -> str:
-    mine, theirs = list(a), list(b)
-    told = [
-        f"{len(missing):,} of {len(own):,} only in {arm} ({some(missing)})"
-        for arm, own, missing in (
-            ("A", mine, sorted(set(mine) - set(theirs))),
-            ("B", theirs, sorted(set(theirs) - set(mine))),
-        )
-        if missing
-    ]
-    return f"inputs: {'; '.join(told)}"
+# --- the comparison -------------------------------------------------------------------------------
 
-
-def _inputs(part: Ranked | Labelled) -> Mapping[str, Any]:
-    return part.rankings if isinstance(part, Ranked) else part.answers
-
-
-def _part(part: Ranked | Labelled, inputs: Sequence[str]) -> Ranked | Labelled:
-    if isinstance(part, Ranked):
-        return replace(part, rankings={name: part.rankings[name] for name in inputs})
-    return replace(part, answers={name: part.answers[name] for name in inputs})
-
-
-# --- Two sets of lists: how deep they are, and what their scores can tell -------------------------
-
-_MANY = 5
-"""So many inputs with the same scores are no accident."""
+Values = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lists:
-    """How deep the lists of two runs are.
-
-    Attributes:
-        a: ranks of the shortest and of the longest list of the reference.
-        b: of the candidate.
-        same_items: whether both lists of every input hold the same items, and may hold all.
-        own_names: inputs whose first item has the name of the input, in A or B.
-        made_of_ranks: which runs give every input the same scores.
-    """
+    """Ranks of the shortest and of the longest list, of the reference and of the candidate."""
 
     a: tuple[int, int]
     b: tuple[int, int]
-    same_items: bool
-    own_names: int
-    made_of_ranks: tuple[str, ...]
-
-
-def without_identical(part: Ranked) -> Ranked:
-    """The rankings without items of the name of their input."""
-    kept = {name: {item: score for item, score in own.items() if item != name} for name, own in part.rankings.items()}
-    return replace(part, rankings=kept)
-
-
-def lists_of(a: Ranked, b: Ranked) -> Lists:
-    """How deep the lists of two runs over the same inputs are."""
-    return Lists(
-        a=_depths(a),
-        b=_depths(b),
-        # what is known to be cut holds more
-        same_items=a.depth is None
-        and b.depth is None
-        and all(own.keys() == b.rankings[name].keys() for name, own in a.rankings.items()),
-        own_names=sum(_leads(name, own) or _leads(name, b.rankings[name]) for name, own in a.rankings.items()),
-        made_of_ranks=tuple(name for name, part in (("A", a), ("B", b)) if _made_of_ranks(part.rankings)),
-    )
-
-
-def list_notes(lists: Lists, evidence: Evidence) -> list[str]:
-    """What to know of the lists: one sentence each, without a full stop."""
-    notes = []
-    if not evidence.exact:
-        notes.append(
-            f"the lists of A are {_deep(lists.a)} deep and those of B {_deep(lists.b)}, compared "
-            f"to rank {evidence.depth:,}; of items that only one list holds the other score is "
-            "not known, so epsilon is at least what is shown, and the separation ratio at most"
-        )
-        if lists.same_items:
-            notes.append(
-                "both lists of every input hold the same items; if no others were scored (a "
-                "shortlist that was ranked again), --complete says so, and epsilon is exact"
-            )
-    if lists.made_of_ranks:
-        which = " and ".join(lists.made_of_ranks)
-        notes.append(
-            f"the scores of {which} are the same for every input, so they were made from ranks; "
-            "gap, epsilon and separation say nothing of the model then"
-        )
-    elif _off_scale(evidence):
-        notes.append(
-            "the typical epsilon is larger than what the typical list of A spans, so the scores "
-            "may be on two scales; gap, epsilon and separation say nothing then"
-        )
-    if lists.own_names:
-        notes.append(
-            f"{lists.own_names:,} inputs find an item of their own name first; where a query is "
-            "itself in the corpus, leave it out with --ignore-identical-ids"
-        )
-    return notes
-
-
-def _depths(part: Ranked) -> tuple[int, int]:
-    lengths = [len(own) for own in part.rankings.values()]
-    most = part.depth or max(lengths)
-    return min(*lengths, most), min(max(lengths), most)
-
-
-def _deep(depths: tuple[int, int]) -> str:
-    least, most = depths
-    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def _leads(name: str, own: Ranking) -> bool:
-    return name in own and own[name] == max(own.values())
-
-
-def _made_of_ranks(rankings: Rankings) -> bool:
-    """Whether all lists have the same scores, as far as they go."""
-    lists = [sorted(own.values(), reverse=True) for own in rankings.values() if len(own) > 1]
-    if len(lists) < _MANY:
-        return False
-    longest = max(lists, key=len)
-    return all(own == longest[: len(own)] for own in lists)
-
-
-def _off_scale(evidence: Evidence) -> bool:
-    scores = evidence.reference_top.reference_scores.astype(np.float64)
-    known = ~np.isnan(scores)
-    two = known.sum(axis=1) > 1
-    if not two.any():
-        return False
-    last = np.take_along_axis(scores, known.sum(axis=1)[:, None] - 1, axis=1)[:, 0]
-    spans = (scores[:, 0] - last)[two]
-    return float(np.median(perturbation.epsilon(evidence)[two])) > float(np.median(spans))
-
-
-# --- Relevance labels of two finished runs: given with them, or what a run folder holds itself ----
-
-
-def refuse_other_labels(name: str, a: Ranked, b: Ranked) -> None:
-    """Refuse two runs that bring relevance labels of their own, which are not the same.
-
-    Args:
-        name: of the part.
-        a: the reference.
-        b: the candidate, over the same inputs.
-
-    Raises:
-        RunError: an input has other relevant items, or other grades of them.
-    """
-    if a.qrels is None or b.qrels is None:
-        return
-    differ = [n for n in a.rankings if _relevant(a.qrels, n) != _relevant(b.qrels, n)]
-    if differ:
-        where = f"{name}: " if name else ""
-        raise RunError(
-            f"{where}expected the same relevance labels in both runs; those of {len(differ):,} of "
-            f"{len(a.rankings):,} inputs differ ({some(differ)}). Say which count with --qrels"
-        )
-
-
-def right_by(part: Labelled, qrels: Qrels) -> dict[str, bool]:
-    """Whether each answer is a right one.
-
-    Args:
-        part: answers of one run.
-        qrels: the right answers of every input.
-
-    Raises:
-        DataError: an input has none.
-    """
-    missing = [name for name in part.answers if not qrels.get(name)]
-    if missing:
-        raise DataError(
-            f"{len(missing):,} of {len(part.answers):,} inputs have no label, {missing[0]!r} for "
-            "one; expected the right answer of every input (inputs that have no name are "
-            "numbered from 0)"
-        )
-    return {name: qrels[name].get(answer, 0) > 0 for name, answer in part.answers.items()}
-
-
-def marks(a: Labelled, b: Labelled) -> tuple[dict[str, bool], dict[str, bool]] | None:
-    """Whether each answer is right by the runs' own labels, which only tell of answers given there.
-
-    Args:
-        a: the reference.
-        b: the candidate, over the same inputs.
-
-    Returns:
-        Of the reference and of the candidate; None where an answer was marked in neither run, for
-        it need not be wrong, and where both gave one answer and do not agree on it.
-    """
-    found: list[dict[str, bool]] = []
-    for own, other in ((a, b), (b, a)):
-        right = {}
-        for name, answer in own.answers.items():
-            grades = [(part.qrels or {}).get(name, {}).get(answer) for part in (own, other)]
-            known = [grade for grade in grades if grade is not None]
-            if not known:
-                return None
-            right[name] = known[0] > 0
-        found.append(right)
-    first, second = found
-    if any(first[n] != second[n] for n, answer in a.answers.items() if answer == b.answers[n]):
-        return None
-    return first, second
-
-
-def label_notes(labels: Qrels | None, inputs: Sequence[str]) -> list[str]:
-    """What to know of labels: one sentence or none.
-
-    Args:
-        labels: input to item to grade.
-        inputs: of the runs.
-
-    Raises:
-        DataError: no input has a label.
-    """
-    if labels is None:
-        return []
-    without = sum(not labels.get(name) for name in inputs)
-    if without == len(inputs):
-        raise DataError(
-            f"the relevance labels are of other inputs: they are of {next(iter(labels))!r} and "
-            f"{len(labels) - 1:,} more, the runs hold {inputs[0]!r} and {len(inputs) - 1:,} more"
-        )
-    return [f"{without:,} of {len(inputs):,} inputs have no relevance label"] if without else []
-
-
-def _relevant(qrels: Qrels, input_id: str) -> dict[str, int]:
-    return {item: grade for item, grade in qrels.get(input_id, {}).items() if grade > 0}
-
-
-# --- What changed between two finished runs: their parts as evidence, and what to know of it ------
-
-Values = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -513,14 +201,7 @@ class PartDiff:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Diff:
-    """Two finished runs compared; A is the reference and B the candidate.
-
-    Attributes:
-        a: the reference.
-        b: the candidate.
-        parts: one or more.
-        notes: what to know of all of it.
-    """
+    """Two finished runs compared, part by part; A is the reference and B the candidate."""
 
     a: FinishedRun
     b: FinishedRun
@@ -556,89 +237,170 @@ def diff_runs(
             be complete and are not.
         DataError: the labels are of other inputs.
     """
-    matched, notes = match_parts(a, b, common=common, only=only)
+    matched, notes = _match(a, b, common=common, only=only)
     parts: list[PartDiff] = []
     for each in matched:
         if each.samples is not None:
             if qrels is not None:
                 raise DataError("samples of lm-eval hold their labels; leave --qrels out")
-            parts += _samples(each)
-        elif isinstance(each.a, Labelled) and isinstance(each.b, Labelled):
-            parts.append(_labels(each, each.a, each.b, qrels))
-        elif isinstance(each.a, Ranked) and isinstance(each.b, Ranked):
-            one, other = each.a, each.b
+            parts += _of_samples(each, each.samples)
+        elif each.a.kind == "answers":
+            parts.append(_of_answers(each, qrels))
+        else:
             if not qrels and a.data_by != b.data_by:  # of one program's data the digest tells
-                refuse_other_labels(each.name, one, other)
-            if ignore_identical:
-                one, other = without_identical(one), without_identical(other)
-            parts.append(_rankings(each, one, other, qrels, complete=complete, depth=depth))
-    return Diff(a=a, b=b, parts=tuple(parts), notes=tuple(dict.fromkeys([*_of_runs(a, b), *a.notes, *b.notes, *notes])))
+                _refuse_other_labels(each)
+            parts.append(_of_rankings(each, qrels, complete=complete, depth=depth, ignore_identical=ignore_identical))
+    told = dict.fromkeys([*_of_runs(a, b), *a.notes, *b.notes, *notes])
+    return Diff(a=a, b=b, parts=tuple(parts), notes=tuple(told))
 
 
-def _rankings(each: Matched, a: Ranked, b: Ranked, qrels: Qrels | None, *, complete: bool, depth: int) -> PartDiff:
-    labels = qrels or a.qrels or b.qrels
-    cut = next((part.depth for part in (a, b) if part.depth is not None), None)
-    if complete and cut is not None:
+def _of_rankings(
+    each: _Matched, qrels: Qrels | None, *, complete: bool, depth: int, ignore_identical: bool
+) -> PartDiff:
+    a, b, rankings = each.a, each.b, [each.a.content, each.b.content]
+    if ignore_identical:
+        rankings = [
+            {name: {item: score for item, score in own.items() if item != name} for name, own in arm.items()}
+            for arm in rankings
+        ]
+    cut = [part.depth for part in (a, b) if part.depth is not None]
+    if complete and cut:
         raise RunError(
             f"expected lists that hold every item, as --complete says; one of these runs holds "
-            f"the first {cut:,} of more. Leave --complete out"
+            f"the first {cut[0]:,} of more. Leave --complete out"
         )
-    lists = lists_of(a, b)
-    ranks = min(depth, a.depth or depth, b.depth or depth)
+    same_items = not cut and all(own.keys() == rankings[1][name].keys() for name, own in rankings[0].items())
+    labels = qrels or a.qrels or b.qrels
     evidence = evidence_of_rankings(
-        a.rankings,
-        b.rankings,
+        *rankings,
         qrels=labels,
-        complete=complete or (a.complete and b.complete and lists.same_items),
-        depth=ranks,
+        complete=complete or (a.complete and b.complete and same_items),
+        depth=min(depth, *cut) if cut else depth,
     )
-    notes = [*list_notes(lists, evidence), *label_notes(labels, list(a.rankings))]
+    depths = []
+    for part, arm in zip((a, b), rankings, strict=True):
+        lengths = [min(len(own), part.depth or len(own)) for own in arm.values()]
+        depths.append((min(lengths), max(lengths)))
+    notes = _labels_missing(labels, list(rankings[0]))
+    if not evidence.exact:
+        told = [f"{least:,}" if least == most else f"{least:,} to {most:,}" for least, most in depths]
+        notes.append(
+            f"the lists of A are {told[0]} deep and those of B {told[1]}, compared "
+            f"to rank {evidence.depth:,}; of items that only one list holds the other score is "
+            "not known, so epsilon is at least what is shown, and the separation ratio at most"
+        )
+        if same_items:
+            notes.append(
+                "both lists of every input hold the same items; if no others were scored (a "
+                "shortlist that was ranked again), --complete says so, and epsilon is exact"
+            )
+    if made := [letter for letter, arm in zip("AB", rankings, strict=True) if _made_of_ranks(arm)]:
+        notes.append(
+            f"the scores of {' and '.join(made)} are the same for every input, so they were made from ranks; "
+            "gap, epsilon and separation say nothing of the model then"
+        )
+    leads = [any(arm[name].get(name) == max(arm[name].values(), default=0) for arm in rankings) for name in rankings[0]]
+    if any(leads):
+        notes.append(
+            f"{sum(leads):,} inputs find an item of their own name first; where a query is "
+            "itself in the corpus, leave it out with --ignore-identical-ids"
+        )
+    lists = Lists(a=depths[0], b=depths[1])
     return PartDiff(
         name=each.name, inputs=each.name, evidence=evidence, lists=lists, left_out=each.left_out, notes=tuple(notes)
     )
 
 
-def _labels(each: Matched, a: Labelled, b: Labelled, qrels: Qrels | None) -> PartDiff:
-    right = marks(a, b) if qrels is None else (right_by(a, qrels), right_by(b, qrels))
+def _made_of_ranks(rankings: Mapping[str, Mapping[str, float]]) -> bool:
+    """Whether all lists have the same scores, as far as they go; of a few that is an accident."""
+    lists = [sorted(own.values(), reverse=True) for own in rankings.values() if len(own) > 1]
+    longest = max(lists, key=len, default=[])
+    return len(lists) > 4 and all(own == longest[: len(own)] for own in lists)  # noqa: PLR2004 -- a few
+
+
+def _refuse_other_labels(each: _Matched) -> None:
+    """Refuse two runs that bring relevance labels of their own, which are not the same."""
+    if each.a.qrels is None or each.b.qrels is None:
+        return
+    relevant = [
+        {name: {item: grade for item, grade in qrels.get(name, {}).items() if grade > 0} for name in each.a.content}
+        for qrels in (each.a.qrels, each.b.qrels)
+    ]
+    if differ := [name for name, own in relevant[0].items() if own != relevant[1][name]]:
+        where = f"{each.name}: " if each.name else ""
+        raise RunError(
+            f"{where}expected the same relevance labels in both runs; those of {len(differ):,} of "
+            f"{len(each.a.content):,} inputs differ ({some(differ)}). Say which count with --qrels"
+        )
+
+
+def _labels_missing(labels: Qrels | None, inputs: Sequence[str]) -> list[str]:
+    without = [name for name in inputs if labels is not None and not labels.get(name)]
+    if labels and len(without) == len(inputs):
+        raise DataError(
+            f"the relevance labels are of other inputs: they are of {next(iter(labels))!r} and "
+            f"{len(labels) - 1:,} more, the runs hold {inputs[0]!r} and {len(inputs) - 1:,} more"
+        )
+    return [f"{len(without):,} of {len(inputs):,} inputs have no relevance label"] if without else []
+
+
+def _of_answers(each: _Matched, qrels: Qrels | None) -> PartDiff:
+    arms = each.a.content, each.b.content
+    right = None
+    if qrels is None:
+        grades = _own_grades(each.a, each.b)
+        if grades is not None and all((name, answer) in grades for arm in arms for name, answer in arm.items()):
+            right = [{name: grades[name, answer] for name, answer in arm.items()} for arm in arms]
+    else:
+        if missing := [name for name in arms[0] if not qrels.get(name)]:
+            raise DataError(
+                f"{len(missing):,} of {len(arms[0]):,} inputs have no label, {missing[0]!r} for "
+                "one; expected the right answer of every input (inputs that have no name are "
+                "numbered from 0)"
+            )
+        right = [{name: qrels[name].get(answer, 0) > 0 for name, answer in arm.items()} for arm in arms]
     return PartDiff(
         name=each.name,
         inputs=each.name.partition("#")[0],
-        evidence=evidence_of_answers(a.answers, b.answers, right=right),
+        evidence=evidence_of_answers(*arms, right=(right[0], right[1]) if right else None),
         left_out=each.left_out,
     )
 
 
-def _samples(each: Matched) -> list[PartDiff]:
-    assert each.samples is not None
-    several = len(each.samples.filters) > 1
-    asked = _asked(each.a) if isinstance(each.a, Sampled) else ""
+def _own_grades(a: Part, b: Part) -> dict[tuple[str, str], bool] | None:
+    """Whether an answer to an input is right, by either run; None where they do not agree on one."""
+    found: dict[tuple[str, str], bool] = {}
+    for part in (a, b):
+        for name, labels in (part.qrels or {}).items():
+            for answer, grade in labels.items():
+                if found.setdefault((name, answer), grade > 0) != (grade > 0):
+                    return None
+    return found
+
+
+def _of_samples(each: _Matched, paired: PairedSamples) -> list[PartDiff]:
+    names = ("doc_id", "doc_hash", "prompt_hash", "target_hash")
+    rows = {"\t".join(str(sample.get(name)) for name in names) for sample in each.a.content}
     return [
         PartDiff(
-            name=f"{each.name} ({name})" if several else each.name,
+            name=f"{each.name} ({name})" if len(paired.filters) > 1 else each.name,
             inputs=each.name,
             evidence=found.evidence,
             reason=found.reason,
             values=found.values,
             judged_by=found.judged_by,
-            asked=asked,
+            asked=digest(*sorted(rows)),
             left_out=each.left_out,
         )
-        for name, found in each.samples.filters.items()
+        for name, found in paired.filters.items()
     ]
-
-
-def _asked(part: Sampled) -> str:
-    names = ("doc_id", "doc_hash", "prompt_hash", "target_hash")
-    rows = {"\t".join(str(sample.get(name)) for name in names) for sample in part.samples}
-    return digest(*sorted(rows))
 
 
 def _of_runs(a: FinishedRun, b: FinishedRun) -> list[str]:
     notes = []
-    if a.path.resolve() == b.path.resolve() and a.digest == b.digest:
-        notes.append("A and B are one and the same")
-    elif a.digest == b.digest:
-        notes.append("A and B hold the same, to the letter")
+    if a.digest == b.digest:
+        same = a.path.resolve() == b.path.resolve()
+        notes.append("A and B are one and the same" if same else "A and B hold the same, to the letter")
     if None not in (a.reference, b.reference) and a.reference != b.reference:
         notes.append(
             "A and B are runs of two models, which need not score on one scale; what is compared "
@@ -654,7 +416,7 @@ def _of_runs(a: FinishedRun, b: FinishedRun) -> list[str]:
     return notes
 
 
-# --- Metrics over all parts of a comparison, where every input counts once ------------------------
+# --- metrics of a part, and over all parts --------------------------------------------------------
 
 
 def estimate_of(metric: Metric, part: PartDiff) -> Estimate:
@@ -668,52 +430,35 @@ def estimate_of(metric: Metric, part: PartDiff) -> Estimate:
 
 
 def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
-    """A metric over the inputs of all parts that have evidence.
+    """A metric over the inputs of all parts that have evidence, where every input counts once.
 
     Parts that hold the same inputs (experiments of mteb, filters of lm-eval) are averaged first,
     input by input: a mean of means, with a bootstrap interval over inputs.
-
-    Args:
-        metric: which.
-        parts: of one comparison.
     """
-    known = [part for part in parts if part.evidence is not None]
-    if not known:
+    groups: dict[str, list[Evidence]] = {}
+    for part in parts:
+        if part.evidence is not None:
+            groups.setdefault(part.inputs, []).append(part.evidence)
+    if not groups:
         return undefined("no part has an answer that could change")
-    by_inputs: dict[str, list[PartDiff]] = {}
-    for part in known:
-        by_inputs.setdefault(part.inputs, []).append(part)
     try:
-        if all(len(group) == 1 for group in by_inputs.values()):
-            return metric.over([part.evidence for part in known if part.evidence is not None])
+        if all(len(group) == 1 for group in groups.values()):
+            return metric.over([group[0] for group in groups.values()])
         if metric.uncertainty == "order statistics" or metric.arm == "relative":
             return undefined("has no mean over parts that hold the same inputs")
-        values = np.concatenate([_averaged(metric, group) for group in by_inputs.values()] or [np.empty(0)])
+        values = []
+        for name, group in groups.items():
+            if len({tuple(one.input_ids) for one in group}) > 1:
+                return undefined(f"the parts of {name} do not hold the same inputs")
+            labelled = [one for one in group if one.judgements is not None or not metric.family.needs_labels]
+            if rows := [metric.per_input(one) for one in labelled]:
+                counted = ~np.isnan(rows)
+                some_value = counted.any(axis=0)
+                values.append(np.nansum(rows, axis=0)[some_value] / counted.sum(axis=0)[some_value])
     except MetricError as error:
         return undefined(str(error))
-    values = values[~np.isnan(values)]
-    return mean_estimate(values) if len(values) else undefined(metric.family.undefined_when)
-
-
-def _averaged(metric: Metric, group: Sequence[PartDiff]) -> NDArray[np.float64]:
-    """The mean over the parts, of every input that has a value in one of them."""
-    rows = []
-    order: dict[str, int] = {}
-    for part in group:
-        assert part.evidence is not None
-        if metric.family.needs_labels and part.evidence.judgements is None:
-            continue
-        ids = [str(name) for name in part.evidence.input_ids]
-        for name in ids:
-            order.setdefault(name, len(order))
-        rows.append((ids, metric.per_input(part.evidence)))
-    table = np.full((len(rows), len(order)), np.nan)
-    for number, (ids, values) in enumerate(rows):
-        table[number, [order[name] for name in ids]] = values
-    counted = ~np.isnan(table)
-    sums = np.where(counted, table, 0.0).sum(axis=0)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(sums / counted.sum(axis=0))
+    known = np.concatenate([np.empty(0), *values])
+    return mean_estimate(known) if len(known) else undefined(metric.family.undefined_when)
 
 
 def change_of(values: Values) -> tuple[float | None, float | None, Estimate]:
@@ -730,52 +475,50 @@ def change_of(values: Values) -> tuple[float | None, float | None, Estimate]:
     return float(before.mean()), float(after.mean()), mean_estimate(after - before)
 
 
-# --- A comparison of finished runs as run folders, which the other commands read ------------------
+# --- as run folders, which the other commands read ------------------------------------------------
 
 
 def write_diff(diff: Diff, folder: Path) -> list[Run]:
-    """Write one run folder, or one per part below it.
-
-    Args:
-        diff: the comparison.
-        folder: where; a part of a name gets a folder of that name in it.
+    """Write one run folder, or one per part below it, of the name of the part.
 
     Raises:
         RunError: no part has evidence, it would replace one of the two runs, or it cannot be
             written.
     """
-    known = [(part, part.evidence) for part in diff.parts if part.evidence is not None]
+    known = [part for part in diff.parts if part.evidence is not None]
     if not known:
         raise RunError("there is no evidence to write: no part has an answer that could change")
-    places: dict[str, Path] = {}
+    places: list[Path] = []
     sources = {os.path.realpath(run.path) for run in (diff.a, diff.b)}
-    for part, _ in known:
-        place = folder if len(diff.parts) == 1 else folder / _folder_name(part.name)
-        while place in places.values():  # two names of the same letters and digits
+    for part in known:
+        name = re.sub(r"[^\w.+#-]+", "-", part.name).strip("-") or "part"
+        place = folder if len(diff.parts) == 1 else folder / name
+        while place in places:  # two names of the same letters and digits
             place = place.with_name(f"{place.name}-")
         if os.path.realpath(place) in sources:
             raise RunError(
                 f"{place} is one of the two runs that are compared, which the comparison would "
                 "replace. Choose another folder with --out"
             )
-        places[part.name] = place
+        places.append(place)
     return [
-        write_run(places[part.name], evidence=evidence, record=_record(diff, part, evidence))
-        for part, evidence in known
+        write_run(place, evidence=part.evidence, record=_record(diff, part, part.evidence))
+        for place, part in zip(places, known, strict=True)
+        if part.evidence is not None
     ]
 
 
 def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
     a, b = diff.a, diff.b
-    names = [name for name in (a.data or b.data, part.name) if name]
-    named = ", ".join(dict.fromkeys(names))
+    arms = {"reference": a, "candidate": b}
+    named = ", ".join(dict.fromkeys(name for name in (a.data or b.data, part.name) if name))
     return {
         "spec": f"{a.model} vs {b.model}",
         "diff": {
             "quantdrift": __version__,
             **{
                 arm: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
-                for arm, run in (("reference", a), ("candidate", b))
+                for arm, run in arms.items()
             },
             "part": part.name,
             "left_out": list(part.left_out),
@@ -785,7 +528,7 @@ def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
         # the reference is what its file holds; two diffs with one reference can be compared
         "model": {
             "name": a.model,
-            "fingerprint": _reference(a),
+            "fingerprint": f"{a.format}:{a.digest}",
             "candidate_name": b.model,
             "candidate_fingerprint": b.digest,
         },
@@ -805,17 +548,8 @@ def _record(diff: Diff, part: PartDiff, evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _reference(run: FinishedRun) -> str:
-    return f"{run.format}:{run.digest}"
-
-
 def data_digest(evidence: Evidence, asked: str = "") -> str:
-    """Of the ids of the inputs and their labels, whatever their order.
-
-    Args:
-        evidence: of the inputs.
-        asked: digest of what they were asked, where that is known.
-    """
+    """Of the ids of the inputs and their labels, whatever their order, and of what they were asked."""
     rows = [asked] if asked else []
     for row, name in enumerate(evidence.input_ids):
         labels = {} if evidence.judgements is None else evidence.judgements.of(row)
@@ -824,11 +558,7 @@ def data_digest(evidence: Evidence, asked: str = "") -> str:
     return digest(*sorted(rows))
 
 
-def _folder_name(name: str) -> str:
-    return re.sub(r"[^\w.+#-]+", "-", name).strip("-") or "part"
-
-
-# --- The inputs whose answer changed, the worst first: what gave way to what ----------------------
+# --- the inputs whose answer changed, the worst first ---------------------------------------------
 
 Kind = Literal["harmful", "neutral", "beneficial"]
 KINDS: tuple[Kind, ...] = ("harmful", "neutral", "beneficial")
@@ -871,7 +601,7 @@ class Changed:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 def changed_inputs(evidence: Evidence, k: int = 1) -> list[Changed]:
@@ -886,51 +616,42 @@ def changed_inputs(evidence: Evidence, k: int = 1) -> list[Changed]:
     """
     if k > evidence.depth and evidence.cut_short:
         raise RunError(f"expected at most {evidence.depth} ranks, which are stored; got {k}")
-    rows = np.flatnonzero(~perturbation.top_set_kept(evidence, k))
     scores = evidence.reference_top.reference_scores.astype(np.float64)
-    known = scores.shape[1] > k
-    gaps = scores[:, k - 1] - scores[:, k] if known else np.full(len(scores), np.nan)
+    gaps = scores[:, k - 1] - scores[:, k] if scores.shape[1] > k else np.full(len(scores), np.nan)
     ratios = perturbation.cut_separation(evidence, k)
-    found = [_changed(evidence, row, k, gaps[row], ratios[row]) for row in rows.tolist()]
-    return sorted(found, key=_how_bad)
+    rows = np.flatnonzero(~perturbation.top_set_kept(evidence, k)).tolist()
+    found = [_changed(evidence, row, k, _finite(gaps[row]), _finite(ratios[row])) for row in rows]
+    return sorted(found, key=lambda each: (KINDS.index(each.kind or "neutral"), -(each.lead or 0.0)))
 
 
-def _how_bad(changed: Changed) -> tuple[int, float]:
-    return KINDS.index(changed.kind or "neutral"), -(changed.lead or 0.0)
-
-
-def _changed(evidence: Evidence, row: int, k: int, gap: float, ratio: float) -> Changed:
+def _changed(evidence: Evidence, row: int, k: int, lead: float | None, separation: float | None) -> Changed:
     reference, candidate = evidence.reference_top, evidence.candidate_top
     firsts = [[item for item in top.items[row, :k].tolist() if item >= 0] for top in (reference, candidate)]
     labels = {} if evidence.judgements is None else evidence.judgements.of(row)
     relevant = {item for item, grade in labels.items() if grade > 0}
     before, after = (
-        _telling((item for item in here if item not in there), relevant) for here, there in (firsts, reversed(firsts))
+        _telling([item for item in here if item not in there], relevant) for here, there in (firsts, firsts[::-1])
     )
-    kind: Kind | None = None
-    if labels:
-        was, now = (len(relevant.intersection(items)) for items in firsts)
-        kind = "harmful" if now < was else "beneficial" if now > was else "neutral"
+    was, now = (len(relevant.intersection(items)) for items in firsts)
     return Changed(
         input_id=str(evidence.input_ids[row]),
-        kind=kind,
         before=_name(evidence, before),
         after=_name(evidence, after),
-        score_before=_score(reference, reference.reference_scores, row, before),
-        score_after=_score(candidate, candidate.candidate_scores, row, after),
         rank_before=_rank(reference, row, after),
         rank_after=_rank(candidate, row, before),
         was_right=before in relevant if labels else None,
         is_right=after in relevant if labels else None,
-        lead=_finite(gap),
-        separation=_finite(ratio),
+        lead=lead,
+        kind=KINDS[1 + (now > was) - (now < was)] if labels else None,
+        score_before=_score(reference, reference.reference_scores, row, before),
+        score_after=_score(candidate, candidate.candidate_scores, row, after),
+        separation=separation,
     )
 
 
-def _telling(items: Iterable[int], relevant: set[int]) -> int:
+def _telling(items: Sequence[int], relevant: Iterable[int]) -> int:
     """The first relevant item, else the first; -1 if there is none."""
-    listed = list(items)
-    return next((item for item in listed if item in relevant), listed[0] if listed else -1)
+    return next((item for item in items if item in relevant), items[0] if items else -1)
 
 
 def _name(evidence: Evidence, item: int) -> str | None:
@@ -944,7 +665,7 @@ def _rank(top: Top, row: int, item: int) -> int | None:
 
 def _score(top: Top, scores: NDArray[np.float32], row: int, item: int) -> float | None:
     rank = _rank(top, row, item)
-    return None if rank is None else _finite(float(scores[row, rank - 1]))
+    return None if rank is None else _finite(scores[row, rank - 1])
 
 
 def _finite(value: float) -> float | None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from quantdrift import perturbation
-from quantdrift.evidence import Evidence, Top
+from quantdrift.evidence import Evidence
 from quantdrift.extras import extras_named
 from quantdrift.metrics import parse_metric
 
@@ -29,11 +27,10 @@ def frame_of(evidence: Evidence, metrics: Iterable[str] = ()) -> pd.DataFrame:
     """
     with extras_named(needed_for="Run.to_pandas"):
         import pandas as pd  # noqa: PLC0415 -- an extra
-    arms = (
-        ("reference", evidence.reference_top, evidence.reference_top.reference_scores),
-        ("candidate", evidence.candidate_top, evidence.candidate_top.candidate_scores),
-    )
-    asked = [metrics] if isinstance(metrics, str) else metrics
+    tops = {"reference": evidence.reference_top, "candidate": evidence.candidate_top}
+    firsts = {arm: top.items[:, 0].tolist() for arm, top in tops.items()}
+    judgements = evidence.judgements
+    labels = [{} if judgements is None else judgements.of(row) for row in range(evidence.n_inputs)]
     columns: dict[str, Any] = {
         "flip": perturbation.flips(evidence),
         "gap": perturbation.gap(evidence),
@@ -42,22 +39,14 @@ def frame_of(evidence: Evidence, metrics: Iterable[str] = ()) -> pd.DataFrame:
         "separation": perturbation.separation_ratio(evidence),
         "S": perturbation.perturbation_s(evidence),
         "n_items": evidence.n_items,
-        **{arm: _first(evidence, top) for arm, top, _ in arms},
-        **{f"{arm}_score": scores[:, 0] for arm, _, scores in arms},
-        **{f"{arm}_relevant": pd.array(_relevant(evidence, top), dtype="boolean") for arm, top, _ in arms},
-        **{name: parse_metric(name).per_input(evidence) for name in asked},
     }
+    for arm, own in firsts.items():
+        columns[arm] = [str(evidence.item_ids[item]) if item >= 0 else None for item in own]
+    columns |= {f"{arm}_score": getattr(top, f"{arm}_scores")[:, 0] for arm, top in tops.items()}
+    for arm, own in firsts.items():
+        # missing where an input has no labels
+        relevant = [held.get(item, 0) > 0 if held else None for held, item in zip(labels, own, strict=True)]
+        columns[f"{arm}_relevant"] = pd.array(relevant, dtype="boolean")
+    for name in [metrics] if isinstance(metrics, str) else metrics:
+        columns[name] = parse_metric(name).per_input(evidence)
     return pd.DataFrame(columns, index=pd.Index(evidence.input_ids, name="input_id"))
-
-
-def _first(evidence: Evidence, top: Top) -> list[str | None]:
-    return [str(evidence.item_ids[item]) if item >= 0 else None for item in top.items[:, 0].tolist()]
-
-
-def _relevant(evidence: Evidence, top: Top) -> Any:
-    """Whether the first answers are relevant; None where an input has no labels."""
-    if evidence.judgements is None:
-        return np.full(evidence.n_inputs, None)
-    labels = [evidence.judgements.of(row) for row in range(evidence.n_inputs)]
-    firsts = top.items[:, 0].tolist()
-    return [own.get(item, 0) > 0 if own else None for own, item in zip(labels, firsts, strict=True)]

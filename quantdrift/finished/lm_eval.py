@@ -7,43 +7,28 @@ the tasks were set; where it is missing, the hashes in the samples have to do.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from quantdrift.datasets.retrieval import some
 from quantdrift.errors import DataError
-from quantdrift.finished.contents import FinishedRun, Part, Sampled, digest, parse_json, read_text
+from quantdrift.finished.contents import FinishedRun, Part, digest, parse_json, read_text
 from quantdrift.finished.lm_eval_evidence import HASHES
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.jsonl(?:\.gz)?")
 _KEYS = frozenset({"doc_id", "doc", "target", "arguments", "filtered_resps"})
-
-_TOLD_BY = ("doc_id", "filter", *HASHES)
-"""What tells which sample it is."""
 _DECIDE_ANSWERS = (
-    "output_type",
-    "num_fewshot",
-    "repeats",
-    "generation_kwargs",
-    "filter_list",
-    "metric_list",
-    "description",
-    "fewshot_delimiter",
-    "target_delimiter",
-    "test_split",
-)
+    "output_type", "num_fewshot", "repeats", "generation_kwargs", "filter_list", "metric_list", "description",
+    "fewshot_delimiter", "target_delimiter", "test_split",
+)  # fmt: skip
 """Of a task's configuration what is no model's and no machine's; that the documents and prompts are
 the same is told by their hashes."""
-
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def sample_files(folder: Path) -> list[Path]:
-    """The files of samples in a folder and in those right below it, by name.
-
-    lm-eval makes a folder per model below its output path.
-    """
+    """The files of samples in a folder and in those right below it (lm-eval makes one per model)."""
     found = [*folder.glob("samples_*.jsonl*"), *folder.glob("*/samples_*.jsonl*")]
     return sorted(file for file in found if _NAME.fullmatch(file.name))
 
@@ -53,7 +38,7 @@ def is_sample(content: Any) -> bool:
     return (
         isinstance(content, dict)
         and content.keys() >= _KEYS
-        and all(isinstance(content.get(name), str | int | None) for name in _TOLD_BY)
+        and all(isinstance(content.get(name), str | int | None) for name in ("doc_id", "filter", *HASHES))
     )
 
 
@@ -66,14 +51,11 @@ def read_lm_eval(path: Path) -> FinishedRun:
         DataError: there are none, or those of several models; or a line is not a sample.
     """
     files = sample_files(path) if path.is_dir() else [path]
-    homes = sorted({file.parent for file in files})
+    homes = sorted({file.parent.name for file in files})
     if not files:
         raise DataError(f"{path} holds no samples_*.jsonl; run lm_eval with --log_samples")
     if len(homes) > 1:
-        raise DataError(
-            f"{path} holds the samples of several models, in {some(home.name for home in homes)}; "
-            "give the folder of one"
-        )
+        raise DataError(f"{path} holds the samples of several models, in {some(homes)}; give the folder of one")
     latest: dict[str, tuple[str, Path]] = {}
     notes = []
     for file in files:
@@ -83,23 +65,20 @@ def read_lm_eval(path: Path) -> FinishedRun:
             notes.append(f"{path} holds samples of {task} more than once; the latest count")
         latest[task] = max(latest.get(task, (date, file)), (date, file))
     texts = {task: read_text(file) for task, (_, file) in latest.items()}
-    parts: dict[str, Part] = {
-        task: Sampled(task=task, samples=_samples(text, latest[task][1])) for task, text in texts.items()
-    }
-    results = {date: _results(homes[0], date) for date, _ in latest.values()}
-    settings, without = _settings({task: results[date] for task, (date, _) in latest.items()})
-    if without:
+    results = {date: _results(files[0].parent, date) for date, _ in latest.values()}
+    settings = {task: own for task, (date, _) in latest.items() if (own := _settings(results[date], task))}
+    if without := [task for task in latest if task not in settings]:
         notes.append(
             f"no results file of the same date lies beside the samples of {some(without)} in "
-            f"{homes[0]}, so how the task was set is known from the samples' hashes only"
+            f"{files[0].parent}, so how the task was set is known from the samples' hashes only"
         )
-    models = {str(found.get("model_name") or "") for found in results.values() if found} - {""}
+    models = {str(found["model_name"]) for found in results.values() if found.get("model_name")}
     return FinishedRun(
         path=path,
         format="lm-eval",
         name=models.pop() if len(models) == 1 else path.name,
         digest=digest(*(text for _, text in sorted(texts.items()))),
-        parts=parts,
+        parts={task: Part(kind="samples", content=_samples(text, latest[task][1])) for task, text in texts.items()},
         settings=settings,
         notes=tuple(dict.fromkeys(notes)),
     )
@@ -108,17 +87,15 @@ def read_lm_eval(path: Path) -> FinishedRun:
 def _samples(text: str, file: Path) -> list[Mapping[str, Any]]:
     samples = []
     for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{file}, line {number}"
-        sample = parse_json(line, where)
-        if not is_sample(sample):
-            got = some(sample) if isinstance(sample, dict) else type(sample).__name__
-            raise DataError(
-                f"{where}: expected a sample as lm_eval --log_samples writes it, with "
-                f"{', '.join(sorted(_KEYS))}; got {got}"
-            )
-        samples.append(sample)
+        if line.strip():
+            sample = parse_json(line, f"{file}, line {number}")
+            if not is_sample(sample):
+                got = some(sample) if isinstance(sample, dict) else type(sample).__name__
+                raise DataError(
+                    f"{file}, line {number}: expected a sample as lm_eval --log_samples writes it, with "
+                    f"{', '.join(sorted(_KEYS))}; got {got}"
+                )
+            samples.append(sample)
     if not samples:
         raise DataError(f"{file} is empty; expected a sample a line")
     return samples
@@ -127,33 +104,27 @@ def _samples(text: str, file: Path) -> list[Mapping[str, Any]]:
 def _results(folder: Path, date: str) -> Mapping[str, Any]:
     """The results of the same evaluation, empty where they are not there."""
     found = sorted(folder.glob(f"*_{date}.json")) if date else []
-    if not found:
-        return {}
-    content = parse_json(read_text(found[0]), found[0])
+    content = parse_json(read_text(found[0]), found[0]) if found else {}
     if not isinstance(content, dict) or "configs" not in content:
         return {}
-    for name in ("configs", "versions", "config"):
-        part = content.get(name, {})
-        parts = part.values() if name == "configs" and isinstance(part, dict) else ()
-        if not all(isinstance(one, dict) for one in (part, *parts)):
-            raise DataError(f"{found[0]}: expected {name} as lm-eval writes them, in objects")
+    parts = [content.get(name, {}) for name in ("configs", "versions", "config")]
+    configs = parts[0].values() if isinstance(parts[0], dict) else ()
+    if not all(isinstance(part, dict) for part in (*parts, *configs)):
+        raise DataError(f"{found[0]}: expected configs, versions and config as lm-eval writes them, in objects")
     return content
 
 
-def _settings(results: Mapping[str, Mapping[str, Any]]) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
-    """Settings by task and name, and the tasks of which there are none."""
-    settings: dict[str, dict[str, Any]] = {}
-    without = []
-    for task, found in results.items():
-        config = found.get("configs", {}).get(task)
-        if config is None:
-            without.append(task)
-            continue
-        settings[task] = {key: _plain(config.get(key)) for key in _DECIDE_ANSWERS}
-        settings[task]["version"] = found.get("versions", {}).get(task)
-        settings[task]["gen_kwargs"] = _plain(found.get("config", {}).get("gen_kwargs"))
-        settings[task]["system instruction"] = found.get("system_instruction_sha")
-    return settings, without
+def _settings(found: Mapping[str, Any], task: str) -> dict[str, Any]:
+    """How a task was set; empty where the results do not have it."""
+    config = found.get("configs", {}).get(task)
+    if config is None:
+        return {}
+    return {
+        **{key: _plain(config.get(key)) for key in _DECIDE_ANSWERS},
+        "version": found.get("versions", {}).get(task),
+        "gen_kwargs": _plain(found.get("config", {}).get("gen_kwargs")),
+        "system instruction": found.get("system_instruction_sha"),
+    }
 
 
 def _plain(value: Any) -> Any:

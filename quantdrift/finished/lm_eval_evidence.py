@@ -1,4 +1,4 @@
-"""Two runs of lm-eval on one task, document by document."""
+"""Two runs of lm-eval on one task, document by document: their evidence, and the figures of it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
+from quantdrift.datasets.retrieval import some
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence, Noise
-from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings
+from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings, only_in
 from quantdrift.metrics import Metric, MetricError, default_metrics, parse_metric
 from quantdrift.metrics.keys import drift_keys, harness_metrics, key_of
 from quantdrift.statistics import Estimate, mean_estimate, quantile_estimate, rate_estimate, undefined
 
-# --- One sample of lm-eval: what a task asked about one document, and what the model answered -----
+Sample = Mapping[str, Any]
+Values = NDArray[np.float64]
+
+# --- one sample: what a task asked about one document, and what the model answered ----------------
 
 Kind = Literal["multiple_choice", "loglikelihood", "rolling", "generate_until"]
 """What the requests of a document are: the log-likelihoods of several texts or of one, that of the
 whole document, or a text to generate."""
 
 HASHES = ("doc_hash", "prompt_hash", "target_hash")
-_PAIR = 2
+_CALLED = ("content", "prompt", "target")
+_TWO = 2
 """Arguments of a request for a continuation: context and text. And its answer: log-likelihood, and
 whether greedy decoding gives it."""
-_PERPLEXITY = "perplexity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,47 +58,44 @@ class Document:
     filter: str
     kind: Kind
     requests: tuple[tuple[Any, ...], ...]
-    loglikelihoods: tuple[float, ...]
-    greedy: tuple[bool, ...]
-    answer: str
+    loglikelihoods: tuple[float, ...] = ()
+    greedy: tuple[bool, ...] = ()
+    answer: str = ""
     target: str
     metrics: Mapping[str, float]
     hashes: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_document(sample: Mapping[str, Any], task: str) -> Document:
-    """Read a sample.
-
-    Args:
-        sample: as lm-eval has it in memory or in a file.
-        task: its name, for messages.
+def read_document(sample: Sample, task: str) -> Document:
+    """Read a sample as lm-eval has it in memory or in a file.
 
     Raises:
-        RunError: it is no such sample.
+        RunError: it is no such sample; names the task.
     """
     try:
-        doc_id = int(sample["doc_id"])
         requests = _requests(sample["arguments"])
-        kind = _kind(requests)
-        answers = sample["filtered_resps"]
-        if kind == "generate_until":
-            scores: list[tuple[float, bool | None]] = []
-            generated = [answer for request, answer in zip(requests, answers, strict=True) if _generates(request)]
-            answer = _text(generated[0] if len(generated) == 1 else generated)
+        generates = [len(own) >= _TWO and isinstance(own[1], Mapping) for own in requests]
+        answers, kind = sample["filtered_resps"], "multiple_choice" if len(requests) > 1 else "loglikelihood"
+        answered: dict[str, Any] = {}
+        if any(generates):
+            kind = "generate_until"
+            texts = [_strings(answer) for wanted, answer in zip(generates, answers, strict=True) if wanted]
+            text = texts[0] if len(texts) == 1 else texts
+            answered["answer"] = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
         else:
-            scores = [_score(answer) for answer in answers]
-            answer = ""
+            kind = "rolling" if len(requests[0]) < _TWO else kind
+            pairs = [tuple(answer) if isinstance(answer, list | tuple) else (answer, None) for answer in answers]
+            answered["loglikelihoods"] = tuple(float(score) for score, _ in pairs)
+            answered["greedy"] = tuple(str(match) == "True" for _, match in pairs if match is not None)
         return Document(
-            doc_id=doc_id,
+            doc_id=int(sample["doc_id"]),
             filter=str(sample["filter"]),
-            kind=kind,
+            kind=kind,  # type: ignore[arg-type]  # one of them
             requests=requests,
-            loglikelihoods=tuple(score for score, _ in scores),
-            greedy=tuple(match for _, match in scores if match is not None),
-            answer=answer,
             target=str(sample.get("target")),
-            metrics=_document_metrics(sample),
+            metrics=_metrics_of(sample),
             hashes={name: str(sample[name]) for name in HASHES if name in sample},
+            **answered,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         shown = sample.get("doc_id") if isinstance(sample, Mapping) else None
@@ -122,230 +123,100 @@ def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-def _kind(requests: Sequence[tuple[Any, ...]]) -> Kind:
-    if any(_generates(request) for request in requests):
-        return "generate_until"
-    if len(requests[0]) < _PAIR:
-        return "rolling"
-    return "loglikelihood" if len(requests) == 1 else "multiple_choice"
-
-
-def _generates(request: tuple[Any, ...]) -> bool:
-    return len(request) >= _PAIR and isinstance(request[1], Mapping)
-
-
-def _score(answer: Any) -> tuple[float, bool | None]:
-    """Log-likelihood of a text, and whether greedy decoding gives it, where that was asked."""
-    if isinstance(answer, list | tuple):
-        if len(answer) != _PAIR:
-            raise ValueError(f"expected a log-likelihood and whether it is greedy; got {answer!r}")
-        return float(answer[0]), str(answer[1]) == "True"
-    return float(answer), None
-
-
-def _text(answer: Any) -> str:
-    """A generated text; of several, or of what a filter made of it, a string that tells all."""
-    if not isinstance(answer, list | tuple):
-        return str(answer)
-    return json.dumps(_strings(answer), ensure_ascii=False)
-
-
 def _strings(value: Any) -> Any:
-    """With strings inside, as a file has it."""
+    """A generated text, or lists of them, as a file has it."""
     return [_strings(one) for one in value] if isinstance(value, list | tuple) else str(value)
 
 
-def _document_metrics(sample: Mapping[str, Any]) -> dict[str, float]:
+def _metrics_of(sample: Sample) -> dict[str, float]:
     """The metrics of a document that are one number; others are of the whole task."""
     numbers = {}
-    for name in sample.get("metrics", ()):
-        if str(name).startswith("drift_"):
-            continue  # ours, of a pair
-        if name == _PERPLEXITY:
-            continue  # what lm-eval logs under this name is the log-likelihood, which we have
-        value: Any = sample.get(name)
+    for name in map(str, sample.get("metrics", ())):
+        # drift_: ours, of a pair; what lm-eval logs as perplexity is the log-likelihood, which we have
+        value: Any = None if name.startswith("drift_") or name == "perplexity" else sample.get(name)
         if hasattr(value, "item") and not getattr(value, "ndim", 0):
             value = value.item()  # numpy's
         if isinstance(value, bool | int | float):
-            numbers[str(name)] = float(value) if math.isfinite(value) else math.nan
+            numbers[name] = float(value) if math.isfinite(value) else math.nan
     return numbers
 
 
-# --- Which choice of a question is right, from what lm-eval logs of it ----------------------------
+# --- which choice of a question is right, from what lm-eval logs of it ----------------------------
 
 ACCURACY = "acc"
-MUTUAL_INFORMATION = "acc_mutual_info"
-_TWO = 2
 
 
-def choices(document: Document) -> int:
+def n_choices(document: Document) -> int:
     """How many choices a question has.
 
     With mutual information a task asks for every choice twice, the second time without the prompt.
     These are not the scores that `acc` goes by.
     """
     n, requests = len(document.requests), document.requests
-    if n % _TWO or n == _TWO:
+    half = n // 2
+    if n % 2 or n == _TWO or any(request[0] != "" for request in requests[half:]):
         return n
-    half = n // _TWO
-    bare = all(request[0] == "" for request in requests[half:])
     again = [request[1] for request in requests[:half]] == [one[1] for one in requests[half:]]
-    return half if bare and (again or MUTUAL_INFORMATION in document.metrics) else n
+    return half if again or "acc_mutual_info" in document.metrics else n
 
 
 def right_choices(reference: Sequence[Document], candidate: Sequence[Document]) -> list[frozenset[int]] | None:
-    """The right choices of every question.
+    """The right choices of every question of two arms, in their order; None where they are not sure.
 
-    Args:
-        reference: samples of questions with choices.
-        candidate: of the same questions, in the same order.
-
-    Returns:
-        None where they cannot be told for every question.
+    The target may be a number, or the text of a choice, or only the accuracies tell. A reading has
+    to name a choice of every question, and to agree with every accuracy.
     """
+    pairs = list(zip(reference, candidate, strict=True))
     fitting = []
     for read in (_by_number, _by_text, _by_accuracy):
-        found = [read(*pair) for pair in zip(reference, candidate, strict=True)]
-        sure = [right for right in found if right]
-        if len(sure) == len(found) and all(
-            _fits(document, right) for arm in (reference, candidate) for document, right in zip(arm, sure, strict=True)
-        ):
-            fitting.append(sure)
+        found = [read(*pair) for pair in pairs]
+        agrees = all(
+            (logged := document.metrics.get(ACCURACY)) is None or logged == float(_chosen(document) in right)
+            for pair, right in zip(pairs, found, strict=True)
+            for document in pair
+        )
+        if all(found) and agrees:
+            fitting.append(found)
     # choices that are numbers themselves, and no accuracy that would tell which reading is meant
-    if not any(ACCURACY in document.metrics for document in reference):
-        return fitting[0] if fitting and all(each == fitting[0] for each in fitting) else None
-    return fitting[0] if fitting else None
+    unsure = not any(ACCURACY in document.metrics for document in reference)
+    return None if not fitting or (unsure and any(each != fitting[0] for each in fitting)) else fitting[0]
 
 
-Reading = Callable[[Document, Document], frozenset[int] | None]
-
-
-def _by_number(document: Document, _: Document) -> frozenset[int] | None:
+def _by_number(document: Document, _: Document) -> frozenset[int]:
     try:
         target = ast.literal_eval(document.target)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+        return frozenset()
     numbers = target if isinstance(target, list | tuple) else [target]
-    n = choices(document)
     whole = [one for one in numbers if isinstance(one, int) or (isinstance(one, float) and one.is_integer())]
-    right = {int(one) for one in whole}
-    return frozenset(right) if right and all(0 <= one < n for one in right) else None
+    right, n = {int(one) for one in whole}, n_choices(document)
+    return frozenset(right if all(0 <= one < n for one in right) else ())
 
 
-def _by_text(document: Document, _: Document) -> frozenset[int] | None:
-    texts = [str(request[1]) for request in document.requests[: choices(document)]]
-    target = document.target.strip()
-    return frozenset(n for n, text in enumerate(texts) if text.strip() == target)
+def _by_text(document: Document, _: Document) -> frozenset[int]:
+    texts = [str(request[1]).strip() for request in document.requests[: n_choices(document)]]
+    return frozenset(number for number, text in enumerate(texts) if text == document.target.strip())
 
 
-def _by_accuracy(document: Document, other: Document) -> frozenset[int] | None:
+def _by_accuracy(document: Document, other: Document) -> frozenset[int]:
     """From which answers were right, where that settles it."""
     both = (document, other)
-    right = {_first(one) for one in both if one.metrics.get(ACCURACY) == 1}
-    if right:
-        return frozenset(right)
-    left = set(range(choices(document)))
-    left -= {_first(one) for one in both if one.metrics.get(ACCURACY) == 0}
-    return frozenset(left) if len(left) == 1 else None
+    right = {_chosen(one) for one in both if one.metrics.get(ACCURACY) == 1}
+    left = set(range(n_choices(document))) - {_chosen(one) for one in both if one.metrics.get(ACCURACY) == 0}
+    return frozenset(right or (left if len(left) == 1 else ()))
 
 
-def _fits(document: Document, right: frozenset[int]) -> bool:
-    logged = document.metrics.get(ACCURACY)
-    return logged is None or logged == float(_first(document) in right)
-
-
-def _first(document: Document) -> int:
+def _chosen(document: Document) -> int:
     """The chosen answer; of equal ones the first, as lm-eval chooses."""
-    return int(np.argmax(document.loglikelihoods[: choices(document)]))
+    return int(np.argmax(document.loglikelihoods[: n_choices(document)]))
 
 
-# --- The evidence in two runs of lm-eval on one task: choices as rankings, texts as answers -------
-
-EvidenceValues = Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
-"""Name to the value of every document in the reference and in the candidate."""
-
-_BEST_KNOWN = ("exact_match", "acc")
-"""Of several metrics that say right or wrong, what a generated answer is judged by."""
-
-
-def right_or_wrong(values: EvidenceValues) -> list[str]:
-    """Names of the values that are 0 or 1 for every document in both arms."""
-    return [name for name, arms in values.items() if all(np.isin(arm, (0.0, 1.0)).all() for arm in arms)]
-
-
-def evidence_of_choices(
-    before: Sequence[Document], after: Sequence[Document]
-) -> tuple[Evidence | None, str | None, str | None]:
-    """The choices of every question as its two rankings.
-
-    Args:
-        before: the reference's samples.
-        after: the candidate's, in the same order.
-
-    Returns:
-        The evidence, or None and the reason; and the metric that its right choices are of, None
-        where they are not known.
-    """
-    rankings = [
-        {
-            str(document.doc_id): {
-                str(number): score for number, score in enumerate(document.loglikelihoods[: choices(document)])
-            }
-            for document in arm
-        }
-        for arm in (before, after)
-    ]
-    if not all(math.isfinite(score) for arm in rankings for ranking in arm.values() for score in ranking.values()):
-        return None, "a choice has a log-likelihood that is not finite", None
-    right = right_choices(before, after)
-    qrels = None
-    if right is not None:
-        qrels = {
-            str(document.doc_id): {str(number): 1 for number in sorted(own)}
-            for document, own in zip(before, right, strict=True)
-        }
-    evidence = evidence_of_rankings(rankings[0], rankings[1], qrels=qrels, complete=True, position=int)
-    return evidence, None, None if qrels is None else ACCURACY
-
-
-def evidence_of_texts(
-    before: Sequence[Document], after: Sequence[Document], values: EvidenceValues
-) -> tuple[Evidence, str | None]:
-    """Generated text, or of one text whether greedy decoding gives it, which is right.
-
-    Args:
-        before: the reference's samples.
-        after: the candidate's, in the same order.
-        values: of both arms.
-
-    Returns:
-        The evidence; and the metric that says which answers are right, None if none does.
-    """
-    if before[0].kind == "loglikelihood":
-        answers = [
-            {str(one.doc_id): "target" if all(one.greedy) else "other" for one in arm} for arm in (before, after)
-        ]
-        right = [{name: answer == "target" for name, answer in arm.items()} for arm in answers]
-        return evidence_of_answers(answers[0], answers[1], right=(right[0], right[1])), ACCURACY
-    answers = [{str(one.doc_id): one.answer for one in arm} for arm in (before, after)]
-    judges = right_or_wrong(values)
-    for judge in sorted(judges, key=lambda name: (name not in _BEST_KNOWN, judges.index(name))):
-        marks = [dict(zip(answers[0], arm == 1.0, strict=True)) for arm in values[judge]]
-        try:
-            return evidence_of_answers(answers[0], answers[1], right=(marks[0], marks[1])), judge
-        except RunError:  # it judges more than the answer, or not the same way twice
-            continue
-    return evidence_of_answers(answers[0], answers[1]), None
-
-
-# --- Two runs of lm-eval on one task, document by document ----------------------------------------
-
-Sample = Mapping[str, Any]
-Values = NDArray[np.float64]
+# --- two runs on one task -------------------------------------------------------------------------
 
 LOGLIKELIHOOD = "loglikelihood"
 """Name of the value that a document with one text has, beside lm-eval's metrics."""
-_SHOWN = 3
+_BEST_KNOWN = ("exact_match", "acc")
+"""Of several metrics that say right or wrong, what a generated answer is judged by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -355,36 +226,35 @@ class PairedFilter:
     Attributes:
         kind: of the task's requests.
         doc_ids: of the documents, in order; inputs of the evidence are called by them.
-        evidence: the choices as rankings, the generated text as an answer, or whether greedy
-            decoding gives the text; None where there is no answer to compare.
-        reason: why there is no evidence.
         values: name to the value of every document in the reference and in the candidate, float64
             [n_documents], NaN where it has none: lm-eval's metrics that are one number, and
             "loglikelihood" where a document is one text.
+        evidence: the choices as rankings, the generated text as an answer, or whether greedy
+            decoding gives the text; None where there is no answer to compare.
+        reason: why there is no evidence.
         judged_by: the metric that says which answers are right; None if none does.
     """
 
     kind: Kind
     doc_ids: tuple[int, ...]
-    evidence: Evidence | None
-    reason: str | None
     values: Mapping[str, tuple[Values, Values]]
+    evidence: Evidence | None = None
+    reason: str | None = None
     judged_by: str | None = None
 
     @property
     def right_or_wrong(self) -> list[str]:
-        """Names of the values that are 0 or 1 for every document in both arms."""
-        return [name for name in right_or_wrong(self.values) if name != LOGLIKELIHOOD]
+        """Names of the metrics that are 0 or 1 for every document in both arms."""
+        return [
+            name
+            for name, arms in self.values.items()
+            if name != LOGLIKELIHOOD and all(np.isin(arm, (0.0, 1.0)).all() for arm in arms)
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairedSamples:
-    """Both arms on one task.
-
-    Attributes:
-        task: its name.
-        filters: by name of the filter, in the order of the samples.
-    """
+    """Both arms on one task: its name, and its filters in the order of the samples."""
 
     task: str
     filters: Mapping[str, PairedFilter]
@@ -405,35 +275,27 @@ def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, ta
         RunError: they are no samples, or not of the same documents with the same prompts, targets,
             choices and settings of generation; says what differs.
     """
-    arms = [_by_filter(samples, task) for samples in (reference, candidate)]
-    _same("filters", list(arms[0]), list(arms[1]), task)
+    before, after = (_by_filter(samples, task) for samples in (reference, candidate))
+    _same("filters", before, after, task)
     filters = {}
-    for name, before in arms[0].items():
-        after = arms[1][name]
-        where = f"{task}, filter {name}" if len(arms[0]) > 1 else task
-        _same("documents", list(before), list(after), where)
-        _same_questions(before, after, where)
-        order = sorted(before)
-        filters[name] = _paired([before[n] for n in order], [after[n] for n in order])
+    for name, documents in before.items():
+        where = f"{task}, filter {name}" if len(before) > 1 else task
+        _same("documents", documents, after[name], where)
+        order = sorted(documents)
+        one, other = ([arm[number] for number in order] for arm in (documents, after[name]))
+        _same_questions(one, other, where)
+        filters[name] = _paired(one, other)
     return PairedSamples(task=task, filters=filters)
 
 
 def with_noise(paired: PairedSamples, again: PairedSamples) -> PairedSamples:
-    """The same with a noise floor.
-
-    Args:
-        paired: reference and candidate.
-        again: the reference, and the reference run again in another way.
-    """
-
-    def one(name: str, filtered: PairedFilter) -> PairedFilter:
+    """The same with a noise floor: `again` is the reference, and the reference run in another way."""
+    filters = dict(paired.filters)
+    for name, filtered in paired.filters.items():
         other = again.filters[name].evidence
-        if filtered.evidence is None or other is None:
-            return filtered
-        noise = Noise(flips=perturbation.flips(other), epsilon=perturbation.epsilon(other).astype(np.float32))
-        return replace(filtered, evidence=replace(filtered.evidence, noise=noise))
-
-    filters = {name: one(name, filtered) for name, filtered in paired.filters.items()}
+        if filtered.evidence is not None and other is not None:
+            noise = Noise(flips=perturbation.flips(other), epsilon=perturbation.epsilon(other).astype(np.float32))
+            filters[name] = replace(filtered, evidence=replace(filtered.evidence, noise=noise))
     return replace(paired, filters=filters)
 
 
@@ -441,42 +303,32 @@ def _by_filter(samples: Sequence[Sample], task: str) -> dict[str, dict[int, Docu
     found: dict[str, dict[int, Document]] = {}
     for sample in samples:
         document = read_document(sample, task)
-        known = found.setdefault(document.filter, {})
-        if document.doc_id in known:
+        if found.setdefault(document.filter, {}).setdefault(document.doc_id, document) is not document:
             raise RunError(
                 f"{task}: document {document.doc_id} occurs twice after the filter "
                 f"{document.filter}; expected the samples of one run. Is it two files in one?"
             )
-        known[document.doc_id] = document
     if not found:
         raise RunError(f"{task}: expected samples of lm-eval; there are none")
     return found
 
 
-def _same(what: str, one: Sequence[Any], other: Sequence[Any], where: str) -> None:
-    only = [sorted(set(one) - set(other)), sorted(set(other) - set(one))]
-    if any(only):
-        told = "; ".join(
-            f"{len(names):,} only in the {arm} ({_listed(names)})"
-            for arm, names in zip(("reference", "candidate"), only, strict=True)
-            if names
-        )
+def _same(what: str, one: Mapping[Any, Any], other: Mapping[Any, Any], where: str) -> None:
+    if told := only_in(one, other, ("the reference", "the candidate")):
         raise RunError(f"{where}: expected the same {what} in both runs; {told}")
 
 
-def _same_questions(before: Mapping[int, Document], after: Mapping[int, Document], where: str) -> None:
+def _same_questions(before: Sequence[Document], after: Sequence[Document], where: str) -> None:
     differ: dict[str, list[int]] = {}
-    for number in sorted(before):
-        one, other = before[number], after[number]
-        for name in HASHES:
-            pair = one.hashes.get(name), other.hashes.get(name)
-            if None not in pair and pair[0] != pair[1]:
-                differ.setdefault(_CALLED[name], []).append(number)
-        if one.requests != other.requests and one.hashes.get(_PROMPT) == other.hashes.get(_PROMPT):
-            differ.setdefault("choices or settings of generation", []).append(number)
+    for one, other in zip(before, after, strict=True):
+        for name, called in zip(HASHES, _CALLED, strict=True):
+            if one.hashes.get(name, other.hashes.get(name)) != other.hashes.get(name, one.hashes.get(name)):
+                differ.setdefault(called, []).append(one.doc_id)
+        if one.requests != other.requests and one.doc_id not in differ.get("prompt", ()):
+            differ.setdefault("choices or settings of generation", []).append(one.doc_id)
     if differ:
         told = "; ".join(
-            f"{what} of {len(numbers):,} of {len(before):,} documents ({_listed(numbers)})"
+            f"{what} of {len(numbers):,} of {len(before):,} documents ({some(map(str, numbers))})"
             for what, numbers in differ.items()
         )
         raise RunError(
@@ -485,55 +337,65 @@ def _same_questions(before: Mapping[int, Document], after: Mapping[int, Document
         )
 
 
-_PROMPT = "prompt_hash"
-_CALLED = {"doc_hash": "content", _PROMPT: "prompt", "target_hash": "target"}
-
-
-def _listed(names: Sequence[object]) -> str:
-    shown = ", ".join(str(name) for name in names[:_SHOWN])
-    return shown + (", ..." if len(names) > _SHOWN else "")
-
-
 def _paired(before: Sequence[Document], after: Sequence[Document]) -> PairedFilter:
-    kind = before[0].kind
-    values = _values(before, after)
-    evidence, reason, judged_by = None, None, None
-    if any(document.kind != kind for document in (*before, *after)):
-        reason = "its documents ask for answers of different kinds"
-    elif kind == "rolling":
-        reason = "a document's perplexity has no answer that could change"
-    elif kind == "multiple_choice":
-        evidence, reason, judged_by = evidence_of_choices(before, after)
-    else:
-        evidence, judged_by = evidence_of_texts(before, after, values)
-    return PairedFilter(
-        kind=kind,
-        doc_ids=tuple(document.doc_id for document in before),
-        evidence=evidence,
-        reason=reason,
-        values=values,
-        judged_by=judged_by,
-    )
+    kind, documents = before[0].kind, (*before, *after)
+    found = PairedFilter(kind=kind, doc_ids=tuple(one.doc_id for one in before), values=_values(before, after))
+    if any(document.kind != kind for document in documents):
+        return replace(found, reason="its documents ask for answers of different kinds")
+    if kind == "rolling":
+        return replace(found, reason="a document's perplexity has no answer that could change")
+    if kind == "multiple_choice":
+        return _of_choices(found, before, after)
+    if kind == "loglikelihood":
+        answers = [
+            {str(one.doc_id): "target" if all(one.greedy) else "other" for one in arm} for arm in (before, after)
+        ]
+        right = [{name: answer == "target" for name, answer in arm.items()} for arm in answers]
+        return replace(found, evidence=evidence_of_answers(*answers, right=(right[0], right[1])), judged_by=ACCURACY)
+    answers = [{str(one.doc_id): one.answer for one in arm} for arm in (before, after)]
+    for judge in sorted(found.right_or_wrong, key=lambda name: name not in _BEST_KNOWN):
+        marks = [dict(zip(answers[0], arm == 1.0, strict=True)) for arm in found.values[judge]]
+        try:
+            return replace(found, evidence=evidence_of_answers(*answers, right=(marks[0], marks[1])), judged_by=judge)
+        except RunError:  # it judges more than the answer, or not the same way twice
+            continue
+    return replace(found, evidence=evidence_of_answers(*answers))
+
+
+def _of_choices(found: PairedFilter, before: Sequence[Document], after: Sequence[Document]) -> PairedFilter:
+    """The choices of every question as its two rankings."""
+    if not all(math.isfinite(score) for one in (*before, *after) for score in one.loglikelihoods[: n_choices(one)]):
+        return replace(found, reason="a choice has a log-likelihood that is not finite")
+    rankings = [
+        {
+            str(one.doc_id): {str(n): score for n, score in enumerate(one.loglikelihoods[: n_choices(one)])}
+            for one in arm
+        }
+        for arm in (before, after)
+    ]
+    qrels, right = None, right_choices(before, after)
+    if right is not None:
+        qrels = {name: {str(n): 1 for n in sorted(own)} for name, own in zip(rankings[0], right, strict=True)}
+    evidence = evidence_of_rankings(*rankings, qrels=qrels, complete=True, position=int)
+    return replace(found, evidence=evidence, judged_by=None if right is None else ACCURACY)
 
 
 def _values(before: Sequence[Document], after: Sequence[Document]) -> dict[str, tuple[Values, Values]]:
-    names = dict.fromkeys(name for document in before for name in document.metrics)
-    known = set().union(*(document.metrics for document in after))
-    values = {name: (_column(before, name), _column(after, name)) for name in names if name in known}
-    if all(len(document.loglikelihoods) == 1 for document in (*before, *after)):
-        once, again = (
-            np.array([document.loglikelihoods[0] for document in arm], dtype=np.float64) for arm in (before, after)
-        )
+    def column(arm: Sequence[Document], name: str) -> Values:
+        return np.array([one.metrics.get(name, math.nan) for one in arm], dtype=np.float64)
+
+    names = dict.fromkeys(name for one in before for name in one.metrics)
+    known = set().union(*(one.metrics for one in after))
+    values = {name: (column(before, name), column(after, name)) for name in names if name in known}
+    if all(len(one.loglikelihoods) == 1 for one in (*before, *after)):
+        arms = [np.array([one.loglikelihoods[0] for one in arm], dtype=np.float64) for arm in (before, after)]
         # a text that a model holds for impossible has no change that could be averaged
-        values[LOGLIKELIHOOD] = (np.where(np.isfinite(once), once, np.nan), np.where(np.isfinite(again), again, np.nan))
+        first, second = (np.where(np.isfinite(arm), arm, np.nan) for arm in arms)
+        values[LOGLIKELIHOOD] = first, second
     return values
 
 
-def _column(documents: Sequence[Document], name: str) -> Values:
-    return np.array([one.metrics.get(name, math.nan) for one in documents], dtype=np.float64)
-
-
-# --- The figures of two runs of lm-eval on one task: of every document, and of the task -----------
+# --- figures: of every document, and of the task --------------------------------------------------
 
 RIGHT_TO_WRONG, WRONG_TO_RIGHT = "drift_right_to_wrong_", "drift_wrong_to_right_"
 CHANGE = f"drift_change_{LOGLIKELIHOOD}"
@@ -550,76 +412,39 @@ HIGHER_IS_BETTER: dict[str, bool | None] = {
 }
 """Figure to the better direction; names that end in an underscore go before one of a metric."""
 
-_RATES = ("flip@1", "at_risk", "noise_floor")
-_MEDIANS = ("separation",)
 _RANKING = ("set_kept", "new_top_rank", "cut_separation", "ndcg", "recall", "mrr", "served_relevance", "rbo", "tau_b")
 """Families of metrics that say something of longer rankings than a question's few choices."""
-_GOLD = ("gold_lost", "gold_gained")
-_SCORES = ("gap", "epsilon", "separation")
 
 
 def per_document(paired: PairedFilter) -> dict[str, Values]:
-    """Figures that every document has; those of a task are their means.
-
-    Args:
-        paired: both arms after one filter.
-
-    Returns:
-        Name to float64 [n_documents], no NaN.
-    """
+    """Figures that every document has, float64 [n_documents] without NaN; those of a task are their means."""
     figures: dict[str, Values] = {}
-    if paired.evidence is not None:
-        for name in _RATES:
-            metric = parse_metric(name)
-            values = _per_input(metric, paired.evidence)
-            if values is not None and not np.isnan(values).any():
-                figures[key_of(metric)] = values
+    for name in ("flip@1", "at_risk", "noise_floor"):
+        values = _per_input(name, paired)
+        if values is not None and not np.isnan(values).any():
+            figures[key_of(parse_metric(name))] = values
     for name in paired.right_or_wrong:
         before, after = paired.values[name]
         figures[RIGHT_TO_WRONG + name] = before * (1 - after)
         figures[WRONG_TO_RIGHT + name] = (1 - before) * after
-    change = _change(paired)
-    if change is not None:
+    if (change := _change(paired)) is not None:
         figures[CHANGE] = change
     return figures
 
 
 def scores_of(paired: PairedFilter) -> dict[str, Values]:
-    """What the scores of every document say: gap, epsilon and separation ratio.
-
-    Args:
-        paired: both arms after one filter.
-
-    Returns:
-        Name to float64 [n_documents], NaN and +inf where it has no finite value.
-    """
-    found = {}
-    for name in _SCORES:
-        values = None if paired.evidence is None else _per_input(parse_metric(name), paired.evidence)
-        if values is not None and not np.isnan(values).all():
-            found[f"drift_{name}"] = values
-    return found
+    """Gap, epsilon and separation ratio of every document, NaN and +inf where it has no finite value."""
+    found = {f"drift_{name}": _per_input(name, paired) for name in ("gap", "epsilon", "separation")}
+    return {name: values for name, values in found.items() if values is not None and not np.isnan(values).all()}
 
 
 def medians_of(parts: Sequence[PairedFilter]) -> dict[str, Estimate]:
-    """Medians over the documents of one task, or of several pooled.
-
-    Args:
-        parts: both arms after one filter, of every task.
-
-    Returns:
-        Name to the estimate, where it has a finite value.
-    """
-    found = {}
-    for name in _MEDIANS:
-        metric = parse_metric(name)
-        found[key_of(metric)] = _over(metric, _evidence(parts))
-    changes = [change for part in parts if (change := _change(part)) is not None]
-    if changes:
+    """Medians over the documents of one task, or of several pooled, where they are finite."""
+    separation = parse_metric("separation")
+    found = {key_of(separation): _over(separation, parts)}
+    if changes := [change for part in parts if (change := _change(part)) is not None]:
         found[EPSILON] = quantile_estimate(np.abs(np.concatenate(changes)))
-    return {
-        name: estimate for name, estimate in found.items() if estimate.value is not None and np.isfinite(estimate.value)
-    }
+    return {name: each for name, each in found.items() if each.value is not None and np.isfinite(each.value)}
 
 
 def details_of(paired: PairedFilter, *, warn: Callable[[str], None]) -> dict[str, Any]:
@@ -634,63 +459,46 @@ def details_of(paired: PairedFilter, *, warn: Callable[[str], None]) -> dict[str
         and the like are, and each of lm-eval's metrics that is one number: of the reference and its
         change. Rates and changes with `_low` and `_high`, the ends of their 95 % interval.
     """
-    details: dict[str, Any] = {
-        "kind": paired.kind,
-        "drift_n_inputs": len(paired.doc_ids),
-        "judged_by": paired.judged_by,
-    }
+    details = {"kind": paired.kind, "drift_n_inputs": len(paired.doc_ids), "judged_by": paired.judged_by}
     if paired.evidence is None:
         details["no_evidence"] = paired.reason
     else:
         details |= drift_keys(paired.evidence, _metrics(), warn=warn)
-    return details | _written(_estimates([paired])) | _written(_value_estimates(paired))
+    own = {}
+    for name, (before, after) in paired.values.items():
+        here = ~(np.isnan(before) | np.isnan(after))
+        if here.any():
+            own[f"drift_reference_{name}"] = mean_estimate(before[here])
+            own[f"drift_change_{name}"] = mean_estimate((after - before)[here])
+    return details | _written(_estimates([paired])) | _written(own)
 
 
 def pooled_details(parts: Sequence[PairedFilter]) -> dict[str, Any]:
-    """The same of several tasks, every document counting once; without lm-eval's metrics.
-
-    Args:
-        parts: both arms after one filter, of every task.
-    """
-    evidence = _evidence(parts)
-    estimates = {key_of(metric): _over(metric, evidence) for metric in _metrics()}
+    """The same of several tasks, every document counting once; without lm-eval's metrics."""
     return {
         "drift_n_inputs": sum(len(part.doc_ids) for part in parts),
-        **_written(estimates),
+        **_written({key_of(metric): _over(metric, parts) for metric in _metrics()}),
         **_written(_estimates(parts)),
     }
 
 
 def _metrics() -> list[Metric]:
     """The default metrics that fit, and those that the user asks for."""
-    known = default_metrics()
-    return [
+    unfit = [
         metric
-        for metric in harness_metrics()
-        if metric not in known
-        or not (metric.family.name in _RANKING or (metric.family.name in _GOLD and metric.cutoff > 1))
+        for metric in default_metrics()
+        if metric.family.name in _RANKING or (metric.family.name in ("gold_lost", "gold_gained") and metric.cutoff > 1)
     ]
+    return [metric for metric in harness_metrics() if metric not in unfit]
 
 
 def _estimates(parts: Sequence[PairedFilter]) -> dict[str, Estimate]:
     figures = [per_document(part) for part in parts]
-    names = dict.fromkeys(name for own in figures for name in own)
     found = {}
-    for name in names:
+    for name in dict.fromkeys(name for own in figures for name in own):
         values = np.concatenate([own[name] for own in figures if name in own])
         found[name] = mean_estimate(values) if name == CHANGE else rate_estimate(values)
-    medians = medians_of(parts)
-    return found | {name: medians[name] for name in (EPSILON,) if name in medians}
-
-
-def _value_estimates(paired: PairedFilter) -> dict[str, Estimate]:
-    found = {}
-    for name, (before, after) in paired.values.items():
-        here = ~(np.isnan(before) | np.isnan(after))
-        if here.any():
-            found[f"drift_reference_{name}"] = mean_estimate(before[here])
-            found[f"drift_change_{name}"] = mean_estimate((after - before)[here])
-    return found
+    return found | {name: each for name, each in medians_of(parts).items() if name == EPSILON}
 
 
 def _written(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
@@ -705,27 +513,20 @@ def _written(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
 
 def _change(paired: PairedFilter) -> Values | None:
     """Of every document with one text, how much its log-likelihood changed."""
-    if LOGLIKELIHOOD not in paired.values:
-        return None
-    before, after = paired.values[LOGLIKELIHOOD]
+    before, after = paired.values.get(LOGLIKELIHOOD, (np.array([np.nan]),) * 2)
     return after - before if np.isfinite(after - before).all() else None
 
 
-def _evidence(parts: Sequence[PairedFilter]) -> list[Evidence]:
-    return [part.evidence for part in parts if part.evidence is not None]
-
-
-def _per_input(metric: Metric, evidence: Evidence) -> Values | None:
+def _per_input(name: str, paired: PairedFilter) -> Values | None:
     try:
-        return metric.per_input(evidence)
+        return None if paired.evidence is None else parse_metric(name).per_input(paired.evidence)
     except MetricError:
         return None
 
 
-def _over(metric: Metric, group: Sequence[Evidence]) -> Estimate:
-    if not group:
-        return undefined("no task has answers to compare")
+def _over(metric: Metric, parts: Sequence[PairedFilter]) -> Estimate:
+    group = [part.evidence for part in parts if part.evidence is not None]
     try:
-        return metric.over(group)
+        return metric.over(group) if group else undefined("no task has answers to compare")
     except MetricError as error:
         return undefined(str(error))

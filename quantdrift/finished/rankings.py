@@ -1,4 +1,4 @@
-"""Two finished rankings of every input to evidence.
+"""Two finished rankings, or answers, of every input to evidence.
 
 What a list that was cut short leaves out is not known: not its score in the other arm, nor whether
 it moved more than everything listed. So the extremes of delta are over the items that both lists
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.datasets.retrieval import excerpt
+from quantdrift.datasets.retrieval import excerpt, some
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence, Judgements, Top
 
@@ -28,7 +28,6 @@ Qrels = Mapping[str, Mapping[str, int]]
 DEPTH = 200
 """Ranks kept of either arm."""
 
-_SHOWN = 3
 _MOST = float(np.finfo(np.float32).max)
 
 
@@ -64,12 +63,12 @@ def evidence_of_rankings(
     _same_inputs(reference, candidate)
     key: Callable[[str], Any] = position or (lambda item: item)
     names: dict[str, int] = {}
-    # how deep the lists of an arm go; they are compared as far as both do
     deepest = [max(len(own) for own in arm.values()) for arm in (reference, candidate)]
-    n_ranks = max(1, min(depth, *deepest))
-    tops = [_Rows(len(reference), n_ranks) for _ in range(2)]
-    extremes = np.zeros((2, len(reference)), dtype=np.float32)
-    n_items = np.zeros(len(reference), dtype=np.int64)
+    n_inputs, n_ranks = len(reference), max(1, min(depth, *deepest))
+    items = np.full((2, n_inputs, n_ranks), -1, dtype=np.int64)
+    scores = np.full((2, 2, n_inputs, n_ranks), np.nan, dtype=np.float32)
+    extremes = np.zeros((2, n_inputs), dtype=np.float32)
+    n_items = np.zeros(n_inputs, dtype=np.int64)
     for row, (input_id, before) in enumerate(reference.items()):
         after = candidate[input_id]
         _check(input_id, before, after, complete=complete)
@@ -81,21 +80,22 @@ def evidence_of_rankings(
             extremes[:, row] = deltas.min(), deltas.max()
         elif complete:
             extremes[:, row] = np.nan
-        for rows, own in zip(tops, (before, after), strict=True):
+        for arm, own in enumerate((before, after)):
             # twice, as Python sorts stably: by position, and then the best first
             ranked = sorted(sorted(own, key=key), key=own.__getitem__, reverse=True)[:n_ranks]
-            for item in ranked:
-                names.setdefault(item, len(names))
-            rows.set(row, [names[item] for item in ranked], ranked, before, after)
+            items[arm, row, : len(ranked)] = [names.setdefault(item, len(names)) for item in ranked]
+            for whose, told in enumerate((before, after)):
+                scores[arm, whose, row, : len(ranked)] = [told.get(item, math.nan) for item in ranked]
     if not n_items.any():
         raise RunError("expected rankings; none of the inputs has an item")
+    tops = [Top(items=items[arm], reference_scores=scores[arm, 0], candidate_scores=scores[arm, 1]) for arm in (0, 1)]
     item_ids = list(names)
     judgements = Judgements.from_qrels(qrels, list(reference), item_ids) if qrels else None
     return Evidence(
         input_ids=np.array(list(reference), dtype=object),
         item_ids=np.array(item_ids, dtype=object),
-        reference_top=tops[0].top(),
-        candidate_top=tops[1].top(),
+        reference_top=tops[0],
+        candidate_top=tops[1],
         delta_min=extremes[0],
         delta_max=extremes[1],
         n_items=n_items,
@@ -126,54 +126,50 @@ def evidence_of_answers(
     """
     _same_inputs(reference, candidate)
     names: dict[str, int] = {}
-    arms = [
-        np.array([[names.setdefault(arm[name], len(names))] for name in reference], dtype=np.int64)
+    unknown = np.full((len(reference), 1), np.nan, dtype=np.float32)
+    tops = [
+        Top(
+            items=np.array([[names.setdefault(arm[name], len(names))] for name in reference], dtype=np.int64),
+            reference_scores=unknown,
+            candidate_scores=unknown,
+        )
         for arm in (reference, candidate)
     ]
     judgements = None
     if right is not None:
-        qrels = _graded(reference, candidate, right)
+        for name, answer in reference.items():
+            if answer == candidate[name] and right[0][name] != right[1][name]:
+                raise RunError(f"the answer to {name!r} is the same in both arms, and right in one only")
+        qrels = {
+            name: {answer: int(right[0][name]), candidate[name]: int(right[1][name])}
+            for name, answer in reference.items()
+        }
         judgements = Judgements.from_qrels(qrels, list(reference), list(names))
-    unknown = np.full((len(reference), 1), np.nan, dtype=np.float32)
-    tops = [Top(items=items, reference_scores=unknown, candidate_scores=unknown) for items in arms]
-    nothing = np.full(len(reference), np.nan, dtype=np.float32)
     return Evidence(
         input_ids=np.array(list(reference), dtype=object),
         item_ids=np.array(list(names), dtype=object),
         reference_top=tops[0],
         candidate_top=tops[1],
-        delta_min=nothing,
-        delta_max=nothing,
+        delta_min=unknown[:, 0],
+        delta_max=unknown[:, 0],
         n_items=np.ones(len(reference), dtype=np.int64),
         judgements=judgements,
         deltas="none",
     )
 
 
-class _Rows:
-    """One arm's first ranks, filled a row at a time."""
-
-    def __init__(self, n_inputs: int, n_ranks: int) -> None:
-        self.items = np.full((n_inputs, n_ranks), -1, dtype=np.int64)
-        self.scores = np.full((2, n_inputs, n_ranks), np.nan, dtype=np.float32)
-
-    def set(self, row: int, numbers: list[int], items: list[str], before: Ranking, after: Ranking) -> None:
-        self.items[row, : len(items)] = numbers
-        for arm, scores in enumerate((before, after)):
-            self.scores[arm, row, : len(items)] = [scores.get(item, math.nan) for item in items]
-
-    def top(self) -> Top:
-        return Top(items=self.items, reference_scores=self.scores[0], candidate_scores=self.scores[1])
+def only_in(one: Mapping[str, Any], other: Mapping[str, Any], names: tuple[str, str]) -> str:
+    """What either of two mappings alone has: counts and examples; empty where they have the same."""
+    told = [
+        f"{len(missing):,} of {len(own):,} only in {name} ({some(map(str, missing))})"
+        for name, own, others in ((names[0], one, other), (names[1], other, one))
+        if (missing := sorted(own.keys() - others.keys()))
+    ]
+    return "; ".join(told)
 
 
 def _same_inputs(reference: Mapping[str, Any], candidate: Mapping[str, Any]) -> None:
-    only = [sorted(x.keys() - y.keys()) for x, y in ((reference, candidate), (candidate, reference))]
-    if any(only):
-        told = ", ".join(
-            f"{len(names):,} only in the {arm} ({', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''})"
-            for arm, names in zip(("reference", "candidate"), only, strict=True)
-            if names
-        )
+    if told := only_in(reference, candidate, ("the reference", "the candidate")):
         raise RunError(f"expected the same inputs in both arms; got {told}")
     if not reference:
         raise RunError("expected answers to compare; there are no inputs")
@@ -193,15 +189,3 @@ def _check(input_id: str, before: Ranking, after: Ranking, *, complete: bool) ->
             f"expected both arms to score the same items; for {input_id!r} the reference scored "
             f"{len(before):,} and the candidate {len(after):,}, and they are not the same"
         )
-
-
-def _graded(
-    reference: Mapping[str, str], candidate: Mapping[str, str], right: tuple[Mapping[str, bool], Mapping[str, bool]]
-) -> dict[str, dict[str, int]]:
-    qrels: dict[str, dict[str, int]] = {}
-    for name, answer in reference.items():
-        other, grades = candidate[name], [int(arm[name]) for arm in right]
-        if answer == other and grades[0] != grades[1]:
-            raise RunError(f"the answer to {name!r} is the same in both arms, and right in one only")
-        qrels[name] = {answer: grades[0], other: grades[1]}
-    return qrels

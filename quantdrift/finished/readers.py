@@ -1,11 +1,10 @@
-"""Which format a finished run has: told by its content, not by its name."""
+"""Finished runs from files, told by their content and not by their name; and relevance labels."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,25 +14,14 @@ from quantdrift.datasets.retrieval import excerpt, some
 from quantdrift.datasets.retrieval import read_qrels as read_lines_of_qrels
 from quantdrift.errors import DataError, RunError, UnknownNameError
 from quantdrift.evidence import Evidence
-from quantdrift.finished.contents import (
-    FORMATS,
-    Arm,
-    FinishedRun,
-    Format,
-    Labelled,
-    Part,
-    Ranked,
-    digest,
-    number,
-    parse_json,
-    read_text,
-)
+from quantdrift.finished.contents import FORMATS, Arm, FinishedRun, Format, Part, digest, number, parse_json, read_text
 from quantdrift.finished.lm_eval import is_sample, read_lm_eval, sample_files
 from quantdrift.runs import EVIDENCE, RECORD, Run, read_run
 
-# --- Rankings as JSON: query to document to score, as beir's search returns them ------------------
+# --- rankings as JSON: query to document to score, as beir's search returns them ------------------
 
 _MEANS = frozenset({"ndcg", "map", "recall", "precision"})
+"""Keys of what beir's save_results writes."""
 
 
 def read_json_rankings(path: Path) -> FinishedRun:
@@ -44,46 +32,25 @@ def read_json_rankings(path: Path) -> FinishedRun:
     """
     text = read_text(path)
     content = parse_json(text, path)
-    if means_only(content):
+    if isinstance(content, dict) and content.keys() >= _MEANS:
         raise DataError(
             f"{path} holds the mean scores that beir's save_results writes, not the ranking of "
             "every query. Save what the search returned: beir.util.save_runfile(FILE, results), "
             "or json.dump(results, file)"
         )
-    return FinishedRun(
-        path=path,
-        format="json",
-        name=path.name,
-        digest=digest(text),
-        parts={"": Ranked(rankings=as_rankings(content, str(path)))},
-    )
+    part = Part(kind="rankings", content=_rankings(content, str(path)))
+    return FinishedRun(path=path, format="json", name=path.name, digest=digest(text), parts={"": part})
 
 
-def is_rankings(content: Any) -> bool:
+def _holds_rankings(content: Any) -> bool:
     """Whether a JSON value is query to document to score, as far as its first list tells."""
-    if not isinstance(content, dict) or not content:
-        return False
-    if not all(isinstance(own, dict) for own in content.values()):
+    if not (isinstance(content, dict) and content and all(isinstance(own, dict) for own in content.values())):
         return False
     first: dict[str, Any] = next((own for own in content.values() if own), {})
     return all(number(score) for score in first.values())
 
 
-def means_only(content: Any) -> bool:
-    """Whether it is a file of beir's save_results."""
-    return isinstance(content, dict) and content.keys() >= _MEANS
-
-
-def as_rankings(content: Any, where: str) -> dict[str, dict[str, float]]:
-    """Rankings out of a JSON value.
-
-    Args:
-        content: what is expected to be query to document to score.
-        where: file and place, for the message.
-
-    Raises:
-        DataError: it is something else.
-    """
+def _rankings(content: Any, where: str) -> dict[str, dict[str, float]]:
     if not isinstance(content, dict) or not content:
         raise DataError(f"{where}: expected an object of query to document to score; got {excerpt(content)}")
     for query, own in content.items():
@@ -103,14 +70,16 @@ _COLUMNS = 6
 _EXPECTED = "expected 6 columns (query, Q0, document, rank, score, tag)"
 
 
-def looks_like_trec(line: str) -> bool:
-    """Whether a line is one of a TREC run file."""
-    columns = line.split()
-    return len(columns) == _COLUMNS and _is_number(columns[3]) and _is_number(columns[4])
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def read_trec(path: Path) -> FinishedRun:
-    """Read a TREC run file, plain or gzipped.
+    """Read a TREC run file, plain or gzipped; the score decides, as in trec_eval.
 
     Raises:
         DataError: a line has not six columns, a score is no number, a query has a document twice,
@@ -125,23 +94,21 @@ def read_trec(path: Path) -> FinishedRun:
         if not columns:
             continue
         if len(columns) < _COLUMNS:
-            where = f"{path}, line {line_number}"
-            raise DataError(f"{where}: {_EXPECTED}; got {len(columns)} in {excerpt(line)}")
+            raise DataError(f"{path}, line {line_number}: {_EXPECTED}; got {len(columns)} in {excerpt(line)}")
         query, _, document, rank, written, _ = columns
         try:
-            score = float(written)
+            score, place = float(written), float(rank)
         except ValueError:
-            where = f"{path}, line {line_number}"
-            raise DataError(f"{where}: the score, column 5, must be a number; got {excerpt(written)}") from None
+            wrong = f"the score, column 5, must be a number; got {excerpt(written)}"
+            if _is_number(written):
+                wrong = f"the rank, column 4, must be a number; got {excerpt(rank)}"
+            raise DataError(f"{path}, line {line_number}: {wrong}") from None
         own = rankings.setdefault(query, {})
         if document in own:
-            where = f"{path}, line {line_number}"
-            raise DataError(f"{where}: query {query!r} has document {document!r} twice; keep one of the lines")
+            raise DataError(
+                f"{path}, line {line_number}: query {query!r} has document {document!r} twice; keep one of the lines"
+            )
         own[document] = score
-        try:
-            place = float(rank)
-        except ValueError:
-            continue
         least = first.setdefault(query, (place, score))
         if place != least[0]:
             ranked.add(query)
@@ -149,68 +116,30 @@ def read_trec(path: Path) -> FinishedRun:
                 first[query] = (place, score)
     if not rankings:
         raise DataError(f"{path} is empty; {_EXPECTED} a line")
-    return FinishedRun(
-        path=path,
-        format="trec",
-        name=path.name,
-        digest=digest(text),
-        parts={"": Ranked(rankings=rankings)},
-        notes=_order_notes(path, rankings, {query: first[query][1] for query in ranked}),
-    )
-
-
-def _order_notes(
-    path: Path, rankings: dict[str, dict[str, float]], scores_of_first: dict[str, float]
-) -> tuple[str, ...]:
-    """A note if the ranks say another order than the scores; an error if they say the opposite."""
-    told = {query: score for query, score in scores_of_first.items() if _spread(rankings[query])}
-    lowest = sum(score == min(rankings[query].values()) for query, score in told.items())
-    other = sum(score < max(rankings[query].values()) for query, score in told.items())
+    spread = {query: rankings[query].values() for query in ranked}
+    told = [query for query, own in spread.items() if min(own) < max(own)]
+    lowest = sum(first[query][1] == min(spread[query]) for query in told)
     if lowest > len(told) / 2:
         raise DataError(
             f"{path}: the document of the first rank has the lowest score, for {lowest:,} of "
             f"{len(told):,} queries; expected scores of which the highest is the best. If they are "
             "distances, write them with a minus sign"
         )
-    if not other:
-        return ()
-    return (
-        f"{path.name} ranks another document first than its scores do, for {other:,} of "
-        f"{len(told):,} queries; the scores count, as in trec_eval",
-    )
+    part = Part(kind="rankings", content=rankings)
+    return FinishedRun(path=path, format="trec", name=path.name, digest=digest(text), parts={"": part})
 
 
-def _spread(ranking: dict[str, float]) -> bool:
-    return min(ranking.values()) < max(ranking.values())
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-# --- What mteb writes with a prediction folder: TASK_predictions.json, by subset and split --------
+# --- what mteb writes with a prediction folder: TASK_predictions.json, by subset and split --------
 
 META = "mteb_model_meta"
 SUFFIX = "_predictions.json"
 
-_REFIT = "each arm's classifier was fitted anew, on the embeddings of that arm; a changed label is the work of both"
-_POSITIONS = (
-    "mteb stores no ids of labelled inputs: that the {n:,} inputs are the same ones is known from their number only"
+_ABOUT_LABELS = (
+    "each arm's classifier was fitted anew, on the embeddings of that arm; a changed label is the work of both",
+    "taken for labels of a classifier; the older clustering tasks of mteb write numbers of clusters in the same form, "
+    "which mean something else in either file",
+    "mteb stores no ids of labelled inputs: that the {n:,} inputs are the same ones is known from their number only",
 )
-_CLUSTERS = (
-    "taken for labels of a classifier; the older clustering tasks of mteb write numbers of "
-    "clusters in the same form, which mean something else in either file"
-)
-_NEEDS = "quantdrift diff reads rankings, labels, neighbours and zero-shot scores"
-
-
-def prediction_files(folder: Path) -> list[Path]:
-    """The files of predictions in a folder, by name."""
-    return sorted(folder.glob(f"*{SUFFIX}"))
 
 
 def read_mteb(path: Path) -> FinishedRun:
@@ -222,28 +151,23 @@ def read_mteb(path: Path) -> FinishedRun:
     Raises:
         DataError: it is not such a file, or of a kind of task whose inputs have no answer.
     """
-    files = prediction_files(path) if path.is_dir() else [path]
+    files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
     parts: dict[str, Part] = {}
     notes: list[str] = []
+    texts = [read_text(file) for file in files]
     models: set[str] = set()
-    texts: list[str] = []
-    for file in files:
-        text = read_text(file)
+    for file, text in zip(files, texts, strict=True):
         content = parse_json(text, file)
-        texts.append(text)
-        if not isinstance(content, dict):
-            raise DataError(f"{file}: expected the predictions that mteb writes, a JSON object")
-        meta = content.pop(META, {})
+        meta = content.pop(META, {}) if isinstance(content, dict) else {}
+        if not isinstance(content, dict) or not all(isinstance(splits, dict) for splits in content.values()):
+            raise DataError(f"{file}: expected the predictions that mteb writes, an object of subsets and their splits")
         if isinstance(meta, dict) and meta.get("model_name"):
             models.add(str(meta["model_name"]))
         task = f"{file.name.removesuffix(SUFFIX)}/" if path.is_dir() else ""
         for subset, splits in content.items():
-            if not isinstance(splits, dict):
-                raise DataError(f"{file}: expected the splits of subset {subset!r}")
             for split, predictions in splits.items():
-                name = f"{subset}/{split}"
-                for more, part, told in _parts(predictions, f"{file}, {name}"):
-                    parts[f"{task}{name}{more}"] = part
+                for more, part, told in _predicted(predictions, f"{file}, {subset}/{split}"):
+                    parts[f"{task}{subset}/{split}{more}"] = part
                     notes += told
     if not parts:
         raise DataError(f"{path} holds no predictions; run mteb with --prediction-folder")
@@ -258,100 +182,61 @@ def read_mteb(path: Path) -> FinishedRun:
     )
 
 
-def _parts(predictions: Any, where: str) -> Iterator[tuple[str, Part, tuple[str, ...]]]:
+def _predicted(predictions: Any, where: str) -> Iterator[tuple[str, Part, tuple[str, ...]]]:
     """What one split holds: an addition to its name, the part, what to know."""
-    if isinstance(predictions, dict):
-        if is_rankings(predictions):
-            yield "", Ranked(rankings=as_rankings(predictions, where)), ()
-            return
-        if predictions and all(_neighbours(found) for found in predictions.values()):
-            for pair, found in predictions.items():
-                more = f"/{pair}" if len(predictions) > 1 else ""
-                yield more, Ranked(rankings=_nearest(found), depth=1, numbered=True), ()
-            return
-        if predictions and all(_numbers(found) for found in predictions.values()):
-            raise DataError(
-                f"{where} holds one score for every pair of texts; no input of such a task has an "
-                f"answer that could change. {_NEEDS}"
-            )
-        raise DataError(f"{where} is of a kind of task that has no answers. {_NEEDS}")
-    rows = predictions if isinstance(predictions, list) else []
-    if not (rows and all(isinstance(row, list) for row in rows)):
-        raise DataError(f"{where} is of a kind of task that has no answers. {_NEEDS}")
-    yield from _lists(predictions, where)
-
-
-def _lists(rows: list[list[Any]], where: str) -> Iterator[tuple[str, Part, tuple[str, ...]]]:
-    """Labels by experiment and input, or scores by input and class."""
-    values = [value for row in rows for value in row]
-    if values and all(isinstance(value, float) for value in values):
+    rows: list[Any] = predictions if isinstance(predictions, list) and predictions else [None]
+    if _holds_rankings(predictions):
+        yield "", Part(kind="rankings", content=_rankings(predictions, where)), ()
+    elif isinstance(predictions, dict) and predictions and all(map(_neighbours, predictions.values())):
+        for pair, found in predictions.items():
+            nearest = {str(n): {str(each["corpus_id"]): each["score"]} for n, each in enumerate(found)}
+            more = f"/{pair}" if len(predictions) > 1 else ""
+            yield more, Part(kind="rankings", content=nearest, depth=1, numbered=True), ()
+    elif not all(isinstance(row, list) and row for row in rows):
+        raise _no_answers(where)
+    elif all(isinstance(value, float) for row in rows for value in row):
         widths = {len(row) for row in rows}
         # a regression has ten experiments of more inputs than that
         if len(widths) > 1 or len(rows) <= max(widths) or max(widths) < 2:  # noqa: PLR2004 -- a choice
-            raise DataError(
-                f"{where} holds lists of numbers: values of a regression, which have no answer "
-                "that could change, or zero-shot scores of fewer inputs than classes, which look "
-                f"the same. {_NEEDS}"
-            )
-        rankings = {str(n): {str(each): score for each, score in enumerate(row)} for n, row in enumerate(rows)}
-        yield (
-            "",
-            Ranked(rankings=rankings, complete=True, numbered=True),
-            ("taken for zero-shot scores; the answer of an input is the number of its class",),
-        )
-        return
-    labels = [[_label(value) for value in row] for row in rows]
-    if not values or any(label is None for row in labels for label in row):
-        raise DataError(f"{where} is of a kind of task that has no answers. {_NEEDS}")
-    told = (_REFIT, _CLUSTERS, _POSITIONS.format(n=len(labels[0])))
-    for experiment, row in enumerate(labels):
-        more = f"#{experiment + 1}" if len(labels) > 1 else ""
-        answers = {str(n): str(label) for n, label in enumerate(row)}
-        yield more, Labelled(answers=answers, numbered=True), told
+            raise _no_answers(where, "or zero-shot scores of fewer inputs than classes, which look like a regression")
+        scores = {str(n): {str(each): score for each, score in enumerate(row)} for n, row in enumerate(rows)}
+        told = ("taken for zero-shot scores; the answer of an input is the number of its class",)
+        yield "", Part(kind="rankings", content=scores, complete=True, numbered=True), told
+    else:
+        for experiment, row in enumerate(rows, start=1):
+            answers = {str(n): _label(value, where) for n, value in enumerate(row)}
+            more = f"#{experiment}" if len(rows) > 1 else ""
+            notes = tuple(note.format(n=len(row)) for note in _ABOUT_LABELS)
+            yield more, Part(kind="answers", content=answers, numbered=True), notes
 
 
-def _label(value: Any) -> str | None:
+def _label(value: Any, where: str) -> str:
     """A label; of several labels per input, the numbers of those that hold."""
     if isinstance(value, (str, bool, int)):
         return str(value)
     if isinstance(value, list) and all(each in (0, 1) for each in value):
         return "{" + ", ".join(str(n) for n, each in enumerate(value) if each) + "}"
-    return None
+    raise _no_answers(where)
 
 
 def _neighbours(found: Any) -> bool:
-    return (
-        isinstance(found, list)
-        and bool(found)
-        and all(isinstance(each, dict) and "corpus_id" in each and number(each.get("score")) for each in found)
+    """Whether it is what bitext mining keeps: the nearest neighbour of every sentence."""
+    rows = found if isinstance(found, list) and found else [None]
+    return all(isinstance(each, dict) and "corpus_id" in each and number(each.get("score")) for each in rows)
+
+
+def _no_answers(where: str, more: str = "one score for every pair of texts, say, or a regression") -> DataError:
+    return DataError(
+        f"{where} is of a kind of task whose inputs have no answer that could change ({more}). quantdrift diff reads "
+        "rankings, labels, neighbours and zero-shot scores"
     )
 
 
-def _nearest(found: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """The one neighbour that mteb keeps of every sentence."""
-    return {str(n): {str(each["corpus_id"]): each["score"]} for n, each in enumerate(found)}
-
-
-def _numbers(found: Any) -> bool:
-    return isinstance(found, list) and all(number(each) for each in found)
-
-
-# --- One arm of a run folder of quantdrift as a ranking -------------------------------------------
+# --- one arm of a run folder of quantdrift --------------------------------------------------------
 
 _OWN = "quantdrift run"
 _TELLING = ("name", "split", "subset", "revision", "n_fewshot")
 """What says which data a harness took, where no digest of the texts was made."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Digested:
-    """Data of which there is a digest: the same ones are the same, whatever they are called."""
-
-    name: str = field(compare=False)
-    digest: str
-
-    def __str__(self) -> str:
-        return f"{self.name} (digest {self.digest})"
 
 
 def read_own(path: Path, arm: Arm) -> FinishedRun:
@@ -359,10 +244,6 @@ def read_own(path: Path, arm: Arm) -> FinishedRun:
 
     A run holds both arms' scores of the first items of either arm. So more scores are known than
     ranks: those of the other arm's first items too, which lie somewhere below.
-
-    Args:
-        path: the run folder.
-        arm: which of its two.
 
     Raises:
         RunError: it is not a run folder, or one that `quantdrift diff` wrote.
@@ -372,44 +253,32 @@ def read_own(path: Path, arm: Arm) -> FinishedRun:
         made = run.record["diff"]
         names = " and ".join(str(made[arm]["path"]) for arm in ("reference", "candidate"))
         raise RunError(f"{path} was made by quantdrift diff, of {names}; give one of those instead")
-    evidence = run.evidence()
-    part: Part
-    if evidence.deltas == "none":
-        part = Labelled(answers=_answers(evidence, arm), qrels=_qrels(evidence))
-    else:
-        whole = not evidence.cut_short
-        part = Ranked(
-            rankings=_rankings(evidence, arm),
-            depth=None if whole else evidence.depth,
-            complete=whole,
-            qrels=_qrels(evidence),
-        )
     record = run.record
-    spec, model = str(record.get("spec")), record.get("model", {})
+    spec, model, data = str(record.get("spec")), record.get("model", {}), record.get("data", {})
     return FinishedRun(
         path=run.path,
         format="run",
         name=spec if arm == "candidate" else str(model.get("name", spec)),
-        digest=digest(arm, run.record["files"][EVIDENCE]),
-        parts={"": part},
-        settings={"": _settings(run)},
-        data=record.get("data", {}).get("name"),
-        data_by=_data_by(run),
+        digest=digest(arm, record["files"][EVIDENCE]),
+        parts={"": _own_part(run.evidence(), arm)},
+        settings={"": _own_settings(run)},
+        data=data.get("name"),
+        data_by=str(data.get("harness") or _OWN),
         reference=model.get("fingerprint"),
     )
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _own_settings(run: Run) -> dict[str, Any]:
     """What does not depend on the model: the data, and how answers were read from scores.
 
     Every program names its data, and takes a digest of them, in a way of its own. So both say
     something only beside those of the same program; of others ids and sizes have to do.
     """
     data, settings = run.record.get("data", {}), run.record.get("settings", {})
-    told: Any = ", ".join(str(data[name]) for name in _TELLING if data.get(name) not in (None, ""))
+    told = ", ".join(str(data[name]) for name in _TELLING if data.get(name) not in (None, ""))
     if data.get("fingerprint") is not None:
-        told = _Digested(name=str(data.get("name")), digest=str(data["fingerprint"]))
-    by, size = _data_by(run), data.get("n_documents")
+        told = f"digest {data['fingerprint']}"
+    by, size = data.get("harness") or _OWN, data.get("n_documents")
     return {
         "data" if by == _OWN else f"data of {by}": told,
         **({} if size is None else {"number of documents": size}),
@@ -417,42 +286,32 @@ def _settings(run: Run) -> dict[str, Any]:
     }
 
 
-def _data_by(run: Run) -> str:
-    return str(run.record.get("data", {}).get("harness") or _OWN)
-
-
-def _rankings(evidence: Evidence, arm: Arm) -> dict[str, dict[str, float]]:
-    tops = evidence.reference_top, evidence.candidate_top
-    names = [str(name) for name in evidence.item_ids]
-    items = np.concatenate([top.items for top in tops], axis=1)
-    scores = np.concatenate([getattr(top, f"{arm}_scores") for top in tops], axis=1)
-    return {
-        str(input_id): {
-            names[item]: score
-            for item, score in zip(items[row].tolist(), scores[row].tolist(), strict=True)
-            if item >= 0 and not math.isnan(score)
+def _own_part(evidence: Evidence, arm: Arm) -> Part:
+    inputs, names = [str(name) for name in evidence.input_ids], [str(name) for name in evidence.item_ids]
+    judgements, qrels = evidence.judgements, None
+    if judgements is not None and len(judgements.items):  # labels of other inputs label nothing
+        qrels = {
+            name: {names[item]: grade for item, grade in judgements.of(row).items()} for row, name in enumerate(inputs)
         }
-        for row, input_id in enumerate(evidence.input_ids)
+    tops = evidence.reference_top, evidence.candidate_top
+    if evidence.deltas == "none":
+        first = tops[arm == "candidate"].items[:, 0].tolist()
+        answers = {name: names[item] for name, item in zip(inputs, first, strict=True)}
+        return Part(kind="answers", content=answers, qrels=qrels)
+    items = np.concatenate([top.items for top in tops], axis=1).tolist()
+    scores = np.concatenate([getattr(top, f"{arm}_scores") for top in tops], axis=1).tolist()
+    rankings = {
+        name: {
+            names[item]: score for item, score in zip(own, given, strict=True) if item >= 0 and not math.isnan(score)
+        }
+        for name, own, given in zip(inputs, items, scores, strict=True)
     }
+    whole = not evidence.cut_short
+    depth = None if whole else evidence.depth
+    return Part(kind="rankings", content=rankings, depth=depth, complete=whole, qrels=qrels)
 
 
-def _answers(evidence: Evidence, arm: Arm) -> dict[str, str]:
-    top = evidence.candidate_top if arm == "candidate" else evidence.reference_top
-    names = [str(evidence.item_ids[item]) for item in top.items[:, 0]]
-    return dict(zip(map(str, evidence.input_ids), names, strict=True))
-
-
-def _qrels(evidence: Evidence) -> dict[str, dict[str, int]] | None:
-    judgements = evidence.judgements
-    if judgements is None or not len(judgements.items):  # labels of other inputs label nothing
-        return None
-    return {
-        str(input_id): {str(evidence.item_ids[item]): grade for item, grade in judgements.of(row).items()}
-        for row, input_id in enumerate(evidence.input_ids)
-    }
-
-
-# --- Which format a finished run has: told by its content, not by its name ------------------------
+# --- any of them ----------------------------------------------------------------------------------
 
 _READERS: Mapping[str, Callable[[Path], FinishedRun]] = {
     "trec": read_trec,
@@ -465,6 +324,7 @@ _PEEK = 200
 _STRING = r'"(?:[^"\\]|\\.)*"'
 _RANKINGS = re.compile(rf"\s*\{{\s*{_STRING}\s*:\s*\{{\s*{_STRING}\s*:\s*[-0-9]")
 """How query to document to score begins."""
+_ANY_FORMAT = f"{'; '.join([*FORMATS.values()][:-1])}; or {FORMATS['run']}"
 
 
 def read_finished(path: Path, *, format: str | None = None, arm: Arm = "candidate") -> FinishedRun:
@@ -483,7 +343,7 @@ def read_finished(path: Path, *, format: str | None = None, arm: Arm = "candidat
     if format is not None and format not in FORMATS:
         raise UnknownNameError("format", format, FORMATS, hint=f"({', '.join(FORMATS)})")
     if not path.exists():
-        raise DataError(f"{path} does not exist; expected {_expected()}")
+        raise DataError(f"{path} does not exist; expected {_ANY_FORMAT}")
     found = recognise(path) if format is None else format
     return read_own(path, arm) if found == "run" else _READERS[found](path)
 
@@ -494,69 +354,50 @@ def recognise(path: Path) -> Format:
     Raises:
         DataError: it is of none.
     """
-    if path.is_dir():
-        return _of_folder(path)
-    if path.name == RECORD:
+    if path.name == RECORD or (path / RECORD).is_file():
         return "run"
-    text = read_text(path)
-    start = text.lstrip()
-    if start.startswith("{"):
-        return _of_json(path, text)
-    line = start.split("\n", 1)[0]
-    if looks_like_trec(line):
-        return "trec"
-    found = excerpt(line) if line.strip() else "nothing"
-    raise DataError(f"{path}: expected {_expected()}; it begins with {found}")
-
-
-def _of_folder(path: Path) -> Format:
-    if (path / RECORD).is_file():
-        return "run"
-    kinds = {"mteb": prediction_files(path), "lm-eval": sample_files(path)}
-    there = [name for name, files in kinds.items() if files]
+    if not path.is_dir():
+        return _of_text(read_text(path), path)
+    kinds = {"mteb": any(path.glob(f"*{SUFFIX}")), "lm-eval": bool(sample_files(path))}
+    there = [name for name, is_there in kinds.items() if is_there]
     if len(there) == 1:
         return cast("Format", there[0])
-    if there:
-        raise DataError(f"{path} holds {' and '.join(there)} files; say which with --format")
     names = some(sorted(entry.name for entry in path.iterdir())) or "nothing"
-    raise DataError(f"{path}: expected {_expected()}; the folder holds {names}")
+    raise DataError(f"{path}: expected {_ANY_FORMAT}; the folder holds {' and '.join(there) or names}")
 
 
-def _of_json(path: Path, text: str) -> Format:
+def _of_text(text: str, path: Path) -> Format:
+    line, content = text.lstrip().split("\n", 1)[0], {}
+    columns = line.split()
     # big files are parsed once, by their reader
-    if META in text[:_PEEK]:
-        return "mteb"
-    if _RANKINGS.match(text):
-        return "json"
-    first = _first_line(text)
-    if is_sample(first):
-        return "lm-eval"
-    content = parse_json(text, path)
-    if META in content:
-        return "mteb"
+    if line.startswith("{") and META not in text[:_PEEK] and not _RANKINGS.match(text):
+        try:
+            content = parse_json(line, "")
+        except DataError:  # one value over several lines
+            content = parse_json(text, path)
+    elif line.startswith("{"):
+        return "mteb" if META in text[:_PEEK] else "json"
+    elif len(columns) == _COLUMNS and _is_number(columns[3]) and _is_number(columns[4]):
+        return "trec"
+    else:
+        raise DataError(f"{path}: expected {_ANY_FORMAT}; it begins with {excerpt(line) if line else 'nothing'}")
     if "configs" in content and "results" in content:
         raise DataError(
             f"{path} holds lm-eval's results, not its samples; give the folder, with the "
             "samples_*.jsonl that --log_samples writes"
         )
-    if is_rankings(content) or means_only(content):
-        return "json"
-    raise DataError(f"{path}: expected {_expected()}; its keys are {some(content) or 'none'}")
+    kinds: dict[Format, bool] = {
+        "lm-eval": is_sample(content),
+        "mteb": META in content,
+        "json": _holds_rankings(content) or content.keys() >= _MEANS,
+    }
+    for kind, fits in kinds.items():
+        if fits:
+            return kind
+    raise DataError(f"{path}: expected {_ANY_FORMAT}; its keys are {some(content) or 'none'}")
 
 
-def _first_line(text: str) -> object:
-    try:
-        return parse_json(text.lstrip().split("\n", 1)[0], "")
-    except DataError:
-        return None
-
-
-def _expected() -> str:
-    *most, last = FORMATS.values()
-    return f"{'; '.join(most)}; or {last}"
-
-
-# --- Relevance labels from a file: of the BEIR layout, as trec_eval reads them, or as JSON --------
+# --- relevance labels: of the BEIR layout, as trec_eval reads them, or as JSON --------------------
 
 
 def read_qrels(path: Path) -> tuple[dict[str, dict[str, int]], tuple[str, ...]]:
@@ -572,27 +413,20 @@ def read_qrels(path: Path) -> tuple[dict[str, dict[str, int]], tuple[str, ...]]:
     if not path.is_file():
         raise DataError(f"expected a file of relevance labels; {path} is none")
     text = read_text(path)
-    if text.lstrip().startswith("{"):
-        return _qrels_of_json(parse_json(text, path), path), ()
-    qrels, conflicting = read_lines_of_qrels(path)
-    twice = f"{len(set(conflicting)):,} queries have a document twice in {path.name}, with "
-    return qrels, (twice + "grades that differ; the last counts",) if conflicting else ()
-
-
-def _qrels_of_json(content: Any, path: Path) -> dict[str, dict[str, int]]:
-    qrels: dict[str, dict[str, int]] = {}
+    if not text.lstrip().startswith("{"):
+        qrels, conflicting = read_lines_of_qrels(path)
+        twice = f"{len(set(conflicting)):,} queries have a document twice in {path.name}, with "
+        return qrels, (twice + "grades that differ; the last counts",) if conflicting else ()
+    content = parse_json(text, path)
     for query, labels in content.items():
         if not isinstance(labels, dict):
             raise DataError(f"{path}: expected document to grade for query {query!r}; got {excerpt(labels)}")
         for document, grade in labels.items():
-            if isinstance(grade, float) and grade.is_integer():
-                grade = int(grade)  # noqa: PLW2901 -- what a data frame writes
-            if not isinstance(grade, int):
+            if not isinstance(grade, int | float) or grade != grade // 1:
                 raise DataError(
                     f"{path}: expected a whole number as the grade of {document!r} for query "
                     f"{query!r}; got {excerpt(grade)}"
                 )
-            qrels.setdefault(query, {})[document] = int(grade)
-    if not qrels:
+    if not any(content.values()):
         raise DataError(f"{path} holds no label; leave --qrels out")
-    return qrels
+    return {query: {name: int(grade) for name, grade in own.items()} for query, own in content.items() if own}, ()

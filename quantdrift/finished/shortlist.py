@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from quantdrift.datasets.retrieval import RetrievalDataset, some
 from quantdrift.errors import DataError
 from quantdrift.finished.readers import read_trec
-from quantdrift.runs import RECORD, Run, classifies, read_run
+from quantdrift.runs import RECORD, classifies, read_run
 
 FIRST = 100
 """Documents per query, as in the paper."""
@@ -43,8 +43,7 @@ class Shortlist:
         found = blake2b(digest_size=16)
         for query in sorted(self.documents):
             for text in (query, *sorted(self.documents[query]), ""):
-                raw = text.encode()
-                found.update(len(raw).to_bytes(8, "little") + raw)
+                found.update(len(raw := text.encode()).to_bytes(8, "little") + raw)
         return found.hexdigest()
 
 
@@ -70,140 +69,83 @@ def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -
             f"{path} does not exist; expected the shortlist: a run folder of the retriever, or a "
             "TREC run file (query Q0 document rank score tag)"
         )
-    if path.is_dir() or path.name == RECORD:
-        return _of_run(read_run(path), dataset, top)
-    return _of_trec(path, dataset, top)
-
-
-def _of_run(run: Run, dataset: RetrievalDataset, top: int) -> Shortlist:
-    record = run.record
-    if classifies(record):
-        raise DataError(
-            f"{run.path} is a run on classification data, whose items are classes; expected a "
-            "search of the same queries and documents"
-        )
-    data: Mapping[str, Any] = record.get("data") or {}
-    if data.get("fingerprint") != dataset.fingerprint:
-        listed = "".join(f"\n  - {line}" for line in _differences(data, dataset))
-        raise DataError(
-            f"the shortlist {run.path} is of other data than {dataset.name}:{listed}\n"
-            "Search these data first (quantdrift run RETRIEVER@SCHEME --data FOLDER), or give a "
-            "TREC run file of them"
-        )
-    evidence = run.evidence()
-    depth, n_items = evidence.depth, int(evidence.n_items.max(initial=0))
-    if depth < min(top, n_items):
-        raise DataError(
-            f"{run.path} keeps {depth} ranks, too few for a shortlist of {top}; give "
-            f"--top {depth}, or make that run again with -k {top}"
-        )
-    names = evidence.item_ids
-    found = {
-        str(query): tuple(str(names[item]) for item in items[:top].tolist() if item >= 0)
-        for query, items in zip(evidence.input_ids, evidence.reference_top.items, strict=True)
-    }
-    model: Mapping[str, Any] = record.get("model") or {}
-    return _checked(
-        found,
-        dataset,
-        top,
-        run.path,
-        retriever=str(model.get("name")),
-        record={
-            "from": "run",
-            "spec": record.get("spec"),
-            "retriever": model.get("name"),
-            "retriever_fingerprint": model.get("fingerprint"),
-        },
-    )
-
-
-def _of_trec(path: Path, dataset: RetrievalDataset, top: int) -> Shortlist:
-    read = read_trec(path)
-    (part,) = read.parts.values()
-    rankings: Mapping[str, Mapping[str, float]] = getattr(part, "rankings", {})
-    position = {name: row for row, name in enumerate(dataset.document_ids)}
-    strangers = sorted({doc for ranking in rankings.values() for doc in ranking} - position.keys())
-    if strangers:
-        raise DataError(
-            f"{path} ranks {len(strangers):,} documents that are not in {dataset.name} "
-            f"({some(strangers)}), so it is of other data; expected a search of these documents"
-        )
-    known = set(dataset.query_ids)
-    others = [query for query in rankings if query not in known]
-    notes = [*read.notes]
-    if others:
-        notes.append(f"{path.name} has {len(others):,} queries that are not in the data ({some(others)})")
-    found = {
-        query: tuple(sorted(ranking, key=lambda doc: (-ranking[doc], position[doc]))[:top])
-        for query, ranking in rankings.items()
-        if query in known
-    }
-    return _checked(
-        found,
-        dataset,
-        top,
-        path,
-        retriever=read.name,
-        record={"from": "trec", "retriever": read.name, "file_digest": read.digest},
-        notes=notes,
-    )
-
-
-def _checked(
-    found: Mapping[str, tuple[str, ...]],
-    dataset: RetrievalDataset,
-    top: int,
-    path: Path,
-    *,
-    retriever: str,
-    record: Mapping[str, Any],
-    notes: Iterable[str] = (),
-) -> Shortlist:
-    """In the order of the queries, with a word on those that have none."""
+    found, record, notes = (_of_run if path.is_dir() or path.name == RECORD else _of_trec)(path, dataset, top)
     documents = {query: found[query] for query in dataset.query_ids if found.get(query)}
     if not documents:
         raise DataError(
             f"{path} has no document for any of the {len(dataset.query_ids):,} queries of "
             f"{dataset.name} ({some(dataset.query_ids)}); it has {some(found) or 'no query of it'}"
         )
-    told = [*notes]
     bare = [query for query in dataset.query_ids if query not in documents]
-    if bare:
-        told.append(_counted(bare, "no shortlist and", "left out"))
     short = [query for query, names in documents.items() if len(names) < top]
+    if bare:
+        notes.append(f"queries that have no shortlist, {len(bare):,}, are left out: {some(bare)}")
     if short and len(short) < len(documents):
-        told.append(_counted(short, f"fewer than {top} documents in the shortlist and", "kept"))
-    shortest, longest = (f(map(len, documents.values())) for f in (min, max))
+        notes.append(f"queries that have fewer than {top} documents in it, {len(short):,}, are kept: {some(short)}")
+    lengths = [len(names) for names in documents.values()]
     return Shortlist(
         documents=documents,
         top=top,
         path=path,
-        retriever=retriever,
-        record={**record, "path": str(path), "shortest": shortest, "longest": longest},
-        notes=tuple(told),
+        retriever=str(record["retriever"]),
+        record={**record, "path": str(path), "shortest": min(lengths), "longest": max(lengths)},
+        notes=tuple(notes),
     )
 
 
-def _counted(queries: list[str], what: str, then: str) -> str:
-    has, is_ = ("query has", "is") if len(queries) == 1 else ("queries have", "are")
-    return f"{len(queries):,} {has} {what} {is_} {then}: {some(queries)}"
+Found = tuple[dict[str, tuple[str, ...]], dict[str, Any], list[str]]
+"""Documents by query, what run.json says of them, and notes."""
 
 
-def _differences(data: Mapping[str, Any], dataset: RetrievalDataset) -> list[str]:
-    """What a run says of its data, where that is something else."""
-    here = {
-        "name": dataset.name,
-        "split": dataset.split,
-        "n_queries": len(dataset.query_ids),
-        "n_documents": len(dataset.document_ids),
+def _of_run(path: Path, dataset: RetrievalDataset, top: int) -> Found:
+    run = read_run(path)
+    data, model = run.record.get("data") or {}, run.record.get("model") or {}
+    if classifies(run.record):
+        raise DataError(
+            f"{run.path} is a run on classification data, whose items are classes; expected a "
+            "search of the same queries and documents"
+        )
+    if data.get("fingerprint") != dataset.fingerprint:
+        here: dict[str, Any] = {"name": dataset.name, "split": dataset.split}
+        here |= {"n_queries": len(dataset.query_ids), "n_documents": len(dataset.document_ids)}
+        told = [
+            f"{key}: {data[key]} there, {value} here" for key, value in here.items() if data.get(key, value) != value
+        ]
+        if data.get("fingerprint") is None:
+            told.append("the run has no digest of its data, as those that a harness made")
+        elif not told:
+            told.append(f"texts or judgements: digests {data['fingerprint']} there, {dataset.fingerprint} here")
+        raise DataError(
+            f"the shortlist {run.path} is of other data than {dataset.name}: {'; '.join(told)}. "
+            "Search these data first (quantdrift run RETRIEVER@SCHEME --data FOLDER), or give a TREC run file of them"
+        )
+    evidence = run.evidence()
+    if evidence.depth < min(top, int(evidence.n_items.max(initial=0))):
+        raise DataError(
+            f"{run.path} keeps {evidence.depth} ranks, too few for a shortlist of {top}; give "
+            f"--top {evidence.depth}, or make that run again with -k {top}"
+        )
+    rows = zip(evidence.input_ids, evidence.reference_top.items[:, :top].tolist(), strict=True)
+    found = {str(query): tuple(str(evidence.item_ids[item]) for item in items if item >= 0) for query, items in rows}
+    named = {"retriever": model.get("name"), "retriever_fingerprint": model.get("fingerprint")}
+    return found, {"from": "run", "spec": run.record.get("spec"), **named}, []
+
+
+def _of_trec(path: Path, dataset: RetrievalDataset, top: int) -> Found:
+    read = read_trec(path)
+    rankings: Mapping[str, Mapping[str, float]] = read.parts[""].content
+    position = {name: row for row, name in enumerate(dataset.document_ids)}
+    if strangers := sorted({doc for ranking in rankings.values() for doc in ranking} - position.keys()):
+        raise DataError(
+            f"{path} ranks {len(strangers):,} documents that are not in {dataset.name} "
+            f"({some(strangers)}), so it is of other data; expected a search of these documents"
+        )
+    notes, known = [*read.notes], set(dataset.query_ids)
+    if others := [query for query in rankings if query not in known]:
+        notes.append(f"{path.name} has {len(others):,} queries that are not in the data ({some(others)})")
+    found = {
+        query: tuple(sorted(ranking, key=lambda doc: (-ranking[doc], position[doc]))[:top])
+        for query, ranking in rankings.items()
+        if query in known
     }
-    told = [
-        f"{name}: {data[name]} there, {value} here"
-        for name, value in here.items()
-        if name in data and data[name] != value
-    ]
-    if data.get("fingerprint") is None:
-        return [*told, "the run has no digest of its data, as those that a harness made"]
-    digests = f"digests {data['fingerprint']} there, {dataset.fingerprint} here"
-    return [*told, digests if told else f"texts or judgements: {digests}"]
+    return found, {"from": "trec", "retriever": read.name, "file_digest": read.digest}, notes

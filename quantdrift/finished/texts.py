@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset, read_folder
 from quantdrift.datasets.retrieval import load_task, some, task_names
 from quantdrift.errors import DataError, QuantDriftError
-from quantdrift.finished.contents import Sampled
 from quantdrift.finished.lm_eval import read_lm_eval, sample_files
 from quantdrift.finished.lm_eval_evidence import read_document
 from quantdrift.runs import Run
-
-_CLASSIFICATION = "classification"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,37 +53,32 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
         QuantDriftError: data that are named cannot be read, or are others.
     """
     said: Mapping[str, Any] = run.record["data"]
+    path, name = said.get("path"), str(said.get("name"))
     if data is not None and task is not None:
         raise QuantDriftError("expected either --data FOLDER or --task NAME; got both")
-    if data is not None and _has_samples(data):
-        return _of_samples(data, str(said.get("name")))
-    if data is not None:
-        return _checked(run, said, read_folder(data, _split(said)), f"texts are from {data}")
-    if task is not None:
-        return _checked(run, said, load_task(task), f"texts are of the task {task}")
-    return _remembered(run, said)
-
-
-def _remembered(run: Run, said: Mapping[str, Any]) -> Texts:
-    name, path = said.get("name"), said.get("path")
-    load: Callable[[], Dataset]
-    if path:
-        how, place = "--data FOLDER", path
-        load = partial(read_folder, Path(path), _split(said))
-    elif name in task_names():
-        how, place = f"--task {name}", f"the task {name}"
-        load = partial(load_task, str(name))
-    else:
-        return Texts(told=_how_to(run, "--data FOLDER"))
-    if not _ours(run, said):  # names alone tell too little to trust them unasked
-        return Texts(told=_how_to(run, how))
+    if data is not None and (sample_files(data) if data.is_dir() else ".jsonl" in data.suffixes):
+        return _of_samples(data, name)
+    if data is not None or task is not None:
+        dataset = _read(said, data, task)
+        told = f"texts are from {data}" if data is not None else f"texts are of the task {task}"
+        return _checked(run, said, dataset, told)
+    place, how = (path, "--data FOLDER") if path else (f"the task {name}", f"--task {name}")
+    if not path and name not in task_names():
+        place, how = None, "--data FOLDER"
+    absent = Texts(told=f"to see texts: quantdrift show {run.path} {how}")
+    if place is None or not _ours(run, said):  # names alone tell too little to trust them unasked
+        return absent
     try:
-        dataset = load()
+        dataset = _read(said, Path(path) if path else None, name)
     except (QuantDriftError, OSError, ValueError) as error:
-        return Texts(told=f"{_how_to(run, how)} ({place} cannot be read: {error})")
+        return replace(absent, told=f"{absent.told} ({place} cannot be read: {error})")
     if dataset.fingerprint not in _digests(said):
-        return Texts(told=f"{_how_to(run, how)} ({place} holds other data than it did)")
+        return replace(absent, told=f"{absent.told} ({place} holds other data than it did)")
     return _texts_of(dataset, said, f"texts are from {place}")
+
+
+def _read(said: Mapping[str, Any], folder: Path | None, task: str | None) -> Dataset:
+    return load_task(str(task)) if folder is None else read_folder(folder, str(said.get("split") or "test"))
 
 
 def _checked(run: Run, said: Mapping[str, Any], dataset: Dataset, told: str) -> Texts:
@@ -95,56 +86,42 @@ def _checked(run: Run, said: Mapping[str, Any], dataset: Dataset, told: str) -> 
     if dataset.fingerprint in _digests(said):
         return _texts_of(dataset, said, told)
     if _ours(run, said):
-        known = " or ".join(_digests(said))
         raise DataError(
-            f"expected the data that {run.path} was made of, with the digest {known}; "
+            f"expected the data that {run.path} was made of, with the digest {' or '.join(_digests(said))}; "
             f"{dataset.name} has {dataset.fingerprint}, so its texts are others"
         )
-    found = _texts_of(dataset, said, f"{told}, matched by their ids")
-    wanted = [str(name) for name in run.evidence().input_ids]
-    if not found.inputs.keys() & set(wanted):
+    found, wanted = _texts_of(dataset, said, f"{told}, matched by their ids"), run.evidence().input_ids
+    if not found.inputs.keys() & set(map(str, wanted)):
         raise DataError(
-            f"{dataset.name} has none of the inputs of {run.path} ({some(wanted)}); it has {some(found.inputs)}"
+            f"{dataset.name} has none of the inputs of {run.path} ({some(map(str, wanted))}); it has "
+            f"{some(found.inputs)}"
         )
     return found
 
 
 def _texts_of(dataset: Dataset, said: Mapping[str, Any], told: str) -> Texts:
-    if isinstance(dataset, ClassificationDataset):
-        if dataset.kind != "text":
-            return Texts(told="inputs are images, called by their files")
-        inputs = dict(zip(dataset.test.ids, dataset.test.inputs, strict=True))
-        # classes are called by their names; a search of the inputs among themselves finds inputs
-        items = {} if said.get("kind") == _CLASSIFICATION else inputs
-        return Texts(inputs=inputs, items=items, told=told)
-    return Texts(
-        inputs=dict(zip(dataset.query_ids, dataset.queries, strict=True)),
-        items=dict(zip(dataset.document_ids, dataset.documents, strict=True)),
-        told=told,
-    )
-
-
-def _has_samples(path: Path) -> bool:
-    """Whether it is what lm-eval writes, and no data."""
-    if path.is_dir():
-        return bool(sample_files(path))
-    return path.is_file() and ".jsonl" in path.suffixes
+    if not isinstance(dataset, ClassificationDataset):
+        inputs = dict(zip(dataset.query_ids, dataset.queries, strict=True))
+        return Texts(inputs=inputs, items=dict(zip(dataset.document_ids, dataset.documents, strict=True)), told=told)
+    if dataset.kind != "text":
+        return Texts(told="inputs are images, called by their files")
+    inputs = dict(zip(dataset.test.ids, dataset.test.inputs, strict=True))
+    # classes are called by their names; a search of the inputs among themselves finds inputs
+    return Texts(inputs=inputs, items={} if said.get("kind") == "classification" else inputs, told=told)
 
 
 def _of_samples(path: Path, name: str) -> Texts:
     """Questions and choices of the samples that lm-eval logged."""
-    parts = [part for part in read_lm_eval(path).parts.values() if isinstance(part, Sampled)]
-    if len(parts) > 1:
-        parts = [part for part in parts if part.task in name.split(", ")]
-    if len(parts) != 1:
+    parts = read_lm_eval(path).parts
+    wanted = [task for task in parts if len(parts) == 1 or task in name.split(", ")]
+    if len(wanted) != 1:
         raise DataError(f"{path} holds no samples of {name}, or several; give the file of them")
     inputs, choices = {}, {}
-    for sample in parts[0].samples:
-        document = read_document(sample, parts[0].task)
-        number = str(document.doc_id)
-        inputs[number] = str(document.requests[0][0])
+    for sample in parts[wanted[0]].content:
+        document = read_document(sample, wanted[0])
+        inputs[str(document.doc_id)] = str(document.requests[0][0])
         if document.kind == "multiple_choice":
-            choices[number] = [str(request[1]).strip() for request in document.requests]
+            choices[str(document.doc_id)] = [str(request[1]).strip() for request in document.requests]
     told = f"texts are from {path}, matched by the numbers of the documents"
     return Texts(inputs=inputs, choices=choices, told=told)
 
@@ -158,11 +135,3 @@ def _digests(said: Mapping[str, Any]) -> list[str]:
     """Of the data, and of all of it where the run saw a part."""
     part = (said.get("corpus_size") or {}).get("corpus_fingerprint")
     return [one for one in (said.get("fingerprint"), part) if one]
-
-
-def _split(said: Mapping[str, Any]) -> str:
-    return str(said.get("split") or "test")
-
-
-def _how_to(run: Run, option: str) -> str:
-    return f"to see texts: quantdrift show {run.path} {option}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quantdrift.compare.law_figure import COLOURS, METADATA, STYLE, check_figure
+from quantdrift.compare.law_figure import COLOURS, STYLE, check_figure, save_figure
 from quantdrift.errors import QuantDriftError
 from quantdrift.trust.sweep import RoutedRun, mean_curve, relative_cost
 
@@ -77,8 +77,4 @@ def draw_cost(runs: Sequence[RoutedRun], path: Path, *, speed_up: float) -> None
             axes.set_ylabel(title)
             axes.set_xlim(100 * relative_cost(0, speed_up) - 2, 100 * relative_cost(1, speed_up))
             axes.legend(loc="lower right")
-        kind = path.suffix.lower().removeprefix(".")
-        try:
-            figure.savefig(path, format=kind, dpi=200, metadata=METADATA[kind])
-        except OSError as error:
-            raise QuantDriftError(f"the figure cannot be written to {path}: {error}") from error
+        save_figure(figure, path)

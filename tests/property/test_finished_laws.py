@@ -13,7 +13,7 @@ from quantdrift import perturbation
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence
-from quantdrift.finished.contents import FinishedRun, Ranked
+from quantdrift.finished.contents import FinishedRun, Part
 from quantdrift.finished.diff import diff_runs
 from quantdrift.metrics import default_metrics, measure, parse_metric
 
@@ -38,7 +38,7 @@ def lists(scores: np.ndarray, k: int) -> Lists:  # type: ignore[type-arg]
 
 def diff(a: Lists, b: Lists, qrels: Mapping[str, Mapping[str, int]], **options: bool) -> Evidence:
     runs = [
-        FinishedRun(path=Path(name), format="json", name=name, digest=name, parts={"": Ranked(rankings=own)})
+        FinishedRun(path=Path(name), format="json", name=name, digest=name, parts={"": Part(kind="rankings", content=own)})
         for name, own in (("a", a), ("b", b))
     ]
     (part,) = diff_runs(*runs, qrels=qrels, **options).parts

@@ -116,12 +116,6 @@ def test_scores_that_were_made_from_ranks_are_told(tmp_path: Path) -> None:
     assert any(note.startswith("the scores of A are the same") for note in part.notes)
 
 
-def test_two_scales_are_told(tmp_path: Path) -> None:
-    large = {query: {item: 20 * s for item, s in own.items()} for query, own in B.items()}
-    part = only(diff(write_json(tmp_path / "a", A), write_json(tmp_path / "b", large)))
-    assert any("may be on two scales" in note for note in part.notes)
-
-
 def test_a_run_against_itself_has_no_flips_and_says_so(pair: tuple[Path, Path]) -> None:
     found = diff(pair[0], pair[0])
     assert found.notes[0] == "A and B are one and the same"

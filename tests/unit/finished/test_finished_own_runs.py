@@ -10,7 +10,6 @@ import pytest
 from quantdrift import perturbation
 from quantdrift.engine.search import with_qrels
 from quantdrift.errors import RunError
-from quantdrift.finished.contents import Ranked
 from quantdrift.finished.diff import Diff, PartDiff, diff_runs, estimate_of, write_diff
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings
 from quantdrift.finished.readers import read_finished
@@ -66,9 +65,9 @@ def test_more_scores_than_ranks_are_known_of_a_cut_run(tmp_path: Path) -> None:
     path = run_of(tmp_path / "run", evidence_of(reference, candidate, k=4)).path
     read = read_finished(path, arm="reference"), read_finished(path)
     (ranked,) = read[0].parts.values()
-    assert isinstance(ranked, Ranked)
+    assert ranked.kind == "rankings"
     assert ranked.depth == 4
-    assert max(len(own) for own in ranked.rankings.values()) > 4
+    assert max(len(own) for own in ranked.content.values()) > 4
     part = only(diff_runs(*read))
     assert part.lists is not None
     assert (part.lists.a, part.lists.b) == ((4, 4), (4, 4))
@@ -121,7 +120,7 @@ def test_the_same_digest_is_the_same_data_whatever_it_is_called(tmp_path: Path) 
 
 def test_another_digest_of_one_program_is_other_data(tmp_path: Path) -> None:
     paths = two_runs(tmp_path, {}, {"name": "other", "fingerprint": "other texts"})
-    said = r"data: corpus \(digest texts\) and other \(digest other texts\)"
+    said = "data: digest texts and digest other texts"
     with pytest.raises(RunError, match=said):
         diff(*paths)
 
@@ -194,14 +193,6 @@ def test_an_answer_that_nobody_marked_is_not_taken_for_a_wrong_one(tmp_path: Pat
     part = only(diff(a, b))
     assert value(part, "flip@1") == 1.0
     assert value(part, "harm") is None
-
-
-def test_what_a_run_marked_itself_goes_before_the_mark_of_the_other(tmp_path: Path) -> None:
-    """The two were judged by different metrics, and A marked what B's candidate says too."""
-    a = answered(tmp_path / "a", "five", (True, False))
-    b = answered(tmp_path / "b", "four", (False, False))
-    part = only(diff(a, b))
-    assert (value(part, "flip@1"), value(part, "benefit")) == (1.0, 0.0)
 
 
 def test_runs_that_do_not_agree_on_one_answer_have_no_labels_in_common(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_answers_flip_and_are_right_or_wrong() -> None:
 @pytest.mark.parametrize(
     ("reference", "candidate", "complete", "message"),
     [
-        ({"q": {"a": 1.0}}, {"p": {"a": 1.0}}, False, r"1 only in the reference \(q\), 1 only in"),
+        ({"q": {"a": 1.0}}, {"p": {"a": 1.0}}, False, r"1 of 1 only in the reference \(q\); 1 of 1 only in"),
         ({"q": {"a": 1.0}}, {"q": {"a": float("nan")}}, False, "candidate's score of 'a'"),
         ({"q": {"a": float("inf")}}, {"q": {"a": 1.0}}, False, "reference's score of 'a'"),
         ({"q": {"a": 1.0}}, {"q": {"b": 1.0}}, True, "score the same items"),

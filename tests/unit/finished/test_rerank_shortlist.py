@@ -111,7 +111,7 @@ def test_of_a_trec_run_the_scores_decide_and_ties_break_by_position(tmp_path: Pa
     found = read_shortlist(path, DATA, top=2)
     assert found.documents == {"q0": ("d", "c"), "q1": ("b", "a"), "q2": ("c",)}
     assert found.retriever == "bm25.trec"
-    assert found.notes == ("1 query has fewer than 2 documents in the shortlist and is kept: q2",)
+    assert found.notes == ("queries that have fewer than 2 documents in it, 1, are kept: q2",)
     (tmp_path / "bm25.gz").write_bytes(gzip.compress(path.read_bytes()))
     assert read_shortlist(tmp_path / "bm25.gz", DATA, top=2).documents == found.documents
 
@@ -128,7 +128,7 @@ def test_queries_on_one_side_only_are_told(tmp_path: Path) -> None:
     assert found.documents == {"q1": ("a",)}
     told = " ".join(found.notes)
     assert "1 queries that are not in the data (q9)" in told
-    assert "2 queries have no shortlist and are left out: q0, q2" in told
+    assert "queries that have no shortlist, 2, are left out: q0, q2" in told
     with pytest.raises(DataError, match="no document for any of the 3 queries"):
         read_shortlist(trec(tmp_path / "none.trec", {"q9": {"b": 1.0}}), DATA)
 

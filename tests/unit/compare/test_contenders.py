@@ -1,0 +1,286 @@
+"""Flip probability, the effective scale, and predicted against measured flips per contender count."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from quantdrift import perturbation
+from quantdrift.compare.contenders import (
+    fit_effective_scale,
+    flip_probability,
+    predicted_by_contender_count,
+    relative_gaps,
+)
+from quantdrift.errors import TheoryError
+from quantdrift.evidence import Deltas, Evidence
+from quantdrift.finished.rankings import evidence_of_rankings
+from quantdrift.metrics import parse_metric
+from quantdrift.statistics import rate_estimate
+from support.theory_samples import evidence
+
+Floats = NDArray[np.float64]
+
+# --- flip probability -----------------------------------------------------------------------------
+
+
+def exact_flip_probability(ratios: Floats) -> Fraction:
+    """The integral with polynomials over the rationals; the ratios are gap / (2 scale)."""
+    near = [Fraction(a) for a in ratios.tolist() if a < 1]
+    ends = sorted({Fraction(0), Fraction(1), *(1 - a for a in near)})
+    kept = Fraction(0)
+    for low, high in itertools.pairwise(ends):
+        coefficients = [Fraction(1)]  # in powers of u - low
+        for a in near:
+            if a < 1 - low:
+                shifted = [Fraction(0), *coefficients]
+                scaled = [(low + a) * c for c in coefficients] + [Fraction(0)]
+                coefficients = [x + y for x, y in zip(shifted, scaled, strict=True)]
+        kept += sum(c * (high - low) ** (power + 1) / (power + 1) for power, c in enumerate(coefficients))
+    return 1 - kept
+
+
+def test_one_and_two_contenders_have_closed_forms() -> None:
+    ratios = np.linspace(0, 1, 33)
+    np.testing.assert_allclose(flip_probability(ratios[:, None] * 1.4, 0.7), (1 - ratios) ** 2 / 2, rtol=0, atol=1e-15)
+    # gaps 0 and s: from 0 to 1/2 u (u + 1/2), then u, so 1/24 + 1/16 + 3/8 = 23/48 is kept
+    assert flip_probability([0.0, 1.0], 1.0)[0] == pytest.approx(25 / 48, abs=1e-15)
+
+
+@pytest.mark.parametrize("n_contenders", [1, 2, 3, 7, 21, 22, 50, 199])
+def test_all_tied_is_a_draw_among_equals(n_contenders: int) -> None:
+    tied = flip_probability(np.zeros((1, n_contenders)), 0.3)
+    np.testing.assert_allclose(tied, n_contenders / (n_contenders + 1), rtol=0, atol=1e-12)
+    assert flip_probability(np.full((1, n_contenders), 0.6), 0.3)[0] == 0  # at the boundary
+
+
+@pytest.mark.parametrize("n_contenders", [1, 2, 5, 20, 45])
+def test_the_quadrature_is_the_integral(n_contenders: int) -> None:
+    rng = np.random.default_rng(n_contenders)
+    grid = 2.0**-20  # so that ratios and breakpoints are exact in both arithmetics
+    uniform = rng.integers(0, 2**20, n_contenders) * grid
+    profiles = {
+        "uniform": uniform,
+        "close": rng.integers(0, 2**10, n_contenders) * grid,
+        "at the boundary": 1 - rng.integers(1, 2**10, n_contenders) * grid,
+        "in two groups": np.repeat([0.0, 0.25], n_contenders)[::2],
+        "some far away": np.concatenate([uniform, [1.0, 1.5, 40.0]]),
+        "long and short segments": np.concatenate([np.arange(30) / 2**12, 0.75 + np.arange(30) / 2**12]),
+    }
+    for name, ratios in profiles.items():
+        exact = float(exact_flip_probability(ratios))
+        assert flip_probability(2 * ratios, 1.0)[0] == pytest.approx(exact, rel=1e-12, abs=1e-14), name
+
+
+def test_simulation_agrees_within_four_standard_errors() -> None:
+    rng = np.random.default_rng(7)
+    draws, scale = 200_000, 0.05
+    gaps = np.array([[0.001, 0.02, 0.05, 0.08], [0.09, 0.095, 0.2, np.nan], [0, 0, 0.03, 0.031]])
+    for row, predicted in zip(gaps, flip_probability(gaps, scale), strict=True):
+        behind = row[~np.isnan(row)]
+        delta = rng.uniform(-scale, scale, (draws, 1 + len(behind)))
+        flips = (delta[:, 1:] - behind > delta[:, :1]).any(axis=1).mean()
+        assert abs(flips - predicted) <= 4 * np.sqrt(predicted * (1 - predicted) / draws)
+
+
+def test_ranks_that_are_missing_or_far_count_for_nothing() -> None:
+    assert flip_probability([[2.0, 3.0], [np.nan, np.nan], [np.inf, 7.0]], 1.0).tolist() == [0] * 3
+    assert flip_probability(np.empty((2, 0)), 1.0).tolist() == [0, 0]
+    assert flip_probability(np.empty((0, 3)), 1.0).tolist() == []
+    assert flip_probability([np.nan, 0.9, 0.1, 5.0, 0.4], 1.0) == flip_probability([0.1, 0.4, 0.9], 1.0)
+
+
+def test_each_input_may_have_its_own_scale_and_0_moves_nothing() -> None:
+    gaps, scales = np.array([[0.0, 0.2], [0.0, 0.2], [0.5, 0.6]]), np.array([0.0, 0.3, 0.4])
+    one_by_one = [flip_probability(gaps[i], scales[i])[0] for i in (1, 2)]
+    assert flip_probability(gaps, scales).tolist() == [0, *one_by_one]
+
+
+def test_many_inputs_are_taken_in_blocks() -> None:
+    gaps = np.random.default_rng(0).exponential(1.0, (5000, 3))
+    some = [0, 2047, 2048, 4095, 4096, 4999]
+    np.testing.assert_array_equal(flip_probability(gaps, 1.0)[some], flip_probability(gaps[some], 1.0))
+
+
+def test_relative_gaps_are_in_units_of_each_inputs_epsilon() -> None:
+    record = evidence([[5, 4, 1], [5, 4, 1], [5, 5, 1], [5, np.nan, np.nan]], [1, 0.5, 0, 0])
+    np.testing.assert_array_equal(relative_gaps(record), [[1, 4], [2, 8], [np.inf, np.inf], [np.nan, np.nan]])
+
+
+# --- effective scale ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e-6, 0.02, 1.0, 350.0])
+def test_the_scale_that_made_the_rate_is_found(scale: float) -> None:
+    rng = np.random.default_rng(3)
+    gaps = np.cumsum(rng.exponential(scale / 2, (200, 6)), axis=1)
+    rate = float(flip_probability(gaps, scale).mean())
+    fit = fit_effective_scale(gaps, rate)
+    assert fit.scale == pytest.approx(scale, rel=1e-9)
+    assert fit.predicted == pytest.approx(rate, abs=1e-12)
+    assert (fit.observed, fit.n, fit.reason) == (rate, 200, None)
+
+
+def test_scales_by_hand() -> None:
+    # (1 - 1 / (2 s))^2 / 2 = 1/32 where 1 / (2 s) = 3/4
+    assert fit_effective_scale([[1.0]], 1 / 32).scale == pytest.approx(2 / 3, rel=1e-11)
+    fit = fit_effective_scale([[1.0, np.nan], [np.inf, np.inf], [1.0, np.inf]], 2 / 3 * 0.125)
+    assert (fit.scale, fit.floor, fit.ceiling) == (pytest.approx(1.0), 0, pytest.approx(1 / 3))
+
+
+@pytest.mark.parametrize(
+    ("gaps", "rate", "reason"),
+    [
+        ([[1.0, 2.0]], 2 / 3, "no scale predicts more than 0.6667"),
+        ([[1.0, 2.0]], 0.0, "every scale up to 0.5 predicts"),
+        ([[0.0], [3.0]], 0.1, "exact ties alone predict 0.25"),
+        ([[0.0], [3.0]], 0.25, "every scale up to 1.5 predicts"),
+        ([[0.0]], 0.5, "every scale predicts"),
+        ([[np.nan]], 0.1, "no scale predicts more than 0 "),
+        ([[1e-300, 1e-300, 1e-300, 1e300]], 0.78, "no scale up to"),
+    ],
+)
+def test_a_rate_that_no_one_scale_gives_says_why(gaps: Any, rate: float, reason: str) -> None:
+    fit = fit_effective_scale(gaps, rate)
+    assert (fit.scale, fit.predicted) == (None, None)
+    assert reason in (fit.reason or "")
+
+
+# --- predicted and measured -----------------------------------------------------------------------
+
+
+def group(scale: float, *, n_inputs: int = 4000, seed: int = 5) -> Evidence:
+    """Inputs whose scores move uniformly within scale * epsilon, from 1 to 4 ranks stored."""
+    rng = np.random.default_rng(seed)
+    gaps = np.sort(rng.uniform(0, 4, (n_inputs, 4)), axis=1)
+    scores = np.concatenate([np.full((n_inputs, 1), 8.0), 8.0 - gaps], axis=1)
+    moved = scores + rng.uniform(-scale, scale, scores.shape)
+    return evidence(scores.tolist(), [1.0] * n_inputs, flips=(moved.argmax(axis=1) > 0).tolist())
+
+
+def test_a_group_that_follows_the_model_is_predicted_per_contender_count() -> None:
+    found = predicted_by_contender_count([group(0.8), group(0.8, seed=6)])
+    assert found.fit.n == 8000
+    assert found.fit.scale == pytest.approx(0.8, rel=0.1)  # 8000 inputs tell no more
+    buckets = found.buckets[:5]
+    assert [bucket.measured.n for bucket in buckets] == pytest.approx([500, 2000, 3000, 2000, 500], rel=0.15)
+    predicted = np.array([bucket.predicted for bucket in buckets], dtype=float)
+    measured = np.array([bucket.measured.value for bucket in buckets], dtype=float)
+    n = np.array([bucket.measured.n for bucket in buckets])
+    assert (np.abs(predicted - measured) <= 4 * np.sqrt(predicted * (1 - predicted) / n)).all()
+    # the predictions average to the rate that was fitted
+    assert predicted @ n / 8000 == pytest.approx(found.fit.observed, abs=1e-12)
+
+
+def test_a_table_by_hand() -> None:
+    """Gap 1 at epsilon 1 and gap 2 at epsilon 2 are the same to the model."""
+    record = evidence(
+        [[np.nan] * 3, [5, 4, 1], [5, 3, -9], [5, 4, 1], [5, 4, 1], [9, 1, 0], [5, np.nan, np.nan]],
+        [np.nan, 1, 2, 1, 1, 1, 1],
+        flips=[False, True, False, False, False, False, False],
+    )
+    found = predicted_by_contender_count([record], buckets=[(0, 0), (1, 1), (2, None)])
+    none, one, more = found.buckets
+    # four inputs of one contender at ratio 1 / (2 s), one flip among the six with an item
+    assert found.fit.scale == pytest.approx(1 / (2 - np.sqrt(2)), rel=1e-11)
+    assert one.predicted == pytest.approx(0.25, abs=1e-12)
+    assert one.measured == rate_estimate(np.array([1.0, 0, 0, 0]))
+    assert (none.predicted, none.measured.value, none.measured.n) == (0, 0, 2)
+    assert (more.predicted, more.measured.value, more.within) == (None, None, None)
+    assert found.filled == [none, one]
+
+
+def test_runs_of_different_depth_and_unit_are_pooled() -> None:
+    deep = evidence([[5, 4, 3.5]], [1], flips=[True])
+    shallow = evidence([[500, 400], [500, 450]], [100, 100])
+    joint = evidence([[5, 4, 3.5], [5, 4, np.nan], [5, 4.5, np.nan]], [1, 1, 1], flips=[True, False, False])
+    pooled, wanted = (predicted_by_contender_count(runs) for runs in ([deep, shallow], [joint]))
+    assert pooled.fit == wanted.fit
+    assert pooled.buckets == wanted.buckets
+
+
+def test_lists_that_end_among_the_contenders_are_counted() -> None:
+    record = evidence(
+        [[5, 4.9, 4.8], [5, 4.9, 4.8], [5, 4.9, 4]], [1, 1, 1], flips=[True, False, False], n_items=[90, 3, 90]
+    )
+    found = predicted_by_contender_count([record], buckets=[(1, 1), (2, 2)])
+    assert [bucket.measured.n for bucket in found.buckets] == [0, 3]
+    assert found.fit.scale == pytest.approx(0.21, abs=0.03)  # far below the last one's 1
+    assert [bucket.n_cut_short for bucket in found.buckets] == [0, 1]
+    assert found.n_list_full == 2
+
+
+def test_contenders_count_at_the_full_epsilon_and_the_boundary_is_none() -> None:
+    record = evidence([[4, 2, 1], [4, 2.5, 1]], [1, 1], flips=[False, True])
+    found = predicted_by_contender_count([record], buckets=[(0, 0), (1, 1)])
+    assert [bucket.measured.value for bucket in found.buckets] == [0, 1]
+    copy = evidence([[5, 5], [5, 4]], [0, 1], flips=[False, True])  # an exact copy does not flip, ties included
+    fit = predicted_by_contender_count([copy]).fit
+    assert (fit.floor, fit.ceiling) == (0, 0.25)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: flip_probability([-0.1], 1.0),
+        lambda: flip_probability([0.1], -1.0),
+        lambda: flip_probability([0.1], np.inf),
+        lambda: flip_probability([0.1], np.nan),
+        lambda: flip_probability([[0.1], [0.2]], [1.0, 1.0, 1.0]),
+        lambda: flip_probability(np.zeros((1, 1, 1)), 1.0),
+        lambda: fit_effective_scale([[1.0]], 1.5),
+        lambda: fit_effective_scale([[1.0]], float("nan")),
+        lambda: fit_effective_scale(np.empty((0, 3)), 0.1),
+        lambda: predicted_by_contender_count([]),
+    ],
+)
+def test_what_cannot_be_used_is_said(call: Callable[[], Any]) -> None:
+    with pytest.raises(TheoryError):
+        call()
+
+
+# --- whether a list ends among contenders ---------------------------------------------------------
+
+REFERENCE = [
+    [9.0, 8.0, 7.0, 6.0],  # epsilon 2: 8, 7 and 6 are less than 4 behind
+    [9.0, 8.0, 2.0, 1.0],  # epsilon 2: only 8 is
+    [9.0, 5.0, 4.0, 3.0],  # epsilon 2: none is, for 4 behind can draw level and no more
+]
+
+
+@pytest.mark.parametrize(
+    ("k", "deltas", "counts", "cut"),
+    [
+        # all four ranks are stored, and there are no more items
+        (4, "all", [3, 1, 0], [False, False, False]),
+        # the fourth may be a contender where all stored ones are
+        (3, "all", [2, 1, 0], [True, False, False]),
+        # as many ranks as items are known; more may have been scored
+        (4, "listed", [3, 1, 0], [True, False, False]),
+        (2, "listed", [1, 1, 0], [True, True, False]),
+    ],
+)
+def test_a_list_is_cut_short_where_all_its_ranks_are_contenders(
+    k: int, deltas: Deltas, counts: list[int], cut: list[bool]
+) -> None:
+    found = replace(evidence([row[:k] for row in REFERENCE], [2, 2, 2], n_items=[4, 4, 4]), deltas=deltas)
+    assert perturbation.contender_count(found).tolist() == counts
+    assert perturbation.contenders_cut_short(found).tolist() == cut
+    shown = [np.inf if ends else count for count, ends in zip(counts, cut, strict=True)]
+    assert parse_metric("contenders").per_input(found).tolist() == shown
+
+
+def test_two_finished_lists_may_have_been_longer_unless_they_are_complete() -> None:
+    """The lists hold the same three items; b and c lie less than 2 epsilon = 4 behind a."""
+    arms = {"q": {"a": 5.0, "b": 4.0, "c": 3.0}}, {"q": {"a": 3.0, "b": 4.0, "c": 3.0}}
+    for complete in (False, True):
+        found = evidence_of_rankings(*arms, complete=complete)
+        assert perturbation.contender_count(found).tolist() == [2]
+        assert perturbation.contenders_cut_short(found).tolist() == [not complete]
