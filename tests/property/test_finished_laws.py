@@ -38,7 +38,9 @@ def lists(scores: np.ndarray, k: int) -> Lists:  # type: ignore[type-arg]
 
 def diff(a: Lists, b: Lists, qrels: Mapping[str, Mapping[str, int]], **options: bool) -> Evidence:
     runs = [
-        FinishedRun(path=Path(name), format="json", name=name, digest=name, parts={"": Part(kind="rankings", content=own)})
+        FinishedRun(
+            path=Path(name), format="json", name=name, digest=name, parts={"": Part(kind="rankings", content=own)}
+        )
         for name, own in (("a", a), ("b", b))
     ]
     (part,) = diff_runs(*runs, qrels=qrels, **options).parts

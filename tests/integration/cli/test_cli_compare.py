@@ -105,7 +105,7 @@ def test_runs_that_do_not_belong_together(cli: Cli, runs: tuple[Path, Path, Path
     code, out, err = cli("compare", a, c)
     assert code == 2
     assert out == ""
-    assert "data: corpus (test) and corpus (test) (digests x and y)" in err
+    assert "data: corpus (test) (digest x in A, y in B)" in err
     code, _, err = cli("compare", a, a.parent / "none")
     assert code == 2
     assert "does not exist" in err

@@ -95,7 +95,7 @@ def test_a_limit_is_refused_and_what_both_hold_compared_if_asked(logged: tuple[P
     runs = read_finished(root / "a"), read_finished(root / "limited")
     with pytest.raises(RunError) as told:
         diff_runs(*runs)
-    beyond = f"tiny_questions: expected the same documents in both runs; {N - 10} only in"
+    beyond = f"tiny_questions: expected the same documents in both runs; {N - 10} of {N} only in"
     assert beyond in str(told.value)
     assert "--common" in str(told.value)
     common = diff_runs(*runs, common=True)

@@ -25,9 +25,7 @@ from support.theory_samples import evidence
 
 def point(separation: float, change_rate: float, label: str = "", gap: float = 1.0, epsilon: float = 1.0) -> LawPoint:
     name = label or f"{separation} {change_rate}"
-    return LawPoint(
-        label=name, separation=separation, change_rate=change_rate, gap=gap, epsilon=epsilon, n_items=100.0
-    )
+    return LawPoint(label=name, separation=separation, change_rate=change_rate, gap=gap, epsilon=epsilon, n_items=100.0)
 
 
 A = [point(0.1, 0.4), point(1, 0.2)]  # a line of -0.2 per factor of ten
