@@ -1,6 +1,6 @@
-"""The command line: `quantdrift run`, `metrics`, `list`, `allocate`, `mteb`, `demo` and others.
+"""The command line: what `quantdrift --help` says, and how every command ends.
 
-Commands import what they need when they run, so that `--help` and the light commands stay fast.
+A command is the function `command` of the module of its name, which is imported when it is called.
 """
 
 from __future__ import annotations
@@ -8,17 +8,118 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shlex
 import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any
 
-from quantdrift.cli.interrupted import Interrupted
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from quantdrift import __version__
 from quantdrift.display import complain, error_line, flush, let_go, say
 from quantdrift.errors import QuantDriftError, SpecError
+from quantdrift.extras import extras_named
 
-__all__ = ["Interrupted", "main", "tell_crash"]
-
-USAGE = 2
-INTERRUPTED = 130
+USAGE, INTERRUPTED = 2, 130
+GROUPS = {
+    "Measure": {
+        "run": "Measure MODEL@SCHEME on a corpus, or on labelled inputs.",
+        "corpus-size": "Do more documents change more answers?",
+        "contrast": "The same embeddings as classes and as a search.",
+        "mteb": "mteb's own command, without the hook.",
+        "lm-eval": "lm-eval's own command, without the hook.",
+        "demo": "The main job on an embedded model.",
+    },
+    "Read finished runs": {
+        "metrics": "Metrics of finished runs, with intervals.",
+        "show": "The changed inputs of a run, with their texts.",
+        "diff": "What changed between any two finished runs?",
+        "compare": "Is run B worse than run A, or no worse?",
+        "breakdown": "Which inputs change, which are harmed?",
+        "law": "Does the separation predict the change rate?",
+        "contenders": "Does the theory predict the flip rate?",
+    },
+    "Trust": {
+        "certify": "Which answers can be trusted, without labels?",
+        "route": "Send unsure inputs to full precision: does it pay?",
+    },
+    "Repair": {
+        "predict": "Estimate flips at every width, quantizing nothing.",
+        "allocate": "Choose which layers get more bits.",
+        "export": "Write an allocation as runtimes read it.",
+        "quantize": "Write the quantized model to a folder.",
+    },
+    "Guard": {"gate": "Pass or fail, against rules and a baseline."},
+    "Look around": {
+        "list": "Metrics, models, quantizers or tasks there are.",
+        "doctor": "What is installed, and what is missing?",
+        "cache": "What is kept from run to run: where, how much; --clear.",
+    },
+}
+"""What a user wants, to the commands for it."""
+_MODULES = {"mteb": "harness", "lm-eval": "harness", "list": "listing"}
 _NO_OUTPUT = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG}
+
+
+class Interrupted(Exception):  # noqa: N818 -- not an error
+    """Ctrl-C in a command that says what is left of its work, and how to go on."""
+
+
+class Commands(TyperGroup):
+    """Imports a command when it is called, or its help is asked for."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        # only the names: for what is nearest to a name that is not known
+        self.commands: Any = {name: None for group in GROUPS.values() for name in group}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name."""
+        if cmd_name not in self.commands:
+            return None
+        module = import_module(f"{__name__}.{_MODULES.get(cmd_name, cmd_name.replace('-', '_'))}")
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+        alone.command(cmd_name, **getattr(module, "SETTINGS", {"no_args_is_help": True}))(module.command)
+        return get_command(alone)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """One line each, grouped."""
+        width = max(map(len, self.commands))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="quantdrift",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: it pipes, greps and fits narrow terminals
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="See which answers quantization changed, and which can still be trusted.\n\n\b\n"
+    "Inside mteb:  mteb run --model quantdrift:minilm@W4-rtn -t PythonDocsRetrieval\n"
+    "By itself:    quantdrift run minilm@W4-rtn --task PythonDocsRetrieval",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        say(f"quantdrift {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
@@ -27,58 +128,52 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # not every encoding has the lines of tables
     try:
-        code = _run()
+        code = _run(sys.argv[1:])
         flush()
-        sys.exit(code)
-    except QuantDriftError as error:
+    except Interrupted as left:
+        complain(f"interrupted; {left}")
+        code = INTERRUPTED
+    except BrokenPipeError:
+        let_go(sys.stdout)  # the reader (head, less) has gone; leave quietly, as other tools do
+        code = 1
+    except Exception as error:
         if os.environ.get("QUANTDRIFT_DEBUG"):
             raise
         if isinstance(error, SpecError) and error.text:
             say(error.caret(), error=True)
-        complain(str(error))
-        sys.exit(USAGE)
-    except Interrupted as reason:
-        complain(f"interrupted; {reason}")
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        let_go(sys.stdout)  # the reader (head, less) has gone; leave quietly, as other tools do
-        sys.exit(1)
-    except Exception as error:
-        if os.environ.get("QUANTDRIFT_DEBUG"):
-            raise
-        tell_crash(error)
-        sys.exit(USAGE)
+        if isinstance(error, QuantDriftError):
+            complain(str(error))
+        else:
+            tell_crash(error)
+        code = USAGE
+    sys.exit(code)
 
 
-def _run() -> int:
-    from quantdrift.cli import (  # noqa: F401, PLC0415 -- they register; typer is slow to import
-        commands_allocation,
-        commands_certify,
-        commands_classification,
-        commands_diff,
-        commands_gate,
-        commands_harness,
-        commands_models,
-        commands_route,
-        commands_runs,
-        commands_setup,
-    )
-    from quantdrift.cli.app import app, refuse_unquoted  # noqa: PLC0415 -- typer is slow
-    from quantdrift.extras import extras_named  # noqa: PLC0415 -- as above
-
+def _run(arguments: Sequence[str]) -> int:
     try:
-        with extras_named(needed_for=" ".join(["quantdrift", *sys.argv[1:2]])):
-            refuse_unquoted(sys.argv[1:])
+        with extras_named(needed_for=" ".join(["quantdrift", *arguments[:1]])):
+            _refuse_unquoted(arguments)
             code = app(prog_name="quantdrift", standalone_mode=False)
     except Exception as error:
-        show = getattr(error, "show", None)
+        show = getattr(error, "show", None)  # typer's errors of usage have it
         if show is None:
             raise
         told = io.StringIO()
-        show(told)  # typer's errors of usage do
+        show(told)
         say(told.getvalue().rstrip("\n"), error=True)
         return USAGE
+    if code == INTERRUPTED:
+        complain("interrupted")
     return code if isinstance(code, int) else 0
+
+
+def _refuse_unquoted(arguments: Sequence[str]) -> None:
+    """Refuse `run minilm vs ./other`, of which the shell makes three arguments; says how to quote."""
+    for at in range(1, len(arguments) - 2) if arguments[:1] in (["run"], ["gate"]) else ():
+        before, word, after = arguments[at : at + 3]
+        if word == "vs" and not before.startswith("-") and not after.startswith("-"):
+            quoted = shlex.join([*arguments[:at], f"{before} vs {after}", *arguments[at + 3 :]])
+            raise QuantDriftError(f"a pair of two models is one argument, so it takes quotes: quantdrift {quoted}")
 
 
 def tell_crash(error: Exception) -> None:
@@ -86,5 +181,5 @@ def tell_crash(error: Exception) -> None:
     if isinstance(error, OSError) and error.filename is None and error.errno in _NO_OUTPUT:
         let_go(sys.stdout)
         complain(f"the output could not be written: {error.strerror}")
-        return
-    complain(f"{error_line(error)} (QUANTDRIFT_DEBUG=1 shows where)")
+    else:
+        complain(f"{error_line(error)} (QUANTDRIFT_DEBUG=1 shows where)")

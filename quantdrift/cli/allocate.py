@@ -1,59 +1,80 @@
-"""`quantdrift allocate`."""
+"""`quantdrift allocate`: choose which layers get more bits."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.table import Table
+import typer
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation, can_be_named, check_place
-from quantdrift.cli import Interrupted
-from quantdrift.cli.measuring import ModelOptions
-from quantdrift.cli.tables import console, headed
-from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.display import clean, print_json
-from quantdrift.doctor import CALIBRATED
-from quantdrift.engine.refusals import check_spec
+from quantdrift.cli.options import OnQueries, data_words, takes
+from quantdrift.cli.output import Grid, Shown, emit, form_of, with_interval
 from quantdrift.errors import QuantDriftError
-from quantdrift.records import read_json
-from quantdrift.spec import ALLOCATION_KEYS, FULL_BITS, Scheme, Spec, parse
+from quantdrift.spec import ALLOCATION_KEYS, FULL_BITS, Spec, parse
 
 if TYPE_CHECKING:
-    from quantdrift.engine.sensitivity.jobs import Allocated
+    from quantdrift.allocation.record import Allocation
+    from quantdrift.engine.sensitivity.contest import Contest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateOptions(ModelOptions):
-    """The options of `quantdrift allocate`, as typed by the user."""
+@dataclass(frozen=True, kw_only=True)
+class AllocateOptions(OnQueries):
+    """The options of `quantdrift allocate`."""
 
-    spec: str
-    dataset: RetrievalDataset
-    shown_data: str
-    out: Path
-    keep: Sequence[str]
-    check: bool
+    spec: Annotated[
+        str,
+        typer.Argument(
+            help="Model, average bits and criterion: minilm@W3.5+gap, or minilm@W3-gptq+gap+widths=2,3,4,8",
+            metavar="SPEC",
+        ),
+    ]
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="File to write; an earlier allocation there is replaced.")
+    ] = Path("allocation.json")
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Fix the bits of layers whose name matches: '*.layer.0.*=8'; without =BITS they are not quantized at "
+            "all. Can be repeated.",
+            metavar="PATTERN[=BITS]",
+        ),
+    ] = None
+    check: Annotated[bool, typer.Option(help="Compare with other ways to spend the same bits, on other queries.")] = (
+        True
+    )
 
 
-def allocate_command(options: AllocateOptions) -> None:
-    """Choose widths, write the file, print the layers and how the allocation does.
+@takes(AllocateOptions)
+def command(options: AllocateOptions) -> None:
+    """Measure how much rounding each layer moves the answers, and give more bits where it matters.
 
-    Raises:
-        QuantDriftError: anything wrong with spec, data, model or disk.
+    The criterion gap takes 128 queries (at most a quarter of them) and the documents that rank
+    first for them, and needs one forward and one backward pass; labels are not used. The chosen
+    bits per layer are written to a file, which a spec can name, with any quantizer:
+
+    quantdrift run minilm@allocation.json --data FOLDER
+
+    quantdrift run minilm@allocation.json-gptq --data FOLDER
+
+    Such a run does not count the queries that were used to choose.
     """
-    spec, keep = parse(options.spec), _keep(options.keep)
+    spec, keep = parse(options.spec), _kept(options.keep or ())
+    from quantdrift.allocation.record import check_place
+    from quantdrift.engine.refusals import check_spec
+    from quantdrift.records import read_json
+
+    dataset = options.dataset
     check_spec(spec)
     check_place(options.out)
-    from quantdrift.engine.sensitivity.jobs import allocate_spec  # noqa: PLC0415 -- torch, after refusals
+    from quantdrift.engine.sensitivity.jobs import allocate_spec
 
-    before = _state(options.out)
-    try:
+    with options.stoppable(f"{options.out} is not finished"):
         done = allocate_spec(
             spec,
-            options.dataset,
+            dataset,
             out=options.out,
             settings=options.settings,
             store=options.store,
@@ -63,142 +84,121 @@ def allocate_command(options: AllocateOptions) -> None:
             device=options.device,
             revision=options.revision,
         )
-    except KeyboardInterrupt:
-        written = _state(options.out) != before
-        what = f"{options.out} is written" if written else f"{options.out} was not written"
-        kept = "; what was measured is kept, and the same command goes on" if options.store.root else ""
-        raise Interrupted(what + kept) from None
-    if options.json_output:
-        print_json(_json(done, options.out))
-    else:
-        _print(done, spec, options)
+    allocation, contest = done.allocation, done.contest
+    measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
+    shown = Shown(
+        data={
+            "path": str(options.out),
+            "allocation": read_json(options.out),
+            "held_out": None if contest is None else _contest_json(contest),
+        },
+        title=f"{options.spec}: {allocation.criterion}, {measured if allocation.input_ids else 'without any input'}",
+        grids=[_layers(allocation), *([] if contest is None else [_rivals(contest, allocation.criterion)])],
+        next=[f"\nallocation: {options.out}", _use(spec, options)],
+    )
+    emit(shown, form_of(json_output=options.json_output))
 
 
-def _state(path: Path) -> tuple[int, int] | None:
-    """What tells a file from the one that was there before it."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns
-
-
-def _keep(texts: Sequence[str]) -> dict[str, int]:
+def _kept(texts: Sequence[str]) -> dict[str, int]:
+    """Pattern to width, of PATTERN=WIDTH; the width is 16 if there is none."""
     keep: dict[str, int] = {}
     for text in texts:
-        pattern, width = _kept(text)
-        if keep.setdefault(pattern, width) != width:
+        pattern, _, width = text.rpartition("=") if "=" in text else (text, "", str(FULL_BITS))
+        if not width.isdecimal():
+            raise QuantDriftError(f"--keep {text}: expected PATTERN or PATTERN=BITS, e.g. '*.0.*=8'")
+        if keep.setdefault(pattern, int(width)) != int(width):
             raise QuantDriftError(
                 f"--keep {pattern} is given with {keep[pattern]} bits and with {width}; expected one of them"
             )
     return keep
 
 
-def _kept(text: str) -> tuple[str, int]:
-    """A pattern and a width, of PATTERN=WIDTH; the width is 16 if there is none."""
-    pattern, _, width = text.rpartition("=")
-    if not pattern:
-        return text, FULL_BITS
-    if not width.isdecimal():
-        raise QuantDriftError(f"--keep {text}: expected PATTERN or PATTERN=BITS, e.g. '*.0.*=8'")
-    return pattern, int(width)
+def _use(spec: Spec, options: AllocateOptions) -> str:
+    """What to type to measure the pair with these widths."""
+    from quantdrift.allocation.record import can_be_named
+    from quantdrift.doctor import CALIBRATED
 
-
-def _print(done: Allocated, spec: Spec, options: AllocateOptions) -> None:
-    out, allocation = console(), done.allocation
-
-    def say(text: str = "") -> None:
-        out.print(text, soft_wrap=True)
-
-    measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
-    source = measured if allocation.input_ids else "without any input"
-    out.print()
-    out.print(headed(options.spec, f": {allocation.criterion}, {source}"), soft_wrap=True)
-    out.print(_layers(allocation))
-    free = [layer for layer in allocation.layers if layer.loss is not None]
-    counts = ", ".join(f"{sum(layer.width == width for layer in free)} at {width} bits" for width in allocation.widths)
-    say(
-        f"{len(allocation.layers)} linear layers, {counts}: {allocation.bits_per_weight:.3f} bits "
-        f"per weight of at most {allocation.budget:g}"
-    )
-    say(f"{allocation.all_parameters_bits:.2f} bits over all parameters, scales and token embeddings included")
-    if allocation.bound and allocation.loss > allocation.bound:
-        above = allocation.loss / allocation.bound - 1
-        say(f"at most {100 * above:.1f} % above the least loss there is")
-    if done.contest is not None:
-        from quantdrift.cli.contest import print_contest  # noqa: PLC0415 -- torch
-
-        print_contest(out, done.contest, allocation)
-    say(f"\nallocation: {options.out}")
-    named = _named(spec, str(options.out))
-    if named is None:
-        say("use it: first give it a name without spaces, '+' and '@', which a spec can hold")
-    else:
-        say(f"use it: quantdrift run {shlex.quote(named)} {options.shown_data}")
-
-
-def _named(spec: Spec, file: str) -> str | None:
-    """The spec of the same pair with the widths of a file; None if no spec can name it."""
+    scheme, file = spec.scheme, str(options.out)
     if not can_be_named(file):
-        return None
-    scheme = spec.scheme
-    rest = [(key, value) for key, value in scheme.options if key not in ALLOCATION_KEYS]
-    if not file.endswith(".json") or "=" in file or scheme.activation_bits is not None:
-        widths = [(key, value) for key, value in scheme.options if key == "widths"]
-        options = (*rest, *widths, ("allocation", file))
-        return str(replace(spec, scheme=replace(scheme, options=_taken(scheme, options))))
-    query = ["query"] if scheme.query_only else []
-    settings = [f"{key}={value}" for key, value in _taken(scheme, rest)]
-    return "+".join([f"{spec.model}@{file}", *query, *settings])
-
-
-def _taken(scheme: Scheme, options: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Options without a seed that drew calibration queries only."""
+        return "use it: first give it a name without spaces, '+' and '@', which a spec can hold"
     calibrated = scheme.quantizer in CALIBRATED or scheme.activation_bits is not None
-    return tuple(pair for pair in options if calibrated or pair[0] != "seed")
+    dropped = ALLOCATION_KEYS if calibrated else {*ALLOCATION_KEYS, "seed"}  # it drew calibration queries only
+    rest = [(key, value) for key, value in scheme.options if key not in dropped]
+    if file.endswith(".json") and "=" not in file and scheme.activation_bits is None:
+        parts = [f"{spec.model}@{file}", *(["query"] if scheme.query_only else [])]
+        named = "+".join([*parts, *(f"{key}={value}" for key, value in rest)])
+    else:
+        widths = [(key, value) for key, value in scheme.options if key == "widths"]
+        named = str(replace(spec, scheme=replace(scheme, options=(*rest, *widths, ("allocation", file)))))
+    return f"use it: quantdrift run {shlex.quote(named)} {data_words(options.data, options.task)}"
 
 
-def _layers(allocation: Allocation) -> Table:
+def _layers(allocation: Allocation) -> Grid:
     """Every layer with its loss; the shares add up to one over the layers."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("layer", overflow="fold")
-    table.add_column("weights", justify="right")
-    for width in allocation.widths[:-1]:
-        table.add_column(f"share of loss, W{width}", justify="right")
-    table.add_column("bits", justify="right")
-    totals = [
-        sum(layer.loss[column] for layer in allocation.layers if layer.loss is not None)
-        for column in range(len(allocation.widths) - 1)
+    layers, widths = allocation.layers, allocation.widths
+    free = [layer for layer in layers if layer.loss is not None]
+    totals = [sum((layer.loss or ())[column] for layer in free) for column in range(len(widths) - 1)]
+    rows = []
+    for layer in layers:
+        losses = layer.loss and zip(layer.loss[:-1], totals, strict=True)
+        shares = [f"{100 * loss / total if total else 0:.1f} %" for loss, total in losses or ()] or ["kept"] * len(
+            totals
+        )
+        rows.append([layer.name, f"{layer.n_weights:,}", *shares, f"{layer.width}"])
+    counts = ", ".join(f"{sum(layer.width == width for layer in free)} at {width} bits" for width in widths)
+    lines = [
+        f"{len(layers)} linear layers, {counts}: {allocation.bits_per_weight:.3f} bits per weight of at most "
+        f"{allocation.budget:g}; {allocation.all_parameters_bits:.2f} bits over all parameters, scales and token "
+        "embeddings included"
     ]
-    for layer in allocation.layers:
-        table.add_row(clean(layer.name), f"{layer.n_weights:,}", *_shares(layer, totals), f"{layer.width}")
-    return table
+    if allocation.bound and allocation.loss > allocation.bound:
+        lines.append(f"at most {100 * (allocation.loss / allocation.bound - 1):.1f} % above the least loss there is")
+    head = ["layer", "weights", *(f"share of loss, W{width}" for width in widths[:-1]), "bits"]
+    return Grid(head=head, rows=rows, lines=lines)
 
 
-def _shares(layer: AllocatedLayer, totals: Sequence[float]) -> list[str]:
-    if layer.loss is None:
-        return ["kept"] * len(totals)
-    shares = zip(layer.loss[:-1], totals, strict=True)
-    return [f"{100 * loss / total:.1f} %" if total else "0.0 %" for loss, total in shares]
+def _rivals(contest: Contest, criterion: str) -> Grid:
+    rows = [
+        [
+            rival.name,
+            f"{rival.bits_per_weight:.2f}",
+            with_interval(rival.flips),
+            "" if rival.difference is None else with_interval(rival.difference, sign="+"),
+        ]
+        for rival in contest.rivals
+    ]
+    return Grid(
+        title=f"On {contest.n_queries} other queries, rounded to nearest (95 % intervals)",
+        head=["bits from", "bits", "other first answer", "more than this allocation"],
+        rows=rows,
+        lines=list(_verdict(contest, criterion)),
+    )
 
 
-def _json(done: Allocated, path: Path) -> dict[str, Any]:
-    contest = done.contest
+def _verdict(contest: Contest, criterion: str) -> Iterator[str]:
+    better = contest.beaten_by
+    if better:
+        best, found = better[0].name, better[0].difference
+        chance = ", which could be chance" if found and (found.high or 0.0) >= 0 else ""
+        fewer = abs(100 * (found.value or 0.0)) if found else 0.0
+        yield f"{criterion} did not win: {best} changes {fewer:.1f} points fewer{chance}."
+        yield "Use another criterion, or measure on more queries."
+        return
+    tied = [rival.name for rival in contest.rivals[1:] if rival.difference and (rival.difference.low or 0.0) <= 0]
+    close = f"; {', '.join(tied)} could still be as good (their intervals reach 0)" if tied else ", beyond chance"
+    yield f"{criterion} changes fewest answers{close}"
+
+
+def _contest_json(contest: Contest) -> dict[str, Any]:
     return {
-        "path": str(path),
-        "allocation": read_json(path),
-        "held_out": None
-        if contest is None
-        else {
-            "n_queries": contest.n_queries,
-            "rivals": [
-                {
-                    "name": rival.name,
-                    "bits_per_weight": rival.bits_per_weight,
-                    "flip@1": rival.flips.to_json(),
-                    "difference": rival.difference and rival.difference.to_json(),
-                }
-                for rival in contest.rivals
-            ],
-        },
+        "n_queries": contest.n_queries,
+        "rivals": [
+            {
+                "name": rival.name,
+                "bits_per_weight": rival.bits_per_weight,
+                "flip@1": rival.flips.to_json(),
+                "difference": rival.difference and rival.difference.to_json(),
+            }
+            for rival in contest.rivals
+        ],
     }

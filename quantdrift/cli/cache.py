@@ -1,4 +1,4 @@
-"""`quantdrift cache`."""
+"""`quantdrift cache`: what is kept from run to run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated
 
-from quantdrift.cli.tables import console
+import typer
+
+from quantdrift.cli.output import Shown, counted, emit
 from quantdrift.display import shown
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.records import hold
 
+SETTINGS = {"no_args_is_help": False}
 _KEY = "(?P<shelf>[0-9a-f]{2})/(?P=shelf)[0-9a-f]{38}"
 _PRINT = "[0-9a-f]{32}"
 KINDS = {
@@ -33,48 +37,51 @@ _DEAD = 600
 """Seconds after which what is being written is not written any more."""
 
 
-def cache_command(*, clear: bool) -> None:
-    """Show, or empty, the folders of what is kept between runs.
+def command(
+    *, clear: Annotated[bool, typer.Option("--clear", help="Delete it all; it is made again when needed.")] = False
+) -> None:
+    """Show where embeddings, quantized layers and sensitivities are kept, and how much they take.
 
-    Args:
-        clear: delete all of it; other files in the cache folder stay, and what a run is writing.
+    Later runs reuse them, and an interrupted run goes on from them. --clear leaves alone what is not
+    quantdrift's, and what a run is writing.
     """
-    out = console()
     if os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off":
-        out.print(f"nothing is kept: {CACHE_VARIABLE} is off")
+        emit(Shown(next=[f"nothing is kept: {CACHE_VARIABLE} is off"]))
         return
-    for name, (pattern, called) in KINDS.items():
-        folder = cache_dir() / name
-        n, size = 0, 0
-        left: dict[str, list[str]] = {}
-        for path in _files(folder):
-            inside = path.relative_to(folder).as_posix()
-            finished = re.fullmatch(pattern, inside) is not None
-            why = None
-            try:
-                status = path.lstat()
-                if not finished and not _is_unfinished(inside, pattern):
-                    why = "of somebody else"
-                elif clear and not _deleted(path, finished=finished):
-                    why = "that a run is writing"
-            except FileNotFoundError:  # another run was faster
-                continue
-            except OSError as error:
-                why = f"that cannot be deleted ({error.strerror})"
-            if why is None:
-                n, size = n + finished, size + status.st_size
-            else:
-                left.setdefault(why, []).append(inside)
-        link = f", a link to {os.path.realpath(folder)}" if folder.is_symlink() else ""
-        text = f"{n:,} {called}, {size / 1e6:,.1f} MB in {folder}{link}"
-        if clear:
-            _remove_folders(folder)
-            text = f"deleted {text}"
-        out.print(text, soft_wrap=True)
-        for why, names in left.items() if clear else ():
-            few = ", ".join(shown(each) for each in names[:3]) + ", ..." * (len(names) > 3)  # noqa: PLR2004 -- a few
-            files = f"{len(names):,} {'file' if len(names) == 1 else 'files'}"
-            out.print(f"  left {files} {why}: {few}", soft_wrap=True)
+    emit(Shown(next=[line for name in KINDS for line in _of_kind(name, clear=clear)]))
+
+
+def _of_kind(kind: str, *, clear: bool) -> Iterator[str]:
+    """How much there is in one folder, deleted if asked for, and what was left."""
+    pattern, called = KINDS[kind]
+    folder = cache_dir() / kind
+    n, size = 0, 0
+    left: dict[str, list[str]] = {}
+    for path in _files(folder):
+        inside = path.relative_to(folder).as_posix()
+        finished = re.fullmatch(pattern, inside) is not None
+        why = None
+        try:
+            status = path.lstat()
+            if not finished and not _is_unfinished(inside, pattern):
+                why = "of somebody else"
+            elif clear and not _deleted(path, finished=finished):
+                why = "that a run is writing"
+        except FileNotFoundError:  # another run was faster
+            continue
+        except OSError as error:
+            why = f"that cannot be deleted ({error.strerror})"
+        if why is None:
+            n, size = n + finished, size + status.st_size
+        else:
+            left.setdefault(why, []).append(inside)
+    if clear:
+        _remove_folders(folder)
+    link = f", a link to {os.path.realpath(folder)}" if folder.is_symlink() else ""
+    yield f"{'deleted ' if clear else ''}{n:,} {called}, {size / 1e6:,.1f} MB in {folder}{link}"
+    for why, names in left.items() if clear else ():
+        few = ", ".join(shown(each) for each in names[:3]) + ", ..." * (len(names) > 3)  # noqa: PLR2004 -- a few
+        yield f"  left {counted(len(names), 'file')} {why}: {few}"
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -1,116 +1,148 @@
-"""`quantdrift certify`: coverage and violation of the stability check, without torch."""
+"""`quantdrift certify`: which quantized answers can be trusted, without labels and without torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from rich.table import Table
+import typer
 
-from quantdrift.cli.certify_check import apply_stored
-from quantdrift.cli.tables import console, one_format, print_markdown
-from quantdrift.conformal import STATISTICS, Statistic, confidence_name
-from quantdrift.display import clean, print_json, prose, say
-from quantdrift.errors import QuantDriftError
+from quantdrift.cli.options import AsJson, AsMarkdown, Runs, Seed, Share, Splits
+from quantdrift.cli.output import Grid, Shown, emit, form_of, percent, some, with_interval
+from quantdrift.conformal import STATISTICS, StabilityError, Statistic, confidence_name
+from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.evidence import Evidence
 from quantdrift.records import refuse_other
 from quantdrift.runs import Run, find_runs
 from quantdrift.trust.certify import ALPHAS, Certificate, Certified, Spread, certify
-from quantdrift.trust.check import FORMAT, StabilityCheck
+from quantdrift.trust.check import FORMAT, Applied, StabilityCheck, apply_check
 
-HEAD = ("level", "statistic", "accepted", "accepted and changed", "changed, of those", "threshold")
-
-NO_CONFIDENCE = "msp and entropy are left out: they are of class probabilities, and this run ranks by similarities."
-TWO = 2
-TWO_CLASSES = "With two classes gap, msp and entropy order the inputs alike: their rows differ in the threshold only."
-LIKENESS = (
-    "The guarantee covers answers that are accepted and changed, for inputs like these: from the "
-    "same source, in the same mix."
+_NO_CONFIDENCE = "msp and entropy are left out: they are of class probabilities, and this run ranks by similarities."
+_TWO_CLASSES = "With two classes gap, msp and entropy order the inputs alike: their rows differ in the threshold only."
+_LIKENESS = (
+    "The guarantee covers answers that are accepted and changed, for inputs like these: from the same source, in the "
+    "same mix."
 )
 
 
-def certify_command(
-    paths: Sequence[Path],
+def command(
     *,
-    alphas: Sequence[float],
-    statistics: Sequence[str],
-    splits: int,
-    share: float,
-    seed: int,
-    save: Path | None,
-    check: Path | None,
-    json_output: bool,
-    markdown: bool,
+    runs: Runs,
+    alpha: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Level: at most this share of all answers is accepted although it changed; may be repeated. By "
+            "default 0.10, 0.05 and 0.01, which need at least 9, 19 and 99 calibration inputs.",
+            metavar="A",
+        ),
+    ] = None,
+    statistic: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What is calibrated: S (the paper's) or 2epsilon, against the gap; or the confidences gap, msp, "
+            "entropy alone. May be repeated; all that the run allows if not given.",
+            metavar="S|2epsilon|gap|msp|entropy",
+        ),
+    ] = None,
+    splits: Splits = 20,
+    share: Share = 0.5,
+    seed: Seed = 0,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Calibrate on all inputs of one run at one --alpha, by S unless --statistic says otherwise, and write "
+            "the check into this file, for a server.",
+            metavar="FILE",
+        ),
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of splits: apply a check that --save wrote to these runs of the same pair, e.g. on newer "
+            "data. Says too whether their inputs look like those it was calibrated on.",
+            metavar="FILE",
+        ),
+    ] = None,
+    json_output: AsJson = False,
+    markdown: AsMarkdown = False,
 ) -> None:
-    """Print what the stability check accepts of each run, and what it lets through.
+    """Which quantized answers are the same as at full precision? Checks them without labels.
 
-    Args:
-        paths: run folders, or folders that hold some.
-        alphas: levels; the paper's if there are none.
-        statistics: what is calibrated; all that a run allows if there are none.
-        splits: random splits.
-        share: of the inputs that calibrates.
-        seed: of the splits.
-        save: where to write a check calibrated on all inputs.
-        check: a stored check to apply instead.
-        json_output: print one JSON object.
-        markdown: print a Markdown table.
+    Part of the inputs sets a threshold for the quantized model's gap (first minus second score); an
+    answer is accepted if its gap reaches it. For inputs like these, the chance that an answer is
+    accepted although full precision would give another one is at most the level. The other inputs
+    test this, over random splits:
 
-    Raises:
-        QuantDriftError: no such run or statistic, a number out of its range, options that exclude
-            each other, or a check of another pair.
+    accepted: the share of answers that can be used without asking full precision.
+
+    accepted and changed: a share of all answers; the level is guaranteed for this.
+
+    changed, of those accepted: a share of the accepted answers; no guarantee.
+
+        quantdrift certify RUN --alpha 0.1 --alpha 0.01
+
+        quantdrift certify RUN --alpha 0.1 --save check.json
+
+        quantdrift certify NEWER_RUN --check check.json
     """
-    one_format(json_output=json_output, markdown=markdown)
-    for name in statistics:
-        confidence_name(cast(Statistic, name))  # refuses what there is not
-    asked = tuple(cast(Statistic, name) for name in dict.fromkeys(statistics))
-    if check is not None and (alphas or asked or save):
-        raise QuantDriftError(
-            "--check applies a check as it is stored, with its own level; expected no --alpha, "
-            "--statistic or --save beside it"
-        )
-    if save is not None:
-        refuse_other(save, FORMAT, "a stability check")
-    runs = find_runs(paths)
+    form = form_of(json_output=json_output, markdown=markdown)
+    alphas, asked = (
+        list(dict.fromkeys(alpha or ())),
+        tuple(cast(Statistic, one) for one in dict.fromkeys(statistic or ())),
+    )
+    for one in asked:
+        confidence_name(one)  # refuses what there is not
     if check is not None:
-        apply_stored(check, runs, json_output=json_output, markdown=markdown)
+        if alphas or asked or save:
+            raise QuantDriftError(
+                "--check applies a check as it is stored, with its own level; expected no --alpha, --statistic or "
+                "--save beside it"
+            )
+        emit(_applied(check, find_runs(runs)), form)
         return
     if save is not None:
-        _refuse_several(len(runs), len(set(alphas)), len(asked))
-    levels, listed = tuple(dict.fromkeys(alphas)) or ALPHAS, []
-    for run in runs:
+        refuse_other(save, FORMAT, "a stability check")
+    found = find_runs(runs)
+    if save is not None and (len(found), len(alphas), max(1, len(asked))) != (1, 1, 1):
+        raise QuantDriftError(
+            "--save stores one check: expected one run, one level (--alpha 0.05) and at most one --statistic; got "
+            f"{len(found)} runs, {len(alphas)} levels and {len(asked)} statistics"
+        )
+    listed, grids = [], []
+    for run in found:
         evidence = run.evidence()
-        found = certify(evidence, levels, asked or _allowed(evidence), n_splits=splits, share=share, seed=seed)
-        entry: dict[str, Any] = {"path": str(run.path), **_named(run), **found.to_json()}
-        stored = None
+        certified = certify(
+            evidence, alphas or ALPHAS, asked or _allowed(evidence), n_splits=splits, share=share, seed=seed
+        )
+        named = {"spec": run.record.get("spec"), "data": _data(run)}
+        entry: dict[str, Any] = {"path": str(run.path), **named, **certified.to_json()}
+        lines = list(_lines(certified))
+        if not asked and evidence.confidence is None:
+            lines.append(_NO_CONFIDENCE)
+        alike = {"gap", "msp", "entropy"} & {each.statistic for each in certified.certificates}
+        if len(alike) > 1 and evidence.n_items.max(initial=0) == 2:  # noqa: PLR2004 -- two classes
+            lines.append(_TWO_CLASSES)
         if save is not None:
-            stored = StabilityCheck.calibrate(evidence, alpha=levels[0], statistic=(asked or ("S",))[0], on=run.record)
+            stored = StabilityCheck.calibrate(
+                evidence, alpha=alphas[0], statistic=asked[0] if asked else "S", on=run.record
+            )
             stored.save(save)
             entry["saved"] = str(save)
+            lines.append(_saved(stored, save))
         listed.append(entry)
-        if not json_output:
-            notes = [] if asked or evidence.confidence is not None else [NO_CONFIDENCE]
-            alike = {"gap", "msp", "entropy"} & {each.statistic for each in found.certificates}
-            if len(alike) > 1 and evidence.n_items.max(initial=0) == TWO:
-                notes.append(TWO_CLASSES)
-            if save is not None and stored is not None:
-                notes.append(_saved(stored, save))
-            _print(run, found, [*_sentences(found), *notes], markdown=markdown)
-    if json_output:
-        print_json({"runs": listed})
-
-
-def _refuse_several(n_runs: int, n_alphas: int, n_statistics: int) -> None:
-    """Refuse to save what is not one check; says what to type."""
-    if n_runs != 1:
-        raise QuantDriftError(f"--save calibrates a check on one run; got {n_runs} runs")
-    if n_alphas != 1:
-        got = f"one level, not {n_alphas}" if n_alphas else "one level"
-        raise QuantDriftError(f"--save stores one check; give {got}, e.g. --alpha 0.05")
-    if n_statistics > 1:
-        raise QuantDriftError(f"--save stores one check; give one statistic, not {n_statistics}, e.g. --statistic S")
+        grids.append(
+            Grid(
+                title=f"{named['spec']} on {named['data']}",
+                head=["level", "statistic", "accepted", "accepted and changed", "changed, of those", "threshold"],
+                rows=[_row(each) for each in sorted(certified.certificates, key=lambda each: -each.alpha)],
+                words={"statistic"},
+                ruled=True,
+                lines=lines,
+            )
+        )
+    emit(Shown(data={"runs": listed}, grids=grids), form)
 
 
 def _allowed(evidence: Evidence) -> tuple[Statistic, ...]:
@@ -119,100 +151,108 @@ def _allowed(evidence: Evidence) -> tuple[Statistic, ...]:
     return tuple(name for name in STATISTICS if confidence_name(name) == "gap")
 
 
-def _named(run: Run) -> dict[str, Any]:
-    return {"spec": run.record.get("spec"), "data": run.record.get("data", {}).get("name")}
+def _data(run: Run) -> str:
+    return str(run.record.get("data", {}).get("name"))
 
 
-def _print(run: Run, found: Certified, lines: Sequence[str], *, markdown: bool) -> None:
-    named = _named(run)
-    title = f"{named['spec']} on {named['data']}"
-    rows = [
-        (
-            f"{each.alpha:.2f}" if round(each.alpha, 2) == each.alpha else f"{each.alpha:g}",
-            _label(each),
-            _share(each.coverage, sd=True),
-            _share(each.joint_violation),
-            _share(each.violation),
-            _threshold(each),
-        )
-        for each in sorted(found.certificates, key=lambda each: -each.alpha)
-    ]
-    if markdown:
-        say(f"**{prose(title)}**\n")
-        print_markdown(HEAD, rows, lines)
-        say()
-        return
-    table = Table(title=clean(title), title_justify="left")
-    for name in HEAD:
-        table.add_column(name, justify="left" if name == "statistic" else "right")
-    for before, row in zip([None, *rows], rows, strict=False):
-        if before is not None and before[0] != row[0]:
-            table.add_section()
-        table.add_row(*row)
-    out = console(wide=True)
-    out.print(table)
-    for line in lines:
-        out.print(line)
+def _row(each: Certificate) -> list[str]:
+    level = f"{each.alpha:.2f}" if round(each.alpha, 2) == each.alpha else f"{each.alpha:g}"
+    named = each.statistic if each.statistic in {"S", "2epsilon"} else f"{each.statistic} alone"
+    threshold = f"{each.threshold:.4g}"
+    if not math.isfinite(each.threshold):
+        threshold = "∞ (nothing)" if each.threshold > 0 else "-∞ (everything)"
+    elif each.statistic == "entropy":  # stored as minus the entropy
+        threshold = f"{-each.threshold + 0.0:.4g} nats"
+    plus = f" ± {100 * each.coverage.sd:.1f}" if each.coverage and each.coverage.sd is not None else ""
+    shares = (_share(each.joint_violation), _share(each.violation))
+    return [level, named, _share(each.coverage, 1) + plus, *shares, threshold]
 
 
-def _label(each: Certificate) -> str:
-    return each.statistic if each.statistic in {"S", "2epsilon"} else f"{each.statistic} alone"
+def _share(spread: Spread | None, digits: int = 2) -> str:
+    return percent(None if spread is None else spread.mean, digits)
 
 
-def _share(spread: Spread | None, *, sd: bool = False) -> str:
-    if spread is None:
-        return "-"
-    plus = f" ± {100 * spread.sd:.1f}" if sd and spread.sd is not None else ""
-    return f"{100 * spread.mean:.{1 if sd else 2}f} %{plus}"
-
-
-def _threshold(each: Certificate) -> str:
-    value = each.threshold
-    if math.isfinite(value) and each.statistic == "entropy":  # stored as minus the entropy
-        return f"{-value + 0.0:.4g} nats"
-    if math.isfinite(value):
-        return f"{value:.4g}"
-    return "∞ (nothing)" if value > 0 else "-∞ (everything)"
-
-
-def _sentences(found: Certified) -> list[str]:
+def _lines(found: Certified) -> Iterator[str]:
     """What the first statistic's figures mean, in plain words."""
     tested = found.n_inputs - found.n_calibration
     splits = "one random split" if found.n_splits == 1 else f"{found.n_splits:,} random splits"
-    lines = [
-        f"{found.n_inputs:,} inputs, of which {found.n_calibration:,} calibrate and {tested:,} are "
-        f"tested, over {splits}; {100 * found.flip_rate:.1f} % of the answers changed."
-    ]
-    first = found.certificates[0].statistic
-    for each in (one for one in found.certificates if one.statistic == first):
-        level = f"At level {each.alpha:g}"
-        if each.coverage is None:
-            assert each.reason is not None  # what is undefined says why
-            lines.append(f"{each.reason[0].upper()}{each.reason[1:]}.")
+    yield (
+        f"{found.n_inputs:,} inputs, of which {found.n_calibration:,} calibrate and {tested:,} are tested, over "
+        f"{splits}; {percent(found.flip_rate)} of the answers changed."
+    )
+    for each in found.certificates:
+        if each.statistic != found.certificates[0].statistic:
             continue
-        but = "."
+        if each.coverage is None:
+            reason = str(each.reason)
+            yield f"{reason[0].upper()}{reason[1:]}."
+            continue
+        level, but = f"At level {each.alpha:g}", "."
         if found.flip_rate <= each.alpha:
             but = (
                 ", but this level is too easy: accepting every answer would let only "
-                f"{100 * found.flip_rate:.1f} % changed ones through. Ask for a smaller --alpha."
+                f"{percent(found.flip_rate)} changed ones through. Ask for a smaller --alpha."
             )
         if each.violation is None:
-            lines.append(f"{level} no answer can be used without asking full precision{but}")
+            yield f"{level} no answer can be used without asking full precision{but}"
         else:
-            lines.append(
-                f"{level}, {100 * each.coverage.mean:.1f} % of the answers can be used without "
-                f"asking "
-                f"full precision; of those, {100 * each.violation.mean:.2f} % changed{but}"
+            yield (
+                f"{level}, {_share(each.coverage, 1)} of the answers can be used without asking full precision; of "
+                f"those, {_share(each.violation)} changed{but}"
             )
-    return [*lines, LIKENESS]
+    yield _LIKENESS
 
 
 def _saved(check: StabilityCheck, path: Path) -> str:
     if check.reason is not None:
         return f"Saved to {path}, calibrated on all inputs: {check.reason}."
-    sign = "above" if check.statistic not in {"S", "2epsilon"} else "at or above"
-    looked_at = "its msp" if check.statistic == "msp" else "its gap"
-    where = f"{looked_at} is {sign} {check.threshold:.6g}"
+    sign = "at or above" if check.statistic in {"S", "2epsilon"} else "above"
+    where = f"its {'msp' if check.statistic == 'msp' else 'gap'} is {sign} {check.threshold:.6g}"
     if check.statistic == "entropy" and math.isfinite(check.threshold):  # minus the entropy
         where = f"its entropy is below {-check.threshold + 0.0:.6g} nats"
     return f"Saved to {path}, calibrated on all {check.n_calibration:,} inputs: an answer is accepted where {where}."
+
+
+# --- a stored check -------------------------------------------------------------------------------
+
+
+def _applied(path: Path, runs: Sequence[Run]) -> Shown:
+    """What a stored check accepts of each run of the same pair, and what it lets through."""
+    check = StabilityCheck.load(path)
+    rows, listed = [], []
+    lines: list[str] = []
+    for run in runs:
+        evidence, name = run.evidence(), _data(run)
+        try:
+            found = apply_check(check, evidence, run.record)
+        except (StabilityError, RunError) as error:  # one of many: say which
+            raise type(error)(f"{run.path}: {error}") from error
+        listed.append({"path": str(run.path), "spec": run.record.get("spec"), "data": name, **found.to_json()})
+        shares = [with_interval(found.joint_violation, 2), with_interval(found.violation, 2)]
+        rows.append([name, f"{found.n_inputs:,}", with_interval(found.coverage), *shares])
+        lines += _of_run(check, name, found)
+    names = some(dict.fromkeys(map(_data, runs)), 3)
+    grid = Grid(
+        title=f"{path.name}: {check.statistic} at level {check.alpha:g} for {check.origin.spec}, calibrated on "
+        f"{check.origin.data or 'unnamed data'}, applied to {names}",
+        head=["run", "inputs", "accepted", "accepted and changed", "changed, of those accepted"],
+        rows=rows,
+        lines=lines,
+    )
+    named = {"path": str(path), "alpha": check.alpha, "statistic": check.statistic, "data": check.origin.data}
+    return Shown(data={"check": named, "runs": listed}, grids=[grid])
+
+
+def _of_run(check: StabilityCheck, name: str, found: Applied) -> Iterator[str]:
+    for note in found.notes:
+        yield f"Note, {name}: {note}."
+    if found.violation.value is None:
+        yield f"{name}: no answer is accepted ({found.violation.reason})."
+    else:
+        yield (
+            f"{name}: {percent(found.coverage.value)} of the answers are accepted (of the calibration inputs "
+            f"{percent(check.expected_coverage)}); of those, {percent(found.violation.value, 2)} changed, of all "
+            f"{percent(found.flip_rate)}."
+        )
+    if found.resemblance.alike:
+        yield f"{name}: {found.resemblance.sentence}."

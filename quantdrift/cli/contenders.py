@@ -2,129 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import zip_longest
-from pathlib import Path
+from typing import Annotated
 
-from rich.table import Table
+import typer
 
-from quantdrift.cli.tables import console, one_format, print_markdown
+from quantdrift.cli.options import AsJson, AsMarkdown, Runs
+from quantdrift.cli.output import Grid, Shown, emit, form_of, percent
 from quantdrift.compare.contenders import ContenderBucket, ContenderGroup, contender_findings, contender_groups
-from quantdrift.display import clean, print_json, say
 from quantdrift.progress import Terminal
 from quantdrift.runs import find_runs
 
-HEAD = ("group", "contenders", "inputs", "predicted", "measured", "95 % interval", "within", "cut short")
-_WORDS = {True: "yes", False: "NO", None: "-"}
 
+def command(
+    *,
+    runs: Runs,
+    group_by: Annotated[
+        str,
+        typer.Option(
+            help="Which runs share one fitted scale: those of one scheme, those on one corpus (data), or all of them "
+            "(none).",
+            metavar="scheme|data|none",
+        ),
+    ] = "scheme",
+    json_output: AsJson = False,
+    markdown: AsMarkdown = False,
+) -> None:
+    """Compare the theory's flip rate with the measured one, by number of contenders.
 
-def contenders_command(paths: Sequence[Path], *, group_by: str, json_output: bool, markdown: bool) -> None:
-    """Print one row per contender count and group.
-
-    Args:
-        paths: run folders, or folders that hold some.
-        group_by: "scheme", "data" or "none": which runs share a scale.
-        json_output: print one JSON object.
-        markdown: print a Markdown table.
-
-    Raises:
-        QuantDriftError: no such run or grouping.
+    Contenders are items so close behind the first that quantization could put them first. Only one
+    number, a scale, is fitted per group of runs.
     """
-    one_format(json_output=json_output, markdown=markdown)
-    groups = contender_groups(find_runs(paths), group_by=group_by, progress=Terminal())
+    form = form_of(json_output=json_output, markdown=markdown)
+    groups = contender_groups(find_runs(runs), group_by=group_by, progress=Terminal())
     findings = contender_findings(groups)
-    if json_output:
-        print_json(_json(groups, group_by, findings))
-        return
-    if markdown:
-        rows = [(group.name, *row) for group in groups for row in _rows(group)]
-        heads = [(group.name, *_about(group)) for group in groups]
-        print_markdown(("group", "runs", "inputs", "flip rate", "scale / epsilon"), heads)
-        say()
-        print_markdown(HEAD, rows, findings)
-        return
-    table = Table(title="Flip rate by number of contenders", title_justify="left")
-    for position, name in enumerate(HEAD):
-        table.add_column(name, justify="right" if position else "left", no_wrap=position > 0, overflow="fold")
-    for group in groups:
-        runs, inputs, rate, scale = _about(group)
-        about = [
-            clean(group.name),
-            f"{runs} run" + ("" if runs == "1" else "s") + f", {inputs} inputs",
-            f"flip rate {rate}",
-            f"scale {scale} epsilon" if group.fit.scale is not None else "no scale",
-        ]
-        for left, row in zip_longest(about, _rows(group)):
-            table.add_row(left or "", *(row or ("",) * (len(HEAD) - 1)))
-        table.add_section()
-    out = console(wide=True)
-    out.print(table)
-    for line in findings:
-        out.print(line)
-
-
-def _about(group: ContenderGroup) -> tuple[str, str, str, str]:
-    fit = group.fit
-    return (
-        f"{len(group.paths)}",
-        f"{fit.n:,}",
-        _percent(fit.observed),
-        "-" if fit.scale is None else f"{fit.scale:.3f}",
+    about = Grid(
+        head=["group", "runs", "inputs", "flip rate", "scale / epsilon"], rows=[_about(group) for group in groups]
     )
+    by_count = Grid(
+        title="Flip rate by number of contenders",
+        head=["group", "contenders", "inputs", "predicted", "measured", "95 % interval", "within", "cut short"],
+        rows=[[group.name, *_row(bucket)] for group in groups for bucket in group.filled],
+        ruled=True,
+    )
+    data = {"group_by": group_by, "groups": [_json(group) for group in groups], "findings": findings}
+    emit(Shown(data=data, grids=[about, by_count], lines=findings), form)
 
 
-def _rows(group: ContenderGroup) -> list[tuple[str, ...]]:
+def _about(group: ContenderGroup) -> list[str]:
+    fit = group.fit
+    scale = "-" if fit.scale is None else f"{fit.scale:.3f}"
+    return [group.name, f"{len(group.paths)}", f"{fit.n:,}", percent(fit.observed), scale]
+
+
+def _row(bucket: ContenderBucket) -> list[str]:
+    several = f"{bucket.low}" if bucket.high == bucket.low else f"{bucket.low} to {bucket.high}"
+    low, high = percent(bucket.measured.low), percent(bucket.measured.high)
     return [
-        (
-            _range(bucket),
-            f"{bucket.measured.n:,}",
-            _percent(bucket.predicted),
-            _percent(bucket.measured.value),
-            f"{_percent(bucket.measured.low)} to {_percent(bucket.measured.high)}".replace(" % to", " to"),
-            _WORDS[bucket.within],
-            f"{bucket.n_cut_short:,}",
-        )
-        for bucket in group.filled
+        f"{bucket.low} or more" if bucket.high is None else several,
+        f"{bucket.measured.n:,}",
+        percent(bucket.predicted),
+        percent(bucket.measured.value),
+        f"{low.removesuffix(' %')} to {high}",
+        {True: "yes", False: "NO", None: "-"}[bucket.within],
+        f"{bucket.n_cut_short:,}",
     ]
 
 
-def _range(bucket: ContenderBucket) -> str:
-    if bucket.high is None:
-        return f"{bucket.low} or more"
-    return f"{bucket.low}" if bucket.high == bucket.low else f"{bucket.low} to {bucket.high}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def _json(groups: Sequence[ContenderGroup], group_by: str, findings: list[str]) -> dict[str, object]:
+def _json(group: ContenderGroup) -> dict[str, object]:
+    fit = group.fit
     return {
-        "group_by": group_by,
-        "groups": [
+        "name": group.name,
+        "runs": list(group.paths),
+        "n": fit.n,
+        "flip_rate": fit.observed,
+        "scale": fit.scale,
+        "reason": fit.reason,
+        "n_list_full": group.n_list_full,
+        "inputs_repeated": group.repeated,
+        "buckets": [
             {
-                "name": group.name,
-                "runs": list(group.paths),
-                "n": group.fit.n,
-                "flip_rate": group.fit.observed,
-                "scale": group.fit.scale,
-                "reason": group.fit.reason,
-                "n_list_full": group.n_list_full,
-                "inputs_repeated": group.repeated,
-                "buckets": [
-                    {
-                        "low": bucket.low,
-                        "high": bucket.high,
-                        "n": bucket.measured.n,
-                        "predicted": bucket.predicted,
-                        "measured": bucket.measured.to_json(),
-                        "within": bucket.within,
-                        "n_cut_short": bucket.n_cut_short,
-                    }
-                    for bucket in group.buckets
-                ],
+                "low": bucket.low,
+                "high": bucket.high,
+                "n": bucket.measured.n,
+                "predicted": bucket.predicted,
+                "measured": bucket.measured.to_json(),
+                "within": bucket.within,
+                "n_cut_short": bucket.n_cut_short,
             }
-            for group in groups
+            for bucket in group.buckets
         ],
-        "findings": findings,
     }

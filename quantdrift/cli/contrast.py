@@ -1,97 +1,202 @@
-"""`quantdrift contrast`."""
+"""`quantdrift contrast`: the same embeddings as classes and as a search."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from quantdrift.cli import Interrupted
-from quantdrift.cli.contrast_table import json_of, print_contrast, row_of
-from quantdrift.cli.measuring import MeasureOptions
-from quantdrift.cli.places import RUNS, default_place, earlier_run, tell_replaced
-from quantdrift.cli.tables import one_format
-from quantdrift.datasets.labelled import (
-    LAYOUT,
-    ClassificationDataset,
-    is_classification_folder,
-    read_classification_folder,
-)
-from quantdrift.display import clean, print_json, say
-from quantdrift.engine.refusals import check_pair
-from quantdrift.errors import DataError, QuantDriftError
-from quantdrift.records import check_writable
-from quantdrift.spec import Spec, parse
+import typer
+
+from quantdrift.cli.options import SPEC_HELP, AsJson, AsMarkdown, Measuring, takes
+from quantdrift.cli.output import Grid, Shown, emit, form_of
+from quantdrift.cli.run import RUNS, data_line, default_place, telling_replaced
+from quantdrift.display import clean, say
+from quantdrift.errors import DataError
+from quantdrift.spec import parse
 
 if TYPE_CHECKING:
-    from quantdrift.engine.neighbours import Places
+    from quantdrift.datasets.labelled import ClassificationDataset
+    from quantdrift.engine.neighbours import Contrast
+    from quantdrift.runs import Run
+    from quantdrift.statistics import Estimate
+
+_CHANGED, _SEPARATION, _TIED = "flip@1", "separation", "tied"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContrastOptions(Measuring):
+    """The options of `quantdrift contrast`."""
+
+    specs: Annotated[list[str], typer.Argument(help=SPEC_HELP, metavar="SPEC")]
+    data: Annotated[
+        list[Path],
+        typer.Option(
+            help="Classification data: a folder with test.jsonl and train.jsonl, with images, or a .npz file; may be "
+            "given several times.",
+            metavar="FOLDER",
+        ),
+    ]
+    split: Annotated[str, typer.Option(help="The part that is evaluated, and searched.", metavar="NAME")] = "test"
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the run folders, two of each spec and data: SPEC_on_DATA-probe and -self; quantdrift-runs "
+            "if not given.",
+            metavar="DIR",
+        ),
+    ] = None
+    json_output: AsJson = False
+    markdown: AsMarkdown = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContrastOptions(MeasureOptions):
-    """The options of `quantdrift contrast`, as typed by the user."""
+class _Read:
+    """A contrast, with what was measured of either reading, by metric string."""
 
-    specs: Sequence[str]
-    data: Sequence[Path]
-    out: Path | None
-    markdown: bool
+    both: Contrast
+    classes: Mapping[str, Estimate]
+    search: Mapping[str, Estimate]
+
+    @property
+    def ratio(self) -> float | None:
+        """Change rate of the search over that of the classes; None where no class changed."""
+        low, high = (side[_CHANGED].value for side in (self.classes, self.search))
+        return high / low if low and high is not None else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The contrast as JSON values."""
+        sides = (
+            ("classification", self.both.classification, self.classes),
+            ("retrieval", self.both.retrieval, self.search),
+        )
+        return {
+            "spec": self.both.spec,
+            "data": self.both.data,
+            "ratio": self.ratio,
+            **{
+                name: {"path": str(run.path), "metrics": {each: one.to_json() for each, one in estimates.items()}}
+                for name, run, estimates in sides
+            },
+        }
 
 
-def contrast_command(options: ContrastOptions) -> None:
-    """Measure both readings, write the run folders, print the table and what it says.
+@takes(ContrastOptions)
+def command(options: ContrastOptions) -> None:
+    """Read the same embeddings both ways: as classes, and as a search among the inputs.
 
-    Raises:
-        QuantDriftError: anything wrong with specs, data, model or disk.
+    Classes are read by a linear probe that is fitted on the full-precision embeddings of the train
+    part and then frozen; a classifier is read by its own head. The search ranks, for every input of
+    the evaluated part, all others by cosine. Model, data and quantization are the same, so what
+    differs is the reading alone.
+
+    Give several specs of one model (minilm@W8 minilm@W4 minilm@W3): they share its embeddings.
     """
-    one_format(json_output=options.json_output, markdown=options.markdown)
-    specs = [parse(text) for text in options.specs]
-    if not options.data:
-        raise QuantDriftError("expected --data FOLDER with classification data; got none")
+    form = form_of(json_output=options.json_output, markdown=options.markdown)
+    specs = list(dict.fromkeys(parse(text) for text in options.specs))
+    from quantdrift.engine.refusals import check_pair
+    from quantdrift.records import check_writable
+
     datasets = [_dataset(path, options.split) for path in dict.fromkeys(options.data)]
-    for spec in specs:
-        for dataset in datasets:
+    for dataset in datasets:
+        for spec in specs:
             check_pair(spec, dataset)
     root = options.out or RUNS
     check_writable(root / "runs", what="the runs")
-    from quantdrift.engine.neighbours import Places, run_contrast  # noqa: PLC0415 -- torch
+    places = {
+        (str(spec), dataset.fingerprint): [
+            default_place(spec, dataset, ending, root=root) for ending in ("-probe", "-self")
+        ]
+        for spec in specs
+        for dataset in datasets
+    }
+    from quantdrift.engine.neighbours import Places, run_contrast
 
-    earlier: dict[Path, Mapping[str, Any] | None] = {}
-
-    def place(spec: Spec, dataset: ClassificationDataset) -> Places:
-        paths = [default_place(spec, dataset, ending, root=root) for ending in ("-probe", "-self")]
-        earlier.update((path, earlier_run(path)) for path in paths)
-        return Places(classification=paths[0], retrieval=paths[1])
-
-    def announce(what: str) -> None:
-        if not options.quiet:
-            say(f"\n{clean(what)}", error=True)
-
-    try:
+    with (
+        options.stoppable("run folders that are there are whole"),
+        telling_replaced(*(place for pair in places.values() for place in pair)),
+    ):
         found = run_contrast(
             specs,
             datasets,
-            place=place,
+            place=lambda spec, dataset: Places(
+                **dict(zip(("classification", "retrieval"), places[str(spec), dataset.fingerprint], strict=True))
+            ),
             settings=options.settings,
             store=options.store,
             progress=options.progress,
-            announce=announce,
+            announce=lambda what: None if options.quiet else say(f"\n{clean(what)}", error=True),
             device=options.device,
             revision=options.revision,
         )
-    except KeyboardInterrupt:
-        raise Interrupted("run folders that are there are whole" + options.kept) from None
-    for record in earlier.values():
-        tell_replaced(record)
-    rows = [row_of(one) for one in found]
-    if options.json_output:
-        contrasts = [json_of(row) for row in rows]
-        print_json({"contrasts": contrasts})
-    else:
-        print_contrast(rows, root, markdown=options.markdown)
+    read = [_Read(both=one, classes=_measured(one.classification), search=_measured(one.retrieval)) for one in found]
+    shown = Shown(
+        data={"contrasts": [one.to_json() for one in read]},
+        about=_about(read),
+        grids=[_grid(read)],
+        lines=list(_lines(read)),
+        next=[f"\nrun folders: {root / '*-probe'} and {root / '*-self'}"],
+    )
+    emit(shown, form)
 
 
 def _dataset(path: Path, split: str) -> ClassificationDataset:
+    from quantdrift.datasets.labelled import LAYOUT, is_classification_folder, read_classification_folder
+
     if path.is_dir() and not is_classification_folder(path):
         raise DataError(f"{path} holds no classification data, which a contrast needs. Expected {LAYOUT}")
     return read_classification_folder(path, split)
+
+
+def _measured(run: Run) -> dict[str, Estimate]:
+    from quantdrift.metrics import measure, parse_metric
+
+    return measure(run.evidence(), [parse_metric(name) for name in (_CHANGED, _SEPARATION, _TIED)])
+
+
+def _grid(read: Sequence[_Read]) -> Grid:
+    from quantdrift.metrics import parse_metric
+    from quantdrift.metrics.numbers import cell
+
+    rows = []
+    for one in read:
+        changed, lead = (
+            [cell(parse_metric(name), side[name]) for side in (one.classes, one.search)]
+            for name in (_CHANGED, _SEPARATION)
+        )
+        ratio = "-" if one.ratio is None else f"{one.ratio:.1f}"
+        rows.append([one.both.data, one.both.spec, *changed, ratio, *lead])
+    sides = [f"{what}, {how}" for what in ("changed", "separation") for how in ("classes", "search")]
+    return Grid(head=["data", "spec", *sides[:2], "ratio", *sides[2:]], rows=rows, words={"spec"}, stacked=True)
+
+
+def _about(read: Sequence[_Read]) -> list[str]:
+    """What was read from which data, and what deserves a word, by data and model."""
+    found: dict[str, str] = {}
+    for one in read:
+        record = one.both.classification.record
+        tied = one.search[_TIED].value
+        ties = [f"{100 * tied:.1f} % of the inputs have two equally near neighbours"] if tied else []
+        name = f"{record['model']['name']} on {one.both.data}"
+        found.setdefault(name, f"{name}: " + "; ".join([data_line(record), *record["data"]["warnings"], *ties]))
+    return list(found.values())
+
+
+def _lines(read: Sequence[_Read]) -> Iterator[str]:
+    """How to read the table, and what it says."""
+    yield (
+        "changed: share of inputs with another top-1, class or nearest neighbour; separation: the median of how far "
+        "the first leads, 1 or more being safe. In brackets 95 % intervals."
+    )
+    ratios = [one.ratio for one in read if one.ratio is not None]
+    if not ratios:
+        yield "No class changed, so there is no ratio."
+    elif len(read) == 1:
+        yield f"The search changed {ratios[0]:.1f} times as many answers as the classes did, on the same embeddings."
+    else:
+        more = sum(ratio > 1 for ratio in ratios)
+        yield (
+            f"The search changed more answers than the classes did in {more} of {len(ratios)} rows, "
+            f"{min(ratios):.1f} to {max(ratios):.1f} times as many, on the same embeddings."
+        )

@@ -1,107 +1,117 @@
-"""`quantdrift corpus-size`."""
+"""`quantdrift corpus-size`: one pair on growing parts of one corpus."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
+import typer
 
-from quantdrift.cli import Interrupted
-from quantdrift.cli.places import default_place
-from quantdrift.cli.run import RunOptions, dataset_of
-from quantdrift.cli.tables import cell, console, headed, noted, show
-from quantdrift.compare.corpus_size import SizeEffect, compare_sizes
-from quantdrift.display import print_json
-from quantdrift.engine.refusals import check_pair
-from quantdrift.metrics import measure, parse_metric
-from quantdrift.records import check_writable
-from quantdrift.runs import Run
+from quantdrift.cli.options import AsJson, Data, Measuring, SpecText, Split, Task, corpus, takes
+from quantdrift.cli.output import Grid, Shown, emit, form_of
+from quantdrift.cli.run import default_place
 from quantdrift.spec import parse
 
-SHOWN = ("flip@1", "separation", "at_risk", "epsilon", "gap")
-WITH_INTERVAL = SHOWN[:2]
+if TYPE_CHECKING:
+    from quantdrift.runs import Run
+
+_METRICS = ("flip@1", "separation", "at_risk", "epsilon", "gap")
+_WITH_INTERVAL = _METRICS[:2]
 """The two that are compared; the table has no room for the intervals of all."""
 
 
-def corpus_size_command(options: RunOptions, sizes: str | None) -> None:
-    """Measure at every size, write a run folder for each, print the table and what it says.
+@dataclass(frozen=True, kw_only=True)
+class SizeOptions(Measuring):
+    """The options of `quantdrift corpus-size`."""
 
-    Args:
-        options: as of `quantdrift run`; `out` is the folder that holds the runs.
-        sizes: as typed; `default_sizes` if None.
+    spec: SpecText
+    data: Data = None
+    task: Task = None
+    split: Split = "test"
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Corpus sizes in rising order, such as 250,1000,all; by default an eighth, a quarter, a half and all "
+            "of the corpus.",
+            metavar="N,N,...",
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for the run folders, one per size; by default quantdrift-runs/SPEC_on_DATA_by_corpus_size.",
+            metavar="FOLDER",
+        ),
+    ] = None
+    noise_floor: Annotated[bool, typer.Option(help="Run the reference a second time at the largest size.")] = False
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed for drawing the parts of the corpus, and for the noise floor.")
+    ] = 0
+    json_output: AsJson = False
 
-    Raises:
-        QuantDriftError: anything wrong with sizes, spec, data, model or disk.
+
+@takes(SizeOptions)
+def command(options: SizeOptions) -> None:
+    """Compare a model with its quantized self on growing parts of one corpus, same queries.
+
+    Every part contains the smaller ones, and embeddings are computed once. One run folder is
+    written per size, and an exact McNemar test compares the smallest with the largest.
     """
     spec = parse(options.spec)
-    dataset = dataset_of(options)
+    dataset = corpus(options.data, options.task, options.split)
+    from quantdrift.compare.corpus_size import compare_sizes
+    from quantdrift.engine.refusals import check_pair
+    from quantdrift.records import check_writable
+
     check_pair(spec, dataset)
     out = options.out or default_place(spec, dataset, "_by_corpus_size")
     check_writable(out / "docs", what="the runs")
-    # torch, after all that needs none
-    from quantdrift.engine.sizes import default_sizes, parse_sizes, run_sizes  # noqa: PLC0415
+    from quantdrift.engine.sizes import default_sizes, parse_sizes, run_sizes
 
-    n_documents = len(dataset.document_ids)
-    numbers = default_sizes(n_documents) if sizes is None else parse_sizes(sizes, n_documents)
-    try:
+    n = len(dataset.document_ids)
+    with options.stoppable("run folders that are there are whole"):
         runs = run_sizes(
             spec,
             dataset,
             out=out,
-            sizes=numbers,
+            sizes=default_sizes(n) if options.sizes is None else parse_sizes(options.sizes, n),
             settings=options.settings,
             store=options.store,
             progress=options.progress,
             device=options.device,
             revision=options.revision,
         )
-    except KeyboardInterrupt:
-        raise Interrupted("run folders that are there are whole" + options.kept) from None
     effect = compare_sizes(runs[0].evidence(), runs[-1].evidence())
-    if options.json_output:
-        records = [{**run.record, "path": str(run.path)} for run in runs]
-        found = {"runs": records, "effect": effect.to_json()}
-        print_json(found)
-    else:
-        _print(runs, effect)
-
-
-def _print(runs: Sequence[Run], effect: SizeEffect) -> None:
-    record, out = runs[-1].record, console(wide=True)
+    record = runs[-1].record
     size = record["data"]["corpus_size"]
-    parts = f"parts of {size['of']:,} documents drawn with seed {size['seed']}"
-    told = f" on {size['corpus']}: {record['data']['n_queries']:,} queries, {parts}"
-    out.print()
-    out.print(headed(record["spec"], told))
-    for warning in record["data"]["warnings"]:
-        out.print(noted(warning))
-    out.print(_table(runs))
-    out.print("Rates and medians; in brackets 95 % intervals.")
-    if size["relevant_inside"] is not None:
-        out.print("Relevant inside: queries with all, some and none of their relevant documents there.")
-    for line in effect.explain():
-        out.print(line)
-    folder = runs[0].path.parent
-    out.print(f"\nrun folders: {folder}", soft_wrap=True)
-    out.print(f"more metrics: quantdrift metrics {folder}", soft_wrap=True)
+    shown = Shown(
+        data={"runs": [{**run.record, "path": str(run.path)} for run in runs], "effect": effect.to_json()},
+        title=f"{record['spec']} on {size['corpus']}: {record['data']['n_queries']:,} queries, parts of "
+        f"{size['of']:,} documents drawn with seed {size['seed']}",
+        about=[f"note: {warning}" for warning in record["data"]["warnings"]],
+        grids=[_grid(runs)],
+        lines=["Rates and medians; in brackets 95 % intervals.", *effect.explain()],
+        next=[f"\nrun folders: {out}", f"more metrics: quantdrift metrics {out}"],
+    )
+    emit(shown, form_of(json_output=options.json_output))
 
 
-def _table(runs: Sequence[Run]) -> Table:
-    table = Table()
-    table.add_column("documents", justify="right", no_wrap=True)
+def _grid(runs: Sequence[Run]) -> Grid:
+    from quantdrift.metrics import measure, parse_metric
+    from quantdrift.metrics.numbers import cell, show
+
+    inside = "queries with all / some / no relevant documents inside"
     labelled = runs[0].record["data"]["corpus_size"]["relevant_inside"] is not None
-    if labelled:
-        table.add_column("relevant inside\nall / some / none", justify="right", no_wrap=True)
-    for name in SHOWN:
-        table.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for run in runs:
         size = run.record["data"]["corpus_size"]
-        cells = [f"{size['n']:,}"]
+        row = [f"{size['n']:,}"]
         if labelled:
-            cells.append(" / ".join(f"{count:,}" for count in size["relevant_inside"].values()))
-        estimates = measure(run.evidence(), [parse_metric(name) for name in SHOWN])
-        for name, estimate in estimates.items():
-            told = cell if name in WITH_INTERVAL else show
-            cells.append(told(parse_metric(name), estimate).replace(" (", "\n("))
-        table.add_row(*cells)
-    return table
+            row.append(" / ".join(f"{count:,}" for count in size["relevant_inside"].values()))
+        for name, estimate in measure(run.evidence(), [parse_metric(name) for name in _METRICS]).items():
+            row.append((cell if name in _WITH_INTERVAL else show)(parse_metric(name), estimate))
+        rows.append(row)
+    head = ["documents", *([inside] if labelled else []), *_METRICS]
+    return Grid(head=head, rows=rows, stacked=True, words={inside})

@@ -7,15 +7,23 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
-from quantdrift.cli.tables import console, print_run
+import typer
+
+from quantdrift.cli.options import SPEC_HELP
+from quantdrift.cli.output import emit
+from quantdrift.cli.run import shown_run
+from quantdrift.display import say
 from quantdrift.errors import MissingExtraError, QuantDriftError
 from quantdrift.records import check_writable
 from quantdrift.runs import RECORD, read_run
 from quantdrift.spec import parse
 
-TASK = "PythonDocsRetrieval"
+SETTINGS = {"no_args_is_help": False}
+_TASK = "PythonDocsRetrieval"
 _EXPLAINED = (
     "\nflip@1 counts the queries whose first answer is another one than at full precision.",
     "gold_lost@k counts those that had a relevant document in their top k and lost one.",
@@ -27,40 +35,31 @@ _EXPLAINED = (
 )
 
 
-def demo_command(spec: str, out: Path) -> None:
-    """Run mteb's own console script on a pair, then show what it measured.
-
-    Args:
-        spec: the pair.
-        out: mteb's output folder.
-
-    Raises:
-        MissingExtraError: mteb is not installed.
-        QuantDriftError: mteb's command failed; its own output says why.
-    """
-    parse(spec)
+def command(
+    *,
+    out: Annotated[Path, typer.Option(help="Where mteb puts its results.")] = Path("demo-results"),
+    spec: Annotated[str, typer.Option(help=SPEC_HELP, metavar="SPEC")] = "minilm@W4-rtn",
+) -> None:
+    """Run the stock mteb command on an embedded model and corpus, and explain what it prints."""
+    pair = parse(spec)
     check_writable(out / "results", what="mteb's results")
     script = Path(sysconfig.get_path("scripts")) / ("mteb.exe" if os.name == "nt" else "mteb")
     if not script.is_file():
         raise MissingExtraError("mteb", "demo", needed_for="the demo")
-    shown = ["mteb", "run", "--model", f"quantdrift:{spec}", "-t", TASK]
-    shown += ["--output-folder", str(out), "--verbosity", "1"]
-    say = console()
-    say.print(f"$ {shlex.join(shown)}", style="bold", soft_wrap=True)
-    command = [str(script), *shown[1:], "--overwrite-strategy", "always"]
-    finished = subprocess.run(command, check=False, env={**os.environ, "QUANTDRIFT_HOOK": "1"})
+    shown = ["mteb", "run", "--model", f"quantdrift:{spec}", "-t", _TASK, "--output-folder", str(out)]
+    shown += ["--verbosity", "1"]
+    say(f"$ {shlex.join(shown)}")
+    called = [str(script), *shown[1:], "--overwrite-strategy", "always"]
+    finished = subprocess.run(called, check=False, env={**os.environ, "QUANTDRIFT_HOOK": "1"})
     if finished.returncode != 0:
         raise QuantDriftError(f"the mteb command ended with exit code {finished.returncode}")
     records = [
-        path
-        for path in out.glob(f"results/*/*/drift/{TASK}/*/{RECORD}")
-        if read_run(path).record["spec"] == str(parse(spec))
+        path for path in out.glob(f"results/*/*/drift/{_TASK}/*/{RECORD}") if read_run(path).record["spec"] == str(pair)
     ]
     if not records:
         raise QuantDriftError(f"mteb finished, but left no drift in {out}; run: {Path(sys.argv[0]).name} doctor")
     newest = max(records, key=lambda path: path.stat().st_mtime)
-    result = newest.parents[3] / f"{TASK}.json"
-    print_run(read_run(newest))
-    say.print(f"mteb's result:   {result}", soft_wrap=True)
-    for line in (*_EXPLAINED, f"       quantdrift metrics {newest.parent} --per-input -m flip@1"):
-        say.print(line, soft_wrap=True)
+    found = shown_run(read_run(newest))
+    result = f"mteb's result:   {newest.parents[3] / f'{_TASK}.json'}"
+    per_input = f"       quantdrift metrics {newest.parent} --per-input -m flip@1"
+    emit(replace(found, next=[*found.next, result, *_EXPLAINED, per_input]))

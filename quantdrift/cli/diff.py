@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from rich.text import Text
+import typer
 
-from quantdrift.cli.diff_sentences import sentences
-from quantdrift.cli.diff_tables import (
-    changed_table,
-    chosen_metrics,
-    own_metrics_table,
-    parts_table,
-    print_markdown_diff,
-)
-from quantdrift.cli.tables import console, metric_table, one_format
-from quantdrift.cli.values import names
-from quantdrift.display import clean, one_line, print_json
+from quantdrift import perturbation
+from quantdrift.cli.options import AsJson, AsMarkdown, Common, Complete, Metrics, Part, Qrels
+from quantdrift.cli.output import Form, Grid, Shown, emit, form_of, metric_grid, percent
+from quantdrift.display import clean
 from quantdrift.errors import QuantDriftError
-from quantdrift.finished.contents import ARMS, FORMATS, Arm, FinishedRun
+from quantdrift.finished.contents import ARMS, FORMATS, Arm
 from quantdrift.finished.diff import (
+    Changed,
     Diff,
     PartDiff,
     change_of,
@@ -33,164 +26,275 @@ from quantdrift.finished.diff import (
     write_diff,
 )
 from quantdrift.finished.readers import read_finished, read_qrels
-from quantdrift.metrics import Metric, parse_metric
+from quantdrift.metrics import Metric, headline_metrics, parse_metric
+from quantdrift.metrics.numbers import cell
 from quantdrift.records import check_writable
 
-_TWO = 2
+_OF_ANSWERS = ["flip@1", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy", "gold_lost@1"]
+_OF_ANSWERS += ["harm", "benefit"]
+"""Of questions with choices, of labels and of texts, where only the first answer says much."""
+_OF_PARTS = ("flip@1", "separation", "harm", "benefit", "change.ndcg@10", "gold_lost@1")
+_OF_ANSWER_PARTS = ("flip@1", "separation", "harm", "benefit", "change.accuracy")
+_ANSWER = 40
+"""Characters of an answer in a table."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiffOptions:
-    """What is asked for.
+def command(
+    *,
+    a: Annotated[
+        Path,
+        typer.Argument(
+            help="The run to compare with, of the reference: a TREC run file; rankings as JSON, query to document to "
+            "score, as beir's search returns them; mteb's TASK_predictions.json, or a folder of them; lm-eval's "
+            "samples_TASK_DATE.jsonl, or the folder it writes; a run folder of quantdrift. Files may be gzipped.",
+            metavar="A",
+        ),
+    ],
+    b: Annotated[Path, typer.Argument(help="The run asked about, of the candidate; likewise.", metavar="B")],
+    qrels: Qrels = None,
+    metric: Metrics = None,
+    changed: Annotated[
+        int, typer.Option(min=0, help="How many of the changed inputs to list, the worst first.", metavar="N")
+    ] = 5,
+    common: Common = False,
+    complete: Complete = False,
+    ignore_identical_ids: Annotated[
+        bool, typer.Option("--ignore-identical-ids", help="Leave out items that have the name of their query.")
+    ] = False,
+    part: Part = None,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Ranks kept of either list, at most.")] = 200,
+    arms: Annotated[
+        str,
+        typer.Option(
+            help="Of run folders of quantdrift: which arm of A, and which of B if it is another, e.g. "
+            "reference,candidate.",
+            metavar="ARM[,ARM]",
+        ),
+    ] = "candidate",
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="If the content does not tell: trec, json, mteb, lm-eval or run, of both or, with a comma, of A and "
+            "of B.",
+            metavar="NAME[,NAME]",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--out",
+            help="Write a run folder, which quantdrift metrics, breakdown and compare read.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    json_output: AsJson = False,
+    markdown: AsMarkdown = False,
+) -> None:
+    """What changed between two finished runs, of whatever wrote them: A is the reference.
 
-    Attributes:
-        qrels: file of relevance labels.
-        metrics: metric strings; those that fit if empty.
-        changed: how many changed inputs to list.
-        common: whether inputs that only one run has are left out.
-        complete: whether lists hold every item that was scored.
-        ignore_identical: whether items of the name of their query are left out.
-        parts: names of parts; all if empty.
-        k: ranks kept.
-        arms: which arm of run folders, one word or two with a comma.
-        format: of both runs, or two with a comma; None to look.
-        out: where a run folder goes.
+    For models that cannot be loaded here: APIs, vLLM, GGUF servers. Run your harness twice and give
+    both outputs. Runs on different inputs, items, prompts or settings are refused, with a list of
+    the differences. For truncated rankings, values that cannot be computed exactly are left out or
+    marked as bounds. The exit code is 0 whatever changed.
     """
-
-    qrels: Path | None
-    metrics: Sequence[str]
-    changed: int
-    common: bool
-    complete: bool
-    ignore_identical: bool
-    parts: Sequence[str]
-    k: int
-    arms: str
-    format: str | None
-    out: Path | None
-
-
-def diff_command(a: Path, b: Path, asked: DiffOptions, *, json_output: bool, markdown: bool) -> None:
-    """Compare two finished runs and print what changed.
-
-    Args:
-        a: of the reference.
-        b: of the candidate.
-        asked: the options.
-        json_output: print one JSON object.
-        markdown: print Markdown tables.
-
-    Raises:
-        QuantDriftError: a run cannot be read, or the two cannot be compared.
-    """
-    one_format(json_output=json_output, markdown=markdown)
-    metrics = [parse_metric(name) for name in dict.fromkeys(asked.metrics)]
-    arms = _two(asked.arms, "--arms", ARMS)
-    formats = (None, None) if asked.format is None else _two(asked.format, "--format", FORMATS)
-    if asked.out is not None:
-        check_writable(asked.out / "part", what="the run")
-    labels, told = (None, ()) if asked.qrels is None else read_qrels(asked.qrels)
-    runs = [
-        read_finished(path, format=format, arm=cast("Arm", arm))
-        for path, format, arm in zip((a, b), formats, arms, strict=True)
-    ]
+    form = form_of(json_output=json_output, markdown=markdown)
+    metrics = [parse_metric(name) for name in dict.fromkeys(metric or ())]
+    arm = _two(arms, "--arms", ARMS)
+    formats = (None, None) if format is None else _two(format, "--format", FORMATS)
+    if out is not None:
+        check_writable(out / "part", what="the run")
+    labels, told = (None, ()) if qrels is None else read_qrels(qrels)
     found = diff_runs(
-        runs[0],
-        runs[1],
+        read_finished(a, format=formats[0], arm=cast(Arm, arm[0])),
+        read_finished(b, format=formats[1], arm=cast(Arm, arm[1])),
         qrels=labels,
-        common=asked.common,
-        complete=asked.complete,
-        ignore_identical=asked.ignore_identical,
-        only=asked.parts,
-        depth=asked.k,
+        common=common,
+        complete=complete,
+        ignore_identical=ignore_identical_ids,
+        only=tuple(part or ()),
+        depth=k,
     )
-    lines = [*(f"{note[0].upper()}{note[1:]}." for note in told), *sentences(found)]
-    chosen = metrics or chosen_metrics(found)
-    folders = [] if asked.out is None else [run.path for run in write_diff(found, asked.out)]
-    if json_output:
-        content = _json(found, chosen, asked.changed, lines)
-        print_json({**content, "folders": [str(folder) for folder in folders]})
-        return
-    if markdown:
-        print_markdown_diff(found, chosen, asked.changed, lines)
-        return
-    _print(found, chosen, asked.changed, lines)
-    for folder in folders:
-        text = f"written: {folder}"
-        console().print(text, soft_wrap=True)
-
-
-def _two(text: str, option: str, known: Sequence[str] | dict[str, str]) -> tuple[str, str]:
-    found = names(text)
-    if not 1 <= len(found) <= _TWO or any(name not in known for name in found):
-        raise QuantDriftError(f"{option} {text}: expected one of {', '.join(known)}, or two of them with a comma")
-    return found[0], found[-1]
-
-
-def _print(found: Diff, chosen: Sequence[Metric], n_changed: int, lines: Sequence[str]) -> None:
-    out = console(wide=True)
-    for letter, run in (("A", found.a), ("B", found.b)):
-        name = "" if run.name in {str(run.path), run.path.name} else f"{clean(run.name)}  "
-        where = (one_line(_where(run)), "dim")
-        out.print(Text.assemble((letter, "bold"), f"  {name}", where), soft_wrap=True)
-    if len(found.parts) == 1:
-        part = found.parts[0]
-        if part.evidence is not None:
-            estimates = {str(metric): estimate_of(metric, part) for metric in chosen}
-            out.print(metric_table(clean(part.name), estimates))
-    else:
-        out.print(parts_table(found, chosen))
-    if any(part.values for part in found.parts):
-        out.print(own_metrics_table(found))
-    if n_changed and (table := changed_table(found, n_changed)) is not None:
-        out.print(table)
-    for line in lines:
-        out.print(line)
-
-
-def _where(run: FinishedRun) -> str:
-    return f"{run.path} ({run.format})"
-
-
-def _json(found: Diff, chosen: Sequence[Metric], n_changed: int, lines: Sequence[str]) -> dict[str, Any]:
-    pooled = {}
-    if len(found.parts) > 1:
-        pooled = {"pooled": {str(metric): pooled_estimate(metric, found.parts).to_json() for metric in chosen}}
-    return {
-        **{
-            letter: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
-            for letter, run in (("a", found.a), ("b", found.b))
+    chosen = metrics or _chosen(found)
+    folders = [] if out is None else [str(run.path) for run in write_diff(found, out)]
+    lines = [*(f"{note[0].upper()}{note[1:]}." for note in told), *_sentences(found)]
+    runs = {"a": found.a, "b": found.b}
+    pooled = {str(each): pooled_estimate(each, found.parts).to_json() for each in chosen if len(found.parts) > 1}
+    shown = Shown(
+        data={
+            **{
+                letter: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
+                for letter, run in runs.items()
+            },
+            "parts": [_part_json(each, chosen, changed) for each in found.parts],
+            **({"pooled": pooled} if pooled else {}),
+            "notes": lines,
+            "folders": folders,
         },
-        "parts": [_part_json(part, chosen, n_changed) for part in found.parts],
-        **pooled,
-        "notes": list(lines),
-    }
+        about=[f"{letter.upper()}  {run.name}  {run.path} ({run.format})" for letter, run in runs.items()],
+        grids=list(_grids(found, chosen, changed, form)),
+        lines=lines,
+        next=[f"written: {folder}" for folder in folders],
+    )
+    emit(shown, form)
+
+
+def _two(text: str, option: str, known: Collection[str]) -> tuple[str, str]:
+    names = [part.strip() for part in text.split(",")]
+    if len(names) > 2 or any(name not in known for name in names):  # noqa: PLR2004 -- of A and of B
+        raise QuantDriftError(f"{option} {text}: expected one of {', '.join(known)}, or two of them with a comma")
+    return names[0], names[-1]
+
+
+def _chosen(found: Diff) -> list[Metric]:
+    """The metrics that are shown if none are asked for."""
+    known = [part.evidence for part in found.parts if part.evidence is not None]
+    ranked = all(part.lists is not None for part in found.parts)
+    labelled = any(evidence.judgements is not None for evidence in known)
+    scored = any(evidence.deltas != "none" for evidence in known)
+    if len(found.parts) > 1:
+        metrics = [parse_metric(name) for name in (_OF_PARTS if ranked else _OF_ANSWER_PARTS)]
+    elif ranked:  # nobody ran the reference a second time
+        metrics = [metric for metric in headline_metrics() if str(metric) != "noise_floor"]
+        metrics.insert([str(metric) for metric in metrics].index("harm") + 1, parse_metric("benefit"))
+    else:
+        metrics = [parse_metric(name) for name in _OF_ANSWERS]
+    return [
+        metric
+        for metric in metrics
+        if (labelled or not metric.family.needs_labels) and (scored or metric.family.when_cut == "the same")
+    ]
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _grids(found: Diff, chosen: Sequence[Metric], n_changed: int, form: Form) -> Iterator[Grid]:
+    if len(found.parts) > 1:
+        head = ["part", "inputs", *map(str, chosen)]
+        yield Grid(head=head, rows=list(_part_rows(found, chosen)), stacked=True)
+    elif found.parts[0].evidence is not None:
+        estimates = {str(metric): estimate_of(metric, found.parts[0]) for metric in chosen}
+        yield metric_grid(estimates, form, found.parts[0].name)
+    if rows := list(_own_rows(found)):
+        yield Grid(head=["task", "metric", "A", "B", "B - A (95 %)", "n"], rows=rows, words={"metric"})
+    if n_changed and (changed := list(_changed_rows(found, n_changed))):
+        total = sum(len(changed_inputs(part.evidence)) for part in found.parts if part.evidence is not None)
+        yield Grid(
+            title=f"{len(changed):,} of {total:,} changed inputs, the worst first",
+            head=list(changed[0]),
+            rows=[list(row.values()) for row in changed],
+            words={"input", "A answers", "B answers", "from"},
+        )
+
+
+def _part_rows(found: Diff, chosen: Sequence[Metric]) -> Iterator[list[str]]:
+    for part in found.parts:
+        n = "-" if part.evidence is None else f"{part.evidence.n_inputs:,}"
+        yield [part.name, n, *(cell(each, estimate_of(each, part)) for each in chosen)]
+    known = {part.inputs: part.evidence.n_inputs for part in found.parts if part.evidence is not None}
+    yield ["all", f"{sum(known.values()):,}", *(cell(each, pooled_estimate(each, found.parts)) for each in chosen)]
+
+
+def _own_rows(found: Diff) -> Iterator[list[str]]:
+    """The harness's own metrics of either run, and their change."""
+    for part in found.parts:
+        for name, values in part.values.items():
+            before, after, change = change_of(values)
+            if before is None or after is None or change.value is None:
+                yield [part.name, name, "-", "-", "-", "0"]
+                continue
+            exact = change.low is not None and change.high is not None
+            ends = f" ({change.low:+.4f} to {change.high:+.4f})" if exact else ""
+            yield [part.name, name, f"{before:.4f}", f"{after:.4f}", f"{change.value:+.4f}{ends}", f"{change.n:,}"]
+
+
+def _changed_rows(found: Diff, n: int) -> Iterator[dict[str, str]]:
+    """By column; the worst changes of each part first."""
+    ranked = all(part.lists is not None for part in found.parts)
+    labelled = any(part.evidence is not None and part.evidence.judgements is not None for part in found.parts)
+    for part in found.parts:
+        if part.evidence is None:
+            continue
+        below = f"below {part.evidence.depth:,}"
+        for each in changed_inputs(part.evidence)[:n]:
+            row = {"part": part.name} if len(found.parts) > 1 else {}
+            row |= {"input": each.input_id, "A answers": _cut(each.before), "B answers": _cut(each.after)}
+            if ranked:
+                row["rank of A's answer in B"] = below if each.rank_after is None else f"{each.rank_after:,}"
+                row["rank of B's answer in A"] = below if each.rank_before is None else f"{each.rank_before:,}"
+            yield row | ({"from": _judged(each)} if labelled else {})
+
+
+def _cut(answer: str | None) -> str:
+    line = "-" if answer is None else clean(answer)
+    return line if len(line) <= _ANSWER else line[: _ANSWER - 1] + "…"
+
+
+def _judged(each: Changed) -> str:
+    if each.was_right is None:
+        return "no label"
+    return f"{'right' if each.was_right else 'wrong'} to {'right' if each.is_right else 'wrong'}"
+
+
+# --- sentences and JSON ---------------------------------------------------------------------------
+
+
+def _sentences(found: Diff) -> Iterator[str]:
+    """The finding of each part, what was left out, and what to know."""
+    for part in found.parts:
+        yield _finding(part)
+    named = len(found.parts) > 1
+    for part in found.parts:
+        if any(part.left_out):
+            before, (a, b) = f"{part.name}: " if named else "", part.left_out
+            yield f"Note: {before}left out, as only one of the two runs has them: {a:,} inputs of A and {b:,} of B."
+    # a note that all parts have is told once
+    shared = set.intersection(*(set(part.notes) for part in found.parts))
+    for note in dict.fromkeys((*found.notes, *(each for each in found.parts[0].notes if each in shared))):
+        yield f"Note: {note}."
+    for part in found.parts:
+        for note in part.notes:
+            if note not in shared:
+                yield f"{part.name}: {note}."
+
+
+def _finding(part: PartDiff) -> str:
+    before = f"{part.name}: " if part.name else ""
+    if part.evidence is None:
+        return f"{before}{part.reason}; only the harness's own metrics are compared."
+    changed, n = int(perturbation.flips(part.evidence).sum()), part.evidence.n_inputs
+    what = "first answer" if part.lists is not None else "answer"
+    if not changed:
+        return f"{before}0 of {n:,} inputs have another {what} in B than in A."
+    text = f"{before}{changed:,} of {n:,} inputs ({percent(changed / n)}) have another {what} in B"
+    if part.evidence.judgements is not None:
+        lost, won = (estimate_of(parse_metric(name), part) for name in ("harm", "benefit"))
+        if lost.value is not None and won.value is not None:
+            text += f"; {round(lost.value * lost.n):,} went from right to wrong"
+            text += f", {round(won.value * won.n):,} from wrong to right"
+    return f"{text}."
 
 
 def _part_json(part: PartDiff, chosen: Sequence[Metric], n_changed: int) -> dict[str, Any]:
-    evidence = part.evidence
-    own = {}
+    evidence, own = part.evidence, {}
     for name, values in part.values.items():
         before, after, change = change_of(values)
         own[name] = {"a": before, "b": after, "change": change.to_json()}
     listed = [] if evidence is None else changed_inputs(evidence)
+    ranks = None
+    if part.lists is not None and evidence is not None:
+        ranks = {"a": list(part.lists.a), "b": list(part.lists.b), "compared": evidence.depth}
+    harness = max((len(before) for before, _ in part.values.values()), default=0)
     return {
         "name": part.name,
-        "n_inputs": _n_inputs(part),
+        "n_inputs": harness if evidence is None else evidence.n_inputs,
         "left_out": {"a": part.left_out[0], "b": part.left_out[1]},
         "deltas": None if evidence is None else evidence.deltas,
-        "ranks": None
-        if part.lists is None or evidence is None
-        else {"a": list(part.lists.a), "b": list(part.lists.b), "compared": evidence.depth},
+        "ranks": ranks,
         "metrics": {str(metric): estimate_of(metric, part).to_json() for metric in chosen},
         "harness_metrics": own,
         "judged_by": part.judged_by,
         "n_changed": len(listed),
         "changed": [each.to_json() for each in listed[:n_changed]],
     }
-
-
-def _n_inputs(part: PartDiff) -> int:
-    if part.evidence is not None:
-        return part.evidence.n_inputs
-    return max((len(before) for before, _ in part.values.values()), default=0)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from quantdrift.cli.interrupted import Interrupted
-from quantdrift.cli.tables import console, one_format
-from quantdrift.console import Console
+from quantdrift.cli import Interrupted
+from quantdrift.cli.options import AsJson, AsMarkdown, Common, Complete, MeasuringAnything, Part, Qrels, given, takes
+from quantdrift.cli.output import Grid, Shown, emit, form_of
+from quantdrift.cli.run import measured
 from quantdrift.display import error_line, flush, let_go, note, say
 from quantdrift.errors import QuantDriftError, RunError
+from quantdrift.extras import extras_named
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers import read_finished, read_qrels
 from quantdrift.gate.baseline import NAME, Snapshot, check_baseline_place, read_baseline, write_baseline
@@ -53,49 +53,99 @@ from quantdrift.gate.rules import (
     read_config,
 )
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
-from quantdrift.runs import Run, find_runs, read_run
+from quantdrift.runs import find_runs, read_run
+from quantdrift.spec import parse_pair
 
-if TYPE_CHECKING:
-    from quantdrift.cli.commands_gate import GateOptions
-
+SETTINGS = {"no_args_is_help": False}  # pyproject.toml may say it all
 _DATA = ("data", "task")
 _OF_TWO = ("qrels", "common", "complete", "part")
-_MEASURING = ("out", "split", "shortlist", "top", "k", "device", "revision", "cache")
+_MEASURING = (
+    "out",
+    "split",
+    "shortlist",
+    "top",
+    "k",
+    "batch_size",
+    "noise_floor",
+    "seed",
+    "device",
+    "revision",
+    "cache",
+)
 """Options that only one kind of target takes."""
 
-Measure = Callable[[str, Path | None, str | None], Run]
-"""Runs a spec on a folder or on a task of that name."""
 
+@dataclass(frozen=True, kw_only=True)
+class GateOptions(MeasuringAnything):
+    """The options of `quantdrift gate`; None and empty where it is left to the configuration."""
 
-def gate_command(options: GateOptions, measure: Measure) -> None:
-    """Judge a run, print and write what came out, and end with the exit code of the verdict.
-
-    Args:
-        options: what is asked for.
-        measure: runs a spec.
-
-    Raises:
-        QuantDriftError: anything wrong with options, files, data or model; exit code 2.
-        typer.Exit: with the exit code of the verdict.
-    """
-    try:
-        plan = _plan(options)
-        target = _target(options, plan, measure)
-        rules = plan.rules or tuple(default_rules(target))
-        if options.update:
-            _update(plan, target, rules)
-            return
-        result = plan.judged(target, rules)
-    except Interrupted:
-        raise  # Ctrl-C is no verdict, and says itself what is left
-    except Exception as error:
-        for line in tell_ci_of_error(error_line(error), os.environ):
-            note(line)
-        raise
-    for line in tell_ci(result, os.environ, accept_underpowered=plan.accepts):
-        note(line)
-    plan.print(result)
-    raise typer.Exit(exit_code(result, accept_underpowered=plan.accepts))
+    context: typer.Context
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="What to judge: a spec, such as minilm@W4-rtn, which is measured on --data or --task; a run folder; "
+            "or, with CANDIDATE, the finished run of the reference (all that quantdrift diff reads). What "
+            "pyproject.toml says if not given.",
+            metavar="TARGET",
+        ),
+    ] = None
+    candidate: Annotated[
+        Path | None, typer.Argument(help="The finished run of the candidate.", metavar="CANDIDATE")
+    ] = None
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            help="The committed file with the outcome of every input, drift-baseline.json if not given; --update "
+            "writes it.",
+            metavar="FILE",
+        ),
+    ] = None
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-r",
+            "--rule",
+            help="What is asked, such as 'flip@1 no worse by 0.03' (than the baseline), 'flip@1 <= 0.25', 'flip@1 "
+            "[german] <= 0.3'; may be repeated, and replaces the rules of pyproject.toml.",
+            metavar="RULE",
+        ),
+    ] = None
+    slices: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slice",
+            help="Inputs that a rule can look at, by patterns on their ids: german=de-*; may be repeated.",
+            metavar="NAME=PATTERN",
+        ),
+    ] = None
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="Accepted chance of a false alarm, over all rules together; 0.05 by default.", metavar="P"),
+    ] = None
+    update: Annotated[bool, typer.Option("--update", help="Write the baseline from this run; commit it.")] = False
+    accept_underpowered: Annotated[
+        bool, typer.Option("--accept-underpowered", help="End in success where there are too few inputs to tell.")
+    ] = False
+    report: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Write the result too: .md (Markdown), .xml (JUnit) or .json; may be repeated.", metavar="FILE"
+        ),
+    ] = None
+    worst: Annotated[int, typer.Option(min=0, help="How many of the changed inputs to list.", metavar="N")] = 10
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with [tool.quantdrift.gate]; the nearest pyproject.toml, here or above, if not given.",
+            metavar="FILE",
+        ),
+    ] = None
+    qrels: Qrels = None
+    part: Part = None
+    common: Common = False
+    complete: Complete = False
+    json_output: AsJson = False
+    markdown: AsMarkdown = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,31 +162,49 @@ class _Plan:
     baseline: Snapshot | None
     accepts: bool
 
-    def judged(self, target: Target, rules: Sequence[Rule]) -> GateResult:
-        """What a run comes to, written to the reports."""
-        result = gate(target, rules, self.baseline, slices=self.slices, alpha=self.alpha, n_worst=self.options.worst)
-        for place in self.options.report or ():
-            write_report(result, place, accept_underpowered=self.accepts)
-        return result
 
-    def print(self, result: GateResult) -> None:
-        """Print it. Whatever becomes of that, the verdict decides the exit code."""
-        try:
-            if self.options.json_output:
-                say(report_json(result, accept_underpowered=self.accepts).removesuffix("\n"))
-            elif self.options.markdown:
-                say(markdown_text(result, accept_underpowered=self.accepts).removesuffix("\n"))
-            else:
-                _print_result(result, accept_underpowered=self.accepts)
-            flush()
-        except (OSError, SystemExit) as error:  # rich makes the latter of a reader that has gone
-            if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-                note(f"the result could not be printed: {error.strerror}")
-            let_go(sys.stdout)
+@takes(GateOptions)
+def command(options: GateOptions) -> None:
+    """Judge a quantized model in CI: against limits, and input by input against a baseline.
+
+    Once: quantdrift gate minilm@W4-rtn --data FOLDER --update
+
+    Commit drift-baseline.json. In CI the same line without --update.
+
+    The exit code is 0 (pass), 1 (fail), 2 (error), 3 (incomparable: other data, model or settings
+    than the baseline's) or 4 (underpowered: too few inputs to tell).
+
+    Without rules it asks that flip@1 and ndcg@10 be no worse than the baseline by 0.03, and
+    gold_lost@10 by 0.05 (of classes flip@1 and accuracy by 0.03). A rule fails where the run is
+    shown to be worse, by an exact or a randomization test on the inputs that differ, with Holm's
+    adjustment over the rules; and it passes where the run is shown to be no worse by the margin.
+    Rules, baseline and target can stand in pyproject.toml, under [tool.quantdrift.gate].
+
+    A finished run is judged without a model and without torch. In GitHub Actions the summary page
+    gets the result too.
+    """
+    try:
+        plan = _plan(options)
+        target = _target(plan)
+        rules = plan.rules or tuple(default_rules(target))
+        if options.update:
+            _update(plan, target, rules)
+            return
+        result = _judged(plan, target, rules)
+    except Interrupted:
+        raise  # Ctrl-C is no verdict, and says itself what is left
+    except Exception as error:
+        for line in tell_ci_of_error(error_line(error), os.environ):
+            note(line)
+        raise
+    for line in tell_ci(result, os.environ, accept_underpowered=plan.accepts):
+        note(line)
+    _print(plan, result)
+    raise typer.Exit(exit_code(result, accept_underpowered=plan.accepts))
 
 
 def _plan(options: GateOptions) -> _Plan:
-    one_format(json_output=options.json_output, markdown=options.markdown)
+    form_of(json_output=options.json_output, markdown=options.markdown)
     for path in options.report or ():
         check_report(path)
     place = options.config or find_config(Path.cwd())
@@ -144,9 +212,8 @@ def _plan(options: GateOptions) -> _Plan:
     named = options.target or config.target
     if named is None:
         raise QuantDriftError(
-            "expected what to judge: a spec such as minilm@W4-rtn with --data FOLDER, a run "
-            "folder, or two finished runs; or target = ... in pyproject.toml, under "
-            "[tool.quantdrift.gate]"
+            "expected what to judge: a spec such as minilm@W4-rtn with --data FOLDER, a run folder, or two finished "
+            "runs; or target = ... in pyproject.toml, under [tool.quantdrift.gate]"
         )
     rules = tuple(parse_rule(text) for text in options.rule or ()) or config.rules
     slices = {**config.slices, **dict(parse_slice(text) for text in options.slices or ())}
@@ -174,10 +241,8 @@ def _plan(options: GateOptions) -> _Plan:
 def _earlier(path: Path) -> Snapshot | None:
     """The baseline that is about to be replaced; none where it cannot be read."""
     check_baseline_place(path)
-    if not path.exists():
-        return None
     try:
-        return read_baseline(path)
+        return read_baseline(path) if path.exists() else None
     except RunError as error:
         note(f"the earlier baseline is not compared with: {error}")
         return None
@@ -191,12 +256,65 @@ def _baseline(path: Path, rules: Sequence[Rule], options: GateOptions) -> Snapsh
     if comparing or not rules:
         asked = f"the rule '{comparing[0]}'" if comparing else "what is asked without rules"
         raise RuleError(
-            f"{asked} needs a baseline, and {path} does not exist. Write it with the same command "
-            "and --update, and commit it; or ask for limits only, such as --rule 'flip@1 <= 0.25'"
+            f"{asked} needs a baseline, and {path} does not exist. Write it with the same command and --update, and "
+            "commit it; or ask for limits only, such as --rule 'flip@1 <= 0.25'"
         )
     if options.baseline is not None:
         raise RunError(f"expected a baseline; {path} does not exist. Write it with --update")
     return None
+
+
+# --- what is judged -------------------------------------------------------------------------------
+
+
+def _target(plan: _Plan) -> Target:
+    """The run, measured if it is a spec."""
+    named, options = plan.named, plan.options
+    if options.candidate is not None:
+        _refuse(options, "two finished runs (labels go to --qrels)", [*_DATA, *_MEASURING])
+        labels, _ = (None, ()) if options.qrels is None else read_qrels(options.qrels)
+        found = diff_runs(
+            read_finished(Path(named)),
+            read_finished(options.candidate),
+            qrels=labels,
+            common=options.common,
+            complete=options.complete,
+            only=options.part or (),
+        )
+        return target_of_diff(found)
+    if (path := Path(named)).exists():
+        _refuse(options, "a finished run", [*_DATA, *_OF_TWO, *_MEASURING])
+        if not (path / "run.json").is_file() and (path / "config.json").is_file():
+            raise RunError(f"{path} is a model and not a run folder; expected a spec, such as {path}@W4-rtn")
+        runs = [read_run(path)] if path.is_file() else find_runs([path])
+        if len(runs) > 1:
+            listed = "".join(f"\n  {run.path}" for run in runs[:10])
+            raise RunError(f"expected one run; {path} holds {len(runs):,}, choose one:{listed}")
+        return target_of_run(runs[0])
+    if "@" not in named and " vs " not in named:
+        raise QuantDriftError(
+            f"{named!r} is neither a run folder that exists nor a spec; expected MODEL@SCHEME, such as minilm@W4-rtn, "
+            "a folder that quantdrift run wrote, or two finished runs"
+        )
+    _refuse(options, "a spec", _OF_TWO)
+    chosen = options if options.data is not None or options.task is not None else plan.config
+    with extras_named(needed_for="quantdrift gate"):
+        return target_of_run(measured(parse_pair(named), options, data=chosen.data, task=chosen.task))
+
+
+def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
+    asked = [name for name in unused if given(options.context, name)]
+    if asked:
+        words = [f"--{'no-' if name in {'cache', 'noise_floor'} else ''}{name}".replace("_", "-") for name in asked]
+        raise QuantDriftError(f"{', '.join(words)} does not apply to {what}; leave it out")
+
+
+def _judged(plan: _Plan, target: Target, rules: Sequence[Rule]) -> GateResult:
+    """What a run comes to, written to the reports."""
+    result = gate(target, rules, plan.baseline, slices=plan.slices, alpha=plan.alpha, n_worst=plan.options.worst)
+    for place in plan.options.report or ():
+        write_report(result, place, accept_underpowered=plan.accepts)
+    return result
 
 
 def _update(plan: _Plan, target: Target, rules: Sequence[Rule]) -> None:
@@ -204,7 +322,7 @@ def _update(plan: _Plan, target: Target, rules: Sequence[Rule]) -> None:
     known = rules if plan.baseline is not None else [rule for rule in rules if not rule.compares]
     if known:
         note("for information, what is about to be accepted:")
-        plan.print(plan.judged(target, known))
+        _print(plan, _judged(plan, target, known))
     elif plan.options.report:
         note("no report was written: before there is a baseline there is nothing to judge")
     snapshot = snapshot_for(target, rules, plan.baseline)
@@ -216,122 +334,37 @@ def _update(plan: _Plan, target: Target, rules: Sequence[Rule]) -> None:
         note(line)
 
 
-# --- what is judged ---------------------------------------------------------------------------
+def _print(plan: _Plan, result: GateResult) -> None:
+    """Print the result. Whatever becomes of that, the verdict decides the exit code."""
+    try:
+        if plan.options.json_output:
+            say(report_json(result, accept_underpowered=plan.accepts).removesuffix("\n"))
+        elif plan.options.markdown:
+            say(markdown_text(result, accept_underpowered=plan.accepts).removesuffix("\n"))
+        else:
+            emit(_shown(result, accepts=plan.accepts))
+        flush()
+    except (OSError, SystemExit) as error:  # rich makes the latter of a reader that has gone
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            note(f"the result could not be printed: {error.strerror}")
+        let_go(sys.stdout)
 
 
-def _target(options: GateOptions, plan: _Plan, measure: Measure) -> Target:
-    """The run, measured if it is a spec."""
-    named, config = plan.named, plan.config
-    if options.candidate is not None:
-        _refuse(options, "two finished runs (labels go to --qrels)", [*_DATA, *_MEASURING])
-        labels, _ = (None, ()) if options.qrels is None else read_qrels(options.qrels)
-        return target_of_diff(
-            diff_runs(
-                read_finished(Path(named)),
-                read_finished(options.candidate),
-                qrels=labels,
-                common=options.common,
-                complete=options.complete,
-                only=options.part or (),
-            )
+def _shown(result: GateResult, *, accepts: bool) -> Shown:
+    """The table of rules, the inputs to look at, the finding, and the verdict last."""
+    head, cells = rows(result)
+    kept = [place for place, title in enumerate(head) if title != "p no worse"]  # a terminal has no room for it
+    grids = [
+        Grid(
+            head=[head[place] for place in kept],
+            rows=[[row[place] for place in kept] for row in cells],
+            words={"outcome"},
+            stacked=True,
         )
-    if Path(named).exists():
-        run = _one_run(Path(named))
-        _refuse(options, "a finished run", [*_DATA, *_OF_TWO, *_MEASURING])
-        return target_of_run(run)
-    if "@" not in named and " vs " not in named:
-        raise QuantDriftError(
-            f"{named!r} is neither a run folder that exists nor a spec; expected MODEL@SCHEME, "
-            "such as minilm@W4-rtn, a folder that quantdrift run wrote, or two finished runs"
-        )
-    _refuse(options, "a spec", _OF_TWO)
-    given = options.data is not None or options.task is not None
-    data, task = (options.data, options.task) if given else (config.data, config.task)
-    return target_of_run(measure(named, data, task))
-
-
-def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
-    given = ["--no-cache" if name == "cache" else f"--{name}" for name in unused if options.given(name)]
-    if given:
-        raise QuantDriftError(f"{', '.join(given)} does not apply to {what}; leave it out")
-
-
-def _one_run(path: Path) -> Run:
-    if (path / "run.json").is_file() or path.is_file():
-        return read_run(path)
-    if (path / "config.json").is_file():
-        raise RunError(f"{path} is a model and not a run folder; expected a spec, such as {path}@W4-rtn")
-    runs = find_runs([path])
-    if len(runs) > 1:
-        listed = "".join(f"\n  {run.path}" for run in runs[:10])
-        raise RunError(f"expected one run; {path} holds {len(runs):,}, choose one:{listed}")
-    return runs[0]
-
-
-# --- on the terminal --------------------------------------------------------------------------
-
-
-NOW, BASELINE, NO_WORSE = "now (95 %)", "baseline", "p no worse"
-"""Titles of columns."""
-
-STYLES = {"pass": "green", "fail": "red", "error": "red", "incomparable": "yellow", "underpowered": "yellow"}
-
-
-def _print_result(result: GateResult, *, accept_underpowered: bool) -> None:
-    """Print the table of rules, the inputs to look at, the finding, and the verdict last."""
-    out = console(wide=True)
-    out.print(subject(result), style="bold", soft_wrap=True)
-    out.print(_rules(*_fitting(*rows(result))))
+    ]
     if result.worst:
-        _print_worst(out, result)
-    for line in sentences(result, accept_underpowered=accept_underpowered):
-        out.print(line)
-    line = headline(result, accept_underpowered=accept_underpowered)
-    out.print(line, style=STYLES[result.verdict], soft_wrap=True)
-
-
-def _rules(head: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
-    table = Table(pad_edge=False)
-    for title in head:
-        left = title in {"rule", "outcome"}
-        table.add_column(_on_lines(title), justify="left" if left else "right", no_wrap=title != "rule")
-    for row in cells:
-        style = STYLES.get(row[-1], "")
-        table.add_row(row[0], *map(_on_lines, row[1:-1]), Text(row[-1], style))
-    return table
-
-
-def _on_lines(text: str) -> str:
-    """What stands in parentheses below the rest."""
-    return text.replace(" (", "\n(")
-
-
-def _fitting(head: Sequence[str], cells: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """As much as a terminal has room for; reports have it all.
-
-    Beside a baseline, both values stand below each other and the interval is that of the
-    difference.
-    """
-    if NOW not in head or BASELINE not in head:
-        kept = [place for place, title in enumerate(head) if title != NO_WORSE]
-        return [head[place] for place in kept], [[row[place] for place in kept] for row in cells]
-    now, before = head.index(NOW), head.index(BASELINE)
-    kept = [place for place, title in enumerate(head) if title not in {NO_WORSE, BASELINE}]
-
-    def told(row: Sequence[str], place: int) -> str:
-        if place != now or row[before] == "-":
-            return row[place]
-        return f"{row[before]}\n{row[now].partition(' (')[0]}"
-
-    titles = ["baseline\nnow" if place == now else head[place] for place in kept]
-    return titles, [[told(row, place) for place in kept] for row in cells]
-
-
-def _print_worst(out: Console, result: GateResult) -> None:
-    head, cells = worst_rows(result)
-    table = Table(title=worst_title(result), title_justify="left", pad_edge=False)
-    for title in head:
-        table.add_column(title, justify="left" if title in NAMES else "right", overflow="fold")
-    for row in cells:
-        table.add_row(*row)
-    out.print(table)
+        head, cells = worst_rows(result)
+        grids.append(Grid(title=worst_title(result), head=head, rows=cells, words=NAMES))
+    verdict = headline(result, accept_underpowered=accepts)
+    lines = sentences(result, accept_underpowered=accepts)
+    return Shown(title=subject(result), grids=grids, lines=lines, next=[verdict])

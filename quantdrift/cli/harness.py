@@ -1,4 +1,4 @@
-"""`quantdrift mteb ...`: a harness's own command line, with quantdrift in it, without any hook."""
+"""`quantdrift mteb ...` and `quantdrift lm-eval ...`: a harness's own command line, without any hook."""
 
 from __future__ import annotations
 
@@ -7,28 +7,40 @@ import traceback
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 
+import typer
+
 from quantdrift.errors import MissingExtraError, QuantDriftError
 from quantdrift.extras import extras_named
 from quantdrift.spec import parse, parse_scheme
 
-GROUP = "quantdrift.harnesses"
+SETTINGS = {
+    "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    "add_help_option": False,
+}
+
+
+def command(context: typer.Context) -> None:
+    """Run a harness's own command with quantdrift in it; needs no start-up hook."""
+    harness_command(str(context.info_name), context.args)
 
 
 def harness_command(name: str, arguments: Sequence[str]) -> None:
-    """Hand over to a harness.
-
-    Args:
-        name: of the harness.
-        arguments: its own command-line arguments.
+    """Hand over to a harness, with its own command-line arguments.
 
     Raises:
-        MissingExtraError: the harness is not installed.
+        MissingExtraError: it is not installed.
     """
     needed_for = f"quantdrift {name}"
-    entry = next(iter(entry_points(group=GROUP, name=name)), None)
+    entry = next(iter(entry_points(group="quantdrift.harnesses", name=name)), None)
     if entry is None:
         raise MissingExtraError(name, name, needed_for=needed_for)
-    _check_schemes(arguments)
+    for argument in arguments:  # what is wrong with a spec is said before the harness loads, which takes seconds
+        model = argument.removeprefix("--model=")
+        if model.startswith("quantdrift:"):  # mteb's
+            parse(model.removeprefix("quantdrift:"))
+        for part in argument.split(","):
+            if part.startswith("scheme="):  # of lm-eval's --model_args
+                parse_scheme(part.removeprefix("scheme="))
     sys.argv = [name, *arguments]
     with extras_named(needed_for=needed_for, extra=name):
         run = entry.load()
@@ -40,14 +52,3 @@ def harness_command(name: str, arguments: Sequence[str]) -> None:
     except Exception:
         traceback.print_exc()  # its own, as its own command would end
         sys.exit(1)
-
-
-def _check_schemes(arguments: Sequence[str]) -> None:
-    """Say what is wrong with a spec before the harness loads, which takes seconds."""
-    for argument in arguments:
-        model = argument.removeprefix("--model=")
-        if model.startswith("quantdrift:"):  # mteb's
-            parse(model.removeprefix("quantdrift:"))
-        for part in argument.split(","):
-            if part.startswith("scheme="):  # of lm-eval's --model_args
-                parse_scheme(part.removeprefix("scheme="))

@@ -1,69 +1,52 @@
-"""`quantdrift list`."""
+"""`quantdrift list`: what there is to name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isinf
-from typing import Any
+from typing import Annotated, Any
 
-from rich.table import Table
+import typer
 
-from quantdrift.cli.tables import console
+from quantdrift.cli.options import AsJson
+from quantdrift.cli.output import Grid, Shown, emit, form_of
 from quantdrift.datasets.retrieval import task_names
-from quantdrift.display import print_json
 from quantdrift.doctor import CALIBRATED, ONLY_BY_NAME, QUANTIZED_BY, components
 from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES, members
 from quantdrift.models.named import ALIASES, EMBEDDED
 
-ONLY_IN_JSON = {"section", "range", "interval", "ties"}
+_ONLY_IN_JSON = {"section", "range", "interval", "ties"}
 """Columns that a table has no room for."""
-
-MORE = {
+_MORE = {
     "metrics": (
-        "Other cut-offs can be asked for: gold_lost@3, set_kept@20, separation_quantile@5; and "
-        "other levels: coverage@0.2.",
-        "reference.ndcg@10 is the other arm's, change.ndcg@10 the difference, relative.ndcg@10 "
-        "that difference as a share.",
-        "flip@1:separation=0.05..0.1 is over the inputs with a separation from 0.05 up to, not "
-        "including, 0.1; harm:contenders=5.. over those with 5 or more.",
-        "Every value comes with a 95 % interval. Range, kind of interval and tie policy of each: "
-        "quantdrift list metrics --json",
+        "Other cut-offs can be asked for: gold_lost@3, set_kept@20, separation_quantile@5; and other levels: "
+        "coverage@0.2.",
+        "reference.ndcg@10 is the other arm's, change.ndcg@10 the difference, relative.ndcg@10 that difference as a "
+        "share.",
+        "flip@1:separation=0.05..0.1 is over the inputs with a separation from 0.05 up to, not including, 0.1; "
+        "harm:contenders=5.. over those with 5 or more.",
+        "Every value comes with a 95 % interval. Range, kind of interval and tie policy of each: quantdrift list "
+        "metrics --json",
     ),
     "quantizers": ("The first library is the one that is used; choose another with +backend=.",),
 }
 
 
-def list_command(what: str, *, json_output: bool) -> None:
-    """Print one of the lists.
-
-    Args:
-        what: which.
-        json_output: as a JSON list of objects.
-
-    Raises:
-        UnknownNameError: there is no such list.
-    """
+def command(
+    *,
+    what: Annotated[str, typer.Argument(help="metrics, models, quantizers or tasks.", metavar="WHAT")],
+    json_output: AsJson = False,
+) -> None:
+    """List the metrics, model short names, quantizers or tasks there are."""
     lists = {"metrics": _metrics, "models": _models, "quantizers": _quantizers, "tasks": _tasks}
     if what not in lists:
         raise UnknownNameError("list", what, lists, hint=f"(expected {', '.join(lists)})")
-    rows = lists[what]()
-    if json_output:
-        print_json(rows)
-        return
-    if what == "quantizers":
-        rows = [_shown(row) for row in rows]
-    columns = [name for name in (rows[0] if rows else ()) if name not in ONLY_IN_JSON]
-    table = Table()
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for before, row in zip([None, *rows], rows, strict=False):
-        if before is not None and before.get("section") != row.get("section"):
-            table.add_section()
-        table.add_row(*(str(row[name]) for name in columns))
-    console().print(table)
-    for line in MORE.get(what, ()):
-        console().print(line)
+    found = lists[what]()
+    rows = [_in_words(row) for row in found] if what == "quantizers" else found
+    head = [name for name in (rows[0] if rows else ()) if name not in _ONLY_IN_JSON]
+    grid = Grid(head=head, rows=[[str(row[name]) for name in head] for row in rows], words=head)
+    emit(Shown(data=found, grids=[grid], lines=_MORE.get(what, ())), form_of(json_output=json_output))
 
 
 def _metrics() -> list[dict[str, Any]]:
@@ -117,8 +100,8 @@ def _quantizers() -> list[dict[str, Any]]:
     return rows
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, str]:
-    """A quantizer as a table has it: a library a line, the one that is used first."""
+def _in_words(row: Mapping[str, Any]) -> dict[str, str]:
+    """A quantizer as a table has it: the library that is used first."""
 
     def library(name: str) -> str:
         version = row["versions"][name]
@@ -130,7 +113,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
     return {
         "quantizer": row["quantizer"],
         "calibrated": "on documents" if row["calibrated"] else "no",
-        "by": "\n".join(map(library, in_order)) or "built in",
+        "by": ", ".join(map(library, in_order)) or "built in",
         "to install": row["install"] or "",
     }
 

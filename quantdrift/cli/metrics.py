@@ -2,127 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Annotated
 
 import numpy as np
-from rich.table import Table
+import typer
 
-from quantdrift.cli.tables import (
-    cell,
-    console,
-    has_value,
-    metric_table,
-    one_format,
-    print_markdown,
-    show,
-    show_interval,
-)
-from quantdrift.display import clean, one_line, print_json, say
+from quantdrift.cli.options import AsJson, AsMarkdown, Metrics, Runs
+from quantdrift.cli.output import Grid, Shown, emit, form_of, metric_grid
+from quantdrift.display import one_line, print_json, say
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
+from quantdrift.metrics.numbers import cell
 from quantdrift.runs import Run, classifies, find_runs
 from quantdrift.statistics import Estimate
 
-OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")
-OF_MANY_CLASSIFIED = ("flip@1", "separation", "change.accuracy", "coverage@0.10")
+_OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")
+_OF_MANY_CLASSIFIED = ("flip@1", "separation", "change.accuracy", "coverage@0.10")
 
 
-def metrics_command(
-    paths: Sequence[Path], names: Sequence[str], *, per_input: bool, json_output: bool, markdown: bool
+def command(
+    *,
+    runs: Runs,
+    metric: Metrics = None,
+    per_input: Annotated[bool, typer.Option(help="One row per input instead of the mean or median.")] = False,
+    json_output: AsJson = False,
+    markdown: AsMarkdown = False,
 ) -> None:
-    """Print metrics of one run, or of many as a table with one row per run.
+    """Compute metrics again from run folders, without the model (and without torch).
 
-    Args:
-        paths: run folders, or folders that hold some.
-        names: metric strings; if there are none, the default metrics of one run, or those few of
-            many that a table has room for.
-        per_input: one row per input, of one run.
-        json_output: print one JSON object.
-        markdown: print a Markdown table.
-
-    Raises:
-        QuantDriftError: no such run or metric, or --per-input for several runs.
+    One run: every metric with its interval and meaning. Several: one row per run, with flip@1,
+    separation, relative.ndcg@10 and gold_lost@1 if -m asks for no others; change.accuracy and
+    coverage@0.10 in place of the last two if all runs are on classification data.
     """
-    one_format(json_output=json_output, markdown=markdown)
-    asked = list(dict.fromkeys(parse_metric(name) for name in names))
-    runs = find_runs(paths)
-    if len(runs) > 1:
-        if per_input:
-            raise QuantDriftError(f"--per-input is for one run; got {len(runs)}")
-        classified = all(classifies(run.record) for run in runs)
-        few = [parse_metric(name) for name in (OF_MANY_CLASSIFIED if classified else OF_MANY)]
-        _many(runs, asked or few, json_output=json_output, markdown=markdown)
-        return
-    run = runs[0]
-    evidence = run.evidence()
+    form = form_of(json_output=json_output, markdown=markdown)
+    chosen = list(dict.fromkeys(parse_metric(name) for name in metric or ()))
+    found = find_runs(runs)
     if per_input:
-        _per_input(evidence, asked or _with_own_values(evidence), json_output=json_output)
+        if len(found) > 1:
+            raise QuantDriftError(f"--per-input is for one run; got {len(found)}")
+        _per_input(found[0].evidence(), chosen, json_output=json_output)
         return
-    estimates = measure(evidence, asked or None)
-    if json_output:
-        print_json(_json(run, estimates))
-    elif markdown:
-        rows = [
-            (
-                name,
-                show(parse_metric(name), estimate),
-                show_interval(parse_metric(name), estimate)
-                if has_value(estimate)
-                else str(estimate.to_json()["reason"]),
-                f"{estimate.n:,}",
-            )
-            for name, estimate in estimates.items()
+    if len(found) > 1:
+        classified = all(classifies(run.record) for run in found)
+        chosen = chosen or [parse_metric(name) for name in (_OF_MANY_CLASSIFIED if classified else _OF_MANY)]
+    measured = [(run, measure(run.evidence(), chosen or None)) for run in found]
+    data = [_json(run, estimates) for run, estimates in measured]
+    if len(found) == 1:
+        title = f"{found[0].record['spec']} on {found[0].record['data']['name']}"
+        emit(Shown(data=data[0], grids=[metric_grid(measured[0][1], form, title if form == "table" else "")]), form)
+        return
+    rows = [
+        [
+            str(run.record["data"]["name"]),
+            str(run.record["spec"]),
+            *(cell(each, estimates[str(each)]) for each in chosen),
         ]
-        print_markdown(("metric", "value", "95 % interval", "n"), rows)
-    else:
-        title = f"{run.record['spec']} on {run.record['data']['name']}"
-        console().print(metric_table(clean(title), estimates))
-
-
-def _with_own_values(evidence: Evidence) -> list[Metric]:
-    """The default metrics whose values are not another's, and that the stored ranks allow."""
-    estimates = measure(evidence)
-    return [
-        metric
-        for metric in default_metrics()
-        if metric.family.cutoff_is != "percentile" and estimates[str(metric)].value is not None
+        for run, estimates in measured
     ]
+    grid = Grid(head=["data", "spec", *map(str, chosen)], rows=rows, words={"spec"}, stacked=True)
+    emit(Shown(data={"runs": data}, grids=[grid]), form)
 
 
-def _json(run: Run, estimates: dict[str, Estimate]) -> dict[str, object]:
+def _json(run: Run, estimates: Mapping[str, Estimate]) -> dict[str, object]:
     values = {name: estimate.to_json() for name, estimate in estimates.items()}
-    data = run.record["data"]["name"]
-    return {"path": str(run.path), "data": data, "spec": run.record["spec"], "metrics": values}
+    return {"path": str(run.path), "data": run.record["data"]["name"], "spec": run.record["spec"], "metrics": values}
 
 
-def _many(runs: Sequence[Run], chosen: Sequence[Metric], *, json_output: bool, markdown: bool) -> None:
-    """One row per run; the interval stands below the value, or behind it in Markdown."""
-    if json_output:
-        listed = [_json(run, measure(run.evidence(), chosen)) for run in runs]
-        print_json({"runs": listed})
-        return
-    head = ("data", "spec", *(str(metric) for metric in chosen))
-    joint = " " if markdown else "\n"
-    rows = []
-    for run in runs:
-        estimates = measure(run.evidence(), chosen)
-        cells = [cell(metric, estimate, joint) for metric, estimate in zip(chosen, estimates.values(), strict=True)]
-        rows.append((str(run.record["data"]["name"]), str(run.record["spec"]), *cells))
-    if markdown:
-        print_markdown(head, rows)
-        return
-    table = Table(show_lines=True)
-    table.add_column("run", overflow="fold")
-    for name in head[2:]:
-        table.add_column(name, justify="right", no_wrap=len(chosen) <= len(OF_MANY))
-    for data, spec, *cells in rows:
-        table.add_row(f"{clean(spec)}\non {clean(data)}", *cells)
-    console(wide=True).print(table)
-
-
-def _per_input(evidence: Evidence, chosen: Sequence[Metric], *, json_output: bool) -> None:
+def _per_input(evidence: Evidence, chosen: list[Metric], *, json_output: bool) -> None:
+    if not chosen:  # those whose values are not another's, and that the stored ranks allow
+        estimates = measure(evidence)
+        chosen = [
+            metric
+            for metric in default_metrics()
+            if metric.family.cutoff_is != "percentile" and estimates[str(metric)].value is not None
+        ]
     columns = {str(metric): metric.per_input(evidence) for metric in chosen}
     if json_output:
         rows = {

@@ -1,96 +1,256 @@
-"""Arguments and options that several commands take."""
+"""Options that several commands have, each written once, and what they come to."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, fields
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from quantdrift.cli import Interrupted
+from quantdrift.errors import QuantDriftError
+from quantdrift.progress import Progress, Silent, Terminal
+
+if TYPE_CHECKING:
+    from quantdrift.datasets.retrieval import RetrievalDataset
+    from quantdrift.engine.search import Settings
+    from quantdrift.engine.store import EmbeddingStore
+
 SPEC_HELP = "What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, ./my-model@W4-channel+query"
-PAIR_HELP = (
-    f'{SPEC_HELP}; or a model and a checkpoint that is quantized already: "minilm vs ./my-gptq"; '
-    'or a model on a server: "minilm vs openai:http://localhost:8000/v1#my-model"'
-)
+_FOLDER_HELP = "Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv."
 
-
-# What every command that measures a corpus takes.
 SpecText = Annotated[str, typer.Argument(help=SPEC_HELP, metavar="SPEC")]
-Data = Annotated[
-    Path | None,
-    typer.Option(help="Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv.", metavar="FOLDER"),
-]
+Data = Annotated[Path | None, typer.Option(help=_FOLDER_HELP, metavar="FOLDER")]
 AnyData = Annotated[
     Path | None,
     typer.Option(
-        help="Folder in BEIR layout, to search: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv. Or "
-        "classification data: SPLIT.jsonl and train.jsonl of {text, label}; images in SPLIT/CLASS/ "
-        "and train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train.",
+        help=f"{_FOLDER_HELP} Or classification data: SPLIT.jsonl and train.jsonl of {{text, label}}; images in "
+        "SPLIT/CLASS/ and train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train.",
         metavar="FOLDER",
     ),
 ]
 Task = Annotated[
     str | None, typer.Option(help="A built-in task, in place of --data: quantdrift list tasks.", metavar="NAME")
 ]
-Split = Annotated[str, typer.Option(help="Which split of the labels: qrels/SPLIT.tsv in the folder.", metavar="NAME")]
-AnySplit = Annotated[
+Split = Annotated[
     str, typer.Option(help="Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl.", metavar="NAME")
 ]
-Ranks = Annotated[
-    int, typer.Option("-k", "--k", min=1, help="How many top-ranked documents to keep per query and model.")
+Ranks = Annotated[int, typer.Option("-k", "--k", min=1, help="How many top-ranked documents to keep per query.")]
+Runs = Annotated[
+    list[Path], typer.Argument(help="Run folders, or folders that hold some at any depth.", metavar="RUN...")
 ]
-BatchSize = Annotated[int, typer.Option(min=1, help="Inputs per forward pass, or per request to a server.")]
-Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; by default the fastest one found.", metavar="NAME")
-]
-Revision = Annotated[str | None, typer.Option(help="Revision of a model on the Hugging Face hub.", metavar="NAME")]
-NoiseFloor = Annotated[
-    bool,
+Metrics = Annotated[
+    list[str] | None,
     typer.Option(
-        help="Also run the full-precision model a second time, in batches of another size, to "
-        "see how "
-        "many answers change without any quantization."
+        "-m",
+        "--metric",
+        help="Which metric, e.g. gold_lost@3, change.ndcg@10, flip@1:separation=0..0.05; may be repeated. "
+        "All of them are in: quantdrift list metrics.",
+        metavar="NAME",
     ),
 ]
-NoiseSeed = Annotated[int, typer.Option(help="Random seed for the order of that second run.")]
-Cache = Annotated[bool, typer.Option(help="Keep embeddings and quantized layers on disk and reuse them in later runs.")]
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")]
-ShortlistFrom = Annotated[
+Qrels = Annotated[
     Path | None,
     typer.Option(
-        help="For a cross-encoder: the search results to rerank, as the run folder of a retriever "
-        "on the same data (its full-precision ranking is used) or a TREC run file.",
-        metavar="RUN",
+        help="Relevance labels for two finished runs: BEIR's qrels/SPLIT.tsv, TREC's four columns, or JSON, query "
+        "to document to grade. Run folders and samples of lm-eval hold their own.",
+        metavar="FILE",
     ),
 ]
-ShortlistTop = Annotated[
-    int | None, typer.Option(min=1, help="How many documents per query to rerank; 100 by default.", metavar="N")
+Part = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Two finished runs: which task, or SUBSET/SPLIT of mteb's predictions; may be repeated. All that both "
+        "have if not given.",
+        metavar="NAME",
+    ),
 ]
+Common = Annotated[
+    bool, typer.Option("--common", help="Two finished runs: compare the inputs that both have, leave out others.")
+]
+Complete = Annotated[
+    bool,
+    typer.Option(
+        "--complete",
+        help="Two finished runs: the lists are not truncated, they hold every item that was scored, as after "
+        "reranking a shortlist. Then epsilon is exact.",
+    ),
+]
+Figure = Annotated[
+    Path | None,
+    typer.Option(help="Draw it into this file: .svg, .png or .pdf (needs quantdrift[figures]).", metavar="FILE"),
+]
+Share = Annotated[float, typer.Option(help="Share of the inputs that sets the threshold; the rest tests it.")]
+Splits = Annotated[int, typer.Option(help="Random splits into those two parts.")]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
 
-# For models on servers.
-Concurrency = Annotated[
-    int | None,
-    typer.Option(min=1, max=64, help="Servers: how many requests to send at the same time; 4 by default.", metavar="N"),
-]
-RequestsPerMinute = Annotated[
-    float | None,
-    typer.Option(min=0.01, help="Servers: at most so many requests a minute; no limit by default.", metavar="N"),
-]
-QueryPrefix = Annotated[
-    str | None,
-    typer.Option(help="Servers: text to put before every query; by default that of the other model.", metavar="TEXT"),
-]
-DocumentPrefix = Annotated[str | None, typer.Option(help="Servers: text to put before every document.", metavar="TEXT")]
+
+@dataclass(frozen=True, kw_only=True)
+class OnModel:
+    """Options of every command that runs a model."""
+
+    batch_size: Annotated[int, typer.Option(min=1, help="Inputs per forward pass, or per request to a server.")] = 32
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; by default the fastest one found.", metavar="NAME")
+    ] = None
+    revision: Annotated[
+        str | None, typer.Option(help="Revision of a model on the Hugging Face hub.", metavar="NAME")
+    ] = None
+    cache: Annotated[
+        bool, typer.Option(help="Keep embeddings and quantized layers on disk and reuse them in later runs.")
+    ] = True
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")] = False
+
+    @property
+    def settings(self) -> Settings:
+        """How inputs are put through the model."""
+        from quantdrift.engine.search import Settings
+
+        return Settings(batch_size=self.batch_size, noise_floor=False)
+
+    @property
+    def store(self) -> EmbeddingStore:
+        """Where embeddings are kept, if they are."""
+        from quantdrift.engine.store import EmbeddingStore, default_store
+
+        return default_store() if self.cache else EmbeddingStore(None)
+
+    @property
+    def progress(self) -> Progress:
+        """Bars on the terminal, unless it is to be quiet."""
+        return Silent() if self.quiet else Terminal()
+
+    @contextmanager
+    def stoppable(self, left: str) -> Iterator[None]:
+        """Inside, Ctrl-C is told with what is left."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            kept = "what was finished is kept, and the same command goes on from there"
+            raise Interrupted(f"{left}; {kept}" if self.store.root else left) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring(OnModel):
+    """Options of commands that write runs."""
+
+    k: Ranks = 200
+    noise_floor: Annotated[
+        bool,
+        typer.Option(
+            help="Also run the full-precision model a second time, in batches of another size, to see how many "
+            "answers change without any quantization."
+        ),
+    ] = True
+    seed: Annotated[int, typer.Option(help="Random seed for the order of that second run.")] = 0
+
+    @property
+    def settings(self) -> Settings:
+        """How a pair is measured."""
+        from quantdrift.engine.search import Settings
+
+        return Settings(k=self.k, batch_size=self.batch_size, noise_floor=self.noise_floor, seed=self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuringAnything(Measuring):
+    """Options of commands that take every kind of data: `run` and `gate`."""
+
+    data: AnyData = None
+    task: Task = None
+    split: Split = "test"
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run folder to write; an earlier run there is replaced. By default quantdrift-runs/SPEC_on_DATA.",
+            metavar="FOLDER",
+        ),
+    ] = None
+    shortlist: Annotated[
+        Path | None,
+        typer.Option(
+            help="For a cross-encoder: the search results to rerank, as the run folder of a retriever on the same "
+            "data (its full-precision ranking is used) or a TREC run file.",
+            metavar="RUN",
+        ),
+    ] = None
+    top: Annotated[
+        int | None, typer.Option(min=1, help="How many documents per query to rerank; 100 by default.", metavar="N")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnQueries(OnModel):
+    """Options of commands that measure layers on queries: `allocate` and `predict`."""
+
+    data: Data = None
+    task: Task = None
+    split: Split = "test"
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            help="Queries without labels, in place of --data: .txt with one a line, or .jsonl with a text.",
+            metavar="FILE",
+        ),
+    ] = None
+    documents: Annotated[
+        Path | None, typer.Option(help="Documents to go with --queries, in the same formats.", metavar="FILE")
+    ] = None
+    json_output: AsJson = False
+
+    @property
+    def dataset(self) -> RetrievalDataset:
+        """The data that are named.
+
+        Raises:
+            QuantDriftError: none, or more than one, is named, or it cannot be read.
+        """
+        if self.queries is None and self.documents is None:
+            return corpus(self.data, self.task, self.split, also=", or --queries FILE with --documents FILE")
+        if self.queries is None or self.documents is None or self.data is not None or self.task is not None:
+            raise QuantDriftError("expected one of --data, --task, or --queries FILE with --documents FILE")
+        from quantdrift.datasets.retrieval import RetrievalDataset
+        from quantdrift.engine.calibration.sample import read_texts
+
+        queries, documents = (tuple(read_texts(path)) for path in (self.queries, self.documents))
+        return RetrievalDataset(
+            name=self.queries.stem,
+            query_ids=tuple(f"query-{number}" for number in range(len(queries))),
+            queries=queries,
+            document_ids=tuple(f"document-{number}" for number in range(len(documents))),
+            documents=documents,
+            qrels={},
+            split="unlabeled",
+        )
+
+
+def corpus(data: Path | None, task: str | None, split: str, *, also: str = "") -> RetrievalDataset:
+    """The folder in BEIR layout or the task that the options name; `also` is what else would have done.
+
+    Raises:
+        QuantDriftError: neither or both are given, or it cannot be read.
+    """
+    from quantdrift.datasets.labelled import read_search_folder
+    from quantdrift.datasets.retrieval import load_task
+
+    if (data is None) == (task is None):
+        got = "neither" if data is None else "both"
+        raise QuantDriftError(f"expected either --data FOLDER or --task NAME (quantdrift list tasks){also}; got {got}")
+    return read_search_folder(data, split) if data is not None else load_task(str(task))
 
 
 def takes(options: type[Any]) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     """Give a command the fields of a dataclass as its options; it is called with one such object.
 
-    Args:
-        options: a dataclass; what typer has to know of a field stands in its annotation.
+    What typer has to know of a field stands in its annotation. A class's own fields come before those of its bases.
     """
 
     def decorate(command: Callable[[Any], None]) -> Callable[..., None]:
@@ -98,18 +258,44 @@ def takes(options: type[Any]) -> Callable[[Callable[[Any], None]], Callable[...,
             command(options(**given))
 
         hints = get_type_hints(options, include_extras=True)
+        order = dict.fromkeys(name for each in options.__mro__ for name in inspect.get_annotations(each))
+        known = {field.name: field for field in fields(options)}
         parameters = [
             inspect.Parameter(
-                field.name,
+                name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if field.default is MISSING else field.default,
-                annotation=hints[field.name],
+                default=inspect.Parameter.empty if known[name].default is MISSING else known[name].default,
+                annotation=hints[name],
             )
-            for field in fields(options)
+            for name in order
         ]
-        called.__name__, called.__doc__ = command.__name__, command.__doc__
-        called.__annotations__ = hints
+        called.__name__, called.__doc__, called.__annotations__ = command.__name__, command.__doc__, hints
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return called
 
     return decorate
+
+
+def given(context: typer.Context, name: str) -> bool:
+    """Whether an option was given, also where it was given as it is by itself."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def decimals(text: str, option: str, example: str) -> tuple[float, ...]:
+    """The numbers in a list with commas, each once.
+
+    Raises:
+        QuantDriftError: a part is none.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", part) for part in parts):
+        raise QuantDriftError(f"{option} {text}: expected numbers with commas between, e.g. {example}")
+    return tuple(dict.fromkeys(map(float, parts)))
+
+
+def data_words(data: Path | None, task: str | None) -> str:
+    """The options of `quantdrift run` that name the same data."""
+    if task is not None:
+        return f"--task {task}"
+    return f"--data {shlex.quote(str(data))}" if data is not None else "--data FOLDER"

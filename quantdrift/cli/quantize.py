@@ -1,166 +1,114 @@
-"""`quantdrift quantize`."""
+"""`quantdrift quantize`: write the candidate to a folder."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from quantdrift.cli import Interrupted
-from quantdrift.cli.tables import console, headed
-from quantdrift.datasets.retrieval import RetrievalDataset, load_task, read_beir_folder
-from quantdrift.display import clean
-from quantdrift.engine.refusals import check_spec
+import typer
+
+from quantdrift.cli.options import Data, OnModel, SpecText, Split, Task, corpus, data_words, takes
+from quantdrift.cli.output import Shown, emit, some
 from quantdrift.errors import QuantDriftError
-from quantdrift.models.named import ALIASES
-from quantdrift.models.saved import ModelFormat, check_place, check_savable
-from quantdrift.progress import Silent, Terminal
 from quantdrift.spec import parse
 
-_FORMATS: tuple[ModelFormat, ...] = ("safetensors", "onnx")
-_MEGABYTE = 1e6
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions(OnModel):
+    """The options of `quantdrift quantize`."""
+
+    spec: SpecText
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write.", metavar="FOLDER")]
+    model_format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="safetensors, as sentence-transformers loads it; or onnx, with packed weights that onnxruntime runs.",
+            metavar="NAME",
+        ),
+    ] = "safetensors"
+    data: Data = None
+    task: Task = None
+    split: Split = "test"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizeOptions:
-    """The options of `quantdrift quantize`, as typed by the user."""
+@takes(QuantizeOptions)
+def command(options: QuantizeOptions) -> None:
+    """Quantize a model and save the candidate, so that what is deployed is what was measured.
 
-    spec: str
-    out: Path
-    model_format: str
-    data: Path | None
-    task: str | None
-    split: str
-    batch_size: int
-    device: str | None
-    revision: str | None
-    cache: bool
-    quiet: bool
-
-
-def quantize_command(options: QuantizeOptions) -> None:
-    """Quantize a model, write the candidate's folder, print where it is and how to use it.
-
-    Raises:
-        QuantDriftError: anything wrong with spec, data, model or disk.
+    Methods that calibrate (gptq, awq, adaround) need documents: --data, --task, or a file of texts
+    in the scheme (+calib=texts.txt). To measure what was written:
+    quantdrift run "minilm vs FOLDER" --data ...
     """
     spec = parse(options.spec)
-    chosen = next((name for name in _FORMATS if name == options.model_format), None)
-    if chosen is None:
-        raise QuantDriftError(f"expected --format {' or '.join(_FORMATS)}; got {options.model_format!r}")
+    from quantdrift.engine.refusals import check_spec
+    from quantdrift.models.saved import check_place, check_savable
+
+    if options.model_format not in {"safetensors", "onnx"}:
+        raise QuantDriftError(f"expected --format safetensors or onnx; got {options.model_format!r}")
     check_savable(spec.scheme)
     check_spec(spec)
     check_place(options.out.absolute())
-    dataset = _dataset(options)
-    # torch, after all that needs none
-    from quantdrift.engine.saving.onnx import need_exporter  # noqa: PLC0415
-    from quantdrift.engine.saving.save import make_candidate, save_candidate  # noqa: PLC0415 -- as above
+    named = options.data is not None or options.task is not None
+    dataset = corpus(options.data, options.task, options.split) if named else None
+    from quantdrift.engine.saving.onnx import need_exporter
+    from quantdrift.engine.saving.save import make_candidate, save_candidate
 
-    if chosen == "onnx":
+    if options.model_format == "onnx":
         need_exporter()
-    progress = Silent() if options.quiet else Terminal()
-    try:
+    with options.stoppable(f"{options.out} was not written"):
         candidate = make_candidate(
             spec,
             dataset=dataset,
             batch_size=options.batch_size,
             cache=options.cache,
-            progress=progress,
+            progress=options.progress,
             device=options.device,
             revision=options.revision,
         )
-        record = save_candidate(candidate, options.out, model_format=chosen, progress=progress)
-    except KeyboardInterrupt:
-        kept = "; finished layers are kept, and the same command goes on" if options.cache else ""
-        raise Interrupted(f"{options.out} was not written{kept}") from None
-    _print(options, record)
+        chosen: Any = options.model_format
+        record = save_candidate(candidate, options.out, model_format=chosen, progress=options.progress)
+    emit(Shown(title=f"{record['spec']} saved as {record['model_format']}", next=list(_lines(options, record))))
 
 
-def _dataset(options: QuantizeOptions) -> RetrievalDataset | None:
-    if options.data is not None and options.task is not None:
-        raise QuantDriftError("expected --data FOLDER or --task NAME to calibrate on; got both")
-    if options.data is not None:
-        return read_beir_folder(options.data, options.split)
-    return None if options.task is None else load_task(options.task)
+def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]:
+    """What the folder holds, and how to use it."""
+    from quantdrift.models.named import ALIASES
 
-
-def _print(options: QuantizeOptions, record: Mapping[str, Any]) -> None:
-    out = console()
-
-    def say(text: str = "") -> None:
-        out.print(text, soft_wrap=True)
-
-    files, layers = record["files"], record["layers"]
-    out.print()
-    out.print(headed(record["spec"], f" saved as {record['model_format']}"), soft_wrap=True)
-    say(
-        f"{sum(files.values()) / _MEGABYTE:,.1f} MB on disk, of which the largest file is "
-        f"{max(files.values()) / _MEGABYTE:,.1f} MB"
-    )
-    for line in _findings(record):
-        say(line)
-    fallbacks = [layer for layer in layers if layer["fallback"]]
-    if fallbacks:
-        say(f"{len(fallbacks)} of {len(layers)} layers were rounded to nearest instead:")
-        for layer in fallbacks[:4]:
-            say(f"  {clean(layer['name'])}: {clean(layer['fallback'])}")
-    if left_out := list((record["calibration"] or {}).get("layers_left_out", ())):
-        more = f" and {len(left_out) - 4} more" if len(left_out) > 4 else ""  # noqa: PLR2004 -- the first four
-        say(f"left at full precision: {', '.join(left_out[:4])}{more}")
+    sizes, layers = [size / 1e6 for size in record["files"].values()], record["layers"]
+    yield f"{sum(sizes):,.1f} MB on disk, of which the largest file is {max(sizes):,.1f} MB"
+    linear = f"{record['bits_per_weight']['linear']:g} bits per weight of {len(layers)} linear layers"
+    onnx = record["model_format"] == "onnx"
+    if onnx:
+        stored = [layer["stored"] for layer in layers]
+        packed = [each for each in stored if each.startswith("MatMulNBits")]
+        widths = " and ".join(sorted({each.split(",")[1].strip() for each in packed}))
+        yield f"{linear}; {len(packed)} of them packed at {widths}, all else {record['dtype']}"
+        for other in dict.fromkeys(each for each in stored if each not in packed):
+            yield f"{other}: {some(layer['name'] for layer in layers if layer['stored'] == other)}"
+        worst = max(record["onnx"]["difference_to_torch"].values())
+        yield f"checked: differs from torch by {worst:.1e} relative at most"
+    else:
+        yield (
+            f"{linear}, stored as {record['dtype']}: each weight holds a value of the grid, so the file is as large "
+            "as the model's own"
+        )
+    if fallbacks := [f"{layer['name']} ({layer['fallback']})" for layer in layers if layer["fallback"]]:
+        yield f"{len(fallbacks)} of {len(layers)} layers were rounded to nearest instead: {some(fallbacks)}"
+    if left_out := (record["calibration"] or {}).get("layers_left_out"):
+        yield f"left at full precision: {some(left_out)}"
     where = str(options.out)
     if where.lower() in {alias.lower() for alias in ALIASES}:  # it would mean that model
         where = f"./{where}"
-    say(f"folder: {where}")
-    say("\nload it:")
-    for line in _loading(where, record["model_format"]):
-        out.print(f"  {line}", soft_wrap=True)
+    yield f"folder: {where}"
+    load = "from quantdrift.models.onnx_encoder import load_onnx" if onnx else ""
+    yield "\nload it:"
+    yield f"  {load or 'from sentence_transformers import SentenceTransformer'}"
+    yield f"  model = {'load_onnx' if onnx else 'SentenceTransformer'}({where!r})"
+    yield '  embeddings = model.encode(["a text"])'
+    yield "\nsee which answers it changes:"
     pair = shlex.quote(f"{record['base_model']['name']} vs {where}")
-    say("\nsee which answers it changes:")
-    out.print(f"  quantdrift run {pair} {_data_option(options)}", soft_wrap=True)
-
-
-def _findings(record: Mapping[str, Any]) -> list[str]:
-    bits, layers = record["bits_per_weight"], record["layers"]
-    linear = f"{bits['linear']:g} bits per weight of {len(layers)} linear layers"
-    if record["model_format"] == "safetensors":
-        return [
-            f"{linear}, stored as {record['dtype']}: each weight holds a value of the "
-            "grid, so the file is as large as the model's own"
-        ]
-    packed = [layer for layer in layers if layer["stored"].startswith("MatMulNBits")]
-    widths = sorted({layer["stored"].split(",")[1].strip() for layer in packed})
-    worst = max(record["onnx"]["difference_to_torch"].values())
-    found = [
-        f"{linear}; {len(packed)} of them packed at {' and '.join(widths)}, all else {record['dtype']}",
-        f"checked: differs from torch by {worst:.1e} relative at most",
-    ]
-    others: dict[str, list[str]] = {}
-    for layer in layers:
-        if layer not in packed:
-            others.setdefault(layer["stored"], []).append(layer["name"])
-    for stored, names in others.items():
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004 -- the first three
-        found.append(f"{stored}: {', '.join(names[:3])}{more}")
-    return found
-
-
-def _loading(where: str, model_format: str) -> list[str]:
-    if model_format == "onnx":
-        return [
-            "from quantdrift.models.onnx_encoder import load_onnx",
-            f"model = load_onnx({where!r})",
-            'embeddings = model.encode(["a text"])',
-        ]
-    return [
-        "from sentence_transformers import SentenceTransformer",
-        f"model = SentenceTransformer({where!r})",
-        'embeddings = model.encode(["a text"])',
-    ]
-
-
-def _data_option(options: QuantizeOptions) -> str:
-    if options.task is not None:
-        return f"--task {options.task}"
-    return f"--data {shlex.quote(str(options.data)) if options.data else 'FOLDER'}"
+    yield f"  quantdrift run {pair} {data_words(options.data, options.task)}"

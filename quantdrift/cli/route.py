@@ -1,191 +1,285 @@
-"""`quantdrift route`: from run folders, without torch."""
+"""`quantdrift route`: what asking full precision about unsure inputs gives back, and what it costs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from quantdrift.cli.route_tables import print_groups
-from quantdrift.cli.tables import console, one_format
-from quantdrift.cli.values import decimals
+import typer
+
+from quantdrift.cli.options import AsJson, AsMarkdown, Figure, Runs, Seed, Share, Splits, decimals, given
+from quantdrift.cli.output import Grid, Shown, emit, form_of, percent
 from quantdrift.compare.law_figure import check_figure
 from quantdrift.conformal import CONFIDENCES
-from quantdrift.display import print_json
 from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.records import refuse_other
 from quantdrift.runs import find_runs, refuse_copies
 from quantdrift.trust.figure import draw_cost
 from quantdrift.trust.router import FORMAT, GapRouter, answers_of
+from quantdrift.trust.sentences import sentences_of
 from quantdrift.trust.sweep import (
-    PERCENTILES,
     RoutedGroup,
     RoutedRun,
     RouteSettings,
     break_even_share,
     group_runs,
+    mean_curve,
+    mean_rescoring,
+    relative_cost,
     study_run,
 )
+from quantdrift.trust.sweep import Share as Recovered
 
-RECOVER = 0.9
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RouteOptions:
-    """The options of the command, as typed."""
-
-    score: str
-    percentile: str | None
-    share: float
-    splits: int
-    seed: int
-    speed_up: float
-    recover: float | None
-    save: Path | None
-    figure: Path | None
-    json_output: bool
-    markdown: bool
+_WORDS = {"score", "recommended"}
+"""Columns that hold words."""
 
 
-def route_command(paths: Sequence[Path], options: RouteOptions) -> None:
-    """Print what routing gives back and costs, and what to do; write router and figure if asked.
+def command(
+    *,
+    context: typer.Context,
+    runs: Runs,
+    score: Annotated[
+        str,
+        typer.Option(
+            help="How to measure that the quantized model is unsure: gap (first minus second score), msp (maximum "
+            "softmax probability), entropy, or all. A search has the gap only.",
+            metavar="gap|msp|entropy|all",
+        ),
+    ] = "all",
+    percentile: Annotated[
+        str, typer.Option(help="About which percent of the inputs to send to full precision.", metavar="P,P,...")
+    ] = "10,25,50",
+    share: Share = 0.5,
+    splits: Splits = 20,
+    seed: Seed = 0,
+    speed_up: Annotated[
+        float,
+        typer.Option(
+            help="How many times faster the quantized model is than full precision. Give your own figure: it is not "
+            "measured here. 4.5 is what GPTQ's authors report.",
+            metavar="X",
+        ),
+    ] = 4.5,
+    recover: Annotated[
+        float,
+        typer.Option(
+            help="Find the smallest threshold that corrects this share of the changed answers. For a search: corrected "
+            "by rescoring the first 10 results, or at least sent there where so many cannot be corrected.",
+            metavar="S",
+        ),
+    ] = 0.9,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a router for serving, set on all inputs of one run: by --recover, or at the first --percentile "
+            "if only that is given.",
+            metavar="FILE",
+        ),
+    ] = None,
+    figure: Figure = None,
+    json_output: AsJson = False,
+    markdown: AsMarkdown = False,
+) -> None:
+    """What would it bring to answer the unsure inputs at full precision, and what would it cost?
 
-    Args:
-        paths: run folders, or folders that hold some.
-        options: as typed.
+    The quantized model answers every input; where its first two scores are close, the original is
+    asked too. The cost relative to full precision is 1 / speed-up + routed share. The table shows
+    how many changed answers are corrected, how much of the lost accuracy comes back (with labels,
+    if at least 0.5 points were lost), and whether it is better to route, to spend more bits
+    (quantdrift allocate), or to do nothing.
 
-    Raises:
-        QuantDriftError: no such run, confidence or percentile, or a place that cannot be written.
+    For a search, the first results of unsure queries are rescored instead.
+
+    quantdrift route runs/ --score gap --save router.json; then, in a server:
+    quantdrift.RoutedModel(quantized, original, quantdrift.GapRouter.load("router.json")).
     """
-    one_format(json_output=options.json_output, markdown=options.markdown)
-    if options.figure is not None:
-        check_figure(options.figure)
-    if options.save is not None:
-        refuse_other(options.save, FORMAT, "a router")
-    settings = _settings(options)
-    runs = find_runs(paths)
-    refuse_copies(runs)
-    if options.save is not None and len(runs) != 1:
-        raise QuantDriftError(f"--save sets a threshold on one run; got {len(runs)} runs")
-    studied = [study_run(run, settings) for run in runs]
-    groups = group_runs(studied)
-    if options.figure is not None:
-        draw_cost(studied, options.figure, speed_up=settings.speed_up)
-    router = None if options.save is None else _save(studied[0], options.save, options, settings)
-    if options.json_output:
-        found = _json(studied, groups, options, settings, router)
-        print_json(found)
-        return
-    print_groups(groups, settings, markdown=options.markdown)
-    if options.markdown:
-        return
-    out = console(wide=True)
-    if router is not None:
-        told = _saved(router, studied[0], options, settings)
-        out.print(told, soft_wrap=True)
-    if options.figure is not None:
-        out.print(f"figure: {options.figure}", soft_wrap=True)
-
-
-def _settings(options: RouteOptions) -> RouteSettings:
-    if options.score not in {*CONFIDENCES, "all"}:
-        raise UnknownNameError("confidence", options.score, [*CONFIDENCES, "all"])
-    scores = tuple(name for name in CONFIDENCES if options.score in {name, "all"})
-    percentiles: tuple[float, ...] = PERCENTILES
-    if options.percentile is not None:
-        percentiles = tuple(dict.fromkeys(decimals(options.percentile, "--percentile", example="10,25,50")))
-    recover = RECOVER if options.recover is None else options.recover
+    form = form_of(json_output=json_output, markdown=markdown)
+    if figure is not None:
+        check_figure(figure)
+    if save is not None:
+        refuse_other(save, FORMAT, "a router")
+    if score not in {*CONFIDENCES, "all"}:
+        raise UnknownNameError("confidence", score, [*CONFIDENCES, "all"])
     if not 0 < recover <= 1:
         raise QuantDriftError(f"--recover {recover:g}: expected a share above 0 and at most 1")
-    break_even_share(options.speed_up)  # refuses one below 1 before runs are read
-    return RouteSettings(
-        scores=scores,
-        percentiles=percentiles,
-        share=options.share,
-        n_splits=options.splits,
-        seed=options.seed,
-        speed_up=options.speed_up,
+    settings = RouteSettings(
+        scores=tuple(name for name in CONFIDENCES if score in {name, "all"}),
+        percentiles=decimals(percentile, "--percentile", "10,25,50"),
+        share=share,
+        n_splits=splits,
+        seed=seed,
+        speed_up=speed_up,
         recover=recover,
     )
+    break_even = break_even_share(speed_up)  # refuses one below 1 before runs are read
+    found = find_runs(runs)
+    refuse_copies(found)
+    if save is not None and len(found) != 1:
+        raise QuantDriftError(f"--save sets a threshold on one run; got {len(found)} runs")
+    studied = [study_run(run, settings) for run in found]
+    groups = group_runs(studied)
+    if figure is not None:
+        draw_cost(studied, figure, speed_up=speed_up)
+    router, after = None, []
+    if save is not None:
+        at_percentile = given(context, "percentile") and not given(context, "recover")
+        router = _router(studied[0], settings, at_percentile=at_percentile)
+        router.save(save)
+        told = _saved(router, studied[0], settings, at_percentile=at_percentile)
+        after.append(f"router: {save} {told}")
+    shown = Shown(
+        data={
+            "speed_up": speed_up,
+            "break_even": break_even,
+            "share": share,
+            "splits": splits,
+            "seed": seed,
+            "recover": recover,
+            "runs": [run.to_json() for run in studied],
+            "means": [
+                {"spec": group.spec, "n_runs": len(group.runs), "sweep": [point.to_json() for point in group.points]}
+                for group in groups
+                if group.logits
+            ],
+            "router": router
+            and {"path": str(save), "score": router.score, "threshold": router.threshold, "rule": router.rule},
+            "figure": None if figure is None else str(figure),
+        },
+        grids=[grid for group in groups for grid in _grids(group, settings)],
+        next=[*after, *([] if figure is None else [f"figure: {figure}"])],
+    )
+    emit(shown, form)
 
 
-def _save(studied: RoutedRun, path: Path, options: RouteOptions, settings: RouteSettings) -> GapRouter:
+def _router(studied: RoutedRun, settings: RouteSettings, *, at_percentile: bool) -> GapRouter:
     evidence, score = studied.run.evidence(), studied.curves[0].score
-    if options.percentile is not None and options.recover is None:
+    if at_percentile:
         router = GapRouter.at_percentile(evidence, settings.percentiles[0], score)
     elif studied.restoring is not None:
         router = GapRouter(threshold=studied.restoring.threshold, score=score)
     else:
         router = GapRouter.at_recovered_share(evidence, settings.recover, score)
-    router = router.set_on(studied.run)
-    router.save(path)
-    return router
+    return router.set_on(studied.run)
 
 
-def _saved(router: GapRouter, studied: RoutedRun, options: RouteOptions, settings: RouteSettings) -> str:
-    """What the router that was saved does on the inputs it was set on."""
-    routed, caught = _shares(router, studied)
-    if studied.logits:
-        told = f"router: {options.save} routes {100 * routed:.1f} % of these inputs"
-        if caught is not None:
-            told += f", catches {100 * caught:.1f} % of the changed answers"
-        return f"{told} (to full precision: {router.rule})"
-    told = f"router: {options.save} has {100 * routed:.1f} % of these queries rescored"
-    return f"{told} ({router.rule}){_counted(studied, options, settings)}"
-
-
-def _shares(router: GapRouter, studied: RoutedRun) -> tuple[float, float | None]:
-    """Shares of the inputs, and of those whose answer changed, that a router routes."""
+def _saved(router: GapRouter, studied: RoutedRun, settings: RouteSettings, *, at_percentile: bool) -> str:
+    """What a router does on the inputs it was set on."""
     answers = answers_of(studied.run.evidence(), router.score)
     routed = answers.confidence < router.threshold
-    changed = answers.changed
-    return float(routed.mean()), float(routed[changed].mean()) if changed.any() else None
-
-
-def _counted(studied: RoutedRun, options: RouteOptions, settings: RouteSettings) -> str:
-    """How many of the changed answers of a search the router that was saved gives back."""
-    point = studied.restoring
-    if options.percentile is not None and options.recover is None:
+    if studied.logits:
+        caught = routed[answers.changed]
+        share = f", catches {percent(float(caught.mean()))} of the changed answers" if caught.size else ""
+        return f"routes {percent(float(routed.mean()))} of these inputs{share} (to full precision: {router.rule})"
+    told = f"has {percent(float(routed.mean()))} of these queries rescored ({router.rule})"
+    what, k = None, 0
+    if at_percentile:
         at = [each for each in studied.rescoring if each.percentile == settings.percentiles[0]]
         deepest = max(at, key=lambda each: each.k, default=None)
-        if deepest is None or deepest.restored is None:
-            return ""
-        return (
-            f"; {100 * deepest.restored:.1f} % of the changed first answers are restored by "
-            f"rescoring the first {deepest.k} below it"
+        if deepest is not None and deepest.restored is not None:
+            what, k = f"{percent(deepest.restored)} of the changed first answers are restored", deepest.k
+    elif (point := studied.restoring) is not None:
+        counted = {"restored": "are restored", "caught": "are caught (so many cannot be restored)"}[point.counts]
+        what, k = f"{100 * studied.recover:g} % of the changed first answers {counted}", point.k
+    return told if what is None else f"{told}; {what} by rescoring the first {k} below it"
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _grids(group: RoutedGroup, settings: RouteSettings) -> Iterator[Grid]:
+    """The tables of runs of one spec; below the last of them what they come to."""
+    names = [str(run.run.record["data"]["name"]) for run in group.runs]
+    title = f"{group.spec} on {names[0]}" if len(names) == 1 else f"{group.spec}, {len(names)} runs"
+    lines = sentences_of(group, settings)
+    last = lines if len(names) == 1 else []
+    if group.logits:
+        yield _sweep(title, group, settings)
+        yield _curve(group, last)
+        goal = [f"routed for {100 * settings.recover:g} %", "its cost"]
+    else:
+        yield _rescoring(title, group, settings, last)
+        goal = [f"rescored to restore {100 * settings.recover:g} %", "cost of encoding queries"]
+    if len(names) > 1:
+        yield Grid(
+            title="Each run",
+            head=["data", "inputs", "changed", "at risk (95 %)", *goal, "recommended"],
+            rows=[[name, *_run_cells(run)] for name, run in zip(names, group.runs, strict=True)],
+            words=_WORDS,
+            lines=lines,
         )
-    if point is None:
-        return ""
-    what = {"restored": "are restored", "caught": "are caught (so many cannot be restored)"}
-    return (
-        f"; {100 * studied.recover:g} % of the changed first answers {what[point.counts]} by "
-        f"rescoring the first {point.k} below it"
+
+
+def _sweep(title: str, group: RoutedGroup, settings: RouteSettings) -> Grid:
+    rows = [
+        [
+            point.score,
+            f"{point.percentile:g}",
+            *(_share(share, len(group.runs)) for share in (point.routed, point.accuracy, point.changes)),
+        ]
+        for point in group.points
+    ]
+    return Grid(
+        title=f"{title}: thresholds set on {100 * settings.share:g} %, measured on the rest",
+        head=["score", "percentile", "routed", "lost accuracy recovered", "changes recovered"],
+        rows=rows,
     )
 
 
-def _json(
-    studied: Sequence[RoutedRun],
-    groups: Sequence[RoutedGroup],
-    options: RouteOptions,
-    settings: RouteSettings,
-    router: GapRouter | None,
-) -> dict[str, Any]:
-    return {
-        "speed_up": settings.speed_up,
-        "break_even": break_even_share(settings.speed_up),
-        "share": settings.share,
-        "splits": settings.n_splits,
-        "seed": settings.seed,
-        "recover": settings.recover,
-        "runs": [run.to_json() for run in studied],
-        "means": [
-            {"spec": group.spec, "n_runs": len(group.runs), "sweep": [point.to_json() for point in group.points]}
-            for group in groups
-            if group.logits
-        ],
-        "router": None
-        if router is None
-        else {"path": str(options.save), "score": router.score, "threshold": router.threshold, "rule": router.rule},
-        "figure": None if options.figure is None else str(options.figure),
-    }
+def _share(share: Recovered, n_runs: int) -> str:
+    if share.value is None:
+        return "-"
+    shown = percent(share.value) + ("" if share.sd is None else f" ± {100 * share.sd:.1f}")
+    return shown + (f" ({share.n})" if n_runs > 1 else "")
+
+
+def _curve(group: RoutedGroup, lines: Sequence[str]) -> Grid:
+    curves = [run.curves[0] for run in group.runs]
+    points: list[Any] = list(mean_curve(curves))
+    rows = [
+        [percent(row[name]) for name in ("routed", "cost", "changes", "accuracy")]
+        for row in points
+        # dearer than full precision alone: only the end, which is everything
+        if row["cost"] <= 1 or row is points[-1]
+    ]
+    return Grid(
+        title=f"Cost of routing by {curves[0].score} on these very inputs (full precision alone is 100 %)",
+        head=["routed", "cost", "changes recovered", "lost accuracy recovered"],
+        rows=rows,
+        lines=lines,
+    )
+
+
+def _rescoring(title: str, group: RoutedGroup, settings: RouteSettings, lines: Sequence[str]) -> Grid:
+    entries = mean_rescoring([run.rescoring for run in group.runs])
+    metric = next((entry.metric for entry in entries if entry.metric), None)
+    head = ["percentile", "k", "queries encoded again", "cost of encoding queries", "documents compared"]
+    head += ["changes restored", "ceiling", *([f"{metric} regained", f"{metric} lost"] if metric else [])]
+    rows = [
+        [
+            f"{entry.percentile:g}",
+            f"{entry.k}",
+            percent(entry.encoded),
+            percent(relative_cost(entry.encoded, settings.speed_up)),
+            f"{entry.documents:.1f}",
+            percent(entry.restored),
+            percent(entry.ceiling),
+            *("-" if value is None else f"{value:+.4f}" for value in (entry.change, entry.loss) if metric),
+        ]
+        for entry in entries
+    ]
+    return Grid(title=f"{title}: unsure queries' first k results rescored", head=head, rows=rows, lines=lines)
+
+
+def _run_cells(run: RoutedRun) -> list[str]:
+    advice, point, risk = run.advice, run.operating, run.advice.at_risk
+    if run.restoring is not None and run.restoring.counts != "restored":
+        point = None  # so many cannot be restored
+    ends = f" ({100 * risk.low:.1f} to {100 * risk.high:.1f})" if risk.low is not None and risk.high is not None else ""
+    return [
+        f"{run.n_inputs:,}",
+        percent(advice.flip_rate.value),
+        percent(risk.value) + ends,
+        *(("-", "-") if point is None else (percent(point["routed"]), percent(point["cost"]))),
+        advice.fix + (" (unsure)" if advice.straddles else ""),
+    ]

@@ -5,22 +5,21 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rich.table import Table
-from rich.text import Text
+import typer
 
-from quantdrift.cli.tables import console, print_markdown
-from quantdrift.display import clean, print_json, prose, say, shorten, shown
+from quantdrift.cli.options import AsJson, AsMarkdown, Task
+from quantdrift.cli.output import Grid, Shown, emit
+from quantdrift.display import clean, prose, say, shorten, shown
 from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.finished.diff import KINDS, Changed, changed_inputs
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.records import write_text
 from quantdrift.runs import Run, classifies, read_run
 
-FIRST = 10
+_FIRST = 10
 """Inputs that people are shown if they do not say how many."""
 _TEXT = 240
 """Characters of a text on the screen."""
@@ -30,247 +29,163 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """What a spreadsheet takes for the beginning of a formula."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShowOptions:
-    """What is asked for.
+def command(
+    *,
+    run: Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The data that the run was made of, for the texts, if they have moved or another program made the "
+            "run; for a run of lm-eval, its samples_TASK_DATE.jsonl.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    task: Task = None,
+    kind: Annotated[
+        str, typer.Option(help="harmful (a relevant first answer lost), neutral, beneficial, or all.", metavar="KIND")
+    ] = "all",
+    n: Annotated[
+        int | None,
+        typer.Option("-n", min=0, help="How many, the worst first; 10 if not given, in CSV all.", metavar="N"),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Look at the first K answers, as a set.")] = 1,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with whole texts, for a spreadsheet.")] = False,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the CSV to this file.", metavar="FILE")] = None,
+    json_output: AsJson = False,
+    markdown: AsMarkdown = False,
+) -> None:
+    """The inputs whose first answer changed, with their texts: harmful changes first.
 
-    Attributes:
-        data: where the texts are, a folder.
-        task: likewise, a built-in task.
-        kind: one of KINDS, or all.
-        k: how many of the first ranks are looked at, as a set.
-        n: how many inputs; None for as many as fit the format.
-        everything: all of them.
-        format: "table", "json", "markdown" or "csv".
-        out: file for CSV; None for standard output.
+    Of every input: the reference's first answer and the candidate's, their scores, whether they are
+    relevant, and the gap between the reference's first two, alone and in units of 2 epsilon (the
+    separation ratio). Among changes of one kind the largest gap is first.
+
+    A run folder holds ids only. Texts are read from where the data were when the run was made, if
+    they are still the same.
     """
-
-    data: Path | None
-    task: str | None
-    kind: str
-    k: int
-    n: int | None
-    everything: bool
-    format: str
-    out: Path | None
-
-
-def show_command(path: Path, asked: ShowOptions) -> None:
-    """Print the changed inputs, the worst first.
-
-    Args:
-        path: the run folder.
-        asked: the options.
-
-    Raises:
-        QuantDriftError: the run or the data cannot be read, or an option does not fit the run.
-    """
-    if asked.kind not in {*KINDS, "all"}:
-        raise QuantDriftError(f"--kind {asked.kind}: expected {', '.join(KINDS)} or all")
-    run = read_run(path)
-    evidence = run.evidence()
-    if asked.kind != "all" and evidence.judgements is None:
-        raise DataError(f"--kind {asked.kind} needs relevance labels, and {run.path} has none; leave it out")
-    every = changed_inputs(evidence, asked.k)
-    wanted = [one for one in every if asked.kind in {one.kind, "all"}]
-    n = asked.n if asked.n is not None else len(wanted) if asked.format == "csv" else FIRST
-    listed = wanted if asked.everything else wanted[:n]
-    texts = read_texts(run, data=asked.data, task=asked.task)
-    found = _Found(run=run, k=asked.k, n_inputs=evidence.n_inputs, every=every, listed=listed, texts=texts)
-    if asked.format == "json":
-        print_json(found.to_json())
-    elif asked.format == "csv":
-        content = _csv(found)
-        if asked.out is None:
+    as_csv = as_csv or out is not None
+    asked = [name for name, wanted in (("json", json_output), ("markdown", markdown), ("csv", as_csv)) if wanted]
+    if len(asked) > 1:
+        raise QuantDriftError(f"expected one format; got {' and '.join(asked)}")
+    if kind not in {*KINDS, "all"}:
+        raise QuantDriftError(f"--kind {kind}: expected {', '.join(KINDS)} or all")
+    found = read_run(run)
+    evidence = found.evidence()
+    if kind != "all" and evidence.judgements is None:
+        raise DataError(f"--kind {kind} needs relevance labels, and {found.path} has none; leave it out")
+    every = changed_inputs(evidence, k)
+    wanted = [one for one in every if kind in {one.kind, "all"}]
+    first = n if n is not None else len(wanted) if as_csv else _FIRST
+    listed = wanted if everything else wanted[:first]
+    texts = read_texts(found, data=data, task=task)
+    if as_csv:
+        content = _csv(listed, texts)
+        if out is None:
             say(content.removesuffix("\n"))
         else:
-            write_text(asked.out, content, what="the changed inputs")
-    elif asked.format == "markdown":
-        _print_markdown(found)
-    else:
-        _print(found)
+            write_text(out, content, what="the changed inputs")
+        return
+    title = _title(found, k, evidence.n_inputs, every)
+    lines = []
+    if every:
+        if 0 < len(listed) < len(every):
+            lines.append(f"{len(listed):,} of {len(every):,} are shown; --all shows all")
+        lines.append(f"{texts.told[0].upper()}{clean(texts.told[1:])}")
+    if markdown:
+        say(f"{prose(title)}\n")
+        rows = [list(_row(one, texts)) for one in listed]
+        grid = Grid(head=["input", "reference", "candidate", "change"], rows=rows)
+        emit(Shown(grids=[grid] if rows else [], lines=lines), "markdown")
+        return
+    data_out = {
+        "path": str(found.path),
+        "spec": found.record["spec"],
+        "k": k,
+        "n_inputs": evidence.n_inputs,
+        "n_changed": len(every),
+        "kinds": _counts(every),
+        "changed": [_json(one, texts) for one in listed],
+        "texts": texts.told,
+    }
+    each = [line for number, one in enumerate(listed, start=1) for line in _lines(number, one, texts)]
+    emit(Shown(data=data_out, title=title, next=[*each, "", *lines]), "json" if json_output else "table")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """What is shown: `listed` of `every` changed input of the run."""
-
-    run: Run
-    k: int
-    n_inputs: int
-    every: Sequence[Changed]
-    listed: Sequence[Changed]
-    texts: Texts
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Changed inputs by kind; empty without labels."""
-        kinds = [one.kind for one in self.every]
-        return {} if set(kinds) <= {None} else {kind: kinds.count(kind) for kind in KINDS}
-
-    @property
-    def title(self) -> str:
-        record = self.run.record
-        what = "another class" if classifies(record) else "another first answer"
-        if self.k > 1:
-            what = f"other first {self.k}"
-        parts = ", ".join(f"{n:,} {kind}" for kind, n in self.counts.items())
-        return (
-            f"{shown(record['spec'])} on {shown(record['data']['name'])}: "
-            f"{len(self.every):,} of {self.n_inputs:,} inputs have {what}" + (f" ({parts})" if parts else "")
-        )
-
-    @property
-    def lines(self) -> list[str]:
-        """What is said below."""
-        told = [f"{self.texts.told[0].upper()}{clean(self.texts.told[1:])}"]
-        if 0 < len(self.listed) < len(self.every):
-            told.insert(0, f"{len(self.listed):,} of {len(self.every):,} are shown; --all shows all")
-        return told if self.every else []
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "path": str(self.run.path),
-            "spec": self.run.record["spec"],
-            "k": self.k,
-            "n_inputs": self.n_inputs,
-            "n_changed": len(self.every),
-            "kinds": self.counts,
-            "changed": [
-                {
-                    **one.to_json(),
-                    "text": self.texts.inputs.get(one.input_id),
-                    "text_before": self.texts.item(one.input_id, one.before),
-                    "text_after": self.texts.item(one.input_id, one.after),
-                }
-                for one in self.listed
-            ],
-            "texts": self.texts.told,
-        }
+def _counts(every: Sequence[Changed]) -> dict[str, int]:
+    """Changed inputs by kind; empty without labels."""
+    kinds = [one.kind for one in every]
+    return {} if set(kinds) <= {None} else {kind: kinds.count(kind) for kind in KINDS}
 
 
-def _print(found: _Found) -> None:
-    out = console()
-    out.print(Text(found.title, style="bold"), soft_wrap=True)
-    for number, one in enumerate(found.listed, start=1):
-        out.print()
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        for _ in range(2):
-            grid.add_column(overflow="fold")
-        grid.add_row(f"{number:,}", Text(f"{shown(one.input_id)}   {_told(one)}"))
-        if text := found.texts.inputs.get(one.input_id):
-            grid.add_row(Text("input", style="dim"), Text(shown(text, _TEXT)))
-        for arm, line in (("reference", _answer(one, found, 0)), ("candidate", _answer(one, found, 1))):
-            grid.add_row(Text(arm, style="dim"), Text(line))
-        out.print(grid)
-    for line in ["", *found.lines] if found.lines else []:
-        out.print(line, soft_wrap=True)
-
-
-def _told(one: Changed) -> str:
-    parts: list[str] = [one.kind or "no label"]
-    if one.lead is not None:
-        parts.append(f"gap {one.lead:.4g}")
-    if one.separation is not None:
-        parts.append(f"separation {one.separation:.3g}")
-    return ", ".join(parts)
-
-
-def _answer(one: Changed, found: _Found, arm: int) -> str:
-    """The answer of an arm on one line: id, score, whether it is right, and its text."""
-    name, score, right, rank, other = (
-        (one.before, one.score_before, one.was_right, one.rank_after, "candidate"),
-        (one.after, one.score_after, one.is_right, one.rank_before, "reference"),
-    )[arm]
-    parts = [] if score is None else [f"{score:.4f}"]
-    if right is not None:
-        parts.append("relevant" if right else "not relevant")
-    if rank is not None:
-        parts.append(f"rank {rank:,} in the {other}")
-    text = found.texts.item(one.input_id, name)
+def _title(run: Run, k: int, n_inputs: int, every: Sequence[Changed]) -> str:
+    record = run.record
+    what = "another class" if classifies(record) else "another first answer"
+    parts = ", ".join(f"{n:,} {kind}" for kind, n in _counts(every).items())
     return (
-        shown(name, _TEXT)
-        + (f" ({', '.join(parts)})" if parts else "")
-        + ("" if text is None else f"  {shown(text, _TEXT)}")
+        f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(every):,} of {n_inputs:,} inputs have "
+        f"{f'other first {k}' if k > 1 else what}{f' ({parts})' if parts else ''}"
     )
 
 
-def _print_markdown(found: _Found) -> None:
-    say(f"{prose(found.title)}\n")
-    rows = []
-    for one in found.listed:
-        text = found.texts.inputs.get(one.input_id)
-        rows.append(
-            (
-                shown(one.input_id) + ("" if text is None else f": {shown(text, _TEXT)}"),
-                _answer(one, found, 0),
-                _answer(one, found, 1),
-                _told(one),
-            )
-        )
-    if rows:
-        print_markdown(("input", "reference", "candidate", "change"), rows)
-    for line in ["", *found.lines] if found.lines else []:
-        say(prose(line))
+def _lines(number: int, one: Changed, texts: Texts) -> Iterator[str]:
+    name, reference, candidate, change = _row(one, texts)
+    yield f"\n{number:<4} {name}   {change}"
+    yield f"     reference  {reference}"
+    yield f"     candidate  {candidate}"
 
 
-_COLUMNS = (
-    "input_id",
-    "kind",
-    "input",
-    "reference_id",
-    "reference_text",
-    "reference_score",
-    "reference_relevant",
-    "candidate_id",
-    "candidate_text",
-    "candidate_score",
-    "candidate_relevant",
-    "gap",
-    "separation",
-    "rank_of_candidate_in_reference",
-    "rank_of_reference_in_candidate",
-)
+def _row(one: Changed, texts: Texts) -> Iterator[str]:
+    """The input, what either arm answers, and how it changed."""
+    text = texts.inputs.get(one.input_id)
+    yield shown(one.input_id) + ("" if text is None else f": {shown(text, _TEXT)}")
+    for name, score, right, rank, other in (
+        (one.before, one.score_before, one.was_right, one.rank_after, "candidate"),
+        (one.after, one.score_after, one.is_right, one.rank_before, "reference"),
+    ):
+        parts = [] if score is None else [f"{score:.4f}"]
+        parts += [] if right is None else ["relevant" if right else "not relevant"]
+        parts += [] if rank is None else [f"rank {rank:,} in the {other}"]
+        answer = texts.item(one.input_id, name)
+        words = f" ({', '.join(parts)})" if parts else ""
+        yield shown(name, _TEXT) + words + ("" if answer is None else f"  {shown(answer, _TEXT)}")
+    change: list[str] = [one.kind or "no label"]
+    change += [] if one.lead is None else [f"gap {one.lead:.4g}"]
+    change += [] if one.separation is None else [f"separation {one.separation:.3g}"]
+    yield ", ".join(change)
 
 
-def _csv(found: _Found) -> str:
+def _json(one: Changed, texts: Texts) -> dict[str, Any]:
+    return {
+        **one.to_json(),
+        "text": texts.inputs.get(one.input_id),
+        "text_before": texts.item(one.input_id, one.before),
+        "text_after": texts.item(one.input_id, one.after),
+    }
+
+
+_COLUMNS = ["input_id", "kind", "input"]
+_COLUMNS += [f"{arm}_{what}" for arm in ("reference", "candidate") for what in ("id", "text", "score", "relevant")]
+_COLUMNS += ["gap", "separation", "rank_of_candidate_in_reference", "rank_of_reference_in_candidate"]
+
+
+def _csv(listed: Sequence[Changed], texts: Texts) -> str:
     """As CSV that no spreadsheet runs: text that begins like a formula gets an apostrophe."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    writer.writerows(_rows(found))
+    for one in listed:
+        row: list[str | float | None] = [one.input_id, one.kind, texts.inputs.get(one.input_id)]
+        row += [one.before, texts.item(one.input_id, one.before), one.score_before, one.was_right]
+        row += [one.after, texts.item(one.input_id, one.after), one.score_after, one.is_right]
+        writer.writerow(map(_cell, [*row, one.lead, one.separation, one.rank_before, one.rank_after]))
     return out.getvalue()
 
 
-def _rows(found: _Found) -> Iterator[list[str]]:
-    for one in found.listed:
-        yield [
-            _safe(one.input_id),
-            one.kind or "",
-            _safe(found.texts.inputs.get(one.input_id)),
-            _safe(one.before),
-            _safe(found.texts.item(one.input_id, one.before)),
-            _number(one.score_before),
-            _word(one.was_right),
-            _safe(one.after),
-            _safe(found.texts.item(one.input_id, one.after)),
-            _number(one.score_after),
-            _word(one.is_right),
-            _number(one.lead),
-            _number(one.separation),
-            _number(one.rank_before),
-            _number(one.rank_after),
-        ]
-
-
-def _safe(text: str | None) -> str:
-    line = shorten(clean(text or ""), _CELL)
+def _cell(value: str | float | bool | None) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, str):
+        return "" if value is None else f"{value:.7g}"
+    line = shorten(clean(value), _CELL)
     return f"'{line}" if line.startswith(_FORMULA) else line
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.7g}"
-
-
-def _word(value: bool | None) -> str:
-    return "" if value is None else str(value).lower()

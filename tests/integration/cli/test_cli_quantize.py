@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from quantdrift.cli import Interrupted
-from quantdrift.cli.quantize import QuantizeOptions, quantize_command
-from quantdrift.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.models import saved as folders
 from quantdrift.models.saved import read_record
 from support.candidate_samples import embed, save_backbone
+from support.command_line import cli
 
 
-@pytest.fixture
-def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QuantizeOptions:
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_backbone(tmp_path / "tiny")
-    return QuantizeOptions(
-        spec="./tiny@W3-g64",
-        out=Path("out"),
-        model_format="safetensors",
-        data=None,
-        task=None,
-        split="test",
-        batch_size=8,
-        device="cpu",
-        revision=None,
-        cache=False,
-        quiet=True,
-    )
 
 
-def test_it_says_where_the_model_is_and_how_to_use_it(
-    options: QuantizeOptions, capsys: pytest.CaptureFixture[str]
-) -> None:
-    quantize_command(options)
-    shown = capsys.readouterr().out
+def quantize(spec: str = "./tiny@W3-g64", *words: str, out: str = "out") -> tuple[int, str, str]:
+    return cli("quantize", spec, "-o", out, "--device", "cpu", "--no-cache", "-q", *words)
+
+
+def test_it_says_where_the_model_is_and_how_to_use_it() -> None:
+    _, shown, _ = quantize()
     assert "./tiny@W3-g64-rtn saved as safetensors" in shown
     assert "3 bits per weight of 13 linear layers, stored as float32" in shown
     assert f"{sum(read_record(Path('out'))['files'].values()) / 1e6:.1f} MB on disk" in shown
@@ -57,21 +42,17 @@ def test_it_says_where_the_model_is_and_how_to_use_it(
 
 
 def test_what_stays_at_full_precision_is_said_and_a_name_that_means_a_model_is_spelled_out(
-    options: QuantizeOptions, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     left_out = {f"layer {number}": "shares its weight" for number in range(6)}
     monkeypatch.setattr("quantdrift.engine.heads.left_out", lambda _: left_out)
-    quantize_command(replace(options, out=Path("minilm")))
-    shown = capsys.readouterr().out
+    _, shown, _ = quantize(out="minilm")
     assert "left at full precision: layer 0, layer 1, layer 2, layer 3 and 2 more\n" in shown
     assert "quantdrift run './tiny vs ./minilm'" in shown
 
 
-def test_a_module_named_as_the_head_is_saved_as_it_is(
-    options: QuantizeOptions, capsys: pytest.CaptureFixture[str]
-) -> None:
-    quantize_command(replace(options, spec="./tiny@W3-g64+head=0.model.pooler"))
-    shown = capsys.readouterr().out
+def test_a_module_named_as_the_head_is_saved_as_it_is() -> None:
+    _, shown, _ = quantize("./tiny@W3-g64+head=0.model.pooler")
     assert "3 bits per weight of 12 linear layers" in shown
     assert "left at full precision: 0.model.pooler.dense\n" in shown
     before = SentenceTransformer("tiny", device="cpu").state_dict()
@@ -82,52 +63,46 @@ def test_a_module_named_as_the_head_is_saved_as_it_is(
     assert read_record(Path("out"))["spec"] == "./tiny@W3-g64-rtn+head=0.model.pooler"
 
 
-def test_a_candidate_is_not_quantized_again(options: QuantizeOptions) -> None:
-    quantize_command(options)
-    with pytest.raises(UnsupportedError, match=r"\./out is quantized already \(a candidate saved by"):
-        quantize_command(replace(options, spec="./out@W4"))
+def test_a_candidate_is_not_quantized_again() -> None:
+    quantize()
+    assert "./out is quantized already (a candidate saved by" in quantize("./out@W4")[2]
     assert read_record(Path("out"))["spec"] == "./tiny@W3-g64-rtn"
 
 
-def test_a_second_time_replaces_the_first(options: QuantizeOptions) -> None:
-    quantize_command(options)
+def test_a_second_time_replaces_the_first() -> None:
+    quantize()
     first = read_record(Path("out"))["candidate_fingerprint"]
-    quantize_command(replace(options, spec="./tiny@W2-g64"))
+    quantize("./tiny@W2-g64")
     record = read_record(Path("out"))
     assert record["spec"] == "./tiny@W2-g64-rtn"
     assert record["candidate_fingerprint"] != first
 
 
 @pytest.mark.parametrize(
-    ("changed", "kind", "said"),
+    ("words", "said"),
     [
-        ({"model_format": "gguf"}, QuantDriftError, "--format safetensors or onnx; got 'gguf'"),
-        ({"spec": "./tiny@W4A8"}, UnsupportedError, "quantizes activations"),
-        ({"spec": "./tiny@W4+query"}, UnsupportedError, "Leave .query out"),
-        ({"out": Path("tiny")}, RunError, "not a saved candidate: config.json"),
-        ({"data": Path("a"), "task": "b"}, QuantDriftError, "got both"),
+        (("./tiny@W3", "--format", "gguf"), "--format safetensors or onnx; got 'gguf'"),
+        (("./tiny@W4A8",), "quantizes activations"),
+        (("./tiny@W4+query",), "Leave +query out"),
+        (("./tiny@W3", "-o", "tiny"), "not a saved candidate: config.json"),
+        (("./tiny@W3", "--data", "a", "--task", "b"), "got both"),
     ],
 )
 def test_what_is_wrong_is_said_before_a_model_is_loaded(
-    changed: dict[str, object],
-    kind: type[Exception],
-    said: str,
-    options: QuantizeOptions,
-    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def loaded(*_: object, **__: object) -> None:
-        pytest.fail("a model was loaded")
-
-    monkeypatch.setattr("quantdrift.engine.saving.save.load_encoder", loaded)
-    with pytest.raises(kind, match=said):
-        quantize_command(replace(options, **changed))  # type: ignore[arg-type]  # of several types
+    monkeypatch.setattr("quantdrift.engine.saving.save.load_encoder", lambda *_, **__: pytest.fail("loaded"))
+    code, _, err = quantize(*words)
+    assert code == 2
+    assert said in err
 
 
-def test_ctrl_c_leaves_nothing(options: QuantizeOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(folders, "files_of", pressed)
-    with pytest.raises(Interrupted, match="out was not written"):
-        quantize_command(options)
+    code, _, err = quantize()
+    assert code == 130
+    assert "out was not written" in err
     assert [entry.name for entry in Path().iterdir()] == ["tiny"]

@@ -107,7 +107,7 @@ def test_a_classifier_that_changes_much_is_told_the_run_that_allocates(cli: Cli,
 def test_the_two_tables_say_what_they_are_measured_on(cli: Cli, tmp_path: Path) -> None:
     run = classifier(tmp_path / "pets")
     out = cli("route", run, "--markdown", "--speed-up", "1.5")[1]
-    assert "`vit@W4-channel-rtn` on pets: thresholds set on one half, measured on the other" in out
+    assert "`vit@W4-channel-rtn` on pets: thresholds set on 50 %, measured on the rest" in out
     assert "Cost of routing by gap on these very inputs" in out
     # it breaks even at a third; beyond that only the end is shown
     curve = [line.split(" | ")[1] for line in out.splitlines() if line.count(" | ") == 3]

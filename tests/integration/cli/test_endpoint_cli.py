@@ -68,7 +68,7 @@ def test_a_run_is_named_by_its_servers_and_prints_what_it_is(
     options = ["--concurrency", "2", "--requests-per-minute", "60000", "--query-prefix", "q: "]
     assert command(spec, *options, "--no-noise-floor") == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"{server.name('one')} vs {server.name('two')} on data: 3 queries, 600" in shown
+    assert f"{server.name('one')} vs {server.name('two')} on data 3 queries, 600" in shown
     assert "bits per weight: not known, a server has the weights" in shown
     assert "another first answer than of the reference" in shown  # which need not be more precise
     assert f"note: {server.name('two')} gets 'q: ' before every query, as asked for" in shown

@@ -267,10 +267,10 @@ def test_a_crash_is_not_taken_for_a_failure(
 
 
 def test_ctrl_c_while_measuring_is_no_verdict(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise Interrupted("no run was written")
 
-    monkeypatch.setattr("quantdrift.cli.run.measured", stopped)
+    monkeypatch.setattr("quantdrift.cli.gate.measured", stopped)
     code, out, err = cli("gate", "minilm@W4", "--data", "faq", "-r", "flip@1 <= 0.1")
     assert (code, out) == (130, "")
     assert err == "quantdrift: interrupted; no run was written\n"

@@ -149,12 +149,9 @@ def test_an_error_of_ours_that_nobody_catches_is_one_line(
 
 
 def test_the_command_of_quantdrift_hands_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quantdrift.cli import commands_harness  # noqa: F401, PLC0415 -- it registers the command
-    from quantdrift.cli.app import app  # noqa: PLC0415 -- likewise
-
     handed: list[Any] = []
     monkeypatch.setattr("quantdrift.cli.harness.harness_command", lambda *a: handed.append(a))
-    assert CliRunner().invoke(app, ["lm-eval", "run", "--help"]).exit_code == 0
+    assert CliRunner().invoke(cli.app, ["lm-eval", "run", "--help"]).exit_code == 0
     assert handed == [("lm-eval", ["run", "--help"])]
 
 

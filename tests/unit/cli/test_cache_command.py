@@ -11,7 +11,6 @@ import pytest
 import torch
 from filelock import FileLock
 
-from quantdrift.cli.cache import cache_command
 from quantdrift.engine.calibration.candidate import CodeStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.classes import fitted_probe
@@ -21,6 +20,7 @@ from quantdrift.engine.sensitivity.allocate import KeptArrays
 from quantdrift.engine.store import EmbeddingStore, key_of
 from quantdrift.records import whole_file
 from quantdrift.spec import Endpoint
+from support.command_line import cli
 
 
 @pytest.fixture
@@ -43,13 +43,16 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return capsys.readouterr().out.splitlines()
+def told(*words: str) -> list[str]:
+    return cli("cache", *words)[1].splitlines()
 
 
-def test_every_kind_is_counted_and_cleared(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cache_command(clear=False)
-    shown = lines(capsys)
+def cleared() -> list[str]:
+    return told("--clear")
+
+
+def test_every_kind_is_counted_and_cleared(kept: Path) -> None:
+    shown = told()
     assert shown == [
         f"1 embedding files, 1.0 MB in {kept / 'embeddings'}",
         f"3 quantized layers, 0.0 MB in {kept / 'codes'}",
@@ -57,23 +60,18 @@ def test_every_kind_is_counted_and_cleared(kept: Path, capsys: pytest.CaptureFix
         f"1 linear probes, 0.0 MB in {kept / 'probes'}",
         f"1 models seen on servers, 0.0 MB in {kept / 'servers'}",
     ]
-    cache_command(clear=True)
-    assert lines(capsys) == [f"deleted {line}" for line in shown]
+    assert cleared() == [f"deleted {line}" for line in shown]
     assert [path.name for path in kept.iterdir()] == ["mine.txt"]
-    cache_command(clear=False)
-    assert [line.split()[0] for line in lines(capsys)] == ["0"] * 5
+    assert [line.split()[0] for line in told()] == ["0"] * 5
 
 
-def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cache_that_is_off_holds_nothing_and_clears_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = tmp_path / "off" / "embeddings" / "mine.npy"
     mine.parent.mkdir(parents=True)
     mine.write_text("a folder that happens to have that name")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QUANTDRIFT_CACHE", "off")
-    cache_command(clear=True)
-    assert lines(capsys) == ["nothing is kept: QUANTDRIFT_CACHE is off"]
+    assert cleared() == ["nothing is kept: QUANTDRIFT_CACHE is off"]
     assert mine.exists()
 
 
@@ -94,10 +92,9 @@ def others_in(kept: Path) -> dict[Path, str]:
     return files
 
 
-def test_what_is_not_ours_stays_and_is_said(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_ours_stays_and_is_said(kept: Path) -> None:
     others = others_in(kept)
-    cache_command(clear=True)
-    shown = lines(capsys)
+    shown = cleared()
     assert {path: path.read_text() for path in others} == others
     assert (kept / "probes" / "empty").is_dir()
     left = {path for path in kept.rglob("*") if path.is_file()}
@@ -106,39 +103,34 @@ def test_what_is_not_ours_stays_and_is_said(kept: Path, capsys: pytest.CaptureFi
     assert shown[1].startswith("  left 4 files of somebody else: ")
     assert "mine.txt" in shown[1]
     assert "  left 1 file of somebody else: project/notes.npy" in shown
-    cache_command(clear=True)
-    assert [line.split()[1] for line in lines(capsys) if "deleted" in line] == ["0"] * 5
+    assert [line.split()[1] for line in cleared() if "deleted" in line] == ["0"] * 5
 
 
-def test_a_folder_that_is_a_link_is_followed(kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_a_link_is_followed(kept: Path, tmp_path: Path) -> None:
     elsewhere = (kept / "embeddings").rename(tmp_path / "elsewhere")
     (elsewhere / "mine.txt").write_text("mine")
     (kept / "embeddings").symlink_to(elsewhere)
     (kept / "codes" / "link").symlink_to(elsewhere)  # not ours: never followed
-    cache_command(clear=True)
-    shown = lines(capsys)
+    shown = cleared()
     assert shown[0] == (f"deleted 1 embedding files, 1.0 MB in {kept / 'embeddings'}, a link to {elsewhere}")
     assert "  left 1 file of somebody else: link" in shown
     assert [path.name for path in elsewhere.rglob("*")] == ["mine.txt"]
     assert (kept / "embeddings").is_symlink()
 
 
-def test_what_cannot_be_deleted_is_not_counted(
-    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_deleted_is_not_counted(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a stand-in: tests may run as a user who may delete everywhere."""
 
     def denied(self: Path, *_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "unlink", denied)
-    cache_command(clear=True)
-    shown = lines(capsys)
+    shown = cleared()
     assert sum("cannot be deleted (Permission denied)" in line for line in shown) == 5
     assert not any(line.startswith("deleted") and not line.startswith("deleted 0 ") for line in shown)
 
 
-def test_what_a_run_is_writing_stays_until_the_run_is_gone(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_run_is_writing_stays_until_the_run_is_gone(kept: Path) -> None:
     def stop(rows: object) -> None:
         raise KeyboardInterrupt
 
@@ -155,21 +147,18 @@ def test_what_a_run_is_writing_stays_until_the_run_is_gone(kept: Path, capsys: p
     name = kept / "probes" / key[:2] / f"{key}.npz"
     with whole_file(name) as written, FileLock(stem.with_suffix(".lock")):
         written.write_text("half")
-        cache_command(clear=True)
+        shown = cleared()
         assert all(path.exists() for path in [*parts, written])
-    shown = lines(capsys)
     assert any(line.startswith("  left 3 files that a run is writing: ") for line in shown)
     assert any(line.startswith("  left 1 file that a run is writing: ") for line in shown)
     left = name.with_name(f".{name.name}.partial-0123abcd")
     left.write_text("of a run that was killed")
     os.utime(left, (time.time() - 3600,) * 2)
-    cache_command(clear=True)
+    cleared()
     assert [path.name for path in kept.iterdir()] == ["mine.txt"]
 
 
-def test_files_that_come_and_go_meanwhile_do_no_harm(
-    kept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_come_and_go_meanwhile_do_no_harm(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run removes each file just before it is looked at, and adds one to its folder."""
     real = Path.lstat
 
@@ -180,5 +169,4 @@ def test_files_that_come_and_go_meanwhile_do_no_harm(
         return real(self)
 
     monkeypatch.setattr(Path, "lstat", gone)
-    cache_command(clear=True)
-    assert [line.split()[1] for line in lines(capsys) if line.startswith("deleted")] == ["0"] * 5
+    assert [line.split()[1] for line in cleared() if line.startswith("deleted")] == ["0"] * 5

@@ -17,8 +17,8 @@ from quantdrift import _hook, paths
 from quantdrift import doctor as components
 from quantdrift import doctor as diagnostics
 from quantdrift._hook_notify import HookStatus
-from quantdrift.cli.doctor import doctor
 from quantdrift.errors import RunError
+from support.command_line import cli
 from support.places import ROOT
 
 INSTALLED = {"mteb": "2.26.24", "torch": "2.13.0+cpu", "transformers": "5.23.0", "sentence-transformers": "6.2.0"}
@@ -82,31 +82,28 @@ def test_every_extra_that_is_named_exists() -> None:
     assert named <= set(project["optional-dependencies"])
 
 
-def test_doctor_succeeds_when_models_can_be_scored_inside_mteb(
-    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert doctor(json_output=False) == 0
-    printed = capsys.readouterr().out
+def test_doctor_succeeds_when_models_can_be_scored_inside_mteb(installed: dict[str, str]) -> None:
+    code, printed, _ = cli("doctor")
+    assert code == 0
     assert "Ready" in printed
     assert 'For beir: pip install "quantdrift[beir]"' in printed
 
 
-def test_doctor_fails_and_says_what_is_missing(installed: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_fails_and_says_what_is_missing(installed: dict[str, str]) -> None:
     del installed["torch"]
     installed["mteb"] = "1.0"
-    assert doctor(json_output=False) == 1
-    printed = capsys.readouterr().out
+    code, printed, _ = cli("doctor")
+    assert code == 1
     assert "Ready" not in printed
     assert 'torch is not installed (runs the models): pip install "quantdrift[models]"' in printed
     assert "mteb 1.0 is installed, 2.26 or newer is needed" in printed
 
 
-def test_the_json_output_is_one_object_with_the_same_content(
-    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_json_output_is_one_object_with_the_same_content(installed: dict[str, str]) -> None:
     del installed["mteb"]
-    assert doctor(json_output=True) == 1
-    report = json.loads(capsys.readouterr().out)
+    code, printed, _ = cli("doctor", "--json")
+    assert code == 1
+    report = json.loads(printed)
     assert report["hook"]["advice"]
     assert {c["name"]: c["version"] for c in report["components"]}["torch"] == "2.13.0+cpu"
     assert len(report["problems"]) == 1

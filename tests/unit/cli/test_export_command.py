@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantdrift.allocation.record import write_allocation
-from quantdrift.cli.export import export_command
-from quantdrift.errors import RunError, UnsupportedError
+from support.command_line import cli
 from support.export_samples import allocation, encoder
 
 QUERY = "0.model.encoder.layer.0.attention.self.query"
@@ -22,37 +21,34 @@ def stored(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_text_goes_to_standard_output_and_notes_to_standard_error(
-    stored: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    export_command(stored, "autoround", None)
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["encoder.layer.0.attention.self.query"]["bits"] == 8
-    assert "'layer_config.json'" in shown.err
-    assert "quantdrift: " not in shown.err  # as errors begin
+def test_the_text_goes_to_standard_output_and_notes_to_standard_error(stored: Path) -> None:
+    code, out, err = cli("export", stored, "--format", "autoround")
+    assert code == 0
+    assert json.loads(out)["encoder.layer.0.attention.self.query"]["bits"] == 8
+    assert "'layer_config.json'" in err
+    assert "quantdrift: " not in err  # as errors begin
 
 
-def test_a_file_is_written_where_asked(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = stored.parent / "new" / "types.txt"
-    export_command(stored, "llama_cpp", out)
-    assert out.read_text().startswith("--tensor-type blk.0.attn_q.weight=q8_0\n")
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert f"$(cat {out})" in shown.err
+def test_a_file_is_written_where_asked(stored: Path) -> None:
+    place = stored.parent / "new" / "types.txt"
+    code, out, err = cli("export", stored, "--format", "llama_cpp", "-o", place)
+    assert place.read_text().startswith("--tensor-type blk.0.attn_q.weight=q8_0\n")
+    assert (code, out) == (0, "")
+    assert f"$(cat {place})" in err
 
 
-def test_a_refusal_leaves_no_file(stored: Path) -> None:
-    out = stored.parent / "recipe.json"
-    with pytest.raises(UnsupportedError, match=r"\+units=fused"):
-        export_command(stored, "compressed_tensors", out)
-    assert not out.exists()
-
-
-def test_the_allocation_itself_is_not_written_over(stored: Path) -> None:
-    with pytest.raises(RunError, match="the allocation itself"):
-        export_command(stored, "autoround", stored)
-
-
-def test_a_folder_cannot_be_written(stored: Path) -> None:
-    with pytest.raises(RunError, match="was not written"):
-        export_command(stored, "autoround", stored.parent)
+@pytest.mark.parametrize(
+    ("name", "format_name", "said"),
+    [
+        ("recipe.json", "compressed_tensors", "+units=fused"),
+        ("allocation.json", "autoround", "the allocation itself"),
+        ("", "autoround", "was not written"),
+    ],
+)
+def test_a_refusal_writes_nothing(stored: Path, name: str, format_name: str, said: str) -> None:
+    before = stored.read_text()
+    code, _, err = cli("export", stored, "--format", format_name, "-o", stored.parent / name)
+    assert code == 2
+    assert said in err
+    assert [path.name for path in stored.parent.iterdir()] == ["allocation.json"]
+    assert stored.read_text() == before

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quantdrift import doctor as components
-from quantdrift.cli.listing import list_command
+from support.command_line import cli
 
 
 @pytest.fixture
@@ -20,16 +20,13 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return found
 
 
-def quantizers(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
-    list_command("quantizers", json_output=True)
-    return {row.pop("quantizer"): row for row in json.loads(capsys.readouterr().out)}
+def quantizers() -> dict[str, dict[str, Any]]:
+    return {row.pop("quantizer"): row for row in json.loads(cli("list", "quantizers", "--json")[1])}
 
 
-def test_json_holds_lists_booleans_versions_and_nothing(
-    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_holds_lists_booleans_versions_and_nothing(installed: dict[str, str]) -> None:
     installed.update({"gptqmodel": "7.6.0", "optimum": "2.3.0", "hqq": "0.2.8"})
-    rows = quantizers(capsys)
+    rows = quantizers()
     assert rows["gptq"] == {
         "calibrated": True,
         "backends": ["gptqmodel", "auto-gptq", "optimum"],
@@ -53,21 +50,17 @@ def test_json_holds_lists_booleans_versions_and_nothing(
     assert rows["awq"]["install"] == 'pip install "quantdrift[awq]"'
 
 
-def test_the_default_is_the_first_library_that_will_do(
-    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_default_is_the_first_library_that_will_do(installed: dict[str, str]) -> None:
     installed["auto-gptq"] = "0.7.1"
-    assert quantizers(capsys)["gptq"]["default_backend"] == "auto-gptq"
+    assert quantizers()["gptq"]["default_backend"] == "auto-gptq"
     installed["auto-gptq"] = "0.6"
-    old = quantizers(capsys)["gptq"]
+    old = quantizers()["gptq"]
     assert (old["available"], old["usable"], old["versions"]["auto-gptq"]) == (False, [], "0.6")
 
 
-def test_optimum_alone_does_no_gptq_that_does_not_name_it(
-    installed: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_optimum_alone_does_no_gptq_that_does_not_name_it(installed: dict[str, str]) -> None:
     installed["optimum"] = "2.3.0"
-    row = quantizers(capsys)["gptq"]
+    row = quantizers()["gptq"]
     assert row["usable"] == ["optimum"]
     assert row["default_backend"] == "gptqmodel"
     assert row["available"] is False
@@ -75,14 +68,11 @@ def test_optimum_alone_does_no_gptq_that_does_not_name_it(
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_the_table_fits_80_columns(
-    there: bool, installed: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_fits_80_columns(there: bool, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     if there:
         names = ("gptqmodel", "auto-gptq", "optimum", "autoawq", "hqq")
         installed.update(dict.fromkeys(names, "0.2.8.post1"))
     monkeypatch.setenv("COLUMNS", "80")
-    list_command("quantizers", json_output=False)
-    shown = capsys.readouterr().out
+    _, shown, _ = cli("list", "quantizers")
     assert max(map(len, shown.splitlines())) <= 80
-    assert ("auto-gptq 0.2.8.post1 (too old)" if there else "hqq (missing)") in shown
+    assert ("(too old)" if there else "hqq (missing)") in shown

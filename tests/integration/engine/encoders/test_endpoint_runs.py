@@ -16,7 +16,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 from sentence_transformers import SentenceTransformer
 
 from quantdrift import perturbation
-from quantdrift.cli.tables import print_run
+from quantdrift.cli.run import shown_run
 from quantdrift.compare.law import law_runs
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.run import run_spec
@@ -99,8 +99,7 @@ def test_both_models_may_be_on_servers(
     # three requests to know each model; eight documents and three queries in threes, to both; and
     # once more, in fives, for the noise floor
     assert sorted(len(request) for request in server.asked) == sorted([8, 5, 3] * 2 + [3, 3, 3, 2] * 2 + [5, 3, 3])
-    print_run(found)
-    assert "bits per weight: not known, a server has the weights" in capsys.readouterr().out
+    assert "bits per weight: not known, a server has the weights" in shown_run(found).about
     (point,) = law_runs([found])
     assert point.bits == "stored"
 

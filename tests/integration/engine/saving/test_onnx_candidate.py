@@ -11,7 +11,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from quantdrift.cli.quantize import QuantizeOptions, quantize_command
 from quantdrift.engine.encoders.onnx import load_onnx
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.quantizers.rtn import quantize_rtn
@@ -21,6 +20,7 @@ from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import RunError
 from quantdrift.models.saved import read_record
 from support.candidate_samples import HIDDEN, apart, candidate, embed, encoder, rich, save_backbone, tiny
+from support.command_line import cli
 from support.onnx_samples import load, one_export, one_thread, save
 from support.versus_samples import run_two
 
@@ -135,26 +135,12 @@ def test_a_bfloat16_model_with_a_dense_layer_computes_in_float32(one_export: Non
 
 
 def test_the_command_says_what_is_packed_and_what_is_not(
-    one_export: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    one_export: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_backbone(tmp_path / "tiny")  # the weights that the export has
-    quantize_command(
-        QuantizeOptions(
-            spec="./tiny@W3-g64",
-            out=Path("out"),
-            model_format="onnx",
-            data=None,
-            task=None,
-            split="test",
-            batch_size=8,
-            device="cpu",
-            revision=None,
-            cache=False,
-            quiet=True,
-        )
-    )
-    shown = capsys.readouterr().out
+    words = ("quantize", "./tiny@W3-g64", "-o", "out", "--format", "onnx", "--device", "cpu", "--no-cache", "-q")
+    _, shown, _ = cli(*words)
     assert "13 linear layers; 12 of them packed at 4 bits, all else float32" in shown
     assert "unused layer (does not affect embeddings): 0.model.pooler.dense" in shown
     assert "checked: differs from torch by " in shown

@@ -1,0 +1,194 @@
+"""What a command found, and the one way to print it: as tables and sentences, as JSON or as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal
+
+from quantdrift.display import clean, markdown_table, print_json, prose, say
+from quantdrift.errors import QuantDriftError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from quantdrift.statistics import Estimate
+
+Form = Literal["table", "json", "markdown"]
+_STYLES = {
+    **dict.fromkeys(("pass", "no worse", "better"), "green"),
+    **dict.fromkeys(("fail", "error", "worse"), "red"),
+    **dict.fromkeys(("incomparable", "underpowered"), "yellow"),
+}
+"""Of verdicts, which stand in a table's last column."""
+_FIRST = 24
+"""Columns that the words of a table need beside its numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """One table. The first column holds words; the others numbers, unless they are named in `words`.
+
+    With `stacked`, what is in brackets stands below the rest of a cell on a terminal. With `ruled`
+    a line separates rows whose first cells differ.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    words: Collection[str] = ()
+    stacked: bool = False
+    ruled: bool = False
+    lines: Sequence[str] = ()
+    """Sentences below this table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """All that a command says: `data` is the JSON; `about` stands above the tables and `lines` below.
+
+    `next`, on a terminal only, is where something lies and what to type next: lines that are not broken.
+    """
+
+    data: Any = None
+    title: str = ""
+    about: Sequence[str] = ()
+    grids: Sequence[Grid] = ()
+    lines: Sequence[str] = ()
+    next: Sequence[str] = ()
+
+
+def form_of(*, json_output: bool, markdown: bool = False) -> Form:
+    """The format that was asked for.
+
+    Raises:
+        QuantDriftError: both are.
+    """
+    if json_output and markdown:
+        raise QuantDriftError("expected --json or --markdown; got both")
+    return "json" if json_output else "markdown" if markdown else "table"
+
+
+def emit(shown: Shown, form: Form = "table") -> None:
+    """Print what a command found."""
+    if form == "json":
+        print_json(shown.data)
+    elif form == "markdown":
+        _emit_markdown(shown)
+    else:
+        _emit_tables(shown)
+
+
+def _emit_markdown(shown: Shown) -> None:
+    blocks = []
+    for grid in shown.grids:
+        blocks += [f"**{prose(grid.title)}**"] if grid.title else []
+        blocks.append(markdown_table(grid.head, grid.rows))
+        blocks += ["\n".join(f"- {prose(line)}" for line in grid.lines)] if grid.lines else []
+    blocks += ["\n".join(f"- {prose(line)}" for line in shown.lines)] if shown.lines else []
+    say("\n\n".join(blocks))
+
+
+def _emit_tables(shown: Shown) -> None:
+    from rich.text import Text
+
+    from quantdrift.console import console
+
+    out = console()
+    if shown.title:
+        out.print(Text(clean(shown.title), "bold"), soft_wrap=True)
+    for line in shown.about:
+        out.print(line)
+    for grid in shown.grids:
+        # numbers are not broken: where the terminal is too narrow for them, the table is wider
+        numbers = [column for column, name in enumerate(grid.head) if column and name not in grid.words]
+        cells = [[_on_terminal(cell, grid) for cell in row] for row in (grid.head, *grid.rows)]
+        needed = sum(max(len(part) for row in cells for part in row[column].split("\n")) + 3 for column in numbers)
+        fits = needed + _FIRST <= out.width
+        place = out if fits else console(wide=True)
+        place.print(_table(grid, cells, {*numbers} if needed + _FIRST <= place.width else set()))
+        for line in grid.lines:
+            out.print(line)
+    for line in shown.lines:
+        out.print(line)
+    for line in shown.next:
+        out.print(line, style=_STYLES.get(line.partition(":")[0]), soft_wrap=True)
+
+
+def _on_terminal(cell: str, grid: Grid) -> str:
+    text = clean(cell)
+    return text.replace(" (", "\n(") if grid.stacked else text
+
+
+def _table(grid: Grid, cells: Sequence[Sequence[str]], unbroken: Collection[int]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=clean(grid.title) or None, title_justify="left", show_lines=grid.stacked)
+    for column, name in enumerate(cells[0]):
+        words = column == 0 or grid.head[column] in grid.words
+        table.add_column(name, justify="left" if words else "right", overflow="fold", no_wrap=column in unbroken)
+    before = ""
+    for *row, last in cells[1:]:
+        if grid.ruled and before and (row or [last])[0] != before:
+            table.add_section()
+        before = (row or [last])[0]
+        table.add_row(*row, Text(last, _STYLES.get(last, "")))
+    return table
+
+
+# --- tables and words that several commands have --------------------------------------------------
+
+
+def metric_grid(estimates: Mapping[str, Estimate], form: Form, title: str = "") -> Grid:
+    """Value, interval and meaning of every metric; what is undefined for one reason is one row."""
+    from quantdrift.metrics import parse_metric
+    from quantdrift.metrics.numbers import has_value, show, show_interval
+
+    def reason(item: tuple[str, Estimate]) -> str:
+        return "" if has_value(item[1]) else str(item[1].to_json()["reason"])
+
+    def rows() -> Iterator[list[str]]:
+        told = ""
+        for why, group in groupby(estimates.items(), key=reason):
+            items = list(group)
+            if why and form == "table":
+                more = f" and {len(items) - 1} more" if len(items) > 1 else ""
+                yield [f"{items[0][0]}{more}", "-", "", "", why]
+                continue
+            for name, estimate in items:
+                metric = parse_metric(name)
+                row = [name, show(metric, estimate), why or show_interval(metric, estimate), f"{estimate.n:,}"]
+                # members of a family stand beside each other: one explanation for all of them
+                summary = metric.family.summary if metric.family.name != told else ""
+                told = metric.family.name
+                yield [*row, summary] if form == "table" else row
+
+    head = ["metric", "value", "95 % interval", "n", "what it says"]
+    return Grid(head=head if form == "table" else head[:-1], rows=list(rows()), title=title, words={head[-1]})
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A rate as people read it."""
+    return "-" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def with_interval(estimate: Estimate, digits: int = 1, sign: str = "") -> str:
+    """A rate and its interval in percent: "12.0 % (10.1 to 14.2)"."""
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return percent(estimate.value, digits)
+    value, low, high = (f"{100 * end:{sign}.{digits}f}" for end in (estimate.value, estimate.low, estimate.high))
+    return f"{value}{'' if sign else ' %'} ({low} to {high})"
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things: "1 run", "2 runs"."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def some(names: Iterable[str], most: int = 4) -> str:
+    """The first few names, and how many more there are."""
+    listed = list(names)
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more

@@ -1,0 +1,39 @@
+"""What is typed as one word, and what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantdrift.cli.options import decimals
+from quantdrift.errors import QuantDriftError
+from support.command_line import cli
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("3.5", (3.5,)), ("3.25, 3.5,3.75", (3.25, 3.5, 3.75)), ("4,4", (4.0,)), ("-1,0", (-1.0, 0.0))]
+)
+def test_numbers_with_commas(text: str, found: tuple[float, ...]) -> None:
+    assert decimals(text, "--edges", "0,1") == found
+
+
+@pytest.mark.parametrize("text", ["", "3.5,", "3,5;4", "3.", ".5", "3.5.5", "inf", "nan", "1e1", "٣", "1234567890"])
+def test_what_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(QuantDriftError, match=r"--edges .*e\.g\. 0,1$"):
+        decimals(text, "--edges", "0,1")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("minilm@W4",), "use quantdrift predict minilm"),
+        *(
+            (("minilm", "--group", text), f"--group {text}: expected")
+            for text in ("", "0", "-64", "064", "6.4", "g64", "Channel", "64 ", "²", "1000000000")
+        ),
+        *((("minilm", "--widths", text), "at least two whole numbers") for text in ("4", "4,4", "1,4", "4,9", "x")),
+    ],
+)
+def test_what_predict_refuses(words: tuple[str, ...], said: str) -> None:
+    code, out, err = cli("predict", *words)
+    assert (code, out) == (2, "")
+    assert said in err
