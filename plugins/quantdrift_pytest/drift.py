@@ -398,7 +398,7 @@ def headline_of(result: GateResult, *, accept_underpowered: bool = False) -> str
         result: a judged run.
         accept_underpowered: whether too few inputs end in success.
     """
-    return _here(headline(result, accept_underpowered=accept_underpowered))
+    return _here(headline(result))
 
 
 def summary_line(drift: Drift, result: GateResult, item: pytest.Item | None) -> str:

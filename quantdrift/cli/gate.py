@@ -26,7 +26,6 @@ from quantdrift.gate.output import (
     NAMES,
     beyond_reach,
     check_report,
-    exit_code,
     headline,
     markdown_text,
     means_line,
@@ -35,7 +34,6 @@ from quantdrift.gate.output import (
     sentences,
     subject,
     tell_ci,
-    tell_ci_of_error,
     worst_rows,
     worst_title,
     write_report,
@@ -45,7 +43,7 @@ from quantdrift.gate.rules import (
     Rule,
     RuleError,
     Slices,
-    check_slice,
+    check_slices,
     default_rules,
     find_config,
     parse_rule,
@@ -194,13 +192,13 @@ def command(options: GateOptions) -> None:
     except Interrupted:
         raise  # Ctrl-C is no verdict, and says itself what is left
     except Exception as error:
-        for line in tell_ci_of_error(error_line(error), os.environ):
+        for line in tell_ci(error_line(error), os.environ):
             note(line)
         raise
-    for line in tell_ci(result, os.environ, accept_underpowered=plan.accepts):
+    for line in tell_ci(result, os.environ):
         note(line)
     _print(plan, result)
-    raise typer.Exit(exit_code(result, accept_underpowered=plan.accepts))
+    raise typer.Exit(result.exit_code)
 
 
 def _plan(options: GateOptions) -> _Plan:
@@ -217,9 +215,7 @@ def _plan(options: GateOptions) -> _Plan:
         )
     rules = tuple(parse_rule(text) for text in options.rule or ()) or config.rules
     slices = {**config.slices, **dict(parse_slice(text) for text in options.slices or ())}
-    for rule in rules:
-        if rule.on is not None:
-            check_slice(rule.on, slices)
+    check_slices(rules, slices)
     alpha = next((each for each in (options.alpha, config.alpha) if each is not None), ALPHA)
     check_alpha(alpha)
     # beside the file that names the data, so that a folder below will do
@@ -311,9 +307,17 @@ def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
 
 def _judged(plan: _Plan, target: Target, rules: Sequence[Rule]) -> GateResult:
     """What a run comes to, written to the reports."""
-    result = gate(target, rules, plan.baseline, slices=plan.slices, alpha=plan.alpha, n_worst=plan.options.worst)
+    result = gate(
+        target,
+        rules,
+        plan.baseline,
+        slices=plan.slices,
+        alpha=plan.alpha,
+        n_worst=plan.options.worst,
+        accept_underpowered=plan.accepts,
+    )
     for place in plan.options.report or ():
-        write_report(result, place, accept_underpowered=plan.accepts)
+        write_report(result, place)
     return result
 
 
@@ -338,11 +342,11 @@ def _print(plan: _Plan, result: GateResult) -> None:
     """Print the result. Whatever becomes of that, the verdict decides the exit code."""
     try:
         if plan.options.json_output:
-            say(report_json(result, accept_underpowered=plan.accepts).removesuffix("\n"))
+            say(report_json(result).removesuffix("\n"))
         elif plan.options.markdown:
-            say(markdown_text(result, accept_underpowered=plan.accepts).removesuffix("\n"))
+            say(markdown_text(result).removesuffix("\n"))
         else:
-            emit(_shown(result, accepts=plan.accepts))
+            emit(_shown(result))
         flush()
     except (OSError, SystemExit) as error:  # rich makes the latter of a reader that has gone
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
@@ -350,7 +354,7 @@ def _print(plan: _Plan, result: GateResult) -> None:
         let_go(sys.stdout)
 
 
-def _shown(result: GateResult, *, accepts: bool) -> Shown:
+def _shown(result: GateResult) -> Shown:
     """The table of rules, the inputs to look at, the finding, and the verdict last."""
     head, cells = rows(result)
     kept = [place for place, title in enumerate(head) if title != "p no worse"]  # a terminal has no room for it
@@ -365,6 +369,6 @@ def _shown(result: GateResult, *, accepts: bool) -> Shown:
     if result.worst:
         head, cells = worst_rows(result)
         grids.append(Grid(title=worst_title(result), head=head, rows=cells, words=NAMES))
-    verdict = headline(result, accept_underpowered=accepts)
-    lines = sentences(result, accept_underpowered=accepts)
+    verdict = headline(result)
+    lines = sentences(result)
     return Shown(title=subject(result), grids=grids, lines=lines, next=[verdict])

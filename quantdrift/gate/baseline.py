@@ -121,7 +121,7 @@ class Baseline(Record):
     settings: dict[str, Any]
     software: dict[str, Any]
     n_inputs: int
-    means: dict[str, float | None]
+    means: dict[str, int | float | None]
     """For who reads the change of this file; nothing is computed from it."""
     columns: list[str]
     inputs: dict[str, list[Any]]

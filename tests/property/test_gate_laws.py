@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
 from quantdrift.gate.baseline import Baseline, Snapshot, answer_of, read_baseline, write_baseline
-from quantdrift.gate.judge import Judgement, Matched, Outcome, gate, judge_changes, match, snapshot_for, verdict_of
+from quantdrift.gate.judge import Judgement, Matched, Verdict, gate, judge_changes, match, snapshot_for, verdict_of
 from quantdrift.gate.rules import Rule, RuleError, Test, parse_rule
 from quantdrift.gate.target import Part, Target
 from quantdrift.identity import Identity
@@ -92,10 +92,10 @@ def told(found: Judgement) -> dict[str, Any]:
     content.pop("needed")
     content["reason"] = content["reason"].partition("about")[0]
     for name, value in content.items():
-        content[name] = round(value, 9) if isinstance(value, float) else value
+        content[name] = round(value, 13) if isinstance(value, float) else value
     for name in ("now", "difference"):
         if content[name] is not None:
-            content[name] = {k: round(v, 9) if isinstance(v, float) else v for k, v in content[name].items()}
+            content[name] = {k: round(v, 13) if isinstance(v, float) else v for k, v in content[name].items()}
     return content
 
 
@@ -226,8 +226,8 @@ def test_an_outcome_is_what_its_p_values_say(sides: tuple[Columns, Columns], alp
 
 
 @MANY
-@given(st.lists(st.sampled_from(get_args(Outcome)), max_size=6), st.sampled_from(get_args(Outcome)))
-def test_the_verdict_is_the_gravest_of_the_outcomes(found: list[Outcome], more: Outcome) -> None:
+@given(st.lists(st.sampled_from(get_args(Verdict)), max_size=6), st.sampled_from(get_args(Verdict)))
+def test_the_verdict_is_the_gravest_of_the_outcomes(found: list[Verdict], more: Verdict) -> None:
     grave = ("pass", "underpowered", "incomparable", "fail", "error")
     verdict = verdict_of(found)
     assert grave.index(verdict) == max((grave.index(each) for each in found), default=0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from quantdrift.finished.diff import Changed
-from quantdrift.gate.judge import GateResult, Judgement, Outcome, Worst, verdict_of
+from quantdrift.gate.judge import GateResult, Judgement, Verdict, Worst, verdict_of
 from quantdrift.gate.rules import parse_rule
 from quantdrift.identity import Identity
 from quantdrift.statistics import Estimate
@@ -56,7 +56,7 @@ NASTY = (
 """What a name of an input could try."""
 
 
-def judgement(rule: str, outcome: Outcome = "pass", reason: str = "fine", **found: Any) -> Judgement:
+def judgement(rule: str, outcome: Verdict = "pass", reason: str = "fine", **found: Any) -> Judgement:
     return Judgement(rule=parse_rule(rule), outcome=outcome, reason=reason, **found)
 
 
@@ -95,7 +95,7 @@ LIMIT = judgement(
     "flip@1 <= 0.25", "pass", "within the limit", n=1509, now=Estimate(value=0.244, low=0.2231, high=0.2664, n=1509)
 )
 BROKEN = replace(LIMIT, rule=parse_rule("flip@1 <= 0.2"), outcome="fail", reason="above the limit")
-UNDEFINED = judgement("noise_floor <= 0.05", "error", "undefined: there is no noise floor")
+UNDEFINED = judgement("noise_floor <= 0.05", "error", "undefined: none there")
 OTHER = judgement("flip@1 no worse by 0.03", "incomparable", "not of the same, see below")
 
 

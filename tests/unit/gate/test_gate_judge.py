@@ -12,7 +12,7 @@ from scipy import stats
 from quantdrift.errors import DataError, QuantDriftError, UnknownNameError
 from quantdrift.gate.judge import (
     Judgement,
-    Outcome,
+    Verdict,
     decide,
     gate,
     judge_changes,
@@ -101,7 +101,7 @@ def test_no_difference_is_shown_by_as_many_inputs_as_there_are() -> None:
         (BOTH, (72, 0, 0), "underpowered", "nothing differs, but 72 inputs are too few to show it; 99 would"),
     ],
 )
-def test_what_it_comes_to(rule: str, counts: tuple[int, int, int], outcome: Outcome, reason: str) -> None:
+def test_what_it_comes_to(rule: str, counts: tuple[int, int, int], outcome: Verdict, reason: str) -> None:
     """Counts are of all inputs, of those that are worse, and of those that are better."""
     found = judged(rule, *moved(*counts))
     assert found.outcome == outcome
@@ -503,10 +503,8 @@ def test_the_verdict_is_the_gravest(outcomes: list[Any], verdict: str) -> None:
 
 
 def test_the_level_itself_is_not_below_the_level() -> None:
-    rule = parse_rule(BOTH)
-    found = Judgement(rule=rule, outcome="underpowered", reason="", p_worse=0.05, p_no_worse=0.05)
-    assert decide(found, p_worse_holm=0.05, alpha=0.05).outcome == "underpowered"
-    assert decide(found, p_worse_holm=0.05, alpha=0.0501).outcome == "pass"
+    found = Judgement(rule=parse_rule(BOTH), outcome="underpowered", reason="", n=1, p_worse=0.05, p_no_worse=0.05)
+    assert [decide([found], alpha=alpha)[0].outcome for alpha in (0.05, 0.0501)] == ["underpowered", "pass"]
 
 
 def test_json_has_every_number() -> None:
