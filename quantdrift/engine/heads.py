@@ -8,34 +8,26 @@ language models have none: an embedding's projection and a vocabulary's logits a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quantdrift.engine.encoders.classifier import logits_in
 from quantdrift.engine.layers import LinearLayer, find_linears, left_out
 from quantdrift.errors import UnknownNameError, UnsupportedError
 
-# --- The classification head of a model: its last linear layer, which stays at full precision -----
-
 NO_HEAD = "none"
 """In place of a head's name: every layer is quantized."""
-
+HEAD = "classification head"
+"""Why a layer is left out."""
 _CLASSIFIER = re.compile(r"For(Sequence|Image|Audio|Video|Token)Classification")
-_NAMES = (
-    ("classifier", "classifier_distill"),
-    ("cls_classifier", "distillation_classifier"),
-    ("score",),
-    ("classification_head",),
-    ("logits_proj",),
-    ("head", "dist_head"),
-    ("fc",),
-    ("sequence_summary",),
-)
-"""What transformers calls heads, those that one model can have beside each other together."""
+_NAME = re.compile(r"classif|score|logits_proj|head|^fc$|sequence_summary")
+"""What transformers calls heads; a distilled model has two."""
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+"""Of full-precision weights; an 8-bit float is a quantized one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +45,10 @@ class Head:
 
 
 def find_head(modules: Sequence[nn.Module]) -> Head | None:
-    """Find the classification head that timm or transformers gave a model.
+    """The head that timm or transformers gave a model; None if neither did, or it is no classifier.
 
     Args:
         modules: outermost modules of the model; names are as in `find_linears`.
-
-    Returns:
-        None if neither did: the model is none of theirs, or no classifier.
     """
     for prefix, root in _roots(modules):
         for path, module in root.named_modules():
@@ -69,16 +58,12 @@ def find_head(modules: Sequence[nn.Module]) -> Head | None:
                 rule = f"transformers: {type(module).__name__}, {module.config.num_labels} classes"
             else:
                 continue
-            return Head(names=tuple(prefix + _join(path, name) for name in names), rule=rule)
+            return Head(names=tuple(prefix + (f"{path}.{name}" if path else name) for name in names), rule=rule)
     return None
 
 
 def named_head(modules: Sequence[nn.Module], names: str) -> Head | None:
-    """The head that a user names, in place of the one that would be found.
-
-    Args:
-        modules: outermost modules of the model.
-        names: paths of modules with commas between, or "none".
+    """The head that a user names, by paths of modules with commas between; None for "none".
 
     Raises:
         UnknownNameError: the model has no module of a name; carries the nearest.
@@ -97,19 +82,14 @@ def named_head(modules: Sequence[nn.Module], names: str) -> Head | None:
 
 
 def head_modules(modules: Sequence[nn.Module], head: Head) -> Iterator[tuple[str, nn.Module]]:
-    """The modules of a head with their paths, those inside included.
-
-    Args:
-        modules: outermost modules of the model.
-        head: found in them.
-    """
+    """The modules of a head with their paths, those inside included."""
     for name, module in _named(modules):
         if any(name == top or name.startswith(f"{top}.") for top in head.names):
             yield name, module
 
 
 def head_by_trace(module: nn.Module, run: Callable[[], Any]) -> Head | None:
-    """Find the linear layer whose output a model returns, by watching one forward pass.
+    """Find the last linear layer whose output a model returns, by watching one forward pass; None if there is none.
 
     For models of no library that says it. `+head=` takes the name that is found. Between that layer
     and what is returned rows may be chosen (the last token's) and dimensions put in another shape;
@@ -119,20 +99,15 @@ def head_by_trace(module: nn.Module, run: Callable[[], Any]) -> Head | None:
         module: the model.
         run: runs it on an input or a few and returns what it returned: logits as a tensor, in
             `.logits`, in a dict or a tuple.
-
-    Returns:
-        The last such layer called; None if there is none.
     """
     outputs: list[tuple[str, Tensor]] = []
-    hooks = []
-    for name, part in module.named_modules():
-        if name and _is_linear(part):
 
-            def note(_: nn.Module, __: Any, output: Any, name: str = name) -> None:
-                if isinstance(output, Tensor):
-                    outputs.append((name, output.detach().clone()))
+    def note(name: str, _: nn.Module, __: Any, output: Any) -> None:
+        if isinstance(output, Tensor):
+            outputs.append((name, output.detach().clone()))
 
-            hooks.append(part.register_forward_hook(note))
+    linears = [(name, part) for name, part in module.named_modules() if name and _width(part) is not None]
+    hooks = [part.register_forward_hook(partial(note, name)) for name, part in linears]
     try:
         with torch.no_grad():
             logits = logits_in(run())
@@ -143,6 +118,26 @@ def head_by_trace(module: nn.Module, run: Callable[[], Any]) -> Head | None:
         if logits is not None and _holds_rows(output, logits):
             return Head(names=(name,), rule="by trace: its output is what the model returns")
     return None
+
+
+def logits_in(result: Any) -> Tensor | None:
+    """The logits in what a module returned: itself, `.logits`, an entry of that name, or the first tensor."""
+    if isinstance(result, Tensor):
+        return result
+    if isinstance(found := getattr(result, "logits", None), Tensor):
+        return found
+    values = result if isinstance(result, tuple | list) else ()
+    if isinstance(result, Mapping):
+        values = [result["logits"]] if "logits" in result else list(result.values())
+    return next((value for value in values if isinstance(value, Tensor)), None)
+
+
+def _holds_rows(output: Tensor, logits: Tensor) -> bool:
+    """Whether every row of the logits is one of the output's."""
+    if not logits.dim() or output.shape[-1:] != logits.shape[-1:]:
+        return False
+    rows = output.to(logits.dtype).reshape(-1, logits.shape[-1])
+    return all(bool((rows == row).all(dim=-1).any()) for row in logits.reshape(-1, logits.shape[-1]))
 
 
 def _roots(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
@@ -156,15 +151,14 @@ def _named(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
             yield prefix + path if path else prefix.rstrip("."), module
 
 
-def _of_timm(root: nn.Module, module: nn.Module) -> list[str]:
+def _of_timm(root: nn.Module, module: Any) -> list[str]:
     """Paths in a timm model of what it says is its classifier.
 
     As part of something larger (an image tower of CLIP) its last layer gives no classes.
     """
     if not _is_timm(module) or _size(module) != _size(root):
         return []
-    says: Any = module.get_classifier
-    said = says()
+    said = module.get_classifier()
     heads = {id(head) for head in (said if isinstance(said, tuple | list) else (said,))}
     return [path for path, part in module.named_modules() if id(part) in heads and _size(part)]
 
@@ -172,74 +166,42 @@ def _of_timm(root: nn.Module, module: nn.Module) -> list[str]:
 def _of_transformers(module: Any) -> list[str]:
     """Paths of the head in a classifier of transformers; of nothing else."""
     n_labels = getattr(getattr(module, "config", None), "num_labels", None)
-    if n_labels is None or not _is_classifier(module):
+    if n_labels is None or not _is_a(module, _CLASSIFIER):
         return []
     inside = [part for part in module.modules() if part is not module]
-    if any(_is_classifier(part) or _is_timm(part) for part in inside):
+    if any(_is_a(part, _CLASSIFIER) or _is_timm(part) for part in inside):
         return []  # a wrapper; what it holds comes next
     fits = [
         name
         for name, child in module.named_children()
-        if not any(_is_body(part) for part in child.modules()) and _gives(child, n_labels)
+        if not any(_is_a(part, "^PreTrainedModel$") for part in child.modules())
+        and any(_width(part) == n_labels for part in child.modules())
     ]
-    for names in _NAMES:
-        if found := [name for name in names if name in fits]:
-            return found
     # some keep it inside of the body, or under a name of their own
     last = [path for path, part in module.named_modules() if _width(part) == n_labels]
-    return fits[-1:] or last[-1:]
+    return [name for name in fits if _NAME.search(name)] or fits[-1:] or last[-1:]
 
 
-def _is_classifier(module: nn.Module) -> bool:
-    return any(_CLASSIFIER.search(kind.__name__) for kind in type(module).__mro__)
+def _is_a(module: nn.Module, pattern: str | re.Pattern[str]) -> bool:
+    return any(re.search(pattern, kind.__name__) for kind in type(module).__mro__)
 
 
 def _is_timm(module: nn.Module) -> bool:
     return hasattr(module, "get_classifier") and hasattr(module, "default_cfg")
 
 
-def _is_body(module: nn.Module) -> bool:
-    return any(kind.__name__ == "PreTrainedModel" for kind in type(module).__mro__)
-
-
-def _gives(module: nn.Module, width: int) -> bool:
-    return any(_width(part) == width for part in module.modules())
-
-
 def _width(module: Any) -> int | None:
     """How many numbers a linear layer puts out; None for anything else."""
     if isinstance(module, nn.Linear):
         return module.out_features
-    return int(module.nf) if _is_linear(module) else None
-
-
-def _is_linear(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear) or (type(module).__name__ == "Conv1D" and hasattr(module, "nf"))
+    return int(module.nf) if type(module).__name__ == "Conv1D" and hasattr(module, "nf") else None
 
 
 def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _holds_rows(output: Tensor, logits: Tensor) -> bool:
-    """Whether every row of the logits is one of the output's."""
-    if not logits.dim() or output.shape[-1:] != logits.shape[-1:]:
-        return False
-    rows = output.to(logits.dtype).flatten(end_dim=-2) if output.dim() > 1 else output[None]
-    wanted = logits.flatten(end_dim=-2) if logits.dim() > 1 else logits[None]
-    return all(bool((rows == row).all(dim=-1).any()) for row in wanted)
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
-# --- The layers of a model that a pair quantizes, and those that it leaves alone ------------------
-
-HEAD = "classification head"
-"""Why a layer is left out."""
-_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-"""Of full-precision weights; an 8-bit float is a quantized one."""
+# --- the layers that a pair quantizes, and those that it leaves alone -----------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,8 +225,7 @@ def quantizable_layers(modules: Sequence[nn.Module], name: str, *, head: str | N
     Args:
         modules: the outermost torch modules of the model.
         name: of the model, for messages.
-        head: paths of modules to leave out in place of the head that is found, with commas between;
-            "none" leaves out no head.
+        head: as for `named_head`, in place of the head that is found.
 
     Raises:
         UnsupportedError: there are none, one is quantized already or not loaded, or there is none

@@ -118,14 +118,13 @@ def load_reader(
         classifier = load_classifier(source, device=where, revision=revision)
         _check_kind(spec.model, classifier.takes, kind)
         refuse_quantized([classifier.module], spec.model)
-        described = classifier.describe()
 
         def classified(part: Labelled) -> Inputs:
             return Inputs(
                 role="input",
                 ids=part.ids,
-                encode=lambda rows, batch_size: classifier.logits(_Chosen(part.inputs, rows), batch_size),
-                key={"contents": digest_of(part.contents()), "classifier": described},
+                encode=lambda rows, batch_size: classifier.encode(_Chosen(part.inputs, rows), "input", batch_size),
+                key={"contents": digest_of(part.contents()), **classifier.key("input")},
                 lengths=np.array([len(text) for text in part.inputs], dtype=np.int64) if kind == "text" else None,
             )
 

@@ -119,7 +119,7 @@ def pair_inputs(model: CrossEncoderModel, pairs: Pairs, queries: Sequence[str], 
     def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
         chosen = zip(query_rows[rows].tolist(), document_rows[rows].tolist(), strict=True)
         texts = [(queries[query], documents[document]) for query, document in chosen]
-        return model.scores(texts, batch_size)[:, None]
+        return model.encode(texts, "pair", batch_size)
 
     lengths = [np.array([len(t) for t in side], dtype=np.int64) for side in (queries, documents)]
     return Inputs(
@@ -130,7 +130,7 @@ def pair_inputs(model: CrossEncoderModel, pairs: Pairs, queries: Sequence[str], 
             "queries": digest_of(queries),
             "documents": digest_of(documents[row] for row in np.unique(document_rows).tolist()),
             "pairs": [digest_of(query_rows), digest_of(document_rows)],
-            "cross_encoder": model.describe(),
+            **model.key("pair"),
         },
         lengths=lengths[0][query_rows] + lengths[1][document_rows],
     )
@@ -147,13 +147,13 @@ def asked_for(model: CrossEncoderModel, documents: Sequence[str]) -> Inputs:
 
     def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
         texts = [kept[row] for row in rows.tolist()]
-        return model.scores([(opening_of(text), text) for text in texts], batch_size)[:, None]
+        return model.encode([(opening_of(text), text) for text in texts], "document", batch_size)
 
     return Inputs(
         role="document",
         ids=tuple(str(number) for number in range(len(kept))),
         encode=encode,
-        key={"texts": digest_of(kept), "opening": OPENING, "cross_encoder": model.describe()},
+        key={"texts": digest_of(kept), "opening": OPENING, **model.key("document")},
         lengths=np.array([len(text) for text in kept], dtype=np.int64),
     )
 

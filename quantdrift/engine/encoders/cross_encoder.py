@@ -17,15 +17,21 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift.engine.encoders.sentence import reading_digest
-from quantdrift.engine.encoders.vetting import loading, refuse_small_vocabulary
+from quantdrift.engine.encoders.vetting import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.engine.heads import find_head, head_modules
-from quantdrift.errors import MissingExtraError, ScoreError, UnsupportedError
+from quantdrift.errors import ScoreError, UnsupportedError
 from quantdrift.models.classifier_config import classifier_kind, is_cross_encoder
-from quantdrift.models.named import ModelSource, quiet_loading
+from quantdrift.models.named import ModelSource
 
-# --- Cross-encoders: models that read a query and a document together and give one score ----------
+Results = dict[str, dict[str, float]]
 
 _LOW = (torch.float16, torch.bfloat16)
+_ONE_BY_ONE = (nn.Sigmoid, nn.Tanh)
+"""Activations that are taken of every score for itself, and keep the order."""
+_SEVERAL = (
+    "{name} gives a pair {n} scores (as models of textual entailment do), and which of them ranks documents it does "
+    "not say; expected a reranker of one score"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,39 +58,36 @@ class CrossEncoderModel:
         length = self.model.max_seq_length
         return None if length is None else int(length)
 
-    def scores(self, pairs: Sequence[tuple[str, str]], batch_size: int) -> NDArray[np.float32]:
-        """The raw scores of pairs, by the weights that the model has now.
+    def encode(self, items: Sequence[tuple[str, str]], role: str, batch_size: int) -> NDArray[np.float32]:
+        """The raw scores of query-document pairs, by the weights that the model has now, float32 [n, 1].
 
         Args:
-            pairs: query and document.
+            items: query and document.
+            role: of no effect.
             batch_size: pairs per forward pass; those of similar length share one.
-
-        Returns:
-            float32 [n], without activation. Batches of another size give the same up to rounding.
 
         Raises:
             ScoreError: the model gives something else than one score per pair.
         """
+        del role
         found = self.model.predict(
-            [list(pair) for pair in pairs],
+            [list(pair) for pair in items],
             batch_size=batch_size,
             show_progress_bar=False,
             activation_fn=nn.Identity(),
             convert_to_tensor=True,
         )
         scores = np.asarray(found.float().cpu().numpy(), dtype=np.float32)
-        if scores.shape != (len(pairs),):
+        if scores.shape != (len(items),):
             raise ScoreError(
-                f"expected one score per pair, shape [{len(pairs)}], from {self.source.name!r}; "
-                f"got shape {list(scores.shape)}"
+                f"expected one score per pair, shape [{len(items)}], from {self.source.name!r}; got shape "
+                f"{list(scores.shape)}"
             )
-        return scores
+        return scores[:, None]
 
-    def describe(self) -> str:
-        """Everything but the weights that decides a score: prompt, template, length limit, modules.
-
-        The activation is none of them, as it is left out.
-        """
+    def key(self, role: str) -> dict[str, Any]:
+        """What decides a score beside weights, texts and libraries; the activation is left out."""
+        del role
         model = self.model
         parts = [
             model.prompts.get(model.default_prompt_name) or "",
@@ -94,7 +97,7 @@ class CrossEncoderModel:
             getattr(model, "keep_in_fp32_modules", None),
             reading_digest([model], [model]),
         ]
-        return "\n".join(map(str, parts))
+        return {"cross_encoder": "\n".join(map(str, parts))}
 
 
 def load_cross_encoder(source: ModelSource, *, device: torch.device, revision: str | None = None) -> CrossEncoderModel:
@@ -103,32 +106,29 @@ def load_cross_encoder(source: ModelSource, *, device: torch.device, revision: s
     Of a model of low precision the head is computed in float32, as mteb does: its scores would be
     rounded until many are equal.
 
-    Args:
-        source: where it lies.
-        device: where it runs.
-        revision: of a hub model.
-
     Raises:
         MissingExtraError: sentence-transformers is not installed.
         UnsupportedError: the model is another kind, gives more than one score, cannot be loaded, or
             the hub cannot be reached.
     """
-    quiet_loading("sentence_transformers")
-    try:
-        from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
-        from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415 -- as above
-    except ImportError as error:
-        raise MissingExtraError("sentence-transformers", "models", needed_for="running a model") from error
-    _refuse_other_kinds(source, revision)
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # untyped there; ours are shown instead
     with loading(source, "cross-encoder", revision=revision):
+        from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
+
+        _refuse_other_kinds(source, revision)
+        quiet_loading()
         model = CrossEncoder(source.location, device=str(device), revision=revision)
-    n_scores = int(model.num_labels)
-    if n_scores != 1:
-        raise _several_scores(source, n_scores)
+    if model.num_labels != 1:
+        raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
     model.eval()
     refuse_small_vocabulary(model, source.name)
-    _score_in_float32(model)
+    head = find_head([model])
+    low = [
+        name
+        for name, module in (() if head is None else head_modules([model], head))
+        if type(module) is nn.Linear and module.out_features == 1 and module.weight.dtype in _LOW
+    ]
+    if low and hasattr(model, "set_keep_in_fp32_modules"):  # sentence-transformers 6.2
+        model.set_keep_in_fp32_modules([*(model.keep_in_fp32_modules or []), *low])
     return CrossEncoderModel(model=model, source=source)
 
 
@@ -138,50 +138,17 @@ def _refuse_other_kinds(source: ModelSource, revision: str | None) -> None:
         return
     if classifier_kind(source, revision) is not None:
         raise UnsupportedError(
-            f"{source.name} is a classifier of several classes; a reranker gives a query and a "
-            "document one score. Expected a cross-encoder, or classification data and no "
-            "--shortlist for this model"
+            f"{source.name} is a classifier of several classes; a reranker gives a query and a document one score. "
+            "Expected a cross-encoder, or classification data and no --shortlist for this model"
         )
     raise UnsupportedError(
-        f"{source.name} is no cross-encoder: it has no head that scores a query and a document "
-        "together (an embedding model makes the shortlist, it does not rerank it). Expected a "
-        "model that sentence-transformers saved as a CrossEncoder, or a sequence classifier of one "
-        "class; to measure an embedding model, leave --shortlist out"
+        f"{source.name} is no cross-encoder: it has no head that scores a query and a document together (an embedding "
+        "model makes the shortlist, it does not rerank it). Expected a model that sentence-transformers saved as a "
+        "CrossEncoder, or a sequence classifier of one class; to measure an embedding model, leave --shortlist out"
     )
 
 
-def _several_scores(source: ModelSource, n_scores: int) -> UnsupportedError:
-    return UnsupportedError(
-        f"{source.name} gives a pair {n_scores} scores (as models of textual entailment do), and "
-        "which of them ranks documents it does not say; expected a cross-encoder of one score"
-    )
-
-
-def _score_in_float32(model: Any) -> None:
-    """Compute the layer that makes the scores in float32, where the model is of low precision.
-
-    sentence-transformers can do that from 6.2 on.
-    """
-    head = find_head([model])
-    layers = (
-        []
-        if head is None
-        else [
-            name
-            for name, module in head_modules([model], head)
-            if type(module) is nn.Linear and module.out_features == 1 and module.weight.dtype in _LOW
-        ]
-    )
-    if layers and hasattr(model, "set_keep_in_fp32_modules"):
-        model.set_keep_in_fp32_modules([*(model.keep_in_fp32_modules or []), *layers])
-
-
-# --- raw scores -----------------------------------------------------------------------------------
-
-Results = dict[str, dict[str, float]]
-
-_ONE_BY_ONE = (nn.Sigmoid, nn.Tanh)
-"""Activations that are taken of every score for itself, and keep the order."""
+# --- raw scores inside a harness ------------------------------------------------------------------
 
 
 @contextmanager
@@ -203,32 +170,27 @@ def raw_scores(modules: Sequence[Any], harness: str) -> Iterator[Callable[[Resul
     for module in modules:
         n_scores = getattr(module, "num_labels", 1)
         if isinstance(n_scores, int) and n_scores > 1:
-            raise UnsupportedError(
-                f"this cross-encoder gives a pair {n_scores} scores (as models of textual "
-                f"entailment do), which {harness} cannot rank by; expected a reranker of one score"
-            )
+            raise UnsupportedError(_SEVERAL.format(name=f"the cross-encoder that {harness} ranks by", n=n_scores))
     found = _with_activation(modules)
     if found is None:
         yield lambda results: results
         return
     model, activation = found
 
-    def given(results: Results) -> Results:
-        return {query: _through(activation, scores, model) for query, scores in results.items()}
+    def of_query(scores: dict[str, float]) -> dict[str, float]:
+        # as sentence-transformers makes them, in float32 on its device
+        raw = torch.tensor(list(scores.values()), dtype=torch.float32, device=model.device)
+        return dict(zip(scores, activation(raw).cpu().tolist(), strict=True))
 
     model.activation_fn = nn.Identity()
     try:
-        yield given
+        yield lambda results: {query: of_query(scores) for query, scores in results.items()}
     finally:
         model.activation_fn = activation
 
 
 def activation_of(modules: Sequence[Any]) -> str | None:
-    """Name of the activation that `raw_scores` takes off; None where there is none to take off.
-
-    Args:
-        modules: the outermost torch modules of the model.
-    """
+    """Name of the activation that `raw_scores` takes off; None where there is none to take off."""
     found = _with_activation(modules)
     return None if found is None else type(found[1]).__name__.lower()
 
@@ -239,9 +201,3 @@ def _with_activation(modules: Sequence[Any]) -> tuple[Any, nn.Module] | None:
         if isinstance(activation, _ONE_BY_ONE) and getattr(module, "num_labels", None) == 1:
             return module, activation
     return None
-
-
-def _through(activation: nn.Module, scores: dict[str, float], model: Any) -> dict[str, float]:
-    """The scores of one query as sentence-transformers makes them, in float32 on its device."""
-    raw = torch.tensor(list(scores.values()), dtype=torch.float32, device=model.device)
-    return dict(zip(scores, activation(raw).cpu().tolist(), strict=True))

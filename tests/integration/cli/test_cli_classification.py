@@ -165,7 +165,7 @@ def test_a_classifier_is_read_by_its_own_logits(quantdrift: Run, place: Path) ->
     assert out["data"]["inputs"] == "images"
     classifier = classifier_samples.load_classifier(resolve(str(place / "vit")), device=torch.device("cpu"))
     with np.load(place / "images.npz") as arrays:
-        logits = classifier.logits(list(arrays["x_test"]), 12)
+        logits = classifier.encode(list(arrays["x_test"]), "input", 12)
     evidence = read_run(Path(out["path"])).evidence()
     first = [evidence.item_ids[item] for item in evidence.reference_top.items[:, 0]]
     assert first == [classifier.classes[best] for best in logits.argmax(axis=1)]

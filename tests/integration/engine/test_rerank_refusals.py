@@ -79,7 +79,7 @@ def test_scores_are_taken_before_the_activation(place: Path) -> None:
     model = load_cross_encoder(resolve(str(place / "cross")), device=CPU)
     assert isinstance(model.model.activation_fn, nn.Sigmoid)
     own = model.model.predict([list(pair) for pair in PAIRS])
-    raw = model.scores(PAIRS, batch_size=2)
+    raw = model.encode(PAIRS, "pair", 2)[:, 0]
     assert raw.dtype == np.float32
     np.testing.assert_allclose(1 / (1 + np.exp(-raw)), own, atol=1e-6)
 
@@ -92,7 +92,7 @@ def test_a_head_of_low_precision_scores_in_float32(tmp_path: Path) -> None:
     model = load_cross_encoder(resolve(str(folder)), device=CPU)
     assert next(model.model.parameters()).dtype == torch.bfloat16
     assert model.model.keep_in_fp32_modules == ["0.model.classifier"]
-    scores = model.scores(PAIRS, batch_size=2)
+    scores = model.encode(PAIRS, "pair", 2)[:, 0]
     rounded = torch.from_numpy(scores).bfloat16().float().numpy()
     assert (scores != rounded).any()
 
@@ -104,11 +104,11 @@ def test_the_description_tells_what_decides_scores(options: dict[str, object], t
     plain = load_cross_encoder(resolve(str(save_cross_encoder(tmp_path / "plain"))), device=CPU)
     folder = save_cross_encoder(tmp_path / "other", **options)
     other = load_cross_encoder(resolve(str(folder)), device=CPU)
-    assert other.describe() != plain.describe()
-    assert (other.scores(PAIRS, 2) != plain.scores(PAIRS, 2)).any()
+    assert other.key("pair") != plain.key("pair")
+    assert (other.encode(PAIRS, "pair", 2)[:, 0] != plain.encode(PAIRS, "pair", 2)[:, 0]).any()
     again = CrossEncoder(str(folder), device="cpu", activation_fn=nn.Identity())
     expected = again.predict([list(pair) for pair in PAIRS], batch_size=2)
-    np.testing.assert_array_equal(other.scores(PAIRS, 2), expected)
+    np.testing.assert_array_equal(other.encode(PAIRS, "pair", 2)[:, 0], expected)
 
 
 def test_a_folder_whose_weights_are_missing_is_said_to_be_unloadable(tmp_path: Path) -> None:

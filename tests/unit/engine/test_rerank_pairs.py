@@ -24,11 +24,12 @@ LISTS = {"q1": ("d", "a"), "q0": ("b",), "q2": ("c", "b", "a")}
 def reader(text: str = "") -> Any:
     """Scores a pair by the lengths of its texts."""
 
-    def scores(pairs: Sequence[tuple[str, str]], batch_size: int) -> NDArray[np.float32]:
+    def encode(pairs: Sequence[tuple[str, str]], role: str, batch_size: int) -> NDArray[np.float32]:
+        del role
         assert batch_size == 4
-        return np.array([100 * len(q) + len(d) for q, d in pairs], dtype=np.float32)
+        return np.array([[100 * len(q) + len(d)] for q, d in pairs], dtype=np.float32)
 
-    return SimpleNamespace(scores=scores, describe=lambda: text)
+    return SimpleNamespace(encode=encode, key=lambda _: {"cross_encoder": text})
 
 
 def test_pairs_stand_beside_those_of_their_query_by_position() -> None:

@@ -124,7 +124,7 @@ def test_a_classifier_of_the_hub_is_known_by_its_config(monkeypatch: pytest.Monk
 )
 def test_what_is_no_image_is_refused(image: Any, got: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=got):
-        loaded(tmp_path, "vit").logits([image], 1)
+        loaded(tmp_path, "vit").encode([image], "input", 1)
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

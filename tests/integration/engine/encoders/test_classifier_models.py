@@ -65,15 +65,15 @@ def of_pipeline(task: str, source: ModelSource, inputs: Any, **settings: Any) ->
 def test_logits_of_texts_are_those_of_transformers_own_pipeline(name: str, tmp_path: Path) -> None:
     classifier = loaded(tmp_path, name)
     assert (classifier.takes, classifier.classes) == ("text", ("sport", "law", "art"))
-    found = classifier.logits(TEXTS, batch_size=1)
+    found = classifier.encode(TEXTS, "input", 1)
     assert (found.dtype, found.shape) == (np.float32, (3, 3))
     source = classifier.source
     assert source is not None
     assert close(found, of_pipeline("text-classification", source, TEXTS))
     assert np.ptp(found, axis=0).min() > 0.01  # and differ from text to text
     for batch_size in (2, 3, 10):
-        assert close(classifier.logits(TEXTS, batch_size), found)
-    assert classifier.logits([], 2).shape == (0, 3)
+        assert close(classifier.encode(TEXTS, "input", batch_size), found)
+    assert classifier.encode([], "input", 2).shape == (0, 3)
 
 
 @pytest.mark.parametrize("name", IMAGE_MODELS)
@@ -84,13 +84,13 @@ def test_logits_of_images_are_those_of_transformers_own_pipeline(name: str, tmp_
     assert (classifier.takes, classifier.classes) == ("image", ("sport", "law", "art"))
     arrays = images()
     pictures = [Image.fromarray(array) for array in arrays]
-    found = classifier.logits(arrays, batch_size=1)
+    found = classifier.encode(arrays, "input", 1)
     assert classifier.source is not None
     assert close(found, of_pipeline("image-classification", classifier.source, pictures))
     assert found.shape == (3, 3)
     assert np.ptp(found, axis=0).min() > 1e-4
-    assert close(classifier.logits(arrays, 2), found)
-    assert np.array_equal(classifier.logits(pictures, 1), found)
+    assert close(classifier.encode(arrays, "input", 2), found)
+    assert np.array_equal(classifier.encode(pictures, "input", 1), found)
 
 
 @pytest.mark.parametrize("name", [*TEXT_MODELS, *IMAGE_MODELS, *OTHER_MODELS])
@@ -136,19 +136,19 @@ def test_what_is_no_classifier_has_no_head() -> None:
 def test_the_candidate_answers_otherwise_with_the_same_head_and_is_undone(name: str, tmp_path: Path) -> None:
     classifier = loaded(tmp_path, name)
     inputs: Any = TEXTS if classifier.takes == "text" else images()
-    before = classifier.logits(inputs, 2)
+    before = classifier.encode(inputs, "input", 2)
     (head,) = (TEXT_MODELS | IMAGE_MODELS)[name][1]
     weight = classifier.module.get_submodule(head).get_parameter("weight")
     kept, original = weight.detach().clone(), weights_fingerprint([classifier.module])
     pair = QuantizedPair([classifier.module], parse_scheme("W3"))
     with pair.observed():
-        classifier.logits(inputs, 2)
+        classifier.encode(inputs, "input", 2)
     assert pair.never_reached == []
     with pair.candidate():
         assert torch.equal(weight, kept)
-        assert not np.allclose(classifier.logits(inputs, 2), before, atol=1e-3)
+        assert not np.allclose(classifier.encode(inputs, "input", 2), before, atol=1e-3)
     assert weights_fingerprint([classifier.module]) == original
-    assert np.array_equal(classifier.logits(inputs, 2), before)
+    assert np.array_equal(classifier.encode(inputs, "input", 2), before)
     with QuantizedPair([classifier.module], parse_scheme("W3+head=none")).candidate():
         assert not torch.equal(weight, kept)
     assert torch.equal(weight, kept)
@@ -161,11 +161,11 @@ def test_texts_beyond_the_limit_are_cut_and_pairs_of_texts_are_read_together(tmp
         words = ("goal match " * POSITIONS).split()
         longest, longer = (" ".join(words[:n]) for n in (limit - 2, limit + 5))
         shorter = " ".join(words[: limit - 3])
-        found = classifier.logits([longest, longer, shorter], 1)
+        found = classifier.encode([longest, longer, shorter], "input", 1)
         assert np.array_equal(found[0], found[1])
         assert not np.array_equal(found[0], found[2])
-        assert f"at most {limit} tokens" in classifier.describe()
-    pair = classifier.logits([("the court", "ruled"), ("goal", "a goal")], 2)
+        assert f"at most {limit} tokens" in classifier.description
+    pair = classifier.encode([("the court", "ruled"), ("goal", "a goal")], "input", 2)
     run: Any = classifier.module
     ids = torch.tensor([[1, 4, 6, 2, 7, 2]])
     with torch.no_grad():
@@ -183,8 +183,8 @@ def test_without_a_padding_token_texts_go_one_by_one(tmp_path: Path) -> None:
             path.write_text(json.dumps(said))
     classifier = load_classifier(source, device=CPU)
     assert classifier.one_by_one
-    together = classifier.logits(TEXTS, 3)
-    assert np.array_equal(together, np.concatenate([classifier.logits([t], 1) for t in TEXTS]))
+    together = classifier.encode(TEXTS, "input", 3)
+    assert np.array_equal(together, np.concatenate([classifier.encode([t], "input", 1) for t in TEXTS]))
 
 
 def test_a_padding_token_that_only_the_tokenizer_knows_is_enough(tmp_path: Path) -> None:
@@ -192,19 +192,19 @@ def test_a_padding_token_that_only_the_tokenizer_knows_is_enough(tmp_path: Path)
     source = saved(tmp_path, lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**config)), tokenizer())
     classifier = load_classifier(source, device=CPU)
     assert not classifier.one_by_one
-    assert close(classifier.logits(TEXTS, 3), classifier.logits(TEXTS, 1))
+    assert close(classifier.encode(TEXTS, "input", 3), classifier.encode(TEXTS, "input", 1))
 
 
 def test_what_decides_logits_beside_weights_is_described(tmp_path: Path) -> None:
-    one = loaded(tmp_path / "one", "bert").describe()
-    assert loaded(tmp_path / "two", "bert").describe() == one
+    one = loaded(tmp_path / "one", "bert").description
+    assert loaded(tmp_path / "two", "bert").description == one
     path = tmp_path / "two" / "tokenizer.json"
     path.write_text(path.read_text().replace('"goal"', '"gaol"'))
-    assert load_classifier(resolve(str(tmp_path / "two")), device=CPU).describe() != one
-    vit = loaded(tmp_path / "vit", "vit").describe()
+    assert load_classifier(resolve(str(tmp_path / "two")), device=CPU).description != one
+    vit = loaded(tmp_path / "vit", "vit").description
     path = tmp_path / "vit" / "preprocessor_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"image_mean": [0.4, 0.5, 0.5]}))
-    assert load_classifier(resolve(str(tmp_path / "vit")), device=CPU).describe() != vit
+    assert load_classifier(resolve(str(tmp_path / "vit")), device=CPU).description != vit
 
 
 def test_a_cross_encoder_keeps_its_head_and_is_refused_as_a_classifier(tmp_path: Path) -> None:

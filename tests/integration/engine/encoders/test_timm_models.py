@@ -71,14 +71,14 @@ def test_a_model_of_timm_is_loaded_with_its_own_preprocessing(name: str, timm: A
     batch = torch.stack([transform(Image.fromarray(array)) for array in images()])
     with torch.no_grad():
         wanted = model(batch)
-    assert close(classifier.logits(images(), 3), wanted)
-    assert close(classifier.logits(images(), 1), wanted)
-    assert "mean" in classifier.describe()
+    assert close(classifier.encode(images(), "input", 3), wanted)
+    assert close(classifier.encode(images(), "input", 1), wanted)
+    assert "mean" in classifier.description
     pair = QuantizedPair([classifier.module], parse_scheme("W3"))
     assert tuple(pair.left_out) == TIMM_MODELS[name][1]
     original = weights_fingerprint([classifier.module])
     with pair.candidate():
-        assert not close(classifier.logits(images(), 3), wanted)
+        assert not close(classifier.encode(images(), "input", 3), wanted)
     assert weights_fingerprint([classifier.module]) == original
 
 
@@ -96,7 +96,7 @@ def test_a_model_of_timm_inside_of_transformers_is_the_same_classifier(timm: Any
     assert find_head([wrapped]) == Head(names=("timm_model.head",), rule="timm: get_classifier()")
     wrapped.save_pretrained(tmp_path / "transformers")
     found = [
-        load_classifier(resolve(str(tmp_path / folder)), device=CPU).logits(images(2), 2)
+        load_classifier(resolve(str(tmp_path / folder)), device=CPU).encode(images(2), "input", 2)
         for folder in ("timm", "transformers")
     ]
     assert close(*found)
