@@ -1,4 +1,4 @@
-"""From a spec and data to a finished allocation: what `quantdrift allocate` does."""
+"""What `quantdrift allocate` and `quantdrift predict` do, from a spec and data to what they show."""
 
 from __future__ import annotations
 
@@ -14,26 +14,18 @@ from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.run import open_pair
 from quantdrift.engine.search import Settings
 from quantdrift.engine.sensitivity.allocate import allocate_for_search, left_out
-from quantdrift.engine.sensitivity.contest import Contest, held_out_queries, hold_contest, rivals_of
-from quantdrift.engine.sensitivity.criteria import Setting
-from quantdrift.engine.sensitivity.gradients import contributions
+from quantdrift.engine.sensitivity.contest import Contest, held_out_queries, hold_contest
+from quantdrift.engine.sensitivity.gaps import contributions, problem_of
 from quantdrift.engine.sensitivity.problem import CONTENDERS
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import SpecError, UnsupportedError
 from quantdrift.progress import Progress
 from quantdrift.spec import Scheme, Spec
 
-# --- From a spec and data to a finished allocation: what `quantdrift allocate` does ---------------
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """What came out.
-
-    Attributes:
-        allocation: as written.
-        contest: how it did against its rivals on held-out queries; None if that was not asked for.
-    """
+    """An allocation as written, and how it did against its rivals; None if that was not asked for."""
 
     allocation: Allocation
     contest: Contest | None
@@ -69,18 +61,14 @@ def allocate_spec(
     Raises:
         QuantDriftError: spec, data, model or place cannot be used.
     """
+    like_this = f"e.g. {spec.model}@W3.5+gap"
     if spec.scheme.criterion is None:
         text = str(spec)
-        raise SpecError(
-            f"{text}: no criterion to choose widths by; expected one, e.g. {spec.model}@W3.5+gap",
-            text=text,
-            start=len(text),
-            end=len(text),
-        )
+        problem = f"{text}: no criterion to choose widths by; expected one, {like_this}"
+        raise SpecError(problem, text=text, start=len(text), end=len(text))
     if (stored := spec.scheme.option("allocation")) is not None:
         raise UnsupportedError(
-            f"{spec} has the widths of {stored}; expected a scheme whose widths are to be chosen, "
-            f"e.g. {spec.model}@W3.5+gap"
+            f"{spec} has the widths of {stored}; expected a scheme whose widths are to be chosen, {like_this}"
         )
     check_place(out)
     opened = open_pair(spec, dataset, places=[], device=device, revision=revision)
@@ -91,29 +79,23 @@ def allocate_spec(
     write_allocation(out, found.allocation)  # before the check, which takes longer
     if not check:
         return Allocated(allocation=found.allocation, contest=None)
-    seed = found.allocation.seed
-    held = held_out_queries(len(opened.queries.ids), found.calibration, seed=seed)
+    held = held_out_queries(len(opened.queries.ids), found.calibration, seed=found.allocation.seed)
     contest = hold_contest(
-        opened.pair.layers,
-        rivals_of(found.allocation, found.setting),
+        found.allocation,
+        found.setting,
         opened.queries.part(held),
         opened.documents,
         (np.asarray(reference[0])[held], reference[1]),
-        group_size=spec.scheme.group_size,
         similarity=opened.similarity,
         batch_size=settings.batch_size,
-        progress=progress,
         query_only=spec.scheme.query_only,
     )
     return Allocated(allocation=found.allocation, contest=contest)
 
 
-# --- From a model and data to predictions: what `quantdrift predict` does -------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What came out.
+    """What rounding is predicted to change.
 
     Attributes:
         points: the curve.
@@ -142,7 +124,7 @@ def predict_model(
     device: str | None = None,
     revision: str | None = None,
 ) -> Predicted:
-    """Predict flips from one forward and one backward pass; no layer is rounded.
+    """Predict flips from forward and backward passes of the reference; no layer is rounded.
 
     Args:
         model: as a spec names it.
@@ -158,16 +140,19 @@ def predict_model(
     Raises:
         QuantDriftError: model or data cannot be used, or no gradient goes through the model.
     """
-    scheme = Scheme(
-        weight_bits=widths[0], group_size=group_size, criterion="gap", options=(("widths", ",".join(map(str, widths))),)
-    )
-    spec = Spec(model=model, scheme=scheme)
-    opened = open_pair(spec, dataset, places=[], device=device, revision=revision)
+    offered = (("widths", ",".join(map(str, widths))),)
+    scheme = Scheme(weight_bits=widths[0], group_size=group_size, criterion="gap", options=offered)
+    opened = open_pair(Spec(model=model, scheme=scheme), dataset, places=[], device=device, revision=revision)
     job = opened.job(settings, store, progress)
     reference, _ = job.embed_reference()
     found = allocate_for_search(job, reference, n_contenders=CONTENDERS)
-    setting = found.setting
-    measured = _gaps(setting)
+    problem = problem_of(found.setting)
+    measured = Gaps(
+        gaps=problem.gaps(problem.reference_outputs()),
+        contributions=contributions(found.setting),
+        n_weights=np.array([layer.n_weights for layer in found.allocation.layers]),
+        widths=widths,
+    )
     with progress.stage("predicting", len(widths) + len(budgets(widths))) as tell:
         points = predicted_curve(measured, tell)
     return Predicted(
@@ -175,17 +160,5 @@ def predict_model(
         median_gap=float(np.nanmedian(measured.gaps[:, 0])),
         n_contenders=measured.gaps.shape[1],
         input_ids=found.allocation.input_ids,
-        n_layers=len(setting.layers),
-    )
-
-
-def _gaps(setting: Setting) -> Gaps:
-    problem = setting.problem
-    assert problem is not None  # the criterion needs inputs
-    assert problem.reference is not None  # a search knows its reference
-    return Gaps(
-        gaps=problem.gaps(problem.reference),
-        contributions=contributions(setting),
-        n_weights=np.array([layer.weight.numel() for layer in setting.layers]),
-        widths=setting.widths,
+        n_layers=len(found.allocation.layers),
     )

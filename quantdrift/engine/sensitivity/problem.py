@@ -1,4 +1,4 @@
-"""The gaps of calibration inputs, as a function of what the model puts out.
+"""What layers are measured on: calibration inputs, and the gaps that a model's outputs for them make.
 
 A gap is a difference of two scores: of the first document and of a contender (retrieval), of the
 first class and of another (classification). Criteria ask how it moves when a layer is quantized.
@@ -6,36 +6,31 @@ first class and of another (classification). Criteria ask how it moves when a la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from quantdrift.allocation.solver import DEPTH
+from quantdrift.cache import array_in, kept_file, read_kept
 from quantdrift.engine.inputs import Inputs, Vectors
+from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.errors import DataError
+from quantdrift.errors import DataError, RunError
+from quantdrift.progress import Progress
 
-# --- The gaps of calibration inputs, as a function of what the model puts out ---------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Batch:
-    """One forward pass over some of a problem's rows.
-
-    Attributes:
-        rows: int64 [n_batch], which rows.
-        run: puts them through the model as it is now; float32 [n_batch, dim], in the order of
-            `rows`. The same model gives the same numbers, bit for bit.
-    """
-
-    rows: NDArray[np.int64]
-    run: Callable[[], NDArray[np.float32]]
+LEAST_SHARE = 4
+"""At most one query in this many is taken for calibration."""
+GAPS = 128
+"""Gaps that layers are measured on: to the runner-up, and to more where queries are few."""
+CONTENDERS = 4
+"""Documents behind the first that are watched at most: a flip is mostly to one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,68 +41,115 @@ class GapProblem:
     inputs have to do with is one row.
 
     Attributes:
-        batches: every row exactly once.
+        encode: puts some rows, int64 [n], through the model as it is now, float32 [n, dim].
+        batches: int64, the rows of every forward pass; every row exactly once.
         rows: int64 [n_inputs, n_contenders, n_roles], the rows that a gap depends on. For retrieval
             the roles are query, first document and contender.
-        valid: bool [n_inputs, n_contenders]; False where there are fewer contenders. Contenders are
-            in the reference's order, so the first is its runner-up.
+        valid: bool [n_inputs, n_contenders]; False where there are fewer contenders. They are in
+            the reference's order, so the first is its runner-up.
         gap: from outputs [n_inputs, n_contenders, n_roles, dim] to gaps [n_inputs, n_contenders];
             differentiable, and no gap depends on another's outputs.
         reference: float32 [n_rows, dim], outputs of the reference where they are known already.
     """
 
-    batches: Sequence[Batch]
+    encode: Callable[[NDArray[np.int64]], Vectors]
+    batches: Sequence[NDArray[np.int64]]
     rows: NDArray[np.int64]
     valid: NDArray[np.bool_]
     gap: Callable[[Tensor], Tensor]
-    reference: NDArray[np.float32] | None = None
+    reference: Vectors | None = None
 
     @property
     def n_rows(self) -> int:
         """How many rows the model sees."""
-        return sum(len(batch.rows) for batch in self.batches)
+        return sum(map(len, self.batches))
 
-    def outputs(self) -> NDArray[np.float32]:
+    def outputs(self) -> Vectors:
         """What the model puts out for every row as it is now, float32 [n_rows, dim]."""
-        parts = [(batch.rows, batch.run()) for batch in self.batches]
-        outputs = np.empty((self.n_rows, parts[0][1].shape[1]), dtype=np.float32)
-        for rows, part in parts:
-            outputs[rows] = part
-        return outputs
+        found = np.concatenate([self.encode(batch) for batch in self.batches])
+        return np.asarray(found[np.argsort(np.concatenate(self.batches))])
 
-    def gaps(self, outputs: NDArray[np.float32]) -> NDArray[np.float64]:
-        """The gaps that outputs make.
+    def reference_outputs(self) -> Vectors:
+        """Those of the reference, which the model is now if they are not known already."""
+        return self.outputs() if self.reference is None else self.reference
 
-        Args:
-            outputs: float32 [n_rows, dim].
-
-        Returns:
-            float64 [n_inputs, n_contenders], nan where there is no contender.
-        """
+    def gaps(self, outputs: Vectors) -> NDArray[np.float64]:
+        """The gaps of outputs [n_rows, dim], float64 [n_inputs, n_contenders]; nan without a contender."""
         chosen = torch.from_numpy(outputs[np.maximum(self.rows, 0)]).double()
-        gaps = self.gap(chosen).numpy()
-        return np.where(self.valid, gaps, np.nan)
+        return np.where(self.valid, self.gap(chosen).numpy(), np.nan)
 
 
-# --- retrieval problem ----------------------------------------------------------------------------
+class KeptArrays:
+    """What was measured of one model on one set of calibration inputs, by name; resumed after a kill.
 
-LEAST_SHARE = 4
-"""At most one query in this many is taken for calibration."""
-GAPS = 128
-"""Gaps that layers are measured on: to the runner-up, and to more where queries are few."""
-_FEW = 4
-"""A batch may be short by this factor to be apart from busier inputs."""
-CONTENDERS = 4
-"""Documents behind the first that are watched at most: a flip is mostly to one of them."""
+    Args:
+        root: cache folder; None holds arrays in memory.
+        key: of model and inputs, from `key_of`.
+    """
+
+    def __init__(self, root: Path | None = None, key: str = "") -> None:
+        self._folder = None if root is None else root / "sensitivities" / key[:2] / key
+        self._held: dict[str, NDArray[np.float64]] = {}
+
+    def get(self, name: str) -> NDArray[np.float64] | None:
+        """The array of that name; None where there is none, or a damaged one."""
+        if self._folder is None:
+            return self._held.get(name)
+        return read_kept(self._path(self._folder, name), lambda content: array_in(content).copy())
+
+    def put(self, name: str, array: NDArray[np.float64]) -> None:
+        """Keep an array; whole, or not at all, if the process is killed.
+
+        Raises:
+            RunError: the folder cannot be written, or there is no space.
+        """
+        if self._folder is None:
+            self._held[name] = array
+            return
+        try:
+            with kept_file(self._path(self._folder, name)) as partial, partial.open("wb") as file:
+                np.save(file, np.asarray(array, dtype=np.float64), allow_pickle=False)
+        except OSError as error:
+            raise RunError(
+                f"sensitivities cannot be kept in {self._folder}: {error}. Free some space, set "
+                "QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
+            ) from error
+
+    @staticmethod
+    def _path(folder: Path, name: str) -> Path:
+        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:150]  # file systems take some 255 characters in all
+        # names that differ in what files cannot be called, or in case alone, are two names
+        digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
+        return folder / f"{plain}-{digest}.npy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Setting:
+    """What layers are scored on.
+
+    Attributes:
+        modules: the model's outermost modules, in the reference arm.
+        layers: what gets a width.
+        widths: bits per weight to choose from, ascending, at least two.
+        group_size: input weights that share a scale, None for a whole output channel.
+        seed: of what is drawn at random.
+        progress: where progress is shown.
+        problem: calibration inputs; None where the criterion needs none.
+        kept: what was measured before, of this model and these calibration inputs.
+    """
+
+    modules: Sequence[nn.Module]
+    layers: Sequence[LinearLayer]
+    widths: tuple[int, ...]
+    group_size: int | None
+    seed: int
+    progress: Progress
+    problem: GapProblem | None = None
+    kept: KeptArrays = field(default_factory=KeptArrays)
 
 
 def draw_queries(n_queries: int, *, wanted: int, seed: int = 0) -> NDArray[np.int64]:
-    """Positions of the calibration queries, ascending.
-
-    Args:
-        n_queries: in the pool.
-        wanted: how many to take; at most a quarter of the pool is.
-        seed: of the draw.
+    """Positions of the calibration queries, ascending: `wanted`, but at most a quarter of the pool.
 
     Raises:
         DataError: the pool is too small to take one in four.
@@ -118,8 +160,7 @@ def draw_queries(n_queries: int, *, wanted: int, seed: int = 0) -> NDArray[np.in
             f"expected at least {LEAST_SHARE} queries, of which a quarter is taken to measure "
             f"layers on; got {n_queries}"
         )
-    rng = np.random.default_rng(seed)
-    return np.sort(rng.choice(n_queries, size=n, replace=False)).astype(np.int64)
+    return np.sort(np.random.default_rng(seed).choice(n_queries, size=n, replace=False)).astype(np.int64)
 
 
 def contenders_for(n_queries: int) -> int:
@@ -155,100 +196,32 @@ def retrieval_problem(
     Raises:
         DataError: no query has two documents to choose from.
     """
-    part = np.asarray(reference[0])[chosen]
-    state = score_embeddings(
-        part,
-        part,
-        reference[1],
-        reference[1],
-        similarity=similarity,
-        k=n_contenders + 1,
-        excluded=None if excluded is None else excluded[chosen],
-    )
+    own, index = np.asarray(reference[0])[chosen], reference[1]
+    without = None if excluded is None else excluded[chosen]
+    state = score_embeddings(own, own, index, index, similarity=similarity, k=n_contenders + 1, excluded=without)
     tops = state.reference_top()[0]  # [n_inputs, up to n_contenders + 1], -1 behind the last
     valid = (tops[:, 1:] >= 0) & (tops[:, :1] >= 0)
     if not valid.any():
         raise DataError("no calibration query has two documents, so there is no gap to measure")
-    n = len(chosen)
+    rows = np.broadcast_to(np.arange(len(chosen))[:, None], valid.shape)
     if query_only:
-        index = torch.from_numpy(np.asarray(reference[1])[np.maximum(tops, 0)])
-        return GapProblem(
-            batches=list(_batches(queries, chosen, 0, batch_size)),
-            rows=np.where(valid, np.arange(n)[:, None], -1)[..., None],
-            valid=valid,
-            gap=lambda outputs: _gap(
-                outputs[:, :, 0],
-                index[:, :1].to(outputs).expand(-1, valid.shape[1], -1),
-                index[:, 1:].to(outputs),
-                similarity,
-            ),
-            reference=part,
-        )
+        fixed = torch.from_numpy(np.asarray(index)[np.maximum(tops, 0)])
+
+        def gap_to_index(outputs: Tensor) -> Tensor:
+            known = fixed.to(outputs)
+            return _gap(outputs[:, :, 0], known[:, :1], known[:, 1:], similarity)
+
+        return _problem([queries.part(chosen)], batch_size, [rows], valid, gap_to_index, own)
     needed = np.unique(tops[tops >= 0])
-    places = np.where(tops >= 0, n + np.searchsorted(needed, tops), -1)
-    queries_of = np.broadcast_to(np.arange(n)[:, None], valid.shape)
-    firsts = np.broadcast_to(places[:, :1], valid.shape)
-    roles = np.stack([queries_of, firsts, places[:, 1:]], axis=-1)
-    return GapProblem(
-        batches=[
-            *_batches(queries, chosen, 0, batch_size),
-            *_batches(documents, needed, n, batch_size, _busy(tops, needed)),
-        ],
-        rows=np.where(valid[..., None], roles, -1),
-        valid=valid,
-        gap=lambda outputs: _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity),
-        reference=np.concatenate([part, np.asarray(reference[1])[needed]]),
+    places = len(chosen) + np.searchsorted(needed, tops)
+    return _problem(
+        [queries.part(chosen), documents.part(needed)],
+        batch_size,
+        [rows, np.broadcast_to(places[:, :1], valid.shape), places[:, 1:]],
+        valid,
+        lambda outputs: _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity),
+        np.concatenate([own, np.asarray(index)[needed]]),
     )
-
-
-def _batches(
-    side: Inputs, chosen: NDArray[np.int64], start: int, size: int, busy: NDArray[np.int64] | None = None
-) -> Iterator[Batch]:
-    """Batches of similar lengths, apart by how busy; row `start + i` is the input `chosen[i]`."""
-    part = side.part(chosen)
-    order = part.order()
-    ends = [*range(size, len(order), size), len(order)]
-    if busy is not None:
-        order = order[np.argsort(busy[order], kind="stable")]
-        ends = _ends(busy[order], size)
-    begin = 0
-    for end in ends:
-        rows = order[begin:end]
-        yield Batch(rows=rows + start, run=partial(part.encode, rows, size))
-        begin = end
-
-
-def _ends(busy: NDArray[np.int64], size: int) -> list[int]:
-    """Where batches end: they are full, or have a few inputs and the next one is busier.
-
-    A batch takes as many backward passes as its busiest input.
-    """
-    ends, begin = [], 0
-    for place in range(1, len(busy)):
-        count = place - begin
-        if count == size or (count >= size // _FEW and busy[place] > busy[place - 1]):
-            ends.append(place)
-            begin = place
-    return [*ends, len(busy)]
-
-
-def _busy(tops: NDArray[np.int64], needed: NDArray[np.int64]) -> NDArray[np.int64]:
-    """In how many gaps a document is: each takes a backward pass of its whole batch."""
-    return np.bincount(np.searchsorted(needed, tops[tops >= 0]), minlength=len(needed))
-
-
-def _gap(queries: Tensor, firsts: Tensor, others: Tensor, similarity: Similarity) -> Tensor:
-    """Score of the first minus score of the other, each [..., dim]."""
-    if similarity is Similarity.EUCLIDEAN:
-        farther: Tensor = (queries - others).norm(dim=-1) - (queries - firsts).norm(dim=-1)
-        return farther
-    if similarity is Similarity.COSINE:
-        queries, firsts, others = (normalize(part, dim=-1) for part in (queries, firsts, others))
-    gap: Tensor = (queries * (firsts - others)).sum(dim=-1)
-    return gap
-
-
-# --- The gaps of calibration inputs of a classifier: its first class, and those behind it ---------
 
 
 def classification_problem(
@@ -271,116 +244,54 @@ def classification_problem(
     """
     with torch.no_grad():
         scores = logits(torch.from_numpy(np.array(outputs)))
-    n_classes = scores.shape[1]
-    if n_classes < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
-        raise DataError("the model has only one class, so there is no gap to measure")
     tops = torch.argsort(scores, dim=1, descending=True, stable=True)[:, : n_contenders + 1]
-    firsts, others = tops[:, :1], tops[:, 1:]
-    shape = (len(inputs.ids), others.shape[1])
-    order = inputs.order()
-    batches = [order[at : at + batch_size] for at in range(0, len(order), batch_size)]
+    n_contenders = tops.shape[1] - 1
+    if n_contenders < 1:
+        raise DataError("the model has only one class, so there is no gap to measure")
 
     def gap(found: Tensor) -> Tensor:
         each = logits(found[:, :, 0])  # [n_inputs, n_contenders, n_classes]
-        best = each.gather(2, firsts[:, None].expand(-1, shape[1], 1).to(each.device))
-        behind = each.gather(2, others[..., None].to(each.device))
-        return (best - behind)[..., 0]
+        ranked = tops.to(each.device)
+        best = each.gather(2, ranked[:, :1, None].expand(-1, n_contenders, 1))
+        return (best - each.gather(2, ranked[:, 1:, None]))[..., 0]
 
+    shape = (len(inputs.ids), n_contenders)
+    rows = np.broadcast_to(np.arange(shape[0])[:, None], shape)
+    return _problem([inputs], batch_size, [rows], np.ones(shape, dtype=np.bool_), gap, np.asarray(outputs))
+
+
+def _problem(
+    sides: Sequence[Inputs],
+    batch_size: int,
+    roles: Sequence[NDArray[np.int64]],
+    valid: NDArray[np.bool_],
+    gap: Callable[[Tensor], Tensor],
+    reference: Vectors,
+) -> GapProblem:
+    """The problem whose rows are the inputs of one side after the other, in batches of similar lengths."""
+    starts = np.cumsum([0, *(len(side.ids) for side in sides)])
+
+    def encode(rows: NDArray[np.int64]) -> Vectors:
+        side = int(np.searchsorted(starts, rows[0], side="right")) - 1  # a batch is of one side
+        return sides[side].encode(rows - starts[side], len(rows))
+
+    orders = [start + side.order() for start, side in zip(starts, sides, strict=False)]
     return GapProblem(
-        batches=[Batch(rows=rows, run=partial(inputs.encode, rows, batch_size)) for rows in batches],
-        rows=np.broadcast_to(np.arange(shape[0])[:, None, None], (*shape, 1)).astype(np.int64),
-        valid=np.ones(shape, dtype=np.bool_),
+        encode=encode,
+        batches=[order[at : at + batch_size] for order in orders for at in range(0, len(order), batch_size)],
+        rows=np.where(valid[..., None], np.stack(roles, axis=-1), -1),
+        valid=valid,
         gap=gap,
-        reference=np.asarray(outputs),
+        reference=reference,
     )
 
 
-# --- Which document a model answers first, of those that are near the first in the reference ------
-
-_CHUNK = 256
-"""Inputs between two steps of the progress bar."""
-
-
-class FirstAnswers:
-    """Queries, and the documents that contend for their first rank.
-
-    Attributes:
-        reference: int64 [n_queries], positions of the reference's first documents; -1 where there
-            is none.
-        pool: int64 [n_pool], positions of the documents that are looked at, ascending.
-    """
-
-    def __init__(
-        self,
-        queries: Inputs,
-        documents: Inputs,
-        reference: tuple[Vectors, Vectors],
-        *,
-        similarity: Similarity,
-        batch_size: int,
-        depth: int = DEPTH,
-        query_only: bool = False,
-        excluded: NDArray[np.int64] | None = None,
-    ) -> None:
-        """Rank all documents in the reference.
-
-        Args:
-            queries: to be answered.
-            documents: the corpus.
-            reference: embeddings of both by the reference.
-            similarity: how embeddings become scores.
-            batch_size: inputs per forward pass.
-            depth: first documents of every query that are looked at.
-            query_only: whether the documents stay at the reference.
-            excluded: per query one document position that does not count, or -1.
-        """
-        index = reference[1]
-        state = score_embeddings(
-            reference[0], reference[0], index, index, similarity=similarity, k=min(depth, len(index)), excluded=excluded
-        )
-        tops = state.reference_top()[0]
-        self.reference: NDArray[np.int64] = tops[:, 0]
-        self.pool: NDArray[np.int64] = np.unique(tops[tops >= 0])
-        self._queries, self._documents = queries, documents.part(self.pool)
-        self._index = np.asarray(index)[self.pool] if query_only else None
-        self._similarity, self._batch_size = similarity, batch_size
-        self._excluded = None if excluded is None else self._places(excluded)
-
-    @property
-    def n_rows(self) -> int:
-        """Inputs that one answer takes through the model."""
-        return len(self._queries.ids) + (len(self.pool) if self._index is None else 0)
-
-    def now(self, tell: Callable[[int], None]) -> NDArray[np.int64]:
-        """The first documents by the model as it is, int64 [n_queries]; -1 where there is none.
-
-        Args:
-            tell: told how many inputs are done, after each chunk.
-        """
-        queries = self._embedded(self._queries, tell)
-        documents = self._index
-        if documents is None:
-            documents = self._embedded(self._documents, tell)
-        state = score_embeddings(
-            queries, queries, documents, documents, similarity=self._similarity, k=1, excluded=self._excluded
-        )
-        best: NDArray[np.int64] = state.reference_top()[0][:, 0]
-        return np.where(best >= 0, self.pool[np.maximum(best, 0)], -1)
-
-    def _places(self, excluded: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where in the pool the excluded documents are, -1 for those outside."""
-        places = np.searchsorted(self.pool, excluded)
-        there = self.pool[np.minimum(places, len(self.pool) - 1)] == excluded
-        return np.where(there, places, -1)
-
-    def _embedded(self, side: Inputs, tell: Callable[[int], None]) -> Vectors:
-        order = side.order()
-        chunks = [order[at : at + _CHUNK] for at in range(0, len(order), _CHUNK)]
-        parts = []
-        for chunk in chunks:
-            parts.append(side.encode(chunk, self._batch_size))
-            tell(len(chunk))
-        vectors = np.concatenate(parts)
-        found = np.empty_like(vectors)
-        found[order] = vectors
-        return found
+def _gap(queries: Tensor, firsts: Tensor, others: Tensor, similarity: Similarity) -> Tensor:
+    """Score of the first minus score of the other, each [..., dim]."""
+    if similarity is Similarity.EUCLIDEAN:
+        farther: Tensor = (queries - others).norm(dim=-1) - (queries - firsts).norm(dim=-1)
+        return farther
+    if similarity is Similarity.COSINE:
+        queries, firsts, others = (normalize(part, dim=-1) for part in (queries, firsts, others))
+    gap: Tensor = (queries * (firsts - others)).sum(dim=-1)
+    return gap

@@ -1,0 +1,128 @@
+"""Which layers share one width, and which are left out of an allocation, from their names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantdrift.errors import SpecError, UnknownNameError, UnsupportedError, nearest
+from quantdrift.spec import FULL_BITS, MAX_BITS, MIN_BITS, POSSIBLE_BITS
+
+FUSED: tuple[tuple[str, ...], ...] = (
+    ("q_proj", "k_proj", "v_proj"),
+    ("query", "key", "value"),
+    ("q", "k", "v"),
+    ("query_proj", "key_proj", "value_proj"),
+    ("to_q", "to_k", "to_v"),
+    ("q_lin", "k_lin", "v_lin"),
+    ("wq", "wk", "wv"),
+    ("q_proj_weight", "k_proj_weight", "v_proj_weight"),
+    ("q_a_proj", "kv_a_proj_with_mqa"),
+    ("in_proj_qkv", "in_proj_z"),
+    ("in_proj_b", "in_proj_a"),
+    ("gate_proj", "up_proj"),
+    ("w1", "w3"),
+)
+"""Last parts of names of layers with the same input that runtimes multiply at once."""
+_FIRST = {part: parts[0] for parts in FUSED for part in parts}
+_EXPERT_OF_LIST = re.compile(r"(?P<stack>(?:.*\.)?experts)\.(?:expert_)?[0-9]+(?:\..+)?")
+"""A module for each expert: mlp.experts.3.gate_proj."""
+_EXPERT_OF_STACK = re.compile(
+    r"(?P<stack>.+?)(?:\.(?:gate_up_proj|up_proj|down_proj)|(?:\.(?:input|output)_linear)?\.weight)\.[0-9]+"
+)
+"""One parameter for all experts, as `find_linears` names its parts: mlp.experts.down_proj.3; or two
+modules beside each other, each with a stack of its own."""
+_REGEX = "re:"
+
+
+def runtime_units(names: Sequence[str]) -> NDArray[np.int64]:
+    """Number the layers so that those get the same number which runtimes fuse.
+
+    vLLM and SGLang multiply query, key and value at once, and gate and up; in a file that they
+    read, such layers must have one scheme. The experts of a mixture, with all their matrices, are
+    one kernel's and need one scheme, too. A mixture's shared expert is a layer like any other.
+
+    Args:
+        names: of layers, as `find_linears` gives them.
+
+    Returns:
+        int64 [n_layers], from 0 in the order in which units first occur.
+    """
+    numbers: dict[tuple[str, str], int] = {}
+    return np.array([numbers.setdefault(_unit(name), len(numbers)) for name in names], dtype=np.int64)
+
+
+def _unit(name: str) -> tuple[str, str]:
+    if expert := _EXPERT_OF_LIST.fullmatch(name) or _EXPERT_OF_STACK.fullmatch(name):
+        return expert["stack"], "experts"
+    parent, _, last = name.rpartition(".")
+    return parent, _FIRST.get(last, last)
+
+
+def excluded(
+    names: Sequence[str], patterns: Mapping[str, int], *, units: NDArray[np.int64] | None = None
+) -> dict[str, int]:
+    """Layers that an allocation leaves out, and the width that they are kept at.
+
+    Args:
+        names: of all layers.
+        patterns: a pattern of whole names to a width, 2 to 8, or 16 for layers that are not
+            quantized. Patterns are those of a shell (`*.0.attention.*`, where `*` may span dots),
+            or regular expressions if they start with `re:`, as in `re:.*[.]layer[.](0|1)[.].*`.
+        units: int64 [n_layers], layers tied to one width.
+
+    Returns:
+        Name to width, in the order of `names`.
+
+    Raises:
+        UnknownNameError: a pattern matches no layer; names some that come near.
+        SpecError: a regular expression is none.
+        UnsupportedError: a width is none, two patterns give one layer two widths, or tied layers
+            do not all get the same.
+    """
+    chosen: dict[str, tuple[int, str]] = {}
+    for pattern, width in patterns.items():
+        if isinstance(width, bool) or width not in POSSIBLE_BITS:
+            raise UnsupportedError(
+                f"layers {pattern} cannot be kept at {width!r} bits: expected {MIN_BITS} to {MAX_BITS}, or "
+                f"{FULL_BITS} for layers that are not quantized"
+            )
+        for name in _matches(pattern, names):
+            other, by = chosen.setdefault(name, (width, pattern))
+            if other != width:
+                raise UnsupportedError(
+                    f"layer {name} is matched by {by}, which keeps it at {other} bits, and by {pattern}, which keeps "
+                    f"it at {width}; expected one width for each layer"
+                )
+    kept = {name: chosen[name][0] for name in names if name in chosen}
+    first: dict[int, str] = {}
+    for name, unit in zip(names, range(len(names)) if units is None else units.tolist(), strict=True):
+        other_name = first.setdefault(unit, name)
+        if kept.get(other_name) != kept.get(name):
+            raise UnsupportedError(
+                f"{other_name} and {name} are tied to one width, and only one of them is kept at "
+                f"{kept.get(name) or kept.get(other_name)} bits; leave out both, or do not tie layers"
+            )
+    return kept
+
+
+def _matches(pattern: str, names: Sequence[str]) -> list[str]:
+    if pattern.startswith(_REGEX):
+        try:
+            expression = re.compile(pattern.removeprefix(_REGEX))
+        except re.error as error:
+            at = len(_REGEX) + (error.pos or 0)
+            problem = f"{pattern}: expected a regular expression after {_REGEX!r}: {error}"
+            raise SpecError(problem, text=pattern, start=at, end=at + 1) from error
+        matched = [name for name in names if expression.fullmatch(name)]
+    else:
+        matched = [name for name in names if fnmatchcase(name, pattern)]
+    if not matched:
+        shown = nearest(pattern, names) or names[:3]
+        hint = f"(the pattern matches no layer's whole name, such as {', '.join(shown)}; * stands for any characters)"
+        raise UnknownNameError("layer", pattern, (), hint=hint)
+    return matched

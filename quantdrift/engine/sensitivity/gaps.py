@@ -1,0 +1,344 @@
+"""How far every gap moves when a layer is rounded: to first order by gradients, or by rounding it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from quantdrift.allocation.curve import mean_square_losses
+from quantdrift.engine.calibration.in_order import plain_products, put_in_place
+from quantdrift.engine.layers import LinearLayer
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.sensitivity.problem import GapProblem, Setting
+from quantdrift.engine.weights import put_aside
+from quantdrift.errors import DataError, UnsupportedError
+
+_ROOM = 2 * 2**30
+"""Bytes for the changes of weights; one that does not fit is made again each time it is needed."""
+_TOLERANCE = 1e-2
+"""Of an output that is found again, relative to its length: bfloat16 is off by up to 0.4 %."""
+_INSTEAD = "use the criterion gap_exact, which needs no gradients"
+
+
+def rounding_error(layer: LinearLayer, bits: int, group_size: int | None) -> Tensor:
+    """The change W - Q(W) that rounding to nearest makes to a layer, float32 [out_features, in_features]."""
+    weight = layer.weight
+    quantized = quantize_rtn(weight, bits=bits, group_size=group_size)
+    return weight.float() - quantized.dequantize(weight.dtype).float()
+
+
+@contextmanager
+def rounded(layers: Sequence[LinearLayer], widths: Sequence[int], group_size: int | None) -> Iterator[None]:
+    """Inside, the layers are rounded to these widths, 16 leaving one alone; afterwards as before, bit for bit."""
+    with put_aside(layers):
+        for layer, bits in zip(layers, widths, strict=True):
+            if bits <= 8:  # noqa: PLR2004 -- the widest that is rounded to
+                put_in_place(layer, quantize_rtn(layer.weight, bits=bits, group_size=group_size))
+        yield
+
+
+def problem_of(setting: Setting) -> GapProblem:
+    """The calibration inputs; DataError where there are none."""
+    if setting.problem is None:
+        raise DataError(
+            "this criterion needs calibration inputs, and there are none; give queries and documents, or use "
+            "a criterion that looks at weights alone (reconstruction, sqnr)"
+        )
+    return setting.problem
+
+
+# --- to first order -------------------------------------------------------------------------------
+
+
+def gap_losses(setting: Setting) -> NDArray[np.float64]:
+    """The criterion `gap`: mean square of the shift that one layer makes in a gap, to first order.
+
+    loss[l, b] = mean over inputs of c(b)^2, less the same at the widest width, with c from
+    `contributions`. Shifts of different layers are nearly independent, so their mean squares add up
+    to that of the whole model's shift, which is what carries a gap across zero; medians do not.
+
+    Source: the paper's gap sensitivity (section 5.1), with another average and all layers at once.
+    """
+    return mean_square_losses(contributions(setting))
+
+
+def contributions(setting: Setting) -> NDArray[np.float64]:
+    """How far each gap moves when one layer is rounded to nearest, to first order, with its sign.
+
+    c = sum over the gap's rows of <d gap / d W, Q(W) - W>, one row after another: so a gradient by a
+    weight is of one row alone, whatever the model does between the rows of a batch. Contributions
+    of layers add up, as far as the model is linear in the change.
+
+    Args:
+        setting: model, widths and calibration inputs.
+
+    Returns:
+        float64 [n_inputs, n_contenders, n_layers, n_widths], in units of the score; nan where there
+        is no contender, 0 for layers that no input reaches.
+
+    Raises:
+        UnsupportedError: no gradient can be taken through this model or harness.
+    """
+    problem = problem_of(setting)
+    name = f"contributions-{'-'.join(map(str, setting.widths))}"
+    if (kept := setting.kept.get(name)) is not None:
+        return kept
+    total = np.zeros((*problem.valid.shape, len(setting.layers), len(setting.widths)))
+    seeds = _seeds(problem)
+    with (
+        setting.progress.stage("gap of every layer, one backward pass", len(seeds)) as tell,
+        plain_products(setting.modules),
+        _weight_gradients(setting) as backward,
+    ):
+        for row, of_row in seeds.items():
+            outputs = _with_graph(setting.modules, problem, row)
+            for vector, gaps in of_row.values():
+                change = backward(outputs, vector)
+                for of_input, contender in gaps:
+                    total[of_input, contender] += change
+            tell(1)
+    total[~problem.valid] = np.nan
+    setting.kept.put(name, total)
+    return total
+
+
+_Seeds = dict[int, dict[bytes, tuple[Tensor, list[tuple[int, int]]]]]
+
+
+def _seeds(problem: GapProblem) -> _Seeds:
+    """Row to the gradients by its output, each once, and the gaps (input, contender) that it is of.
+
+    The first document of a query has to do with the gaps to all contenders, with the same gradient
+    in all of them: what is the same goes back through the model once.
+    """
+    outputs = problem.reference_outputs()
+    with torch.inference_mode(False), torch.enable_grad():
+        leaves = torch.from_numpy(outputs[np.maximum(problem.rows, 0)]).double().requires_grad_()
+        wanted = problem.gap(leaves)[torch.from_numpy(problem.valid)].sum()
+    gradients = torch.autograd.grad(wanted, leaves)[0].float()
+    seeds: _Seeds = defaultdict(dict)
+    for of_input, contender in np.argwhere(problem.valid).tolist():
+        for role, row in enumerate(problem.rows[of_input, contender].tolist()):
+            vector = gradients[of_input, contender, role]
+            _, gaps = seeds[row].setdefault(vector.numpy().tobytes(), (vector, []))
+            gaps.append((of_input, contender))
+    return seeds
+
+
+@contextmanager
+def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], NDArray[np.float64]]]:
+    """Inside, weights alone ask for gradients, and one function passes one back.
+
+    It takes outputs [1, dim] and the gradient by them [dim], and gives <gradient by the weight,
+    change> of every layer and width, float64 [n_layers, n_widths]. A weight's own gradient is gone
+    as soon as that is computed, so there is room for one of them.
+    """
+    changes = _Changes(setting)
+    found = np.zeros((len(setting.layers), len(setting.widths)))
+    numbers: dict[nn.Parameter, list[int]] = defaultdict(list)
+    for number, layer in enumerate(setting.layers):
+        for parameter in dict.fromkeys([layer.parameter, *(module.weight for module in layer.modules)]):
+            numbers[parameter].append(number)  # type: ignore[index]  # a linear module's weight is a parameter
+
+    def arrived(parameter: Tensor) -> None:
+        for number in numbers[parameter]:  # type: ignore[index]  # hooks are on parameters
+            layer, gradient = setting.layers[number], parameter.grad
+            assert gradient is not None  # it has just arrived
+            gradient = gradient if layer.expert is None else gradient[layer.expert]
+            gradient = gradient.t() if layer.transposed else gradient
+            found[number] += (changes[number] @ gradient.flatten().float()).double().cpu().numpy()
+        parameter.grad = None
+
+    def backward(outputs: Tensor, vector: Tensor) -> NDArray[np.float64]:
+        found[:] = 0.0
+        torch.autograd.backward(outputs, vector[None].to(outputs), retain_graph=True, inputs=list(numbers))
+        return found
+
+    before = [(p, p.requires_grad, p.grad) for module in setting.modules for p in module.parameters()]
+    with ExitStack() as stack:
+        for parameter, asks, gradient in before:
+            stack.callback(setattr, parameter, "grad", gradient)
+            stack.callback(parameter.requires_grad_, asks)
+            parameter.requires_grad_(parameter in numbers)
+            parameter.grad = None
+        for parameter in numbers:
+            stack.callback(parameter.register_post_accumulate_grad_hook(arrived).remove)
+        yield backward
+
+
+class _Changes:
+    """What is added to a layer's weight when it is rounded, by the layer's number; kept while there is room."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._kept: dict[int, Tensor] = {}
+        self._room = _ROOM
+
+    def __getitem__(self, number: int) -> Tensor:
+        """float32 [n_widths, out_features * in_features], on the weight's device."""
+        if number in self._kept:
+            return self._kept[number]
+        setting = self._setting
+        errors = [rounding_error(setting.layers[number], bits, setting.group_size) for bits in setting.widths]
+        changes = -torch.stack(errors).flatten(1)
+        if changes.nbytes <= self._room:
+            self._room -= changes.nbytes
+            self._kept[number] = changes
+        return changes
+
+
+def _with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> Tensor:
+    """What the model puts out for a row as its harness returns it, [1, dim], with the graph behind it.
+
+    Raises:
+        UnsupportedError: the row is not one call of one module, or what was returned is not part of
+            what the module put out, as it is or made of unit length.
+    """
+    calls: list[Any] = []
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(_traced(module, calls))
+        wanted = torch.from_numpy(np.array(problem.encode(np.array([row])), dtype=np.float32))
+    if len(calls) != 1:
+        raise UnsupportedError(
+            f"expected one call of the model per input, got {len(calls)}: its gap has no gradient that could be "
+            f"taken; {_INSTEAD}"
+        )
+    with torch.inference_mode(False), torch.enable_grad():
+        for tensor in _tensors(calls[0]):
+            if tensor.dim() != 2 or len(tensor) != 1 or not tensor.requires_grad:  # noqa: PLR2004 -- one row
+                continue
+            as_it_is = tensor[:, : wanted.shape[1]]
+            # a vector of unit length changes otherwise than the one that it is made of: never along itself
+            for outputs in (as_it_is, normalize(as_it_is, dim=1)):
+                found = outputs.detach().float().cpu()
+                if found.shape == wanted.shape and (found - wanted).norm() <= _TOLERANCE * wanted.norm():
+                    return outputs
+    raise UnsupportedError(
+        f"what was returned, of {wanted.shape[1]} numbers, is not among the outputs of {type(modules[0]).__name__}: "
+        f"something is computed after the model; {_INSTEAD}"
+    )
+
+
+@contextmanager
+def _traced(module: nn.Module, calls: list[Any]) -> Iterator[None]:
+    """Inside, calls of the module make a graph; also those that go to `forward` past its hooks."""
+    forward, own = module.forward, module.__dict__.get("forward")
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        with torch.inference_mode(False), torch.enable_grad():
+            returned = forward(*_mapped(args, torch.clone), **_mapped(kwargs, torch.clone))
+            calls.append(returned)
+            return _mapped(returned, torch.detach)
+
+    module.__dict__["forward"] = traced
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.__dict__["forward"]
+        else:
+            module.__dict__["forward"] = own
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same containers anew, with every tensor changed; an inference tensor has no gradients."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        parts = {key: _mapped(part, change) for key, part in value.items()}
+        kind: Any = type(value)
+        # transformers' outputs take keywords; a dict and its BatchEncoding, a mapping
+        return kind(**parts) if hasattr(value, "to_tuple") else kind(parts)
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(part, change) for part in value)
+    return value
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor in what a model returned; the last ones first."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in reversed(list(value.values()) if isinstance(value, Mapping) else value):
+            yield from _tensors(part)
+
+
+# --- by rounding one layer at a time --------------------------------------------------------------
+
+
+def gap_exact_losses(setting: Setting) -> NDArray[np.float64]:
+    """The criterion `gap_exact`: median shift of the gap to the runner-up, s_l(b) = median |gap_l - gap|.
+
+    loss[l, b] = min over b' <= b of s_l(b'), and 0 at the widest b: losses must fall, and where a
+    finer grid happens to lie worse, the wider format can hold the coarser one.
+    """
+    medians = median_shifts(exact_shifts(setting), problem_of(setting))
+    return np.pad(np.minimum.accumulate(medians, axis=1), ((0, 0), (0, 1)))
+
+
+def exact_shifts(setting: Setting) -> NDArray[np.float64]:
+    """How each gap moves when one layer is rounded to nearest and all others are left alone.
+
+    shift = gap with the layer rounded - gap of the reference, between the same two items. What
+    `setting.kept` has is not measured again.
+
+    Returns:
+        float64 [n_layers, n_widths - 1, n_inputs, n_contenders], the widest left out; nan where
+        there is no contender, and 0 for a layer that no input reaches.
+
+    Raises:
+        DataError: there is no problem, or gaps are not finite.
+    """
+    problem = problem_of(setting)
+    shifts = np.zeros((len(setting.layers), len(setting.widths) - 1, *problem.valid.shape))
+    group = "channel" if setting.group_size is None else f"g{setting.group_size}"
+    wanted = []
+    for place in np.ndindex(shifts.shape[:2]):
+        name = f"gap_exact-{setting.widths[place[1]]}bit-{group}-{setting.layers[place[0]].name}"
+        found = setting.kept.get(name)
+        if found is not None and found.shape == problem.valid.shape:
+            shifts[place] = found
+        else:
+            wanted.append((place, name))
+    if not wanted:
+        return shifts
+    with torch.no_grad(), setting.progress.stage("quantizing layers one at a time", len(wanted)) as tell:
+        reference = problem.gaps(problem.outputs())
+        for place, name in wanted:
+            layer, width = setting.layers[place[0]], setting.widths[place[1]]
+            with rounded([layer], [width], setting.group_size):
+                shift = problem.gaps(problem.outputs()) - reference
+            if not np.isfinite(shift[problem.valid]).all():
+                raise DataError(
+                    f"expected finite gaps, got some that are not with {layer.name} at {width} "
+                    "bits; check the model's outputs, or load it in float32 or bfloat16"
+                )
+            shifts[place] = shift
+            setting.kept.put(name, shift)
+            tell(1)
+    return shifts
+
+
+def median_shifts(shifts: NDArray[np.float64], problem: GapProblem) -> NDArray[np.float64]:
+    """The median over inputs of the absolute shift of the gap to the runner-up, [n_layers, n_widths - 1].
+
+    Raises:
+        DataError: no input has one.
+    """
+    has_one = problem.valid[:, 0]
+    if not has_one.any():
+        raise DataError(
+            "expected calibration inputs with at least two items to choose from, got none: a gap "
+            "needs a runner-up; give more documents"
+        )
+    medians: NDArray[np.float64] = np.median(np.abs(shifts[:, :, has_one, 0]), axis=2)
+    return medians
