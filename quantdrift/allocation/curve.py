@@ -1,6 +1,6 @@
 """What rounding will change, for any widths of the layers, without rounding anything; no torch.
 
-To first order a layer's rounding moves a gap by a signed contribution (`gradients.one_pass`), and
+To first order a layer's rounding moves a gap by a signed contribution (`sensitivity.gaps.contributions`), and
 contributions of layers add up. An input flips when the sum takes a gap below zero.
 """
 

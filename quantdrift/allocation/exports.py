@@ -1,38 +1,107 @@
-"""What an export format is, and what is asked of an allocation before a line is written."""
+"""An allocation in the words of the libraries and runtimes that quantize by themselves: one table of formats."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
-from quantdrift.allocation.solver import runtime_units
+from quantdrift.allocation.units import runtime_units
 from quantdrift.display import json_text
 from quantdrift.errors import UnknownNameError, UnsupportedError
 from quantdrift.spec import FULL_BITS
 
-# --- The names that runtimes know layers by, from those in an allocation --------------------------
+Layers = Sequence[AllocatedLayer]
 
 _NUMBERED = re.compile(r"[0-9]+\.(?P<rest>.+)")
 _HOLDERS = ("model.", "auto_model.")
 _NO_MODULE = re.compile(r".*\.(?:gate_up_proj|up_proj|down_proj|weight)\.[0-9]+|(?:.*\.)?(?:in|q|k|v)_proj_weight")
 """A matrix in a stack of experts, and the input projections that attention keeps itself."""
-_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exporter:
+    """A format that a quantization library or a runtime reads.
+
+    Attributes:
+        name: what the format is called on the command line.
+        file: usual name of the file.
+        usage: how the file is used: Python that names it "FILE", or a line for the shell with FILE.
+        widths: bits per weight that it can express; unquantized layers (16) are possible in all.
+        content: from layers, with the names that runtimes know them by, and group size to the file:
+            a text, or a JSON object.
+        check: refuses what the format cannot express beyond widths, units and groups.
+        notes: what the user should know of this file: where it differs, what cannot run it.
+        needs_units: whether what reads it multiplies query, key and value at once, so that they
+            need one width.
+        whole_groups: whether groups have to divide the layers' inputs.
+    """
+
+    name: str
+    file: str
+    usage: str
+    widths: tuple[int, ...]
+    content: Callable[[Layers, int | None], str | Mapping[str, object]]
+    check: Callable[[Layers, int | None], None] = lambda layers, group_size: None
+    notes: Callable[[Layers], Sequence[str]] = lambda layers: ()
+    needs_units: bool = False
+    whole_groups: bool = False
+
+
+def exporter(name: str) -> Exporter:
+    """The exporter of that format, one of `EXPORTERS`.
+
+    Raises:
+        UnknownNameError: no such format; carries the nearest names.
+    """
+    if name not in EXPORTERS:
+        raise UnknownNameError("format", name, EXPORTERS, hint=f"(one of {', '.join(EXPORTERS)})")
+    return EXPORTERS[name]
+
+
+def export_allocation(allocation: Allocation, exporter: Exporter) -> tuple[str, tuple[str, ...]]:
+    """The file of an allocation in a format, and notes for the user.
+
+    Raises:
+        UnsupportedError: the format cannot express it; names the layers, and what to do. It is
+            raised before anything is written.
+    """
+    layers, group_size = runtime_layers(allocation), allocation.group_size
+    if wrong := [layer for layer in layers if layer.width not in {*exporter.widths, FULL_BITS}]:
+        offered = "4,8" if {4, 8} <= set(exporter.widths) else ",".join(map(str, exporter.widths))
+        has = f"{exporter.name} has widths of {', '.join(map(str, exporter.widths))}"
+        raise _refused(wrong, has, f"allocate with some of these, such as +widths={offered}")
+    if exporter.needs_units and (apart := _untied(layers)):
+        why = f"what reads {exporter.name} multiplies them at once and needs one width for them"
+        raise _refused(apart, why, "allocate with +units=fused")
+    exporter.check(layers, group_size)
+    quantized = [layer for layer in layers if layer.width != FULL_BITS]
+    if group_size and exporter.whole_groups and (short := [x for x in quantized if x.shape[1] % group_size]):
+        raise _refused(
+            short,
+            f"{exporter.name} needs input widths that groups of {group_size} divide; the first has {short[0].shape[1]}",
+            "allocate with a group size that does, or leave the layers out with --keep",
+        )
+    content = exporter.content(layers, group_size)
+    return content if isinstance(content, str) else f"{json_text(content)}\n", tuple(exporter.notes(layers))
+
+
+def usage_of(exporter: Exporter, file: str) -> str:
+    """Lines that use a file, at the place where it was written: Python as it stands, or a line for the shell."""
+    if '"FILE"' in exporter.usage:
+        return exporter.usage.replace('"FILE"', repr(file))
+    return exporter.usage.replace("FILE", shlex.quote(file))
+
+
+# --- names -------------------------------------------------------------------------------------------
 
 
 def runtime_layers(allocation: Allocation) -> tuple[AllocatedLayer, ...]:
     """The layers inside the transformers model, named by their path in it.
-
-    Args:
-        allocation: with names as `find_linears` gives them.
-
-    Returns:
-        The layers in their order; those outside the transformers model, which are not quantized,
-        are left out.
 
     Raises:
         UnsupportedError: a layer outside the transformers model is to be quantized, a layer is not
@@ -40,30 +109,31 @@ def runtime_layers(allocation: Allocation) -> tuple[AllocatedLayer, ...]:
     """
     inside, outside = [], []
     for layer in allocation.layers:
-        name = _inside(layer.name)
+        name: str | None = layer.name
+        if numbered := _NUMBERED.fullmatch(layer.name):
+            rest: str = numbered["rest"]
+            name = next((rest.removeprefix(holder) for holder in _HOLDERS if rest.startswith(holder)), None)
         if name is not None:
-            inside.append(replace(layer, name=name))
+            inside.append(layer.model_copy(update={"name": name}))
         elif layer.width != FULL_BITS:
             outside.append(layer.name)
     if outside:
         raise UnsupportedError(
-            f"{some(outside)}: outside the transformers model, which is all that runtimes load; "
-            f"leave such layers unquantized: quantdrift allocate ... --keep '{outside[0]}'"
+            f"{some(outside)}: outside the transformers model, which is all that runtimes load; leave such layers "
+            f"unquantized: quantdrift allocate ... --keep '{outside[0]}'"
         )
-    names = [layer.name for layer in inside]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+    counts = Counter(layer.name for layer in inside)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        expected = "expected an allocation of one transformers model"
+        raise UnsupportedError(f"{some(twice)}: in more than one of the model's modules; {expected}")
+    if parts := [name for name in counts if _NO_MODULE.fullmatch(name)]:
         raise UnsupportedError(
-            f"{some(twice)}: in more than one of the model's modules; expected an allocation of one transformers model"
-        )
-    if parts := [name for name in names if _NO_MODULE.fullmatch(name)]:
-        raise UnsupportedError(
-            f"{some(parts)}: part of a larger module (a stack of experts, or attention with "
-            "projections of its own), which no format can give a width alone"
+            f"{some(parts)}: part of a larger module (a stack of experts, or attention with projections of its own), "
+            "which no format can give a width alone"
         )
     if all(layer.width == FULL_BITS for layer in inside):
         raise UnsupportedError(
-            "no layer of the transformers model is quantized; expected an allocation with a width "
-            "of 2 to 8 for at least one"
+            "no layer of the transformers model is quantized; expected an allocation with a width of 2 to 8 for one"
         )
     return tuple(inside)
 
@@ -72,11 +142,8 @@ def anywhere(name: str, names: Sequence[str]) -> str:
     r"""A regular expression for a layer, whatever model class holds the transformers model.
 
     An encoder's `layers.0.mlp.up_proj` is `model.layers.0.mlp.up_proj` in a causal LM. The
-    expression matches both, and needs no more than re, PCRE and std::regex have in common.
-
-    Args:
-        name: of the layer.
-        names: of all layers; where one of them ends in `name`, only the whole name matches.
+    expression matches both, and needs no more than re, PCRE and std::regex have in common. Where
+    one of all names ends in `name`, only the whole name matches.
 
     >>> anywhere("layers.0.fc", ["layers.0.fc", "layers.10.fc"])
     '^(?:.*\\.)?layers\\.0\\.fc$'
@@ -88,105 +155,16 @@ def anywhere(name: str, names: Sequence[str]) -> str:
 
 def some(names: Sequence[str]) -> str:
     """A few of the names, and how many more there are."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004 -- as many are shown
+    return ", ".join(names[:3]) + more
 
 
-def _inside(name: str) -> str | None:
-    """Path inside the transformers model; None for a layer outside it."""
-    numbered = _NUMBERED.fullmatch(name)
-    if numbered is None:
-        return name
-    rest: str = numbered["rest"]
-    return next((rest.removeprefix(h) for h in _HOLDERS if rest.startswith(h)), None)
+def _refused(layers: Layers, why: str, remedy: str) -> UnsupportedError:
+    shown = some([f"{layer.name} ({layer.width} bits)" for layer in layers])
+    return UnsupportedError(f"{shown}: {why}; {remedy}")
 
 
-# --- What an export format is, and what is asked of an allocation before a line is written --------
-
-
-class Exporter(Protocol):
-    """A format that a quantization library or a runtime reads."""
-
-    @property
-    def name(self) -> str:
-        """What the format is called on the command line."""
-
-    @property
-    def file(self) -> str:
-        """Usual name of the file."""
-
-    @property
-    def usage(self) -> str:
-        """How the file is used: Python that names it "FILE", or a line for the shell with FILE."""
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Bits per weight that it can express; unquantized layers (16) are possible in all."""
-
-    @property
-    def needs_units(self) -> bool:
-        """Whether what reads it multiplies query, key and value at once, so that they need one
-        width.
-        """
-
-    def check(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> None:
-        """Refuse what the format cannot express, beyond widths and units.
-
-        Args:
-            layers: with the names that runtimes know them by.
-            group_size: input weights that share a scale, None for a whole output channel.
-
-        Raises:
-            UnsupportedError: names the layers, and what to do.
-        """
-
-    def render(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> str:
-        """The file, of layers that have been checked."""
-
-    def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """What the user should know of this file: where it differs, what cannot run it."""
-
-
-def export_allocation(allocation: Allocation, exporter: Exporter) -> tuple[str, tuple[str, ...]]:
-    """Write an allocation in a format.
-
-    Args:
-        allocation: which one.
-        exporter: the format.
-
-    Returns:
-        The file, and notes for the user.
-
-    Raises:
-        UnsupportedError: the format cannot express it; names the layers, and what to do. It is
-            raised before anything is written.
-    """
-    layers = runtime_layers(allocation)
-    _check_widths(layers, exporter)
-    if exporter.needs_units and (apart := untied(layers)):
-        refuse(
-            apart,
-            f"what reads {exporter.name} multiplies them at once and needs one width for them",
-            "allocate with +units=fused",
-        )
-    exporter.check(layers, allocation.group_size)
-    return exporter.render(layers, allocation.group_size), tuple(exporter.notes(layers))
-
-
-def usage_of(exporter: Exporter, file: str) -> str:
-    """Lines that use a file: Python that runs as it stands, or a line for the shell.
-
-    Args:
-        exporter: of its format.
-        file: where it was written.
-    """
-    quoted = '"FILE"'
-    if quoted in exporter.usage:
-        return exporter.usage.replace(quoted, repr(file))
-    return exporter.usage.replace("FILE", shlex.quote(file))
-
-
-def untied(layers: Sequence[AllocatedLayer]) -> list[AllocatedLayer]:
+def _untied(layers: Layers) -> list[AllocatedLayer]:
     """Layers that vLLM and SGLang multiply at once and that do not all have the same width."""
     units = runtime_units([layer.name for layer in layers]).tolist()
     widths: dict[int, set[int]] = {}
@@ -195,310 +173,120 @@ def untied(layers: Sequence[AllocatedLayer]) -> list[AllocatedLayer]:
     return [layer for layer, unit in zip(layers, units, strict=True) if len(widths[unit]) > 1]
 
 
-def vllm_cannot(layers: Sequence[AllocatedLayer]) -> tuple[str, ...]:
-    """A note that vLLM and SGLang cannot run the widths, where they cannot."""
-    if not untied(layers):
-        return ()
-    return (
-        "vLLM and SGLang cannot run it: layers that they multiply at once have different widths "
-        "here. Allocate with +units=fused for them",
+def _vllm_cannot(layers: Layers) -> Sequence[str]:
+    note = (
+        "vLLM and SGLang cannot run it: layers that they multiply at once have different widths here. Allocate with "
+        "+units=fused for them"
     )
+    return [note] if _untied(layers) else []
 
 
-def whole_groups(layers: Sequence[AllocatedLayer], group_size: int | None, *, who: str) -> None:
-    """Refuse layers whose last group would be shorter.
+# --- AutoRound's `layer_config`, and the modifiers of llm-compressor and compressed-tensors ----------
 
-    Raises:
-        UnsupportedError: names them.
-    """
-    if group_size is None:
-        return
-    short = [layer for layer in layers if layer.width != FULL_BITS and layer.shape[1] % group_size]
-    if short:
-        refuse(
-            short,
-            f"{who} needs input widths that groups of {group_size} divide; the first has {short[0].shape[1]}",
-            "allocate with a group size that does, or leave the layers out with --keep",
+
+def _autoround(layers: Layers, group_size: int | None) -> Mapping[str, object]:
+    grid = {"group_size": -1 if group_size is None else group_size, "sym": True}
+    return {x.name: {"bits": x.width} if x.width == FULL_BITS else {"bits": x.width, **grid} for x in layers}
+
+
+def _check_autoround(layers: Layers, group_size: int | None) -> None:
+    odd = [layer for layer in layers if layer.width != FULL_BITS and any(size % 32 for size in layer.shape)]
+    if odd:
+        raise _refused(
+            odd,
+            f"AutoRound passes over layers whose shape 32 does not divide; the first is {odd[0].shape[0]} by "
+            f"{odd[0].shape[1]}",
+            "leave such layers unquantized with --keep",
         )
 
 
-def refuse(layers: Sequence[AllocatedLayer], why: str, remedy: str) -> None:
-    """Raise UnsupportedError with layers and widths, the reason, and what to do."""
-    shown = some([f"{layer.name} ({layer.width} bits)" for layer in layers])
-    raise UnsupportedError(f"{shown}: {why}; {remedy}")
+def _compressed_tensors(layers: Layers, group_size: int | None) -> Mapping[str, object]:
+    names = [layer.name for layer in layers]
+    grid = {"strategy": "channel"} if group_size is None else {"strategy": "group", "group_size": group_size}
+
+    def targets(width: int) -> list[str]:
+        return [f"re:{anywhere(layer.name, names)}" for layer in layers if layer.width == width]
+
+    def weights(width: int) -> dict[str, object]:
+        return {"num_bits": width, "type": "int", "symmetric": True, "dynamic": False, **grid}
+
+    used = sorted({layer.width for layer in layers} - {FULL_BITS})
+    groups = {f"group_{n}": {"targets": targets(width), "weights": weights(width)} for n, width in enumerate(used)}
+    return {"config_groups": groups, "ignore": targets(FULL_BITS)}
 
 
-def as_json(content: Mapping[str, object]) -> str:
-    """Indented, with a line break at the end."""
-    return f"{json_text(content)}\n"
+def _compressed_tensors_notes(layers: Layers) -> Sequence[str]:
+    if {layer.width for layer in layers} <= {4, 8, FULL_BITS}:
+        return ()
+    return ["widths other than 4 and 8 are run by the newest vLLM only, not by SGLang or older ones; +widths=4,8 suits"]
 
 
-def _check_widths(layers: Sequence[AllocatedLayer], exporter: Exporter) -> None:
-    possible = ", ".join(map(str, exporter.widths))
-    wrong = [layer for layer in layers if layer.width not in {*exporter.widths, FULL_BITS}]
-    if wrong:
-        refuse(
-            wrong,
-            f"{exporter.name} has widths of {possible}",
-            f"allocate with some of these, such as +widths={_two(exporter.widths)}",
-        )
+# --- GPTQModel: the arguments of its QuantizeConfig, widths of layers under `dynamic` ----------------
 
-
-def _two(widths: Sequence[int]) -> str:
-    return "4,8" if {4, 8} <= set(widths) else ",".join(map(str, widths))
-
-
-# --- AutoRound's `layer_config` -------------------------------------------------------------------
-
-_SHAPES_OF = 32
-_USAGE = """\
-import json
-from auto_round import AutoRound
-
-with open("FILE") as file:
-    widths = json.load(file)
-rounded = AutoRound("MODEL", layer_config=widths)
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AutoRound:
-    """The argument `layer_config` of AutoRound, a setting for each layer."""
-
-    name: str = "autoround"
-    file: str = "layer_config.json"
-    usage: str = _USAGE
-    widths: tuple[int, ...] = (2, 3, 4, 8)
-    needs_units: bool = False
-
-    def check(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> None:
-        """Refuse shapes that AutoRound passes over."""
-        odd = [layer for layer in layers if layer.width != FULL_BITS and any(size % _SHAPES_OF for size in layer.shape)]
-        if odd:
-            refuse(
-                odd,
-                f"AutoRound passes over layers whose shape {_SHAPES_OF} does not divide; the first "
-                f"is {odd[0].shape[0]} by {odd[0].shape[1]}",
-                "leave such layers unquantized with --keep",
-            )
-
-    def render(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> str:
-        """A JSON object: AutoRound(model, layer_config=json.load(file))."""
-        size = -1 if group_size is None else group_size
-        return as_json(
-            {
-                layer.name: (
-                    {"bits": FULL_BITS}
-                    if layer.width == FULL_BITS
-                    else {"bits": layer.width, "group_size": size, "sym": True}
-                )
-                for layer in layers
-            }
-        )
-
-    def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """Whether vLLM and SGLang can run it."""
-        return vllm_cannot(layers)
-
-
-# --- llm-compressor and compressed-tensors: config groups, one for each width ---------------------
-
-_RUN_EVERYWHERE = (4, 8)
-_COMPRESSED_TENSORS_USAGE = """\
-import json
-from llmcompressor.modifiers.quantization import GPTQModifier
-
-with open("FILE") as file:
-    recipe = GPTQModifier(**json.load(file))
-# llmcompressor.oneshot(model="MODEL", recipe=recipe, dataset=...)
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompressedTensors:
-    """Arguments of llm-compressor's QuantizationModifier and GPTQModifier."""
-
-    name: str = "compressed_tensors"
-    file: str = "modifier.json"
-    usage: str = _COMPRESSED_TENSORS_USAGE
-    widths: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
-    needs_units: bool = True
-
-    def check(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> None:
-        """Refuse layers whose last group would be shorter."""
-        whole_groups(layers, group_size, who="compressed-tensors")
-
-    def render(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> str:
-        """A JSON object: GPTQModifier(**json.load(file))."""
-        names = [layer.name for layer in layers]
-
-        def targets(width: int) -> list[str]:
-            matched = [layer.name for layer in layers if layer.width == width]
-            return [f"re:{anywhere(name, names)}" for name in matched]
-
-        used = sorted({layer.width for layer in layers} - {FULL_BITS})
-        groups = {
-            f"group_{number}": {"targets": targets(width), "weights": _weights(width, group_size)}
-            for number, width in enumerate(used)
-        }
-        return as_json({"config_groups": groups, "ignore": targets(FULL_BITS)})
-
-    def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """Where not every runtime has the widths."""
-        if all(layer.width in {*_RUN_EVERYWHERE, FULL_BITS} for layer in layers):
-            return ()
-        return [
-            "widths other than 4 and 8 are run by the newest vLLM only, not by SGLang or older "
-            "ones; +widths=4,8 suits all"
-        ]
-
-
-def _weights(width: int, group_size: int | None) -> dict[str, object]:
-    size = {"strategy": "channel"} if group_size is None else {"strategy": "group"}
-    grouped = {} if group_size is None else {"group_size": group_size}
-    return {"num_bits": width, "type": "int", "symmetric": True, "dynamic": False, **size, **grouped}
-
-
-# --- GPTQModel: the arguments of its QuantizeConfig, widths of layers under `dynamic` -------------
-
-_GROUP_SIZES = (16, 32, 64, 128, 256, 512, 1024)
+_GPTQMODEL_GROUPS = (16, 32, 64, 128, 256, 512, 1024)
+_QKV, _GATE_UP = "qkv_proj", "gate_up_proj"
 _FUSED = {
-    "q_proj": "qkv_proj",
-    "k_proj": "qkv_proj",
-    "v_proj": "qkv_proj",
-    "query": "qkv_proj",
-    "key": "qkv_proj",
-    "value": "qkv_proj",
-    "gate_proj": "gate_up_proj",
-    "up_proj": "gate_up_proj",
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "query", "key", "value"), _QKV),
+    **dict.fromkeys(("gate_proj", "up_proj"), _GATE_UP),
 }
 """Last part of a layer's name to that of the layer vLLM and SGLang make of it and its siblings."""
-_GPTQMODEL_USAGE = """\
-import json
-from gptqmodel import GPTQModel, QuantizeConfig
-
-with open("FILE") as file:
-    config = QuantizeConfig(**json.load(file))
-# model = GPTQModel.load("MODEL", config); model.quantize(texts); model.save("FOLDER")
-"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GPTQModel:
-    """Arguments of gptqmodel's QuantizeConfig; an expression per layer under `dynamic`."""
-
-    name: str = "gptqmodel"
-    file: str = "quantize_config.json"
-    usage: str = _GPTQMODEL_USAGE
-    widths: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
-    needs_units: bool = False
-
-    def check(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> None:
-        """Refuse group sizes that its kernels have not."""
-        if group_size is not None and group_size not in _GROUP_SIZES:
-            refuse(
-                layers,
-                f"gptqmodel has groups of {', '.join(map(str, _GROUP_SIZES))} and whole channels, not of {group_size}",
-                "allocate with one of these, such as -g128 or -channel",
-            )
-
-    def render(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> str:
-        """A JSON object: QuantizeConfig(**json.load(file))."""
-        common = Counter(layer.width for layer in layers if layer.width != FULL_BITS)
-        size = -1 if group_size is None else group_size
-        dynamic: dict[str, dict[str, int]] = {}
-        for pattern, width in _patterns(layers):
-            if width == FULL_BITS:
-                dynamic[f"-:{pattern}"] = {}
-            else:
-                dynamic[pattern] = {"bits": width, "group_size": size}
-        config = {"bits": common.most_common(1)[0][0], "group_size": size, "sym": True}
-        return as_json({**config, "desc_act": False, "dynamic": dynamic})
-
-    def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """Whether vLLM and SGLang can run it."""
-        return vllm_cannot(layers)
-
-
-def _patterns(layers: Sequence[AllocatedLayer]) -> list[tuple[str, int]]:
-    """Expression and width, one for each unit that has a fused name and one width, or layer."""
-    names = [layer.name for layer in layers]
-    apart = {layer.name for layer in untied(layers)}
+def _gptqmodel(layers: Layers, group_size: int | None) -> Mapping[str, object]:
+    common = Counter(layer.width for layer in layers if layer.width != FULL_BITS)
+    size = -1 if group_size is None else group_size
+    # an expression for each unit that has a fused name and one width, or else for each layer
+    names, apart = [layer.name for layer in layers], {layer.name for layer in _untied(layers)}
     units: dict[tuple[str, str], list[AllocatedLayer]] = {}
     for layer in layers:
         parent, _, last = layer.name.rpartition(".")
         fused = _FUSED.get(last, last) if layer.name not in apart else last
         units.setdefault((parent, fused), []).append(layer)
-    found = []
+    dynamic: dict[str, dict[str, int]] = {}
     for (parent, fused), members in units.items():
         pattern = anywhere(members[0].name, names)
         lasts = [member.name.removeprefix(f"{parent}.") for member in members]
         if parent and len(lasts) > 1:
             ending = "|".join(map(re.escape, [*lasts, fused]))
             pattern = pattern.removesuffix(f"{re.escape(lasts[0])}$") + f"(?:{ending})$"
-        found.append((pattern, members[0].width))
-    return found
+        skipped = members[0].width == FULL_BITS
+        dynamic[f"-:{pattern}" if skipped else pattern] = (
+            {} if skipped else {"bits": members[0].width, "group_size": size}
+        )
+    bits = common.most_common(1)[0][0]
+    return {"bits": bits, "group_size": size, "sym": True, "desc_act": False, "dynamic": dynamic}
 
 
-# --- transformers' HqqConfig(dynamic_config=...) --------------------------------------------------
-
-_DROPPED = ("model", "layers")
-_GROUPS_OF = 8
-_HQQ_USAGE = """\
-import json
-from transformers import HqqConfig
-
-with open("FILE") as file:
-    config = HqqConfig(**json.load(file))
-# AutoModel.from_pretrained("MODEL", quantization_config=config)
-"""
+def _check_gptqmodel(layers: Layers, group_size: int | None) -> None:
+    if group_size is not None and group_size not in _GPTQMODEL_GROUPS:
+        has = f"gptqmodel has groups of {', '.join(map(str, _GPTQMODEL_GROUPS))} and whole channels, not of"
+        raise _refused(layers, f"{has} {group_size}", "allocate with one of these, such as -g128 or -channel")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hqq:
-    """Arguments of transformers' HqqConfig; a setting for each kind of layer."""
+# --- transformers' HqqConfig(dynamic_config=...): one setting for a kind of layer -------------------
 
-    name: str = "hqq"
-    file: str = "hqq_config.json"
-    usage: str = _HQQ_USAGE
-    widths: tuple[int, ...] = (2, 3, 4, 5, 6, 8)
-    needs_units: bool = False
 
-    def check(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> None:
-        """Refuse kinds of layers with several widths, and groups that hqq has not."""
-        kinds: dict[str, list[AllocatedLayer]] = {}
-        for layer in layers:
-            kinds.setdefault(linear_tag(layer.name), []).append(layer)
-        mixed = {tag: members for tag, members in kinds.items() if len({member.width for member in members}) > 1}
-        for tag, members in mixed.items():
-            other = next(member for member in members if member.width != members[0].width)
-            refuse(
-                [members[0], other],
-                f"HqqConfig has one setting for {tag} in all blocks"
-                + (f", and so for {len(mixed) - 1} other kinds of layers" if len(mixed) > 1 else ""),
-                "give the kinds one width each with --keep '*.KIND=BITS', or use a format that "
-                "tells blocks apart (gptqmodel, torchao)",
+def _hqq(layers: Layers, group_size: int | None) -> Mapping[str, object]:
+    quantized = [layer for layer in layers if layer.width != FULL_BITS]
+    grid = {"group_size": group_size, "axis": 1}
+    return {"dynamic_config": {linear_tag(layer.name): {"nbits": layer.width, **grid} for layer in quantized}}
+
+
+def _check_hqq(layers: Layers, group_size: int | None) -> None:
+    first: dict[str, AllocatedLayer] = {}
+    for layer in layers:
+        other = first.setdefault(tag := linear_tag(layer.name), layer)
+        if other.width != layer.width:
+            raise _refused(
+                [other, layer],
+                f"HqqConfig has one setting for {tag} in all blocks",
+                "give the kinds of layers one width each with --keep '*.KIND=BITS', or use a format that tells blocks "
+                "apart (gptqmodel, torchao)",
             )
-        if group_size is not None and group_size % _GROUPS_OF:
-            refuse(
-                layers,
-                f"hqq has groups of multiples of {_GROUPS_OF}, not of {group_size}",
-                "allocate with one of these, such as -g64",
-            )
-        whole_groups(layers, group_size, who="hqq")
-
-    def render(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> str:
-        """A JSON object: HqqConfig(**json.load(file)). What is not listed stays as it is."""
-        dynamic = {
-            linear_tag(layer.name): {"nbits": layer.width, "group_size": group_size, "axis": 1}
-            for layer in layers
-            if layer.width != FULL_BITS
-        }
-        return as_json({"dynamic_config": dynamic})
-
-    def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """Nothing."""
-        return ()
+    if group_size is not None and group_size % 8:
+        raise _refused(
+            layers, f"hqq has groups of multiples of 8, not of {group_size}", "allocate with one of these, such as -g64"
+        )
 
 
 def linear_tag(name: str) -> str:
@@ -508,12 +296,12 @@ def linear_tag(name: str) -> str:
     'self_attn.k_proj'
     """
     parts = name.split(".")
-    return ".".join(part for part in parts if part not in _DROPPED and not part.isnumeric())
+    return ".".join(part for part in parts if part not in {"model", "layers"} and not part.isnumeric())
 
 
-# --- llama.cpp: `--tensor-type` arguments of llama-quantize ---------------------------------------
+# --- llama.cpp: `--tensor-type` arguments of llama-quantize ------------------------------------------
 
-TYPES: dict[int, tuple[tuple[str, int, float], ...]] = {
+_TYPES: dict[int, tuple[tuple[str, int, float], ...]] = {
     2: (("q2_K", 256, 2.625),),
     3: (("q3_K", 256, 3.4375),),
     4: (("q4_K", 256, 4.5), ("q4_0", 32, 4.5)),
@@ -523,106 +311,33 @@ TYPES: dict[int, tuple[tuple[str, int, float], ...]] = {
     FULL_BITS: (("f16", 1, 16.0),),
 }
 """Width to types, the preferred one first: name, inputs of a block, bits per weight."""
-_BLOCKS = (
-    re.compile(r"(?:\w+\.)?encoder\.layer\.(?P<block>[0-9]+)\.(?P<part>.+)"),
-    re.compile(r"(?:\w+\.)?transformer\.layer\.(?P<block>[0-9]+)\.(?P<part>.+)"),
-    re.compile(r"(?:model\.)?layers\.(?P<block>[0-9]+)\.(?P<part>.+)"),
-)
-_PARTS: tuple[dict[str, str], ...] = (
-    {
-        "attention.self.query": "attn_q",
-        "attention.self.key": "attn_k",
-        "attention.self.value": "attn_v",
-        "attention.output.dense": "attn_output",
-        "intermediate.dense": "ffn_up",
-        "output.dense": "ffn_down",
-    },
-    {
-        "attention.q_lin": "attn_q",
-        "attention.k_lin": "attn_k",
-        "attention.v_lin": "attn_v",
-        "attention.out_lin": "attn_output",
-        "ffn.lin1": "ffn_up",
-        "ffn.lin2": "ffn_down",
-    },
-    {
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
-    },
-)
-"""For each of `_BLOCKS`, a layer's path in its block to the tensor's name in a GGUF file."""
-
+_BLOCK = re.compile(r"(?:(?:\w+\.)?(?:encoder|transformer)\.layer|(?:model\.)?layers)\.([0-9]+)\.(.+)")
+_TENSORS = {
+    "attention.self.query": "attn_q",  # BERT
+    "attention.self.key": "attn_k",
+    "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output",
+    "intermediate.dense": "ffn_up",
+    "output.dense": "ffn_down",
+    "attention.q_lin": "attn_q",  # DistilBERT
+    "attention.k_lin": "attn_k",
+    "attention.v_lin": "attn_v",
+    "attention.out_lin": "attn_output",
+    "ffn.lin1": "ffn_up",
+    "ffn.lin2": "ffn_down",
+    "self_attn.q_proj": "attn_q",  # Llama, Qwen, Gemma
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+"""A layer's path in its block to the tensor's name in a GGUF file."""
 _NOT_IN_FILE = "pooler.dense"
 """A BERT's last layer, which conversion to GGUF drops: embeddings are made without it."""
 _HEAD = "output.weight"
 """It has an option of its own; as an expression it would match attn_output.weight, too."""
-_LLAMA_CPP_USAGE = """\
-llama-quantize $(cat FILE) model-f16.gguf model.gguf Q4_K_M
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaCpp:
-    """Arguments of llama-quantize, one for each tensor; the shell needs no quotes for them."""
-
-    name: str = "llama_cpp"
-    file: str = "tensor_types.txt"
-    usage: str = _LLAMA_CPP_USAGE
-    widths: tuple[int, ...] = (2, 3, 4, 5, 6, 8)
-    needs_units: bool = False
-
-    def check(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> None:
-        """Refuse layers of other architectures, and inputs that no type's block divides."""
-        there = _in_file(layers)
-        if not there:
-            refuse(layers, "not part of a GGUF file", "use another format")
-        if unknown := [layer for layer in there if tensor_name(layer.name) is None]:
-            refuse(
-                unknown,
-                "the names of such layers in a GGUF file are not known here, only those of models "
-                "that name layers as BERT, DistilBERT, Llama, Qwen and Gemma do",
-                "use another format",
-            )
-        if odd := [layer for layer in there if _type(layer) is None]:
-            refuse(
-                odd,
-                "the type of that width has blocks that do not divide the layer's inputs "
-                f"({odd[0].shape[1]} in the first), and llama.cpp would take another one",
-                "allocate with +widths=4,8, whose types have blocks of 32, or leave such layers "
-                "unquantized with --keep",
-            )
-
-    def render(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> str:
-        """Lines of `--tensor-type NAME=TYPE`."""
-        lines = []
-        for layer in _in_file(layers):
-            chosen = _type(layer)
-            assert chosen is not None  # checked before
-            name = tensor_name(layer.name)
-            option = "--output-tensor-type " if name == _HEAD else f"--tensor-type {name}="
-            lines.append(f"{option}{chosen[0]}\n")
-        return "".join(lines)
-
-    def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """What the types take instead of the widths asked for."""
-        there = _in_file(layers)
-        total = sum(layer.n_weights for layer in there)
-        asked = sum(layer.n_weights * layer.width for layer in there) / total
-        taken = 0.0
-        for layer in there:
-            chosen = _type(layer)
-            assert chosen is not None  # checked before
-            taken += layer.n_weights * chosen[2] / total
-        return [
-            f"llama.cpp's types take {taken:.2f} bits per weight here, scales included, where the "
-            f"widths are {asked:.2f} without; their groups are their own, and token embeddings "
-            "follow the last argument"
-        ]
 
 
 def tensor_name(name: str) -> str | None:
@@ -631,91 +346,91 @@ def tensor_name(name: str) -> str | None:
     >>> tensor_name("model.layers.3.mlp.down_proj")
     'blk.3.ffn_down.weight'
     """
-    for block, parts in zip(_BLOCKS, _PARTS, strict=True):
-        found = block.fullmatch(name)
-        if found is not None and found["part"] in parts:
-            return f"blk.{found['block']}.{parts[found['part']]}.weight"
+    found = _BLOCK.fullmatch(name)
+    if found is not None and found[2] in _TENSORS:
+        return f"blk.{found[1]}.{_TENSORS[found[2]]}.weight"
     return _HEAD if name == "lm_head" else None
 
 
-def _in_file(layers: Sequence[AllocatedLayer]) -> list[AllocatedLayer]:
-    return [layer for layer in layers if layer.name != _NOT_IN_FILE]
+def _typed(layers: Layers) -> list[tuple[AllocatedLayer, str | None, tuple[str, int, float] | None]]:
+    """The layers in the file with their tensors, and the first type of the width whose blocks divide the inputs."""
+    return [
+        (layer, tensor_name(layer.name), next((x for x in _TYPES[layer.width] if layer.shape[1] % x[1] == 0), None))
+        for layer in layers
+        if layer.name != _NOT_IN_FILE
+    ]
 
 
-def _type(layer: AllocatedLayer) -> tuple[str, int, float] | None:
-    """The first type of the width whose blocks divide the layer's inputs."""
-    return next((one for one in TYPES[layer.width] if layer.shape[1] % one[1] == 0), None)
-
-
-# --- onnxruntime ----------------------------------------------------------------------------------
-
-_BLOCK_SIZES = (16, 32, 64, 128, 256)
-_ONE_VECTOR = re.compile(r"(?:.*\.)?(?:pooler\.dense|classifier(?:\..+)?|score)")
-"""Layers that see one vector of a text: a Gemm node each, which the quantizer does not touch."""
-_ONNXRUNTIME_USAGE = """\
-import json
-import onnx
-from onnxruntime.quantization import matmul_nbits_quantizer as nbits
-
-with open("FILE") as file:
-    nodes = json.load(file)
-quantizer = nbits.MatMulNBitsQuantizer(
-    onnx.load("model.onnx"),
-    nodes_to_exclude=nodes["nodes_to_exclude"],
-    algo_config=nbits.RTNWeightOnlyQuantConfig(
-        customized_weight_config=nodes["customized_weight_config"]
-    ),
-)
-quantizer.process()
-quantizer.model.save_model_to_file("model-quantized.onnx")
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnnxRuntime:
-    """Nodes that stay as they are, and the settings of each that does not."""
-
-    name: str = "onnxruntime"
-    file: str = "onnxruntime_nodes.json"
-    usage: str = _ONNXRUNTIME_USAGE
-    widths: tuple[int, ...] = (4, 8)
-    needs_units: bool = False
-
-    def check(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> None:
-        """Refuse blocks that MatMulNBits has not."""
-        if group_size not in _BLOCK_SIZES:
-            shown = "whole channels" if group_size is None else f"groups of {group_size}"
-            refuse(
-                layers,
-                f"MatMulNBits has blocks of {', '.join(map(str, _BLOCK_SIZES))}, not {shown}",
-                "allocate with one of these, such as -g32",
-            )
-
-    def render(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> str:
-        """A JSON object with `nodes_to_exclude` and `customized_weight_config`."""
-        setting = {"group_size": group_size, "scheme": "sym"}
-        nodes = [layer for layer in layers if not _ONE_VECTOR.fullmatch(layer.name)]
-        return as_json(
-            {
-                "nodes_to_exclude": [node_name(layer.name) for layer in nodes if layer.width == FULL_BITS],
-                "customized_weight_config": {
-                    node_name(layer.name): {"bits": layer.width, **setting}
-                    for layer in nodes
-                    if layer.width != FULL_BITS
-                },
-            }
+def _check_llama_cpp(layers: Layers, group_size: int | None) -> None:
+    there = _typed(layers)
+    if not there:
+        raise _refused(layers, "not part of a GGUF file", "use another format")
+    if unknown := [layer for layer, tensor, _ in there if tensor is None]:
+        raise _refused(
+            unknown,
+            "the names of such layers in a GGUF file are not known here, only those of models that name layers as "
+            "BERT, DistilBERT, Llama, Qwen and Gemma do",
+            "use another format",
+        )
+    if odd := [layer for layer, _, kind in there if kind is None]:
+        raise _refused(
+            odd,
+            "the type of that width has blocks that do not divide the layer's inputs "
+            f"({odd[0].shape[1]} in the first), and llama.cpp would take another one",
+            "allocate with +widths=4,8, whose types have blocks of 32, or leave such layers unquantized with --keep",
         )
 
-    def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """Whose names of nodes they are."""
-        notes = [
-            "nodes are named as optimum's exporter names them; a node of another name would be "
-            "quantized to 4 bits without a word, so compare with the graph"
-        ]
-        quantized = [layer.name for layer in layers if layer.width != FULL_BITS]
-        if gemm := [name for name in quantized if _ONE_VECTOR.fullmatch(name)]:
-            notes.append(f"{some(gemm)}: a Gemm in the graph, which stays unquantized")
-        return notes
+
+def _llama_cpp(layers: Layers, group_size: int | None) -> str:
+    options = [
+        f"--output-tensor-type {kind[0]}" if tensor == _HEAD else f"--tensor-type {tensor}={kind[0]}"
+        for _, tensor, kind in _typed(layers)
+        if kind
+    ]
+    return "\n".join(options) + "\n"
+
+
+def _llama_cpp_notes(layers: Layers) -> Sequence[str]:
+    there = [(layer, kind[2]) for layer, _, kind in _typed(layers) if kind]
+    total = sum(layer.n_weights for layer, _ in there)
+    asked = sum(layer.n_weights * layer.width for layer, _ in there) / total
+    taken = sum(layer.n_weights * bits for layer, bits in there) / total
+    return [
+        f"llama.cpp's types take {taken:.2f} bits per weight here, scales included, where the widths are {asked:.2f} "
+        "without; their groups are their own, and token embeddings follow the last argument"
+    ]
+
+
+# --- onnxruntime: nodes that stay as they are, and the settings of each that does not ---------------
+
+_ONNX_BLOCKS = (16, 32, 64, 128, 256)
+_ONE_VECTOR = re.compile(r"(?:.*\.)?(?:pooler\.dense|classifier(?:\..+)?|score)")
+"""Layers that see one vector of a text: a Gemm node each, which the quantizer does not touch."""
+
+
+def _onnxruntime(layers: Layers, group_size: int | None) -> Mapping[str, object]:
+    grid = {"group_size": group_size, "scheme": "sym"}
+    nodes = [(node_name(layer.name), layer.width) for layer in layers if not _ONE_VECTOR.fullmatch(layer.name)]
+    return {
+        "nodes_to_exclude": [node for node, width in nodes if width == FULL_BITS],
+        "customized_weight_config": {node: {"bits": width, **grid} for node, width in nodes if width != FULL_BITS},
+    }
+
+
+def _check_onnxruntime(layers: Layers, group_size: int | None) -> None:
+    if group_size not in _ONNX_BLOCKS:
+        shown = "whole channels" if group_size is None else f"groups of {group_size}"
+        has = f"MatMulNBits has blocks of {', '.join(map(str, _ONNX_BLOCKS))}, not {shown}"
+        raise _refused(layers, has, "allocate with one of these, such as -g32")
+
+
+def _onnxruntime_notes(layers: Layers) -> Sequence[str]:
+    gemm = [layer.name for layer in layers if layer.width != FULL_BITS and _ONE_VECTOR.fullmatch(layer.name)]
+    return [
+        "nodes are named as optimum's exporter names them; a node of another name would be quantized to 4 bits "
+        "without a word, so compare with the graph",
+        *([f"{some(gemm)}: a Gemm in the graph, which stays unquantized"] if gemm else []),
+    ]
 
 
 def node_name(name: str) -> str:
@@ -724,96 +439,138 @@ def node_name(name: str) -> str:
     >>> node_name("encoder.layer.0.attention.self.query")
     '/encoder/layer.0/attention/self/query/MatMul'
     """
-    path = ""
-    for part in name.split("."):
-        path += f".{part}" if part.isdecimal() else f"/{part}"
+    path = "".join(f".{part}" if part.isdecimal() else f"/{part}" for part in name.split("."))
     return f"{path}/MatMul"
 
 
-# --- torchao: FqnToConfig with an IntxWeightOnlyConfig for each layer, in torchao's own JSON ------
-
-_TORCHAO_USAGE = """\
-import json
-from torchao.core.config import config_from_dict
-from transformers import TorchAoConfig
-
-with open("FILE") as file:
-    config = TorchAoConfig(config_from_dict(json.load(file)))
-# AutoModel.from_pretrained("MODEL", quantization_config=config)
-"""
+# --- torchao: FqnToConfig with an IntxWeightOnlyConfig for each layer, in torchao's own JSON --------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchAO:
-    """A torchao configuration, which transformers' TorchAoConfig takes."""
+def _torchao(layers: Layers, group_size: int | None) -> Mapping[str, object]:
+    def made(kind: str, version: int, data: dict[str, Any]) -> dict[str, object]:
+        return {"_type": kind, "_version": version, "_data": data}
 
-    name: str = "torchao"
-    file: str = "torchao_config.json"
-    usage: str = _TORCHAO_USAGE
-    widths: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
-    needs_units: bool = False
+    axis, group = made("PerAxis", 1, {"axis": 0}), made("PerGroup", 1, {"group_size": group_size})
 
-    def check(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> None:
-        """Refuse layers whose last group would be shorter."""
-        whole_groups(layers, group_size, who="torchao")
+    def config(width: int) -> dict[str, object] | None:
+        if width == FULL_BITS:
+            return None
+        weights = {"_type": "torch.dtype", "_data": f"int{width}"}
+        mapping = {"_type": "MappingType", "_data": "SYMMETRIC"}
+        grid = {"granularity": axis if group_size is None else group, "mapping_type": mapping}
+        return made("IntxWeightOnlyConfig", 2, {"weight_dtype": weights, **grid})
 
-    def render(self, layers: Sequence[AllocatedLayer], group_size: int | None) -> str:
-        """A JSON object for torchao.core.config.config_from_dict."""
-        names = [layer.name for layer in layers]
-        configs = {
-            f"re:{anywhere(layer.name, names)}": (None if layer.width == FULL_BITS else _intx(layer.width, group_size))
-            for layer in layers
-        }
-        return as_json(_object("FqnToConfig", 1, {"fqn_to_config": configs}))
-
-    def notes(self, layers: Sequence[AllocatedLayer]) -> Sequence[str]:
-        """What it takes in memory."""
-        return ["torchao keeps each of these codes in a byte, whatever its width"]
+    names = [layer.name for layer in layers]
+    configs = {f"re:{anywhere(layer.name, names)}": config(layer.width) for layer in layers}
+    return made("FqnToConfig", 1, {"fqn_to_config": configs})
 
 
-def _intx(width: int, group_size: int | None) -> dict[str, object]:
-    granularity = (
-        _object("PerAxis", 1, {"axis": 0}) if group_size is None else _object("PerGroup", 1, {"group_size": group_size})
+# --- the table ---------------------------------------------------------------------------------------
+
+
+def _usage(imports: str, loaded: str, last: str) -> str:
+    return f'import json\n{imports}\n\nwith open("FILE") as file:\n    {loaded}\n{last}\n'
+
+
+EXPORTERS: dict[str, Exporter] = {
+    each.name: each
+    for each in (
+        Exporter(
+            name="gptqmodel",
+            file="quantize_config.json",
+            usage=_usage(
+                "from gptqmodel import GPTQModel, QuantizeConfig",
+                "config = QuantizeConfig(**json.load(file))",
+                '# model = GPTQModel.load("MODEL", config); model.quantize(texts); model.save("FOLDER")',
+            ),
+            widths=(2, 3, 4, 5, 6, 7, 8),
+            content=_gptqmodel,
+            check=_check_gptqmodel,
+            notes=_vllm_cannot,
+        ),
+        Exporter(
+            name="hqq",
+            file="hqq_config.json",
+            usage=_usage(
+                "from transformers import HqqConfig",
+                "config = HqqConfig(**json.load(file))",
+                '# AutoModel.from_pretrained("MODEL", quantization_config=config)',
+            ),
+            widths=(2, 3, 4, 5, 6, 8),
+            content=_hqq,
+            check=_check_hqq,
+            whole_groups=True,
+        ),
+        Exporter(
+            name="compressed_tensors",
+            file="modifier.json",
+            usage=_usage(
+                "from llmcompressor.modifiers.quantization import GPTQModifier",
+                "recipe = GPTQModifier(**json.load(file))",
+                '# llmcompressor.oneshot(model="MODEL", recipe=recipe, dataset=...)',
+            ),
+            widths=(2, 3, 4, 5, 6, 7, 8),
+            content=_compressed_tensors,
+            notes=_compressed_tensors_notes,
+            needs_units=True,
+            whole_groups=True,
+        ),
+        Exporter(
+            name="torchao",
+            file="torchao_config.json",
+            usage=_usage(
+                "from torchao.core.config import config_from_dict\nfrom transformers import TorchAoConfig",
+                "config = TorchAoConfig(config_from_dict(json.load(file)))",
+                '# AutoModel.from_pretrained("MODEL", quantization_config=config)',
+            ),
+            widths=(2, 3, 4, 5, 6, 7, 8),
+            content=_torchao,
+            notes=lambda layers: ["torchao keeps each of these codes in a byte, whatever its width"],
+            whole_groups=True,
+        ),
+        Exporter(
+            name="llama_cpp",
+            file="tensor_types.txt",
+            usage="llama-quantize $(cat FILE) model-f16.gguf model.gguf Q4_K_M\n",
+            widths=(2, 3, 4, 5, 6, 8),
+            content=_llama_cpp,
+            check=_check_llama_cpp,
+            notes=_llama_cpp_notes,
+        ),
+        Exporter(
+            name="autoround",
+            file="layer_config.json",
+            usage=_usage(
+                "from auto_round import AutoRound",
+                "widths = json.load(file)",
+                'rounded = AutoRound("MODEL", layer_config=widths)',
+            ),
+            widths=(2, 3, 4, 8),
+            content=_autoround,
+            check=_check_autoround,
+            notes=_vllm_cannot,
+        ),
+        Exporter(
+            name="onnxruntime",
+            file="onnxruntime_nodes.json",
+            usage=_usage(
+                "import onnx\nfrom onnxruntime.quantization import matmul_nbits_quantizer as nbits",
+                "nodes = json.load(file)",
+                "quantizer = nbits.MatMulNBitsQuantizer(\n"
+                '    onnx.load("model.onnx"),\n'
+                '    nodes_to_exclude=nodes["nodes_to_exclude"],\n'
+                "    algo_config=nbits.RTNWeightOnlyQuantConfig(\n"
+                '        customized_weight_config=nodes["customized_weight_config"]\n'
+                "    ),\n"
+                ")\n"
+                "quantizer.process()\n"
+                'quantizer.model.save_model_to_file("model-quantized.onnx")',
+            ),
+            widths=(4, 8),
+            content=_onnxruntime,
+            check=_check_onnxruntime,
+            notes=_onnxruntime_notes,
+        ),
     )
-    return _object(
-        "IntxWeightOnlyConfig",
-        2,
-        {
-            "weight_dtype": {"_type": "torch.dtype", "_data": f"int{width}"},
-            "granularity": granularity,
-            "mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"},
-        },
-    )
-
-
-def _object(kind: str, version: int, data: dict[str, object]) -> dict[str, object]:
-    return {"_type": kind, "_version": version, "_data": data}
-
-
-# --- From a format's name to its exporter ---------------------------------------------------------
-
-_ALL: tuple[Exporter, ...] = (
-    GPTQModel(),
-    Hqq(),
-    CompressedTensors(),
-    TorchAO(),
-    LlamaCpp(),
-    AutoRound(),
-    OnnxRuntime(),
-)
-EXPORTERS: dict[str, Exporter] = {one.name: one for one in _ALL}
+}
 """Format to exporter, in the order in which they are shown."""
-
-
-def exporter(name: str) -> Exporter:
-    """The exporter of that format.
-
-    Args:
-        name: one of `EXPORTERS`.
-
-    Raises:
-        UnknownNameError: no such format; carries the nearest names.
-    """
-    if name not in EXPORTERS:
-        raise UnknownNameError("format", name, EXPORTERS, hint=f"(one of {', '.join(EXPORTERS)})")
-    return EXPORTERS[name]

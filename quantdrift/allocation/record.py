@@ -5,33 +5,57 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from quantdrift import __version__
-from quantdrift.errors import DataError, SpecError, nearest
-from quantdrift.records import DIGEST, check_seal, read_json, refuse_other, sealed, write_text
+from quantdrift.errors import DataError, QuantDriftError, SpecError, nearest
+from quantdrift.records import AS_LIST, Record, sealed
 from quantdrift.spec import DEFAULT_QUANTIZER, POSSIBLE_BITS, QUANTIZERS
 
-# --- An allocation: which layer gets how many bits, how that was found, and for which weights -----
+Text = Annotated[str, Field(min_length=1)]
+Whole = Annotated[int, Field(ge=0, lt=2**63)]
+Some = Annotated[int, Field(ge=1, lt=2**63)]
+Number = Annotated[float, Field(ge=0)]
 
-SettingValue = str | int | float | bool | None
-"""Value of a criterion's own setting."""
+_PLACES = {
+    "version": "quantdrift",
+    "model": "model.name",
+    "fingerprint": "model.fingerprint",
+    "group_size": "scheme.group_size",
+    "quantizer": "scheme.quantizer",
+    "criterion": "criterion.name",
+    "settings": "criterion.settings",
+    "seed": "criterion.seed",
+    "dataset": "criterion.dataset",
+    "data_digest": "criterion.data_digest",
+    "input_ids": "criterion.input_ids",
+    "method": "solver.method",
+    "status": "solver.status",
+    "bound": "solver.bound",
+    "n_others": "others.n_parameters",
+    "others_bits": "others.bits",
+}
+"""Where in the file a field stands that is not at its top under its own name."""
+_FOLLOWS: dict[str, Callable[[Allocation], Any]] = {
+    "criterion.n_inputs": lambda allocation: len(allocation.input_ids),
+    "solver.loss": lambda allocation: allocation.loss,
+    "solver.gap": lambda allocation: allocation.gap,
+    "bits_per_weight.allocated": lambda allocation: allocation.bits_per_weight,
+    "bits_per_weight.linear": lambda allocation: allocation.linear_bits,
+    "bits_per_weight.all_parameters": lambda allocation: allocation.all_parameters_bits,
+}
+"""What stands there, too, and follows from the fields."""
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatedLayer:
+class AllocatedLayer(BaseModel):
     """A layer and its width.
 
     Attributes:
@@ -43,11 +67,13 @@ class AllocatedLayer:
         unit: layers of the same number share a width; None, as for layers left out, ties to none.
     """
 
-    name: str
-    shape: tuple[int, int]
-    width: int
-    loss: tuple[float, ...] | None = None
-    unit: int | None = None
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    name: Text
+    shape: Annotated[tuple[Some, Some], AS_LIST]
+    width: Some
+    loss: Annotated[tuple[Number, ...], AS_LIST] | None = None
+    unit: Whole | None = None
 
     @property
     def n_weights(self) -> int:
@@ -55,8 +81,7 @@ class AllocatedLayer:
         return self.shape[0] * self.shape[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Record):
     """A width for every linear layer of a model, and how it was found.
 
     Attributes:
@@ -86,38 +111,77 @@ class Allocation:
         DataError: the values contradict each other; says which and how.
     """
 
-    model: str
-    fingerprint: str
-    group_size: int | None
-    criterion: str
-    widths: tuple[int, ...]
-    budget: float
-    method: str
-    status: str
-    bound: float | None
-    layers: tuple[AllocatedLayer, ...]
-    n_others: int
-    others_bits: int
-    quantizer: str | None = None
-    settings: Mapping[str, SettingValue] = field(default_factory=dict)
-    seed: int = 0
-    dataset: str | None = None
-    data_digest: str | None = None
-    input_ids: tuple[str, ...] = ()
-    edited: bool = False
-    version: str = __version__
-    date: str = field(default_factory=_now)
+    FORMAT: ClassVar[str] = "quantdrift-allocation"
+    VERSION: ClassVar[int] = 2
+    VERSION_KEY: ClassVar[str] = "version"
+    WHAT: ClassVar[str] = "an allocation"
+    MAKE: ClassVar[str] = 'quantdrift allocate (or, if you changed its widths, set "edited" to true)'
+    ERROR: ClassVar[type[QuantDriftError]] = DataError
 
-    def __post_init__(self) -> None:
-        _check_layers(self.layers, self.widths)
+    version: Text = __version__
+    date: Text = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    edited: bool = False
+    model: Text
+    fingerprint: Text
+    group_size: Some | None
+    quantizer: Text | None = None
+    criterion: Text
+    settings: Mapping[str, str | int | float | bool | None] = {}
+    seed: Whole = 0
+    dataset: Text | None = None
+    data_digest: Text | None = None
+    input_ids: Annotated[tuple[str, ...], AS_LIST] = ()
+    widths: Annotated[tuple[int, ...], AS_LIST]
+    budget: Number
+    method: Text
+    status: Text
+    bound: Number | None
+    n_others: Whole
+    others_bits: Whole
+    layers: Annotated[tuple[AllocatedLayer, ...], AS_LIST]
+
+    @field_validator("widths")
+    @classmethod
+    def _ascending(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
+        if not widths or list(widths) != sorted(POSSIBLE_BITS & set(widths)):
+            raise ValueError(f"expected {sorted(POSSIBLE_BITS)} or some of them in this order, got {widths}")
+        return widths
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for problem in self._contradictions():
+            raise DataError(problem)
+        return self
+
+    def _contradictions(self) -> Iterator[str]:
+        if not self.layers:
+            yield "layers: expected at least one"
         if not self.widths[0] <= self.budget <= self.widths[-1]:
-            raise DataError(
-                f"budget: expected {self.widths[0]} to {self.widths[-1]} bits per weight, as the "
-                f"widths are, got {self.budget}"
-            )
+            yield f"budget: expected {self.widths[0]} to {self.widths[-1]} bits per weight, got {self.budget}"
+        seen: set[str] = set()
+        tied: dict[int, AllocatedLayer] = {}
+        for layer in self.layers:
+            where, loss = f"layer {layer.name}", layer.loss
+            if layer.name in seen:
+                yield f"{where} is there twice; expected each layer once"
+            seen.add(layer.name)
+            offered = sorted(POSSIBLE_BITS) if loss is None else list(self.widths)
+            if layer.width not in offered:
+                yield (
+                    f"{where}: expected one of the widths {', '.join(map(str, offered))}, got {layer.width}. For a "
+                    "width that was not offered, give the layer a loss and a unit of null: it is left out then"
+                )
+            falls = loss is None or all(one >= other for one, other in pairwise(loss))
+            if not falls or (loss is not None and len(loss) != len(self.widths)):
+                yield f"{where}: expected a loss for each of {self.widths}, not rising with the width, got {loss}"
+            if layer.unit is not None and (other := tied.setdefault(layer.unit, layer)).width != layer.width:
+                yield (
+                    f"{where} is tied to {other.name} (unit {layer.unit}), which has a width of {other.width}, not "
+                    f"{layer.width}; expected one width for both, or units of their own"
+                )
         spent = self.bits_per_weight
         if spent is not None and spent > self.budget and not self.edited:
-            raise DataError(f"the layers take {spent} bits per weight; expected at most the budget of {self.budget}")
+            yield f"the layers take {spent} bits per weight; expected at most the budget of {self.budget}"
 
     @property
     def width_of(self) -> dict[str, int]:
@@ -153,391 +217,87 @@ class Allocation:
             return None
         return (self.loss - self.bound) / self.loss if self.loss else 0.0
 
+    # --- the file: one layer a line
 
-def digest(allocation: Allocation) -> str:
-    """A digest of the widths by name of layer, and of nothing else.
+    @classmethod
+    def is_sealed(cls, content: Mapping[str, Any]) -> bool:
+        """Of one that was changed by hand, the digest is of what it was before."""
+        return content.get("edited") is not True
 
-    Returns:
-        32 hex digits; the order of the layers has no part in it.
-    """
-    text = json.dumps(sorted(allocation.width_of.items()), separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    @classmethod
+    def checked(cls, content: Mapping[str, Any], path: Path) -> Self:
+        """The fields of a file; what follows from them is computed anew, and there is no bound if it was edited."""
+        names = {place: name for name, place in _PLACES.items()}
+        fields: dict[str, Any] = {}
+        for key, value in content.items():
+            parts = {f"{key}.{part}": value[part] for part in value} if isinstance(value, dict) else {key: value}
+            fields |= {names.get(place, place): parts[place] for place in parts if place not in _FOLLOWS}
+        widths, layers = fields.get("widths"), fields.get("layers")
+        if isinstance(widths, list) and isinstance(layers, list):
+            fields["layers"] = [_layer_of(layer, widths) for layer in layers]
+        allocation = super().checked(fields, path)
+        return allocation.model_copy(update={"bound": None}) if allocation.edited else allocation
 
+    def content(self) -> dict[str, Any]:
+        """The JSON object in the file, sealed."""
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        fields |= {place: value_of(self) for place, value_of in _FOLLOWS.items()}
+        fields["layers"] = [_content_of(layer, self.widths) for layer in self.layers]
+        found: dict[str, Any] = {"format": self.FORMAT, self.VERSION_KEY: self.VERSION}
+        for name, value in fields.items():
+            part, _, key = _PLACES.get(name, name).partition(".")
+            if key:
+                found.setdefault(part, {})[key] = value
+            else:
+                found[part] = value
+        return sealed(found)
 
-def _check_layers(layers: Sequence[AllocatedLayer], widths: tuple[int, ...]) -> None:
-    if not layers:
-        raise DataError("layers: expected at least one")
-    possible = sorted(POSSIBLE_BITS)
-    if not widths or list(widths) != [width for width in possible if width in widths]:
-        raise DataError(f"widths: expected {possible} or some of them in this order, got {widths}")
-    seen: set[str] = set()
-    tied: dict[int, AllocatedLayer] = {}
-    for layer in layers:
-        where = f"layer {layer.name}"
-        if layer.name in seen:
-            raise DataError(f"{where} is there twice; expected each layer once")
-        seen.add(layer.name)
-        if layer.loss is None and layer.width not in possible:
-            raise DataError(f"{where}: expected a width of {_or(possible)}, got {layer.width}")
-        if layer.loss is not None:
-            if layer.width not in widths:
-                raise DataError(
-                    f"{where}: expected one of the widths offered, {_or(widths)}, got "
-                    f"{layer.width}. For another, give the layer a loss and a unit of null: it is "
-                    "then left out of the allocation and kept at its width."
-                )
-            falls = all(one >= other for one, other in pairwise(layer.loss))
-            if len(layer.loss) != len(widths) or not falls or not 0 <= layer.loss[-1] < math.inf:
-                raise DataError(
-                    f"{where}: expected a loss for each of {_or(widths)}, 0 or more and not rising "
-                    f"with the width, got {', '.join(map(str, layer.loss))}"
-                )
-        if layer.unit is not None:
-            other = tied.setdefault(layer.unit, layer)
-            if other.width != layer.width:
-                raise DataError(
-                    f"{where} is tied to {other.name} (unit {layer.unit}), which has a width of "
-                    f"{other.width}, not {layer.width}; expected one width for both, or units of "
-                    "their own"
-                )
+    def text(self) -> str:
+        """The file: a line for each part, and for each layer."""
+        lines = []
+        for key, value in self.content().items():
+            text = _json(value)
+            if key == "layers":
+                text = "[\n" + ",\n".join(f"    {_json(layer)}" for layer in value) + "\n  ]"
+            lines.append(f"  {_json(key)}: {text}")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _average(layers: Sequence[AllocatedLayer]) -> float:
-    n_weights = sum(layer.n_weights for layer in layers)
-    return sum(layer.n_weights * layer.width for layer in layers) / n_weights
+def _layer_of(content: Any, widths: Sequence[int]) -> Any:
+    """A layer's fields: a loss by width becomes a sequence."""
+    if not isinstance(content, dict):
+        return content
+    fields = {key: value for key, value in content.items() if key != "n_weights"}
+    loss = fields.get("loss")
+    if isinstance(loss, dict) and set(loss) == {str(width) for width in widths}:
+        fields["loss"] = [loss[str(width)] for width in widths]
+    return fields
 
 
-def _or(numbers: Sequence[int]) -> str:
-    *first, last = map(str, numbers)
-    return f"{', '.join(first)} or {last}" if first else last
-
-
-# --- What allocation.json consists of, field by field, and what may stand in each -----------------
-
-_Kind = tuple[str, Callable[[Any], bool]]
-"""What is expected, in words, and whether something is that."""
-_LARGEST = 2**63 - 1
-_SHOWN = 60
-"""Characters of what came."""
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST
-
-
-def _is_number(value: object) -> bool:
-    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _is_list(value: object, of: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(of(part) for part in value)
-
-
-def _is_date(value: object) -> bool:
-    try:
-        return isinstance(value, str) and bool(datetime.fromisoformat(value))
-    except ValueError:
-        return False
-
-
-def _or_null(kind: _Kind) -> _Kind:
-    return f"{kind[0]} or null", lambda value: value is None or kind[1](value)
-
-
-_TEXT: _Kind = ("a text", lambda value: isinstance(value, str) and value != "")
-_WHOLE: _Kind = ("a whole number, 0 or more", lambda value: _is_whole(value) and value >= 0)
-_SOME: _Kind = ("a whole number, 1 or more", lambda value: _is_whole(value) and value >= 1)
-_NUMBER: _Kind = ("a number, 0 or more", lambda value: _is_number(value) and value >= 0)
-_OBJECT: _Kind = ("an object", lambda value: isinstance(value, dict))
-_SCALARS: _Kind = (
-    "an object of texts, numbers, true, false or null",
-    lambda value: (
-        isinstance(value, dict)
-        and all(part is None or isinstance(part, str | bool) or _is_number(part) for part in value.values())
-    ),
-)
-_FIELDS: dict[str, dict[str, _Kind]] = {
-    "": {
-        "format": _TEXT,
-        "version": _WHOLE,
-        "quantdrift": _TEXT,
-        "date": ("a date and time as ISO 8601", _is_date),
-        "edited": ("true or false", lambda value: isinstance(value, bool)),
-        "model": _OBJECT,
-        "scheme": _OBJECT,
-        "criterion": _OBJECT,
-        "widths": ("a list of whole numbers, one at least", lambda value: _is_list(value, _is_whole) and value != []),
-        "budget": _NUMBER,
-        "solver": _OBJECT,
-        "bits_per_weight": _OBJECT,
-        "others": _OBJECT,
-        "layers": ("a list of objects", lambda value: _is_list(value, _OBJECT[1])),
-    },
-    "model": {"name": _TEXT, "fingerprint": _TEXT},
-    "scheme": {"group_size": _or_null(_SOME), "quantizer": _or_null(_TEXT)},
-    "criterion": {
-        "name": _TEXT,
-        "settings": _SCALARS,
-        "seed": _WHOLE,
-        "dataset": _or_null(_TEXT),
-        "data_digest": _or_null(_TEXT),
-        "n_inputs": _WHOLE,
-        "input_ids": ("a list of texts", lambda value: _is_list(value, lambda x: type(x) is str)),
-    },
-    "solver": {
-        "method": _TEXT,
-        "status": _TEXT,
-        "loss": _NUMBER,
-        "bound": _or_null(_NUMBER),
-        "gap": _or_null(("a number", _is_number)),
-    },
-    "bits_per_weight": {"allocated": _or_null(_NUMBER), "linear": _NUMBER, "all_parameters": _NUMBER},
-    "others": {"n_parameters": _WHOLE, "bits": _WHOLE},
-}
-_LAYER: dict[str, _Kind] = {
-    "name": _TEXT,
-    "shape": (
-        "[out_features, in_features]",
-        lambda value: _is_list(value, _SOME[1]) and len(value) == 2,  # noqa: PLR2004 -- a matrix
-    ),
-    "n_weights": _SOME,
-    "width": _SOME,
-    "loss": _or_null(_OBJECT),
-    "unit": _or_null(_WHOLE),
-}
-
-
-def allocation_of(content: dict[str, Any]) -> Allocation:
-    """What a file says, taken as edited: what it states of its widths is not compared with them.
-
-    Args:
-        content: the JSON object of the file.
-
-    Raises:
-        DataError: a field is missing, not known, or not as expected.
-    """
-    for part, fields in _FIELDS.items():
-        _check(content[part] if part else content, part, fields)
-    criterion, solver = content["criterion"], content["solver"]
-    if criterion["n_inputs"] != len(criterion["input_ids"]):
-        raise DataError(
-            f"criterion.n_inputs: expected {len(criterion['input_ids'])}, as many as input_ids, "
-            f"got {criterion['n_inputs']}"
-        )
-    widths = tuple(content["widths"])
-    return Allocation(
-        model=content["model"]["name"],
-        fingerprint=content["model"]["fingerprint"],
-        group_size=content["scheme"]["group_size"],
-        quantizer=content["scheme"]["quantizer"],
-        criterion=criterion["name"],
-        settings=criterion["settings"],
-        seed=criterion["seed"],
-        dataset=criterion["dataset"],
-        data_digest=criterion["data_digest"],
-        input_ids=tuple(criterion["input_ids"]),
-        widths=widths,
-        budget=float(content["budget"]),
-        method=solver["method"],
-        status=solver["status"],
-        bound=None if solver["bound"] is None else float(solver["bound"]),
-        layers=tuple(_layer(layer, f"layers[{number}]", widths) for number, layer in enumerate(content["layers"])),
-        n_others=content["others"]["n_parameters"],
-        others_bits=content["others"]["bits"],
-        edited=True,
-        version=content["quantdrift"],
-        date=content["date"],
-    )
-
-
-def _layer(content: dict[str, Any], where: str, widths: tuple[int, ...]) -> AllocatedLayer:
-    if isinstance(name := content.get("name"), str):
-        where = f"{where} ({name})"
-    _check(content, where, _LAYER)
-    out_features, in_features = content["shape"]
-    if content["n_weights"] != out_features * in_features:
-        raise DataError(
-            f"{where}.n_weights: expected {out_features * in_features}, as the shape has, got {content['n_weights']}"
-        )
-    if content["loss"] is not None:
-        _check(content["loss"], f"{where}.loss", {str(width): _NUMBER for width in widths})
-    return AllocatedLayer(
-        name=content["name"],
-        shape=(out_features, in_features),
-        width=content["width"],
-        loss=None if content["loss"] is None else tuple(float(content["loss"][str(width)]) for width in widths),
-        unit=content["unit"],
-    )
-
-
-def _check(content: dict[str, Any], where: str, fields: Mapping[str, _Kind]) -> None:
-    """That an object has these fields and no others, and in each what belongs there."""
-    prefix = f"{where}." if where else ""
-    for name, (expected, fits) in fields.items():
-        if name not in content:
-            raise DataError(f"{prefix}{name} is missing; expected {expected}")
-        if not fits(content[name]):
-            got = json.dumps(content[name])
-            got = got if len(got) <= _SHOWN else f"{got[:_SHOWN]} ..."
-            raise DataError(f"{prefix}{name}: expected {expected}, got {got}")
-    if extra := [name for name in content if name not in fields]:
-        meant = nearest(extra[0], fields)
-        hint = f"; did you mean {' or '.join(meant)}?" if meant else "."
-        raise DataError(f"{prefix}{extra[0]} is not known{hint} Expected {', '.join(fields)} and nothing else.")
-
-
-# --- allocation.json: one layer a line, readable, and checked in full when it is read -------------
-
-FORMAT = "quantdrift-allocation"
-VERSION = 2
-
-
-def write_allocation(path: Path, allocation: Allocation) -> None:
-    """Write allocation.json, replacing an earlier allocation at that place.
-
-    Args:
-        path: the file; its folder is made if need be.
-        allocation: what to write.
-
-    Raises:
-        RunError: something else lies there, or it cannot be written. Nothing is left behind, and
-            an earlier allocation stays whole until the last step.
-    """
-    path = Path(path).absolute()
-    check_place(path)
-    write_text(path, _text(allocation), what="the allocation")
-
-
-def check_place(path: Path) -> None:
-    """Refuse a place that holds something other than an allocation, before hours go into one.
-
-    Raises:
-        RunError: it is a folder, or another kind of file.
-    """
-    refuse_other(path, FORMAT, "an allocation")
-
-
-def read_allocation(path: Path) -> Allocation:
-    """Read allocation.json, and check all that it says.
-
-    Args:
-        path: the file.
-
-    Raises:
-        DataError: it is missing, no allocation, of another version, or something in it is not as
-            expected; names the line or the key, what was expected and what came.
-    """
-    path = Path(path)
-    try:
-        content = read_json(path, once=True, finite=True)
-    except OSError as error:
-        raise DataError(f"expected an allocation in {path}, which cannot be read: {error}") from error
-    except ValueError as error:
-        raise DataError(f"{path} is damaged, expected an allocation: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise DataError(f'{path} is not an allocation: expected "format": "{FORMAT}" in it')
-    if content.get("version") != VERSION:
-        raise DataError(
-            f"{path} is an allocation of version {content.get('version')!r}; this quantdrift reads "
-            f"version {VERSION}. Make it again: quantdrift allocate"
-        )
-    try:
-        if content.get("edited") is not True:  # else its digest is of what it was before
-            check_seal(content)
-        allocation = allocation_of({k: v for k, v in content.items() if k != DIGEST})
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
-    except ValueError as error:
-        raise DataError(
-            f'{path}: {error}. If you changed it by hand, set "edited" to true: what follows from '
-            "the widths is then computed anew"
-        ) from error
-    return replace(allocation, **({"bound": None} if content["edited"] else {"edited": False}))
-
-
-# --- what stands in the file ------------------------------------------------------------------
-
-
-def _content(allocation: Allocation) -> dict[str, Any]:
-    """All of the file but the layers."""
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "quantdrift": allocation.version,
-        "date": allocation.date,
-        "edited": allocation.edited,
-        "model": {"name": allocation.model, "fingerprint": allocation.fingerprint},
-        "scheme": {"group_size": allocation.group_size, "quantizer": allocation.quantizer},
-        "criterion": {
-            "name": allocation.criterion,
-            "settings": dict(allocation.settings),
-            "seed": allocation.seed,
-            "dataset": allocation.dataset,
-            "data_digest": allocation.data_digest,
-            "n_inputs": len(allocation.input_ids),
-            "input_ids": list(allocation.input_ids),
-        },
-        "widths": list(allocation.widths),
-        "budget": allocation.budget,
-        "solver": {
-            "method": allocation.method,
-            "status": allocation.status,
-            "loss": allocation.loss,
-            "bound": allocation.bound,
-            "gap": allocation.gap,
-        },
-        "bits_per_weight": {
-            "allocated": allocation.bits_per_weight,
-            "linear": allocation.linear_bits,
-            "all_parameters": allocation.all_parameters_bits,
-        },
-        "others": {"n_parameters": allocation.n_others, "bits": allocation.others_bits},
-    }
-
-
-def _text(allocation: Allocation) -> str:
-    """The file: what has parts, a line for each of them; each layer on one."""
-    lines = []
-    for key, value in _content(allocation).items():
-        parts = [f"    {_json(name)}: {_json(part)}" for name, part in value.items()] if isinstance(value, dict) else []
-        text = "{\n" + ",\n".join(parts) + "\n  }" if parts else _json(value)
-        lines.append(f"  {_json(key)}: {text}")
-    layers = ",\n".join("    " + _json(_layer_content(layer, allocation.widths)) for layer in allocation.layers)
-    lines.append(f'  "layers": [\n{layers}\n  ]')
-    digest = sealed(json.loads("{" + ",".join(lines) + "}"))[DIGEST]
-    lines.append(f'  "{DIGEST}": "{digest}"')
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _layer_content(layer: AllocatedLayer, widths: tuple[int, ...]) -> dict[str, Any]:
-    return {
-        "name": layer.name,
-        "shape": list(layer.shape),
-        "n_weights": layer.n_weights,
-        "width": layer.width,
-        "loss": None
-        if layer.loss is None
-        else {str(width): loss for width, loss in zip(widths, layer.loss, strict=True)},
-        "unit": layer.unit,
-    }
+def _content_of(layer: AllocatedLayer, widths: Sequence[int]) -> dict[str, Any]:
+    loss = layer.loss and {str(width): loss for width, loss in zip(widths, layer.loss, strict=True)}
+    return {**layer.model_dump(), "n_weights": layer.n_weights, "loss": loss}
 
 
 def _json(value: object) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
-# --- Whether a stored allocation is one for the model at hand -------------------------------------
+def _average(layers: Sequence[AllocatedLayer]) -> float:
+    return sum(layer.n_weights * layer.width for layer in layers) / sum(layer.n_weights for layer in layers)
 
-_FIT_SHOWN = 3
+
+def digest(allocation: Allocation) -> str:
+    """A digest of the widths by name of layer, and of nothing else: 32 hex digits."""
+    text = json.dumps(sorted(allocation.width_of.items()), separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+# --- whether a stored allocation is one for the model at hand, and the scheme that it stands for ------
 
 
 def check_fits(
-    allocation: Allocation,
-    names: Sequence[str],
-    n_weights: Sequence[int] | NDArray[np.int64],
-    fingerprint: str,
-    *,
-    allow_other_weights: bool = False,
+    allocation: Allocation, names: Sequence[str], n_weights: Sequence[int] | NDArray[np.int64], fingerprint: str
 ) -> None:
     """Check that an allocation is one for a model: the same layers, and the same weights.
 
@@ -546,47 +306,35 @@ def check_fits(
         names: of the model's linear layers, in any order.
         n_weights: int64 [n_layers].
         fingerprint: of the model's weights.
-        allow_other_weights: whether an allocation of other weights will do, say of the model
-            before it was fine-tuned.
 
     Raises:
         DataError: they do not fit; names the layers, and what to do.
     """
     given = {layer.name: layer.n_weights for layer in allocation.layers}
     there = {name: int(n) for name, n in zip(names, n_weights, strict=True)}
-    of = f"the allocation of {allocation.model}"
+    of, expected = f"the allocation of {allocation.model}", "expected an allocation made for this model"
     if unknown := [name for name in given if name not in there]:
         meant = nearest(unknown[0], there)
         hint = f"; the nearest there are {', '.join(meant)}" if meant else ""
-        raise DataError(
-            f"{of} has layers that this model has not: {_some(unknown)}{hint}. Expected an "
-            "allocation made for this model."
-        )
+        raise DataError(f"{of} has layers that this model has not: {_some(unknown)}{hint}; {expected}")
     if missing := [name for name in there if name not in given]:
         raise DataError(
-            f"{of} says nothing of some of this model's layers: {_some(missing)}. Expected a width "
-            "for each; one of 16 leaves a layer unquantized."
+            f"{of} says nothing of some of this model's layers: {_some(missing)}; expected a width for each, and 16 "
+            "leaves a layer unquantized"
         )
     for name, n in given.items():
         if n != there[name]:
-            raise DataError(
-                f"{of} has {n} weights in layer {name}, and this model {there[name]}; expected an "
-                "allocation made for this model"
-            )
-    if fingerprint != allocation.fingerprint and not allow_other_weights:
+            raise DataError(f"{of} has {n} weights in layer {name}, and this model {there[name]}; {expected}")
+    if fingerprint != allocation.fingerprint:
         raise DataError(
-            f"{of} was measured on other weights (fingerprint {allocation.fingerprint}, this "
-            f"model's is {fingerprint}): which layers need bits may differ. Measure again, or say "
-            "that it is meant so with allow_other_weights."
+            f"{of} was measured on other weights (fingerprint {allocation.fingerprint}, this model's is "
+            f"{fingerprint}): which layers need bits may differ. Measure again: quantdrift allocate"
         )
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _FIT_SHOWN} more" if len(names) > _FIT_SHOWN else ""
-    return ", ".join(names[:_FIT_SHOWN]) + more
-
-
-# --- The scheme that a stored allocation stands for -----------------------------------------------
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004 -- as many are shown
+    return ", ".join(names[:3]) + more
 
 
 def can_be_named(file: str) -> bool:
@@ -610,13 +358,9 @@ def scheme_of(file: str, rest: str) -> str:
         SpecError: its name cannot stand in a scheme.
     """
     if not can_be_named(file):
-        raise SpecError(
-            f"{file}: an allocation in a spec has a name without spaces, '+' and '@'; rename it",
-            text=file,
-            start=0,
-            end=len(file),
-        )
-    allocation = read_allocation(Path(file).expanduser())
+        problem = f"{file}: an allocation in a spec has a name without spaces, '+' and '@'; rename it"
+        raise SpecError(problem, text=file, start=0, end=len(file))
+    allocation = Allocation.read(Path(file).expanduser())
     parts, plus, options = rest.partition("+")
     named = any(part in QUANTIZERS for part in parts.split("-"))
     quantizer = "" if named else f"-{allocation.quantizer or DEFAULT_QUANTIZER}"

@@ -79,11 +79,12 @@ def solve(
         raise UnknownNameError("allocation method", method, METHODS)
     _check_widths(widths, budget)
     losses, n_weights = np.asarray(losses, np.float64), np.asarray(n_weights)
-    free = np.array([width is None for width in kept]) if kept is not None else np.ones(len(losses), np.bool_)
-    units = (np.arange(len(losses)) if units is None else np.asarray(units))[free]
-    _check_losses(losses[free], n_weights[free], units, len(widths))
+    units = np.arange(len(n_weights)) if units is None else np.asarray(units)
+    kept = [None] * len(n_weights) if kept is None else kept
+    _check_losses(losses, n_weights, units, len(widths))
+    free = np.array([width is None for width in kept])
     # np.unique numbers units by their value; ties ask for the order of definition
-    _, first, member = np.unique(units, return_index=True, return_inverse=True)
+    _, first, member = np.unique(units[free], return_index=True, return_inverse=True)
     member = np.argsort(np.argsort(first))[member]
     unit_losses, unit_weights = np.zeros((len(first), len(widths))), np.zeros(len(first), np.int64)
     np.add.at(unit_losses, member, losses[free])
@@ -92,10 +93,10 @@ def solve(
     bits = unit_weights[:, None] * (offered - offered[0])  # on top of the narrowest width's
     capacity = math.floor(Fraction(str(budget)) * n_total) - widths[0] * n_total
     levels, bound, status = _solved(unit_losses, bits, capacity, method, time_limit)
-    found = np.array([width or 0 for width in kept or [None] * len(losses)], np.int64)
+    found = np.array([width or 0 for width in kept], np.int64)
     found[free] = offered[levels[member]]
     loss = _total(unit_losses, levels)
-    return Solution(widths=found, loss=loss, bound=min(bound, loss), method=method, status=status)
+    return Solution(widths=found, loss=loss, bound=min(max(bound, 0.0), loss), method=method, status=status)
 
 
 def _solved(losses: Floats, bits: Ints, capacity: int, method: str, time_limit: float) -> tuple[Ints, float, str]:
@@ -104,14 +105,16 @@ def _solved(losses: Floats, bits: Ints, capacity: int, method: str, time_limit: 
     The greedy choice comes first and is preferred among equals. HiGHS meets constraints up to a
     tolerance, so what it finds is counted in whole bits, and dropped if there are too many.
     """
-    levels = _greedy(losses, bits, capacity)
-    loss, scale = _total(losses, levels), float(losses.max())
-    if loss == 0.0:
-        return levels, 0.0, "optimal"
-    result = _optimized(losses / scale, bits, capacity, whole=method != "greedy", time_limit=time_limit)
-    if method == "greedy":  # the bound is of the linear relaxation
-        bound = float(result.fun) * scale
-        return levels, bound, "optimal" if math.isclose(bound, loss, rel_tol=1e-9) else "greedy"
+    levels, price = _greedy(losses, bits, capacity)
+    loss = _total(losses, levels)
+    # Dantzig's: with the price of a bit at the first step that did not fit, the linear relaxation's optimum
+    bound = math.fsum((losses + price * bits).min(axis=1)) - price * capacity
+    if math.isclose(bound, loss, rel_tol=1e-12) or loss == 0.0:
+        return levels, bound, "optimal"
+    if method == "greedy":
+        return levels, bound, "greedy"
+    scale = float(losses.max())
+    result = _optimum(losses / scale, bits, capacity, time_limit)
     if result.x is not None:
         found = result.x.reshape(losses.shape).argmax(axis=1).astype(np.int64)
         if _spent(bits, found) <= capacity and _total(losses, found) < loss:
@@ -120,20 +123,21 @@ def _solved(losses: Floats, bits: Ints, capacity: int, method: str, time_limit: 
             for kind in range(alike.max() + 1):
                 found[alike == kind] = np.sort(found[alike == kind])[::-1]
             levels = _spend_rest(losses, bits, capacity, found)
-    bound = float(result.mip_dual_bound) if result.mip_dual_bound is not None else 0.0
+    if result.mip_dual_bound is not None and math.isfinite(result.mip_dual_bound):
+        bound = max(bound, float(result.mip_dual_bound) * scale)
     statuses = {0: "optimal", 1: "time limit"}
-    return levels, max(bound, 0.0) * scale, statuses.get(result.status, str(result.message))
+    return levels, bound, statuses.get(result.status, str(result.message))
 
 
-def _optimized(losses: Floats, bits: Ints, capacity: int, *, whole: bool, time_limit: float) -> Any:
-    """Least sum of losses with one level for each unit; with parts of levels if these need not be whole."""
+def _optimum(losses: Floats, bits: Ints, capacity: int, time_limit: float) -> Any:
+    """Least sum of losses with one level for each unit, as HiGHS finds it."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # noqa: PLC0415 -- takes long to import
     from scipy.sparse import eye_array, kron  # noqa: PLC0415 -- as above
 
     factor = math.gcd(*bits.ravel().tolist(), capacity) or 1
     return milp(
         c=losses.ravel(),
-        integrality=np.full(losses.size, int(whole)),
+        integrality=np.ones(losses.size),
         bounds=Bounds(0, 1),
         constraints=[
             LinearConstraint(kron(eye_array(len(losses)), np.ones((1, losses.shape[1])), format="csr"), 1, 1),
@@ -143,8 +147,10 @@ def _optimized(losses: Floats, bits: Ints, capacity: int, *, whole: bool, time_l
     )
 
 
-def _greedy(losses: Floats, bits: Ints, capacity: int) -> Ints:
+def _greedy(losses: Floats, bits: Ints, capacity: int) -> tuple[Ints, float]:
     """Widen units in the order of the fall in loss per added bit, while the bits last.
+
+    The levels, and the fall per bit of the first step that did not fit, 0 if all did.
 
     A unit goes up along the lower convex hull of its losses over its bits, so its steps come in
     the order of the ranking. Ties go to the unit defined first. A step that does not fit is passed
@@ -165,13 +171,15 @@ def _greedy(losses: Floats, bits: Ints, capacity: int) -> Ints:
                 corners.pop()
             corners.append(level)
         steps += [(-fall(low, high), unit, low, high) for low, high in pairwise(corners)]
-    levels, left = np.zeros(len(losses), np.int64), capacity
-    for _, unit, low, high in sorted(steps, key=lambda step: step[0]):  # stable: ties keep their order
+    levels, left, price = np.zeros(len(losses), np.int64), capacity, 0.0
+    for falls, unit, low, high in sorted(steps, key=lambda step: step[0]):  # stable: ties keep their order
         cost_of_step = int(bits[unit, high] - bits[unit, low])
         if levels[unit] == low and cost_of_step <= left:
             levels[unit] = high
             left -= cost_of_step
-    return _spend_rest(losses, bits, capacity, levels)
+        elif not price:
+            price = -falls
+    return _spend_rest(losses, bits, capacity, levels), price
 
 
 def _spend_rest(losses: Floats, bits: Ints, capacity: int, levels: Ints) -> Ints:

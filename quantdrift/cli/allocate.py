@@ -62,13 +62,13 @@ def command(options: AllocateOptions) -> None:
     Such a run does not count the queries that were used to choose.
     """
     spec, keep = parse(options.spec), _kept(options.keep or ())
-    from quantdrift.allocation.record import check_place
+    from quantdrift.allocation.record import Allocation
     from quantdrift.engine.refusals import check_spec
     from quantdrift.records import read_json
 
     dataset = options.dataset
     check_spec(spec)
-    check_place(options.out)
+    Allocation.check_place(options.out)
     from quantdrift.engine.sensitivity.jobs import allocate_spec
 
     with options.stoppable(f"{options.out} is not finished"):

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from quantdrift.allocation.exports import export_allocation, exporter, usage_of
-from quantdrift.allocation.record import read_allocation
+from quantdrift.allocation.record import Allocation
 from quantdrift.display import note, say
 from quantdrift.errors import RunError
 from quantdrift.records import write_text
@@ -36,7 +36,7 @@ def command(
     are told. How to use the file is printed on standard error.
     """
     chosen = exporter(format_)
-    text, notes = export_allocation(read_allocation(file), chosen)
+    text, notes = export_allocation(Allocation.read(file), chosen)
     if out is None:
         say(text.removesuffix("\n"))
     elif out.exists() and file.exists() and out.samefile(file):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -13,10 +12,8 @@ from timing import report
 from torch import Tensor, nn
 
 from quantdrift.engine.layers import find_linears
-from quantdrift.engine.sensitivity.criteria import Setting
-from quantdrift.engine.sensitivity.gap import exact_shifts, median_shifts
-from quantdrift.engine.sensitivity.gradients import contributions
-from quantdrift.engine.sensitivity.problem import Batch, GapProblem
+from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, median_shifts
+from quantdrift.engine.sensitivity.problem import GapProblem, Setting
 from quantdrift.progress import Silent
 
 N_QUERIES, N_BATCH, QUERY_TOKENS, DOCUMENT_TOKENS = 128, 16, 16, 128
@@ -48,29 +45,17 @@ class LastToken(nn.Module):
         return normalized
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Rows of tokens that a model encodes."""
-
-    model: LastToken
-    tokens: Tensor
-
-    def __call__(self) -> NDArray[np.float32]:
-        with torch.no_grad():
-            found: NDArray[np.float32] = self.model(self.tokens).float().cpu().numpy()
-        return found
-
-
 def setting_of(model: LastToken, device: torch.device, n_queries: int) -> Setting:
     """Every query with two documents of its own."""
     generator = torch.Generator().manual_seed(0)
-    batches = []
-    for role, length in enumerate((QUERY_TOKENS, DOCUMENT_TOKENS, DOCUMENT_TOKENS)):
-        tokens = torch.randint(0, 4096, (n_queries, length), generator=generator).to(device)
-        for at in range(0, n_queries, N_BATCH):
-            part = tokens[at : at + N_BATCH]
-            rows = np.arange(at, at + len(part)) + role * n_queries
-            batches.append(Batch(rows=rows, run=Encoded(model, part)))
+    lengths = (QUERY_TOKENS, DOCUMENT_TOKENS, DOCUMENT_TOKENS)
+    tokens = [torch.randint(0, 4096, (n_queries, length), generator=generator).to(device) for length in lengths]
+
+    def encode(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        with torch.no_grad():
+            found = model(tokens[rows[0] // n_queries][torch.from_numpy(rows % n_queries)])
+        return np.asarray(found.float().cpu().numpy())
+
     rows = np.arange(n_queries)[:, None] + n_queries * np.arange(3)
     return Setting(
         modules=[model],
@@ -80,7 +65,8 @@ def setting_of(model: LastToken, device: torch.device, n_queries: int) -> Settin
         seed=0,
         progress=Silent(),
         problem=GapProblem(
-            batches=batches,
+            encode=encode,
+            batches=np.split(np.arange(3 * n_queries), range(N_BATCH, 3 * n_queries, N_BATCH)),
             rows=rows[:, None],
             valid=np.ones((n_queries, 1), dtype=np.bool_),
             gap=lambda x: (x[..., 0, :] * (x[..., 1, :] - x[..., 2, :])).sum(-1),

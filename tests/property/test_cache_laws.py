@@ -22,7 +22,7 @@ from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.classes import fitted_probe
 from quantdrift.engine.encoders.server import identify
 from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.sensitivity.allocate import KeptArrays
+from quantdrift.engine.sensitivity.problem import KeptArrays
 from quantdrift.engine.store import EmbeddingStore, key_of
 from quantdrift.spec import Endpoint
 

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from quantdrift.engine.layers import find_linears
-from quantdrift.engine.sensitivity.criteria import Setting, criterion
-from quantdrift.engine.sensitivity.problem import Batch, GapProblem
-from quantdrift.progress import Silent
+from quantdrift.engine.sensitivity.criteria import criterion
+from quantdrift.engine.sensitivity.problem import KeptArrays, Setting
 from support import paper_quantizers as paper
+from support import sensitivity
 
 WIDTHS = st.lists(st.integers(2, 8), min_size=2, max_size=4, unique=True).map(lambda widths: tuple(sorted(widths)))
 GROUPS = st.none() | st.integers(1, 20)
@@ -35,21 +34,7 @@ def stack(seed: int, n_layers: int) -> tuple[nn.Sequential, torch.Tensor]:
 
 
 def setting_of(model: nn.Module, x: torch.Tensor, widths: tuple[int, ...], group_size: int | None) -> Setting:
-    batches = [Batch(rows=np.array([row]), run=lambda part=part: model(part)) for row, part in enumerate(x)]
-    return Setting(
-        modules=[model],
-        layers=find_linears([model]),
-        widths=widths,
-        group_size=group_size,
-        seed=0,
-        progress=Silent(),
-        problem=GapProblem(
-            batches=batches,
-            rows=np.zeros((1, 1, 1), np.int64),
-            valid=np.ones((1, 1), np.bool_),
-            gap=lambda outputs: outputs[..., 0, 0],
-        ),
-    )
+    return sensitivity.setting_of(model, x, batch_size=1, widths=widths, group_size=group_size)
 
 
 @settings(deadline=None, max_examples=20)
@@ -97,9 +82,9 @@ def test_scaling_the_weights_scales_reconstruction_by_its_square_and_not_sqnr(
 ) -> None:
     model, x = stack(seed, 1)
     setting = setting_of(model, x, widths, group_size)
-    before = {name: criterion(name).losses(setting) for name in BASELINES}
+    before = {name: criterion(name).losses(replace(setting, kept=KeptArrays())) for name in BASELINES}
     setting.layers[0].weight.mul_(2.0**power)
-    after = {name: criterion(name).losses(setting) for name in BASELINES}
+    after = {name: criterion(name).losses(replace(setting, kept=KeptArrays())) for name in BASELINES}
     for name in ("reconstruction", "activation_error", "activation_salience"):
         assert np.array_equal(after[name], before[name] * 4.0**power), name
     for name in ("sqnr", "activation_norm", "depth", "random"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from quantdrift.engine.layers import find_linears
-from quantdrift.engine.sensitivity.criteria import Setting, rounding_error
-from quantdrift.engine.sensitivity.gap import CRITERION
-from quantdrift.engine.sensitivity.gradients import contributions
-from quantdrift.engine.sensitivity.problem import Batch, GapProblem
-from quantdrift.progress import Silent
+from quantdrift.engine.sensitivity.gaps import contributions, gap_losses, problem_of, rounding_error
+from support.sensitivity import setting_of
 
 Array = NDArray[np.float64]
 N_ROWS, DIM, N_LAYERS, WIDTHS = 5, 6, 3, (2, 3, 8)
@@ -44,42 +39,21 @@ class World:
     """Gaps of rows against directions that stay, which are linear in the outputs."""
 
     def __init__(
-        self,
-        seed: int,
-        *,
-        scale: float = 1.0,
-        batch_size: int = N_ROWS,
-        order: Callable[[int], Any] = range,
-        after: Callable[[Tensor], Tensor] = lambda outputs: outputs,
+        self, seed: int, *, scale: float = 1.0, after: Callable[[Tensor], Tensor] = lambda outputs: outputs
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.model = Sum(generator)
         directions = scale * torch.randn(N_ROWS, 2, DIM, generator=generator).double()
-
-        def run(rows: NDArray[np.int64]) -> NDArray[np.float32]:
-            mixed = np.array(list(order(len(rows))))  # as harnesses sort by length
-            found = np.empty((len(rows), DIM), dtype=np.float32)
-            with torch.inference_mode():
-                found[mixed] = after(self.model(torch.from_numpy(rows[mixed]))).numpy()
-            return found
-
-        starts = range(0, N_ROWS, batch_size)
-        parts = [np.arange(at, min(at + batch_size, N_ROWS), dtype=np.int64) for at in starts]
-        self.problem = GapProblem(
-            batches=[Batch(rows=part, run=lambda part=part: run(part)) for part in parts],
+        self.setting = setting_of(
+            self.model,
+            torch.arange(N_ROWS),
             rows=np.arange(N_ROWS)[:, None, None].repeat(2, axis=1),
-            valid=np.ones((N_ROWS, 2), dtype=np.bool_),
             gap=lambda outputs: (outputs[:, :, 0] * directions).sum(dim=-1),
-        )
-        self.setting = Setting(
-            modules=[self.model],
-            layers=find_linears([self.model]),
+            after=after,
             widths=WIDTHS,
             group_size=4,
-            seed=0,
-            progress=Silent(),
-            problem=self.problem,
         )
+        self.problem = problem_of(self.setting)
 
     def shift(self, rounded: tuple[int, ...], bits: int) -> Array:
         """How far the gaps really move when these layers are rounded."""
@@ -115,16 +89,8 @@ def test_a_gap_in_other_units_has_contributions_in_these_units(seed: int, scale:
         contributions(other.setting), scale * contributions(one.setting), rtol=1e-4, atol=1e-5 * (1 + abs(scale))
     )
     np.testing.assert_allclose(
-        CRITERION.losses(other.setting), scale**2 * CRITERION.losses(one.setting), rtol=1e-3, atol=1e-5 * scale**2
+        gap_losses(other.setting), scale**2 * gap_losses(one.setting), rtol=1e-3, atol=1e-5 * scale**2
     )
-
-
-@settings(max_examples=15, deadline=None)
-@given(seed=SEEDS, batch_size=st.integers(1, N_ROWS), backwards=st.booleans())
-def test_batches_and_the_order_in_them_have_no_part_in_it(seed: int, batch_size: int, backwards: bool) -> None:
-    order = (lambda n: reversed(range(n))) if backwards else range
-    found = contributions(World(seed, batch_size=batch_size, order=order).setting)
-    np.testing.assert_allclose(found, contributions(World(seed).setting), rtol=1e-4, atol=1e-5)
 
 
 @settings(max_examples=15, deadline=None)
@@ -138,7 +104,7 @@ def test_a_layer_that_rounding_does_not_change_contributes_nothing(seed: int, wh
     assert not found[:, :, which].any()
     others = [n for n in range(N_LAYERS) if n != which]
     assert np.abs(found[:, :, others, 0]).min(axis=-1).max() > 0
-    assert not CRITERION.losses(world.setting)[which].any()
+    assert not gap_losses(world.setting)[which].any()
 
 
 @settings(max_examples=15, deadline=None)
@@ -163,7 +129,7 @@ def test_what_a_harness_makes_of_unit_length_has_the_slope_of_that(seed: int) ->
 @given(seed=SEEDS)
 def test_losses_are_mean_squares_that_fall_to_nothing(seed: int) -> None:
     world = World(seed)
-    losses = CRITERION.losses(world.setting)
+    losses = gap_losses(world.setting)
     squares = (contributions(world.setting) ** 2).mean(axis=(0, 1))
     np.testing.assert_allclose(losses[:, 0], squares[:, 0] - squares.min(axis=1), rtol=1e-9)
     assert (np.diff(losses, axis=1) <= 0).all()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation, read_allocation, write_allocation
+from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.engine.classes import evidence_of_logits
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.gate.baseline import read_baseline, write_baseline
@@ -116,32 +116,29 @@ def write_all(folder: Path) -> dict[str, Written]:
         AllocatedLayer(name=name, shape=(4, 6), width=width, loss=(0.5, 0.1), unit=unit)
         for unit, (name, width) in enumerate((("a", 3), ("b", 4)))
     ]
-    write_allocation(
-        allocation,
-        Allocation(
-            model="m",
-            fingerprint="weights",
-            group_size=None,
-            quantizer="rtn",
-            criterion="gap",
-            settings={"loss": "hinge"},
-            seed=0,
-            dataset="corpus",
-            data_digest="texts",
-            input_ids=("q1", "q2"),
-            widths=(3, 4),
-            budget=3.5,
-            method="exact",
-            status="optimal",
-            bound=0.6,
-            layers=tuple(layers),
-            n_others=10,
-            others_bits=32,
-            edited=False,
-            version="0.1.0",
-            date="2026-11-22T16:45:00+00:00",
-        ),
-    )
+    Allocation(
+        model="m",
+        fingerprint="weights",
+        group_size=None,
+        quantizer="rtn",
+        criterion="gap",
+        settings={"loss": "hinge"},
+        seed=0,
+        dataset="corpus",
+        data_digest="texts",
+        input_ids=("q1", "q2"),
+        widths=(3, 4),
+        budget=3.5,
+        method="exact",
+        status="optimal",
+        bound=0.6,
+        layers=tuple(layers),
+        n_others=10,
+        others_bits=32,
+        edited=False,
+        version="0.1.0",
+        date="2026-11-22T16:45:00+00:00",
+    ).write(allocation)
     kept = read_run(run.path)
     return {
         RECORD: Written(run.path / RECORD, lambda: read_run(run.path).record),
@@ -150,5 +147,5 @@ def write_all(folder: Path) -> dict[str, Written]:
         "check": Written(check, lambda: StabilityCheck.load(check)),
         "router": Written(router, lambda: GapRouter.load(router)),
         "baseline": Written(baseline, lambda: plain(read_baseline(baseline))),
-        "allocation": Written(allocation, lambda: read_allocation(allocation)),
+        "allocation": Written(allocation, lambda: Allocation.read(allocation)),
     }

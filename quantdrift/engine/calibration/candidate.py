@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from quantdrift.allocation.record import Allocation, check_fits, digest, read_allocation
+from quantdrift.allocation.record import Allocation, check_fits, digest
 from quantdrift.cache import kept_file, read_kept
 from quantdrift.engine.bits import BitsReport, count_bits
 from quantdrift.engine.calibration.in_order import LayerCandidate, quantize_in_order
@@ -282,7 +282,7 @@ def stored_allocation(scheme: Scheme) -> Allocation | None:
         DataError: the file is no allocation.
     """
     given = scheme.option("allocation")
-    return None if given is None else read_allocation(Path(given).expanduser())
+    return None if given is None else Allocation.read(Path(given).expanduser())
 
 
 def widths_for(

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
-from quantdrift.allocation.solver import Solution, excluded, runtime_units, settings_of, solve
+from quantdrift.allocation.solver import Solution, settings_of, solve
+from quantdrift.allocation.units import excluded, runtime_units
 from quantdrift.engine.bits import count_bits
 from quantdrift.engine.inputs import Vectors
 from quantdrift.engine.pair import QuantizedPair

@@ -106,7 +106,7 @@ def _rounding_losses(setting: Setting, factors: Sequence[Array | float]) -> Arra
 def _column_power(matrix: Tensor) -> Array:
     """The squared norm of every column, float64 [n_columns]."""
     total = np.zeros(matrix.shape[1])
-    for rows in matrix.split(max(1, _BLOCK // max(1, matrix.shape[1]))):
+    for rows in torch.split(matrix, max(1, _BLOCK // max(1, matrix.shape[1]))):
         total += rows.float().square().sum(dim=0).cpu().numpy()
     return total
 
@@ -137,7 +137,8 @@ def depth_losses(setting: Setting) -> Array:
 
 def _fading_losses(setting: Setting, scores: Sequence[float]) -> Array:
     fading = np.array([*(4.0**-bits for bits in setting.widths[:-1]), 0.0])
-    return np.multiply.outer(np.asarray(scores, np.float64), fading)
+    losses: Array = np.asarray(scores, np.float64)[:, None] * fading
+    return losses
 
 
 def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> list[float]:
@@ -237,13 +238,13 @@ def input_moments(setting: Setting) -> list[InputMoments]:
             for batch in problem.batches:
                 problem.encode(batch)
                 tell(len(batch))
-        if not any(part[0] for part in parts):
+        if not any(seen[0] for seen in parts):
             raise UnsupportedError(
                 "no calibration input was seen at any layer: the model runs in another thread or process, or in one "
                 f"compiled piece; {_INSTEAD}"
             )
-        for (layer, _), part in zip(sizes, parts, strict=True):
-            if not np.isfinite(part).all():
+        for (layer, _), seen in zip(sizes, parts, strict=True):
+            if not np.isfinite(seen).all():
                 raise DataError(
                     f"the input of {layer} is not finite on the calibration inputs, so it has no moments; run the "
                     f"model in float32 or bfloat16, or {_INSTEAD}"

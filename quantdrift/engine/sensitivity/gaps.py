@@ -92,19 +92,16 @@ def contributions(setting: Setting) -> NDArray[np.float64]:
     if (kept := setting.kept.get(name)) is not None:
         return kept
     total = np.zeros((*problem.valid.shape, len(setting.layers), len(setting.widths)))
-    seeds = _seeds(problem)
-    with (
-        setting.progress.stage("gap of every layer, one backward pass", len(seeds)) as tell,
-        plain_products(setting.modules),
-        _weight_gradients(setting) as backward,
-    ):
-        for row, of_row in seeds.items():
-            outputs = _with_graph(setting.modules, problem, row)
-            for vector, gaps in of_row.values():
-                change = backward(outputs, vector)
-                for of_input, contender in gaps:
-                    total[of_input, contender] += change
-            tell(1)
+    with plain_products(setting.modules), _weight_gradients(setting) as backward:
+        seeds = _seeds(problem)
+        with setting.progress.stage("gap of every layer, one backward pass", len(seeds)) as tell:
+            for row, of_row in seeds.items():
+                outputs = _with_graph(setting.modules, problem, row)
+                for vector, gaps in of_row.values():
+                    change = backward(outputs, vector)
+                    for of_input, contender in gaps:
+                        total[of_input, contender] += change
+                tell(1)
     total[~problem.valid] = np.nan
     setting.kept.put(name, total)
     return total
@@ -170,7 +167,8 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
             parameter.requires_grad_(parameter in numbers)
             parameter.grad = None
         for parameter in numbers:
-            stack.callback(parameter.register_post_accumulate_grad_hook(arrived).remove)
+            hook = parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # in torch
+            stack.callback(hook.remove)
         yield backward
 
 

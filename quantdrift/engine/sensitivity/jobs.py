@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from quantdrift.allocation.curve import Gaps, Point, budgets, predicted_curve
-from quantdrift.allocation.record import Allocation, check_place, write_allocation
+from quantdrift.allocation.record import Allocation
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.run import open_pair
 from quantdrift.engine.search import Settings
@@ -70,13 +70,13 @@ def allocate_spec(
         raise UnsupportedError(
             f"{spec} has the widths of {stored}; expected a scheme whose widths are to be chosen, {like_this}"
         )
-    check_place(out)
+    Allocation.check_place(out)
     opened = open_pair(spec, dataset, places=[], device=device, revision=revision)
     left_out([layer.name for layer in opened.pair.layers], spec.scheme, keep)  # refuses early
     job = opened.job(settings, store, progress)
     reference, _ = job.embed_reference()
     found = allocate_for_search(job, reference, keep=keep)
-    write_allocation(out, found.allocation)  # before the check, which takes longer
+    found.allocation.write(out)  # before the check, which takes longer
     if not check:
         return Allocated(allocation=found.allocation, contest=None)
     held = held_out_queries(len(opened.queries.ids), found.calibration, seed=found.allocation.seed)

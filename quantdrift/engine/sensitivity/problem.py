@@ -211,16 +211,16 @@ def retrieval_problem(
             known = fixed.to(outputs)
             return _gap(outputs[:, :, 0], known[:, :1], known[:, 1:], similarity)
 
-        return _problem([queries.part(chosen)], batch_size, [rows], valid, gap_to_index, own)
+        return _problem([queries.part(chosen)], [rows], gap_to_index, batch_size=batch_size, valid=valid, reference=own)
     needed = np.unique(tops[tops >= 0])
     places = len(chosen) + np.searchsorted(needed, tops)
     return _problem(
         [queries.part(chosen), documents.part(needed)],
-        batch_size,
         [rows, np.broadcast_to(places[:, :1], valid.shape), places[:, 1:]],
-        valid,
         lambda outputs: _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity),
-        np.concatenate([own, np.asarray(index)[needed]]),
+        batch_size=batch_size,
+        valid=valid,
+        reference=np.concatenate([own, np.asarray(index)[needed]]),
     )
 
 
@@ -257,15 +257,17 @@ def classification_problem(
 
     shape = (len(inputs.ids), n_contenders)
     rows = np.broadcast_to(np.arange(shape[0])[:, None], shape)
-    return _problem([inputs], batch_size, [rows], np.ones(shape, dtype=np.bool_), gap, np.asarray(outputs))
+    valid = np.ones(shape, dtype=np.bool_)
+    return _problem([inputs], [rows], gap, batch_size=batch_size, valid=valid, reference=np.asarray(outputs))
 
 
 def _problem(
     sides: Sequence[Inputs],
-    batch_size: int,
     roles: Sequence[NDArray[np.int64]],
-    valid: NDArray[np.bool_],
     gap: Callable[[Tensor], Tensor],
+    *,
+    batch_size: int,
+    valid: NDArray[np.bool_],
     reference: Vectors,
 ) -> GapProblem:
     """The problem whose rows are the inputs of one side after the other, in batches of similar lengths."""

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift.engine.sensitivity import gradients as one_pass
-from quantdrift.engine.sensitivity import jobs as predict_job
+from quantdrift.engine.sensitivity import gaps, jobs
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]  # fixtures
@@ -68,7 +67,7 @@ def test_the_second_time_nothing_is_measured(quantdrift: Run, monkeypatch: pytes
     def measured(*_: object) -> None:
         pytest.fail("layers were measured again")
 
-    monkeypatch.setattr(one_pass, "BackwardPasses", measured)
+    monkeypatch.setattr(gaps, "_with_graph", measured)
     assert quantdrift(*args) == first
 
 
@@ -76,7 +75,7 @@ def test_ctrl_c_says_how_to_go_on(quantdrift: Run, monkeypatch: pytest.MonkeyPat
     def pressed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(predict_job, "allocate_for_search", pressed)
+    monkeypatch.setattr(jobs, "allocate_for_search", pressed)
     assert "the same command goes on" in quantdrift("predict", "TINY", *DATA, code=130)
     said = quantdrift("predict", "TINY", *DATA, "--no-cache", code=130)
     assert "is kept" not in said

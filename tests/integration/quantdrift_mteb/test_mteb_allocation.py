@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ pytest.importorskip("mteb")
 import mteb
 from mteb.mocks.mock_tasks import MockSTSTask
 
-from quantdrift.allocation.record import write_allocation
 from quantdrift.errors import UnsupportedError
 from support.mteb_samples import (
     one_thread,  # noqa: F401 -- used by being here
@@ -93,7 +91,7 @@ def test_a_model_that_never_embeds_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_stored_allocation_serves_every_task(folder: Path) -> None:
     chosen = pair_of(folder, "W3.5-g16+gap")
     figures(chosen, search())
-    write_allocation(Path("a.json"), chosen.pair.allocation)
+    chosen.pair.allocation.write(Path("a.json"))
     stored = pair_of(folder, "a.json")
     assert stored.pair.allocation.width_of == chosen.pair.allocation.width_of
     assert "drift_reference_main_score" in figures(stored, MockSTSTask())
@@ -109,7 +107,7 @@ def test_a_file_that_changes_is_another_revision(folder: Path, tmp_path: Path) -
     assert stored is not None
     revisions = []
     for seed in (0, 1, 0):
-        write_allocation(tmp_path / "a.json", replace(stored, seed=seed))
+        stored.model_copy(update={"seed": seed}).write(tmp_path / "a.json")
         meta = mteb.get_model_meta(f"quantdrift:{folder}@a.json")
         revisions.append(meta.revision)
     plain = mteb.get_model_meta(f"quantdrift:{folder}@W4").revision

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.allocation.record import write_allocation
 from support.command_line import cli
 from support.export_samples import allocation, encoder
 
@@ -17,7 +16,7 @@ QUERY = "0.model.encoder.layer.0.attention.self.query"
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     path = tmp_path / "allocation.json"
-    write_allocation(path, allocation(encoder({QUERY: 8})))
+    allocation(encoder({QUERY: 8})).write(path)
     return path
 
 

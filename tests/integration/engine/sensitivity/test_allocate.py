@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from quantdrift.allocation.record import read_allocation
-from quantdrift.engine.sensitivity import gradients as one_pass
+from quantdrift.allocation.record import Allocation
+from quantdrift.engine.sensitivity import gaps
 from quantdrift.evidence_file import read_evidence
 from quantdrift.spec import CRITERIA
 from support.tiny_command_line import N_QUERIES, Run, one_thread, place, quantdrift
@@ -28,7 +28,7 @@ def test_unlabeled_files_are_enough(quantdrift: Run) -> None:
     for rival in ("gap, knapsack", "the paper's rule", "reconstruction", "random", "W3 throughout"):
         assert rival in shown
     assert "tiny@allocation.json --data FOLDER" in shown
-    allocation = read_allocation(Path("allocation.json"))
+    allocation = Allocation.read(Path("allocation.json"))
     assert len(allocation.layers) == N_LAYERS
     assert 3.4 < (allocation.bits_per_weight or 0) <= 3.5
     assert set(allocation.width_of.values()) == {3, 4}
@@ -54,7 +54,7 @@ def test_layers_can_be_kept_and_the_run_keeps_them(quantdrift: Run) -> None:
     keep = ("--keep", "*.layer.0.*=8", "--keep", "*pooler*")
     shown = quantdrift("allocate", "TINY@W3.5-g64+gap", *DATA, *keep, "--no-check")
     assert shown.count("kept") == 7
-    widths = read_allocation(Path("allocation.json")).width_of
+    widths = Allocation.read(Path("allocation.json")).width_of
     assert {width for name, width in widths.items() if ".layer.0." in name} == {8}
     assert widths["0.model.pooler.dense"] == 16
     record = json.loads(quantdrift("run", "TINY@allocation.json", *DATA, "--json"))
@@ -71,7 +71,7 @@ def test_layers_can_be_kept_and_the_run_keeps_them(quantdrift: Run) -> None:
 @pytest.mark.parametrize("spec", ["TINY@W3.5-g64+gap", "TINY@allocation.json"])
 def test_a_run_leaves_out_what_layers_were_measured_on_and_says_so(spec: str, quantdrift: Run) -> None:
     quantdrift("allocate", "TINY@W3.5-g64+gap", *DATA, "--no-check")
-    stored = read_allocation(Path("allocation.json"))
+    stored = Allocation.read(Path("allocation.json"))
     shown = quantdrift("run", spec, *DATA, "--out", "run")
     assert "10 queries that layers were measured on are left out" in shown
     assert "over the other 30" in shown
@@ -90,7 +90,7 @@ def test_a_run_leaves_out_what_layers_were_measured_on_and_says_so(spec: str, qu
 
 def test_an_allocation_of_all_the_queries_there_are_is_refused(quantdrift: Run, place: Path, tmp_path: Path) -> None:
     quantdrift("allocate", "TINY@W3.5-g64+gap", *DATA, "--no-check")
-    measured = read_allocation(Path("allocation.json")).input_ids
+    measured = Allocation.read(Path("allocation.json")).input_ids
     (tmp_path / "data").mkdir()
     (tmp_path / "data/corpus.jsonl").write_text((place / "data/corpus.jsonl").read_text())
     lines = (place / "data/queries.jsonl").read_text().splitlines()
@@ -106,7 +106,7 @@ def test_quantizers_share_one_measurement(quantdrift: Run, monkeypatch: pytest.M
     def measured(*_: object) -> None:
         pytest.fail("layers were measured again")
 
-    monkeypatch.setattr(one_pass, "BackwardPasses", measured)
+    monkeypatch.setattr(gaps, "_with_graph", measured)
     spec = "TINY@W3.5-g64-adaround+gap+calib=8"
     again = json.loads(quantdrift("run", spec, *DATA, "--json"))
     for part in ("widths", "digest", "data_digest", "loss"):
@@ -118,7 +118,7 @@ def test_quantizers_share_one_measurement(quantdrift: Run, monkeypatch: pytest.M
 def test_more_than_two_widths(quantdrift: Run) -> None:
     shown = quantdrift("allocate", "TINY@W3-g64+gap+widths=2,3,4,8", *DATA)
     assert "W3 throughout" in shown
-    allocation = read_allocation(Path("allocation.json"))
+    allocation = Allocation.read(Path("allocation.json"))
     assert allocation.widths == (2, 3, 4, 8)
     assert (allocation.bits_per_weight or 9) <= 3
     assert allocation.width_of["0.model.pooler.dense"] == 2
@@ -131,7 +131,7 @@ def test_more_than_two_widths(quantdrift: Run) -> None:
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_every_criterion_chooses(criterion: str, quantdrift: Run) -> None:
     shown = quantdrift("allocate", f"TINY@W3.5-g64+{criterion}", *DATA, "--no-check")
-    allocation = read_allocation(Path("allocation.json"))
+    allocation = Allocation.read(Path("allocation.json"))
     assert allocation.criterion == criterion
     assert set(allocation.width_of.values()) == {3, 4}
     data_free = criterion in {"reconstruction", "sqnr", "depth", "random"}
@@ -147,9 +147,9 @@ def test_with_the_index_at_full_precision(quantdrift: Run) -> None:
     flip = record["metrics"]["flip@1"]
     # the same queries, by way of the whole corpus
     assert (flip["value"], flip["n"]) == (contest["rivals"][0]["flip@1"]["value"], 30)
-    both = read_allocation(Path("allocation.json"))
+    both = Allocation.read(Path("allocation.json"))
     quantdrift("allocate", "TINY@W3.5-g64+gap", *DATA, "--no-check")
-    assert both.layers != read_allocation(Path("allocation.json")).layers  # other gaps
+    assert both.layers != Allocation.read(Path("allocation.json")).layers  # other gaps
 
 
 def test_ctrl_c_says_what_is_left(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation, write_allocation
+from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.heads import Head, find_head, head_by_trace, named_head
 from quantdrift.engine.pair import QuantizedPair
@@ -283,8 +283,8 @@ def test_an_allocation_fits_the_head_that_it_was_made_with(tmp_path: Path, monke
     unchosen = parse_scheme("W3.5-channel+gap")
     without = allocation(model, QuantizedPair([model], unchosen))
     whole = parse_scheme("W3.5-channel+gap+head=none")
-    write_allocation(Path("without.json"), without)
-    write_allocation(Path("with.json"), allocation(model, QuantizedPair([model], whole)))
+    without.write(Path("without.json"))
+    allocation(model, QuantizedPair([model], whole)).write(Path("with.json"))
     for text, n_layers in (("without.json", 3), ("with.json+head=none", 4)):
         pair = QuantizedPair([model], parse(f"toy@{text}").scheme)
         assert len(pair.layers) == n_layers

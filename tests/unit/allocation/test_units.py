@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantdrift.allocation.solver import excluded, runtime_units
+from quantdrift.allocation.units import excluded, runtime_units
 from quantdrift.errors import QuantDriftError, SpecError, UnknownNameError, UnsupportedError
 
 
@@ -48,15 +48,14 @@ def test_layers_are_left_out_by_pattern() -> None:
 @pytest.mark.parametrize(
     ("patterns", "error", "says"),
     [
-        ({"layer.0.denze": 8}, UnknownNameError, "there are layer.0.dense, layer.1.dense"),
-        ({"*.qurey": 8}, UnknownNameError, "there is layer.0.attn.query;"),
-        ({"zzz*": 8}, UnknownNameError, "layer.0.attn.query, layer.0.attn.key, .*, ..."),
+        ({"layer.0.denze": 8}, UnknownNameError, "layer.0.dense, layer.1.dense"),
+        ({"zzz*": 8}, UnknownNameError, "layer.0.attn.query, layer.0.attn.key"),
         ({"layer.0": 8}, UnknownNameError, "no layer's whole name"),
         ({"re:layer.*[": 8}, SpecError, "regular expression"),
         ({"*.dense": 9}, UnsupportedError, "at 9 bits: expected 2 to 8, or 16"),
         ({"*.dense": True}, UnsupportedError, "at True bits"),
-        ({"*.dense": 8, "layer.0.*": 4}, UnsupportedError, "by \\*.dense, .* 8 bits, and by layer"),
-        ({"*.query": 8}, UnsupportedError, "query is kept at 8 bits and layer.0.attn.key is alloc"),
+        ({"*.dense": 8, "layer.0.*": 4}, UnsupportedError, "8 bits, and by layer"),
+        ({"*.query": 8}, UnsupportedError, "query and layer.0.attn.key are tied"),
     ],
 )
 def test_patterns_that_cannot_be_meant_are_refused(

@@ -1,0 +1,229 @@
+"""Criteria on one tiny model of every kind: gradients against slopes by small steps, moments against our own hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from quantdrift.engine.calibration.in_order import plain_products
+from quantdrift.engine.layers import LinearLayer
+from quantdrift.engine.sensitivity.criteria import criterion, input_moments
+from quantdrift.engine.sensitivity.gaps import contributions, problem_of, rounding_error
+from quantdrift.engine.sensitivity.problem import Setting
+from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.errors import UnsupportedError
+from support.model_zoo import ZOO, Batch, ZooModel, zoo_model
+from support.sensitivity import setting_of
+
+ALWAYS = ("bert", "gpt2", "torch-encoder", "qwen3-moe")
+KINDS = [pytest.param(e, id=e.name, marks=[] if e.name in ALWAYS else pytest.mark.slow) for e in ZOO]
+every_model = pytest.mark.parametrize("entry", KINDS)
+WIDTHS = (2, 8)
+
+
+# --- gradients -----------------------------------------------------------------------------------
+
+
+class Answering(nn.Module):
+    """A model with what a harness computes after it, as one module, as embedding models are."""
+
+    def __init__(self, model: nn.Module, answer: Callable[[nn.Module, Batch], Tensor]) -> None:
+        super().__init__()
+        self.model, self._answer = model, answer
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        batch["answer"] = self._answer(self.model, batch.copy())
+        return batch
+
+
+def gap_of_rows(outputs: Tensor) -> Tensor:
+    """Of a row's first three numbers: first less second, and first less third."""
+    rows = outputs[:, :, 0]
+    return torch.stack([rows[:, 0, 0] - rows[:, 0, 1], rows[:, 1, 0] - rows[:, 1, 2]], dim=1)
+
+
+def gap_between_rows(outputs: Tensor) -> Tensor:
+    """Products of a row with its second, less those with its third; of a single number, its difference."""
+    if outputs.shape[-1] == 1:
+        return outputs[:, :, 0, 0] - outputs[:, :, 1, 0]
+    query, first, other = outputs.unbind(dim=2)
+    return (query * (first - other)).sum(dim=-1)
+
+
+def world(entry: ZooModel, *, between: bool = False) -> tuple[Setting, Callable[[], NDArray[np.float64]]]:
+    """A model in float64, measured on six rows; and its gaps, not rounded to float32."""
+    model = Answering(entry.make(dtype=torch.float64), entry.answer)
+    batches = entry.batches(2)
+
+    def answers(numbers: NDArray[np.int64]) -> Tensor:
+        rows = [{k: v[n % 3 : n % 3 + 1] for k, v in batches[n // 3].items()} for n in numbers.tolist()]
+        given = [{k: v.double() if v.is_floating_point() else v for k, v in row.items()} for row in rows]
+        return torch.cat([model(row)["answer"] for row in given])
+
+    def encode(numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            return answers(numbers).float().numpy()
+
+    with plain_products([model]):  # float64 experts run one by one only
+        single = encode(np.array([0])).shape[1] == 1
+    # row 1 is in several gaps, and in several roles
+    shared: Any = [[[0, 1, 2], [0, 1, 3]], [[4, 5, 1], [4, 5, 0]]]
+    rows = np.array(shared) if between or single else np.repeat(np.arange(6)[:, None, None], 2, axis=1)
+    valid = np.ones(rows.shape[:2], dtype=bool)
+    valid[-1, -1] = between
+    gap = gap_between_rows if between or single else gap_of_rows
+    setting = setting_of(model, encode, n=6, rows=rows, valid=valid, gap=gap, widths=WIDTHS, group_size=16)
+
+    def gaps() -> NDArray[np.float64]:
+        with torch.no_grad(), plain_products([model]):
+            return gap(answers(np.arange(6))[torch.from_numpy(rows)]).numpy()
+
+    return setting, gaps
+
+
+def slopes(setting: Setting, gaps: Callable[[], NDArray[np.float64]], step: float) -> NDArray[np.float64]:
+    """Of every gap along every layer's change, by small steps there and back."""
+    found = np.zeros((*problem_of(setting).valid.shape, len(setting.layers), len(WIDTHS)))
+    for number, layer in enumerate(setting.layers):
+        weight = layer.weight.clone()
+        for column, bits in enumerate(WIDTHS):
+            change = -rounding_error(layer, bits, setting.group_size).double()
+            layer.weight.copy_(weight + step * change)
+            above = gaps()
+            layer.weight.copy_(weight - step * change)
+            found[:, :, number, column] = (above - gaps()) / (2 * step)
+            layer.weight.copy_(weight)
+    found[~problem_of(setting).valid] = np.nan
+    return found
+
+
+@every_model
+def test_contributions_are_the_slopes_of_the_gaps(entry: ZooModel) -> None:
+    setting, gaps = world(entry)
+    before = weights_fingerprint(setting.modules)
+    found = contributions(setting)
+    # a larger step sends tokens to other experts there
+    expected = slopes(setting, gaps, 1e-4 if entry.name == "gpt-oss" else 1e-3)
+    size = np.nanmax(np.abs(expected), axis=(0, 1, 3))
+    for number, layer in enumerate(setting.layers):
+        off = np.nanmax(np.abs(found - expected)[:, :, number])
+        # some models compute parts in float32 whatever their weights are
+        assert off <= 3e-2 * size[number] + 1e-6, layer.name
+    assert weights_fingerprint(setting.modules) == before
+    assert all(parameter.requires_grad for parameter in setting.modules[0].parameters())
+
+
+@pytest.mark.parametrize("name", ["bert", "qwen3-moe"])
+def test_rows_that_many_gaps_share_count_in_each_and_layers_add_up(name: str) -> None:
+    setting, gaps = world(zoo_model(name), between=True)
+    found, expected = contributions(setting), slopes(setting, gaps, 1e-3)
+    assert np.abs(found - expected).max() <= 1e-2 * np.abs(expected).max()
+    total, start = found[..., 0].sum(axis=-1), gaps()
+    for layer in setting.layers:
+        layer.weight.sub_(1e-4 * rounding_error(layer, WIDTHS[0], setting.group_size))
+    assert np.abs((gaps() - start) / 1e-4 - total).max() <= 0.05 * np.abs(total).max()
+
+
+def test_what_a_harness_computes_after_the_model_has_no_gradient() -> None:
+    """Mean over tokens outside of the model: said, with the criterion that can do it."""
+    entry = zoo_model("bert")
+    model, (batch,) = entry.make(), entry.batches(1)
+
+    def encode(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return entry.run(model, {key: value[rows] for key, value in batch.items()}).numpy()
+
+    with pytest.raises(UnsupportedError, match=r"computed after the model; .* gap_exact"):
+        contributions(setting_of(model, encode, n=3))
+    assert "forward" not in model.__dict__
+
+
+# --- weights and inputs --------------------------------------------------------------------------
+
+DATA_FREE = ("reconstruction", "sqnr", "depth", "random")
+ON_INPUTS = ("activation_error", "activation_salience", "activation_norm")
+
+
+def measured(entry: ZooModel, model: nn.Module, batches: list[Batch]) -> Setting:
+    def encode(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return entry.run(model, batches[rows[0] // 3]).float().numpy()
+
+    return setting_of(model, encode, n=3 * len(batches), widths=(2, 3, 4), group_size=16)
+
+
+def unreached(entry: ZooModel, layer: LinearLayer) -> bool:
+    return bool(entry.unreached) and layer.name.endswith(entry.unreached)
+
+
+@every_model
+def test_every_criterion_scores_every_layer(entry: ZooModel) -> None:
+    """Layers without a token lose nothing, where activations are looked at."""
+    model = entry.make()
+    setting = measured(entry, model, entry.batches(2))
+    before = weights_fingerprint([model])
+    n_tokens = [moments.n_tokens for moments in input_moments(setting)]
+    for name in (*DATA_FREE, *ON_INPUTS):
+        losses = criterion(name).losses(setting)
+        assert losses.shape == (entry.n_layers, 3)
+        assert np.isfinite(losses).all()
+        assert not losses[:, 2].any()
+        assert (np.diff(losses, axis=1) <= 0).all()
+        for layer, tokens, at_two_bits in zip(setting.layers, n_tokens, losses[:, 0], strict=True):
+            if name != "depth":
+                assert (at_two_bits > 0) == (name in DATA_FREE or tokens > 0), (name, layer.name)
+    for layer, tokens in zip(setting.layers, n_tokens, strict=True):
+        # a router may pass over an expert, and a pooler be called though the answer does not depend on it
+        assert tokens > 0 or not layer.modules or unreached(entry, layer), layer.name
+    assert weights_fingerprint([model]) == before
+
+
+@every_model
+def test_moments_are_those_of_the_tokens_that_modules_are_given(entry: ZooModel) -> None:
+    """In float64, from hooks of our own on a model whose texts have no padding."""
+    model = entry.make()
+    (batch,) = entry.batches(1)
+    batch = {key: value[1:] for key, value in batch.items()}
+    setting = measured(entry, model, [batch])
+    moments = input_moments(setting)
+    seen: dict[int, list[Tensor]] = {}
+    for number, layer in enumerate(setting.layers):
+        for module in layer.modules:
+            module.register_forward_pre_hook(
+                lambda _, args, number=number: seen.setdefault(number, []).append(args[0].detach())
+            )
+    with plain_products([model]):
+        entry.run(model, batch)
+    assert seen
+    for number, inputs in seen.items():
+        tokens = torch.cat([x.reshape(-1, x.shape[-1]) for x in inputs]).double().numpy()
+        assert moments[number].n_tokens == len(tokens)
+        np.testing.assert_allclose(moments[number].mean_square, (tokens**2).mean(0), rtol=1e-5, atol=1e-12)
+        np.testing.assert_allclose(moments[number].mean_abs, np.abs(tokens).mean(0), rtol=1e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert", "t5", "qwen3", "gpt2"])
+def test_what_padding_holds_does_not_count(name: str) -> None:
+    """The first text has two tokens of padding; other ones there change no token before them."""
+    entry = zoo_model(name)
+    model, (batch,) = entry.make(), entry.batches(1)
+    other = {key: value.clone() for key, value in batch.items()}
+    other["input_ids"][0, -2:] = 9
+    before, after = (input_moments(measured(entry, model, [each])) for each in (batch, other))
+    for one, two in zip(before, after, strict=True):
+        assert one.n_tokens == two.n_tokens
+        np.testing.assert_allclose(one.mean_square, two.mean_square, rtol=1e-5, atol=1e-7)
+    assert max(moments.n_tokens for moments in before) == int(batch["attention_mask"].sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+def test_half_precision_gives_nearly_the_same(dtype: torch.dtype) -> None:
+    entry = zoo_model("bert")
+    batches = entry.batches(2)
+    full, half = (measured(entry, entry.make(dtype=each), batches) for each in (torch.float32, dtype))
+    for name in (*DATA_FREE, *ON_INPUTS):
+        np.testing.assert_allclose(criterion(name).losses(half), criterion(name).losses(full), rtol=0.1)

@@ -1,0 +1,101 @@
+"""Settings that layers are measured in, of any model and of rows that one function encodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from quantdrift.engine.layers import find_linears
+from quantdrift.engine.sensitivity.problem import GapProblem, Setting
+from quantdrift.progress import Silent
+
+Floats = NDArray[np.float64]
+Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+
+
+def difference(outputs: Tensor) -> Tensor:
+    """The gap of a row: its first number less its second."""
+    return outputs[:, :, 0, 0] - outputs[:, :, 0, 1]
+
+
+def setting_of(
+    model: nn.Module,
+    inputs: Tensor | Encode | None = None,
+    *,
+    n: int | None = None,
+    batch_size: int = 3,
+    gap: Callable[[Tensor], Tensor] = difference,
+    rows: Any = None,
+    valid: Any = None,
+    after: Callable[[Tensor], Tensor] = lambda outputs: outputs,
+    widths: tuple[int, ...] = (2, 4),
+    group_size: int | None = None,
+    **options: Any,
+) -> Setting:
+    """What a model's layers are measured on: one gap a row, where nothing else is said.
+
+    Args:
+        model: whose layers.
+        inputs: one a row, or what encodes rows; None for no problem.
+        n: number of rows, where it cannot be seen.
+        batch_size: of the forward passes.
+        gap: of outputs [n_inputs, n_contenders, n_roles, dim].
+        rows: [n_inputs, n_contenders, n_roles]; every row is an input if not given.
+        valid: [n_inputs, n_contenders]; all if not given.
+        after: what the harness computes after the model.
+        widths: to choose from.
+        group_size: as quantized.
+        **options: other fields of `Setting`.
+    """
+    problem = None
+    if inputs is not None:
+        n = len(inputs) if isinstance(inputs, Tensor) else n
+        assert n is not None  # of a function it has to be given
+        rows = np.arange(n)[:, None, None] if rows is None else np.array(rows)
+
+        def encode(numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+            if not isinstance(inputs, Tensor):
+                assert inputs is not None
+                return inputs(numbers)
+            with torch.inference_mode():
+                return after(model(inputs[torch.from_numpy(numbers)])).float().numpy()
+
+        problem = GapProblem(
+            encode=encode,
+            batches=np.array_split(np.arange(n), range(batch_size, n, batch_size)),
+            rows=rows,
+            valid=np.ones(rows.shape[:2], np.bool_) if valid is None else np.array(valid),
+            gap=gap,
+        )
+    return Setting(
+        **{
+            "modules": [model],
+            "layers": find_linears([model]),
+            "widths": widths,
+            "group_size": group_size,
+            "seed": 0,
+            "progress": Silent(),
+            "problem": problem,
+            **options,
+        }
+    )
+
+
+def linear(*rows: Sequence[float]) -> nn.Linear:
+    """A layer of these weights."""
+    layer = nn.Linear(len(rows[0]), len(rows), bias=False)
+    layer.weight.data = torch.tensor(rows, dtype=torch.float32)
+    return layer
+
+
+def drawn(model: nn.Module, seed: int = 0) -> nn.Module:
+    """The model with normal weights."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+    return model.eval()

@@ -1,0 +1,290 @@
+"""allocation.json: what is written is read back, and what is wrong with a file is said plainly."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quantdrift.allocation.record import AllocatedLayer, Allocation, check_fits, digest
+from quantdrift.errors import DataError, RunError
+from quantdrift.records import sealed
+
+LAYERS = (
+    AllocatedLayer(name="l.0.query", shape=(2, 3), width=4, loss=(0.5, 0.0), unit=0),
+    AllocatedLayer(name="l.0.key", shape=(2, 3), width=4, loss=(0.25, 0.0), unit=0),
+    AllocatedLayer(name="l.0.dense", shape=(3, 4), width=3, loss=(0.1, 0.0), unit=1),
+    AllocatedLayer(name="head", shape=(1, 4), width=16),
+)
+FIELDS: dict[str, Any] = {
+    "model": "modèle",
+    "fingerprint": "0123abcd",
+    "group_size": 128,
+    "quantizer": "gptq",
+    "criterion": "gap",
+    "settings": {"contenders": 4, "mean": "square"},
+    "seed": 3,
+    "dataset": "cranfield",
+    "data_digest": "beef",
+    "input_ids": ("q1", "q2"),
+    "widths": (3, 4),
+    "budget": 3.5,
+    "method": "knapsack",
+    "status": "optimal",
+    "bound": 0.09,
+    "layers": LAYERS,
+    "n_others": 72,
+    "others_bits": 72 * 32,
+    "version": "0.1.0",
+    "date": "2026-01-02T03:04:05+00:00",
+}
+
+
+def allocation(**changes: Any) -> Allocation:
+    """Four layers: two tied, one alone, one left out."""
+    return Allocation(**{**FIELDS, **changes})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "new" / "allocation.json"
+    allocation().write(path)
+    return path
+
+
+def change(path: Path, edit: Callable[[dict[str, Any]], object], *, seal: bool = False) -> None:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    edit(content)
+    path.write_text(json.dumps(sealed(content) if seal else content), encoding="utf-8")
+
+
+# --- what it says --------------------------------------------------------------------------------
+
+
+def test_bits_and_loss_follow_from_the_widths() -> None:
+    found = allocation()
+    assert found.bits_per_weight == (12 * 4 + 12 * 3) / 24 == 3.5
+    assert found.linear_bits == (12 * 4 + 12 * 3 + 4 * 16) / 28
+    assert found.all_parameters_bits == (12 * 4 + 12 * 3 + 4 * 16 + 72 * 32) / 100
+    assert found.loss == 0.1
+    assert found.gap == pytest.approx(0.1)
+    assert found.width_of == {"l.0.query": 4, "l.0.key": 4, "l.0.dense": 3, "head": 16}
+
+
+def test_the_digest_is_of_the_widths_and_names_alone() -> None:
+    assert digest(allocation(layers=LAYERS[::-1], criterion="sqnr", seed=4)) == digest(allocation())
+    others = [LAYERS[3].model_copy(update=changes) for changes in ({}, {"width": 8}, {"name": "tail"})]
+    assert len({digest(allocation(layers=(*LAYERS[:3], layer))) for layer in others}) == 3
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "says"),
+    [
+        (0, {"width": 3}, "l.0.key is tied to l.0.query"),
+        (2, {"width": 4}, "take 4.0 bits per weight; expected at most the budget of 3.5"),
+        (2, {"width": 8}, "l.0.dense: expected one of the widths 3, 4, got 8"),
+        (3, {"width": 9}, "head: .* got 9"),
+        (3, {"name": "l.0.key"}, "layer l.0.key is there twice"),
+        (2, {"loss": (0.1, 0.2)}, "l.0.dense: .* not rising"),
+        (2, {"loss": (0.1,)}, "l.0.dense: expected a loss for each"),
+    ],
+)
+def test_layers_that_contradict_each_other_are_refused(number: int, changes: dict[str, Any], says: str) -> None:
+    layers = list(LAYERS)
+    layers[number] = layers[number].model_copy(update=changes)
+    with pytest.raises(DataError, match=says):
+        allocation(layers=tuple(layers))
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_back_one_layer_a_line(file: Path) -> None:
+    assert Allocation.read(file) == allocation()
+    lines = file.read_text(encoding="utf-8").splitlines()
+    on_lines = [[layer.name for layer in LAYERS if f'"{layer.name}"' in line] for line in lines if '"shape"' in line]
+    assert on_lines == [["l.0.query"], ["l.0.key"], ["l.0.dense"], ["head"]]
+    assert "modèle" in file.read_text(encoding="utf-8")
+    assert os.listdir(file.parent) == ["allocation.json"]
+    allocation(seed=4).write(file)
+    assert Allocation.read(file).seed == 4
+
+
+def test_the_file_tells_what_follows_from_its_fields(file: Path) -> None:
+    content = json.loads(file.read_text(encoding="utf-8"))
+    assert (content["format"], content["version"], content["quantdrift"]) == ("quantdrift-allocation", 2, "0.1.0")
+    assert content["criterion"]["n_inputs"] == 2
+    assert content["solver"] == {
+        "method": "knapsack",
+        "status": "optimal",
+        "bound": 0.09,
+        "loss": 0.1,
+        "gap": pytest.approx(0.1),
+    }
+    assert content["bits_per_weight"]["allocated"] == 3.5
+    assert content["others"] == {"n_parameters": 72, "bits": 72 * 32}
+    assert content["layers"][2] == {
+        "name": "l.0.dense",
+        "shape": [3, 4],
+        "width": 3,
+        "loss": {"3": 0.1, "4": 0.0},
+        "unit": 1,
+        "n_weights": 12,
+    }
+
+
+def test_an_allocation_without_inputs_or_layers_to_allocate_is_one_too(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("group_size", "quantizer", "dataset", "data_digest", "bound"))
+    least = allocation(**nothing, layers=LAYERS[3:], input_ids=(), settings={})
+    least.write(tmp_path / "a.json")
+    assert Allocation.read(tmp_path / "a.json") == least
+    assert least.bits_per_weight is least.gap is None
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", '{"format": "quantdrift-run"}', "notes"])
+def test_other_files_are_not_overwritten(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(content)
+    for place in (path, tmp_path):
+        with pytest.raises(RunError, match="not an allocation"):
+            allocation().write(place)
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+def test_what_is_interrupted_leaves_the_earlier_one_whole(
+    file: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException
+) -> None:
+    def fail(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(RunError if isinstance(failure, OSError) else KeyboardInterrupt):
+        allocation(seed=4).write(file)
+    assert os.listdir(file.parent) == ["allocation.json"]
+    assert Allocation.read(file) == allocation()
+
+
+# --- widths changed by hand ----------------------------------------------------------------------
+
+
+def test_a_width_changed_by_hand_is_noticed(file: Path) -> None:
+    change(file, lambda c: c["layers"][2].update(width=4))
+    with pytest.raises(DataError, match=r'was changed since.* set "edited" to true'):
+        Allocation.read(file)
+
+
+def test_a_file_that_says_it_was_edited_is_computed_anew(file: Path) -> None:
+    change(file, lambda c: (c.update(edited=True), c["layers"][2].update(width=4), c["layers"][3].update(width=8)))
+    edited = Allocation.read(file)
+    assert edited.edited
+    assert edited.bits_per_weight == 4.0  # over the budget, as its owner wants it
+    assert edited.linear_bits == (24 * 4 + 4 * 8) / 28
+    assert edited.loss == 0.0
+    assert edited.bound is edited.gap is None
+    edited.write(file)
+    assert Allocation.read(file) == edited
+
+
+def test_an_edited_width_that_was_not_offered_asks_for_a_layer_left_out(file: Path) -> None:
+    change(file, lambda c: (c.update(edited=True), c["layers"][2].update(width=8)))
+    with pytest.raises(DataError, match="give the layer a loss and a unit of null"):
+        Allocation.read(file)
+    change(file, lambda c: c["layers"][2].update(loss=None, unit=None))
+    assert Allocation.read(file).width_of["l.0.dense"] == 8
+
+
+# --- files that are wrong ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda c: c.update(format="other"), "expected an allocation"),
+        (lambda c: c.update(version=1), "version 1; this quantdrift reads version 2"),
+        (lambda c: c.pop("budget"), "budget is missing"),
+        (lambda c: c.update(budgte=3), "budgte"),
+        (lambda c: c["model"].update(zzzz=1), "model.zzzz"),
+        (lambda c: c["scheme"].update(group_size=0), "group_size: .* greater"),
+        (lambda c: c.update(budget="3.5"), "budget: .* number"),
+        (lambda c: c.update(budget=True), "budget: .* number"),
+        (lambda c: c.update(budget=10**400), "budget"),
+        (lambda c: c.update(budget=4.5), "budget: expected 3 to 4 bits per weight"),
+        (lambda c: c.update(widths=[4, 3]), "widths: expected .* in this order"),
+        (lambda c: c.update(widths=[]), "widths: expected"),
+        (lambda c: c.update(edited=1), "edited: .* boolean"),
+        (lambda c: c.update(layers=[]), "layers: expected at least one"),
+        (lambda c: c.update(layers=3), "layers"),
+        (lambda c: c["criterion"].update(settings={"a": [1]}), "settings"),
+        (lambda c: c["layers"][1].pop("shape"), "layers.1.shape is missing"),
+        (lambda c: c["layers"][1].update(shape=[6]), "layers.1.shape"),
+        (lambda c: c["layers"][1].update(width=4.0), "layers.1.width: .* integer"),
+        (lambda c: c["layers"][1]["loss"].pop("3"), "layers.1.loss"),
+        (lambda c: c["layers"][1]["loss"].update({"8": 0}), "layers.1.loss"),
+        (lambda c: c["layers"][1]["loss"].update({"4": -1}), "layers.1.loss"),
+        (lambda c: c["layers"].append(c["layers"][0]), "l.0.query is there twice"),
+    ],
+)
+def test_a_file_that_is_wrong_names_key_and_expectation(
+    file: Path, edit: Callable[[dict[str, Any]], object], says: str
+) -> None:
+    change(file, edit, seal=True)
+    with pytest.raises(DataError, match=says) as caught:
+        Allocation.read(file)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"edited": false,', '"edited": false', "line .* column"),
+        ('"budget": 3.5,', '"budget": 3.5, "budget": 3.5,', "'budget' occurs twice"),
+        ('"budget": 3.5,', '"budget": NaN,', "NaN"),
+        ('"budget": 3.5,', '"budget": 1e999,', "1e999"),
+    ],
+)
+def test_text_that_is_wrong_names_the_line(file: Path, old: str, new: str, says: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), encoding="utf-8")
+    with pytest.raises(DataError, match=says):
+        Allocation.read(file)
+
+
+def test_what_is_no_file_is_said(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none.json"):
+        with pytest.raises(DataError, match="expected an allocation in"):
+            Allocation.read(path)
+
+
+# --- the model at hand ---------------------------------------------------------------------------
+
+NAMES, COUNTS = [layer.name for layer in LAYERS], [layer.n_weights for layer in LAYERS]
+
+
+def test_an_allocation_fits_the_model_it_was_made_for() -> None:
+    check_fits(allocation(), NAMES, COUNTS, "0123abcd")
+    check_fits(allocation(), NAMES[::-1], COUNTS[::-1], "0123abcd")
+
+
+@pytest.mark.parametrize(
+    ("names", "counts", "fingerprint", "says"),
+    [
+        (NAMES[:3], COUNTS[:3], "0123abcd", "layers that this model has not: head"),
+        ([*NAMES[:3], "heat"], COUNTS, "0123abcd", "not: head; the nearest there are heat"),
+        ([*NAMES, *"abcd"], [*COUNTS, 1, 1, 1, 1], "0123abcd", "layers: a, b, c and 1 more"),
+        (NAMES, [6, 6, 12, 8], "0123abcd", "4 weights in layer head, and this model 8"),
+        (NAMES, COUNTS, "other", "measured on other weights"),
+    ],
+)
+def test_an_allocation_of_another_model_is_refused(
+    names: list[str], counts: list[int], fingerprint: str, says: str
+) -> None:
+    with pytest.raises(DataError, match=says):
+        check_fits(allocation(), names, counts, fingerprint)

@@ -1,0 +1,191 @@
+"""Widths from losses: the paper's rule and the optimum, on examples that can be done by hand."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift.allocation.solver import METHODS, PreStepSettings, Solution, settings_of, solve
+from quantdrift.engine.quantizers.registry import methods_of
+from quantdrift.errors import DataError, QuantDriftError, ScoreError, SpecError, UnknownNameError, UnsupportedError
+from quantdrift.spec import parse_scheme
+
+
+def allocate(losses: Any, n_weights: Any, **settings: Any) -> Solution:
+    """Between 3 and 4 bits, where nothing else is said; losses at the lower width will do."""
+    given = np.asarray(losses, dtype=np.float64)
+    if given.ndim == 1:
+        given = np.stack([given, np.zeros_like(given)], axis=1)
+    return solve(given, np.asarray(n_weights), **{"widths": (3, 4), "budget": 3.5, **settings})
+
+
+def test_greedy_ranks_by_loss_per_weight() -> None:
+    # losses per weight are 1, 3 and 2, so the second layer, which has half of the weights, wins
+    solution = allocate([1.0, 6.0, 2.0], [1, 2, 1], method="greedy")
+    assert solution.widths.tolist() == [3, 4, 3]
+    assert (solution.loss, solution.bound, solution.status) == (3.0, 3.0, "optimal")
+
+
+def test_greedy_passes_over_what_does_not_fit_and_takes_the_next_that_does() -> None:
+    # 3 of 6 weights can have a fourth bit; after the first layer, with 2, the second has no room
+    solution = allocate([8.0, 6.0, 1.0], [2, 3, 1], method="greedy")
+    assert solution.widths.tolist() == [4, 3, 4]
+    # the linear relaxation takes a third of the second layer: 1 + 2/3 of 6
+    assert (solution.loss, solution.status) == (6.0, "greedy")
+    assert solution.bound == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_ties_go_to_the_layer_defined_first(method: str) -> None:
+    for units in (None, np.array([3, 2, 1, 0])):
+        tied = allocate([1.0] * 4, [5] * 4, units=units, method=method)
+        assert tied.widths.tolist() == [4, 4, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("losses", "n_weights", "widths", "chosen"),
+    [
+        # The first layer gains nothing from 2 to 3 bits but all from 2 to 4: per bit 5, as much as the
+        # second layer's step from 2 to 3. Its own step to 3 alone would have looked worthless.
+        ([[10.0, 10.0, 0.0], [4.0, 0.0, 0.0]], [1, 1], (2, 3, 4), [4, 2]),
+        # from 2 to 4 bits takes 4 bits for two weights, and there are 2, enough from 4 to 5
+        ([[9.0, 3.0, 0.0]], [2], (2, 4, 5), [2]),
+        # a width off the hull is taken where no other fits
+        ([[9.0, 8.0, 0.0]], [1], (2, 3, 4), [3]),
+    ],
+)
+def test_greedy_goes_up_the_convex_hull_of_each_layer(
+    losses: Any, n_weights: Any, widths: tuple[int, ...], chosen: list[int]
+) -> None:
+    solution = allocate(losses, n_weights, widths=widths, budget=3.0, method="greedy")
+    assert solution.widths.tolist() == chosen
+
+
+def test_the_knapsack_finds_what_greedy_misses() -> None:
+    # 10 of 14 weights can have a fourth bit: the best per weight and one more, or the two others
+    losses, n_weights = [10.0, 11.0, 11.0], [4, 5, 5]
+    greedy = allocate(losses, n_weights, budget=3.72, method="greedy")
+    best = allocate(losses, n_weights, budget=3.72)
+    assert (greedy.widths.tolist(), greedy.loss) == ([4, 4, 3], 11.0)
+    assert (best.widths.tolist(), best.loss, best.status) == ([3, 4, 4], 10.0, "optimal")
+    assert best.bound == pytest.approx(10.0)
+
+
+def test_of_equal_optima_the_one_in_order_of_definition_is_given() -> None:
+    # Two of the six alike are worth more than the first and one of them; of the three that lose
+    # nothing there is room for two.
+    losses, n_weights = [10.0] + [11.0] * 6 + [0.0] * 3, [4] + [5] * 6 + [1] * 3
+    solution = allocate(losses, n_weights, budget=3 + 12 / 37)
+    assert solution.widths.tolist() == [3, 4, 4, 3, 3, 3, 3, 4, 4, 3]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_budget_is_met_exactly_and_used_even_where_nothing_is_gained(method: str) -> None:
+    assert sorted(allocate([2.0, 1.0], [10**9 + 7] * 2, method=method).widths.tolist()) == [3, 4]
+    # 3.3 as a float lies below 33/10; it means 33/10
+    assert allocate([1.0] * 10, [1] * 10, budget=3.3, method=method).widths.sum() == 33
+    rest = allocate([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], [1, 1], widths=(2, 4, 8), budget=6.0, method=method)
+    assert (rest.widths.sum(), rest.loss, rest.bound) == (12, 0.0, 0.0)
+    for width in (3, 4):
+        assert allocate([1.0, 2.0], [3, 5], budget=width, method=method).widths.tolist() == [width] * 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_layers_of_a_unit_get_one_width_and_those_left_out_keep_theirs(method: str) -> None:
+    losses, n_weights = [9.0, 0.0, 3.0, 2.0], [1, 1, 1, 1]
+    assert allocate(losses, n_weights, method=method).widths.tolist() == [4, 3, 4, 3]
+    units = np.array([7, 7, 0, 0])
+    tied = allocate(losses, n_weights, units=units, method=method)
+    assert (tied.widths.tolist(), tied.loss) == ([4, 4, 3, 3], 5.0)
+    kept = allocate(
+        [99.0, *losses], [8, *n_weights], units=np.array([7, *units]), kept=[16, *[None] * 4], method=method
+    )
+    assert (kept.widths.tolist(), kept.loss) == ([16, 4, 4, 3, 3], 5.0)
+
+
+def test_it_answers_when_time_is_up() -> None:
+    rng = np.random.default_rng(3)
+    n_weights = rng.integers(10**5, 10**8, 200)
+    losses = np.sort(rng.random((200, 4)), axis=1)[:, ::-1]
+    settings: dict[str, Any] = {"widths": (2, 3, 4, 8)}
+    late = allocate(losses, n_weights, time_limit=0.0, **settings)
+    assert late.status == "time limit"
+    assert late.bound < late.loss == allocate(losses, n_weights, method="greedy", **settings).loss
+    start = time.process_time()
+    best = allocate(losses, n_weights, time_limit=60.0, **settings)
+    assert time.process_time() - start < 5.0
+    assert best.status == "optimal"
+    assert late.bound <= best.bound <= best.loss < late.loss
+    assert best.loss - best.bound < 1e-12 * best.loss
+
+
+def test_large_counts_are_added_up_exactly() -> None:
+    """HiGHS takes 0.999999 for 1, and 1e-6 of a layer is a hundred weights that share no factor."""
+    rng = np.random.default_rng(3)
+    n_weights = 10**8 + rng.integers(0, 5, 30)
+    losses = np.sort(rng.random((30, 4)), axis=1)[:, ::-1]
+    losses[:, -1] = 0.0
+    solution = allocate(losses, n_weights, widths=(2, 3, 4, 8), time_limit=60.0)
+    assert 2 * int((n_weights * solution.widths).sum()) <= 7 * int(n_weights.sum())
+    assert solution.status == "optimal"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"budget": 2.9}, UnsupportedError, "expected 3 to 4"),
+        ({"budget": float("nan")}, UnsupportedError, "expected 3 to 4"),
+        ({"widths": (4, 3)}, UnsupportedError, "ascending"),
+        ({"widths": (3, 3)}, UnsupportedError, "ascending"),
+        ({"widths": ()}, UnsupportedError, "ascending"),
+        ({"widths": (3, 4, 8)}, ScoreError, r"losses \[n_layers, 3\]"),
+        ({"method": "greedyy"}, UnknownNameError, "greedy"),
+        ({"losses": [1.0, np.nan]}, ScoreError, "0 or more"),
+        ({"losses": [1.0, -1.0]}, ScoreError, "layer 1"),
+        ({"losses": [[1.0, 0.0], [0.5, 0.75]]}, ScoreError, "layer 1"),
+        ({"losses": [1e308, 1e308]}, ScoreError, "have a sum"),
+        ({"losses": [1.0]}, ScoreError, r"\(2,\)"),
+        ({"losses": np.empty((0, 2)), "n_weights": []}, ScoreError, "at least one layer"),
+        ({"n_weights": [3, 0]}, ScoreError, "1 or more"),
+        ({"n_weights": [3.0, 4.0]}, ScoreError, "whole numbers"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], error: type[QuantDriftError], says: str) -> None:
+    with pytest.raises(error, match=says):
+        allocate(**{"losses": [1.0, 2.0], "n_weights": [3, 4], **changes})
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def test_every_setting_is_read() -> None:
+    assert settings_of(parse_scheme("W3.5+gap")) == PreStepSettings(
+        n_queries=128, seed=0, solver="knapsack", fused=False
+    )
+    scheme = parse_scheme("W3.5-gptq+gap+queries=64+seed=7+solver=greedy+units=fused")
+    assert settings_of(scheme) == PreStepSettings(n_queries=64, seed=7, solver="greedy", fused=True)
+
+
+@pytest.mark.parametrize(
+    "option", ["queries=0", "queries=many", "queries=1.5", "queries=-3", "seed=x", "solver=best", "units=qkv"]
+)
+def test_what_a_setting_cannot_be_is_said_before_a_model_is_loaded(option: str) -> None:
+    """`methods_of` is what every command asks first."""
+    with pytest.raises(SpecError) as caught:
+        methods_of(parse_scheme(f"W3.5+gap+{option}"))
+    assert caught.value.text[caught.value.start : caught.value.end] == option.partition("=")[2]
+
+
+def test_an_allocation_that_is_none_is_said_before_a_model_is_loaded() -> None:
+    for seed in ("", "+seed=3"):  # that of a calibration is not that of a choice
+        with pytest.raises(DataError, match=r"nowhere\.json"):
+            methods_of(parse_scheme(f"W3.5-adaround+gap+allocation=nowhere.json{seed}"))
+
+
+@pytest.mark.parametrize("option", ["queries=64", "solver=greedy", "units=fused", "seed=3"])
+def test_settings_of_a_choice_have_no_effect_on_widths_of_a_file(option: str) -> None:
+    with pytest.raises(UnsupportedError, match="no effect"):
+        methods_of(parse_scheme(f"W3.5+gap+allocation=a.json+{option}"))

@@ -1,0 +1,140 @@
+"""An allocation against its rivals on held-out queries: flips against the whole corpus, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from quantdrift.allocation.record import AllocatedLayer, Allocation
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.sensitivity import contest as module
+from quantdrift.engine.sensitivity.contest import held_out_queries, hold_contest, rivals_of
+from quantdrift.engine.sensitivity.gaps import rounded
+from support.sensitivity import drawn, setting_of
+
+NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "head")
+
+
+def allocation(**changes: object) -> Allocation:
+    """Three layers tied, one free, one kept."""
+    layers = tuple(
+        AllocatedLayer(
+            name=name,
+            shape=(8, 8),
+            width=16 if name == "head" else 3,
+            loss=None if name == "head" else (1.0, 0.0),
+            unit=0 if name in NAMES[:3] else None,
+        )
+        for name in NAMES
+    )
+    fields = {"model": "m", "fingerprint": "f", "group_size": None, "criterion": "sqnr", "widths": (3, 4)}
+    solved = {"budget": 3.75, "method": "greedy", "status": "greedy", "bound": None}
+    return Allocation(**{**fields, **solved, "layers": layers, "n_others": 0, "others_bits": 0, **changes})
+
+
+class World:
+    """Five linear layers in a row, and texts that are vectors."""
+
+    def __init__(self) -> None:
+        self.model = drawn(nn.ModuleDict({name: nn.Linear(8, 8, bias=False) for name in NAMES}))
+        generator = torch.Generator().manual_seed(1)
+        self.texts = {role: torch.randn(n, 8, generator=generator) for role, n in (("query", 24), ("document", 18))}
+        self.setting = setting_of(self.model, widths=(3, 4))
+        self.encoded: list[str] = []
+
+    def embed(self, texts: Tensor) -> NDArray[np.float32]:
+        with torch.no_grad():
+            for layer in self.model.children():
+                texts = layer(texts)
+            return texts.numpy()
+
+    def side(self, role: str) -> Inputs:
+        def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
+            self.encoded.append(role)
+            return self.embed(self.texts[role][rows])
+
+        ids = [str(number) for number in range(len(self.texts[role]))]
+        lengths = np.arange(len(ids)) * 7 % 5  # the order of encoding is another
+        return Inputs(role=role, ids=ids, encode=encode, key=None, lengths=lengths)
+
+    def firsts(self, widths: Sequence[int], *, query_only: bool) -> NDArray[np.int64]:
+        """The first documents over the whole corpus."""
+        index = self.embed(self.texts["document"])
+        with rounded(self.setting.layers, widths, None):
+            queries = self.embed(self.texts["query"])
+            index = index if query_only else self.embed(self.texts["document"])
+        return (queries @ index.T).argmax(axis=1)
+
+
+WIDTHS = {"ours": [4, 3, 3, 4, 16], "other": [3, 4, 4, 3, 16], "W2": [2, 2, 2, 2, 16], "none": [16] * 5}
+
+
+@pytest.mark.parametrize("query_only", [False, True])
+def test_flips_are_those_of_the_whole_corpus(query_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    before = [layer.weight.clone() for layer in world.setting.layers]
+    monkeypatch.setattr(module, "rivals_of", lambda *_: WIDTHS)
+    contest = hold_contest(
+        allocation(),
+        world.setting,
+        world.side("query"),
+        world.side("document"),
+        (world.embed(world.texts["query"]), world.embed(world.texts["document"])),
+        similarity=Similarity.DOT,
+        batch_size=5,
+        query_only=query_only,
+    )
+    assert ("document" in world.encoded) is not query_only
+    assert all(torch.equal(layer.weight, w) for layer, w in zip(world.setting.layers, before, strict=True))
+    full = world.firsts([16] * 5, query_only=query_only)
+    flips = [(world.firsts(widths, query_only=query_only) != full).mean() for widths in WIDTHS.values()]
+    assert contest.n_queries == 24
+    assert [rival.name for rival in contest.rivals] == list(WIDTHS)
+    assert [rival.flips.value for rival in contest.rivals] == pytest.approx(flips)
+    assert flips[2] > flips[0] > flips[3] == 0  # so that what follows says something
+    assert contest.rivals[0].difference is None
+    for rival, rate in zip(contest.rivals[1:], flips[1:], strict=True):
+        assert rival.difference is not None
+        assert rival.difference.value == pytest.approx(rate - flips[0])
+    assert contest.beaten_by[0].name == "none"
+    assert "W2" not in [rival.name for rival in contest.beaten_by]
+    assert contest.rivals[0].bits_per_weight == (4 + 3 + 3 + 4 + 16) / 5
+
+
+def test_held_out_queries_are_others_seeded_and_128_at_most() -> None:
+    calibration = np.arange(0, 400, 4)
+    held = held_out_queries(400, calibration, seed=1)
+    assert len(held) == 128
+    assert not set(held.tolist()) & set(calibration.tolist())
+    assert held.tolist() == sorted(set(held.tolist()))
+    np.testing.assert_array_equal(held, held_out_queries(400, calibration, seed=1))
+    assert held.tolist() != held_out_queries(400, calibration, seed=2).tolist()
+    assert held_out_queries(4, np.array([2]), seed=0).tolist() == [0, 1, 3]
+    assert len(held_out_queries(40, np.zeros(0, dtype=np.int64), seed=0)) == 40
+
+
+def test_rivals_spend_no_more_and_keep_what_is_kept_and_tied() -> None:
+    rivals = rivals_of(allocation(), World().setting)
+    assert list(rivals) == ["sqnr, greedy", "reconstruction", "random", "W3 throughout"]
+    assert rivals["sqnr, greedy"] == rivals["W3 throughout"] == [3, 3, 3, 3, 16]
+    for name in ("reconstruction", "random"):
+        widths = rivals[name]
+        assert widths[-1] == 16
+        assert len(set(widths[:3])) == 1
+        assert 12 < sum(widths[:4]) <= 4 * 3.75  # and they spend what they can
+
+
+@pytest.mark.parametrize(("budget", "width"), [(3.5, 3), (3.0, 3), (3.99, 3), (6.0, 6), (8.0, 8)])
+def test_the_uniform_rival_is_the_widest_within_the_budget(budget: float, width: int) -> None:
+    layers = tuple(
+        layer.model_copy(update={"width": 2, "loss": layer.loss and (1.0, 0.0)}) for layer in allocation().layers
+    )
+    given = allocation(widths=(2, 8), budget=budget, layers=layers)
+    assert f"W{width} throughout" in rivals_of(given, replace(World().setting, widths=(2, 8)))

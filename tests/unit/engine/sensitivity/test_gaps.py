@@ -1,0 +1,215 @@
+"""How far gaps move: by rounding, hand-computed; by gradients, whatever harness and model do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from quantdrift.engine.sensitivity.criteria import criterion
+from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, median_shifts, rounded, rounding_error
+from quantdrift.engine.sensitivity.problem import KeptArrays, Setting
+from quantdrift.errors import DataError, UnsupportedError
+from support.sensitivity import drawn, linear, setting_of
+
+gap_exact = criterion("gap_exact").losses
+DIM = 8
+
+
+# --- rounding one layer at a time ----------------------------------------------------------------
+
+
+def by_hand(*weight: list[float], widths: tuple[int, ...] = (2, 3, 4), contenders: int = 1) -> Setting:
+    """One layer whose outputs are scores of two items; the gap is the first less the second."""
+    valid = np.ones((3, contenders), dtype=np.bool_)
+    valid[2, 1:] = False
+    rows = np.arange(3).repeat(contenders).reshape(3, contenders, 1)
+    x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]])
+    return setting_of(linear(*weight), x, widths=widths, rows=rows, valid=valid)
+
+
+WEIGHT = ([0.9, 0.7], [-0.3, 0.5])
+
+
+def test_the_median_distance_that_gaps_move_by_hand() -> None:
+    """At 2 bits a row's grid is its absmax times -1, 0, 1; halves go to even.
+
+    [0.9, 0.7] becomes [0.9, 0.9] and [-0.3, 0.5] becomes [-0.5, 0.5], so the difference of the
+    rows goes from [1.2, 0.2] to [1.4, 0.4], and the gaps of the three inputs move by 0.2, 0.2, 0.8.
+    At 3 bits the grids are 0.3 and 0.5/3 wide: [0.9, 0.6] and [-1/3, 0.5], moves of 1/30, -0.1
+    and 2 (1/30 - 0.1).
+    """
+    setting = by_hand(*WEIGHT)
+    shifts = exact_shifts(setting)
+    assert shifts.shape == (1, 2, 3, 1)
+    wanted = [[0.2, 0.2, 0.8], [1 / 30, -0.1, 2 / 30 - 0.2]]
+    np.testing.assert_allclose(shifts[0, :, :, 0], wanted, atol=1e-6)
+    np.testing.assert_allclose(gap_exact(setting), [[0.2, 0.1, 0]], atol=1e-6)
+
+
+def test_losses_fall_where_a_finer_grid_lies_worse() -> None:
+    """1 and 1/3 are on the grid of thirds that 3 bits have, and 1/3 is on no grid of sevenths."""
+    setting = by_hand([1.0, 1 / 3], [0.0, 0.0], widths=(3, 4, 8))
+    assert setting.problem is not None
+    medians = median_shifts(exact_shifts(setting), setting.problem)
+    np.testing.assert_allclose(medians, [[0, 1 / 3 - 2 / 7]], atol=1e-6)
+    assert gap_exact(setting).tolist() == [[medians[0, 0], medians[0, 0], 0]]
+
+
+def test_contenders_that_are_not_there_are_nan_and_only_the_first_counts() -> None:
+    setting = by_hand(*WEIGHT, contenders=2)
+    shifts = exact_shifts(setting)
+    assert np.argwhere(np.isnan(shifts))[:, 2:].tolist() == [[2, 1], [2, 1]]
+    np.testing.assert_array_equal(shifts[..., :2, 0], shifts[..., :2, 1])
+    np.testing.assert_array_equal(gap_exact(setting), gap_exact(by_hand(*WEIGHT)))
+
+
+class Blocks(nn.Module):
+    """Two layers one after the other, one that no output depends on, and one that is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.pooler, self.unused = (nn.Linear(DIM, DIM) for _ in range(4))
+        self.calls: Counter[str] = Counter()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls["forward"] += 1
+        hidden: Tensor = x + self.b(torch.tanh(self.a(x)))
+        self.pooler(hidden)
+        return hidden
+
+
+def test_a_layer_that_no_input_reaches_loses_nothing() -> None:
+    setting = setting_of(drawn(Blocks()), torch.randn(4, DIM, generator=torch.Generator().manual_seed(1)))
+    for name in ("gap", "gap_exact"):
+        losses = criterion(name).losses(setting)
+        assert (losses[:2, 0] > 0).all()
+        assert not losses[2:].any()
+
+
+class Killed(KeptArrays):
+    """Interrupts after some arrays."""
+
+    def __init__(self, kept: KeptArrays, left: int) -> None:
+        super().__init__()
+        self._held, self.left = kept._held, left
+
+    def put(self, name: str, array: NDArray[np.float64]) -> None:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        super().put(name, array)
+
+
+def test_a_run_that_was_killed_goes_on_where_it_stopped() -> None:
+    model, kept = Blocks(), KeptArrays()
+    x = torch.randn(4, DIM, generator=torch.Generator().manual_seed(1))
+    setting = setting_of(drawn(model), x, widths=(2, 3, 8), kept=kept)
+    wanted = exact_shifts(setting_of(model, x, widths=(2, 3, 8)))
+    for stop in (1, 3):
+        with pytest.raises(KeyboardInterrupt):
+            exact_shifts(replace(setting, kept=Killed(kept, stop)))
+    model.calls.clear()
+    assert exact_shifts(setting).tobytes() == wanted.tobytes()
+    assert model.calls["forward"] == 2 * (1 + 4 * 2 - 4)  # two batches, of the reference and of what was missing
+    assert exact_shifts(setting).tobytes() == wanted.tobytes()
+    assert model.calls["forward"] == 2 * (1 + 4 * 2 - 4)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    setting = by_hand(*WEIGHT)
+    with pytest.raises(DataError, match="needs calibration inputs"):
+        gap_exact(replace(setting, problem=None))
+    assert setting.problem is not None
+    none = replace(setting.problem, valid=np.zeros((3, 1), dtype=np.bool_))
+    with pytest.raises(DataError, match="at least two items"):
+        gap_exact(replace(setting, problem=none))
+    with pytest.raises(DataError, match="finite gaps"):
+        gap_exact(by_hand([float("inf"), 1], [1, 1]))
+
+
+def test_an_interrupt_leaves_the_reference() -> None:
+    setting = by_hand(*WEIGHT)
+    before = setting.layers[0].weight.clone()
+
+    def interrupted() -> None:
+        with rounded(setting.layers, [2], None):
+            assert not torch.equal(setting.layers[0].weight, before)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert torch.equal(setting.layers[0].weight, before)
+
+
+# --- gradients -----------------------------------------------------------------------------------
+
+
+def slopes(setting: Setting, step: float = 1e-3) -> NDArray[np.float64]:
+    """Of every gap along the change of every layer at the narrowest width, by a small step."""
+    problem = setting.problem
+    assert problem is not None
+    before, found = problem.gaps(problem.outputs()), []
+    for layer in setting.layers:
+        weight = layer.weight.clone()
+        layer.weight.sub_(step * rounding_error(layer, setting.widths[0], setting.group_size))
+        found.append((problem.gaps(problem.outputs()) - before) / step)
+        layer.weight.copy_(weight)
+    return np.stack(found, axis=-1)
+
+
+class TokensFirst(nn.Module):
+    """The batch is the second axis inside, one weight is used twice, and a norm without weights comes last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
+        self.norm = nn.LayerNorm(DIM, elementwise_affine=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.two(torch.tanh(self.one(torch.tanh(self.one(x.transpose(0, 1))))))
+        return self.norm(tokens.mean(dim=0))  # type: ignore[no-any-return]  # untyped in torch
+
+
+def test_what_happens_to_rows_in_a_batch_has_no_part_in_it() -> None:
+    model = drawn(TokensFirst())
+    model.one.weight.grad = torch.ones(DIM, DIM)  # of a training that goes on
+    setting = setting_of(model, torch.randn(4, 3, DIM, generator=torch.Generator().manual_seed(0)), widths=(2, 8))
+    expected = slopes(setting)
+    np.testing.assert_allclose(contributions(setting)[..., 0], expected, atol=0.03 * np.abs(expected).max())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert torch.equal(model.one.weight.grad, torch.ones(DIM, DIM))
+    assert "forward" not in model.__dict__
+
+
+def one_layer(dtype: torch.dtype = torch.float32, after: Callable[[Tensor], Tensor] = lambda o: o) -> Setting:
+    model = drawn(nn.Sequential(nn.Linear(DIM, DIM, bias=False, dtype=dtype)))
+    x = torch.randn(4, DIM, generator=torch.Generator().manual_seed(1)).to(dtype)
+    return setting_of(model, x, widths=(2, 8), after=after)
+
+
+def unit(outputs: Tensor) -> Tensor:
+    return normalize(outputs, dim=-1)
+
+
+def test_outputs_of_unit_length_have_the_slope_of_a_direction() -> None:
+    """A change along the output does nothing then, so the slope is another."""
+    setting = one_layer(after=unit)
+    found = contributions(setting)[..., 0]
+    np.testing.assert_allclose(found, slopes(setting), atol=0.01 * np.abs(found).max())
+    assert np.abs(found - contributions(one_layer())[..., 0]).max() > 0.5 * np.abs(found).max()
+    half = contributions(one_layer(torch.bfloat16, after=unit))[..., 0]  # a length of one up to rounding
+    np.testing.assert_allclose(half, found, atol=0.05 * np.abs(found).max())
+
+
+@pytest.mark.parametrize("after", [lambda o: 2 * o, lambda o: 3 * unit(o), lambda o: o.flip(-1)])
+def test_what_is_computed_after_the_model_is_refused(after: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(UnsupportedError, match="computed after the model"):
+        contributions(one_layer(after=after))
