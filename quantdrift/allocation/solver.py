@@ -137,7 +137,7 @@ def _optimum(losses: Floats, bits: Ints, capacity: int, time_limit: float) -> An
     factor = math.gcd(*bits.ravel().tolist(), capacity) or 1
     return milp(
         c=losses.ravel(),
-        integrality=np.ones(losses.size),
+        integrality=np.ones(losses.size, np.int64),
         bounds=Bounds(0, 1),
         constraints=[
             LinearConstraint(kron(eye_array(len(losses)), np.ones((1, losses.shape[1])), format="csr"), 1, 1),
