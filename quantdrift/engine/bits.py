@@ -52,40 +52,37 @@ def count_bits(
 ) -> BitsReport:
     """Count the bits of a candidate.
 
+    The one number per input feature of an order of columns or an input scaling is not counted.
+
     Args:
         modules: the model.
         layers: the linear layers of a pair; one at least.
         widths: of every layer its bits per weight; 16 leaves its weight alone.
         group_size: input weights that share a scale, None for a whole output channel.
-        zero_points: whether a zero point is stored beside each scale. The one number per input
-            feature of an order of columns or an input scaling is not counted.
+        zero_points: whether a zero point is stored beside each scale.
     """
-    per_group = SCALE_BITS * (2 if zero_points else 1)
+    # A model that ties weights, and several roots, can name one parameter more than once.
+    parameters = {_identity(p): p for module in modules for p in module.parameters()}
     # A parameter can hold several layers (experts), and some of them may not be among these.
-    in_layers: Counter[object] = Counter()
-    codes, scales, n_quantized = 0, 0, 0
+    others = Counter({identity: parameter.numel() for identity, parameter in parameters.items()})
+    codes, scales, n_linear, n_quantized = 0, 0, 0, 0
     for layer, bits in zip(layers, widths, strict=True):
         out_features, in_features = layer.weight.shape
         n_weights = out_features * in_features
-        in_layers[_identity(layer.parameter)] += n_weights
+        n_linear += n_weights
+        others[_identity(layer.parameter)] -= n_weights
         if bits == FULL_BITS:
             codes += n_weights * layer.parameter.element_size() * 8
         else:
             n_quantized += n_weights
             codes += n_weights * bits
-            scales += out_features * n_groups(in_features, group_size) * per_group
-    others = 0
-    n_parameters = 0
-    # A model that ties weights, and several roots, can name one parameter more than once.
-    distinct = {_identity(p): p for module in modules for p in module.parameters()}
-    for identity, parameter in distinct.items():
-        n_parameters += parameter.numel()
-        others += (parameter.numel() - in_layers[identity]) * parameter.element_size() * 8
-    n_linear = in_layers.total()
+            scales += out_features * n_groups(in_features, group_size) * SCALE_BITS * (2 if zero_points else 1)
+    rest = sum(others[identity] * parameter.element_size() * 8 for identity, parameter in parameters.items())
+    n_parameters = sum(parameter.numel() for parameter in parameters.values())
     return BitsReport(
         linear=codes / n_linear,
         linear_with_scales=(codes + scales) / n_linear,
-        all_parameters=(codes + scales + others) / n_parameters,
+        all_parameters=(codes + scales + rest) / n_parameters,
         n_quantized=n_quantized,
         n_parameters=n_parameters,
     )

@@ -17,13 +17,14 @@ from torch import nn
 
 from quantdrift.allocation.record import Allocation
 from quantdrift.engine.bits import BitsReport
-from quantdrift.engine.calibration.candidate import CandidateMaker, stored_allocation, widths_for
-from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place, quantized_inputs
+from quantdrift.engine.calibration.candidate import CandidateMaker, widths_for
+from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
+from quantdrift.engine.calibration.inputs import quantized_inputs
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.encoders.vetting import refuse_small_vocabulary
 from quantdrift.engine.heads import quantizable_layers
 from quantdrift.engine.layers import LinearLayer, WeightUse
-from quantdrift.engine.quantizers.registry import MethodsByLayer
+from quantdrift.engine.quantizers.registry import methods_of, stored_allocation
 from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
 from quantdrift.errors import UnsupportedError
 from quantdrift.progress import Progress
@@ -69,7 +70,7 @@ class QuantizedPair:
             DataError: the scheme names an allocation that is none for this model.
         """
         scheme = parse_scheme(scheme) if isinstance(scheme, str) else scheme
-        methods = MethodsByLayer(scheme)
+        methods = methods_of(scheme)
         # a SentenceTransformer is a module and a sequence of its parts
         self.modules = [modules] if isinstance(modules, nn.Module) else list(modules)
         if wrong := [part for part in self.modules if not isinstance(part, nn.Module)]:

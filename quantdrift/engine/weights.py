@@ -1,4 +1,4 @@
-"""Full-precision weights, put aside while quantized ones are in their place."""
+"""Full-precision weights, put aside while quantized ones are in their place, and what tells weights apart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.store import reserve
 from quantdrift.errors import RunError
 
-# --- Full-precision weights, put aside while quantized ones are in their place --------------------
+# --- what is given back ---------------------------------------------------------------------------
 
 
 @contextmanager
@@ -32,10 +32,8 @@ def put_aside(layers: Sequence[LinearLayer]) -> Iterator[list[Tensor]]:
     Raises:
         RunError: there is no room for the file.
     """
-    copies: list[Tensor] = []
-    for layer in layers:
-        weight = layer.weight
-        copies.append(_mapped_copy(weight) if weight.device.type == "cpu" else weight.cpu())
+    weights = [layer.weight for layer in layers]
+    copies = [_mapped_copy(weight) if weight.device.type == "cpu" else weight.cpu() for weight in weights]
     try:
         yield copies
     finally:
@@ -49,28 +47,51 @@ def _mapped_copy(weight: Tensor) -> Tensor:
     os.close(handle)
     path = Path(name)
     try:
-        try:
-            reserve(path, weight.numel() * weight.element_size())
-        except OSError as error:
-            raise RunError(
-                f"no room in {path.parent} to put {weight.numel():,} weights aside: {error}. "
-                "Set TMPDIR to a folder on a disk with as much room as the model takes"
-            ) from error
+        reserve(path, weight.numel() * weight.element_size())
         mapped = torch.from_file(name, shared=True, size=weight.numel(), dtype=weight.dtype)
         return mapped.view(weight.shape).copy_(weight)
+    except OSError as error:
+        raise RunError(
+            f"no room in {path.parent} to put {weight.numel():,} weights aside: {error}. "
+            "Set TMPDIR to a folder on a disk with as much room as the model takes"
+        ) from error
     finally:
         with suppress(PermissionError):  # Windows keeps a mapped file until it is closed
             path.unlink()
 
 
-# --- A digest that tells the weights of two models apart ------------------------------------------
+@contextmanager
+def left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """When the block is left, by an error too, the model's modules have what they had before.
+
+    That is: submodules, attributes, hooks, training or evaluation mode, the memory and device of
+    every parameter and buffer, and the attributes of configurations. What was written into the same
+    memory stays.
+    """
+    modules = list(model.modules())
+    configs = {id(config): config for m in modules if (config := getattr(m, "config", None)) is not None}
+    held = [vars(one) for one in (*modules, *configs.values())]
+    # of hooks, parameters, buffers and submodules, which modules keep in dictionaries
+    held += [inner for module in modules for inner in vars(module).values() if isinstance(inner, dict)]
+    before = [(now, dict(now)) for now in held]
+    tensors = [(one, one.data) for one in (*model.parameters(), *model.buffers())]
+    try:
+        yield
+    finally:
+        for now, then in before:
+            now.clear()
+            now.update(then)
+        for tensor, data in tensors:
+            tensor.data = data
+
+
+# --- what tells models apart ----------------------------------------------------------------------
 
 
 def weights_fingerprint(modules: Sequence[nn.Module]) -> str:
-    """A digest of all parameters and buffers: names, dtypes, shapes and bytes.
+    """A digest of all parameters and buffers, 32 hex digits: names, dtypes, shapes and bytes.
 
-    Returns:
-        32 hex digits. The same weights give the same digest on any machine of the same byte order.
+    The same weights give the same digest on any machine of the same byte order.
     """
     digest = hashlib.blake2b(digest_size=16)
     for module in modules:
@@ -80,13 +101,7 @@ def weights_fingerprint(modules: Sequence[nn.Module]) -> str:
 
 
 def add_tensor(digest: Any, name: str, value: object) -> None:
-    """Add a tensor to a digest, or what a packed one consists of; anything else is passed over.
-
-    Args:
-        digest: of hashlib.
-        name: of the tensor.
-        value: what a state dict holds under that name.
-    """
+    """Add what a state dict holds under a name to a digest of hashlib: a tensor, or the parts of a packed one."""
     if not isinstance(value, Tensor):
         return
     if hasattr(value, "__tensor_flatten__"):
@@ -101,52 +116,9 @@ def add_tensor(digest: Any, name: str, value: object) -> None:
         digest.update(data.view(torch.uint8).numpy().data)
 
 
-# --- A model that is as it was when others are done with it ---------------------------------------
-
-
-@contextmanager
-def left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """When the block is left, by an error too, the model's modules have what they had before.
-
-    That is: submodules, attributes, hooks, training or evaluation mode, the memory and device of
-    every parameter and buffer, and the attributes of configurations. What was written into the same
-    memory stays.
-
-    Args:
-        model: the outermost module that the block may change.
-    """
-    modules = list(model.modules())
-    configs = {id(c): c for m in modules if (c := getattr(m, "config", None)) is not None}
-    objects: list[Any] = [*modules, *configs.values()]
-    attributes = [(vars(one), dict(vars(one))) for one in objects]
-    parts = [(inner, dict(inner)) for one in modules for inner in vars(one).values() if _is_dict(inner)]
-    tensors = [(one, one.data) for one in (*model.parameters(), *model.buffers())]
-    try:
-        yield
-    finally:
-        for now, before in (*attributes, *parts):
-            now.clear()
-            now.update(before)
-        for tensor, data in tensors:
-            tensor.data = data
-
-
-def _is_dict(value: object) -> bool:
-    """Of hooks, parameters, buffers and submodules, which modules keep in dictionaries."""
-    return isinstance(value, dict)
-
-
-# --- What decides embeddings beside weights and inputs --------------------------------------------
-
-
 def runtime_of(weight: Tensor) -> dict[str, str]:
-    """Libraries, device and dtype of a model.
-
-    Args:
-        weight: one of its weights.
-    """
-    names = ("torch", "transformers", "sentence-transformers")
-    installed = {name: _version(name) for name in names}
+    """What decides embeddings beside weights and inputs: libraries, and device and dtype of a weight."""
+    installed = {name: _version(name) for name in ("torch", "transformers", "sentence-transformers")}
     return {**installed, "device": weight.device.type, "dtype": str(weight.dtype)}
 
 

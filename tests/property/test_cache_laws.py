@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantdrift.cache import SEAL, array_in, arrays_in, kept_file, read_kept
-from quantdrift.engine.calibration.candidate import CodeStore
+from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.classes import fitted_probe
 from quantdrift.engine.encoders.server import identify
@@ -63,7 +63,7 @@ def sensitivities(root: Path) -> bytes:
 
 
 def layers(root: Path) -> str:
-    store = CodeStore(root, KEY)
+    store = LayerStore(root, KEY)
     found = store.read(1).get(0)
     if found is None:
         weight = torch.arange(8, dtype=torch.float32).reshape(2, 4)

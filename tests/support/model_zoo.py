@@ -190,6 +190,7 @@ ZOO: tuple[ZooModel, ...] = (
         ),
         answer=mean_of_logits,
         n_layers=(4 + 2 * EXPERTS) * BLOCKS + 1,
+        doubtful=("experts",),  # all count where they are multiplied at once
         unseen=("experts",),
         left_out=tuple(f"model.layers.{block}.mlp.gate.weight" for block in range(BLOCKS)),
         others=("embed", "gate.weight"),
@@ -201,6 +202,7 @@ ZOO: tuple[ZooModel, ...] = (
         ),
         answer=mean_of_logits,
         n_layers=(4 + 2 * EXPERTS) * BLOCKS + 1,
+        doubtful=("experts",),  # all count where they are multiplied at once
         unseen=("experts",),
         left_out=tuple(f"model.layers.{block}.mlp.router.weight" for block in range(BLOCKS)),
         others=("embed", "router.weight", "proj_bias"),

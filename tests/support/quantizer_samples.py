@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
-from quantdrift.engine.quantizers.hqq import HQQ
-from quantdrift.engine.quantizers.libraries import AUTO_GPTQ, AUTOAWQ, GPTQMODEL
+from quantdrift.engine.quantizers.libraries import AUTO_GPTQ, AUTOAWQ, GPTQMODEL, HQQ
+from quantdrift.engine.quantizers.rtn import quantize_rtn
 from support import paper_quantizers as paper
 
 LIBRARIES = {library.backend: library for library in (GPTQMODEL, AUTO_GPTQ, AUTOAWQ, HQQ)}
@@ -41,6 +42,44 @@ def moments_of(inputs: paper.Matrix) -> Moments:
         absmax=float(np.abs(inputs).max()),
         n_tokens=len(inputs),
     )
+
+
+def moments_by_hand(second: Tensor, mean_abs: Tensor | None = None, n_tokens: int = 9) -> Moments:
+    """With a mean of absolute values that is the root of the diagonal, if none is given."""
+    power = second.diagonal().clamp(min=0)
+    return Moments(
+        second=second,
+        mean_abs=power.sqrt() if mean_abs is None else mean_abs,
+        absmax=float(power.max().sqrt()),
+        n_tokens=n_tokens,
+    )
+
+
+def tokens(in_features: int, n_tokens: int = 400) -> Tensor:
+    """Inputs whose features correlate."""
+    generator = torch.Generator().manual_seed(1)
+    mixed = torch.randn(n_tokens, in_features, generator=generator)
+    return mixed @ torch.randn(in_features, in_features, generator=generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watching:
+    """Round to nearest that keeps the moments it is given."""
+
+    bits: int
+    group_size: int | None
+    seen: list[Moments] = field(default_factory=list)
+
+    needs_moments = True
+    has_zero_points = False
+
+    def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
+        assert moments is not None
+        self.seen.append(moments)
+        return quantize_rtn(weight, bits=self.bits, group_size=self.group_size)
+
+    def describe(self) -> dict[str, str]:
+        return {}
 
 
 def weights(seed: int, out_features: int, in_features: int) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,11 +10,11 @@ import torch
 from torch import Tensor
 
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, spread
+from quantdrift.engine.quantizers.libraries import calibrated
 from quantdrift.engine.quantizers.rtn import absmax_scale
-from quantdrift.errors import QuantDriftError
 from quantdrift.spec import Scheme
 
-# --- The steps of AdaRound: Adam by hand, on the weights of a layer that are not decided yet ------
+# --- the steps: Adam by hand, on the weights of a layer that are not decided yet ------------------
 
 _LEARNING_RATE, _REGULARIZER, _WARM_UP, _BETAS = 0.03, 10.0, 0.2, (20.0, 2.0)  # the paper's
 _LOW, _HIGH = -0.1, 1.1  # the sigmoid is stretched to these and cut off at 0 and 1 (rectified)
@@ -41,9 +40,6 @@ def decide(fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, s
         unit: float32, of the errors h - r; 0 where settled.
         second: float32 [in_features, in_features].
         steps: of Adam.
-
-    Returns:
-        float32 [out_features, in_features], 0 to 1.
     """
     logits = torch.logit((fraction - _LOW) / (_HIGH - _LOW))
     logits = torch.where(settled, _DECIDED * (2 * fraction - 1), logits)
@@ -55,25 +51,20 @@ def decide(fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, s
         with torch.inference_mode():  # a mode of one thread, and the caller may be in it
             # where v starts the error is 0, and so is its gradient: the warm-up changes nothing,
             # and left to itself Adam would blow rounding noise up to whole steps
-            weights = _Weights(state=block, second=second, rest=None)
-            _take_the_rest(weights, _warm_up(steps), steps)
+            _take_the_rest(_Weights(state=block, second=second, rest=None), round(_WARM_UP * steps), steps)
 
-    if state.device.type == "cpu":
-        n_rows = max(_LEAST_ROWS, _BLOCK // state.shape[2])
-        _in_threads(learn, [state[:, at : at + n_rows] for at in range(0, len(unit), n_rows)])
-    else:
+    if state.device.type != "cpu":
         learn(state)
-    return state[_UP]
-
-
-def _in_threads(work: Callable[[Tensor], None], blocks: Sequence[Tensor]) -> None:
-    """Work on blocks with as many threads as torch has, of which each computes alone."""
-    n_threads = torch.get_num_threads()
+        return state[_UP]
+    n_rows, n_threads = max(_LEAST_ROWS, _BLOCK // state.shape[2]), torch.get_num_threads()
+    blocks = [state[:, at : at + n_rows] for at in range(0, len(unit), n_rows)]
+    # as many threads as torch has, of which each computes alone
     with ThreadPoolExecutor(n_threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
-            list(pool.map(work, blocks))
+            list(pool.map(learn, blocks))
         finally:
             torch.set_num_threads(n_threads)  # for threads to come; this one's has not changed
+    return state[_UP]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -178,17 +169,14 @@ def _rectified(sigmoid: Tensor, out: Tensor | None = None) -> Tensor:
     return torch.mul(sigmoid, _HIGH - _LOW, out=out).add_(_LOW).clamp_(0, 1)
 
 
-def _warm_up(steps: int) -> int:
-    return round(_WARM_UP * steps)
-
-
 def _beta(step: int, steps: int) -> float:
     """The exponent of the regularizer at a step after the warm-up."""
-    done = (step - _warm_up(steps)) / (steps - _warm_up(steps))
+    warm_up = round(_WARM_UP * steps)
+    done = (step - warm_up) / (steps - warm_up)
     return _BETAS[1] + (_BETAS[0] - _BETAS[1]) * (1 + math.cos(math.pi * done)) / 2
 
 
-# --- adaround -------------------------------------------------------------------------------------
+# --- the method -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,11 +199,6 @@ class AdaRound:
     on MiniLM at 2 to 4 bits, an error that weighs a hundred times less or more ends up to 5 %
     larger; at a thousand times more 1 of 10,000 h stays undecided, and 1 of 40,000 does when beta
     goes down in a straight line.
-
-    Attributes:
-        bits: 2 to 8.
-        group_size: input weights that share a scale, None for one scale per output channel.
-        steps: of Adam.
     """
 
     bits: int
@@ -228,18 +211,13 @@ class AdaRound:
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix.
 
-        Args:
-            weight: float [out_features, in_features], not changed; the arithmetic is float32.
-            moments: of the layer's input, on the weight's device.
-
-        Returns:
-            Codes and scales; the note `soft` is the share of weights that end with 0 < h < 1. A
-            weight on the grid stays; one whose input is always 0 goes to the nearest point.
+        The note `soft` is the share of weights that end with 0 < h < 1. A weight on the grid stays;
+        one whose input is always 0 goes to the nearest point.
 
         Raises:
-            QuantDriftError: no token reached the layer, or its second moment is not finite.
+            DataError: no token reached the layer, or its second moment is not finite.
         """
-        second = _usable(moments)
+        second = calibrated(moments, method="adaround").second.to(torch.float32)
         exact = weight.detach().to(torch.float32)
         levels = 2 ** (self.bits - 1) - 1
         scale = absmax_scale(exact, bits=self.bits, group_size=self.group_size)
@@ -270,22 +248,6 @@ class AdaRound:
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it."""
     return AdaRound(bits=int(scheme.weight_bits), group_size=scheme.group_size)
-
-
-def _usable(moments: Moments | None) -> Tensor:
-    """The second moment in float32, if it can be learned from."""
-    if moments is None or moments.n_tokens == 0:
-        raise QuantDriftError(
-            "AdaRound needs the second moment of the layer's input, and no calibration token "
-            "reached this layer; calibrate on inputs that reach it, or round it to nearest (rtn)"
-        )
-    second = moments.second.to(torch.float32)
-    if not torch.isfinite(second).all():
-        raise QuantDriftError(
-            "AdaRound needs a finite second moment of the layer's input, and this one is not; "
-            "load the model in float32, or look for what overflows in it"
-        )
-    return second
 
 
 def _unit(step: Tensor, power: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.errors import DataError
 from quantdrift.spec import Scheme
 
-BACKENDS = (AUTOAWQ.backend,)
 _LARGEST_SHOWN = 1024.0
 """Largest weight that the search is shown: its clamp of scales at 1e-5 is then out of reach."""
 _JITTERS = (1e-6, 1e-5, 1e-4, 1e-3)
@@ -24,11 +23,8 @@ _JITTERS = (1e-6, 1e-5, 1e-4, 1e-3)
 class Awq:
     """Activation-aware weight quantization (Lin et al., 2024) of one layer as a method.
 
-    Attributes:
-        bits: 2 to 8.
-        group_size: input weights that share a scale, None for one scale per output channel.
-        grid: "paper" for that of round to nearest; "library" for autoawq's default, from a group's
-            minimum to its maximum with an integer zero point.
+    The grid is "paper" for that of round to nearest, or "library" for autoawq's default, from a
+    group's minimum to its maximum with an integer zero point.
     """
 
     bits: int
@@ -48,13 +44,7 @@ class Awq:
         s = mean_abs^a, where a is the one of 0, 1/20, ..., 19/20 that makes
         tr((W - Q(W s) / s) second (W - Q(W s) / s)^T) least. A factor of s changes nothing, and
         the library's is kept. An input that was always 0 counts as one of mean size.
-
-        Args:
-            weight: float [out_features, in_features].
-            moments: of the layer's input.
-
-        Returns:
-            Codes, scales, s as `input_scaling`, and for the library's grid zero points.
+        The result has s as `input_scaling`, and zero points for the library's grid.
 
         Raises:
             DataError: no token reached the layer, or its second moment is no second moment.
@@ -82,22 +72,18 @@ class Awq:
         """The library's quantizer without the model that its constructor calibrates."""
         kind = import_autoawq().AwqQuantizer
         library = kind.__new__(kind)
-        library.w_bit = self.bits
-        library.group_size = group_size
-        library.zero_point = self.grid == "library"
-        library.duo_scaling = False
-        library.n_parallel_calib_samples = None
-        library.max_chunk_memory = 2**30
+        library.w_bit, library.group_size, library.zero_point = self.bits, group_size, self.grid == "library"
+        library.duo_scaling, library.n_parallel_calib_samples, library.max_chunk_memory = False, None, 2**30
         return library
 
     def _on_library_grid(self, library: Any, scaled: Tensor, missing: int) -> QuantizedWeight:
         rounded, scale, zero = library.pseudo_quantize_tensor(_repeat_last(scaled, missing))
-        step, middle = spread(scale, scaled.shape[1], self.group_size), 2 ** (self.bits - 1)
-        codes = torch.round(rounded[:, : scaled.shape[1]] / step)  # less the zero point
-        zero_point = zero - middle  # the library's codes start at 0
-        codes += spread(zero_point, scaled.shape[1], self.group_size)
+        n_columns = scaled.shape[1]
+        codes = torch.round(rounded[:, :n_columns] / spread(scale, n_columns, self.group_size))  # less the zero point
+        zero_point = zero - 2 ** (self.bits - 1)  # the library's codes start at 0
+        codes = (codes + spread(zero_point, n_columns, self.group_size)).to(torch.int8)
         return QuantizedWeight(
-            codes=codes.to(torch.int8), scale=scale, bits=self.bits, group_size=self.group_size, zero_point=zero_point
+            codes=codes, scale=scale, bits=self.bits, group_size=self.group_size, zero_point=zero_point
         )
 
 
@@ -108,9 +94,9 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
         UnsupportedError: a backend or grid that is not known.
         MissingExtraError: the library is not installed.
     """
-    setting(scheme, "backend", BACKENDS)
+    setting(scheme, "backend", (AUTOAWQ.backend,))
     grid = setting(scheme, "grid", GRIDS) or GRIDS[0]
-    AUTOAWQ.require(needed_for=str(scheme))
+    AUTOAWQ.require(needed_for=scheme)
     return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size, grid=grid)
 
 
@@ -161,8 +147,7 @@ def _factor(second: Tensor) -> Tensor:
     for jitter in _JITTERS:
         factor, info = torch.linalg.cholesky_ex(correlation + jitter * eye, upper=True)
         if int(info) == 0:
-            root: Tensor = factor * size
-            return root
+            return torch.mul(factor, size)
     raise DataError(
         "awq needs the second moment of the layer's input, a positive semidefinite matrix; this "
         f"one has no Cholesky factor even with {_JITTERS[-1]:.1%} of its diagonal added"

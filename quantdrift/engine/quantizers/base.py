@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-
-# --- How many weights share a scale: one output channel, or a group of its input weights ----------
 
 
 def n_groups(in_features: int, group_size: int | None) -> int:
@@ -23,38 +21,17 @@ def n_groups(in_features: int, group_size: int | None) -> int:
 
 
 def group_absmax(weight: Tensor, group_size: int | None) -> Tensor:
-    """Largest absolute weight of every group.
-
-    Args:
-        weight: [out_features, in_features].
-        group_size: weights per group along in_features, None for one group per output channel.
-
-    Returns:
-        [out_features, n_groups], at least 0.
-    """
+    """Largest absolute weight of every group of input weights, [out_features, n_groups]."""
     in_features = weight.shape[1]
-    size = in_features if group_size is None else group_size
+    size = group_size or in_features
     missing = n_groups(in_features, group_size) * size - in_features
     padded = torch.nn.functional.pad(weight.abs(), (0, missing))  # zeros never are the maximum
     return padded.view(len(weight), -1, size).amax(dim=2)
 
 
 def spread(per_group: Tensor, in_features: int, group_size: int | None) -> Tensor:
-    """Repeat a value of every group over the group's weights.
-
-    Args:
-        per_group: [out_features, n_groups].
-        in_features: number of weights in a row.
-        group_size: as in `group_absmax`.
-
-    Returns:
-        [out_features, in_features].
-    """
-    size = in_features if group_size is None else group_size
-    return per_group.repeat_interleave(size, dim=1)[:, :in_features]
-
-
-# --- What a quantizer takes and what it gives: one weight matrix, and codes on a grid -------------
+    """Repeat a value of every group [out_features, n_groups] over the group's weights, [out_features, in_features]."""
+    return per_group.repeat_interleave(group_size or in_features, dim=1)[:, :in_features]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,32 +94,17 @@ class QuantizedWeight:
 
     def to(self, device: torch.device) -> QuantizedWeight:
         """The same on another device."""
-
-        def moved(tensor: Tensor | None) -> Tensor | None:
-            return None if tensor is None else tensor.to(device)
-
-        return replace(
-            self,
-            codes=self.codes.to(device),
-            scale=self.scale.to(device),
-            zero_point=moved(self.zero_point),
-            permutation=moved(self.permutation),
-            input_scaling=moved(self.input_scaling),
-        )
+        moved: dict[str, Any] = {
+            part.name: value.to(device)
+            for part in fields(self)
+            if isinstance(value := getattr(self, part.name), Tensor)
+        }
+        return replace(self, **moved)
 
     def of_column(self, per_group: Tensor) -> Tensor:
-        """A value of every group, for every column of the group.
-
-        Args:
-            per_group: [out_features, n_groups].
-
-        Returns:
-            [out_features, in_features].
-        """
+        """A value of every group, [out_features, n_groups], for every column, [out_features, in_features]."""
         in_order = spread(per_group, self.codes.shape[1], self.group_size)
-        if self.permutation is None:
-            return in_order
-        return in_order[:, torch.argsort(self.permutation)]
+        return in_order if self.permutation is None else in_order[:, torch.argsort(self.permutation)]
 
 
 class LayerQuantizer(Protocol):

@@ -1,4 +1,4 @@
-"""GPTQ: columns rounded one by one, each one's error made good by the columns still to come."""
+"""GPTQ by gptqmodel or auto-gptq: columns rounded one by one, each one's error made good by those still to come."""
 
 from __future__ import annotations
 
@@ -26,7 +26,18 @@ from quantdrift.engine.quantizers.rtn import absmax_scale
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.spec import Scheme
 
-# --- The grid of round to nearest in the place where a GPTQ library keeps its own quantizer -------
+DAMPING = 0.01
+"""What is added to the diagonal of the second moment, relative to its mean."""
+_DAMPING_STEPS = (DAMPING, 10 * DAMPING, 100 * DAMPING)
+_BLOCK = 128
+"""The paper's block size."""
+
+
+# --- one layer, solved by a library that is kept from touching more than the layer ----------------
+
+
+class NotPositiveDefiniteError(Exception):
+    """The damped second moment has no Cholesky factor in float32."""
 
 
 class AbsmaxGrid:
@@ -40,10 +51,8 @@ class AbsmaxGrid:
     """
 
     def __init__(self, bits: int) -> None:
-        self._bits = bits
-        self._levels = 2 ** (bits - 1) - 1
-        self.scale = torch.zeros(1, 1)
-        self.zero = torch.zeros(1, 1)
+        self._bits, self._levels = bits, 2 ** (bits - 1) - 1
+        self.scale = self.zero = torch.zeros(1, 1)
         self.maxq = torch.tensor(-1)
 
     def ready(self) -> bool:
@@ -51,29 +60,13 @@ class AbsmaxGrid:
         return False
 
     def find_params(self, x: Tensor, weight: bool = True) -> None:
-        """Fit the grid to the columns of a group.
-
-        Args:
-            x: float32 [out_features, n].
-            weight: what the libraries always say: that x is one.
-        """
+        """Fit the grid to the columns of a group, float32 [out_features, n]."""
         self.scale = absmax_scale(x, bits=self._bits, group_size=None)
         self.zero = torch.zeros_like(self.scale)
 
     def quantize(self, x: Tensor) -> Tensor:
         """Round a column, float32 [out_features, 1], to the grid."""
-        codes = torch.round(x / self.scale).clamp_(-self._levels, self._levels)
-        return codes * self.scale
-
-
-# --- GPTQ by gptqmodel and auto-gptq, each kept from touching more than the layer it is given -----
-
-_BLOCK = 128
-"""The paper's block size."""
-
-
-class NotPositiveDefiniteError(Exception):
-    """The damped second moment has no Cholesky factor in float32."""
+        return torch.round(x / self.scale).clamp_(-self._levels, self._levels) * self.scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,20 +77,21 @@ class GptqProblem:
         weight: float32 [out_features, in_features]; not changed.
         hessian: float32 [in_features, in_features], damped, with a positive diagonal; may be used
             up.
-        bits: 2 to 8.
-        group_size: None for the whole row.
-        act_order: whether columns are quantized in decreasing order of the diagonal.
-        paper_grid: whether the grid is that of round to nearest; else it is the library's.
+        method: bits, group size, order and grid.
         n_tokens: at least 1.
     """
 
     weight: Tensor
     hessian: Tensor
-    bits: int
-    group_size: int | None
-    act_order: bool
-    paper_grid: bool
+    method: Gptq
     n_tokens: int
+
+    def prepared(self, solver: Any) -> Any:
+        """A library's solver, with the second moment and the grid of this problem."""
+        if self.method.grid == "paper":
+            solver.quantizer = AbsmaxGrid(self.method.bits)
+        solver.H, solver.nsamples = self.hessian, self.n_tokens
+        return solver
 
     def layer(self) -> nn.Linear:
         """A layer of its own around the weight, for what the libraries write to a layer."""
@@ -112,7 +106,7 @@ class GptqProblem:
         A library fits the grid of a group to weights that hold the updates of earlier blocks only.
         So every group has to start with a block.
         """
-        size = self.group_size or _BLOCK
+        size = self.method.group_size or _BLOCK
         return _BLOCK if size % _BLOCK == 0 else size
 
 
@@ -128,11 +122,12 @@ def with_gptqmodel(problem: GptqProblem) -> tuple[Tensor, Tensor]:
         UnsupportedError: the library cannot be imported.
     """
     library, log = import_gptqmodel()
+    method = problem.method
     with silenced(log):
         config = library.QuantizeConfig(
-            bits=4 if problem.paper_grid else problem.bits,  # validated, not used by our grid
-            group_size=problem.group_size or -1,
-            desc_act=problem.act_order,
+            bits=4 if method.grid == "paper" else method.bits,  # validated, not used by our grid
+            group_size=method.group_size or -1,
+            desc_act=method.act_order,
             act_group_aware=False,  # the default reorders whole groups
             sym=True,
             damp_auto_increment=0,
@@ -142,10 +137,7 @@ def with_gptqmodel(problem: GptqProblem) -> tuple[Tensor, Tensor]:
         config.damp_percent = 0.0  # damped already; the default is 0.05, and the check refuses 0
         solver = library.GPTQ(problem.layer(), qcfg=config)
         solver.quantizer.configure(perchannel=True)
-        if problem.paper_grid:
-            solver.quantizer = AbsmaxGrid(problem.bits)
-        solver.H = problem.hessian
-        solver.nsamples = problem.n_tokens
+        solver = problem.prepared(solver)
         solver.hessian_inverse = _without_recovery(solver.hessian_inverse)
         rounded, scale, *_ = solver.quantize(blocksize=problem.block_size())
     return rounded.clone(), scale.clone()  # made in inference mode: copies can be used anywhere
@@ -166,36 +158,30 @@ def _without_recovery(inverse: Callable[[Tensor], Any]) -> Callable[[Tensor], An
 
 def with_auto_gptq(problem: GptqProblem) -> tuple[Tensor, Tensor]:
     """Solve by auto-gptq; results and errors as `with_gptqmodel`."""
-    library = import_auto_gptq()
-    layer = problem.layer()
-    solver = library.GPTQ(layer)
-    solver.quantizer.configure(problem.bits, perchannel=True, sym=True, mse=False)
-    if problem.paper_grid:
-        solver.quantizer = AbsmaxGrid(problem.bits)
-    solver.H = problem.hessian
-    solver.nsamples = problem.n_tokens
+    layer, method = problem.layer(), problem.method
+    solver = import_auto_gptq().GPTQ(layer)
+    solver.quantizer.configure(method.bits, perchannel=True, sym=True, mse=False)
+    solver = problem.prepared(solver)
     try:
         scale, *_ = solver.fasterquant(
             blocksize=problem.block_size(),
             percdamp=0.0,  # damped already
-            group_size=problem.group_size or -1,
-            actorder=problem.act_order,
+            group_size=method.group_size or -1,
+            actorder=method.act_order,
         )
     except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # not re-exported
         raise NotPositiveDefiniteError from error
     return layer.weight.detach(), scale
 
 
-# --- GPTQ: columns rounded one by one, each one's error made good by the columns still to come ----
-
-DAMPING = 0.01
-"""What is added to the diagonal of the second moment, relative to its mean."""
-_DAMPING_STEPS = (DAMPING, 10 * DAMPING, 100 * DAMPING)
 _LIBRARIES: Mapping[str, tuple[Library, Callable[[GptqProblem], tuple[Tensor, Tensor]]]] = MappingProxyType(
     {GPTQMODEL.backend: (GPTQMODEL, with_gptqmodel), AUTO_GPTQ.backend: (AUTO_GPTQ, with_auto_gptq)}
 )
 BACKENDS = tuple(_LIBRARIES)
 """Backends that work layer by layer, the preferred one first."""
+
+
+# --- the method -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,17 +251,7 @@ class Gptq:
         hessian = _damped(moments.second, damping)
         # As the libraries do it, from the same values: they do not give the order away.
         order = torch.argsort(torch.diag(hessian), descending=True) if self.act_order else None
-        rounded, scale = solve(
-            GptqProblem(
-                weight=weight,
-                hessian=hessian,
-                bits=self.bits,
-                group_size=self.group_size,
-                act_order=self.act_order,
-                paper_grid=self.grid == "paper",
-                n_tokens=moments.n_tokens,
-            )
-        )
+        rounded, scale = solve(GptqProblem(weight=weight, hessian=hessian, method=self, n_tokens=moments.n_tokens))
         quantized = QuantizedWeight(
             codes=torch.zeros_like(rounded, dtype=torch.int8),
             scale=scale,
@@ -304,24 +280,18 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
         UnsupportedError: a backend or grid that is not known.
         MissingExtraError: the backend is not installed; with none asked for, none of them is.
     """
-    if scheme.option("backend") == "optimum":
-        from quantdrift.engine.quantizers import optimum_gptq  # noqa: PLC0415 -- it builds on this module
-
-        return optimum_gptq.from_scheme(scheme)
     backend = setting(scheme, "backend", (*BACKENDS, "optimum"))
+    if backend == "optimum":
+        from quantdrift.engine.quantizers import optimum  # noqa: PLC0415 -- it builds on this module
+
+        return optimum.from_scheme(scheme)
     grid = setting(scheme, "grid", GRIDS) or GRIDS[0]
     if backend is None:
         installed = (name for name, (library, _) in _LIBRARIES.items() if library.is_installed())
         backend = next(installed, BACKENDS[0])
-    library, _ = _LIBRARIES[backend]
-    library.require(needed_for=str(scheme))
-    return Gptq(
-        bits=int(scheme.weight_bits),
-        group_size=scheme.group_size,
-        act_order=scheme.quantizer == "gptq_ao",
-        backend=backend,
-        grid=grid,
-    )
+    _LIBRARIES[backend][0].require(needed_for=scheme)
+    bits, act_order = int(scheme.weight_bits), scheme.quantizer == "gptq_ao"
+    return Gptq(bits=bits, group_size=scheme.group_size, act_order=act_order, backend=backend, grid=grid)
 
 
 def _damped(second: Tensor, damping: float) -> Tensor:

@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
-from quantdrift.engine.quantizers.libraries import Library, setting
-from quantdrift.errors import UnsupportedError
+from quantdrift.engine.quantizers.libraries import HQQ, refuse_width, setting
 from quantdrift.spec import Scheme
 
-HQQ = Library(backend="hqq", module="hqq", distribution="hqq", extra="hqq")
-BACKENDS = (HQQ.backend,)
 BITS = (2, 3, 4, 5, 6, 8)
 """Widths that the library quantizes to."""
 _LARGEST_INVERSE_SCALE = 2e4
@@ -23,15 +20,7 @@ _LARGEST_INVERSE_SCALE = 2e4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hqq:
-    """Half-quadratic quantization (Badri and Shaji, 2023) as a method.
-
-    Attributes:
-        bits: one of BITS.
-        group_size: input weights that share a scale, None for one scale per output channel.
-
-    Raises:
-        UnsupportedError: the library does not quantize to that width.
-    """
+    """Half-quadratic quantization (Badri and Shaji, 2023) as a method; bits are one of BITS, or UnsupportedError."""
 
     bits: int
     group_size: int | None
@@ -40,9 +29,7 @@ class Hqq:
     has_zero_points = True
 
     def __post_init__(self) -> None:
-        if self.bits not in BITS:
-            known = ", ".join(map(str, BITS))
-            raise UnsupportedError(f"hqq quantizes to {known} bits, not to {self.bits}; use one of these or rtn")
+        refuse_width(HQQ, self.bits, BITS)
 
     def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
         """Quantize one weight matrix; the moments are not looked at.
@@ -54,7 +41,7 @@ class Hqq:
         """
         exact = weight.detach().to(torch.float32)
         n_columns = exact.shape[1]
-        size = n_columns if self.group_size is None else self.group_size
+        size = self.group_size or n_columns
         whole = n_columns - n_columns % size  # the library would let a group span two rows
         parts = [(exact[:, :whole], size), (exact[:, whole:], n_columns - whole)]
         fits = [_fit(part, self.bits, width) for part, width in parts if part.shape[1]]
@@ -75,15 +62,16 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
         UnsupportedError: the library does not quantize to that width, or another is asked for.
         MissingExtraError: it is not installed.
     """
-    setting(scheme, "backend", BACKENDS)
+    setting(scheme, "backend", (HQQ.backend,))
     method = Hqq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
-    HQQ.require(needed_for=str(scheme))
+    HQQ.require(needed_for=scheme)
     return method
 
 
 def _fit(weight: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, scales and zero points of a matrix whose rows are whole groups."""
-    library = importlib.import_module("hqq.core.quantize")
+    with HQQ.importing():
+        library = importlib.import_module("hqq.core.quantize")
     n_rows = len(weight)
     groups = weight.reshape(-1, group_size)
     lift = _lift(groups, bits)
@@ -118,13 +106,6 @@ def _lift(groups: Tensor, bits: int) -> Tensor:
     Its clamp would leave such a group with few levels, or none: at 8 bits a group whose range is
     below 0.013 fares worse than with plain rounding. A power of two changes no digit, and up to
     0.17 the robust norm takes every residual for noise, so that the fit does not depend on size.
-
-    Args:
-        groups: float32 [n, group_size].
-        bits: width of a code.
-
-    Returns:
-        [n, 1], 1 for groups that need none.
     """
     low, high = groups.aminmax(dim=1, keepdim=True)
     wanted = (2**bits - 1) / _LARGEST_INVERSE_SCALE

@@ -1,4 +1,4 @@
-"""The libraries that do a method: whether one is there, which version, and what a scheme asks."""
+"""The libraries that do a method: whether one is there, which version, what a scheme asks, and how it is imported."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from quantdrift.engine.quantizers.base import Moments
 from quantdrift.errors import DataError, MissingExtraError, UnsupportedError, nearest
 from quantdrift.spec import Scheme
 
-# --- libraries ------------------------------------------------------------------------------------
-
 GRIDS = ("paper", "library")
 """Values of `+grid=`: the grid that the paper defines, or the library's own."""
 
@@ -34,32 +32,49 @@ class Library:
     """A package that quantizes, known without importing it.
 
     Attributes:
-        backend: its name in a scheme, `+backend=`.
+        backend: its name in a scheme, `+backend=`; also what is installed.
         module: what is imported.
-        distribution: what is installed.
         extra: the quantdrift extra that brings it.
     """
 
     backend: str
     module: str
-    distribution: str
     extra: str
 
     def is_installed(self) -> bool:
         """Whether the module can be found; nothing is imported."""
         return importlib.util.find_spec(self.module) is not None
 
-    def require(self, *, needed_for: str) -> None:
+    def require(self, *, needed_for: object) -> None:
         """Raise MissingExtraError, which names the extra, if it is not installed."""
         if not self.is_installed():
-            raise MissingExtraError(self.distribution, self.extra, needed_for=needed_for)
+            raise MissingExtraError(self.backend, self.extra, needed_for=str(needed_for))
 
     def version(self) -> str:
         """The installed version; "unknown" for a module without metadata."""
         try:
-            return importlib.metadata.version(self.distribution)
+            return importlib.metadata.version(self.backend)
         except importlib.metadata.PackageNotFoundError:
             return "unknown"
+
+    @contextmanager
+    def importing(self) -> Iterator[None]:
+        """Inside, whatever goes wrong is an UnsupportedError: the library is there, and cannot be used."""
+        try:
+            yield
+        except Exception as error:
+            raise UnsupportedError(
+                f"{self.backend} {self.version()} is installed but cannot be imported "
+                f"({type(error).__name__}: {error}); install a version that fits the installed torch and "
+                "transformers, or choose another quantizer or +backend="
+            ) from error
+
+
+GPTQMODEL = Library(backend="gptqmodel", module="gptqmodel", extra="gptq")
+AUTO_GPTQ = Library(backend="auto-gptq", module="auto_gptq", extra="auto-gptq")
+OPTIMUM = Library(backend="optimum", module="optimum", extra="optimum")
+AUTOAWQ = Library(backend="autoawq", module="awq", extra="awq")
+HQQ = Library(backend="hqq", module="hqq", extra="hqq")
 
 
 def setting(scheme: Scheme, key: str, known: Sequence[str]) -> str | None:
@@ -75,6 +90,15 @@ def setting(scheme: Scheme, key: str, known: Sequence[str]) -> str | None:
     meant = f"; did you mean +{key}={close[0]}?" if close else ""
     takes = " or ".join(f"+{key}={one}" for one in known)
     raise UnsupportedError(f"{scheme.quantizer} takes {takes}, got +{key}={value}{meant}")
+
+
+def refuse_width(library: Library, bits: float, known: Sequence[int]) -> None:
+    """Raise UnsupportedError for a width that the library does not have."""
+    if bits not in known:
+        widths = ", ".join(map(str, known))
+        raise UnsupportedError(
+            f"{library.backend} quantizes to {widths} bits, not to {bits}; use one of these or another quantizer"
+        )
 
 
 def calibrated(moments: Moments | None, *, method: str) -> Moments:
@@ -98,54 +122,13 @@ def calibrated(moments: Moments | None, *, method: str) -> Moments:
     return moments
 
 
-# --- quiet imports --------------------------------------------------------------------------------
+# --- imports that leave the process as it was -----------------------------------------------------
 
-GPTQMODEL = Library(backend="gptqmodel", module="gptqmodel", distribution="gptqmodel", extra="gptq")
-AUTO_GPTQ = Library(backend="auto-gptq", module="auto_gptq", distribution="auto-gptq", extra="auto-gptq")
-AUTOAWQ = Library(backend="autoawq", module="awq", distribution="autoawq", extra="awq")
-ENVIRONMENT = (
-    "HF_HOME",
-    "HF_HUB_CACHE",
-    "HF_MODULES_CACHE",
-    "TRANSFORMERS_CACHE",
-    "CUDA_DEVICE_ORDER",
-    "PYTORCH_ALLOC_CONF",
-    "ROCR_VISIBLE_DEVICES",
+_ENVIRONMENT = (
+    *("HF_HOME", "HF_HUB_CACHE", "HF_MODULES_CACHE", "TRANSFORMERS_CACHE"),
+    *("CUDA_DEVICE_ORDER", "PYTORCH_ALLOC_CONF", "ROCR_VISIBLE_DEVICES"),
 )
 """What gptqmodel and the packages it brings set or delete when they are imported."""
-
-
-@functools.cache
-def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
-    """The part of gptqmodel that solves, and its log.
-
-    Its import writes a banner, and sets caches, device order and the log level of the process, all
-    undone here. It also adds to PreTrainedModel what old checkpoints need; that stays, since it
-    changes no attribute that a model has, and gptqmodel needs it where it loads a checkpoint.
-    """
-    for name in ("transformers", "datasets"):  # they read the caches' places when imported
-        if importlib.util.find_spec(name) is not None:
-            importlib.import_module(name)
-    environment = {name: os.environ.get(name) for name in ENVIRONMENT}
-    level, handlers = logging.root.level, logging.root.handlers[:]
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with redirect_stdout(io.StringIO()):
-            log: logging.Logger = importlib.import_module("logbar").LogBar.shared()
-            with silenced(log):
-                return importlib.import_module("gptqmodel.quantization"), log
-    except Exception as error:
-        raise _broken(GPTQMODEL, error) from error
-    finally:
-        logging.disable(disabled)
-        logging.root.setLevel(level)
-        logging.root.handlers[:] = handlers
-        for name, value in environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 @contextmanager
@@ -160,32 +143,52 @@ def silenced(log: logging.Logger) -> Iterator[None]:
 
 
 @functools.cache
-def import_auto_gptq() -> ModuleType:
-    """The folder of auto-gptq that solves, without the package around it.
+def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
+    """The part of gptqmodel that solves, and its log.
 
-    The package asks transformers for names that are gone since 5; the folder uses none of them.
+    Its import writes a banner, and sets caches, device order and the log level of the process, all
+    undone here. It also adds to PreTrainedModel what old checkpoints need; that stays, since it
+    changes no attribute that a model has, and gptqmodel needs it where it loads a checkpoint.
     """
-    package = importlib.util.find_spec(AUTO_GPTQ.module)
-    if package is None or not package.submodule_search_locations:
-        raise _broken(AUTO_GPTQ, ImportError("the package has no folder"))
-    folder = os.path.join(package.submodule_search_locations[0], "quantization")
-    name = "_quantdrift_auto_gptq"  # relative imports inside the folder need a package
-    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    for name in ("transformers", "datasets"):  # they read the caches' places when imported
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name)
+    root, environment = logging.root, {name: os.environ.get(name) for name in _ENVIRONMENT}
+    level, handlers, disabled = root.level, root.handlers[:], root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        spec = importlib.util.spec_from_file_location(
-            name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
-        )
-        if spec is None or spec.loader is None:
-            raise ImportError(f"cannot read {folder}")  # noqa: TRY301 -- reported like any failure
-        library = importlib.util.module_from_spec(spec)
-        sys.modules[name] = library
-        spec.loader.exec_module(library)
-    except Exception as error:
-        sys.modules.pop(name, None)
-        raise _broken(AUTO_GPTQ, error) from error
-    finally:  # its import turns them off for the whole process
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
-    sys.modules[f"{name}.gptq"].torch = _TorchAnywhere()  # type: ignore[attr-defined]  # its import
+        with GPTQMODEL.importing(), redirect_stdout(io.StringIO()):
+            log: logging.Logger = importlib.import_module("logbar").LogBar.shared()
+            with silenced(log):
+                return importlib.import_module("gptqmodel.quantization"), log
+    finally:
+        logging.disable(disabled)
+        root.setLevel(level)
+        root.handlers[:] = handlers
+        for name, value in environment.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@functools.cache
+def import_auto_gptq() -> ModuleType:
+    """The module of auto-gptq that solves, without the package around it.
+
+    The package asks transformers for names that are gone since 5; this module uses none of them.
+    """
+    name = "_quantdrift_auto_gptq"
+    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    with AUTO_GPTQ.importing():
+        found = importlib.util.find_spec(AUTO_GPTQ.module)
+        package = ModuleType(name)
+        package.__path__ = list((found and found.submodule_search_locations) or ())
+        sys.modules[name] = package
+        try:
+            library = importlib.import_module(f"{name}.quantization.gptq")
+        finally:  # its import turns them off for the whole process
+            torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+    library.torch = _TorchAnywhere()  # type: ignore[attr-defined]  # its import
     return library
 
 
@@ -205,20 +208,5 @@ def import_autoawq() -> ModuleType:
     The package says farewell in a warning, and sets a filter that shows every deprecation first, so
     that ignoring does not help; recording does, and takes the filter back afterwards.
     """
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            library = importlib.import_module("awq.quantize.quantizer")
-    except Exception as error:
-        raise _broken(AUTOAWQ, error) from error
-    for one in caught:
-        if not issubclass(one.category, DeprecationWarning):
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    return library
-
-
-def _broken(library: Library, error: Exception) -> UnsupportedError:
-    return UnsupportedError(
-        f"{library.distribution} {library.version()} is installed but cannot be imported "
-        f"({type(error).__name__}: {error}); install a version that fits the installed torch and "
-        "transformers, or another quantizer or +backend="
-    )
+    with AUTOAWQ.importing(), warnings.catch_warnings(record=True):
+        return importlib.import_module("awq.quantize.quantizer")

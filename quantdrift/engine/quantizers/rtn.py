@@ -13,12 +13,7 @@ from quantdrift.spec import Scheme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundToNearest:
-    """RTN as a method.
-
-    Attributes:
-        bits: 2 to 8.
-        group_size: input weights that share a scale, None for one scale per output channel.
-    """
+    """RTN as a method, of 2 to 8 bits; a group size of None is one scale per output channel."""
 
     bits: int
     group_size: int | None
@@ -41,16 +36,7 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
 
 
 def absmax_scale(weight: Tensor, *, bits: int, group_size: int | None) -> Tensor:
-    """The step of the symmetric grid of every group, max|w| / (2^(bits-1) - 1).
-
-    Args:
-        weight: float32 [out_features, in_features].
-        bits: 2 to 8.
-        group_size: as in `quantize_rtn`.
-
-    Returns:
-        float32 [out_features, n_groups]; 1 for a group of zeros.
-    """
+    """The step of the symmetric grid of every group, max|w| / (2^(bits-1) - 1); 1 for a group of zeros."""
     scale = group_absmax(weight, group_size) / (2 ** (bits - 1) - 1)
     return torch.where(scale == 0, torch.ones_like(scale), scale)  # also where it underflows
 

@@ -134,7 +134,7 @@ def make_candidate(
     Raises:
         QuantDriftError: scheme, model or device cannot be used, or documents are needed.
     """
-    methods = [method.quantizer for method in methods_of(spec.scheme).values()]
+    methods = list(methods_of(spec.scheme).values())
     if chooses(spec.scheme):
         raise UnsupportedError(
             f"{spec} chooses widths on queries, which quantize does not have; expected an "

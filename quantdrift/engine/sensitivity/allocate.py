@@ -270,7 +270,7 @@ def _record(
     pair: QuantizedPair, inputs: Calibration | None, layers: tuple[AllocatedLayer, ...], solution: Solution
 ) -> Allocation:
     scheme = pair.scheme
-    methods = [method.quantizer for method in methods_of(scheme).values()]
+    methods = list(methods_of(scheme).values())
     bits = count_bits(
         pair.modules,
         pair.layers,

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.engine.calibration.in_order import ProductTap, hooked_inputs, plain_products
+from quantdrift.engine.calibration.inputs import ProductTap, hooked_inputs, plain_products
 from quantdrift.engine.sensitivity.gaps import gap_exact_losses, gap_losses, problem_of, rounding_error
 from quantdrift.engine.sensitivity.problem import Setting
 from quantdrift.engine.store import key_of
@@ -231,8 +231,8 @@ def input_moments(setting: Setting) -> list[InputMoments]:
         with (
             torch.no_grad(),
             plain_products(setting.modules),
-            hooked_inputs(setting.modules, setting.layers, arrive) as local,
-            ProductTap(setting.layers, arrive, local),
+            hooked_inputs(setting.modules, setting.layers, arrive),
+            ProductTap(setting.layers, arrive),
             setting.progress.stage("recording the inputs of layers", problem.n_rows) as tell,
         ):
             for batch in problem.batches:

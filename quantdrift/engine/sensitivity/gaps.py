@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from quantdrift.allocation.curve import mean_square_losses
-from quantdrift.engine.calibration.in_order import plain_products, put_in_place
+from quantdrift.engine.calibration.in_order import put_in_place
+from quantdrift.engine.calibration.inputs import plain_products
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.sensitivity.problem import GapProblem, Setting

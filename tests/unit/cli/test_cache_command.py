@@ -11,7 +11,7 @@ import pytest
 import torch
 from filelock import FileLock
 
-from quantdrift.engine.calibration.candidate import CodeStore
+from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.classes import fitted_probe
 from quantdrift.engine.encoders.server import identify
@@ -33,7 +33,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     quantized = quantize_rtn(torch.ones(2, 4), bits=4, group_size=None)
     for number in range(3):
         layer = LayerCandidate(name=f"layer {number}", quantized=quantized)
-        CodeStore(root, key_of(kind=2)).write(number, layer)
+        LayerStore(root, key_of(kind=2)).write(number, layer)
     for name in ("gap", "sqnr"):
         KeptArrays(root, key_of(kind=3)).put(name, np.ones(4))
     fitted_probe(np.eye(2, dtype=np.float32), ["yes", "no"], key="gh4", root=root)

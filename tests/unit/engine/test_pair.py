@@ -13,7 +13,6 @@ from quantdrift.engine import weights as aside
 from quantdrift.engine.layers import find_linears, modules_of
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
-from quantdrift.engine.quantizers.registry import Method
 from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import RunError, SpecError, UnsupportedError
@@ -99,8 +98,7 @@ def test_the_reference_comes_back_when_a_later_layer_cannot_be_quantized(monkeyp
             done.append(weight)
             return super().quantize(weight)
 
-    method = Method(bits=4, quantizer=FirstOnly(bits=4, group_size=128))
-    monkeypatch.setattr(pair._maker.methods, "for_layers", lambda n_layers: [method] * n_layers)
+    monkeypatch.setitem(pair._maker._methods, 4, FirstOnly(bits=4, group_size=128))
     with pytest.raises(MemoryError), pair.candidate():
         pytest.fail("there is no candidate")
     assert bits_of(model) == before

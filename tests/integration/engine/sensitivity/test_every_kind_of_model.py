@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.engine.calibration.in_order import plain_products
+from quantdrift.engine.calibration.inputs import plain_products
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.sensitivity.criteria import criterion, input_moments
 from quantdrift.engine.sensitivity.gaps import contributions, problem_of, rounding_error

@@ -1,0 +1,66 @@
+"""Moments of a layer's input and the grid of its activations, by hand and against plain products."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quantdrift.engine.calibration.inputs import fake_quantize, gram, moments_of, output_error
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [(torch.tensor([[[1.0, -2], [3, 0]]]), None)],
+        [(torch.tensor([1.0, -2]), None), (torch.tensor([[3.0, 0]]), None)],
+        [(torch.tensor([[[1.0, -2], [9, 9]], [[3, 0], [9, 9]]]), torch.tensor([[True, False], [True, False]]))],
+    ],
+)
+def test_moments_by_hand(inputs: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+    """Two tokens, (1, -2) and (3, 0): second moments (1 + 9) / 2, -2 / 2, 4 / 2. Padding does not count."""
+    moments = moments_of(inputs, 2, second=True)
+    assert moments.second.tolist() == [[5, -1], [-1, 2]]
+    assert moments.mean_abs.tolist() == [2, 1]
+    assert (moments.absmax, moments.n_tokens) == (3, 2)
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    x = torch.full((3000, 1), 0.1, dtype=torch.bfloat16)
+    moments = moments_of([(x, None)], 1, second=True)
+    assert moments.second.dtype == torch.float32
+    assert moments.second.item() == pytest.approx(float(x[0].double() ** 2), rel=1e-4)
+
+
+@pytest.mark.parametrize("inputs", [[], [(torch.ones(1, 2, 3), torch.zeros(1, 2, dtype=torch.bool))]])
+def test_no_token_gives_zeros(inputs: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+    moments = moments_of(inputs, 3, second=True)
+    assert moments.n_tokens == 0
+    assert not moments.second.any()
+
+
+@pytest.mark.parametrize("n", [1, 383, 384, 385, 800])
+def test_half_of_the_products_is_mirrored(n: int) -> None:
+    rows = torch.randn(20, n, generator=torch.Generator().manual_seed(n))
+    found = gram(rows)
+    assert torch.equal(found, found.T)
+    assert torch.allclose(found.double(), rows.double().T @ rows.double(), atol=1e-4)
+
+
+def test_the_output_error_is_that_of_the_outputs() -> None:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 6, generator=rng)
+    weight, low = (torch.randn(4, 6, generator=rng) for _ in range(2))
+    second = moments_of([(x, None)], 6, second=True).second
+    wanted = (x @ (weight - low).T).square().sum() / (x @ weight.T).square().sum()
+    assert output_error(weight, low, second) == pytest.approx(float(wanted), rel=1e-5)
+    assert output_error(weight, weight, second) == 0
+    assert output_error(torch.zeros(4, 6), low, second) is None
+
+
+def test_the_grid_of_activations_by_hand() -> None:
+    """127 levels up to 12.7: steps of 0.1, halves to even, and what is beyond is clipped."""
+    x = torch.tensor([0.04, 0.26, -0.26, 12.7, 13.0, -99.0])
+    found = fake_quantize(x, absmax=12.7, bits=8)
+    assert found.tolist() == pytest.approx([0, 0.3, -0.3, 12.7, 12.7, -12.7])
+    assert fake_quantize(torch.ones(3), absmax=0.0, bits=8).tolist() == [0, 0, 0]
+    assert fake_quantize(x.half(), absmax=12.7, bits=4).dtype == torch.float16

@@ -1,0 +1,121 @@
+"""GPTQ, AWQ and HQQ: what every library is kept from doing to a layer, and to the process around it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from quantdrift.engine.quantizers.awq import Awq
+from quantdrift.engine.quantizers.base import LayerQuantizer, Moments
+from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
+from quantdrift.engine.quantizers.hqq import Hqq
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.errors import DataError
+from support.quantizer_samples import LIBRARIES, moments_by_hand, tokens, weights
+
+INSTALLED = all(one.is_installed() for one in LIBRARIES.values())
+pytestmark = pytest.mark.skipif(not INSTALLED, reason="a quantization library is not installed")
+
+CALIBRATED = [*(Gptq(bits=4, group_size=None, backend=backend) for backend in BACKENDS), Awq(bits=4, group_size=None)]
+ALL = [*CALIBRATED, Hqq(bits=4, group_size=None)]
+by_method = pytest.mark.parametrize("method", ALL, ids=lambda one: one.describe()["backend"])
+calibrated = pytest.mark.parametrize("method", CALIBRATED, ids=lambda one: one.describe()["backend"])
+
+
+def moments_of(inputs: torch.Tensor) -> Moments:
+    return moments_by_hand(inputs.T @ inputs / len(inputs), inputs.abs().mean(dim=0))
+
+
+@calibrated
+@pytest.mark.parametrize("group_size", [None, 3])
+def test_an_input_that_was_always_zero_keeps_its_weights(method: Gptq | Awq, group_size: int | None) -> None:
+    """The GPTQ libraries would set them to 0; AWQ's scaling of 0 would too."""
+    inputs, weight = tokens(6), weights(0, 4, 6)
+    inputs[:, 2] = 0
+    made = replace(method, bits=8, group_size=group_size).quantize(weight, moments_of(inputs))
+    torch.testing.assert_close(made.dequantize(torch.float32)[:, 2], weight[:, 2], atol=0.002, rtol=0)
+
+
+@calibrated
+def test_inputs_that_were_all_zero_leave_plain_rounding(method: LayerQuantizer) -> None:
+    made = method.quantize(weights(0, 4, 6), moments_by_hand(torch.zeros(6, 6)))
+    assert torch.equal(made.codes, quantize_rtn(weights(0, 4, 6), bits=4, group_size=None).codes)
+
+
+@by_method
+def test_zeros_stay_zeros(method: LayerQuantizer) -> None:
+    made = method.quantize(torch.zeros(2, 6), moments_of(tokens(6)))
+    assert made.dequantize(torch.float32).tolist() == [[0.0] * 6] * 2
+
+
+@calibrated
+@pytest.mark.parametrize(
+    ("moments", "fact"),
+    [
+        (None, "no calibration token reached it"),
+        (moments_by_hand(torch.zeros(2, 2), n_tokens=0), "no calibration token reached it"),
+        (moments_by_hand(torch.tensor([[torch.inf, 0], [0, 1]])), "infinities or NaN"),
+        (moments_by_hand(torch.tensor([[1.0, 5], [5, 1]])), "positive semidefinite"),
+    ],
+)
+def test_moments_that_are_none_are_refused(method: LayerQuantizer, moments: Moments | None, fact: str) -> None:
+    with pytest.raises(DataError, match=fact):
+        method.quantize(weights(0, 4, 2), moments)
+
+
+@by_method
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_weight_is_left_alone_and_quantized_in_float32(method: LayerQuantizer, dtype: torch.dtype) -> None:
+    parameter, x = torch.nn.Parameter(weights(0, 4, 6).to(dtype)), moments_of(tokens(6))
+    before, second = parameter.detach().clone(), x.second.clone()
+    made = method.quantize(parameter, x)
+    assert torch.equal(parameter.detach(), before)
+    assert torch.equal(x.second, second)
+    assert made.scale.dtype == torch.float32
+    assert torch.equal(made.codes, method.quantize(before.float(), x).codes)
+    for tensor in (made.codes, made.scale, made.dequantize(dtype)):
+        assert not tensor.requires_grad
+        assert not tensor.is_inference()  # else a layer with these weights could not be trained
+
+
+def test_a_method_says_what_made_its_codes() -> None:
+    described = [method.describe() for method in (*ALL, replace(CALIBRATED[0], grid="library"))]
+    assert all(one["version"][0].isdigit() for one in described)
+    assert [(one["backend"], one["grid"]) for one in described] == [
+        ("gptqmodel", "symmetric absmax"),
+        ("auto-gptq", "symmetric absmax"),
+        ("autoawq", "symmetric absmax"),
+        ("hqq", "min-max with a fitted zero point"),
+        ("gptqmodel", "symmetric, the library's"),
+    ]
+
+
+ALONE = """
+import logging, os, warnings
+import torch
+from quantdrift.engine.quantizers import libraries
+
+def state():
+    flags = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    names = ("HF_HOME", "HF_HUB_CACHE", "CUDA_DEVICE_ORDER", "PYTORCH_ALLOC_CONF", "TRANSFORMERS_CACHE")
+    variables = {name: os.environ.get(name) for name in names}
+    log = logging.root.level, list(logging.root.handlers), logging.root.manager.disable
+    own = [one for one in warnings.filters if one[2] is DeprecationWarning]
+    return flags, variables, log, own, torch.cuda.synchronize
+
+before = state()
+libraries.import_gptqmodel(), libraries.import_auto_gptq(), libraries.import_autoawq()
+if (after := state()) != before:
+    print(before, after)
+"""
+
+
+@pytest.mark.slow
+def test_libraries_write_nothing_and_leave_the_process_as_it_was() -> None:
+    """No banner, no farewell; caches, log level, TF32 and warning filters are the user's."""
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=False, timeout=300)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

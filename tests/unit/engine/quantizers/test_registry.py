@@ -1,0 +1,114 @@
+"""Which method a scheme gets, from which library, and what is refused before anything is loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantdrift.engine.quantizers.adaround import AdaRound
+from quantdrift.engine.quantizers.awq import Awq
+from quantdrift.engine.quantizers.gptq import Gptq
+from quantdrift.engine.quantizers.hqq import Hqq
+from quantdrift.engine.quantizers.libraries import Library
+from quantdrift.engine.quantizers.optimum import OptimumGptq
+from quantdrift.engine.quantizers.registry import methods_of
+from quantdrift.engine.quantizers.rtn import RoundToNearest
+from quantdrift.errors import MissingExtraError, SpecError, UnsupportedError
+from quantdrift.spec import parse_scheme
+
+EVERY = {"gptqmodel", "auto-gptq", "autoawq", "hqq", "optimum"}
+BY_OPTIMUM = "+backend=optimum+grid=library"
+
+
+def method_of(scheme: str) -> object:
+    (method,) = methods_of(parse_scheme(scheme)).values()
+    return method
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Backends that count as installed; a test may change it."""
+    backends = set(EVERY)
+    monkeypatch.setattr(Library, "is_installed", lambda library: library.backend in backends)
+    return backends
+
+
+@pytest.mark.parametrize(
+    ("scheme", "method"),
+    [
+        ("W4", RoundToNearest(bits=4, group_size=128)),
+        ("W8-channel-rtn", RoundToNearest(bits=8, group_size=None)),
+        ("W3+query", RoundToNearest(bits=3, group_size=128)),
+        ("W16A8", None),
+        ("W4-gptq", Gptq(bits=4, group_size=128)),
+        ("W3-channel-gptq_ao", Gptq(bits=3, group_size=None, act_order=True)),
+        ("W8-gptq+backend=auto-gptq", Gptq(bits=8, group_size=128, backend="auto-gptq")),
+        ("W4-g64-gptq+grid=library", Gptq(bits=4, group_size=64, grid="library")),
+        ("W2-awq", Awq(bits=2, group_size=128)),
+        ("W2-awq+backend=autoawq+grid=library", Awq(bits=2, group_size=128, grid="library")),
+        ("W6-g32-hqq+backend=hqq", Hqq(bits=6, group_size=32)),
+        ("W3-g64-adaround+calib=64", AdaRound(bits=3, group_size=64)),
+        (f"W3-channel-gptq_ao{BY_OPTIMUM}", OptimumGptq(bits=3, group_size=None, act_order=True)),
+        (f"W8A8-g64-gptq+calib=64{BY_OPTIMUM}", OptimumGptq(bits=8, group_size=64)),
+    ],
+)
+def test_a_scheme_gives_the_method_its_settings(installed: set[str], scheme: str, method: object) -> None:
+    assert method_of(scheme) == method
+
+
+def test_a_criterion_has_a_method_for_every_width_that_it_may_choose() -> None:
+    methods = methods_of(parse_scheme("W3.5-g64+gap+seed=3+widths=2,3,8"))
+    assert methods == {bits: RoundToNearest(bits=bits, group_size=64) for bits in (2, 3, 8)}
+
+
+def test_auto_gptq_stands_in_where_gptqmodel_is_not_installed(installed: set[str]) -> None:
+    installed.remove("gptqmodel")
+    assert method_of("W4-gptq") == Gptq(bits=4, group_size=128, backend="auto-gptq")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "missing", "package", "extra"),
+    [
+        ("W4-g128-gptq", EVERY, "gptqmodel", "gptq"),
+        ("W4-g128-gptq_ao+backend=auto-gptq", EVERY, "auto-gptq", "auto-gptq"),
+        ("W4-g128-awq", EVERY, "autoawq", "awq"),
+        ("W4-g128-hqq", EVERY, "hqq", "hqq"),
+        (f"W4-g128-gptq{BY_OPTIMUM}", {"optimum"}, "optimum", "optimum"),
+        (f"W4-g128-gptq{BY_OPTIMUM}", {"gptqmodel"}, "gptqmodel", "optimum"),  # what it rounds by
+    ],
+)
+def test_a_missing_library_names_its_extra(
+    installed: set[str], scheme: str, missing: set[str], package: str, extra: str
+) -> None:
+    installed -= missing
+    with pytest.raises(MissingExtraError) as caught:
+        method_of(scheme)
+    assert (caught.value.package, caught.value.extra) == (package, extra)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "fact"),
+    [
+        ("W4+widths=3,4", r"W3.5-rtn\+gap\+widths="),
+        ("W4+calib=64", r"\+calib= has no effect on rtn"),
+        ("W4A8+backend=x", r"\+backend= has no effect on rtn: it takes calib, seed"),
+        ("W4-hqq+grid=library", r"\+grid= has no effect on hqq: it takes backend"),
+        ("W4-gptq+backend=gptqmodl", r"gptqmodl; did you mean \+backend=gptqmodel\?"),
+        ("W4-awq+backend=llm", r"awq takes \+backend=autoawq, got \+backend=llm$"),
+        ("W4-hqq+backend=axis0", r"hqq takes \+backend=hqq"),
+        ("W4-awq+grid=mse", r"awq takes \+grid=paper or \+grid=library"),
+        ("W7-hqq", "2, 3, 4, 5, 6, 8 bits, not to 7"),
+        ("W4-gptq+backend=optimum", r"\+grid=library"),
+        ("W4-gptq+backend=optimum+grid=paper", r"\+grid=library"),
+        (f"W5-gptq{BY_OPTIMUM}", "2, 3, 4, 8 bits, not to 5"),
+        (f"W3.5-gptq+gap{BY_OPTIMUM}", "a whole model to one width"),
+    ],
+)
+def test_what_a_scheme_cannot_do_is_refused(installed: set[str], scheme: str, fact: str) -> None:
+    with pytest.raises(UnsupportedError, match=fact):
+        method_of(scheme)
+
+
+@pytest.mark.parametrize("scheme", ["W4+gap", *(f"W3.5+gap+widths={w}" for w in ("3,5.5", "4", "4,4", "4,8", "3,9"))])
+def test_widths_that_cannot_average_to_the_bits_are_refused(scheme: str) -> None:
+    with pytest.raises(SpecError, match=r"nothing to choose between|unsuitable widths"):
+        methods_of(parse_scheme(scheme))

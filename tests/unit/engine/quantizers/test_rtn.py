@@ -1,0 +1,74 @@
+"""Round to nearest by hand: grids of every width, and groups."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from quantdrift.engine.quantizers.base import group_absmax, n_groups, spread
+from quantdrift.engine.quantizers.rtn import quantize_rtn
+
+
+def row(*weights: float) -> torch.Tensor:
+    return torch.tensor([weights])
+
+
+def test_four_bits_by_hand() -> None:
+    """The largest weight, 7, is the last level, so the scale is 1."""
+    quantized = quantize_rtn(row(7, -7, 3.4, -3.6, 0.5, 1.5, 0), bits=4, group_size=None)
+    assert quantized.scale.tolist() == [[1]]
+    assert quantized.codes.tolist() == [[7, -7, 3, -4, 0, 2, 0]]  # halves go to the even neighbour
+    assert quantized.codes.dtype == torch.int8
+    assert quantized.dequantize(torch.float32).tolist() == [[7, -7, 3, -4, 0, 2, 0]]
+
+
+@pytest.mark.parametrize(("bits", "levels"), [(2, 1), (3, 3), (4, 7), (5, 15), (6, 31), (7, 63), (8, 127)])
+def test_the_grid_is_symmetric_and_reaches_the_largest_weight(bits: int, levels: int) -> None:
+    quantized = quantize_rtn(row(-2, 2, 0.3), bits=bits, group_size=None)
+    assert quantized.codes.tolist() == [[-levels, levels, round(0.3 / (2 / levels))]]
+    assert quantized.scale.item() == pytest.approx(2 / levels)
+
+
+@pytest.mark.parametrize(("group_size", "sizes"), [(None, [300]), (128, [128, 128, 44]), (64, [64] * 4 + [44])])
+def test_groups_and_a_shorter_last_one(group_size: int | None, sizes: list[int]) -> None:
+    """Group number g holds weights of up to 7 (g + 1): its scale is g + 1. In the second row all is ten times that."""
+    parts = [torch.full((1, size), 7.0 * (g + 1)) for g, size in enumerate(sizes)]
+    weight = torch.cat(parts, dim=1) * torch.tensor([[1], [10]])
+    quantized = quantize_rtn(weight, bits=4, group_size=group_size)
+    scales = [g + 1 for g in range(len(sizes))]
+    assert quantized.scale.tolist() == [scales, [10 * scale for scale in scales]]
+    assert n_groups(300, group_size) == len(sizes)
+    assert torch.equal(quantized.dequantize(torch.float32), weight)
+
+
+def test_group_absmax_and_spread_by_hand() -> None:
+    assert group_absmax(row(1, -5, 2, 0, -3), 2).tolist() == [[5, 2, 3]]
+    assert spread(torch.tensor([[5, 2, 3]]), 5, 2).tolist() == [[5, 5, 2, 2, 3]]
+    assert spread(torch.tensor([[5]]), 3, None).tolist() == [[5, 5, 5]]
+
+
+@pytest.mark.parametrize(
+    ("weights", "bits", "wanted"),
+    [
+        ((0, 0, 7, 1), 4, [0, 0, 7, 1]),  # a group of zeros has scale 1
+        ((2.0**-149, 0, 7, 1), 8, [0, 0, 7, 1]),  # the least float32 cannot be divided by 127 levels
+    ],
+)
+def test_a_group_without_a_scale_is_zeros(weights: tuple[float, ...], bits: int, wanted: list[float]) -> None:
+    quantized = quantize_rtn(row(*weights), bits=bits, group_size=2)
+    assert quantized.scale[0, 0] == 1
+    assert quantized.dequantize(torch.float32).tolist()[0] == pytest.approx(wanted, abs=0.03)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_weights_are_divided_in_float32_and_left_alone(dtype: torch.dtype) -> None:
+    weight = torch.nn.Parameter(torch.randn(8, 256, generator=torch.Generator().manual_seed(0)).to(dtype))
+    before = weight.detach().clone()
+    quantized = quantize_rtn(weight, bits=8, group_size=128)
+    exact = quantize_rtn(before.float(), bits=8, group_size=128)
+    assert torch.equal(weight.detach(), before)
+    assert torch.equal(quantized.codes, exact.codes)
+    assert torch.equal(quantized.scale, exact.scale)
+    low = quantized.dequantize(dtype)
+    assert torch.equal(low, exact.dequantize(torch.float32).to(dtype))
+    assert not low.requires_grad
