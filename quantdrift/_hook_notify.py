@@ -109,11 +109,26 @@ class _NotifyingLoader:
         notify(self._finder, self._spec.name, module)
 
 
+def change(harness: str) -> None:
+    """Change a harness here and now, whatever the off switch says.
+
+    Args:
+        harness: its package, "mteb" for instance.
+    """
+    for name, ours in _hook.WATCHED.items():
+        if name.partition(".")[0] == harness:
+            _function(ours)(import_module(name))
+
+
+def _function(ours: str) -> Any:
+    target, _, function = ours.partition(":")
+    return getattr(import_module(target), function)
+
+
 def notify(finder: _hook.HookFinder, name: str, module: ModuleType) -> None:
     """Call the function that the table names for this module; its errors end here."""
     try:
-        target, _, function = _hook.WATCHED[name].partition(":")
-        getattr(import_module(target), function)(module)
+        _function(_hook.WATCHED[name])(module)
     except Exception as error:  # whatever it is, the harness must go on as if we were not here
         finder.errors[name] = type(error).__name__
         with suppress(Exception):  # an error that cannot be told, nowhere to tell it

@@ -1,15 +1,443 @@
-"""What the harness plugins share."""
+"""What the harness plugins share: the two arms of one model, run on the same inputs with the same draws.
+
+A harness hands its model to a plugin, which makes `Arms` of it. Both arms are searched with here: by embedding once
+and streaming the scores (`search_embedded`), or by two whole searches that score the same items (`search_lists`).
+What came out is a `Found`, of which a plugin makes the harness's results and a run folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.engine.scoring.streamed import Similarity, prepare, scores_from_products
+from quantdrift.display import clean, complain
+from quantdrift.engine.calibration.sample import draw_sample
+from quantdrift.engine.encoders.cross_encoder import raw_scores
+from quantdrift.engine.inputs import Inputs, Vectors
+from quantdrift.engine.pair import Arm, PairName, QuantizedPair
+from quantdrift.engine.run import describe_run
+from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged, scores_from_products
+from quantdrift.engine.search import (
+    NOISE_DEPTH,
+    Settings,
+    assemble,
+    measure_retrieval,
+    noise_of_scores,
+    not_calibrated_on,
+)
+from quantdrift.engine.store import default_store
+from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.evidence import Evidence
+from quantdrift.progress import Progress, Silent, Terminal
+
+DEPTH = 200
+"""Ranks kept in the evidence; harnesses themselves ask for more."""
+PROBE = 2
+"""Inputs that are run once with an eye on which layers they reach."""
+
+Results = dict[str, dict[str, float]]
+"""Query id to item id to score, as harnesses have them."""
+
+
+class Arms:
+    """The weights of a harness's model, of which one arm answers at a time: the candidate unless told otherwise."""
+
+    def __init__(self, pair: QuantizedPair) -> None:
+        self.pair = pair
+        self.arm: Arm = "candidate"
+        self.session = False  # whether the arms are being compared
+        self._candidate: ExitStack | None = None
+
+    @contextmanager
+    def answering(self, arm: Arm) -> Iterator[None]:
+        """Inside, this arm answers; afterwards the reference's weights are in place."""
+        before = self.arm, self.session
+        self.restore()
+        self.arm, self.session = arm, True
+        try:
+            yield
+        finally:
+            self.restore()
+            self.arm, self.session = before
+
+    def put_in_place(self, *, indexed: bool = False) -> None:
+        """Put in place the weights that the arm has for queries, or for what is indexed."""
+        if self.arm == "reference" or (indexed and self.pair.query_only):
+            self.restore()
+        elif self._candidate is None:
+            with ExitStack() as stack:
+                stack.enter_context(self.pair.candidate())
+                self._candidate = stack.pop_all()
+
+    def restore(self) -> None:
+        """Put the reference's weights back, where others are in place."""
+        if self._candidate is not None:
+            self._candidate.close()
+            self._candidate = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Both arms on one search or task.
+
+    Attributes:
+        evidence: the per-input record, without inputs that layers were measured on.
+        fingerprint: digest of the reference's weights.
+        settings: how it was measured.
+        reading: how the scores were had, for the record.
+        n_items: how many items each input ranks.
+        results: of either arm, as the harness has them; made anew at each call, for harnesses change what they get.
+        candidate_fingerprint: digest of the candidate; None if it was not taken.
+        left_out: number of inputs that layers were measured on.
+        seconds: time by stage.
+        notes: what whoever reads the record should know.
+    """
+
+    evidence: Evidence
+    fingerprint: str
+    settings: Settings
+    reading: Mapping[str, Any]
+    n_items: int
+    results: Callable[[Arm], Results] = lambda _: {}
+    candidate_fingerprint: str | None = None
+    left_out: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **known: Any) -> Found:
+        """What was found, without the inputs that layers were measured on; the reference's weights are in place.
+
+        Raises:
+            DataError: layers were measured on all of them.
+        """
+        rest = not_calibrated_on(pair, evidence.input_ids.tolist(), dataset)
+        left_out = evidence.n_inputs - len(rest)
+        part = evidence.part(rest) if left_out else evidence
+        return cls(evidence=part, fingerprint=pair.fingerprint, left_out=left_out, **known)
+
+    def record(
+        self, spec: PairName, pair: QuantizedPair, *, data: Mapping[str, Any], model: Mapping[str, Any], started: str
+    ) -> dict[str, Any]:
+        """What run.json says of it."""
+        size = {"n_queries": self.evidence.n_inputs + self.left_out, "n_documents": self.n_items}
+        return describe_run(
+            spec,
+            pair,
+            self,
+            self.settings,
+            model=model,
+            data={"warnings": [], **size, **data},
+            reading=self.reading,
+            started=started,
+        )
+
+
+# --- searches -------------------------------------------------------------------------------------
+
+
+def search_embedded(
+    pair: QuantizedPair,
+    queries: Inputs,
+    documents: Inputs,
+    *,
+    similarity: Similarity,
+    top_k: int,
+    batch_size: int,
+    progress: Progress,
+    skip_same_id: bool,
+    calibration: Inputs | None,
+    dataset: str | None = None,
+) -> Found:
+    """Embed both sides with both arms and stream the scores.
+
+    Args:
+        pair: the model.
+        queries: what is searched for.
+        documents: what is searched.
+        similarity: how embeddings become scores.
+        top_k: documents per query that the harness asks for.
+        batch_size: inputs per forward pass.
+        progress: where progress is shown.
+        skip_same_id: whether a document of the query's own id does not count.
+        calibration: what the candidate is calibrated on; the documents if None.
+        dataset: name of the data.
+
+    Raises:
+        QuantDriftError: the scheme cannot be made, or an embedding is not finite.
+    """
+    settings = Settings(k=max(DEPTH, top_k), batch_size=batch_size)
+    excluded = None
+    if skip_same_id:
+        position = {name: number for number, name in enumerate(documents.ids)}
+        excluded = np.array([position.get(name, -1) for name in queries.ids], dtype=np.int64)
+    measured = measure_retrieval(
+        pair,
+        queries,
+        documents,
+        similarity=similarity,
+        settings=settings,
+        store=default_store(),
+        progress=progress,
+        excluded=excluded,
+        depth=DEPTH,
+        calibration=calibration,
+        dataset=dataset,
+    )
+
+    def results(arm: Arm) -> Results:
+        state = measured.state
+        top = state.reference_top()[:2] if arm == "reference" else state.candidate_top()[::2]
+        ranks = zip(queries.ids, *(part[:, :top_k].tolist() for part in top), strict=True)
+        found: Results = {}
+        for query, positions, scores in ranks:
+            own = found[query] = {}
+            for place, score in zip(positions, scores, strict=True):
+                if place >= 0:
+                    own.setdefault(documents.ids[place], score)  # of documents that share an id the best counts
+        return found
+
+    return Found(
+        evidence=measured.evidence,
+        fingerprint=measured.fingerprint,
+        candidate_fingerprint=measured.candidate_fingerprint,
+        settings=settings,
+        reading={"similarity": str(similarity)},
+        n_items=len(documents.ids),
+        results=results,
+        left_out=measured.left_out,
+        seconds=measured.seconds,
+        notes=measured.notes,
+    )
+
+
+def run_twice(
+    arms: Arms,
+    run: Callable[[], Results],
+    *,
+    watch: Callable[[], object],
+    calibrate: Callable[[], object],
+    what: str = "search",
+) -> tuple[Results, Results, dict[str, float]]:
+    """One whole search by each arm, and the seconds that its stages took.
+
+    Args:
+        arms: the model.
+        run: searches with the weights that are in place.
+        watch: runs a few inputs with an eye on which layers they reach.
+        calibrate: makes the candidate ready.
+        what: the stages are called.
+    """
+    clock = [time.perf_counter()]
+    with arms.answering("reference"):
+        watch()
+        reference = run()
+        clock.append(time.perf_counter())
+        calibrate()
+        clock.append(time.perf_counter())
+    with arms.answering("candidate"):
+        candidate = run()
+        clock.append(time.perf_counter())
+    stages = (f"reference: {what}", "calibration", f"candidate: {what}")
+    return reference, candidate, dict(zip(stages, np.diff(clock).round(3).tolist(), strict=True))
+
+
+def search_lists(
+    arms: Arms,
+    run: Callable[[], Results],
+    again: Callable[[Mapping[str, list[str]]], Mapping[str, Mapping[str, float]]],
+    *,
+    item_ids: Sequence[str],
+    scorers: Sequence[Any],
+    harness: str,
+    skip_same_id: bool,
+    settings: Settings,
+    reading: Mapping[str, Any],
+    dataset: str | None = None,
+    **stages: Any,
+) -> Found:
+    """Search or rerank once per arm; both arms score the same items of a query.
+
+    A cross-encoder gives raw scores meanwhile; the results are as it gives them otherwise.
+
+    Args:
+        arms: the model.
+        run: searches with the weights that are in place.
+        again: scores some items of every query once more, by the reference in other batches.
+        item_ids: of the corpus, by position.
+        scorers: modules that may be cross-encoders.
+        harness: its name, for messages.
+        skip_same_id: whether an item of the query's own id does not count.
+        settings: how it is measured.
+        reading: what the record says of the scores.
+        dataset: name of the data.
+        stages: as of `run_twice`.
+
+    Raises:
+        UnsupportedError: the arms scored other items.
+        DataError: there is nothing to rank.
+    """
+    with raw_scores(scorers, harness) as activated:
+        reference, candidate, seconds = run_twice(arms, run, **stages)
+        position = {name: number for number, name in enumerate(item_ids)}
+        counted: dict[str, list[str]] = {}
+        for query, scores in reference.items():
+            if scores.keys() != candidate.get(query, {}).keys():
+                raise UnsupportedError(
+                    f"the two arms scored other documents for query {query!r}; a pair needs a search that scores the "
+                    "same ones"
+                )
+            if names := sorted((n for n in scores if not (skip_same_id and n == query)), key=position.__getitem__):
+                counted[query] = names
+        if not counted:
+            raise DataError(f"nothing to rank: none of {len(reference)} queries has a document in its results")
+        rows = []
+        for query, names in counted.items():
+            places = np.array([position[name] for name in names], dtype=np.int64)
+            full, low = (np.array([arm[query][n] for n in names], dtype=np.float32) for arm in (reference, candidate))
+            rows.append((places, full, low))
+        state = score_ragged(rows, k=settings.k)
+        start = time.perf_counter()
+        positions, once, _ = (part[:, :NOISE_DEPTH] for part in state.reference_top())
+        contenders = {
+            query: [item_ids[place] for place in row if place >= 0]
+            for query, row in zip(counted, positions.tolist(), strict=True)
+        }
+        second = np.zeros(once.shape, dtype=np.float32)
+        rescored = again(contenders)
+        for row, (query, names) in enumerate(contenders.items()):
+            second[row, : len(names)] = [rescored[query][name] for name in names]
+        noise = noise_of_scores(once.astype(np.float64), second.astype(np.float64), positions)
+        seconds["noise floor"] = round(time.perf_counter() - start, 3)
+    evidence = assemble(state, input_ids=list(counted), item_ids=item_ids, noise=noise, depth=DEPTH)
+    return Found.of(
+        arms.pair,
+        evidence,
+        dataset=dataset,
+        settings=settings,
+        reading=reading,
+        n_items=len(item_ids),
+        results=lambda arm: activated(reference if arm == "reference" else candidate),
+        seconds=seconds,
+    )
+
+
+# --- calibration ----------------------------------------------------------------------------------
+
+
+def calibrate(
+    pair: QuantizedPair,
+    inputs: Callable[[], Inputs],
+    *,
+    batch_size: int,
+    progress: Progress,
+    groups: NDArray[np.int64] | None = None,
+    source: str | None = None,
+) -> None:
+    """Make the candidate ready, where that takes inputs.
+
+    Args:
+        pair: the model, the reference's weights in place.
+        inputs: what may be drawn from; what their `encode` returns is not looked at.
+        batch_size: inputs per forward pass.
+        progress: where progress is shown.
+        groups: int64 [n], inputs of different groups share no batch.
+        source: what the record calls the inputs, where they are no file's.
+
+    Raises:
+        QuantDriftError: the candidate cannot be made.
+    """
+    if pair.needs_calibration:
+        sample = draw_sample(inputs(), pair.scheme, batch_size, groups=groups)
+        if source is not None:
+            sample = replace(sample, record={**sample.record, "source": source})
+        pair.prepare(sample, root=default_store().root, progress=progress)
+
+
+def runs(run: Callable[[list[int], int], Any], n: int, *, key: Any, lengths: Sequence[int] | None = None) -> Inputs:
+    """Inputs that are run for what layers see of them.
+
+    Args:
+        run: runs the inputs of the given numbers with a batch size.
+        n: how many there are.
+        key: JSON values that decide what the model sees; None if they cannot be told.
+        lengths: rough length of each.
+    """
+    return Inputs(
+        role="document",
+        ids=[str(number) for number in range(n)],
+        encode=lambda rows, batch_size: run(rows.tolist(), batch_size),
+        key=key,
+        lengths=None if lengths is None else np.array(lengths, dtype=np.int64),
+    )
+
+
+# --- what goes on around an evaluation ------------------------------------------------------------
+
+
+def as_vectors(embeddings: Any) -> Vectors:
+    """What a model of a harness's returned, as float32 [n, dim]."""
+    if isinstance(embeddings, list) and embeddings and isinstance(embeddings[0], Tensor):
+        embeddings = torch.stack(embeddings)
+    if isinstance(embeddings, Tensor):
+        embeddings = embeddings.detach().float().cpu().numpy()
+    return np.asarray(embeddings, dtype=np.float32)
+
+
+def progress_if(shown: bool) -> Progress:
+    """Progress on standard error, or none."""
+    return Terminal() if shown else Silent()
+
+
+def remembered(holder: Any = None, *names: str) -> Callable[[], None]:
+    """What puts every random generator back to where it is now, so that both arms see the same draws.
+
+    Args:
+        holder: object with random state of its own.
+        names: its attributes that hold it, where it has them.
+    """
+    own = {name: copy.deepcopy(getattr(holder, name)) for name in names if hasattr(holder, name)}
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+    def put_back() -> None:
+        for name, state in own.items():
+            setattr(holder, name, state)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+    return put_back
+
+
+@contextmanager
+def carefully(place: str, *, failed: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Inside, what goes wrong costs the drift of this place and not the evaluation; one line says why.
+
+    Args:
+        place: a task, or a part of one.
+        failed: called then.
+    """
+    try:
+        yield
+    except Exception as error:  # whatever it is: the evaluation itself went well
+        failed()
+        complain(clean(f"no drift is measured on {place}: {str(error) or type(error).__name__}"))
+
+
+# --- the similarity that a score function is --------------------------------------------------------
 
 _LONGEST = 16_384
 """As long as the embeddings of no model: a cosine of the first 256 numbers is not the cosine."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
@@ -52,6 +53,44 @@ def replace(holder: Any, name: str, wrapper: Any, *, static: bool = False) -> No
     """
     setattr(wrapper, _MARK, True)
     setattr(holder, name, staticmethod(wrapper) if static else wrapper)
+
+
+def wrap(
+    holder: Any, name: str, parameters: Iterable[str], around: Callable[..., Any], *, static: bool = False
+) -> None:
+    """Put `around(original, ...)` in the place of a function, unless it is there already.
+
+    Args:
+        holder: module or class.
+        name: of the function.
+        parameters: that it must have.
+        around: called with the original before the arguments.
+        static: whether it is a static method of a class.
+
+    Raises:
+        TypeError: as of `expected`.
+    """
+    original = expected(holder, name, *parameters)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    replace(holder, name, wrapper, static=static)
+
+
+def arguments_of(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call by name, with those that are left to their defaults."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def is_pair(model: Any) -> bool:
+    """Whether a harness's model is a pair; of its type, as an object of somebody else's may raise when asked."""
+    return getattr(type(model), "is_quantdrift_pair", False) is True
 
 
 def _parameters(function: Any) -> Iterable[str]:

@@ -1,19 +1,28 @@
-"""A model of beir's that answers as one of its two arms."""
+"""A model of beir's that answers as one of its two arms, and its inputs as quantdrift takes them."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
 
 from quantdrift import spec as unchosen
 from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.encoders.sentence import reading_digest, tokenizer_digest
+from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.layers import modules_of
-from quantdrift.engine.pair import Arm
 from quantdrift.engine.pair import QuantizedPair as Weights
 from quantdrift.engine.quantizers.registry import methods_of
+from quantdrift.engine.store import digest_of
 from quantdrift.errors import UnsupportedError
+from quantdrift.harness import Arms, as_vectors
 from quantdrift.models.checkpoint import refuse_quantized
 from quantdrift.models.named import name_in_config
 from quantdrift.spec import Scheme, Spec, parse_scheme
@@ -24,7 +33,8 @@ _ANSWERS = frozenset({"encode", "encode_corpus", "encode_queries", "encode_query
 _COPIES = frozenset({"encode_corpus_parallel", "start_multi_process_pool"})
 """Methods that would send the model to other processes."""
 
-_SIDES = 2
+_SETTINGS = ("default_prompt_name", "max_seq_length", "prompts", "truncate_dim")
+"""Attributes of a torch module, beside its weights and structure, that decide its embeddings."""
 
 
 class TwoSides:
@@ -32,11 +42,7 @@ class TwoSides:
 
     def __init__(self, queries: Any, documents: Any) -> None:
         self.queries, self.documents = queries, documents
-
-    @property
-    def sep(self) -> str:
-        """What stands between a document's title and its text."""
-        return str(getattr(self.documents, "sep", " "))
+        self.sep = str(getattr(documents, "sep", " "))
 
     def encode_queries(self, queries: Any, batch_size: int = 16, **kwargs: Any) -> Any:
         """Embed queries."""
@@ -50,12 +56,13 @@ class TwoSides:
 class QuantizedPair:
     """A model of beir's and its quantized candidate, in place of the model.
 
-    beir's searches and its reranking measure both arms of it. Asked directly, it answers as the
-    candidate. Everything else about it is the model's own.
+    beir's searches and its reranking measure both arms of it. Asked directly, it answers as the candidate. Everything
+    else about it is the model's own.
 
     Attributes:
         base: beir's own model object, at full precision between calls.
         pair: its reference and candidate weights.
+        arms: which of them answers.
         spec: name of the model, and the scheme.
     """
 
@@ -63,28 +70,24 @@ class QuantizedPair:
 
     base: Any
     pair: Weights
+    arms: Arms
     spec: Spec
-    _arm: Arm
-    _session: bool
-    _found: dict[str, Any]
-    _quantized: ExitStack | None
 
     def __init__(self, model: Any, scheme: str | Scheme, *, name: str | None = None) -> None:
         """Find the model's layers and check that the scheme can be made.
 
         Args:
-            model: a model of beir's (SentenceBERT, HuggingFace, CrossEncoder, ...), or anything
-                with its methods that holds torch modules; or two models, (queries, documents).
+            model: a model of beir's (SentenceBERT, HuggingFace, CrossEncoder, ...), or anything with its methods that
+                holds torch modules; or two models, (queries, documents).
             scheme: how the candidate is made, e.g. "W4-rtn".
             name: of the model, for messages and records; what its config says if not given.
 
         Raises:
-            QuantDriftError: the scheme cannot be read or made, or the model has nothing to
-                quantize.
+            QuantDriftError: the scheme cannot be read or made, or the model has nothing to quantize.
         """
         if isinstance(model, QuantizedPair):
             raise UnsupportedError(f"this model is a pair already ({model.spec}); wrap the model itself, once")
-        if isinstance(model, tuple) and len(model) == _SIDES:
+        if isinstance(model, tuple):
             model = TwoSides(*model)
         made = scheme if isinstance(scheme, Scheme) else parse_scheme(scheme)
         methods_of(made)
@@ -93,25 +96,19 @@ class QuantizedPair:
         shown = name or name_in_config(modules) or type(model).__name__
         if not modules:
             raise UnsupportedError(
-                f"{shown} holds no torch module, so there is nothing to quantize; a pair needs a "
-                "model that runs here in torch (not an API or a served model)"
+                f"{shown} holds no torch module, so there is nothing to quantize; a pair needs a model that runs here "
+                "in torch (not an API or a served model)"
             )
         refuse_quantized(modules, shown)
-        own = vars(self)
-        own["base"] = model
-        own["pair"] = Weights(modules, made, name=shown)
-        own["spec"] = Spec(model=shown, scheme=made)
-        own["_arm"] = "candidate"
-        own["_session"] = False
-        own["_found"] = {}
-        own["_quantized"] = None
+        weights = Weights(modules, made, name=shown)
+        vars(self).update(base=model, pair=weights, arms=Arms(weights), spec=Spec(model=shown, scheme=made))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "base" not in vars(self):  # half made, as copies are
             raise AttributeError(name)
         value = getattr(self.base, name)
         if name in _COPIES:
-            return self._refused(name)
+            return self._refuse_copies
         return self._answering(name, value) if name in _ANSWERS else value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -126,75 +123,20 @@ class QuantizedPair:
     def _answering(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def answer(*args: Any, **kwargs: Any) -> Any:
-            self._put_in_place(indexed=name == "encode_corpus")
+            self.arms.put_in_place(indexed=name == "encode_corpus")
             try:
                 return method(*args, **kwargs)
             finally:
-                if not self._session:
-                    self.restore()
+                if not self.arms.session:
+                    self.arms.restore()
 
         return answer
 
-    def _refused(self, name: str) -> Callable[..., Any]:
-        def refuse(*_: Any, **__: Any) -> Any:
-            raise UnsupportedError(
-                f"{name} copies the model to other processes, where only one arm would be; "
-                f"search with {self.spec} in this process"
-            )
-
-        return refuse
-
-    @property
-    def in_session(self) -> bool:
-        """Whether a search is being run once per arm."""
-        return self._session
-
-    @property
-    def arm(self) -> Arm:
-        """Which arm answers."""
-        return self._arm
-
-    @property
-    def found(self) -> dict[str, Any]:
-        """What searches inside a session have measured, by what they were asked."""
-        return self._found
-
-    @contextmanager
-    def both_arms(self) -> Iterator[Callable[[Arm], None]]:
-        """Inside, one arm answers, the one that was asked for last; the reference at first.
-
-        Raises:
-            UnsupportedError: a session inside a session.
-        """
-        if self._session:
-            raise UnsupportedError(f"{self.spec} is being searched with; finish that search first")
-
-        def choose(arm: Arm) -> None:
-            self.restore()
-            self._arm = arm
-
-        self._session, self._arm = True, "reference"
-        try:
-            yield choose
-        finally:
-            self.restore()
-            self._session, self._arm = False, "candidate"
-            self.found.clear()
-
-    def restore(self) -> None:
-        """Put the reference's weights back, where others are in place."""
-        if self._quantized is not None:
-            self._quantized.close()
-            self._quantized = None
-
-    def _put_in_place(self, *, indexed: bool) -> None:
-        """Put in place the weights that the present arm has for queries, or for the index."""
-        if self._arm == "reference" or (indexed and self.pair.query_only):
-            self.restore()
-        elif self._quantized is None:
-            with ExitStack() as stack:
-                stack.enter_context(self.pair.candidate())
-                self._quantized = stack.pop_all()
+    def _refuse_copies(self, *_: Any, **__: Any) -> Any:
+        raise UnsupportedError(
+            f"this method copies the model to other processes, where only one arm would be; search with {self.spec} in "
+            "this process"
+        )
 
 
 def held_pair(holder: object) -> QuantizedPair | None:
@@ -204,13 +146,127 @@ def held_pair(holder: object) -> QuantizedPair | None:
 
 
 def refuse_unchosen(pair: QuantizedPair, why: str) -> None:
-    """Refuse a pair whose widths would have to be chosen where they cannot be.
+    """Refuse a pair whose widths would have to be chosen where, as `why` says, they cannot be."""
+    unchosen.refuse_unchosen(pair.pair, why, named='QuantizedPair(model, "allocation.json")')
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def query_inputs(pair: QuantizedPair, queries: Mapping[str, str], options: Mapping[str, Any]) -> Inputs:
+    """The queries of a search, embedded by the weights that are in place.
 
     Args:
         pair: the model.
-        why: that cannot be, a clause.
-
-    Raises:
-        UnsupportedError: a criterion has to choose its widths, and has not.
+        queries: id to text.
+        options: arguments for the model beside the batch size.
     """
-    unchosen.refuse_unchosen(pair.pair, why, named='QuantizedPair(model, "allocation.json")')
+    texts = list(queries.values())
+
+    def encode(rows: NDArray[np.int64], batch_size: int) -> Any:
+        part = [texts[row] for row in rows.tolist()]
+        return as_vectors(pair.base.encode_queries(part, batch_size=batch_size, show_progress_bar=False, **options))
+
+    return Inputs(
+        role="query",
+        ids=[str(name) for name in queries],
+        encode=encode,
+        key=key_of_texts(pair, texts, encode=dict(options)),
+        lengths=np.array([len(text) for text in texts], dtype=np.int64),
+    )
+
+
+def document_inputs(
+    pair: QuantizedPair, corpus: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any], *, wanted: bool = True
+) -> Inputs:
+    """The documents of a search, embedded by the weights that are in place.
+
+    Args:
+        pair: the model.
+        corpus: id to text and perhaps title.
+        options: arguments for the model beside the batch size.
+        wanted: whether the embeddings are, which then have to be one vector per document.
+    """
+    documents = list(corpus.values())
+    separator = getattr(pair.base, "sep", " ")
+    joint = separator if isinstance(separator, str) else " "
+
+    def encode(rows: NDArray[np.int64], batch_size: int) -> Any:
+        part = [documents[row] for row in rows.tolist()]
+        found = pair.base.encode_corpus(part, batch_size=batch_size, show_progress_bar=False, **options)
+        return as_vectors(found) if wanted else found
+
+    # of what the model reads, as in quantdrift run: then both share batches and agree exactly
+    lengths = [len(f"{one.get('title') or ''}{joint}{one.get('text') or ''}".strip()) for one in documents]
+    return Inputs(
+        role="document",
+        ids=[str(name) for name in corpus],
+        encode=encode,
+        key=key_of_texts(pair, documents, encode=dict(options)),
+        lengths=np.array(lengths, dtype=np.int64),
+    )
+
+
+def calibration_corpus(scheme: Scheme) -> dict[str, dict[str, str]] | None:
+    """The texts of a file that the scheme calibrates on, as documents; None where it names no file."""
+    texts = calibration_texts(scheme)
+    if texts is None:
+        return None
+    return {f"calibration-{number}": {"title": "", "text": text} for number, text in enumerate(texts)}
+
+
+def digest_of_data(queries: Mapping[str, Any], corpus: Mapping[str, Any]) -> str:
+    """A digest of ids and contents of both sides."""
+    parts = (part for side in (queries, corpus) for part in (list(side), side.values()))
+    return digest_of(text for part in parts for text in ("\n", *_written(part)))
+
+
+def key_of_texts(pair: QuantizedPair, contents: Sequence[Any], **others: Any) -> dict[str, Any] | None:
+    """What decides what a pair makes of some contents beside its weights; None if it cannot be told."""
+    described = description_of(pair.base)
+    if described is None:
+        return None
+    texts = digest_of(_written(contents))
+    return {"harness": ["beir", version("beir")], "model": described, "texts": texts, **others}
+
+
+def description_of(model: Any) -> list[str] | None:
+    """What decides a model's embeddings beside its weights.
+
+    Returns:
+        None if it cannot be told: a class from elsewhere may do anything with its texts.
+    """
+    kind = type(model)
+    if not (kind.__module__.startswith("beir.") or kind is TwoSides):
+        return None
+    told = {name: _told(value) for name, value in sorted(vars(model).items())}
+    if None in told.values():
+        return None
+    holders = [model, *vars(model).values()]
+    parts = [f"{name}: {text}" for name, text in told.items()]
+    return [f"{kind.__module__}.{kind.__qualname__}", *parts, reading_digest(holders, modules_of(model))]
+
+
+def _written(contents: Iterable[Any]) -> Iterable[str]:
+    return (json.dumps(one, sort_keys=True, default=str) for one in contents)
+
+
+def _told(value: Any) -> str | None:
+    """A value as a string that is the same in every process; None if it has none."""
+    if value is None or isinstance(value, bool | int | float | str | torch.device | torch.dtype):
+        return repr(value)
+    if isinstance(value, nn.Module):
+        settings = [str(getattr(value, name, None)) for name in _SETTINGS]
+        return "\n".join([type(value).__qualname__, *settings, repr(value)])
+    if isinstance(value, dict | list | tuple):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        parts = [(key, _told(part)) for key, part in pairs]
+        return None if any(told is None for _, told in parts) else repr(parts)
+    if hasattr(value, "get_vocab"):
+        return f"{tokenizer_digest(value)} {getattr(value, 'model_max_length', None)}"
+    name = getattr(value, "__qualname__", None)
+    if callable(value) and name and "<" not in name:  # a function at the top of a module of beir's
+        module = str(getattr(value, "__module__", ""))
+        return f"{module}.{name}" if module.startswith("beir.") else None
+    inner = description_of(value)
+    return None if inner is None else "\n".join(inner)

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from quantdrift.display import clean
+from quantdrift.display import clean, complain
 from quantdrift.display import say as print_line
 from quantdrift.engine.search import with_qrels
 from quantdrift.engine.store import key_of
-from quantdrift.errors import QuantDriftError
+from quantdrift.errors import QuantDriftError, UnknownNameError, UnsupportedError
 from quantdrift.evidence import Evidence
-from quantdrift.metrics import FAMILIES, Metric, default_metrics, parse_metric
+from quantdrift.harness import DEPTH, Found, Results
+from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift.runs import Run, write_run
 from quantdrift.statistics import Estimate, undefined
-from quantdrift_beir.record import Made, record_of
+from quantdrift_beir.pairs import QuantizedPair
 
-DEPTH = 200
-"""Ranks kept in the evidence; beir itself asks for more."""
-
-Results = dict[str, dict[str, float]]
-"""Query id to document id to score, as beir has them."""
+_MRR = ("mrr", "mrr@k", "mrr_cut")
+_RECALL = ("recall_cap", "r_cap", "r_cap@k")
+_HOLE = ("hole", "hole@k")
+BEIR_METRICS = (*_MRR, *_RECALL, *_HOLE, "acc", "top_k_acc", "accuracy", "accuracy@k", "top_k_accuracy")
+"""What beir computes by these names; they come before metrics of ours that are called the same."""
 
 Qrels = Mapping[str, Mapping[str, int]]
+"""Query id to document id to grade."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -40,12 +43,12 @@ class Drift(Mapping[str, Estimate]):
     Attributes:
         evidence: the per-input record.
         reference: the reference's results, as deep as the candidate's.
-        made: how it was measured.
+        record: how it was measured, as run.json has it.
     """
 
     evidence: Evidence
     reference: Results
-    made: Made
+    record: Mapping[str, Any]
 
     def __getitem__(self, metric: str) -> Estimate:
         asked = _metric_named(metric)
@@ -68,14 +71,10 @@ class Drift(Mapping[str, Estimate]):
         return len(default_metrics())
 
     def __repr__(self) -> str:
-        return f"Drift({self.made.spec!r}, {self.evidence.n_inputs:,} queries)"
+        return f"Drift({self.record['spec']!r}, {self.evidence.n_inputs:,} queries)"
 
     def with_qrels(self, qrels: Qrels) -> Drift:
-        """The same with relevance labels.
-
-        Args:
-            qrels: query id to document id to grade.
-        """
+        """The same with relevance labels: query id to document id to grade."""
         return replace(self, evidence=with_qrels(self.evidence, qrels))
 
     def save(self, folder: str | Path, *, qrels: Qrels | None = None, data: str = "beir") -> Run:
@@ -89,12 +88,14 @@ class Drift(Mapping[str, Estimate]):
         Raises:
             RunError: it cannot be written.
         """
-        labelled = self if qrels is None else self.with_qrels(qrels)
-        record = record_of(self.made, labelled.evidence, data=data)
-        if qrels is not None and "fingerprint" in record["data"]:  # other labels are other data
+        evidence = self.evidence if qrels is None else self.with_qrels(qrels).evidence
+        said = {**self.record["data"], "name": data}
+        if qrels is not None:  # other labels are other data
             grades = sorted((q, d, int(g)) for q, of in qrels.items() for d, g in of.items())
-            record["data"]["fingerprint"] = key_of(texts=record["data"]["fingerprint"], qrels=grades)
-        return write_run(Path(folder).expanduser(), evidence=labelled.evidence, record=record)
+            said["fingerprint"] = key_of(texts=said["fingerprint"], qrels=grades)
+        metrics = {name: estimate.to_json() for name, estimate in measure(evidence).items()}
+        record = {**self.record, "data": said, "metrics": metrics}
+        return write_run(Path(folder).expanduser(), evidence=evidence, record=record)
 
 
 class PairedResults(dict[str, dict[str, float]]):
@@ -119,21 +120,123 @@ class PairedResults(dict[str, dict[str, float]]):
         return self.drift.reference
 
     def save(self, folder: str | Path, *, qrels: Qrels | None = None, data: str = "beir") -> Run:
-        """Write a run folder, which `quantdrift metrics FOLDER` reads.
-
-        Args:
-            folder: to write; may hold an earlier run.
-            qrels: relevance labels.
-            data: name of the data, for tables.
-
-        Raises:
-            RunError: it cannot be written.
-        """
+        """Write a run folder, as `Drift.save` does."""
         return self.drift.save(folder, qrels=qrels, data=data)
 
     def copy(self) -> PairedResults:
         """A shallow copy; it carries the same drift."""
         return PairedResults(self, self.drift)
+
+
+def paired_results(
+    pair: QuantizedPair, found: Found, fingerprint: str, *, started: str, shown: bool = True
+) -> PairedResults:
+    """The results that carry what was found, and a line on standard error.
+
+    Args:
+        pair: the model, whose candidate has been made.
+        found: by both arms.
+        fingerprint: digest of the data.
+        started: when, ISO 8601.
+        shown: whether the line is wanted.
+    """
+    record = found.record(
+        pair.spec,
+        pair.pair,
+        model={},
+        data={"name": "beir", "harness": "beir", "harness_version": version("beir"), "fingerprint": fingerprint},
+        started=started,
+    )
+    drift = Drift(evidence=found.evidence, reference=found.results("reference"), record=record)
+    if shown:
+        flip, noise = drift["flip@1"].value, drift["noise_floor"].value
+        told = "undefined" if flip is None else f"{100 * flip:.1f} % of {found.evidence.n_inputs:,} queries"
+        floor = "" if noise is None else f" (noise floor {100 * noise:.1f} %)"
+        print_line(f"drift of {clean(str(pair.spec))}: another first answer for {told}{floor}", error=True)
+    return PairedResults(found.results("candidate"), drift)
+
+
+# --- metrics by name ------------------------------------------------------------------------------
+
+
+def evaluate_custom(
+    original: Callable[..., Any], qrels: Qrels, results: Any, k_values: Sequence[int], metric: str
+) -> Any:
+    """EvaluateRetrieval.evaluate_custom, which knows every metric of quantdrift too.
+
+    Args:
+        original: beir's own function.
+        qrels: relevance labels.
+        results: of a search.
+        k_values: cut-offs of a metric that is named without one.
+        metric: a name of beir's, a metric such as "gold_lost@10", or a family such as "flip".
+
+    Returns:
+        Metric to value, None where it is undefined; of beir's own metrics what beir gives.
+
+    Raises:
+        UnknownNameError: neither beir nor quantdrift has it; carries the nearest names.
+        MetricError: it has no such cut-off, or one deeper than the stored ranks.
+        UnsupportedError: the results are of one model, or have lost their drift.
+    """
+    if metric.lower() in BEIR_METRICS:
+        return original(qrels, results, k_values, metric)
+    chosen = metrics_named(metric, k_values)
+    if not isinstance(results, PairedResults):
+        raise UnsupportedError(
+            f"{metric} compares two arms, and these results are of one. Wrap the model before the search: "
+            'DenseRetrievalExactSearch(QuantizedPair(model, "W4-rtn")). Two finished searches: quantdrift diff A B. A '
+            "copy made by dict(results) or {**results} has lost its drift: give the object that the search returned, "
+            "or results.copy()"
+        )
+    evidence = results.drift.with_qrels(qrels).evidence
+    found: dict[str, float | None] = {}
+    for one in chosen:
+        try:
+            estimate = one(evidence)
+        except MetricError as error:
+            why = (
+                f"{one} looks deeper than the {evidence.depth} ranks that were compared; expected a smaller cut-off, "
+                f"or a search for more documents (up to {DEPTH} are compared)"
+            )
+            if "@" in metric.partition(":")[0]:
+                raise MetricError(why) from error
+            complain(why)  # of a family those are given that the ranks allow
+            continue
+        if estimate.value is None:
+            complain(f"{one} is undefined: {estimate.reason}")
+        found[str(one)] = estimate.value
+    return found
+
+
+def metrics_named(text: str, k_values: Sequence[int] = ()) -> list[Metric]:
+    """The metrics that a name means: one, or all of a family whose name has no cut-off.
+
+    >>> [str(metric) for metric in metrics_named("change.ndcg", [5, 10])]
+    ['change.ndcg@5', 'change.ndcg@10']
+    >>> [str(metric) for metric in metrics_named("flip", [5, 10])]
+    ['flip@1']
+
+    Args:
+        text: a metric or a family.
+        k_values: cut-offs of a family that takes any rank; its own if there are none.
+
+    Raises:
+        UnknownNameError: there is none of that name.
+        MetricError: it has no such cut-off or arm, or its slice cannot be read.
+    """
+    whole, colon, condition = text.strip().partition(":")
+    family = FAMILIES.get(whole.rpartition(".")[2])
+    if family is None or not family.cutoffs:
+        try:
+            return [parse_metric(text)]
+        except UnknownNameError as error:
+            known = [*FAMILIES, *(str(metric) for metric in default_metrics()), *BEIR_METRICS]
+            hint = "(quantdrift list metrics shows all of quantdrift's)"
+            raise UnknownNameError("metric", error.name, known, hint=hint) from error
+    any_rank = family.cutoff_is == "rank" and family.other_cutoffs
+    cutoffs = sorted(set(k_values)) if any_rank and k_values else family.cutoffs
+    return [parse_metric(f"{whole}@{cutoff_text(cutoff)}{colon}{condition}") for cutoff in cutoffs]
 
 
 def _metric_named(text: str) -> Metric:
@@ -143,33 +246,12 @@ def _metric_named(text: str) -> Metric:
         UnknownNameError: there is none of that name.
         MetricError: it means several, or has no such cut-off or arm, or its slice cannot be read.
     """
-    whole, colon, condition = text.strip().partition(":")
-    family = FAMILIES.get(whole.rpartition(".")[2])
-    if family is None or not family.cutoffs:
-        return parse_metric(text)
-    members = [f"{whole}@{cutoff_text(cutoff)}{colon}{condition}" for cutoff in family.cutoffs]
-    found = [parse_metric(member) for member in members]
-    if len(found) == 1 and not family.other_cutoffs:
-        return found[0]
-    others = f", or with another {family.cutoff_is} behind the @" if family.other_cutoffs else ""
-    raise MetricError(
-        f"{text.strip()!r} names a family of metrics; expected one of them: {', '.join(members)}"
-        f"{others}. EvaluateRetrieval.evaluate_custom takes a family, and gives all at its k_values"
-    )
-
-
-def say(spec: object, evidence: Evidence, *, shown: bool = True) -> None:
-    """One line on standard error of what was found.
-
-    Args:
-        spec: the pair.
-        evidence: of it.
-        shown: whether anything is to be shown.
-    """
-    if not shown:
-        return
-    flip: Any = parse_metric("flip@1")(evidence).value
-    noise: Any = parse_metric("noise_floor")(evidence).value
-    told = "undefined" if flip is None else f"{100 * flip:.1f} % of {evidence.n_inputs:,} queries"
-    floor = "" if noise is None else f" (noise floor {100 * noise:.1f} %)"
-    print_line(f"drift of {clean(str(spec))}: another first answer for {told}{floor}", error=True)
+    found = metrics_named(text)
+    family, named = found[0].family, text.strip().partition(":")[0]
+    if family.cutoffs and "@" not in named and (len(found) > 1 or family.other_cutoffs):
+        others = f", or with another {family.cutoff_is} behind the @" if family.other_cutoffs else ""
+        raise MetricError(
+            f"{text.strip()!r} names a family of metrics; expected one of them: {', '.join(map(str, found))}{others}. "
+            "EvaluateRetrieval.evaluate_custom takes a family, and gives all at its k_values"
+        )
+    return found[0]

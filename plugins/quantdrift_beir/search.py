@@ -1,30 +1,51 @@
-"""beir's exact search over embeddings, for both arms of a pair at once."""
+"""beir's searches by both arms of a pair: the exact one over embeddings, and any other once per arm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from quantdrift.engine.pair import Arm
 from quantdrift.engine.run import now
-from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.search import Settings, measure_retrieval
-from quantdrift.engine.store import default_store, key_of
-from quantdrift.harness import similarity_of
-from quantdrift.progress import Progress, Silent, Terminal
-from quantdrift_beir.inputs import calibration_inputs, digest_of_data, document_inputs, ids_and_rows, query_inputs
-from quantdrift_beir.own_search import search_twice
-from quantdrift_beir.pairs import QuantizedPair
-from quantdrift_beir.record import made_by
-from quantdrift_beir.results import DEPTH, Drift, PairedResults, Results, say
+from quantdrift.engine.search import Settings
+from quantdrift.errors import UnsupportedError
+from quantdrift.evidence import Evidence
+from quantdrift.finished.rankings import evidence_of_rankings
+from quantdrift.harness import (
+    DEPTH,
+    PROBE,
+    Found,
+    Results,
+    calibrate,
+    progress_if,
+    run_twice,
+    search_embedded,
+    similarity_of,
+)
+from quantdrift.patching import is_replaced
+from quantdrift_beir.pairs import (
+    QuantizedPair,
+    calibration_corpus,
+    digest_of_data,
+    document_inputs,
+    query_inputs,
+    refuse_unchosen,
+)
+from quantdrift_beir.results import PairedResults, paired_results
+
+_LEAST = -3.4e38
+"""What faiss fills up lists with that are longer than the index; the document beside is random."""
+_BOUND = "epsilon is over the documents that both arms returned: a lower bound"
 
 Original = Callable[..., Any]
 
 
-def search_by_pair(original: Original, searcher: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> Results:
+def search_by_pair(original: Original, searcher: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> Any:
     """DenseRetrievalExactSearch.search, measured for both arms by embedding and streaming.
 
     Args:
@@ -34,135 +55,158 @@ def search_by_pair(original: Original, searcher: Any, pair: QuantizedPair, given
         given: the arguments of the call, by name.
 
     Returns:
-        The candidate's results with the drift; while a search is run once per arm, that arm's.
+        The candidate's results with the drift; while another search is run once per arm, that arm's.
 
     Raises:
         ValueError: beir's own, of a score function that it does not know.
         QuantDriftError: the scheme cannot be made, or an embedding is not finite.
     """
-    name = given["score_function"]
-    if name not in searcher.score_functions:
-        return _stock(original, searcher, given)
-    similarity = similarity_of(searcher.score_functions[name])
+    score = searcher.score_functions.get(given["score_function"])
+    if score is None or pair.arms.session:
+        return original(searcher, **given)
+    similarity = similarity_of(score)
     if similarity is None:
-        if pair.in_session:
-            return _stock(original, searcher, given)
-        return search_twice(pair, searcher, given, lambda one: _stock(original, one, given))
-    corpus, queries, top_k = given["corpus"], given["queries"], int(given["top_k"])
-    if not pair.in_session:
-        found = _measured(searcher, pair, corpus, queries, top_k=top_k, similarity=similarity)
-        say(pair.spec, found.evidence, shown=searcher.show_progress_bar)
-        searcher.results = found
-        return found
-    texts = digest_of_data(queries, corpus)  # a search may ask again for other texts of these ids
-    asked = key_of(texts=texts, top_k=top_k, similarity=str(similarity))
-    if asked not in pair.found:
-        pair.restore()
-        pair.found[asked] = _measured(searcher, pair, corpus, queries, top_k=top_k, similarity=similarity)
-    results = searcher.results = of_arm(pair.found[asked], pair.arm)
-    return results
-
-
-def _measured(
-    searcher: Any,
-    pair: QuantizedPair,
-    corpus: Mapping[str, Any],
-    queries: Mapping[str, str],
-    *,
-    top_k: int,
-    similarity: Similarity,
-) -> PairedResults:
+        return search_twice(pair, searcher, given, lambda one: original(one, **given))
     started = now()
-    options = options_of(searcher)
-    document_ids, rows = ids_and_rows(corpus)
-    left_out = excluded(list(queries), document_ids)
-    settings = Settings(k=max(DEPTH, top_k), batch_size=int(searcher.batch_size))
-    measured = measure_retrieval(
+    corpus, queries = given["corpus"], given["queries"]
+    options = {"convert_to_tensor": searcher.convert_to_tensor}
+    shown = getattr(searcher, "show_progress_bar", True)
+    texts = calibration_corpus(pair.spec.scheme)
+    found = search_embedded(
         pair.pair,
         query_inputs(pair, queries, options),
-        document_inputs(pair, document_ids, rows, options),
+        document_inputs(pair, corpus, options),
         similarity=similarity,
-        settings=settings,
-        store=default_store(),
-        progress=progress_of(searcher),
-        excluded=left_out,
-        depth=DEPTH,
-        calibration=calibration_inputs(pair, options),
+        top_k=int(given["top_k"]),
+        batch_size=int(searcher.batch_size),
+        progress=progress_if(shown),
+        skip_same_id=True,
+        calibration=None if texts is None else document_inputs(pair, texts, options),
     )
-    state = measured.state
-    tops = state.reference_top()[:2], state.candidate_top()[::2]
-    reference, candidate = (_results(top, list(queries), document_ids, top_k) for top in tops)
-    made = made_by(
+    if n := len(queries.keys() & corpus.keys()):
+        who = "1 query has" if n == 1 else f"{n:,} queries have"
+        found = replace(found, notes=[f"{who} the id of a document, which beir leaves out", *found.notes])
+    searcher.results = paired_results(pair, found, digest_of_data(queries, corpus), started=started, shown=shown)
+    return searcher.results
+
+
+def retrieve_both(original: Original, evaluator: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> Any:
+    """EvaluateRetrieval.retrieve with a search that holds a pair; beir's exact search measures both arms itself.
+
+    Args:
+        original: beir's own method.
+        evaluator: an EvaluateRetrieval.
+        pair: the model that its retriever holds.
+        given: the arguments of the call, by name.
+    """
+    if is_replaced(type(evaluator.retriever).search) or pair.arms.session:
+        return original(evaluator, **given)
+
+    def search(one: Any) -> Any:
+        asking = copy.copy(evaluator)
+        asking.retriever = one
+        return original(asking, **given)
+
+    return search_twice(pair, evaluator.retriever, given, search)
+
+
+def search_twice(
+    pair: QuantizedPair, searcher: Any, given: Mapping[str, Any], search: Callable[[Any], Any]
+) -> PairedResults:
+    """Run a search once per arm, each with a search object of its own; the drift is between the two lists.
+
+    Args:
+        pair: the model that it holds.
+        searcher: the search object, which is left as it is.
+        given: corpus and queries, by name.
+        search: runs a search object.
+
+    Raises:
+        UnsupportedError: a criterion would have to choose widths, or the search holds an index already.
+        QuantDriftError: the scheme cannot be made.
+    """
+    corpus, queries, kind = given["corpus"], given["queries"], type(searcher).__name__
+    refuse_unchosen(pair, f"{kind} is another kind of search")
+    if getattr(searcher, "faiss_index", None) is not None and not pair.pair.query_only:
+        raise UnsupportedError(
+            f"this {kind} holds an index already, and which arm embedded it cannot be told. Search with a new one, or "
+            f"keep the index at full precision with {pair.spec.scheme}+query"
+        )
+    started, shown = now(), getattr(searcher, "show_progress_bar", True)
+    batch_size = int(getattr(searcher, "batch_size", None) or 32)
+
+    def run() -> Results:
+        one = copy.copy(searcher)
+        for name in ("mapping", "rev_mapping", "results"):  # dicts that a search changes in place
+            if isinstance(vars(one).get(name), dict):
+                setattr(one, name, {} if name == "results" else dict(vars(one)[name]))
+        return {query: dict(scores) for query, scores in search(one).items()}
+
+    def watch() -> None:
+        few = dict(list(corpus.items())[:PROBE])
+        with suppress(Exception), pair.pair.observed():  # it is for the record only
+            document_inputs(pair, few, {}, wanted=False).encode(np.arange(len(few)), PROBE)
+
+    reference, candidate, seconds = run_twice(
+        pair.arms,
+        run,
+        watch=watch,
+        calibrate=lambda: calibrate(
+            pair.pair,
+            lambda: document_inputs(pair, calibration_corpus(pair.spec.scheme) or corpus, {}, wanted=False),
+            batch_size=batch_size,
+            progress=progress_if(shown),
+        ),
+    )
+    evidence = evidence_of_lists(reference, candidate, corpus, queries)
+    found = Found.of(
         pair.pair,
-        pair.spec,
-        measured.fingerprint,
-        settings=settings,
-        candidate_fingerprint=measured.candidate_fingerprint,
-        reading={"similarity": str(similarity)},
-        data={
-            "n_queries": len(queries),
-            "n_documents": len(document_ids),
-            "fingerprint": digest_of_data(queries, corpus),
-            "warnings": [*warnings_of(left_out), *measured.notes],
-        },
-        left_out=measured.left_out,
-        started=started,
-        seconds=measured.seconds,
+        evidence,
+        settings=Settings(k=DEPTH, batch_size=batch_size, noise_floor=False),
+        reading={"search": kind},
+        n_items=len(corpus),
+        results=lambda arm: reference if arm == "reference" else candidate,
+        seconds=seconds,
+        notes=[] if evidence.exact else [_BOUND],
     )
-    drift = Drift(evidence=measured.evidence, reference=reference, made=made)
-    return PairedResults(candidate, drift)
+    return paired_results(pair, found, digest_of_data(queries, corpus), started=started, shown=shown)
 
 
-def options_of(searcher: Any) -> dict[str, Any]:
-    """What a search gives its model beside texts and batch size."""
-    return {"convert_to_tensor": searcher.convert_to_tensor}
+def evidence_of_lists(
+    reference: Mapping[str, Mapping[str, float]],
+    candidate: Mapping[str, Mapping[str, float]],
+    corpus: Mapping[str, Any],
+    queries: Mapping[str, Any],
+) -> Evidence:
+    """Evidence of two results; exact where every list holds the whole corpus.
 
-
-def progress_of(searcher: Any) -> Progress:
-    """As loud as the search was told to be."""
-    return Terminal() if getattr(searcher, "show_progress_bar", True) else Silent()
-
-
-def excluded(query_ids: Sequence[str], document_ids: Sequence[str]) -> NDArray[np.int64]:
-    """Per query the position of the document of the same id, which beir leaves out; or -1."""
-    wanted = set(query_ids)
-    position = {name: number for number, name in enumerate(document_ids) if name in wanted}
-    return np.array([position.get(name, -1) for name in query_ids], dtype=np.int64)
-
-
-def warnings_of(left_out: NDArray[np.int64]) -> list[str]:
-    """What to know of documents that are called as a query is, for the record.
+    Neither the document of the query's own id counts, nor what fills up a list.
 
     Args:
-        left_out: from `excluded`.
+        reference: query to document to score.
+        candidate: likewise.
+        corpus: what was searched.
+        queries: what was searched for.
+
+    Raises:
+        RunError: nothing was found, or a score is not finite.
     """
-    n = int((left_out >= 0).sum())
-    who = "1 query has" if n == 1 else f"{n:,} queries have"
-    return [f"{who} the id of a document, which beir leaves out"] if n else []
-
-
-def _stock(original: Original, searcher: Any, given: Mapping[str, Any]) -> Results:
-    results: Results = original(searcher, **given)
-    return results
-
-
-def of_arm(found: PairedResults, arm: Arm) -> PairedResults:
-    """One arm's results, made anew: whoever asked may change them.
-
-    Args:
-        found: of both.
-        arm: whose results are wanted.
-
-    Returns:
-        They carry the same drift, the very object, whichever arm is asked for.
-    """
-    results = found.reference if arm == "reference" else found
-    return PairedResults({query: dict(one) for query, one in results.items()}, found.drift)
-
-
-def _results(top: tuple[NDArray[Any], ...], query_ids: list[str], document_ids: list[str], top_k: int) -> Results:
-    positions, scores = (part[:, :top_k].tolist() for part in top)
-    return {
-        query: {document_ids[position]: score for position, score in zip(row, row_scores, strict=True) if position >= 0}
-        for query, row, row_scores in zip(query_ids, positions, scores, strict=True)
-    }
+    position = {name: number for number, name in enumerate(corpus)}
+    arms = [
+        {
+            query: {
+                name: score
+                for name, score in arm.get(query, {}).items()
+                if name != query and (score > _LEAST or math.isnan(score))
+            }
+            for query in queries
+        }
+        for arm in (reference, candidate)
+    ]
+    return evidence_of_rankings(
+        *arms,
+        complete=all(len(found) == len(corpus) - (query in corpus) for arm in arms for query, found in arm.items()),
+        # a document of another corpus, in an index that was there before, comes last
+        position=lambda name: (position.get(name, len(corpus)), name),
+        depth=DEPTH,
+    )

@@ -1,53 +1,87 @@
 """The answers that --use_cache keeps: each arm has its own, and a stock run none of them.
 
-lm-eval keeps answers by request alone, so two models must not share a file. Ours go into the same
-file under keys that also name the arm's weights and settings: a file that a stock run has filled
-can be used, and the reference's answers serve every scheme.
+lm-eval keeps answers by request alone, so two models must not share a file. Ours go into the same file under keys that
+also name the arm's weights and settings: a file that a stock run has filled can be used, and the reference's answers
+serve every scheme.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from lm_eval.api.model import CacheHook, hash_args
 
+from quantdrift.engine.encoders.sentence import tokenizer_digest
 from quantdrift.engine.store import key_of
-from quantdrift_lm_eval.prompts import tokenizer_digest
-from quantdrift_lm_eval.randomness import is_drawn
+
+
+def is_drawn(kind: str, arguments: Sequence[Any]) -> bool:
+    """Whether the answer to a request is drawn anew every time it is asked.
+
+    As lm-eval reads the settings of generation: where `do_sample` is not set, a temperature above 0 draws.
+
+    Args:
+        kind: of the request, the name of lm-eval's method.
+        arguments: of the request.
+    """
+    if kind != "generate_until":
+        return False
+    asked = arguments[1].get("do_sample")
+    return float(arguments[1].get("temperature") or 0) > 0 if asked is None else bool(asked)
 
 
 class ArmCache(CacheHook):  # type: ignore[misc]  # lm-eval ships no types
     """Answers of one arm; as a hook it keeps each as soon as there is one."""
 
     def __init__(self, answers: MutableMapping[str, Any], arm: str) -> None:
-        """Open the answers of an arm.
-
-        Args:
-            answers: lm-eval's file of answers.
-            arm: digest of everything that decides the answers beside the request.
-        """
+        """Open lm-eval's file of answers for the arm of this digest."""
         super().__init__(None)
         self.answers, self.arm = answers, arm
 
     def key(self, kind: str, arguments: Any) -> str | None:
         """What the answer to a request is kept under; None if it is drawn anew every time."""
         arguments = list(arguments)
-        if is_drawn(kind, arguments):
-            return None
-        return f"quantdrift-{hash_args(kind, [self.arm, *arguments])}"
+        return None if is_drawn(kind, arguments) else f"quantdrift-{hash_args(kind, [self.arm, *arguments])}"
 
     def add_partial(self, attr: str, req: Any, res: Any) -> None:
         """Keep an answer."""
-        key = self.key(attr, req)
-        if key is not None:
+        if (key := self.key(attr, req)) is not None:
             self.answers[key] = res
 
     def known(self, kind: str, request: Any) -> Any:
         """The answer that is kept; None if there is none."""
         key = self.key(kind, request.args)
         return None if key is None else self.answers.get(key)
+
+    def fill(
+        self,
+        kind: str,
+        requests: Sequence[Any],
+        run: Callable[[Sequence[Any]], list[Any]],
+        any_rank: Callable[[bool], bool],
+    ) -> tuple[list[Any], int]:
+        """Take the answers that are kept, and ask for the others.
+
+        Args:
+            kind: of the requests, the name of lm-eval's method.
+            requests: all of them.
+            run: asks the model.
+            any_rank: whether something is so on any rank; ranks wait for each other inside `run`.
+
+        Returns:
+            The answers in the order of the requests, and how many were there before.
+        """
+        answers = [self.known(kind, request) for request in requests]
+        missing = [number for number, answer in enumerate(answers) if answer is None]
+        if any_rank(bool(missing)) and requests:
+            asked = missing or [0]  # again, so that the other ranks are not left alone
+            for number, answer in zip(asked, run([requests[n] for n in asked]), strict=True):
+                answers[number] = answer
+                self.add_partial(kind, requests[number].args, answer)
+            if hasattr(self.answers, "commit"):
+                self.answers.commit()
+        return answers, len(requests) - len(missing)
 
 
 def arm_digest(lm: Any, weights: str) -> str:
@@ -64,47 +98,6 @@ def arm_digest(lm: Any, weights: str) -> str:
         prefix_token=lm.prefix_token_id,
         dtypes=[str(lm.softmax_dtype), str(lm.mixed_precision_dtype)],
         batch_size=str(lm.batch_size),
-        tokenizer=tokenizer_digest(lm.tokenizer),
+        tokenizer=[tokenizer_digest(lm.tokenizer), str(lm.tokenizer.special_tokens_map)],
         runtime=lm.pair.runtime,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
-    """Answers to a list of requests.
-
-    Attributes:
-        answers: in the order of the requests.
-        n_kept: how many were there before.
-    """
-
-    answers: list[Any]
-    n_kept: int
-
-
-def filled_in(
-    cache: ArmCache,
-    kind: str,
-    requests: Sequence[Any],
-    run: Callable[[Sequence[Any]], list[Any]],
-    any_rank: Callable[[bool], bool],
-) -> Filled:
-    """Take the answers that are kept, and ask for the others.
-
-    Args:
-        cache: of the arm.
-        kind: of the requests, the name of lm-eval's method.
-        requests: all of them.
-        run: asks the model.
-        any_rank: whether something is so on any rank; ranks wait for each other inside `run`.
-    """
-    answers = [cache.known(kind, request) for request in requests]
-    missing = [number for number, answer in enumerate(answers) if answer is None]
-    if any_rank(bool(missing)) and requests:
-        asked = missing or [0]  # again, so that the other ranks are not left alone
-        for number, answer in zip(asked, run([requests[n] for n in asked]), strict=True):
-            answers[number] = answer
-            cache.add_partial(kind, requests[number].args, answer)
-        if hasattr(cache.answers, "commit"):
-            cache.answers.commit()
-    return Filled(answers=answers, n_kept=len(requests) - len(missing))

@@ -13,16 +13,16 @@ from quantdrift.spec import Scheme, Spec, chooses, parse, parse_scheme
 EXAMPLE = "--model_args pretrained=NAME,scheme=W4-gptq"
 _QUANTIZED = "a pair starts from full precision. Leave it out, and name the scheme"
 _REFUSED = {
-    "peft": "an adapter beside the weights cannot be quantized with them; merge it into the model "
-    "(merge_and_unload) and name the folder of that",
+    "peft": "an adapter beside the weights cannot be quantized with them; merge it into the model (merge_and_unload) "
+    "and name the folder of that",
     "autogptq": _QUANTIZED,
     "gptqmodel": _QUANTIZED,
     "gguf_file": _QUANTIZED,
     "load_in_4bit": _QUANTIZED,
     "load_in_8bit": _QUANTIZED,
     "quantization_config": _QUANTIZED,
-    "tp_plan": "weights that are split over processes cannot be quantized in place; use "
-    "parallelize=True, or accelerate launch with the model whole on every device",
+    "tp_plan": "weights that are split over processes cannot be quantized in place; use parallelize=True, or "
+    "accelerate launch with the model whole on every device",
 }
 
 
@@ -34,56 +34,53 @@ def read_spec(pretrained: Any, scheme: str | None) -> Spec:
         scheme: of the candidate.
 
     Raises:
-        SpecError: the scheme is missing or none.
+        SpecError: the scheme is missing or none, or there are two.
         UnsupportedError: there is no model, or the scheme chooses widths, or is for a query side.
     """
     if pretrained is None:
         raise UnsupportedError(f"expected a model; got none. Name it: {EXAMPLE}")
     if not isinstance(pretrained, str):
         pretrained = getattr(pretrained, "name_or_path", "") or type(pretrained).__name__
-    if scheme is not None:
-        _refuse_second(pretrained, scheme)
-        spec = Spec(model=pretrained, scheme=parse_scheme(str(scheme)))
-    elif "@" in pretrained:
-        spec = parse(pretrained)
-    else:
+    named = _named(pretrained)
+    whole = len(pretrained)
+    if scheme is None and named is None:
+        if "@" in pretrained:
+            parse(pretrained)  # it says what is wrong
         raise SpecError(
-            f"expected the scheme of the candidate beside pretrained={pretrained}; got none. "
-            f"Name it: {EXAMPLE}, or pretrained={pretrained}@W4-gptq",
+            f"expected the scheme of the candidate beside pretrained={pretrained}; got none. Name it: {EXAMPLE}, or "
+            f"pretrained={pretrained}@W4-gptq",
             text=pretrained,
-            start=len(pretrained),
-            end=len(pretrained),
+            start=whole,
+            end=whole,
         )
+    if scheme is not None and named is not None:
+        raise SpecError(
+            f"expected one scheme; got two, {named.scheme} in pretrained={pretrained} and scheme={scheme}. Leave one "
+            "out",
+            text=pretrained,
+            start=len(named.model),
+            end=whole,
+        )
+    spec = named or Spec(model=pretrained, scheme=parse_scheme(str(scheme)))
     if spec.scheme.query_only:
         raise UnsupportedError(
-            f"{spec.scheme}: +query keeps the index of a search at full precision, and lm-eval "
-            "has no search. Leave +query out"
+            f"{spec.scheme}: +query keeps the index of a search at full precision, and lm-eval has no search. Leave "
+            "+query out"
         )
     if chooses(spec.scheme):
         raise UnsupportedError(
-            f"the criterion {spec.scheme.criterion} chooses the layers' widths on a search or on "
-            "classes, and lm-eval has neither. Choose widths before, and name the file: "
-            "scheme=allocation.json"
+            f"the criterion {spec.scheme.criterion} chooses the layers' widths on a search or on classes, and lm-eval "
+            "has neither. Choose widths before, and name the file: scheme=allocation.json"
         )
     return spec
 
 
-def _refuse_second(pretrained: str, scheme: str) -> None:
-    """Refuse a name that ends in a scheme, beside another.
-
-    Raises:
-        SpecError: it does.
-    """
+def _named(pretrained: str) -> Spec | None:
+    """A name that ends in a scheme; an @ can be part of one that does not."""
     try:
-        named = parse(pretrained)
-    except SpecError:  # a name without a scheme; an @ can be part of one
-        return
-    raise SpecError(
-        f"expected one scheme; got two, {named.scheme} in pretrained={pretrained} and scheme={scheme}. Leave one out",
-        text=pretrained,
-        start=len(named.model),
-        end=len(pretrained),
-    )
+        return parse(pretrained)
+    except SpecError:
+        return None
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
@@ -100,18 +97,17 @@ def refuse_options(options: Mapping[str, Any]) -> None:
 def without_output_layer(model: Any, scheme: Scheme) -> Scheme:
     """The scheme with +head= for the layer that gives the vocabulary's logits, where it has one.
 
-    That layer is left out as a classification head is; one that is tied to the token embeddings is
-    left out anyway, and a head that the user names stays.
+    That layer is left out as a classification head is; one that is tied to the token embeddings is left out anyway,
+    and a head that the user names stays.
 
     Args:
         model: a model of transformers.
         scheme: as asked for.
     """
-    if scheme.option("head") is not None:
-        return scheme
     get = getattr(model, "get_output_embeddings", None)
     output = get() if callable(get) else None
-    for layer in find_linears([model]):
-        if output is not None and any(module is output for module in layer.modules):
-            return replace(scheme, options=(*scheme.options, ("head", layer.name)))
+    if scheme.option("head") is None and output is not None:
+        for layer in find_linears([model]):
+            if any(module is output for module in layer.modules):
+                return replace(scheme, options=(*scheme.options, ("head", layer.name)))
     return scheme

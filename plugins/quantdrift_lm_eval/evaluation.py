@@ -1,24 +1,51 @@
 """An evaluation of lm-eval's with a pair: both arms' samples, joined, and the drift in the results.
 
-lm-eval evaluates the candidate as ever. Afterwards the reference's answers go through the tasks'
-own filters and `process_results`, and the two lists of samples are compared as those of two
-finished runs are.
+lm-eval evaluates the candidate as ever. Afterwards the reference's answers go through the tasks' own filters and
+`process_results`, and the two lists of samples are compared as those of two finished runs are.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from inspect import BoundArguments
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from lm_eval.api.model import CachingLM
 
 from quantdrift.engine.run import now
+from quantdrift.errors import UnsupportedError
 from quantdrift.finished.lm_eval_evidence import PairedSamples, pair_samples, with_noise
-from quantdrift_lm_eval.careful import carefully
-from quantdrift_lm_eval.place import default_folder
-from quantdrift_lm_eval.replay import all_answered, reference_samples
+from quantdrift.harness import carefully
 from quantdrift_lm_eval.results import Compared, add_drift
+
+_tracker: ContextVar[Any] = ContextVar("quantdrift_lm_eval_tracker", default=None)
+
+
+@contextmanager
+def results_at(tracker: Any) -> Iterator[None]:
+    """Inside, results go where an EvaluationTracker of lm-eval's saves them; None saves nothing."""
+    token = _tracker.set(tracker)
+    try:
+        yield
+    finally:
+        _tracker.reset(token)
+
+
+def default_folder() -> Path | None:
+    """The folder `drift` beside lm-eval's result file; None where it saves none."""
+    output = getattr(_tracker.get(), "output_path", None)
+    if not output:
+        return None
+    path = Path(output)
+    if path.suffix == ".json":
+        return path.parent / "drift"
+    config = getattr(_tracker.get(), "general_config_tracker", None)
+    return path / str(getattr(config, "model_name_sanitized", "")) / "drift"
 
 
 def evaluate_pair(original: Any, given: BoundArguments) -> Any:
@@ -42,15 +69,15 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
         # the cache is ours to ask: lm-eval's would give one arm's answers to the other
         arguments |= {"lm": pair, "log_samples": True}
         results = original(*given.args, **given.kwargs)
-        own: dict[str, tuple[list[Any], list[Any]]] = {}
-        for name, task in tasks.items():
-            own[name] = ([], [])
-            with carefully(name):
-                samples = reference_samples(task, recorded.answers, indices.get(name))
-                again = []
-                if all_answered(task, recorded.again):
-                    again = reference_samples(task, recorded.again, indices.get(name))
-                own[name] = (samples, again)
+    own: dict[str, tuple[list[Any], list[Any]]] = {}
+    for name, task in tasks.items():
+        own[name] = ([], [])
+        with carefully(name):
+            samples = reference_samples(task, recorded.answers, indices.get(name))
+            again = []
+            if all(id(request) in recorded.again for request in task.instances):
+                again = reference_samples(task, recorded.again, indices.get(name))
+            own[name] = (samples, again)
     every = pair.gather_object(own, dst=0)
     if results is None:
         return None
@@ -81,3 +108,49 @@ def _selected(task_dict: Any) -> Any:
     from lm_eval.evaluator_utils import _handle_back_comp  # noqa: PLC0415 -- going away with these callers
 
     return _handle_back_comp(task_dict)
+
+
+def reference_samples(
+    task: Any, answers: Mapping[int, Sequence[Any]], indices: Sequence[int] | None
+) -> list[dict[str, Any]]:
+    """Samples as lm-eval would log them of the reference, on this rank.
+
+    Args:
+        task: lm-eval's, which has been evaluated.
+        answers: id of each of its requests to the reference's answers.
+        indices: the documents that --samples asks for; None for all.
+
+    Raises:
+        UnsupportedError: a request was not answered.
+    """
+    requests = task.instances
+    mine = []
+    for request in requests:
+        if id(request) not in answers:
+            raise UnsupportedError("a request never came to the model")
+        own = copy.copy(request)
+        own.resps, own.filtered_resps = list(answers[id(request)]), {}
+        mine.append(own)
+    task._instances = mine
+    try:
+        task.apply_filters()
+    finally:
+        task._instances = requests
+    by_document: dict[int, list[Any]] = {}
+    for own in sorted(mine, key=lambda one: one.idx):
+        by_document.setdefault(own.doc_id, []).append(own)
+    samples = []
+    for name in mine[0].filtered_resps:
+        for number, parts in by_document.items():
+            filtered = [part.filtered_resps[name] for part in parts]
+            metrics = task.process_results(parts[0].doc, filtered)
+            sample = {
+                "doc_id": indices[number] if indices else number,
+                "target": task.doc_to_target(parts[0].doc),
+                "arguments": [part.args for part in parts],
+                "filtered_resps": filtered,
+                "filter": name,
+                "metrics": list(metrics),
+            }
+            samples.append(sample | metrics)
+    return samples

@@ -16,11 +16,6 @@ class Ranks:
     """The ranks of an lm-eval model; with one rank, everything is as if there were none."""
 
     def __init__(self, lm: Any) -> None:
-        """Nothing is exchanged yet.
-
-        Args:
-            lm: lm-eval's model, which knows its rank and how many there are.
-        """
         self._lm = lm
 
     def all(self, own: list[Any]) -> list[Any]:
@@ -43,9 +38,8 @@ class Ranks:
         """
         if len(set(self.all([digest]))) > 1:
             raise RunError(
-                f"the candidates of {name} differ between ranks: calibration on devices that are "
-                "not alike gives other weights. Let the ranks share a cache (QUANTDRIFT_CACHE), or "
-                "use rtn or hqq"
+                f"the candidates of {name} differ between ranks: calibration on devices that are not alike gives other "
+                "weights. Let the ranks share a cache (QUANTDRIFT_CACHE), or use rtn or hqq"
             )
 
     @contextmanager

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import importlib
 
-from quantdrift_mteb import hooks
+from quantdrift._hook_notify import change
 
 
 def main() -> None:
     """Change mteb here and now, whatever the hook's off switch says, and hand over to it."""
-    for name, change in (
-        ("mteb.models.get_model_meta", hooks.on_models_imported),
-        ("mteb.get_tasks", hooks.on_tasks_imported),
-        ("mteb.evaluate", hooks.on_evaluate_imported),
-    ):
-        module = importlib.import_module(name)
-        change(module)
-    cli = importlib.import_module("mteb.cli")
-    cli.main()
+    change("mteb")
+    importlib.import_module("mteb.cli").main()

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import copy
-import datetime
 import math
-import random
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
-from quantdrift.display import clean, say
+from quantdrift.display import clean, complain, say
+from quantdrift.engine.run import now
 from quantdrift.engine.search import Settings, with_qrels
 from quantdrift.errors import UnsupportedError
-from quantdrift_mteb.choice import refuse_unchosen
-from quantdrift_mteb.comparison import Comparison, Place, kept_of, write_evidence_of
-from quantdrift_mteb.families import listener_for
-from quantdrift_mteb.keys import mteb_keys
-from quantdrift_mteb.pairs import MtebPair
-from quantdrift_mteb.search import DEPTH, Found
-from quantdrift_mteb.watching import Compared, Watch, watched
+from quantdrift.evidence import Evidence
+from quantdrift.harness import DEPTH, Found, remembered
+from quantdrift.metrics.keys import drift_keys, harness_metrics
+from quantdrift.runs import write_run
+from quantdrift.spec import refuse_unchosen
+from quantdrift_mteb.families import Compared, Watch
+from quantdrift_mteb.pairs import MtebPair, Where
+from quantdrift_mteb.search import NAMED
+
+_RATES = ("noise_floor", "accuracy", "reference_accuracy", "gold_lost_at_1", "order_flip")
 
 
 @contextmanager
@@ -65,103 +65,142 @@ def both_arms(pair: MtebPair, task: Any, cache: Any, meta: Any) -> Iterator[None
 def _evaluate(
     pair: MtebPair, task: Any, original: Any, place: Path | None, *, split: str, kwargs: dict[str, Any]
 ) -> Mapping[str, dict[str, Any]]:
-    if pair.pair.scheme.query_only and not isinstance(task, AbsTaskRetrieval):
-        raise UnsupportedError(
-            f"+query keeps the index at full precision, but {task.metadata.name} "
-            f"({task.metadata.type}) has none: it is no retrieval task. Leave +query out"
-        )
+    name = task.metadata.name
     if not isinstance(task, AbsTaskRetrieval):
-        refuse_unchosen(pair.pair, f"{task.metadata.name} ({task.metadata.type}) is none")
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    comparison = Comparison(task=task)
-    watch = Watch(task, listener_for(task))
-    before = _random_state(task)
-    with pair.as_arm("reference", comparison), watched(watch, "reference"):
-        # predictions and timings in mteb's files are the candidate's
-        quiet = {**kwargs, "prediction_folder": None, "timer": TimingStack()}
-        reference = original(pair, split, **quiet)
-    _set_random_state(task, before)
-    with pair.as_arm("candidate", comparison), watched(watch, "candidate"):
-        scores: Mapping[str, dict[str, Any]] = original(pair, split, **kwargs)
-    shown = kwargs["encode_kwargs"].get("show_progress_bar", True)
-    batch_size = int(kwargs["encode_kwargs"].get("batch_size", 32))
-    for subset, subset_scores in scores.items():
-        keys: dict[str, Any] = {
-            "drift_spec": str(pair.spec),
-            "drift_reference_main_score": _number(reference[subset].get("main_score")),
-        }
-        folder = None
-        if place is not None:
-            folder = Place(
-                folder=place / re.sub(r"[^\w.-]", "_", f"{split}-{subset}"), split=split, subset=subset, started=started
+        if pair.pair.query_only:
+            raise UnsupportedError(
+                f"+query keeps the index at full precision, but {name} ({task.metadata.type}) has none: it is no "
+                "retrieval task. Leave +query out"
             )
+        refuse_unchosen(pair.pair, f"{name} ({task.metadata.type}) is none", named=NAMED)
+    started, watch = now(), Watch(task)
+    put_back = remembered(task, "rng_state", "np_rng")
+    with pair.as_arm("reference", task), watch.listening("reference"):
+        # predictions and timings in mteb's files are the candidate's
+        reference = original(pair, split, **{**kwargs, "prediction_folder": None, "timer": TimingStack()})
+    put_back()
+    with pair.as_arm("candidate", task), watch.listening("candidate"):
+        scores: Mapping[str, dict[str, Any]] = original(pair, split, **kwargs)
+    encoding = kwargs["encode_kwargs"]
+    size = int(encoding.get("batch_size", 32))
+    for subset, subset_scores in scores.items():
         where = (split, subset)
-        if (found := comparison.found.get(where)) is not None:
-            keys |= _searched(pair, task, found, folder, where)
-        elif (compared := watch.compared.get(where)) is not None:
+        one = _Subset(pair=pair, task=task, where=where, place=place, started=started, batch_size=size)
+        main = _number(reference[subset].get("main_score"))
+        keys: dict[str, Any] = {"drift_spec": str(pair.spec), "drift_reference_main_score": main}
+        if where in pair.found:
+            keys |= one.searched(pair.found[where][1])
+        elif where in watch.compared:
             with watch.carefully(where):
-                keys |= _compared(pair, task, compared, folder, batch_size)
+                keys |= one.compared(watch.compared[where])
         subset_scores.update(keys)
-        if shown:
-            told = f"{pair.spec} on {task.metadata.name} {split}/{subset}"
-            say(f"drift of {clean(told)}: {_summary(subset_scores)}", error=True)
+        if encoding.get("show_progress_bar", True):
+            told = clean(f"{pair.spec} on {name} {split}/{subset}")
+            say(f"drift of {told}: {_summary(subset_scores)}", error=True)
     return scores
 
 
-def _searched(pair: MtebPair, task: Any, found: Found, place: Place | None, where: tuple[str, str]) -> dict[str, Any]:
-    """The keys of a search, whose evidence is written."""
-    measured = found.measured
-    measured.evidence = with_qrels(measured.evidence, _qrels(task, *where))
-    keys = mteb_keys(measured.evidence)
-    if place is not None:
-        write_evidence_of(
-            pair, task, measured, place, settings=found.settings, similarity=found.similarity, n_items=found.n_documents
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Subset:
+    """One split and subset of a task, and where its evidence goes; None keeps none."""
+
+    pair: MtebPair
+    task: Any
+    where: Where
+    place: Path | None
+    started: str
+    batch_size: int
+
+    def searched(self, found: Found) -> dict[str, Any]:
+        """The keys of a search, whose evidence is written."""
+        found = replace(found, evidence=with_qrels(found.evidence, _qrels(self.task, *self.where)))
+        return mteb_keys(found.evidence) | self._written(found)
+
+    def compared(self, compared: Compared) -> dict[str, Any]:
+        """The keys of a task that is no search, whose evidence is written where it has some."""
+        if compared.evidence is None:
+            return dict(compared.keys)
+        found = Found.of(
+            self.pair.pair,
+            compared.evidence,
+            dataset=self.task.metadata.name,
+            settings=Settings(k=DEPTH, batch_size=self.batch_size, noise_floor=False),
+            reading=compared.reading,
+            n_items=compared.n_items,
         )
-        keys["drift_evidence"] = f"drift/{task.metadata.name}/{place.folder.name}"
-    return keys
+        keys = mteb_keys(found.evidence, searched=compared.searched)
+        return keys | dict(compared.keys) | self._written(found)
+
+    def _written(self, found: Found) -> dict[str, str]:
+        """Write the run folder, and say where it is."""
+        if self.place is None:
+            return {}
+        pair, metadata = self.pair, self.task.metadata
+        folder = self.place / re.sub(r"[^\w.-]", "_", "-".join(self.where))
+        source, revision = pair.source, pair.mteb_model_meta.revision
+        record = found.record(
+            pair.spec,
+            pair.pair,
+            model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
+            data={
+                "name": metadata.name,
+                "split": self.where[0],
+                "subset": self.where[1],
+                "harness": "mteb",
+                "revision": metadata.dataset.get("revision"),
+            },
+            started=self.started,
+        )
+        warnings = record["data"]["warnings"]
+        if getattr(self.task, "skip_first_result", False):
+            warnings.append("mteb leaves the first result of this task out; here it counts")
+        if len(record["model"]["layers_never_reached"]) == len(pair.pair.layers):
+            # something must have been: sparse results cannot be followed back to their weights
+            record["model"]["layers_never_reached"] = []
+            warnings.append("which layers a forward pass reaches could not be told")
+        write_run(folder, evidence=found.evidence, record=record)
+        return {"drift_evidence": f"drift/{metadata.name}/{folder.name}"}
 
 
-def _compared(pair: MtebPair, task: Any, compared: Compared, place: Place | None, batch_size: int) -> dict[str, Any]:
-    """The keys of a task that is no search, whose evidence is written where it has some."""
-    keys = dict(compared.keys)
-    kept = kept_of(pair.pair, compared, task.metadata.name)
-    if kept is None:
-        return keys
-    keys = mteb_keys(kept.evidence, searched=compared.searched) | keys
-    if place is not None:
-        settings = Settings(k=DEPTH, batch_size=batch_size, noise_floor=False)
-        write_evidence_of(
-            pair, task, kept, place, settings=settings, reading=compared.reading, n_items=compared.n_items
-        )
-        keys["drift_evidence"] = f"drift/{task.metadata.name}/{place.folder.name}"
-    return keys
+def mteb_keys(evidence: Evidence, *, searched: bool = True) -> dict[str, Any]:
+    """The figures that go into mteb's result beside its own, None where they are undefined.
+
+    Of a search the candidate's quality figures are left out: mteb's own keys are those. Elsewhere its accuracy is
+    there, for mteb's own is of other classifiers or another threshold.
+    """
+    chosen = [
+        metric
+        for metric in harness_metrics()
+        if not (metric.family.arms and metric.arm == "candidate" and metric.where is None)
+        or (str(metric) == "accuracy" and not searched)
+    ]
+    return {"drift_n_inputs": evidence.n_inputs} | drift_keys(evidence, chosen, warn=complain)
 
 
 def _summary(scores: Mapping[str, Any]) -> str:
     """One line for the terminal; the rest is in the result."""
-    flip, order = scores.get("drift_flip_at_1"), scores.get("drift_order_flip")
+    flip = scores.get("drift_flip_at_1")
     if flip is None:
-        arms = (scores["drift_reference_main_score"], _number(scores.get("main_score")))
-        shown = ["undefined" if score is None else f"{score:.4f}" for score in arms]
-        text = f"main score {shown[1]}, at full precision {shown[0]}"
+        arms = (_number(scores.get("main_score")), scores["drift_reference_main_score"])
+        low, full = ("undefined" if score is None else f"{score:.4f}" for score in arms)
+        text = f"main score {low}, at full precision {full}"
     else:
         what = "class" if "drift_accuracy" in scores else "first answer"
         text = f"another {what} for {100 * flip:.1f} % of {scores['drift_n_inputs']:,} inputs"
-    if scores.get("drift_noise_floor") is not None:
-        text += f" (noise floor {100 * scores['drift_noise_floor']:.1f} %)"
-    if scores.get("drift_accuracy") is not None:
-        low, full = (100 * scores[f"drift_{arm}accuracy"] for arm in ("", "reference_"))
-        text += f", accuracy {low:.1f} %, at full precision {full:.1f} %"
-    elif scores.get("drift_gold_lost_at_1") is not None:
-        text += f", relevant first answers lost {100 * scores['drift_gold_lost_at_1']:.1f} %"
-    if order is not None:
-        text += f", order reversed in {100 * order:.2f} % of the comparisons of two pairs"
+    rates = {name: 100 * value for name in _RATES if (value := scores.get(f"drift_{name}")) is not None}
+    if (noise := rates.get("noise_floor")) is not None:
+        text += f" (noise floor {noise:.1f} %)"
+    if (accuracy := rates.get("accuracy")) is not None:
+        text += f", accuracy {accuracy:.1f} %, at full precision {rates['reference_accuracy']:.1f} %"
+    elif (lost := rates.get("gold_lost_at_1")) is not None:
+        text += f", relevant first answers lost {lost:.1f} %"
+    if (order := rates.get("order_flip")) is not None:
+        text += f", order reversed in {order:.2f} % of the comparisons of two pairs"
     return text
 
 
 def _qrels(task: Any, split: str, subset: str) -> Mapping[str, Mapping[str, int]]:
-    dataset = task.dataset
-    data = dataset[subset][split] if subset in dataset else dataset[split]
+    data = task.dataset[subset][split] if subset in task.dataset else task.dataset[split]
     qrels: Mapping[str, Mapping[str, int]] = data["relevant_docs"]
     return qrels
 
@@ -169,25 +208,3 @@ def _qrels(task: Any, split: str, subset: str) -> Mapping[str, Mapping[str, int]
 def _number(value: Any) -> float | None:
     """As JSON has it: it knows no NaN."""
     return None if value is None or not math.isfinite(value) else float(value)
-
-
-def _random_state(task: Any) -> dict[str, Any]:
-    """Everything random that a task may draw from: the arms must see the same draws."""
-    own = {name: copy.deepcopy(getattr(task, name)) for name in ("rng_state", "np_rng") if hasattr(task, name)}
-    return {
-        "own": own,
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def _set_random_state(task: Any, state: dict[str, Any]) -> None:
-    for name, value in state["own"].items():
-        setattr(task, name, value)
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])

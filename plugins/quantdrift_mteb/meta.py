@@ -8,6 +8,7 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
+from mteb.models import CrossEncoderWrapper, MultiVectorWrapper, SentenceTransformerEncoderWrapper, SparseEncoderWrapper
 from mteb.models.model_meta import ModelMeta
 
 from quantdrift.engine.calibration.sample import calibration_file, calibration_texts
@@ -17,12 +18,21 @@ from quantdrift.errors import QuantDriftError, UnsupportedError, nearest
 from quantdrift.metrics.keys import harness_metrics
 from quantdrift.models.checkpoint import full_precision
 from quantdrift.models.named import EMBEDDED, ModelSource
+from quantdrift.records import read_json
 from quantdrift.spec import Scheme, Spec, parse
-from quantdrift_mteb.local_models import local_meta
 from quantdrift_mteb.names import known_names
 from quantdrift_mteb.pairs import make_pair
 
 GetModelMeta = Callable[..., ModelMeta]
+
+_KINDS: dict[str, tuple[type[Any], str]] = {
+    "SentenceTransformer": (SentenceTransformerEncoderWrapper, "dense"),
+    "CrossEncoder": (CrossEncoderWrapper, "cross-encoder"),
+    "SparseEncoder": (SparseEncoderWrapper, "sparse"),
+    "MultiVectorEncoder": (MultiVectorWrapper, "late-interaction"),
+    "ColBERT": (MultiVectorWrapper, "late-interaction"),  # as it was called at first
+}
+"""What sentence-transformers calls a kind of model, and what mteb does."""
 
 
 class PairMeta(ModelMeta):
@@ -45,8 +55,8 @@ def pair_meta(
         experiment_kwargs: mteb's, passed on when the model is loaded.
 
     Returns:
-        Metadata whose name is `quantdrift/ORG__MODEL@SCHEME`, so that results of every scheme have
-        a folder and a column of their own.
+        Metadata whose name is `quantdrift/ORG__MODEL@SCHEME`, so that results of every scheme have a folder and a
+        column of their own.
 
     Raises:
         QuantDriftError: the spec is wrong, or the model is unknown or cannot be paired.
@@ -59,7 +69,6 @@ def pair_meta(
     base = _base_meta(source, revision, get_model_meta)
     _refuse_without_weights(base)
     name = str(base.name)
-    experiment = base.experiment_kwargs if experiment_kwargs is None else experiment_kwargs
     fields = {
         **dict(base),
         "name": f"quantdrift/{name.replace('/', '__')}@{spec.scheme}",
@@ -68,7 +77,7 @@ def pair_meta(
         "loader_kwargs": {},
         "revision": _revision(base, spec.scheme),
         "superseded_by": None,
-        "experiment_kwargs": experiment,
+        "experiment_kwargs": base.experiment_kwargs if experiment_kwargs is None else experiment_kwargs,
     }
     return PairMeta.model_construct(**fields)
 
@@ -86,37 +95,33 @@ def _revision(base: ModelMeta, scheme: Scheme) -> str | None:
 
 def _base_meta(source: ModelSource, revision: str | None, get_model_meta: GetModelMeta) -> ModelMeta:
     if source.kind == "hub":
-        return _hub_meta(source, revision, get_model_meta)
+        return _hub_meta(source.canonical, revision, get_model_meta)
     if revision is not None:
         hint = f", or name the model {source.canonical}" if source.kind == "embedded" else ""
         raise UnsupportedError(
-            f"{source.name} is the folder {source.location}, which has no revision {revision!r}; "
-            f"leave the revision out{hint}"
+            f"{source.name} is the folder {source.location}, which has no revision {revision!r}; leave the revision "
+            f"out{hint}"
         )
     if source.kind == "local":
         return local_meta(Path(source.location), f"local/{source.canonical}")
-    package = EMBEDDED[source.name.lower()][0]
-    distribution = packages_distributions()[package][0]
+    distribution = packages_distributions()[EMBEDDED[source.name.lower()][0]][0]
     revision = f"{distribution}-{version(distribution)}"
     return get_model_meta(source.canonical).model_copy(update={"revision": revision})
 
 
-def _hub_meta(source: ModelSource, revision: str | None, get_model_meta: GetModelMeta) -> ModelMeta:
+def _hub_meta(name: str, revision: str | None, get_model_meta: GetModelMeta) -> ModelMeta:
     try:
-        meta = get_model_meta(source.canonical, revision, fetch_from_hf=True)
+        meta = get_model_meta(name, revision, fetch_from_hf=True)
     except QuantDriftError:
         raise
     except Exception as error:  # the hub client has many ways to say no
-        if source.canonical in known_names():  # then it is the revision that is wrong
-            raise UnsupportedError(f"{source.canonical}: {one_line(error)}") from error
+        if name in known_names():  # then it is the revision that is wrong
+            raise UnsupportedError(f"{name}: {one_line(error)}") from error
         raise UnsupportedError(
-            f"mteb knows no model {source.canonical!r}{_meant(source.canonical)}, and the hub gave "
-            f"none: {one_line(error)}"
+            f"mteb knows no model {name!r}{_meant(name)}, and the hub gave none: {one_line(error)}"
         ) from error
     if meta.loader is None:
-        raise UnsupportedError(
-            f"neither mteb nor the hub has a model {source.canonical!r} that can be loaded{_meant(source.canonical)}"
-        )
+        raise UnsupportedError(f"neither mteb nor the hub has a model {name!r} that can be loaded{_meant(name)}")
     return meta
 
 
@@ -126,18 +131,14 @@ def _meant(name: str) -> str:
 
 
 def _refuse_without_weights(base: ModelMeta) -> None:
-    """Refuse what needs no loading to be refused.
-
-    Raises:
-        UnsupportedError: the model runs elsewhere, or has no weights.
-    """
+    """Refuse what needs no loading to be refused: the model runs elsewhere, or has no weights."""
     if "API" in base.framework or base.open_weights is False:
         how = "is served by an API" if "API" in base.framework else "has no open weights"
         raise UnsupportedError(f"{base.name} {how}: its weights are not here to be quantized")
     if str(base.name).startswith("mteb/baseline-"):
         raise UnsupportedError(
-            f"{base.name} is a baseline without a neural network (bm25, random vectors, ...), so "
-            "there is nothing to quantize"
+            f"{base.name} is a baseline without a neural network (bm25, random vectors, ...), so there is nothing to "
+            "quantize"
         )
 
 
@@ -147,25 +148,65 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
     def load_quantdrift_pair(name: str, revision: str | None = None, device: str | None = None, **kwargs: Any) -> Any:
         asked = {**base.loader_kwargs, **kwargs}
         vet(source, base.revision, trusted=bool(asked.get("trust_remote_code")))
-        if source.kind == "hub":
-            model = _loaded(base, lambda: base.load_model(device=device, **kwargs))
-        else:
+        quiet_loading()
+        try:
+            if source.kind == "hub":
+                return make_pair(base.load_model(device=device, **kwargs), spec, source)
             if device is not None:
                 asked["device"] = device
             loader: Any = base.loader
-            model = _loaded(base, lambda: loader(source.location, revision=None, **asked))
-            # as load_model does; what it was loaded with tells its embeddings apart
-            model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
+            model = loader(source.location, revision=None, **asked)
+        except QuantDriftError:
+            raise
+        except Exception as error:  # loading runs hub clients, model code and readers of many formats
+            raise UnsupportedError(f"mteb could not load {base.name}: {one_line(error)}") from error
+        # as load_model does; what it was loaded with tells its embeddings apart
+        model.mteb_model_meta = base.model_copy(update={"loader_kwargs": asked})
         return make_pair(model, spec, source)
 
     return load_quantdrift_pair
 
 
-def _loaded(base: ModelMeta, load: Callable[[], Any]) -> Any:
-    quiet_loading()
+# --- a model folder as mteb sees it ---------------------------------------------------------------
+
+
+def local_meta(folder: Path, name: str) -> ModelMeta:
+    """The metadata of a model that lies in a folder; its loader takes the folder.
+
+    Args:
+        folder: with a config.json or modules.json.
+        name: to give it, `ORG/NAME`.
+    """
+    loader, model_type = _KINDS[_kind(folder)]
+    digest = hashlib.blake2b(digest_size=6)  # changes with a file, so that results of other weights are not reused
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            stat = path.stat()
+            digest.update(f"{path.relative_to(folder)}:{stat.st_size}:{stat.st_mtime_ns};".encode())
+    return ModelMeta.create_empty(
+        {
+            "name": name,
+            "revision": f"local-{digest.hexdigest()}",
+            "loader": loader,
+            "framework": ["Sentence Transformers", "PyTorch"],
+            "model_type": [model_type],
+        }
+    )
+
+
+def _kind(folder: Path) -> str:
+    """As the folder says; one saved by transformers alone says so by its architecture."""
+    said = _read(folder / "config_sentence_transformers.json").get("model_type")
+    if isinstance(said, str) and said in _KINDS:
+        return said
+    architectures = str(_read(folder / "config.json").get("architectures"))
+    classifies = "ForSequenceClassification" in architectures and not (folder / "modules.json").is_file()
+    return "CrossEncoder" if classifies else "SentenceTransformer"
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
-        return load()
-    except QuantDriftError:
-        raise
-    except Exception as error:  # loading runs hub clients, model code and readers of many formats
-        raise UnsupportedError(f"mteb could not load {base.name}: {one_line(error)}") from error
+        content = read_json(path)
+    except (OSError, ValueError):  # loading the model complains about what is broken
+        return {}
+    return content if isinstance(content, dict) else {}

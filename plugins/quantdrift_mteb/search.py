@@ -1,169 +1,432 @@
-"""One search of mteb's, measured for both arms by embedding and streaming."""
+"""The searches of mteb, by both arms of a pair: embeddings that are streamed, or two searches of the model's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import copy
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from datasets import Dataset  # type: ignore[import-untyped]  # it ships no types
+from mteb._create_dataloaders import create_dataloader
+from mteb.models import EncoderProtocol, SearchEncoderWrapper
+from mteb.types import PromptType
 from numpy.typing import NDArray
+from torch.utils.data import DataLoader
 
-from quantdrift.engine.pair import Arm, QuantizedPair
+from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.encoders.cross_encoder import activation_of
+from quantdrift.engine.encoders.sentence import reading_digest
+from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.layers import modules_of
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.rerank import OPENING, opening_of
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.search import Measured, Settings, measure_retrieval
-from quantdrift.engine.store import default_store
-from quantdrift.harness import similarity_of
-from quantdrift.progress import Progress, Silent, Terminal
-from quantdrift_mteb.calibration import file_inputs
-from quantdrift_mteb.encoding import inputs_of
+from quantdrift.engine.search import Settings, other_batch_size
+from quantdrift.engine.store import digest_of
+from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.harness import (
+    DEPTH,
+    PROBE,
+    Arms,
+    Found,
+    Results,
+    as_vectors,
+    calibrate,
+    progress_if,
+    runs,
+    search_embedded,
+    search_lists,
+    similarity_of,
+)
+from quantdrift.spec import refuse_unchosen
 
-DEPTH = 200
-"""Ranks kept in the evidence; mteb itself asks for more."""
+MOST_SCORES = 20_000_000
+"""Scores that a search by the model's own index may return, all of them being needed at once."""
+NAMED = "MODEL@allocation.json"
+"""How a pair of a stored allocation is written to mteb."""
 
-Results = dict[str, dict[str, float]]
+_SETTINGS = (
+    "default_prompt_name",
+    "instruction_template",
+    "max_length",
+    "max_seq_length",
+    "model_prompts",
+    "prompts",
+    "prompts_dict",
+    "truncate_dim",
+)
+"""Attributes of a model, or of what it wraps, that decide its embeddings beside the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchCall:
-    """What mteb asked for."""
+    """What mteb asked for.
+
+    Attributes:
+        queries: a dataset.
+        corpus: a dataset.
+        top_k: documents per query.
+        top_ranked: query id to the documents that are reranked; None searches all.
+        context: what mteb tells models beside: task, split, subset, arguments for encoding.
+        skip_identical: whether a document of the query's own id does not count.
+    """
 
     queries: Any
     corpus: Any
-    task_metadata: Any
-    hf_split: str
-    hf_subset: str
     top_k: int
-    encode_kwargs: dict[str, Any]
     top_ranked: Mapping[str, list[str]] | None
-    num_proc: int | None
+    context: dict[str, Any]
     skip_identical: bool
 
     @property
-    def progress(self) -> Progress:
-        """As loud as mteb was told to be."""
-        return Terminal() if self.encode_kwargs.get("show_progress_bar", True) else Silent()
+    def task(self) -> Any:
+        """The task's metadata."""
+        return self.context["task_metadata"]
 
     @property
     def batch_size(self) -> int:
         """Inputs per forward pass."""
-        return int(self.encode_kwargs.get("batch_size", 32))
+        return int(self.context["encode_kwargs"].get("batch_size", 32))
+
+    @property
+    def progress(self) -> Any:
+        """As loud as mteb was told to be."""
+        return progress_if(self.context["encode_kwargs"].get("show_progress_bar", True))
 
     def run(self, searcher: Any, *, top_k: int | None = None) -> Results:
-        """Ask a search model of mteb's.
-
-        Args:
-            searcher: the model.
-            top_k: documents per query, as many as mteb asked for if not given.
-        """
-        context = {
-            "task_metadata": self.task_metadata,
-            "hf_split": self.hf_split,
-            "hf_subset": self.hf_subset,
-            "encode_kwargs": self.encode_kwargs,
-            "num_proc": self.num_proc,
-        }
-        searcher.index(self.corpus, **context)
-        results: Results = searcher.search(
-            self.queries, top_k=top_k or self.top_k, top_ranked=self.top_ranked, **context
+        """Ask a search model of mteb's, for as many documents as mteb asked for if not told otherwise."""
+        searcher.index(self.corpus, **self.context)
+        found: Results = searcher.search(
+            self.queries, top_k=top_k or self.top_k, top_ranked=self.top_ranked, **self.context
         )
-        return results
+        return found
 
-    def streamed_similarity(self, model: Any) -> Similarity | None:
-        """The similarity, if this search is one that both arms can be streamed through."""
-        if self.top_ranked is not None:
-            return None
-        if self.encode_kwargs.get("precision") not in {None, "float32"}:
-            return None  # quantized embeddings depend on what else is in their batch
-        if "sparse" in model.mteb_model_meta.model_type:
-            return None  # as dense vectors they would be as long as the vocabulary
-        known = model.mteb_model_meta.embed_dim
-        return similarity_of(model.similarity, known if isinstance(known, int) else None)
+    def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]], batch_size: int) -> SearchCall:
+        """The same call for other queries and documents, without a progress bar."""
+        encoding = {**self.context["encode_kwargs"], "batch_size": batch_size, "show_progress_bar": False}
+        return replace(
+            self,
+            queries=queries,
+            corpus=corpus,
+            top_ranked=None if self.top_ranked is None else top_ranked,
+            context={**self.context, "encode_kwargs": encoding},
+        )
 
-    def excluded(self) -> NDArray[np.int64] | None:
-        """Per query the position of the document of the same id, where that does not count."""
-        if not self.skip_identical:
-            return None
-        position = {name: number for number, name in enumerate(self.corpus["id"])}
-        found = [position.get(name, -1) for name in self.queries["id"]]
-        return np.array(found, dtype=np.int64)
+    def part(self, wanted: Mapping[str, list[str]], batch_size: int) -> SearchCall:
+        """The call for some queries and documents only, each in the opposite order."""
+        documents = {name for names in wanted.values() for name in names}
+        queries, corpus = (
+            dataset.select([row for row, name in enumerate(dataset["id"]) if name in names][::-1])
+            for dataset, names in ((self.queries, wanted), (self.corpus, documents))
+        )
+        return self.of(queries, corpus, wanted, batch_size)
+
+    def answered_by(self, found: tuple[SearchCall, Found] | None) -> bool:
+        """Whether an earlier call found what this one would."""
+        if found is None:
+            return False
+        other = found[0]
+        return len(self.corpus) == len(other.corpus) and list(self.queries["id"]) == list(other.queries["id"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """Both arms of one search.
+# --- one search, by both arms ---------------------------------------------------------------------
 
-    Attributes:
-        measured: evidence and what else the run record needs.
-        results: of an arm, query id to document id to score, as deep as mteb asked; made anew for
-            each call, as mteb changes what it gets.
-        query_ids: what was searched for.
-        settings: how it was measured.
-        similarity: how scores were made.
-        n_documents: size of the corpus.
-    """
 
-    measured: Measured
-    results: Callable[[Arm], Results]
-    query_ids: list[str]
-    settings: Settings
-    similarity: str
-    n_documents: int
-
-    def answers(self, call: SearchCall) -> bool:
-        """Whether this is what the call would find."""
-        same_size = self.n_documents == len(call.corpus)
-        return same_size and self.query_ids == list(call.queries["id"])
+def streamed_similarity(model: Any, call: SearchCall) -> Similarity | None:
+    """The similarity of a search whose embeddings can be streamed; None if the model has to search itself."""
+    if call.top_ranked is not None:
+        return None
+    if call.context["encode_kwargs"].get("precision") not in {None, "float32"}:
+        return None  # quantized embeddings depend on what else is in their batch
+    if "sparse" in model.mteb_model_meta.model_type:
+        return None  # as dense vectors they would be as long as the vocabulary
+    known = model.mteb_model_meta.embed_dim
+    return similarity_of(model.similarity, known if isinstance(known, int) else None)
 
 
 def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall, similarity: Similarity) -> Found:
-    """Embed with both arms and stream the scores.
+    """Embed with both arms and stream the scores."""
+    texts = calibration_texts(pair.scheme)
+    return search_embedded(
+        pair,
+        inputs_of(model, call, "query", call.queries),
+        inputs_of(model, call, "document", call.corpus),
+        similarity=similarity,
+        top_k=call.top_k,
+        batch_size=call.batch_size,
+        progress=call.progress,
+        skip_same_id=call.skip_identical,
+        calibration=None if texts is None else inputs_of(model, call, "document", _corpus_of(texts)),
+        dataset=call.task.name,
+    )
+
+
+def search_by_model(arms: Arms, searcher: Any, call: SearchCall) -> Found:
+    """Run the model's own search once per arm, asking for every score there is.
+
+    Raises:
+        UnsupportedError: there are too many scores to ask for, or the scheme has no meaning here.
+        DataError: no query has a document to rank.
+    """
+    pair, name = arms.pair, call.task.name
+    refuse_unchosen(pair, f"{name} is no search over embeddings of this model", named=NAMED)
+    if pair.query_only:
+        raise UnsupportedError(
+            f"+query needs a model that embeds queries and documents apart, searched in full; {name} reranks, or this "
+            "model has its own index. Leave it out."
+        )
+    ids = list(call.corpus["id"])
+    n_scores = len(ids) * len(call.queries)
+    if call.top_ranked is None and n_scores > MOST_SCORES:
+        raise UnsupportedError(
+            f"this model searches with its own index, which would have to return all {n_scores:,} scores of {name} "
+            f"for epsilon to be measured (at most {MOST_SCORES:,}). Choose a smaller task"
+        )
+    probe = _probe(call)
+    if not probe:
+        raise DataError(f"no query of {name} has a document to rank")
+
+    def run() -> Results:
+        arms.put_in_place()
+        return call.run(searcher, top_k=len(ids))
+
+    def again(wanted: Mapping[str, list[str]]) -> Results:
+        part = call.part(wanted, other_batch_size(call.batch_size))
+        return part.run(searcher, top_k=len(part.corpus))
+
+    scorers = [getattr(getattr(searcher, "model", None), "model", None)]
+    activation, own = activation_of(scorers), "the model's own search"
+    found = search_lists(
+        arms,
+        run,
+        again,
+        item_ids=ids,
+        scorers=scorers,
+        harness="mteb",
+        skip_same_id=call.skip_identical,
+        settings=Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size),
+        reading={"similarity": own if activation is None else f"{own}, before its {activation}"},
+        dataset=name,
+        watch=lambda: _watch_search(pair, searcher, call.part(probe, call.batch_size)),
+        calibrate=lambda: _calibrate(pair, searcher, call),
+    )
+    return replace(found, results=lambda arm: _cut(found.results(arm), call.top_k))
+
+
+def _cut(results: Results, top_k: int) -> Results:
+    return {query: dict(sorted(scores.items(), key=lambda item: -item[1])[:top_k]) for query, scores in results.items()}
+
+
+def _probe(call: SearchCall) -> dict[str, list[str]]:
+    """A few queries and documents of theirs; empty if there are none."""
+    if call.top_ranked is None:
+        documents = list(call.corpus["id"][:PROBE])
+        return dict.fromkeys(call.queries["id"][:PROBE], documents) if documents else {}
+    known = set(call.queries["id"])
+    ranked = [query for query, names in call.top_ranked.items() if query in known and len(names)]
+    return {query: list(call.top_ranked[query])[:PROBE] for query in ranked[:PROBE]}
+
+
+def _watch_search(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:
+    """Search with an eye on which layers are reached."""
+    if not isinstance(searcher, SearchEncoderWrapper):
+        with pair.observed():
+            call.run(searcher)
+        return
+    model = searcher.model
+
+    def encode(*args: Any, **kwargs: Any) -> Any:
+        with pair.observed():  # scores are made of numpy arrays, whose origin cannot be told
+            return model.encode(*args, **kwargs)
+
+    watched = SimpleNamespace(encode=encode, similarity=model.similarity, mteb_model_meta=searcher.mteb_model_meta)
+    call.run(SearchEncoderWrapper(watched))
+
+
+# --- inputs ---------------------------------------------------------------------------------------
+
+
+def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any, *, wanted: bool = True) -> Inputs:
+    """The queries or the documents of a search, embedded chunk by chunk.
 
     Args:
-        pair: the model's weights.
         model: mteb's encoder.
-        call: what mteb asked for.
-        similarity: how embeddings are compared.
+        call: the search.
+        role: "query" or "document".
+        dataset: the rows of that side.
+        wanted: whether the embeddings are, which then have to be one vector per input.
     """
-    settings = Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size)
-    queries = inputs_of(model, call, "query", call.queries)
-    documents = inputs_of(model, call, "document", call.corpus)
-    measured = measure_retrieval(
-        pair,
-        queries,
-        documents,
-        similarity=similarity,
-        settings=settings,
-        store=default_store(),
-        progress=call.progress,
-        excluded=call.excluded(),
-        depth=DEPTH,
-        calibration=file_inputs(model, call, pair.scheme),
-        dataset=call.task_metadata.name,
+    kind = PromptType.query if role == "query" else PromptType.document
+    context = dict(call.context)
+    n_processes, encoding = context.pop("num_proc", None), context.pop("encode_kwargs")
+    others = {name: value for name, value in encoding.items() if name not in {"batch_size", "show_progress_bar"}}
+    # Prepared once: selecting rows of the prepared data costs nothing, preparing each chunk does.
+    loader: Any = create_dataloader(
+        dataset, task_metadata=call.task, prompt_type=kind, batch_size=call.batch_size, num_proc=n_processes
     )
 
-    def results(arm: Arm) -> Results:
-        state = measured.state
-        top = state.reference_top()[:2] if arm == "reference" else state.candidate_top()[::2]
-        return _results(top, queries.ids, documents.ids, call.top_k)
+    def encode(rows: NDArray[np.int64], batch_size: int) -> Any:
+        chunk: DataLoader[Any] = DataLoader(
+            loader.dataset.select(rows.tolist()),
+            batch_size=batch_size,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
+        )
+        found = model.encode(
+            chunk, **context, prompt_type=kind, batch_size=batch_size, show_progress_bar=False, **others
+        )
+        return as_vectors(found) if wanted else found
 
-    return Found(
-        measured=measured,
-        results=results,
-        query_ids=list(queries.ids),
-        settings=settings,
-        similarity=str(similarity),
-        n_documents=len(documents.ids),
-    )
+    key = lengths = None
+    if call.task.get_modalities(kind) == ["text"]:
+        lengths = np.array([len(str(text)) for text in dataset["text"]], dtype=np.int64)
+        # models choose prompts by what is known of the task
+        task = [call.task.name, call.task.type, call.task.prompt, context["hf_subset"]]
+        key = {**_key(model), "task": task, "texts": _digest_of_rows([dataset]), "encode": others}
+    return Inputs(role=role, ids=list(dataset["id"]), encode=encode, key=key, lengths=lengths)
 
 
-def _results(top: tuple[NDArray[Any], ...], query_ids: Any, document_ids: Any, top_k: int) -> Results:
-    positions, scores = (part[:, :top_k] for part in top)
-    results: Results = {}
-    for query_id, row, row_scores in zip(query_ids, positions, scores, strict=True):
-        ranked = zip(row.tolist(), row_scores.tolist(), strict=True)
-        # from the last rank to the first: of documents that share an id the best one counts
-        results[query_id] = {
-            document_ids[position]: score for position, score in reversed(list(ranked)) if position >= 0
-        }
-    return results
+def _key(model: Any) -> dict[str, Any]:
+    """What decides a model's embeddings beside weights and inputs, as far as it can be told."""
+    meta, modules = model.mteb_model_meta, modules_of(model)
+    holders = (model, getattr(model, "model", None))
+    parts = [type(model).__qualname__, str(meta.name), str(meta.revision), repr(meta.loader_kwargs)]
+    for value in (getattr(holder, name, None) for holder in holders for name in _SETTINGS):
+        parts.append(str(getattr(value, "__qualname__", value)))  # a function's repr is another one in every process
+    parts += map(repr, modules)  # pooling, normalization and the like
+    return {"harness": ["mteb", version("mteb")], "model": [*parts, reading_digest(holders, modules)]}
+
+
+def _digest_of_rows(datasets: Iterable[Any]) -> str:
+    """A digest of all columns of datasets of text."""
+    batches = (batch for dataset in datasets for batch in dataset.iter(batch_size=1024))
+    return digest_of(json.dumps(batch, sort_keys=True, default=str) for batch in batches)
+
+
+# --- calibration ----------------------------------------------------------------------------------
+
+
+def _calibrate(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:
+    """Calibrate a pair whose search is the model's own, on documents or the texts of a file."""
+
+    def inputs() -> Inputs:
+        texts = calibration_texts(pair.scheme)
+        corpus = call.corpus if texts is None else _corpus_of(texts)
+        model = searcher.model if isinstance(searcher, SearchEncoderWrapper) else searcher
+        if isinstance(model, EncoderProtocol):
+            return inputs_of(model, call, "document", corpus, wanted=False)
+        return _asked_for(searcher, call, corpus, str(pair.scheme))
+
+    calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress)
+
+
+def _asked_for(searcher: Any, call: SearchCall, corpus: Any, scheme: str) -> Inputs:
+    """Documents, each searched for by its first words: no query is ever used."""
+    if call.task.get_modalities(PromptType.document) != ["text"]:
+        raise UnsupportedError(
+            f"{scheme} calibrates on documents, and those of {call.task.name} are not text, which this model's own "
+            "search cannot calibrate on; use rtn or hqq"
+        )
+
+    def run(rows: list[int], batch_size: int) -> None:
+        documents = corpus.select(rows)
+        columns = {name: [""] * len(documents) for name in call.queries.column_names}
+        columns["id"] = list(documents["id"])
+        columns["text"] = [opening_of(str(text)) for text in documents["text"]]
+        shortlists = {name: [name] for name in documents["id"]}
+        part = call.of(Dataset.from_dict(columns), documents, shortlists, batch_size)
+        part.run(copy.copy(searcher), top_k=1)  # a searcher keeps the corpus, and batches run side by side
+
+    key = {
+        **_key(searcher),
+        "task": [call.task.name, call.task.prompt, call.context["hf_subset"]],
+        "texts": _digest_of_rows([corpus]),
+        "opening": [OPENING, call.queries.column_names, call.top_ranked is None],
+        "encode": call.context["encode_kwargs"],
+    }
+    return runs(run, len(corpus), key=key, lengths=[len(str(text)) for text in corpus["text"]])
+
+
+def _corpus_of(texts: list[str]) -> Any:
+    ids = [f"calibration-{number}" for number in range(len(texts))]
+    return Dataset.from_dict({"id": ids, "title": [""] * len(texts), "text": texts})
+
+
+Call = tuple[Any, Any, dict[str, Any]]
+"""Dataset, collate function and other arguments of a call of a model's `encode`."""
+
+
+class Encoded:
+    """What the reference was given to encode in a task that is no search."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.arguments: dict[str, Any] = {}
+
+    def note(self, loader: Any, kwargs: dict[str, Any]) -> None:
+        """Remember a call, unless it is of queries."""
+        self.arguments = self.arguments or kwargs
+        dataset = getattr(loader, "dataset", None)
+        if kwargs.get("prompt_type") != PromptType.query and hasattr(dataset, "select"):
+            self.calls.append((dataset, loader.collate_fn, kwargs))
+
+    def calibrate(self, pair: QuantizedPair, model: Any, name: str) -> None:
+        """Calibrate the pair on inputs drawn from all calls, or a file; labels play no part.
+
+        Raises:
+            UnsupportedError: nothing was encoded that could be drawn from.
+        """
+        calls, kwargs = self.calls, self.arguments
+        if (texts := calibration_texts(pair.scheme)) is not None:
+            calls = [(Dataset.from_dict({"text": texts}), None, kwargs)]
+        if not calls:
+            raise UnsupportedError(
+                f"{pair.scheme} calibrates on what {name} encodes, but nothing came by that could be drawn from; give "
+                "texts with +calib=FILE, or use rtn or hqq"
+            )
+        starts = np.cumsum([0, *(len(dataset) for dataset, _, _ in calls)])
+        groups = np.repeat(np.arange(len(calls)), np.diff(starts))
+
+        def run(rows: list[int], batch_size: int) -> None:
+            number = int(groups[rows[0]])  # a batch is of one call
+            encode_some(model, calls[number], [row - int(starts[number]) for row in rows], batch_size)
+
+        key = None
+        if all(dataset.column_names == ["text"] for dataset, _, _ in calls):
+            told = [[len(data), *(f"{k}: {_told(v)}" for k, v in sorted(own.items()))] for data, _, own in calls]
+            key = {**_key(model), "calls": told, "texts": _digest_of_rows(dataset for dataset, _, _ in calls)}
+        calibrate(
+            pair,
+            lambda: runs(run, len(groups), key=key),
+            batch_size=int(kwargs.get("batch_size", 32)),
+            progress=progress_if(kwargs.get("show_progress_bar", True)),
+            groups=groups,
+        )
+
+
+def encode_some(model: Any, call: Call, rows: Iterable[int], batch_size: int) -> None:
+    """Encode some rows of what a model was given once more."""
+    dataset, collate, kwargs = call
+    chunk: DataLoader[Any] = DataLoader(dataset.select(rows), batch_size=batch_size, collate_fn=collate)
+    model.encode(chunk, **{**kwargs, "batch_size": batch_size, "show_progress_bar": False})
+
+
+def watch_layers(pair: QuantizedPair, model: Any, loader: Any, kwargs: dict[str, Any]) -> None:
+    """Encode a few inputs of a call again, to see which layers are reached; once per pair, for the record only."""
+    dataset = getattr(loader, "dataset", None)
+    if dataset is None or len(pair.never_reached) < len(pair.layers) or not hasattr(dataset, "select"):
+        return
+    with suppress(Exception), pair.observed():
+        encode_some(model, (dataset, loader.collate_fn, kwargs), range(min(PROBE, len(dataset))), PROBE)
+
+
+def _told(value: Any) -> str:
+    """An argument as a string; of a task's metadata what models choose prompts by."""
+    name = getattr(value, "name", None)
+    return str(value) if name is None else f"{name} {getattr(value, 'prompt', None)}"

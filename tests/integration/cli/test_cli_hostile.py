@@ -7,7 +7,6 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,9 @@ from quantdrift.display import json_text
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.engine.search import assemble
 from quantdrift.errors import DataError
+from quantdrift.harness import carefully
 from quantdrift.patching import errors_in_one_line
 from quantdrift.runs import write_run
-from quantdrift_lm_eval.careful import warn
-from quantdrift_mteb.watching import Watch
 from quantdrift_pytest.session import in_short
 from support.gate_command_line import Cli, cli
 from support.hostile_text import HOSTILE, check_clean, check_json
@@ -201,15 +199,13 @@ def test_on_a_terminal_the_styles_are_ours(cli: Cli, runs: list[Path], monkeypat
 
 def test_what_plugins_say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)  # is put back
-    warn(HOSTILE)
     errors_in_one_line()
     sys.excepthook(DataError, DataError(HOSTILE), None)
-    watch = Watch(task=SimpleNamespace(metadata=SimpleNamespace(name=HOSTILE)), listener=None)
-    with watch.carefully(("test", HOSTILE)):
+    with carefully(HOSTILE):
         raise DataError(HOSTILE)
     out, err = capsys.readouterr()
     assert not out
-    assert err.count("�[31m") == 5
+    assert err.count("�[31m") == 3
     check_clean(err, tabs=True, wrapped=True)
     check_clean(str(in_short(DataError(HOSTILE))), tabs=True, wrapped=True)
 

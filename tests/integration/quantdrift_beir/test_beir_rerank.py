@@ -87,7 +87,7 @@ def test_evidence_is_of_raw_scores_and_exact_over_the_shortlist(folder: str) -> 
     assert found.drift["noise_floor"].value == 0
     judged = EvaluateRetrieval.evaluate_custom(qrels_of(QUERIES), found, [1], metric="flip")
     assert judged == {"flip@1": found.drift["flip@1"].value}
-    assert found.drift.made.reading["scores"] == "raw, before the sigmoid"
+    assert found.drift.record["settings"]["scores"] == "raw, before the sigmoid"
 
 
 def test_the_head_stays_at_full_precision(folder: str) -> None:
@@ -153,7 +153,7 @@ def test_the_noise_floor_is_that_of_two_runs_by_hand(folder: str) -> None:
 def test_lists_that_end_before_what_counts_are_nothing_to_rerank(folder: str) -> None:
     pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W4")
     corpus = {**CORPUS, "q1": {"title": "", "text": "drag of the wing"}}
-    with pytest.raises(DataError, match="nothing to rerank: none of 1 queries"):
+    with pytest.raises(DataError, match="nothing to rank: none of 1 queries"):
         Rerank(pair, batch_size=4).rerank(corpus, QUERIES, {"q1": {"q1": 2.0, "d4": 1.0}}, top_k=1)
 
 

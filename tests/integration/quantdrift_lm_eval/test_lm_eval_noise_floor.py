@@ -65,7 +65,7 @@ def told() -> list[str]:
 @pytest.fixture(scope="module")
 def results(lm: QuantizedPairLM, tasks: Path, told: list[str]) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("quantdrift_lm_eval.model.warn", told.append)
+        patch.setattr("quantdrift_lm_eval.model.complain", told.append)
         return evaluate(lm, tasks, ["mixed", "warm", "questions"])
 
 

@@ -153,7 +153,7 @@ def test_languages_side_by_side_are_searched_pair_by_pair(model: Model) -> None:
 def test_more_pairs_of_languages_than_memory_holds_are_not_measured(
     model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("quantdrift_mteb.bitext.MOST_SEARCHES", 1)
+    monkeypatch.setattr("quantdrift_mteb.families.MOST_SEARCHES", 1)
     languages = {"a-b": ["eng-Latn", "fra-Latn"], "b-a": ["fra-Latn", "eng-Latn"]}
     data = DatasetDict(test=Dataset.from_dict({"a": ONES, "b": OTHERS}))
     task = make(data, languages=languages, parallel_subsets=True)

@@ -20,7 +20,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
 from quantdrift.errors import QuantDriftError, UnknownNameError, UnsupportedError
-from quantdrift_mteb.local_models import local_meta
+from quantdrift_mteb.meta import local_meta
 from quantdrift_mteb.pairs import PairedEncoder, PairedSearcher
 from support.mteb_samples import (
     WORDS,

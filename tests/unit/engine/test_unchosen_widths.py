@@ -14,7 +14,6 @@ from quantdrift.engine.refusals import refuse_for_reranking
 from quantdrift.errors import UnsupportedError
 from quantdrift.spec import chooses, parse_scheme, refuse_unchosen
 from quantdrift_lm_eval.arguments import read_spec
-from quantdrift_mteb.choice import refuse_unchosen as refuse_in_mteb
 
 STORED = "W3.5+gap+allocation=a.json"
 
@@ -52,11 +51,6 @@ def test_a_pair_is_refused_until_its_widths_are_chosen_for_all_data() -> None:
     pair.choose([3])
     refuse_unchosen(pair, "nothing is searched here", named="")
     refuse_unchosen(pair_of("W4-channel"), "nothing is searched here", named="")
-
-
-def test_mteb_names_a_model_and_a_file() -> None:
-    with pytest.raises(UnsupportedError, match=r"and why\. .* name the file: MODEL@allocation\.json$"):
-        refuse_in_mteb(pair_of("W3.5-channel+gap"), "why")
 
 
 def test_beir_names_a_pair_of_its_own() -> None:

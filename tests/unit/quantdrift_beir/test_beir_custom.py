@@ -18,14 +18,12 @@ from quantdrift.metrics import default_metrics
 from quantdrift.metrics.base import MetricError
 from quantdrift.runs import read_run
 from quantdrift_beir import Drift, PairedResults
-from quantdrift_beir.custom import BEIR_METRICS, metrics_named
-from quantdrift_beir.own_search import evidence_of_lists
-from quantdrift_beir.record import Made
+from quantdrift_beir.results import BEIR_METRICS, metrics_named
+from quantdrift_beir.search import evidence_of_lists
 
 CORPUS = {name: {"title": "", "text": name} for name in "abcd"}
 QUERIES = {"p": "?", "q": "?"}
-DATA = {"fingerprint": "1"}
-MADE_BY = {"k": 4, "batch_size": 8, "noise_floor": False, "seed": 0}
+RECORD = {"spec": "model@W4-g128-rtn", "data": {"fingerprint": "1"}, "settings": {}, "model": {}}
 QRELS = {"p": {"a": 1}, "q": {"b": 2, "d": 1}}
 
 
@@ -38,8 +36,7 @@ CANDIDATE = {
 
 def paired(reference: Any = REFERENCE, candidate: Any = CANDIDATE) -> PairedResults:
     evidence = evidence_of_lists(reference, candidate, CORPUS, QUERIES)
-    made = Made(spec="model@W4-g128-rtn", model="model", bits={}, settings=MADE_BY, data=DATA)
-    drift = Drift(evidence=evidence, reference=reference, made=made)
+    drift = Drift(evidence=evidence, reference=reference, record=RECORD)
     return PairedResults({query: candidate.get(query, {}) for query in QUERIES}, drift)
 
 

@@ -57,34 +57,20 @@ def test_with_query_in_the_scheme_documents_are_the_references() -> None:
     assert not torch.equal(pair.encode_queries(["abc"]), model.encode_queries(["abc"]))
 
 
-def test_a_session_answers_as_the_arm_that_was_chosen_and_ends_at_full_precision() -> None:
+def test_each_arm_answers_while_it_is_asked_for_and_an_error_leaves_the_reference_in_place() -> None:
     model = Letters()
     pair = QuantizedPair(model, "W2-channel")
-    full, low = model.encode_queries(["abc"]), pair.encode_queries(["abc"])
-    with pair.both_arms() as choose:
+    before, full, low = pair.pair.fingerprint, model.encode_queries(["abc"]), pair.encode_queries(["abc"])
+    with pair.arms.answering("reference"):
         assert torch.equal(pair.encode_queries(["abc"]), full)
-        choose("candidate")
-        assert torch.equal(pair.encode_queries(["abc"]), low)
-        with pytest.raises(UnsupportedError, match="finish that search first"), pair.both_arms():
-            pass
-    assert torch.equal(model.encode_queries(["abc"]), full)
+        with pair.arms.answering("candidate"):
+            assert torch.equal(pair.encode_queries(["abc"]), low)
+        with pytest.raises(AttributeError), pair.arms.answering("candidate"):
+            pair.encode_queries([None])
+        assert pair.pair.fingerprint == before
+        assert torch.equal(pair.encode_queries(["abc"]), full)
+    assert not pair.arms.session
     assert torch.equal(pair.encode_queries(["abc"]), low)
-
-
-def _ask_and_fail(pair: QuantizedPair, choose: Any) -> None:
-    choose("candidate")
-    pair.encode_queries(["abc"])
-    pair.encode_queries([None])
-
-
-def test_an_error_in_a_session_leaves_the_reference_in_place() -> None:
-    model = Letters()
-    pair = QuantizedPair(model, "W2-channel")
-    before = pair.pair.fingerprint
-    with pytest.raises(AttributeError), pair.both_arms() as choose:
-        _ask_and_fail(pair, choose)
-    assert pair.pair.fingerprint == before
-    assert not pair.in_session
 
 
 @pytest.mark.parametrize(
@@ -141,21 +127,13 @@ def test_a_stock_search_goes_through_untouched() -> None:
     assert found == original(search, CORPUS, queries, 2, score_function="dot")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda kind: delattr(kind, "work"), "has no method work"),
-        (lambda kind: setattr(kind, "work", lambda self: 0), "has no parameter corpus"),
-    ],
-)
-def test_a_beir_that_is_not_as_expected_is_an_error(change: Any, message: str) -> None:
-    class Kind:
-        def work(self, corpus: Any) -> Any:
-            return corpus
-
-    change(Kind)
-    with pytest.raises(UnsupportedError, match=message):
-        hooks._of_pairs(Kind, "work", lambda *_: None, ("corpus",))
+def test_a_beir_that_is_not_as_expected_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rerank, "rerank", lambda self: 0)
+    with pytest.raises(UnsupportedError, match="has no parameter corpus"):
+        hooks.wrap_beir()
+    monkeypatch.delattr(Rerank, "rerank")
+    with pytest.raises(UnsupportedError, match="has no method rerank"):
+        hooks.wrap_beir()
 
 
 def test_the_pair_is_found_where_an_object_keeps_it() -> None:

@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("lm_eval")
 
 from lm_eval.api.model import hash_args
+from lm_eval.models.utils import normalize_gen_kwargs
 
-from quantdrift_lm_eval.answers import ArmCache, filled_in
+from quantdrift_lm_eval.answers import ArmCache, is_drawn
 from quantdrift_lm_eval.prompts import prompts_of
 
 
@@ -39,12 +40,12 @@ REQUESTS = [request("c", " a"), request("c", " b"), request("d", " a")]
 def test_what_is_kept_is_not_asked_again() -> None:
     kept: dict[str, Any] = {}
     model = Model()
-    first = filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS[:2], model, alone)
-    assert (first.answers, first.n_kept) == ([(1, " a"), (1, " b")], 0)
-    second = filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS, model, alone)
-    assert (second.answers, second.n_kept) == ([(1, " a"), (1, " b"), (2, " a")], 2)
+    first = ArmCache(kept, "w").fill("loglikelihood", REQUESTS[:2], model, alone)
+    assert first == ([(1, " a"), (1, " b")], 0)
+    second = ArmCache(kept, "w").fill("loglikelihood", REQUESTS, model, alone)
+    assert second == ([(1, " a"), (1, " b"), (2, " a")], 2)
     assert model.asked == [[" a", " b"], [" a"]]
-    filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS, model, alone)
+    ArmCache(kept, "w").fill("loglikelihood", REQUESTS, model, alone)
     assert len(model.asked) == 2
 
 
@@ -52,15 +53,15 @@ def test_arms_and_kinds_share_nothing() -> None:
     kept: dict[str, Any] = {}
     model = Model()
     for arm, kind in (("w", "loglikelihood"), ("v", "loglikelihood"), ("w", "generate_until")):
-        filled = filled_in(ArmCache(kept, arm), kind, [request("c", {})], model, alone)
-        assert filled.n_kept == 0
+        filled = ArmCache(kept, arm).fill(kind, [request("c", {})], model, alone)
+        assert filled[1] == 0
     assert len(kept) == 3
 
 
 def test_what_a_stock_run_has_kept_is_not_taken_nor_given() -> None:
     kept = {hash_args("loglikelihood", ("c", " a")): "of a stock run"}
-    filled = filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS[:1], Model(), alone)
-    assert filled.answers == [(1, " a")]
+    filled = ArmCache(kept, "w").fill("loglikelihood", REQUESTS[:1], Model(), alone)
+    assert filled[0] == [(1, " a")]
     assert kept[hash_args("loglikelihood", ("c", " a"))] == "of a stock run"
     assert all(key.startswith("quantdrift-") for key in list(kept)[1:])
 
@@ -69,7 +70,7 @@ def test_answers_that_are_drawn_are_not_kept() -> None:
     kept: dict[str, Any] = {}
     drawn = [request("c", {"do_sample": True})]
     for _ in range(2):
-        assert filled_in(ArmCache(kept, "w"), "generate_until", drawn, Model(), alone).n_kept == 0
+        assert ArmCache(kept, "w").fill("generate_until", drawn, Model(), alone)[1] == 0
     assert kept == {}
 
 
@@ -82,19 +83,19 @@ def test_an_answer_is_kept_as_soon_as_there_is_one() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        filled_in(hook, "loglikelihood", REQUESTS, breaks, alone)
-    again = filled_in(hook, "loglikelihood", REQUESTS, Model(), alone)
-    assert again.n_kept == 1
-    assert again.answers[0] == (-1.0, True)
+        hook.fill("loglikelihood", REQUESTS, breaks, alone)
+    again = hook.fill("loglikelihood", REQUESTS, Model(), alone)
+    assert again[1] == 1
+    assert again[0][0] == (-1.0, True)
 
 
 def test_a_rank_that_has_everything_asks_once_more_while_others_ask() -> None:
     kept: dict[str, Any] = {}
     model = Model()
-    filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS, model, alone)
-    filled = filled_in(ArmCache(kept, "w"), "loglikelihood", REQUESTS, model, lambda here: True)
+    ArmCache(kept, "w").fill("loglikelihood", REQUESTS, model, alone)
+    filled = ArmCache(kept, "w").fill("loglikelihood", REQUESTS, model, lambda here: True)
     assert model.asked[1:] == [[" a"]]
-    assert filled.n_kept == 3
+    assert filled[1] == 3
 
 
 def test_prompts_are_what_stands_before_an_answer() -> None:
@@ -106,3 +107,30 @@ def test_prompts_are_what_stands_before_an_answer() -> None:
         request("a sum", {"until": ["\n"]}),
     ]
     assert prompts_of(requests) == ["a sum", "the question"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"until": ["|"]},
+        {"do_sample": True},
+        {"do_sample": False},
+        {"do_sample": True, "temperature": 0.7},
+        {"do_sample": False, "temperature": 0.7},
+        {"temperature": 0.7},
+        {"temperature": 0.0},
+        {"temperature": 0},
+        {"do_sample": None, "temperature": 1},
+    ],
+)
+def test_an_answer_is_drawn_where_lm_eval_draws_it(settings: dict[str, Any]) -> None:
+    wanted = normalize_gen_kwargs(settings)["do_sample"]
+    assert is_drawn("generate_until", ("prompt", settings)) is wanted
+    kept = ArmCache({}, "weights").key("generate_until", ("prompt", settings))
+    assert (kept is None) is wanted
+
+
+@pytest.mark.parametrize("kind", ["loglikelihood", "loglikelihood_rolling"])
+def test_log_likelihoods_are_never_drawn(kind: str) -> None:
+    assert not is_drawn(kind, ("prompt", " answer")[: 2 if kind == "loglikelihood" else 1])

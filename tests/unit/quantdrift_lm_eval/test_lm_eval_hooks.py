@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("lm_eval")
+
 from quantdrift import _hook
 from quantdrift_lm_eval import hooks
 
@@ -19,7 +21,7 @@ class Registry(dict[str, Any]):
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     found = Registry(hf="lm_eval.models.huggingface:HFLM")
-    monkeypatch.setattr(hooks, "_api_registry", lambda: SimpleNamespace(model_registry=found))
+    monkeypatch.setattr("lm_eval.api.registry.model_registry", found)
     return found
 
 
