@@ -1,26 +1,21 @@
-"""`assert_drift`: measure a pair, judge it, and fail with what there is to see."""
+"""`assert_drift`, the fixture and the marker: what tests call, without numpy until they do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from quantdrift_pytest.session import OURS, current, in_short
+import pytest
+
+from quantdrift_pytest.session import OURS, Session, current, in_short
 
 if TYPE_CHECKING:
     from quantdrift.gate.rules import Rule
     from quantdrift_pytest.drift import Drift
-from dataclasses import dataclass, field
 
-import pytest
-
-from quantdrift_pytest.session import Session
-
-if TYPE_CHECKING:
-    from quantdrift_pytest.drift import Drift
-
-# --- `assert_drift`: measure a pair, judge it, and fail with what there is to see -----------------
+_MARKED = pytest.StashKey["Drift"]()
 
 
 def assert_drift(
@@ -54,9 +49,7 @@ def assert_drift(
         alpha: level of the tests, over all rules.
         accept_underpowered: whether too few inputs to tell end in a warning, not in a failure.
         settings: of the measurement: k, batch_size, noise_floor, seed, device, revision.
-        limits: by metric: `flip=0.25` is the rule `flip@1 <= 0.25`, `gold_lost_at_10=0.1` is
-            `gold_lost@10 <= 0.1`; where higher is better it is a minimum, `ndcg_at_10=0.6` is
-            `ndcg@10 >= 0.6`.
+        limits: by metric: `flip=0.25` is the rule `flip@1 <= 0.25`, `ndcg_at_10=0.6` is `ndcg@10 >= 0.6`.
 
     Returns:
         The measurement, for further asserts.
@@ -68,11 +61,12 @@ def assert_drift(
     """
     __tracebackhide__ = True
     session = current()
-    from quantdrift_pytest.drift import asked, settle  # noqa: PLC0415 -- numpy, pyarrow
+    from quantdrift_pytest.drift import ask, settle  # noqa: PLC0415 -- numpy, pyarrow
     from quantdrift_pytest.measuring import measured  # noqa: PLC0415 -- likewise
 
     try:
-        question = asked(session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, limits=limits)
+        # what cannot be asked is refused before anything is measured
+        question = ask(session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, **limits)
         drift = measured(session, spec, data=data, task=task, split=split, settings=settings or {})
         settle(drift, question, accept_underpowered=accept_underpowered)
     except OURS as error:
@@ -80,19 +74,9 @@ def assert_drift(
     return drift
 
 
-# --- What the fixture gives, and what the marker does before a test's body ------------------------
-
-_MARKED = pytest.StashKey["Drift"]()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Drifts:
-    """What the `drift` fixture gives: call it to measure a pair.
-
-    Attributes:
-        session: that keeps what was measured.
-        item: the test that takes the fixture.
-    """
+    """What the `drift` fixture gives: call it to measure a pair."""
 
     session: Session = field(repr=False)
     item: pytest.Item = field(repr=False)
@@ -106,14 +90,7 @@ class Drifts:
         split: str = "test",
         **settings: Any,
     ) -> Drift:
-        """A measurement, made now or read back.
-
-        Args:
-            spec: `MODEL@SCHEME`, or `MODEL vs CHECKPOINT`.
-            data: folder of the data; a path begins at pytest's rootdir.
-            task: name of a task, in place of a folder.
-            split: of the folder.
-            settings: k, batch_size, noise_floor, seed, device, revision.
+        """A measurement, made now or read back; arguments are those of `assert_drift`.
 
         Raises:
             QuantDriftError: spec, data, model or a setting cannot be used.
@@ -145,11 +122,7 @@ class Drifts:
 
 
 def hold_marks(item: pytest.Item, marks: Sequence[pytest.Mark]) -> None:
-    """Assert what markers ask, that nearest to the test last.
-
-    Args:
-        item: the test.
-        marks: its markers, the nearest first.
+    """Assert what a test's markers ask, the nearest of which is the first here, and asserted last.
 
     Raises:
         pytest.UsageError: a marker names no pair; and what `assert_drift` raises.

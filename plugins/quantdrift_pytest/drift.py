@@ -1,12 +1,11 @@
-"""A measured pair, as a test sees it."""
+"""A measured pair as a test sees it, what a test asks of it, and what it says when that fails."""
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from os import PathLike
 from pathlib import Path
@@ -18,19 +17,14 @@ from quantdrift.display import clean, shown
 from quantdrift.errors import QuantDriftError, RunError, UnknownNameError
 from quantdrift.finished.diff import Changed, changed_inputs
 from quantdrift.gate.baseline import Snapshot, check_baseline_place, read_baseline, write_baseline
-from quantdrift.gate.judge import GateResult, gate, snapshot_for, worst_inputs
+from quantdrift.gate.judge import ALPHA, WORST, GateResult, gate, snapshot_for, worst_inputs
 from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
-from quantdrift.gate.rules import Rule, RuleError, Slices, Test, default_rules, parse_rule
+from quantdrift.gate.rules import Rule, RuleError, Slices, check_slices, default_rules, parse_rule
 from quantdrift.gate.target import Target, target_of_run
-from quantdrift.metrics import FAMILIES, Family, Metric, parse_metric
-from quantdrift.metrics.base import Arm
+from quantdrift.metrics import FAMILIES, members, parse_metric
 from quantdrift.runs import Run, read_run
 from quantdrift.statistics import Estimate
-from quantdrift_pytest.session import ASSERTED, OURS, SETTINGS, Session, in_short
-
-# --- A measured pair, as a test sees it -----------------------------------------------------------
-
-Rules = str | Rule | Iterable[str | Rule]
+from quantdrift_pytest.session import ASSERTED, OURS, Session, in_short
 
 
 class UnderpoweredWarning(UserWarning):
@@ -56,7 +50,7 @@ class Drift:
     @property
     def spec(self) -> str:
         """The pair."""
-        return self.target.identity.spec or "unknown spec"
+        return str(self.target.identity.spec)
 
     @property
     def data(self) -> str:
@@ -74,10 +68,7 @@ class Drift:
         return [each for evidence in self.target.evidence for each in changed_inputs(evidence)]
 
     def estimate(self, metric: str) -> Estimate:
-        """A metric with its 95 % interval; undefined with a reason.
-
-        Args:
-            metric: for example `gold_lost@10`.
+        """A metric such as `gold_lost@10`, with its 95 % interval; undefined with a reason.
 
         Raises:
             UnknownNameError: there is no such metric; carries the nearest names.
@@ -90,120 +81,47 @@ class Drift:
             raise in_short(error) from None
 
     def value(self, metric: str) -> float | None:
-        """A metric; None where it is undefined.
-
-        Args:
-            metric: for example `flip@1`.
-
-        Raises:
-            As `estimate`.
-        """
+        """A metric; None where it is undefined. Raises as `estimate`."""
         __tracebackhide__ = True
         return self.estimate(metric).value
 
-    def check(
-        self,
-        *,
-        rules: Rules = (),
-        baseline: str | PathLike[str] | None = None,
-        slices: Mapping[str, str | Sequence[str]] | None = None,
-        alpha: float = 0.05,
-        **limits: float,
-    ) -> GateResult:
+    def check(self, **asked: Any) -> GateResult:
         """What the run comes to; nothing fails.
 
         Args:
-            rules: as for `assert_drift`, and so are the others.
-            baseline: likewise.
-            slices: likewise.
-            alpha: likewise.
-            limits: likewise.
+            asked: rules, baseline, slices, alpha and limits, as for `assert_drift`.
 
         Raises:
             pytest.UsageError: nothing is asked.
             QuantDriftError: a rule or the baseline cannot be used.
         """
         __tracebackhide__ = True
-
         try:
-            return judged(self, self._asked(rules, baseline, slices, alpha, limits))
+            return judged(self, ask(self.session, **asked))
         except OURS as error:
             raise in_short(error) from None
 
-    def require(
-        self,
-        *,
-        rules: Rules = (),
-        baseline: str | PathLike[str] | None = None,
-        slices: Mapping[str, str | Sequence[str]] | None = None,
-        alpha: float = 0.05,
-        accept_underpowered: bool = False,
-        **limits: float,
-    ) -> GateResult:
-        """Assert that the run keeps to some rules.
-
-        Args:
-            rules: as for `assert_drift`, and so are the others.
-            baseline: likewise.
-            slices: likewise.
-            alpha: likewise.
-            accept_underpowered: likewise.
-            limits: likewise.
+    def require(self, *, accept_underpowered: bool = False, **asked: Any) -> GateResult:
+        """Assert that the run keeps to some rules; arguments as of `check`.
 
         Raises:
-            AssertionError: a rule does not hold, or cannot be judged.
-            pytest.UsageError: nothing is asked.
-            QuantDriftError: a rule or the baseline cannot be used.
+            AssertionError: a rule does not hold, or cannot be judged; and what `check` raises.
         """
         __tracebackhide__ = True
-
         try:
-            question = self._asked(rules, baseline, slices, alpha, limits)
-            return settle(self, question, accept_underpowered=accept_underpowered)
+            return settle(self, ask(self.session, **asked), accept_underpowered=accept_underpowered)
         except OURS as error:
             raise in_short(error) from None
 
-    def _asked(
-        self,
-        rules: Rules,
-        baseline: str | PathLike[str] | None,
-        slices: Mapping[str, str | Sequence[str]] | None,
-        alpha: float,
-        limits: Mapping[str, object],
-    ) -> Question:
 
-        return asked(self.session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, limits=limits)
-
-
-# --- Limits given as keywords, as the rules they stand for ----------------------------------------
-
-_AT = re.compile(r"(?P<name>\w+?)(?:_at_(?P<k>[1-9][0-9]*))?")
-_ARMS: tuple[Arm, ...] = ("candidate", "reference", "change", "relative")
-_FIRST = 1
-"""The cut-off of a limit that names none, of metrics that are listed at it."""
-
-
-def limit_rules(limits: Mapping[str, object]) -> tuple[Rule, ...]:
-    """The rules that keywords stand for, in order.
-
-    Args:
-        limits: name of a metric to its limit.
-
-    Raises:
-        As `limit_rule`.
-    """
-    return tuple(limit_rule(name, value) for name, value in limits.items())
+# --- what a test asks -------------------------------------------------------------------------
 
 
 def limit_rule(name: str, value: object) -> Rule:
     """The rule that a keyword stands for: a maximum where lower is better, else a minimum.
 
-    >>> str(limit_rule("flip", 0.25)), str(limit_rule("ndcg_at_10", 0.6))
-    ('flip@1 <= 0.25', 'ndcg@10 >= 0.6')
-
-    Args:
-        name: a metric with `_at_` for `@`; `change_` and the like before it mean that arm.
-        value: the limit, in the metric's own unit.
+    >>> str(limit_rule("flip", 0.25)), str(limit_rule("change_ndcg_at_10", -0.02))
+    ('flip@1 <= 0.25', 'change.ndcg@10 >= -0.02')
 
     Raises:
         UnknownNameError: there is no such metric; carries the nearest names.
@@ -212,59 +130,26 @@ def limit_rule(name: str, value: object) -> Rule:
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise RuleError(f"expected a number for the limit {name}, such as 0.25; got {value!r}")
-    family, arm, cutoff = _limits_read(name)
-    metric = Metric(family=family, cutoff=cutoff, arm=arm)
+    word, _, cutoff = name.partition("_at_")
+    arm, _, rest = word.partition("_")
+    # candidate_gap is a metric of its own
+    arm, word = (f"{arm}.", rest) if word not in FAMILIES and arm in {"reference", "change", "relative"} else ("", word)
+    if word not in FAMILIES:
+        names = [str(metric) for family in FAMILIES.values() for metric in members(family)]
+        known = sorted({*FAMILIES, *(each.replace("@", "_at_").replace(".", "_") for each in names)})
+        hint = f"(quantdrift list metrics shows all; a setting goes to settings={{{name!r}: ...}})"
+        raise UnknownNameError("limit", name, known, hint=hint)
+    cutoffs = FAMILIES[word].cutoffs
+    if cutoffs and not cutoff and 1 not in cutoffs:
+        rule = f"rules=['{arm}{word}@{cutoffs[0]:g} >= {value}']"
+        raise RuleError(f"the limit {name} needs a cut-off, such as {name}_at_{cutoffs[0]:g}=..., or as a rule {rule}")
+    metric = parse_metric(f"{arm}{word}" + (f"@{cutoff or 1}" if cutoffs or cutoff else ""))
     if metric.direction == "none":
         raise RuleError(
             f"neither way is better for {metric}, so {name}={value} could be a maximum or a "
             f"minimum; write it as a rule: rules=['{metric} <= {value}']"
         )
-    test: Test = "<=" if metric.direction == "lower" else ">="
-    return Rule(metric=metric, test=test, number=float(value))
-
-
-def _limits_read(name: str) -> tuple[Family, Arm, float]:
-    match = _AT.fullmatch(name)
-    assert match is not None  # a keyword is a word
-    arm, family = _family(match["name"])
-    if family is None:
-        hint = "(quantdrift list metrics shows all)"
-        if name in SETTINGS:
-            hint = f"({name} is a setting: settings={{'{name}': ...}})"
-        raise UnknownNameError("limit", name, _names(), hint=hint)
-    if match["k"] is not None:
-        return family, arm, int(match["k"])
-    if family.cutoffs and _FIRST not in family.cutoffs:
-        if family.cutoff_is == "level":
-            rule = f"{family.name}@{family.cutoffs[0]:.2f} >= 0.9"
-            raise RuleError(f"{name} needs a level; write it as a rule: rules=['{rule}']")
-        raise RuleError(f"the limit {name} needs a cut-off, such as {name}_at_{family.cutoffs[0]:.0f}=...")
-    return family, arm, _FIRST if family.cutoffs else 0
-
-
-def _family(name: str) -> tuple[Arm, Family | None]:
-    """The family of that name, or of what stands behind an arm."""
-    if name in FAMILIES:  # candidate_gap is one
-        return "candidate", FAMILIES[name]
-    for arm in _ARMS:
-        if name.startswith(f"{arm}_"):
-            return arm, FAMILIES.get(name.removeprefix(f"{arm}_"))
-    return "candidate", None
-
-
-def _names() -> Iterator[str]:
-    for family in FAMILIES.values():
-        yield family.name
-        if family.cutoff_is != "level":
-            yield from (f"{family.name}_at_{cutoff:.0f}" for cutoff in family.cutoffs)
-
-
-# --- What a test asks of a run, checked before anything is measured -------------------------------
-
-_EXAMPLE = (
-    'assert_drift("minilm@W4-rtn", data="data/faq", flip=0.25), with '
-    'baseline="drift-baseline.json", or with rules=["ndcg@10 >= 0.6"]'
-)
+    return Rule(metric=metric, test="<=" if metric.direction == "lower" else ">=", number=float(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,37 +173,20 @@ class Question:
     alpha: float
 
     def rules(self, target: Target) -> tuple[Rule, ...]:
-        """All rules, for a run.
-
-        Args:
-            target: what is judged.
-        """
+        """All rules, for a run."""
         return (*self.given, *(default_rules(target) if self.by_default else ()))
 
-    @property
-    def writes(self) -> bool:
-        """Whether its baseline is to be written instead of compared with."""
-        return self.path is not None and self.baseline is None
 
-
-def asked(
+def ask(
     session: Session,
     *,
-    rules: str | Rule | Iterable[str | Rule],
-    baseline: str | PathLike[str] | None,
-    slices: Mapping[str, str | Sequence[str]] | None,
-    alpha: float,
-    limits: Mapping[str, object],
+    rules: str | Rule | Iterable[str | Rule] = (),
+    baseline: str | PathLike[str] | None = None,
+    slices: Mapping[str, str | Sequence[str]] | None = None,
+    alpha: float = ALPHA,
+    **limits: object,
 ) -> Question:
-    """What a test asks, read and checked.
-
-    Args:
-        session: that knows where paths begin, and whether baselines are written.
-        rules: as given.
-        baseline: as given.
-        slices: as given.
-        alpha: as given.
-        limits: as given.
+    """What a test asks, read and checked before anything is measured.
 
     Raises:
         pytest.UsageError: nothing is asked, or outside of a test.
@@ -331,96 +199,107 @@ def asked(
             "drift is asserted in tests and fixtures, not where a module is imported; expected the "
             "call inside a test function"
         )
-    ruled = _rules(rules)
-    if not ruled and not limits and baseline is None:
-        raise pytest.UsageError(f"nothing is asked of the run; expected, for example, {_EXAMPLE}")
-    given = (*limit_rules(limits), *ruled)
+    several = (rules,) if isinstance(rules, str | Rule) else tuple(rules)
+    ruled = tuple(each if isinstance(each, Rule) else parse_rule(each) for each in several)
+    given = (*(limit_rule(name, value) for name, value in limits.items()), *ruled)
+    if not given and baseline is None:
+        raise pytest.UsageError(
+            'nothing is asked of the run; expected, for example, assert_drift("minilm@W4-rtn", data="data/faq", '
+            'flip=0.25), with baseline="drift-baseline.json", or with rules=["ndcg@10 >= 0.6"]'
+        )
     groups = {name: (held,) if isinstance(held, str) else tuple(held) for name, held in (slices or {}).items()}
-    for rule in given:
-        if rule.on is not None and rule.on not in groups:
-            hint = f"(give it with slices={{{rule.on!r}: 'PATTERN*'}}, a pattern on input ids)"
-            raise UnknownNameError("slice", rule.on, groups, hint=hint)
-        if rule.compares and baseline is None:
-            raise RuleError(
-                f"the rule '{rule}' compares with a baseline; expected one too: baseline=\"drift-baseline.json\""
-            )
+    check_slices(given, groups)
+    if comparing := [rule for rule in given if rule.compares and baseline is None]:
+        raise RuleError(
+            f"the rule '{comparing[0]}' compares with a baseline; expected one too: baseline=\"drift-baseline.json\""
+        )
     path = None if baseline is None else session.root / baseline
-    return Question(
-        given=given,
-        by_default=path is not None and not ruled,
-        path=path,
-        baseline=None if path is None else _read(path, writes=session.updates),
-        slices=groups,
-        alpha=alpha,
-    )
-
-
-def _rules(given: str | Rule | Iterable[str | Rule]) -> tuple[Rule, ...]:
-    several = (given,) if isinstance(given, str | Rule) else tuple(given)
-    return tuple(each if isinstance(each, Rule) else parse_rule(each) for each in several)
-
-
-def _read(path: Path, *, writes: bool) -> Snapshot | None:
-    if writes:
+    held: Snapshot | None = None
+    if path is not None and session.updates:
         check_baseline_place(path)
-        return None
-    if not path.exists():
+    elif path is not None and not path.exists():
         raise RunError(
             f"expected a baseline; {path} does not exist. Write it with: pytest "
             "--quantdrift-update, look at it, and commit it"
         )
-    return read_baseline(path)
+    elif path is not None:
+        held = read_baseline(path)
+    by_default = path is not None and not ruled
+    return Question(given=given, by_default=by_default, path=path, baseline=held, slices=groups, alpha=alpha)
 
 
-# --- What a test that fails says, and the line of each assertion at the end of the session --------
+# --- what it comes to -------------------------------------------------------------------------
 
-_SAID_HERE = {"--update": "pytest --quantdrift-update", "--accept-underpowered": "accept_underpowered=True"}
-"""Options of `quantdrift gate` in its sentences, and what stands for them in pytest."""
+
+def judged(drift: Drift, question: Question) -> GateResult:
+    """What a run comes to; where its baseline is to be written, only limits are judged.
+
+    Raises:
+        QuantDriftError: a rule cannot be judged on such a run.
+    """
+    target, rules = drift.target, question.rules(drift.target)
+    if question.path is not None and question.baseline is None:
+        # what the process that writes baselines has to know, as plain values
+        told = {"path": str(question.path), "run": str(drift.run.path), "rules": [str(rule) for rule in rules]}
+        _note(drift, passed=True, line="", update=told)
+        rules = tuple(rule for rule in rules if not rule.compares)
+        if not rules:
+            worst, n_changed, _ = worst_inputs(target, None, n=WORST)
+            return GateResult(
+                verdict="pass",
+                judgements=(),
+                identity=target.identity,
+                n_inputs=drift.n_inputs,
+                notes=target.notes,
+                n_changed=n_changed,
+                worst=worst,
+            )
+    return gate(target, rules, question.baseline, slices=question.slices, alpha=question.alpha)
+
+
+def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> GateResult:
+    """Judge, record, and fail unless the verdict is "pass", or too few inputs are accepted.
+
+    Raises:
+        AssertionError: with the numbers, the reasons and the inputs to look at.
+        QuantDriftError: a rule cannot be judged on such a run.
+    """
+    __tracebackhide__ = True
+    result = replace(judged(drift, question), accept_underpowered=accept_underpowered)
+    item = drift.session.item
+    assert item is not None  # else the question had been refused
+    how = "measured before" if drift.kept else "measured now"
+    line = (
+        f"{item.nodeid}: {shown(drift.spec)} on {shown(drift.data)} ({how}): {result.n_changed:,} of "
+        f"{result.n_inputs:,} first answers changed; {result.verdict}"
+    )
+    _note(drift, passed=result.exit_code == 0, line=line, update=None)
+    # for JUnit: who, on what, the verdict, and the metrics that are read first
+    found = {"spec": drift.spec, "data": drift.data, "verdict": result.verdict, "n_inputs": drift.n_inputs}
+    for name in ("flip@1", "noise_floor", "gold_lost@10", "ndcg@10", "accuracy"):
+        value = drift.run.record.get("metrics", {}).get(name, {}).get("value")
+        found |= {} if value is None else {name: value}
+    item.user_properties += [(f"quantdrift.{name}", value) for name, value in found.items()]
+    if result.accepted:
+        warnings.warn(clean(f"{drift.spec} on {drift.data}: {headline(result)}"), UnderpoweredWarning, stacklevel=3)
+    elif result.verdict != "pass":
+        raise AssertionError(failure_text(result))
+    return result
 
 
 def failure_text(result: GateResult) -> str:
-    """The verdict, the rules as a table, what to do, and the inputs to look at.
-
-    Args:
-        result: a judged run.
-    """
-    parts = [headline_of(result), subject(result), "", *_table(*rows(result)), ""]
+    """The verdict, the rules as a table, what to do, and the inputs to look at."""
+    parts = [_here(headline(result)), subject(result), "", *_table(*rows(result)), ""]
     parts += [_here(line) for line in sentences(result)]
     if result.worst:
         parts += ["", worst_title(result), *_table(*worst_rows(result))]
     return "\n".join(parts)
 
 
-def headline_of(result: GateResult, *, accept_underpowered: bool = False) -> str:
-    """The verdict and why, on one line.
-
-    Args:
-        result: a judged run.
-        accept_underpowered: whether too few inputs end in success.
-    """
-    return _here(headline(result))
-
-
-def summary_line(drift: Drift, result: GateResult, item: pytest.Item | None) -> str:
-    """One assertion on one line.
-
-    Args:
-        drift: what was measured.
-        result: what it came to.
-        item: the test.
-    """
-    where = "" if item is None else f"{item.nodeid}: "
-    how = "measured before" if drift.kept else "measured now"
-    return (
-        f"{where}{shown(drift.spec)} on {shown(drift.data)} ({how}): {result.n_changed:,} of "
-        f"{result.n_inputs:,} first answers changed; {result.verdict}"
-    )
-
-
 def _here(line: str) -> str:
-    for option, meant in _SAID_HERE.items():
-        line = line.replace(option, meant)
-    return line
+    """A sentence of `quantdrift gate` with what stands for its options in pytest."""
+    line = line.replace("--accept-underpowered", "accept_underpowered=True")
+    return line.replace("--update", "pytest --quantdrift-update")
 
 
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
@@ -432,116 +311,16 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-# --- A question put to a measured pair: the verdict, what is recorded of it, and the failure ------
-
-_WORST = 10
-_RECORDED = ("flip@1", "noise_floor", "gold_lost@10", "ndcg@10", "accuracy")
-
-
-def judged(drift: Drift, question: Question) -> GateResult:
-    """What a run comes to; where its baseline is to be written, only limits are judged.
-
-    Args:
-        drift: what was measured.
-        question: what is asked of it.
-
-    Raises:
-        QuantDriftError: a rule cannot be judged on such a run.
-    """
-    rules = question.rules(drift.target)
-    if question.writes:
-        _note(drift, passed=True, line="", update=_update(drift, question))
-        rules = tuple(rule for rule in rules if not rule.compares)
-        if not rules:
-            return _nothing_to_judge(drift, question)
-    return gate(drift.target, rules, question.baseline, slices=question.slices, alpha=question.alpha, n_worst=_WORST)
-
-
-def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> GateResult:
-    """Judge, record, and fail unless the verdict is "pass".
-
-    Args:
-        drift: what was measured.
-        question: what is asked of it.
-        accept_underpowered: whether too few inputs end in a warning.
-
-    Raises:
-        AssertionError: with the numbers, the reasons and the inputs to look at.
-        QuantDriftError: a rule cannot be judged on such a run.
-    """
-    __tracebackhide__ = True
-    result = judged(drift, question)
-    item = drift.session.item
-    accepted = accept_underpowered and result.verdict == "underpowered"
-    passed = accepted or result.verdict == "pass"
-    _note(drift, passed=passed, line=summary_line(drift, result, item))
-    if item is not None:
-        item.user_properties += _properties(drift, result)
-    if result.verdict == "pass":
-        return result
-    if accepted:
-        told = headline_of(result, accept_underpowered=True)
-        warnings.warn(clean(f"{drift.spec} on {drift.data}: {told}"), UnderpoweredWarning, stacklevel=3)
-        return result
-    raise AssertionError(failure_text(result))
-
-
-def _nothing_to_judge(drift: Drift, question: Question) -> GateResult:
-    worst, n_changed, _ = worst_inputs(drift.target, None, n=_WORST)
-    return GateResult(
-        verdict="pass",
-        judgements=(),
-        identity=drift.target.identity,
-        n_inputs=drift.n_inputs,
-        baseline=None,
-        differs=(),
-        notes=drift.target.notes,
-        n_changed=n_changed,
-        n_new=None,
-        n_answers_changed=None,
-        worst=worst,
-        alpha=question.alpha,
-    )
-
-
-def _update(drift: Drift, question: Question) -> dict[str, Any]:
-    """What the process that writes baselines has to know, as plain values."""
-    return {
-        "path": str(question.path),
-        "run": str(drift.run.path),
-        "rules": [str(rule) for rule in question.rules(drift.target)],
-    }
-
-
 def _note(drift: Drift, **told: Any) -> None:
-    item = drift.session.item
-    assert item is not None  # else the question had been refused
-    item.stash[ASSERTED].append({"update": None, **told})
+    assert drift.session.item is not None  # as above
+    drift.session.item.stash[ASSERTED].append(told)
 
 
-def _properties(drift: Drift, result: GateResult) -> list[tuple[str, object]]:
-    """For JUnit: who, on what, the verdict, and the metrics that are read first."""
-    metrics = drift.run.record.get("metrics", {})
-    values = {name: metrics[name].get("value") for name in _RECORDED if name in metrics}
-    found = {
-        "spec": drift.spec,
-        "data": drift.data,
-        "verdict": result.verdict,
-        "n_inputs": drift.n_inputs,
-        **{name: value for name, value in values.items() if value is not None},
-    }
-    return [(f"quantdrift.{name}", value) for name, value in found.items()]
-
-
-# --- Baselines that tests name, written at the end of a session by one process --------------------
+# --- baselines that tests name, written at the end of a session by one process ----------------
 
 
 def write_asked(session: Session, *, broken_off: bool) -> tuple[list[str], bool]:
-    """Write every baseline that a test has named.
-
-    Args:
-        session: that has collected which.
-        broken_off: whether it ended before all its tests had run, and so knows too little.
+    """Write every baseline that a test has named, unless the session was broken off, and knows too little.
 
     Returns:
         What was done, one line each; and whether all of them were written.
@@ -552,34 +331,28 @@ def write_asked(session: Session, *, broken_off: bool) -> tuple[list[str], bool]
             asked.setdefault(update["path"], []).append(update)
     if broken_off and asked:
         return ["no baseline was written: the session was broken off"], False
-    done = [_write(session, Path(path), asked[path]) for path in sorted(asked)]
-    return [line for line, _ in done], all(written for _, written in done)
+    lines, whole = [], True
+    for place, updates in sorted(asked.items()):
+        path = Path(place)
+        name = path.relative_to(session.root) if path.is_relative_to(session.root) else path
+        try:
+            lines.append(f"wrote {name}: {_write(path, updates)}; commit it")
+        except QuantDriftError as error:
+            lines.append(f"{name} was not written: {error}")
+            whole = False
+    return lines, whole
 
 
-def _write(session: Session, path: Path, updates: Sequence[dict[str, Any]]) -> tuple[str, bool]:
+def _write(path: Path, updates: Sequence[dict[str, Any]]) -> str:
     """Write one; it holds what all tests that name it compare."""
-    name = _seen_from(session.root, path)
-    runs = sorted({update["run"] for update in updates})
-    try:
-        targets = [target_of_run(read_run(Path(run))) for run in runs]
-        if len(targets) > 1:
-            whose = " and ".join(f"{t.identity.spec} on {t.identity.data_name}" for t in targets)
-            return (
-                f"{name} was not written: tests name it for more than one run ({whose}); give each "
-                "run a file of its own"
-            ), False
-        rules = dict.fromkeys(rule for update in updates for rule in update["rules"])
-        earlier = None
-        with suppress(RunError):  # none, or a damaged one
-            earlier = read_baseline(path)
-        snapshot = snapshot_for(targets[0], [parse_rule(rule) for rule in rules], earlier)
-        write_baseline(snapshot, path)
-    except QuantDriftError as error:
-        return f"{name} was not written: {error}", False
-    identity = snapshot.identity
-    inputs = "1 input" if snapshot.n_inputs == 1 else f"{snapshot.n_inputs:,} inputs"
-    return f"wrote {name}: {identity.spec} on {identity.data_name}, {inputs}; commit it", True
-
-
-def _seen_from(root: Path, path: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+    targets = [target_of_run(read_run(run)) for run in sorted({update["run"] for update in updates})]
+    whose = " and ".join(f"{each.identity.spec} on {each.identity.data_name}" for each in targets)
+    if len(targets) > 1:
+        raise RunError(f"tests name it for more than one run ({whose}); give each run a file of its own")
+    rules = dict.fromkeys(rule for update in updates for rule in update["rules"])
+    earlier = None
+    with suppress(RunError):  # none, or a damaged one
+        earlier = read_baseline(path)
+    snapshot = snapshot_for(targets[0], [parse_rule(rule) for rule in rules], earlier)
+    write_baseline(snapshot, path)
+    return f"{whose}, {snapshot.n_inputs:,} inputs"

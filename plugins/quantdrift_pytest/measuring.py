@@ -14,28 +14,67 @@ import platform
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field, ValidationError
 
 import quantdrift
 from quantdrift.datasets.labelled import Dataset, read_folder
 from quantdrift.datasets.retrieval import load_task
-from quantdrift.errors import MissingExtraError, RunError
-from quantdrift.gate.target import Target, target_of_run
+from quantdrift.errors import MissingExtraError, QuantDriftError, RunError, UnknownNameError
+from quantdrift.gate.target import target_of_run
+from quantdrift.identity import Identity
 from quantdrift.models.named import resolve
-from quantdrift.records import read_json, write_text
+from quantdrift.records import problem_of, read_json, write_text
 from quantdrift.runs import Run, read_run
 from quantdrift.spec import Spec, Versus, is_endpoint, parse_pair
 from quantdrift_pytest.drift import Drift
-from quantdrift_pytest.session import Measuring, Session, read_settings
+from quantdrift_pytest.session import Session
 
-# --- Digests of files and folders by their content; what has not been touched is read once --------
+
+class Measuring(BaseModel, strict=True, frozen=True, extra="forbid"):
+    """The settings of a measurement; those of `quantdrift run`."""
+
+    k: int = Field(200, ge=1)
+    batch_size: int = Field(32, ge=1)
+    noise_floor: bool = True
+    seed: int = Field(0, ge=0)
+    device: str | None = None
+    revision: str | None = None
+
+
+def read_settings(given: Mapping[str, Any]) -> Measuring:
+    """Settings by name, checked.
+
+    Raises:
+        UnknownNameError: there is no such setting; carries the nearest names.
+        QuantDriftError: a value of another kind.
+    """
+    known = Measuring.model_fields
+    for name in given:
+        if name not in known:
+            hint = f"(settings are {', '.join(known)}; limits go to require or assert_drift)"
+            raise UnknownNameError("setting", name, known, hint=hint)
+    try:
+        return Measuring(**given)
+    except ValidationError as error:
+        raise QuantDriftError(f"the setting {problem_of(error)}") from error
+
+
+# --- what decides a measurement, as far as it can be told without loading the model -----------
+
+_LIBRARIES = (
+    *("torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy"),
+    *("scikit-learn", "accelerate", "gptqmodel", "auto-gptq", "autoawq", "hqq", "optimum"),
+    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "onnx", "onnxruntime", "pillow", "timm"),
+)
+"""That load models, quantize or compute."""
 
 
 def digest_of_json(value: Any) -> str:
@@ -44,55 +83,29 @@ def digest_of_json(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def looks(place: Path, pattern: str = "*") -> list[tuple[str, int, int]]:
-    """The files at a place as far as they are seen without reading them.
-
-    Hidden files and folders do not count; caches and version control change without the content.
-
-    Args:
-        place: a file or a folder.
-        pattern: of the names of files in a folder.
-
-    Returns:
-        Path below the place, size in bytes and time of the last change in ns, sorted.
-    """
-    files = [place] if place.is_file() else place.rglob(pattern)
+def looks(place: Path, pattern: str = "*") -> list[list[Any]]:
+    """Name, size and time of the files at a place, sorted; hidden ones change without the content, and do not count."""
     found = []
-    for file in files:
+    for file in [place] if place.is_file() else place.rglob(pattern):
         name = file.relative_to(place).as_posix()
-        if not any(part.startswith(".") and part != "." for part in name.split("/")):
-            seen = file.stat()
-            if not file.is_dir():
-                found.append((name, seen.st_size, seen.st_mtime_ns))
+        if not any(part.startswith(".") and part != "." for part in name.split("/")) and not file.is_dir():
+            found.append([name, file.stat().st_size, file.stat().st_mtime_ns])
     return sorted(found)
 
 
 def content_digest(place: Path, known: Path, pattern: str = "*") -> str:
-    """A digest of the names and contents of the files at a place.
+    """A digest of the names and contents of the files at a place: a copy has the same.
 
-    Args:
-        place: a file or a folder.
-        known: folder that keeps digests; one is used again while size and time of all files are the
-            same, so that gigabytes of weights are not read for every session.
-        pattern: of the names of files in a folder.
-
-    Returns:
-        32 hex digits. Times and the place itself are no part of it: a copy has the same.
-
-    Raises:
-        OSError: a file cannot be read.
-        RunError: the folder cannot be written.
+    It is kept in the folder `known`, and used again while size and time of all files are the same,
+    so that gigabytes of weights are not read for every session.
     """
-    found = looks(place, pattern)
-    seen = [list(each) for each in found]  # as JSON gives it back
+    seen = looks(place, pattern)
     note = known / f"{digest_of_json([str(place.resolve()), pattern])}.json"
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):  # not kept yet, or damaged
         kept = read_json(note)
         if kept["seen"] == seen:
             return str(kept["digest"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # not kept yet, or damaged
-    digest = digest_of_json([[name, _of_file(place / name)] for name, _, _ in found])
+    digest = digest_of_json([[name, _of_file(place / name)] for name, _, _ in seen])
     write_text(note, json.dumps({"seen": seen, "digest": digest}), what="a digest")
     return digest
 
@@ -102,17 +115,75 @@ def _of_file(file: Path) -> str:
         return hashlib.file_digest(content, "blake2b").hexdigest()
 
 
-# --- The data that a test names: a folder from the rootdir, or a task -----------------------------
+def identify(pair: Spec | Versus, *, revision: str | None, known: Path) -> Identity:
+    """A pair and what measures it; fingerprints are of files, and None where a model is not seen from here.
+
+    Raises:
+        QuantDriftError: a model cannot be found.
+        OSError: a file of it cannot be read.
+    """
+    if isinstance(pair, Versus):
+        files, first = {}, _model(pair.reference, revision, known)
+        second = _model(pair.candidate, None, known)
+    else:
+        first = second = _model(pair.model, revision, known)
+        # widths that were stored, texts to calibrate on
+        options = [(key, Path(value)) for key, value in pair.scheme.options]
+        files = {key: content_digest(file, known) for key, file in options if file.is_file()}
+    gpus = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "all") if gpus else ""
+    package = Path(quantdrift.__file__).parent
+    return Identity(
+        spec=str(pair),
+        model_fingerprint=first,
+        candidate_fingerprint=second,
+        settings={
+            "files": files,
+            "code": [quantdrift.__version__, content_digest(package, known, "*.py")],
+            "libraries": dict(_versions()),
+            # which decides on which device a model runs by itself
+            "machine": [platform.system(), platform.machine(), *gpus, chosen],
+        },
+    )
+
+
+def _model(name: str, revision: str | None, known: Path) -> str | None:
+    """A digest of a model's files; None where they are not seen from here."""
+    if is_endpoint(name):
+        return None
+    if name.lower().endswith(".gguf"):
+        place, on_hub = Path(name).expanduser(), name.rpartition(":")[0]
+        found = place if place.is_file() else _downloaded(on_hub, revision)
+    else:
+        source = resolve(name)
+        found = _downloaded(source.canonical, revision) if source.kind == "hub" else Path(source.location)
+    return None if found is None else content_digest(found, known)
+
+
+def _downloaded(repo: str, revision: str | None) -> Path | None:
+    """The snapshot of a hub model that lies on this machine."""
+    from huggingface_hub.constants import HF_HUB_CACHE  # noqa: PLC0415 -- only for hub models
+
+    root = Path(os.environ.get("SENTENCE_TRANSFORMERS_HOME") or HF_HUB_CACHE)
+    folder = root / f"models--{repo.replace('/', '--')}"
+    commit = revision or "main"
+    with suppress(OSError, ValueError):  # the name is a commit
+        commit = (folder / "refs" / commit).read_text(encoding="utf-8").strip()
+    snapshot = folder / "snapshots" / commit
+    return snapshot if snapshot.is_dir() else None
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for library in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            yield library, version(library)
+
+
+# --- made once, and read afterwards -----------------------------------------------------------
 
 
 def read_data(session: Session, *, data: str | PathLike[str] | None, task: str | None, split: str) -> Dataset:
     """The data, read once per session as long as the files stay as they are.
-
-    Args:
-        session: that asks.
-        data: folder, from the rootdir.
-        task: name of a task, in place of a folder.
-        split: of the folder.
 
     Raises:
         pytest.UsageError: neither or both are given.
@@ -122,131 +193,12 @@ def read_data(session: Session, *, data: str | PathLike[str] | None, task: str |
     if (data is None) == (task is None):
         got = "neither" if data is None else "both"
         raise pytest.UsageError('expected either data="FOLDER" or task="NAME" (quantdrift list tasks); got ' + got)
-    if data is None:
-        assert task is not None  # one of the two is given
-        name: tuple[object, ...] = ("task", task)
-        if name not in session.data:
-            session.data[name] = load_task(task)
-    else:
-        folder = session.root / data
-        name = ("data", folder, split, *(looks(folder) if folder.exists() else ()))
-        if name not in session.data:
-            session.data[name] = read_folder(folder, split)
+    folder = session.root / (data or "")
+    seen = looks(folder) if data is not None and folder.exists() else []
+    name = (task, folder, split, *map(tuple, seen))
+    if name not in session.data:
+        session.data[name] = read_folder(folder, split) if task is None else load_task(task)
     return session.data[name]
-
-
-# --- What decides a measurement, as far as it can be told without loading the model ---------------
-
-_LIBRARIES = (
-    *("torch", "transformers", "sentence-transformers", "tokenizers", "safetensors", "numpy"),
-    *("scikit-learn", "accelerate", "gptqmodel", "auto-gptq", "autoawq", "hqq", "optimum"),
-    *("bitsandbytes", "compressed-tensors", "torchao", "gguf", "onnx", "onnxruntime"),
-    *("pillow", "timm"),
-)
-"""That load models, quantize or compute."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """What a pair is, and what measures it.
-
-    Attributes:
-        parts: JSON values; another measurement has others.
-        lasting: whether it holds beyond a session; not for models that are not seen from here, on a
-            server or not yet downloaded.
-    """
-
-    parts: Mapping[str, Any]
-    lasting: bool
-
-
-def identify(pair: Spec | Versus, *, revision: str | None, known: Path) -> Identity:
-    """What decides a measurement of a pair, beside data and settings.
-
-    Args:
-        pair: model and scheme, or two models.
-        revision: of a reference on the hub.
-        known: folder that keeps digests of files.
-
-    Raises:
-        QuantDriftError: a model cannot be found.
-        OSError: a file of it cannot be read.
-    """
-    if isinstance(pair, Versus):
-        models = [_model(pair.reference, revision, known), _model(pair.candidate, None, known)]
-        files = {}
-    else:
-        models = [_model(pair.model, revision, known)]
-        # widths that were stored, texts to calibrate on
-        options = [(key, Path(value)) for key, value in pair.scheme.options]
-        files = {key: content_digest(file, known) for key, file in options if file.is_file()}
-    package = Path(quantdrift.__file__).parent
-    return Identity(
-        parts={
-            "pair": str(pair),
-            "models": models,
-            "files": files,
-            "code": [quantdrift.__version__, content_digest(package, known, "*.py")],
-            "libraries": dict(_versions()),
-            "machine": _machine(),
-        },
-        lasting=None not in models,
-    )
-
-
-def _model(name: str, revision: str | None, known: Path) -> str | None:
-    """A digest of a model's files; None where they are not seen from here."""
-    if is_endpoint(name):
-        return None
-    on_hub = None
-    if name.lower().endswith(".gguf"):
-        place = Path(name).expanduser()
-        if not place.is_file():
-            on_hub = name.rpartition(":")[0]
-    else:
-        source = resolve(name)
-        place = Path(source.location)
-        if source.kind == "hub":
-            on_hub = source.canonical
-    if on_hub is not None:
-        found = _downloaded(on_hub, revision)
-        if found is None:
-            return None
-        place = found
-    return content_digest(place, known)
-
-
-def _downloaded(repo: str, revision: str | None) -> Path | None:
-    """The snapshot of a hub model that lies on this machine."""
-    from huggingface_hub.constants import HF_HUB_CACHE  # noqa: PLC0415 -- only for hub models
-
-    root = Path(os.environ.get("SENTENCE_TRANSFORMERS_HOME") or HF_HUB_CACHE)
-    folder = root / f"models--{repo.replace('/', '--')}"
-    name = revision or "main"
-    try:
-        commit = (folder / "refs" / name).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        commit = name
-    snapshot = folder / "snapshots" / commit
-    return snapshot if snapshot.is_dir() else None
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for library in _LIBRARIES:
-        try:
-            yield library, version(library)
-        except PackageNotFoundError:
-            continue
-
-
-def _machine() -> list[str]:
-    """What decides on which device a model runs by itself."""
-    gpus = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "all")
-    return [platform.system(), platform.machine(), *gpus, *([f"of {chosen}"] if gpus else [])]
-
-
-# --- A measurement that is made once: by one process of one session, for all that ask the same ----
 
 
 def measured(
@@ -260,64 +212,45 @@ def measured(
 ) -> Drift:
     """A measurement of a pair, made now or read back.
 
-    Args:
-        session: that asks.
-        spec: the pair.
-        data: folder, from the rootdir.
-        task: name of a task, in place of a folder.
-        split: of the folder.
-        settings: by name.
-
     Raises:
         pytest.UsageError: neither or both of data and task are given.
         QuantDriftError: anything that keeps the run from being made; nothing is left behind.
     """
-    pair = parse_pair(spec)
-    how = read_settings(settings)
+    pair, how = parse_pair(spec), read_settings(settings)
     dataset = read_data(session, data=data, task=task, split=split)
     try:
         who = identify(pair, revision=how.revision, known=session.folder("digests"))
     except OSError as error:
         raise RunError(f"the files of {pair} cannot be read: {error}") from error
-    on = [dataset.name, dataset.split, dataset.fingerprint]
-    name = digest_of_json([dict(who.parts), on, how.to_json()])
+    on = replace(who, data=dataset.name, split=dataset.split, data_fingerprint=dataset.fingerprint)
+    name = digest_of_json([asdict(on), how.model_dump()])
     if name in session.measured:
         return session.measured[name]
     runs = session.folder("runs")
     path, note = runs / name, runs / f"{name}.session"
+    # models that are not seen from here may be others in the next session
+    lasts = not session.anew and None not in (who.model_fingerprint, who.candidate_fingerprint)
     with _one_at_a_time(runs / f"{name}.lock"):
-        found = None
-        if _said(note) == session.id or (who.lasting and not session.anew):
-            found = _kept(path)
-        if found is None:
+        found = _kept(path, session, note, lasts=lasts)
+        if kept := found is not None:
+            drift = found
+        else:
             shutil.rmtree(path, ignore_errors=True)  # of another session, or damaged
             run = _measure(pair, dataset, path, how, anew=session.anew)
-            found = run, target_of_run(run)
+            drift = Drift(run=run, target=target_of_run(run), kept=False, session=session)
             write_text(note, session.id, what="a note beside a run")
-            kept = False
-        else:
-            kept = True
-    drift = Drift(run=found[0], target=found[1], kept=kept, session=session)
     # whoever asks next gets one that was measured before
-    session.measured[name] = Drift(run=drift.run, target=drift.target, kept=True, session=session)
+    session.measured[name] = drift if kept else replace(drift, kept=True)
     return drift
 
 
-def _kept(path: Path) -> tuple[Run, Target] | None:
-    """The run in a folder; None where there is none, or one that cannot be read."""
-    try:
-        run = read_run(path)
-        return run, target_of_run(run)
-    except RunError:
-        return None
-
-
-def _said(note: Path) -> str | None:
-    """Which session made the run beside a note."""
-    try:
-        return note.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
+def _kept(path: Path, session: Session, note: Path, *, lasts: bool) -> Drift | None:
+    """The run in a folder, if it may be used; None where there is none, or one that cannot be read."""
+    with suppress(RunError, OSError, ValueError):
+        if lasts or note.read_text(encoding="utf-8") == session.id:
+            run = read_run(path)
+            return Drift(run=run, target=target_of_run(run), kept=True, session=session)
+    return None
 
 
 def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, *, anew: bool) -> Run:

@@ -7,15 +7,13 @@ imported here, and a suite that does not use it sees no difference.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from quantdrift_pytest import session as sessions
+from quantdrift_pytest.assertion import Drifts, hold_marks
 from quantdrift_pytest.session import ASSERTED
-
-if TYPE_CHECKING:
-    from quantdrift_pytest.assertion import Drifts
 
 MARKER = "drift"
 _HELP = (
@@ -29,16 +27,11 @@ _TOLD = "quantdrift"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     group = parser.getgroup("quantdrift", "drift of quantized models")
-    group.addoption(
-        "--quantdrift-update",
-        action="store_true",
-        help="Write the baselines that tests name, instead of comparing with them; limits still hold.",
-    )
-    group.addoption(
-        "--quantdrift-no-cache",
-        action="store_true",
-        help="Measure anew, without runs and embeddings of earlier sessions.",
-    )
+    for name, what in (
+        ("update", "Write the baselines that tests name, instead of comparing with them; limits still hold."),
+        ("no-cache", "Measure anew, without runs and embeddings of earlier sessions."),
+    ):
+        group.addoption(f"--quantdrift-{name}", action="store_true", help=what)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -72,8 +65,7 @@ def _takes_fixture(item: pytest.Item) -> bool:
     # a project may have a fixture of that name, of its own or on top of ours; pytest has no public
     # way to tell
     info = getattr(item, "_fixtureinfo", None)
-    definitions = () if info is None else info.name2fixturedefs.get(MARKER, ())
-    for each in reversed(definitions):  # the one that is used first
+    for each in reversed(() if info is None else info.name2fixturedefs.get(MARKER, ())):  # the one used first
         if getattr(each.func, "__module__", None) == __name__:
             return True
         if MARKER not in each.argnames:
@@ -97,11 +89,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Assert what the markers ask, as the first part of the test."""
     __tracebackhide__ = True
-    marks = [mark for mark in item.iter_markers(MARKER) if mark.args or mark.kwargs]
-    if marks:
-        from quantdrift_pytest.assertion import hold_marks  # noqa: PLC0415 -- only where there is one
-
-        hold_marks(item, marks)
+    hold_marks(item, [mark for mark in item.iter_markers(MARKER) if mark.args or mark.kwargs])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -137,8 +125,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     """Say what was asserted (all of it with -v, else what did not pass) and what was written."""
     running = sessions.current()
     verbose = config.get_verbosity() > 0
-    told = [each for each in running.told if verbose or not each["passed"]]
-    lines = [each["line"] for each in told if each["line"]]
+    lines = [each["line"] for each in running.told if each["line"] and (verbose or not each["passed"])]
     if lines or running.written:
         from quantdrift.display import one_line, printable  # noqa: PLC0415 -- only where it tells
 
@@ -150,6 +137,4 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 @pytest.fixture
 def drift(request: pytest.FixtureRequest) -> Drifts:
     """Measure a pair: `drift("minilm@W4-rtn", data="data/faq")`; `drift.current` of the marker."""
-    from quantdrift_pytest.assertion import Drifts  # noqa: PLC0415 -- only where a test takes it
-
     return Drifts(session=sessions.current(), item=request.node)

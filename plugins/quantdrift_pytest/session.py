@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -15,19 +14,20 @@ from uuid import uuid4
 import pytest
 
 from quantdrift.display import printable
-from quantdrift.errors import QuantDriftError, SpecError, UnknownNameError
+from quantdrift.errors import QuantDriftError, SpecError
 
 if TYPE_CHECKING:
     from quantdrift.datasets.labelled import Dataset
     from quantdrift_pytest.drift import Drift
-
-# --- What the plugin knows during one pytest session, and the session that is running -------------
 
 ASSERTED = pytest.StashKey[list[dict[str, Any]]]()
 """What a test has asserted since its last report."""
 
 WORKER = "quantdrift"
 """Under this name pytest-xdist hands the session's id to its workers."""
+
+OURS = (QuantDriftError, pytest.UsageError)
+"""What is raised on purpose, with a message that says what to do."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -72,59 +72,40 @@ class Session:
         """Whether nothing is taken from earlier sessions."""
         return bool(self.config.getoption("quantdrift_no_cache"))
 
+    @property
+    def temporary(self) -> Path:
+        """A folder of this session only."""
+        return Path(tempfile.gettempdir()) / f"quantdrift-pytest-{self.id}"
+
     def folder(self, name: str) -> Path:
-        """A folder that stays between sessions, in pytest's cache; made if need be.
-
-        Without pytest's cache (`-p no:cacheprovider`, or it cannot be written) it is a temporary
-        one of this session.
-
-        Args:
-            name: of the folder.
-        """
+        """A folder in pytest's cache, or without that (`-p no:cacheprovider`) of this session only."""
         cache = getattr(self.config, "cache", None)
         if cache is not None:
             with suppress(OSError):  # it may not be writable, as pytest itself only warns of
                 folder = Path(cache.mkdir("quantdrift")) / name
                 folder.mkdir(exist_ok=True)
                 return folder
-        folder = self._temporary() / name
+        folder = self.temporary / name
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder
-
-    def forget(self) -> None:
-        """Remove what was only for this session, when no process needs it any more."""
-        if not self.is_worker:
-            shutil.rmtree(self._temporary(), ignore_errors=True)
-
-    def _temporary(self) -> Path:
-        return Path(tempfile.gettempdir()) / f"quantdrift-pytest-{self.id}"
 
 
 _RUNNING: list[Session] = []
 """The sessions of this process; more than one where a test runs pytest inside itself."""
 
 
-def begin(config: pytest.Config) -> Session:
-    """A session begins.
-
-    Args:
-        config: pytest's.
-    """
+def begin(config: pytest.Config) -> None:
+    """A session begins."""
     handed: dict[str, Any] = getattr(config, "workerinput", {})
-    session = Session(config=config, id=handed.get(WORKER) or uuid4().hex)
-    _RUNNING.append(session)
-    return session
+    _RUNNING.append(Session(config=config, id=handed.get(WORKER) or uuid4().hex))
 
 
 def end(config: pytest.Config) -> None:
-    """A session ends.
-
-    Args:
-        config: pytest's.
-    """
+    """A session ends; what was only for it goes when no process needs it any more."""
     for session in [each for each in _RUNNING if each.config is config]:
         _RUNNING.remove(session)
-        session.forget()
+        if not session.is_worker:
+            shutil.rmtree(session.temporary, ignore_errors=True)
 
 
 def current() -> Session:
@@ -137,95 +118,13 @@ def current() -> Session:
         raise pytest.UsageError(
             "this needs pytest and its plugin quantdrift, and neither a session nor the plugin is "
             "active: run it in a test, without -p no:quantdrift and, where "
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD is set, with -p quantdrift. In a program "
-            "take quantdrift.drift and quantdrift.gate"
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD is set, with -p quantdrift. In a program take quantdrift.drift"
         )
     return _RUNNING[-1]
 
 
-# --- How a pair is measured, as a test may ask for it ---------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measuring:
-    """The settings of a measurement; those of `quantdrift run`.
-
-    Attributes:
-        k: ranks kept of either arm.
-        batch_size: inputs per forward pass.
-        noise_floor: whether to run the reference a second time.
-        seed: of the order in which that is done.
-        device: where models run; the best there is if not given.
-        revision: of a hub model.
-    """
-
-    k: int = 200
-    batch_size: int = 32
-    noise_floor: bool = True
-    seed: int = 0
-    device: str | None = None
-    revision: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
-
-
-SETTINGS: Mapping[str, str] = {
-    "k": "a whole number from 1",
-    "batch_size": "a whole number from 1",
-    "noise_floor": "True or False",
-    "seed": "a whole number from 0",
-    "device": "a name such as 'cpu'",
-    "revision": "a branch or commit of a hub model",
-}
-"""Name to what it takes."""
-
-
-def read_settings(given: Mapping[str, Any]) -> Measuring:
-    """Settings by name, checked.
-
-    Args:
-        given: those that a test gave.
-
-    Raises:
-        UnknownNameError: there is no such setting; carries the nearest names.
-        QuantDriftError: a value of another kind.
-    """
-    for name, value in given.items():
-        if name not in SETTINGS:
-            hint = f"(settings are {', '.join(SETTINGS)}; limits go to require or assert_drift)"
-            raise UnknownNameError("setting", name, SETTINGS, hint=hint)
-        if not _fits(name, value):
-            raise QuantDriftError(f"the setting {name} is {SETTINGS[name]}; got {value!r}")
-    return Measuring(**given)
-
-
-def _fits(name: str, value: object) -> bool:
-    kinds = {field.name: field.default for field in fields(Measuring)}
-    default = kinds[name]
-    if default is None:
-        return value is None or isinstance(value, str)
-    if isinstance(default, bool):
-        return isinstance(value, bool)
-    least = 0 if name == "seed" else 1
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-# --- Errors of ours in a test: the line that asked and the message, without the way in between ----
-
-OURS = (QuantDriftError, pytest.UsageError)
-"""What is raised on purpose, with a message that says what to do."""
-
-
 def in_short(error: Exception) -> Exception:
-    """The error without its traceback, to be raised again; one of a spec shows where it is.
-
-    `QUANTDRIFT_DEBUG=1` keeps the traceback.
-
-    Args:
-        error: that was caught.
-    """
+    """An error of ours without its traceback, unless `QUANTDRIFT_DEBUG` is set; one of a spec shows where it is."""
     error.args = tuple(printable(x) if isinstance(x, str) else x for x in error.args)
     if isinstance(error, SpecError) and error.text and not hasattr(error, "__notes__"):
         error.add_note(error.caret())

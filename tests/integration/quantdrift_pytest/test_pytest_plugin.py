@@ -167,7 +167,7 @@ def test_what_is_asked_wrongly_is_told_before_anything_is_measured(
 ) -> None:
     asked = {
         "name": "flop=0.2) # unknown limit .flop.; did you mean flip",
-        "setting": "k=5) # .k is a setting: settings={.k.",
+        "setting": "k=5) # a setting goes to settings={.k.",
         "number": 'flip="a lot") # expected a number for the limit flip',
         "nothing": ") # nothing is asked of the run; .*flip=0.25",
         "baseline": 'baseline="no.json") # no.json does not exist. Write it with: pytest --quan',
@@ -175,7 +175,7 @@ def test_what_is_asked_wrongly_is_told_before_anything_is_measured(
         "slice": 'rules=["flip@1 [milc] <= 0.1"], slices={"milk": "milk-*"}) # did you mean milk',
         "both": 'task="PythonDocsRetrieval", flip=1) # expected either data=.*got both',
         "settings": 'flip=1, settings={"batchsize": 2}) # did you mean batch_size',
-        "value": 'flip=1, settings={"k": 0}) # k is a whole number from 1; got 0',
+        "value": 'flip=1, settings={"k": 0}) # k: .*greater than or equal to 1; got 0',
     }
     lines = ["from quantdrift_pytest import assert_drift"]
     for name, call in asked.items():

@@ -1,16 +1,17 @@
-"""Limits as keywords, and settings, of the pytest plugin."""
+"""Limits as keywords, and markers, of the pytest plugin."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.gate.rules import RuleError, parse_rule
-from quantdrift.metrics import FAMILIES, MetricError, default_metrics
-from quantdrift_pytest.drift import limit_rule, limit_rules
-from quantdrift_pytest.session import SETTINGS, Measuring, read_settings
+from quantdrift.metrics import MetricError, default_metrics
+from quantdrift_pytest.assertion import hold_marks
+from quantdrift_pytest.drift import limit_rule
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_every_metric_with_a_better_side_can_be_limited() -> None:
         ("nDCG_at_10", 0.2, UnknownNameError, "did you mean ndcg_at_10"),
         ("batch_size", 8, UnknownNameError, r"settings=\{'batch_size'"),
         ("ndcg", 0.6, RuleError, "such as ndcg_at_10=..."),
-        ("coverage", 0.9, RuleError, r"rules=\['coverage@0.10 >= 0.9'\]"),
+        ("coverage", 0.9, RuleError, r"rules=\['coverage@0.1 >= 0.9'\]"),
         ("tied", 0.1, RuleError, r"rules=\['tied <= 0.1'\]"),
         ("change_flip", 0.1, MetricError, "no 'change.' form"),
         ("flip", "0.1", RuleError, "a number for the limit flip"),
@@ -67,37 +68,15 @@ def test_what_is_no_limit_says_what_would_be(name: str, value: Any, error: type[
         limit_rule(name, value)
 
 
-def test_limits_keep_their_order() -> None:
-    rules = limit_rules({"ndcg_at_10": 0.6, "flip": 0.2})
-    assert [rule.metric.family for rule in rules] == [FAMILIES["ndcg"], FAMILIES["flip"]]
-
-
-def test_settings_are_those_of_run() -> None:
-    assert read_settings({}) == Measuring()
-    assert read_settings({"k": 20, "noise_floor": False}).to_json() == {
-        "k": 20,
-        "batch_size": 32,
-        "noise_floor": False,
-        "seed": 0,
-        "device": None,
-        "revision": None,
-    }
-    assert SETTINGS.keys() == Measuring().to_json().keys()
-
-
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("mark", "given"),
     [
-        ({"batchsize": 8}, "did you mean batch_size"),
-        ({"flip": 0.2}, "limits go to require or assert_drift"),
-        ({"k": 0}, "k is a whole number from 1; got 0"),
-        ({"k": True}, "k is a whole number from 1; got True"),
-        ({"batch_size": 8.0}, "batch_size is a whole number from 1; got 8.0"),
-        ({"seed": -1}, "seed is a whole number from 0; got -1"),
-        ({"noise_floor": 0.01}, "noise_floor is True or False; got 0.01"),
-        ({"device": 0}, "device is a name such as 'cpu'; got 0"),
+        (pytest.mark.drift(flip=0.2), "got flip"),
+        (pytest.mark.drift("minilm@W4", "data/faq", flip=0.2), "got 'minilm@W4', 'data/faq', flip"),
     ],
 )
-def test_a_wrong_setting_is_told(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(QuantDriftError, match=told):
-        read_settings(given)
+def test_a_marker_that_names_no_pair_says_what_it_takes(mark: pytest.MarkDecorator, given: str) -> None:
+    item: Any = SimpleNamespace(stash={})
+    with pytest.raises(pytest.UsageError, match="takes the pair first") as caught:
+        hold_marks(item, [mark.mark])
+    assert str(caught.value).endswith(given)

@@ -1,4 +1,4 @@
-"""What a kept run is known by: digests of files, and what decides a measurement."""
+"""What a kept run is known by: digests of files, the pair, and its settings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from quantdrift.errors import QuantDriftError
+from quantdrift.identity import Identity
 from quantdrift.spec import parse_pair
 from quantdrift_pytest import measuring
-from quantdrift_pytest.measuring import content_digest, identify, looks
+from quantdrift_pytest.measuring import Measuring, content_digest, identify, looks, read_settings
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def test_hidden_files_and_other_patterns_do_not_count(folder: Path, known: Path)
     (folder / ".cache" / "lock").touch()
     (folder / ".gitattributes").touch()
     assert content_digest(folder, known) == first
-    assert [name for name, _, _ in looks(folder, "*.json")] == ["config.json"]
+    assert [name for name, *_ in looks(folder, "*.json")] == ["config.json"]
     assert content_digest(folder, known, "*.json") != first
     assert content_digest(folder / "config.json", known) != first
 
@@ -70,8 +73,8 @@ def test_files_that_were_not_touched_are_not_read_again(
         assert content_digest(folder, known) == first
 
 
-def parts(spec: str, known: Path) -> str:
-    return json.dumps(identify(parse_pair(spec), revision=None, known=known).parts, sort_keys=True)
+def parts(spec: str, known: Path) -> Identity:
+    return identify(parse_pair(spec), revision=None, known=known)
 
 
 def test_another_model_scheme_or_library_is_another_measurement(
@@ -93,7 +96,7 @@ def test_another_model_scheme_or_library_is_another_measurement(
     fourth = parts(spec, known)
     assert fourth != third
     (folder / "config.json").write_text('{"model_type": "roberta"}')
-    assert parts(spec, known) not in {first, second, third, fourth}
+    assert parts(spec, known) not in [first, second, third, fourth]
 
 
 def test_files_that_a_scheme_names_count(folder: Path, known: Path, tmp_path: Path) -> None:
@@ -123,7 +126,8 @@ def test_what_cannot_be_seen_from_here_does_not_last(
     folder: Path, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lasts(spec: str, revision: str | None = None) -> bool:
-        return identify(parse_pair(spec), revision=revision, known=known).lasting
+        found = identify(parse_pair(spec), revision=revision, known=known)
+        return None not in (found.model_fingerprint, found.candidate_fingerprint)
 
     assert lasts(f"{folder}@W4-rtn")
     assert not lasts(f"{folder} vs openai:http://localhost:8000/v1#model")
@@ -146,3 +150,33 @@ def test_what_cannot_be_seen_from_here_does_not_last(
     assert parts("org/model@W4-rtn", known) == first  # another commit of the same content
     (place / "snapshots" / ("b" * 40) / "config.json").write_text("{}")
     assert parts("org/model@W4-rtn", known) != first
+
+
+def test_settings_are_those_of_run() -> None:
+    assert read_settings({}) == Measuring()
+    assert read_settings({"k": 20, "noise_floor": False}).model_dump() == {
+        "k": 20,
+        "batch_size": 32,
+        "noise_floor": False,
+        "seed": 0,
+        "device": None,
+        "revision": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"batchsize": 8}, "did you mean batch_size"),
+        ({"flip": 0.2}, "limits go to require or assert_drift"),
+        ({"k": 0}, "k: .*greater than or equal to 1; got 0"),
+        ({"k": True}, "k: .*valid integer; got True"),
+        ({"batch_size": 8.0}, "batch_size: .*valid integer; got 8.0"),
+        ({"seed": -1}, "seed: .*greater than or equal to 0; got -1"),
+        ({"noise_floor": 0.01}, "noise_floor: .*valid boolean; got 0.01"),
+        ({"device": 0}, "device: .*valid string; got 0"),
+    ],
+)
+def test_a_wrong_setting_is_told(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(QuantDriftError, match=told):
+        read_settings(given)
