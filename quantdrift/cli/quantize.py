@@ -104,7 +104,7 @@ def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]
     if where.lower() in {alias.lower() for alias in ALIASES}:  # it would mean that model
         where = f"./{where}"
     yield f"folder: {where}"
-    load = "from quantdrift.models.onnx_encoder import load_onnx" if onnx else ""
+    load = "from quantdrift.engine.encoders.onnx import load_onnx" if onnx else ""
     yield "\nload it:"
     yield f"  {load or 'from sentence_transformers import SentenceTransformer'}"
     yield f"  model = {'load_onnx' if onnx else 'SentenceTransformer'}({where!r})"

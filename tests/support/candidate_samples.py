@@ -14,10 +14,11 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from quantdrift.engine.bits import count_bits
+from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups, spread
 from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.saving.candidate import Candidate, CandidateLayer
+from quantdrift.engine.saving.candidate import Candidate
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.models.named import ModelSource
 from quantdrift.spec import parse
@@ -104,7 +105,7 @@ def candidate(scheme: str, make: Any = quantize_rtn, model: Any = None) -> Candi
     linears = find_linears([model])
     width = int(spec.scheme.weight_bits)
     layers = [
-        CandidateLayer(name=layer.name, quantized=make(layer.weight, bits=width, group_size=spec.scheme.group_size))
+        LayerCandidate(name=layer.name, quantized=make(layer.weight, bits=width, group_size=spec.scheme.group_size))
         for layer in linears
     ]
     return Candidate(

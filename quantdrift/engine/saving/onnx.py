@@ -1,4 +1,4 @@
-"""A transformers model as an ONNX graph whose inputs are token ids and whose output is states."""
+"""A sentence encoder as an ONNX folder: its transformer as a graph with packed weights, and its settings."""
 
 from __future__ import annotations
 
@@ -19,30 +19,67 @@ from torch import Tensor, nn
 
 from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups
-from quantdrift.engine.saving.candidate import Candidate, in_place, save_model_files
+from quantdrift.engine.saving.candidate import Candidate, save_model_files
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.errors import UnsupportedError
+from quantdrift.extras import extras_named
 from quantdrift.models.saved import ONNX_MODEL
 from quantdrift.progress import Progress
 
-# --- onnx export ----------------------------------------------------------------------------------
-
 OUTPUT = "last_hidden_state"
+AGREEMENT = 1e-4
+"""Relative difference to torch above which nothing is written."""
 _ONE_FILE = 1_900_000_000
 """Bytes of weights that go into the .onnx file itself; protobuf ends at 2 GiB."""
+_TEXTS = (
+    "How does the boundary layer of a wing change with the angle of attack?",
+    "no",
+    "A quantized model can keep its mean score and still give different answers to many of its "
+    "users, which only shows when inputs are looked at one by one. " * 4,
+)
+"""Of different lengths, so that padding is looked at too."""
 
 
 def need_exporter() -> None:
-    """Ask for the packages that exporting and running needs.
+    """Ask for the packages that exporting and running needs; MissingExtraError if one is not installed."""
+    with extras_named(needed_for="writing ONNX"):
+        for package in ("onnxscript", "onnx_ir", "onnxruntime"):
+            __import__(package)
+
+
+def save_onnx(candidate: Candidate, folder: Path, progress: Progress) -> dict[str, Any]:
+    """Write the model for onnxruntime, with the candidate's codes as packed weights.
+
+    The graph computes in float32, whatever the model's dtype is. Quantized layers behind the
+    transformers model (dense layers of sentence-transformers) keep the grid's values as floats.
+
+    Returns:
+        What `scheme.json` says of it.
 
     Raises:
-        MissingExtraError: one of them is not installed.
+        UnsupportedError: the model cannot be exported, a layer has no place in the graph, or the
+            written model and torch differ by more than `AGREEMENT`.
+        MissingExtraError: onnxscript or onnxruntime is not installed.
     """
-    for package in ("onnxscript", "onnx_ir", "onnxruntime"):
-        try:
-            __import__(package)
-        except ImportError as error:
-            raise MissingExtraError(package, "onnx", needed_for="writing ONNX") from error
+    need_exporter()
+    transformer_of(candidate.model)  # refuses before a copy is made
+    model: Any = copy.deepcopy(candidate.model).float()
+    if len(find_linears([model])) != len(find_linears([candidate.model])):
+        raise UnsupportedError("weights that share memory fall apart in float32. Use --format safetensors")
+    candidate.put_into(model)
+    transformer = transformer_of(model)
+    with torch.no_grad():
+        with progress.stage("exporting to ONNX", 1) as tell:
+            graph = export_graph(transformer, model_inputs(model, transformer, _TEXTS[:2]))
+            tell(1)
+        stored = _put_codes(candidate, model, graph, progress)
+        save_graph(graph, folder / ONNX_MODEL)
+        del graph
+        _save_settings(model, transformer, folder)
+        with progress.stage("running it beside torch", 1) as tell:
+            checked = _check(model, transformer, folder)
+            tell(1)
+    return {"dtype": "float32", **checked, "stored": stored}
 
 
 def transformer_of(model: Any) -> nn.Module:
@@ -61,7 +98,7 @@ def transformer_of(model: Any) -> nn.Module:
             f"this one begins with {type(first).__module__}.{type(first).__name__}. "
             "Use --format safetensors"
         )
-    config = getattr(first, "modality_config", {}).get("text", {})  # new in version 6
+    config = first.modality_config.get("text", {})
     taken = config.get("method_output_name", OUTPUT)
     if config.get("method", "forward") != "forward" or taken != OUTPUT:
         raise UnsupportedError(
@@ -74,17 +111,16 @@ def transformer_of(model: Any) -> nn.Module:
 
 def model_inputs(model: Any, transformer: nn.Module, texts: Sequence[str]) -> dict[str, Tensor]:
     """What a SentenceTransformer gives its transformers model for some texts, as one batch."""
-    prepare = getattr(model, "preprocess", None) or model.tokenize  # its name before version 6
     known = inspect.signature(transformer.forward).parameters
     return {
         name: value.to(next(transformer.parameters()).device)
-        for name, value in prepare(list(texts)).items()
+        for name, value in model.preprocess(list(texts)).items()
         if isinstance(value, Tensor) and name in known
     }
 
 
 def export_graph(transformer: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
-    """Trace a transformers model; batch and sequence are free.
+    """A transformers model as an onnx_ir.Model; batch and sequence are free.
 
     Initializers keep the names of parameters, with "model." before them. They are not copied: what
     they hold is what the parameters hold when the graph is saved.
@@ -92,9 +128,6 @@ def export_graph(transformer: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
     Args:
         transformer: in evaluation mode.
         inputs: names to int64 [batch, sequence], both larger than 1.
-
-    Returns:
-        An onnx_ir.Model.
 
     Raises:
         UnsupportedError: torch cannot export this architecture; says why.
@@ -115,9 +148,13 @@ def export_graph(transformer: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
                 verbose=False,
             )
     except Exception as error:  # the exporter's own, or whatever the model's code raises
+        first: BaseException = error
+        while first.__cause__ is not None:  # the exporter's own are pages of advice
+            first = first.__cause__
+        line = next(iter(str(first).strip().splitlines()), "")
         raise UnsupportedError(
             f"torch {torch.__version__} cannot export {type(transformer).__name__} to ONNX: "
-            f"{_root_of(error)}. Use --format safetensors"
+            f"{type(first).__name__}: {line}. Use --format safetensors"
         ) from error
     assert program is not None  # it is None only where a file is asked for
     model = program.model
@@ -126,39 +163,6 @@ def export_graph(transformer: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
         rest = () if value is not states or states.shape is None else tuple(states.shape)[2:]
         value.shape = ir.Shape(["batch", "sequence", *rest])
     return model
-
-
-def save_graph(model: Any, path: Path) -> list[Path]:
-    """Write a graph, without what it does not use; large weights go into a file beside it.
-
-    Args:
-        model: an onnx_ir.Model.
-        path: the .onnx file.
-
-    Returns:
-        The files that were written.
-    """
-    import onnx_ir as ir  # noqa: PLC0415 -- an optional extra
-    from onnx_ir.passes import common  # noqa: PLC0415 -- an optional extra
-
-    common.RemoveUnusedNodesPass()(model)
-    common.ClearMetadataAndDocStringPass()(model)  # it names files of the machine it was made on
-    model.graph.name = "quantdrift"
-    model.opset_imports["com.microsoft"] = 1
-    weights = model.graph.initializers.values()
-    n_bytes = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
-    beside = None if n_bytes <= _ONE_FILE else f"{path.name}.data"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ir.save(model, path, external_data=beside)
-    return [path] if beside is None else [path, path.with_name(beside)]
-
-
-def _root_of(error: BaseException) -> str:
-    """The error that began it, in a line; the exporter's own are pages of advice."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 class _States(nn.Module):
@@ -187,7 +191,115 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-# --- A quantized weight in the layout of onnxruntime's MatMulNBits --------------------------------
+def save_graph(model: Any, path: Path) -> None:
+    """Write an onnx_ir.Model, without what it does not use; large weights go into a file beside it."""
+    import onnx_ir as ir  # noqa: PLC0415 -- an optional extra
+    from onnx_ir.passes import common  # noqa: PLC0415 -- an optional extra
+
+    common.RemoveUnusedNodesPass()(model)
+    common.ClearMetadataAndDocStringPass()(model)  # it names files of the machine it was made on
+    model.graph.name = "quantdrift"
+    model.opset_imports["com.microsoft"] = 1
+    weights = model.graph.initializers.values()
+    n_bytes = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ir.save(model, path, external_data=None if n_bytes <= _ONE_FILE else f"{path.name}.data")
+
+
+def _put_codes(candidate: Candidate, model: Any, graph: Any, progress: Progress) -> dict[str, str]:
+    """Replace the products of all layers; how each is stored, by name."""
+    from quantdrift.engine.saving.onnx_graph import replace_products  # noqa: PLC0415 -- needs onnx_ir
+
+    transformer = transformer_of(model)
+    linears = {layer.name: layer for layer in find_linears([model])}
+    names: dict[int, list[str]] = {}
+    for name, parameter in transformer.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter.data_ptr(), []).append(f"model.{name}")
+    with WeightUse(list(linears.values())) as use:
+        states: Tensor = transformer(**model_inputs(model, transformer, _TEXTS[:2]))[OUTPUT]
+        states.sum()  # what the output depends on is what the last operation does
+    stored: dict[str, str] = {}
+    failed: dict[str, str] = {}
+    with progress.stage("packing codes", len(candidate.layers)) as tell:
+        for layer in candidate.layers:
+            linear = linears[layer.name]
+            parameters = names.get(linear.parameter.data_ptr(), [])
+            if not parameters:
+                stored[layer.name] = "float values of the grid"
+            elif layer.name not in use.used:
+                stored[layer.name] = "left out: unused layer (does not affect embeddings)"
+            elif linear.parameter.dim() != 2:  # noqa: PLR2004 -- a matrix
+                failed[layer.name] = "it is one of several matrices in one parameter"
+            elif not any(name in graph.graph.initializers for name in parameters):
+                failed[layer.name] = "the exported graph has no weight of that name"
+            else:
+                assert layer.quantized is not None  # a candidate has none that are left alone
+                packed = pack(layer.quantized)
+                stored[layer.name] = packed.described
+                why = replace_products(graph.graph, layer.name, parameters, packed, transposed=linear.transposed)
+                failed |= {} if why is None else {layer.name: why}
+            tell(1)
+    if failed:
+        first = [f"{name} ({reason})" for name, reason in list(failed.items())[:3]]
+        raise UnsupportedError(
+            f"{len(failed)} of {len(candidate.layers)} quantized layers have no matrix product of "
+            f"their own in the ONNX graph, and would be stored in float: {'; '.join(first)}. "
+            "Use --format safetensors"
+        )
+    return stored
+
+
+def _save_settings(model: Any, transformer: nn.Module, folder: Path) -> None:
+    """Everything of the model but the transformer's weights, which the graph holds."""
+
+    def settings_only(folder: str, **_: object) -> None:
+        config: Any = copy.copy(transformer.config)
+        config.architectures = [type(transformer).__name__]
+        config.save_pretrained(folder)
+
+    transformer.__dict__["save_pretrained"] = settings_only  # shadows the method, for this object
+    save_model_files(model, folder)
+
+
+def _check(model: Any, transformer: nn.Module, folder: Path) -> dict[str, Any]:
+    """Load what was written and compare it with the candidate in torch; UnsupportedError if they differ."""
+    from quantdrift.engine.encoders.onnx import file_digest, load_onnx  # noqa: PLC0415 -- needs onnxruntime
+
+    written: Any = load_onnx(folder)
+    inputs = model_inputs(model, transformer, _TEXTS)
+    tokens = inputs["attention_mask"].bool() if "attention_mask" in inputs else ...
+    ours = written[0].auto_model(**inputs)[OUTPUT]
+    theirs = transformer(**inputs)[OUTPUT].to(ours.device)
+    found = {
+        # as one vector: a single token can be at the edge of a LayerNorm, in torch as well
+        "states": _difference(ours[tokens].flatten(), theirs[tokens].flatten()),
+        "embeddings": _difference(_encode(written), _encode(model)),
+    }
+    worst = max(found.values())
+    if not all(value <= AGREEMENT for value in found.values()):  # NaN is not
+        raise UnsupportedError(
+            f"onnxruntime and torch give different results for this model: {worst:.1e} relative, "
+            f"expected at most {AGREEMENT:.0e}; nothing was written. Use --format safetensors, and "
+            "please report the model"
+        )
+    return {
+        "candidate_fingerprint": weights_fingerprint([written]),
+        "onnx": {"digest": file_digest(folder).hex(), "difference_to_torch": found},
+    }
+
+
+def _encode(model: Any) -> Tensor:
+    embeddings: Tensor = model.encode(list(_TEXTS), show_progress_bar=False, convert_to_tensor=True)
+    return embeddings.cpu()
+
+
+def _difference(ours: Tensor, theirs: Tensor) -> float:
+    """The largest ||a - b|| / ||b|| of all vectors; NaN if there is one."""
+    apart = (ours.double() - theirs.double()).norm(dim=-1) / theirs.double().norm(dim=-1)
+    return float(apart.max())
+
+
+# --- a quantized weight in the layout of onnxruntime's MatMulNBits --------------------------------
 
 CONTAINERS = (2, 4, 8)
 """Widths that the operator has kernels for."""
@@ -227,6 +339,17 @@ class PackedWeight:
     input_scaling: NDArray[np.float32] | None
     correction: NDArray[np.float32] | None
 
+    @property
+    def described(self) -> str:
+        """How it is stored, for the record."""
+        beside = {
+            "input reordered": self.permutation,
+            "input divided": self.input_scaling,
+            "fractions of zero points beside it": self.correction,
+        }
+        parts = [f"MatMulNBits, {self.bits} bits, blocks of {self.block_size}"]
+        return ", ".join([*parts, *(name for name, part in beside.items() if part is not None)])
+
 
 def container_for(bits: int) -> int:
     """The narrowest container that holds codes of a width.
@@ -238,15 +361,10 @@ def container_for(bits: int) -> int:
 
 
 def block_size_for(in_features: int, group_size: int | None, bits: int) -> int:
-    """The block size that takes the least room; a block lies in one group.
+    """The block size that takes the least room in a container of some bits; a block lies in one group.
 
     >>> block_size_for(384, 128, 4), block_size_for(384, 96, 4), block_size_for(384, None, 4)
     (128, 32, 128)
-
-    Args:
-        in_features: length of a row.
-        group_size: input features that share a scale, None for all.
-        bits: of the container.
 
     Raises:
         UnsupportedError: no block size divides the group size.
@@ -268,9 +386,6 @@ def block_size_for(in_features: int, group_size: int | None, bits: int) -> int:
 
 def pack(quantized: QuantizedWeight) -> PackedWeight:
     """Lay out a quantized weight for MatMulNBits; no code changes its meaning.
-
-    Args:
-        quantized: codes and grid, on any device.
 
     Raises:
         UnsupportedError: its groups fit no block size.
@@ -315,182 +430,10 @@ def pack(quantized: QuantizedWeight) -> PackedWeight:
 def _packed(values: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """Values of a row into bytes, the first in the lowest bits; the last byte is filled up."""
     per_byte = 8 // bits
-    missing = -values.shape[1] % per_byte
-    padded = np.pad(values, ((0, 0), (0, missing)))
-    parts = padded.reshape(len(values), -1, per_byte)
-    packed = np.zeros(parts.shape[:2], np.uint8)
-    for at in range(per_byte):
-        packed |= parts[:, :, at] << np.uint8(bits * at)
-    return packed
+    parts = np.pad(values, ((0, 0), (0, -values.shape[1] % per_byte))).reshape(len(values), -1, per_byte)
+    shifted = parts << (bits * np.arange(per_byte, dtype=np.uint8))
+    return np.asarray(np.bitwise_or.reduce(shifted, axis=2), dtype=np.uint8)
 
 
 def _numpy(tensor: torch.Tensor) -> Any:
     return tensor.detach().cpu().numpy()
-
-
-# --- onnx folder ----------------------------------------------------------------------------------
-
-AGREEMENT = 1e-4
-"""Relative difference to torch above which nothing is written."""
-_TEXTS = (
-    "How does the boundary layer of a wing change with the angle of attack?",
-    "no",
-    "A quantized model can keep its mean score and still give different answers to many of its "
-    "users, which only shows when inputs are looked at one by one. " * 4,
-)
-"""Of different lengths, so that padding is looked at too."""
-
-
-def save_onnx(candidate: Candidate, folder: Path, progress: Progress) -> dict[str, Any]:
-    """Write the model for onnxruntime, with the candidate's codes as packed weights.
-
-    The graph computes in float32, whatever the model's dtype is. Quantized layers behind the
-    transformers model (dense layers of sentence-transformers) keep the grid's values as floats.
-
-    Args:
-        candidate: a SentenceTransformer and its codes.
-        folder: an empty folder.
-        progress: where progress is shown.
-
-    Returns:
-        What `scheme.json` says of it.
-
-    Raises:
-        UnsupportedError: the model cannot be exported, a layer has no place in the graph, or the
-            written model and torch differ by more than `AGREEMENT`.
-        MissingExtraError: onnxscript or onnxruntime is not installed.
-    """
-    need_exporter()
-    transformer = transformer_of(candidate.model)
-    with in_place(candidate, dtype=torch.float32), torch.no_grad():
-        with progress.stage("exporting to ONNX", 1) as tell:
-            inputs = model_inputs(candidate.model, transformer, _TEXTS[:2])
-            graph = export_graph(transformer, inputs)
-            tell(1)
-        stored = _put_codes(candidate, transformer, graph, progress)
-        save_graph(graph, folder / ONNX_MODEL)
-        del graph
-        _save_settings(candidate.model, transformer, folder)
-        with progress.stage("running it beside torch", 1) as tell:
-            checked = _check(candidate, transformer, folder)
-            tell(1)
-    return {"dtype": "float32", **checked, "stored": stored}
-
-
-def _put_codes(candidate: Candidate, transformer: nn.Module, model: Any, progress: Progress) -> dict[str, str]:
-    """Replace the products of all layers; how each is stored, by name."""
-    from quantdrift.engine.saving.onnx_graph import GraphLayer, replace_products  # noqa: PLC0415 -- needs onnx_ir
-
-    linears = {layer.name: layer for layer in find_linears([candidate.module])}
-    names: dict[int, list[str]] = {}
-    for name, parameter in transformer.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter.data_ptr(), []).append(f"model.{name}")
-    used = _used(candidate, transformer)
-    stored: dict[str, str] = {}
-    failed: dict[str, str] = {}
-    with progress.stage("packing codes", len(candidate.layers)) as tell:
-        for layer in candidate.layers:
-            linear = linears[layer.name]
-            parameters = names.get(linear.parameter.data_ptr(), [])
-            if not parameters:
-                stored[layer.name] = "float values of the grid"
-            elif layer.name not in used:
-                stored[layer.name] = "left out: unused layer (does not affect embeddings)"
-            elif linear.parameter.dim() != 2:  # noqa: PLR2004 -- a matrix
-                failed[layer.name] = "it is one of several matrices in one parameter"
-            elif not any(name in model.graph.initializers for name in parameters):
-                failed[layer.name] = "the exported graph has no weight of that name"
-            else:
-                packed = pack(layer.quantized)
-                failed |= replace_products(
-                    model.graph,
-                    [GraphLayer(name=layer.name, parameters=parameters, transposed=linear.transposed, packed=packed)],
-                )
-                stored[layer.name] = _described(packed)
-            tell(1)
-    if failed:
-        first = [f"{name} ({reason})" for name, reason in list(failed.items())[:3]]
-        raise UnsupportedError(
-            f"{len(failed)} of {len(candidate.layers)} quantized layers have no matrix product of "
-            f"their own in the ONNX graph, and would be stored in float: {'; '.join(first)}. "
-            "Use --format safetensors"
-        )
-    return stored
-
-
-def _used(candidate: Candidate, transformer: nn.Module) -> frozenset[str]:
-    inputs = model_inputs(candidate.model, transformer, _TEXTS[:2])
-    use = WeightUse(find_linears([candidate.module]))
-    with use:
-        states: Tensor = transformer(**inputs)[OUTPUT]
-        states.sum()  # what the output depends on is what the last operation does
-    return use.used
-
-
-def _described(packed: PackedWeight) -> str:
-    parts = [f"MatMulNBits, {packed.bits} bits, blocks of {packed.block_size}"]
-    if packed.permutation is not None:
-        parts.append("input reordered")
-    if packed.input_scaling is not None:
-        parts.append("input divided")
-    if packed.correction is not None:
-        parts.append("fractions of zero points beside it")
-    return ", ".join(parts)
-
-
-def _save_settings(model: Any, transformer: nn.Module, folder: Path) -> None:
-    """Everything of the model but the transformer's weights, which the graph holds."""
-
-    def settings_only(folder: str, **_: object) -> None:
-        config: Any = copy.copy(transformer.config)
-        config.architectures = [type(transformer).__name__]
-        config.save_pretrained(folder)
-
-    transformer.__dict__["save_pretrained"] = settings_only  # shadows the method, for this object
-    try:
-        save_model_files(model, folder)
-    finally:
-        del transformer.__dict__["save_pretrained"]
-
-
-def _check(candidate: Candidate, transformer: nn.Module, folder: Path) -> dict[str, Any]:
-    """Load what was written and compare it with torch, where the candidate is in place.
-
-    Raises:
-        UnsupportedError: they differ.
-    """
-    from quantdrift.engine.encoders.onnx import file_digest, load_onnx  # noqa: PLC0415 -- needs onnxruntime
-
-    written: Any = load_onnx(folder)
-    inputs = model_inputs(candidate.model, transformer, _TEXTS)
-    tokens = inputs["attention_mask"].bool() if "attention_mask" in inputs else ...
-    ours = written[0].auto_model(**inputs)[OUTPUT]
-    theirs = transformer(**inputs)[OUTPUT].to(ours.device)
-    found = {
-        # as one vector: a single token can be at the edge of a LayerNorm, in torch as well
-        "states": _difference(ours[tokens].flatten(), theirs[tokens].flatten()),
-        "embeddings": _difference(_encode(written), _encode(candidate.model)),
-    }
-    worst = max(found.values())
-    if not all(value <= AGREEMENT for value in found.values()):  # NaN is not
-        raise UnsupportedError(
-            f"onnxruntime and torch give different results for this model: {worst:.1e} relative, "
-            f"expected at most {AGREEMENT:.0e}; nothing was written. Use --format safetensors, and "
-            "please report the model"
-        )
-    return {
-        "candidate_fingerprint": weights_fingerprint([written]),
-        "onnx": {"digest": file_digest(folder).hex(), "difference_to_torch": found},
-    }
-
-
-def _encode(model: Any) -> Tensor:
-    texts = list(_TEXTS)
-    embeddings: Tensor = model.encode(texts, show_progress_bar=False, convert_to_tensor=True)
-    return embeddings.cpu()
-
-
-def _difference(ours: Tensor, theirs: Tensor) -> float:
-    """The largest ||a - b|| / ||b|| of all vectors; NaN if there is one."""
-    apart = (ours.double() - theirs.double()).norm(dim=-1) / theirs.double().norm(dim=-1)
-    return float(apart.max())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,73 +15,48 @@ _FLOAT32_ARITHMETIC = 1
 """accuracy_level: what is added up; 4 would quantize the input to 8 bits as well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GraphLayer:
-    """A layer as the graph has it.
-
-    Attributes:
-        name: of the layer.
-        parameters: names under which the graph may hold its weight; tied layers have several.
-        transposed: whether the weight is held as [in_features, out_features].
-        packed: what takes its place.
-    """
-
-    name: str
-    parameters: Collection[str]
-    transposed: bool
-    packed: PackedWeight
-
-
-def replace_products(graph: ir.Graph, layers: Collection[GraphLayer]) -> Mapping[str, str]:
+def replace_products(
+    graph: ir.Graph, name: str, parameters: Collection[str], packed: PackedWeight, *, transposed: bool
+) -> str | None:
     """Replace every product with a layer's weight; the weight itself is then used by nothing.
 
     Args:
         graph: changed in place.
-        layers: what to replace.
+        name: of the layer.
+        parameters: names under which the graph may hold its weight; tied layers have several.
+        packed: what takes its place.
+        transposed: whether the weight is held as [in_features, out_features].
 
     Returns:
-        Layers that could not be replaced, or not everywhere, to the reason. A layer whose weight is
-        not in the graph at all is not among them: nothing depends on it.
+        Why it could not be replaced everywhere; None if it was.
     """
-    failed: dict[str, str] = {}
-    for layer in layers:
-        products: list[ir.Node] = []
-        for parameter in layer.parameters:
-            value = graph.initializers.get(parameter)
-            if value is None:
-                continue
-            for node, position in value.uses():
-                found = _products(node, position, transposed=layer.transposed)
-                if found is None:
-                    failed[layer.name] = f"its weight is used by {node.op_type}"
-                else:
-                    products.extend(found)
-        if layer.name not in failed:
-            weights = _initializers(graph, layer) if products else {}
-            for node in products:
-                _replace(graph, node, layer, weights)
-    return failed
+    products: list[ir.Node] = []
+    for parameter in parameters:
+        value = graph.initializers.get(parameter)
+        for node, position in () if value is None else value.uses():
+            found = _products(node, position, transposed=transposed)
+            if found is None:
+                return f"its weight is used by {node.op_type}"
+            products.extend(found)
+    weights = _initializers(graph, name, packed) if products else {}
+    for node in products:
+        _replace(graph, node, name, packed, weights)
+    return None
 
 
 def _products(node: ir.Node, position: int, *, transposed: bool) -> list[ir.Node] | None:
     """The MatMul and Gemm nodes that compute x W^T from a use of W; None if it is another use."""
     if node.op_type == "Transpose" and not transposed:
         order = node.attributes.get("perm")
-        products: list[ir.Node] = []
-        for use, its_position in node.outputs[0].uses():
-            found = _products(use, its_position, transposed=True)
-            if found is None or (order is not None and list(order.as_ints()) != [1, 0]):
-                return None
-            products.extend(found)
-        return products
-    if node.op_type == "MatMul":
-        fits = transposed
-    elif node.op_type == "Gemm":
-        plain = all(_number(node, name, 1.0) == 1.0 for name in ("alpha", "beta"))
-        flipped = bool(_number(node, "transB", 0))
-        fits = plain and not _number(node, "transA", 0) and flipped != transposed
+        if order is not None and list(order.as_ints()) != [1, 0]:
+            return None
+        found = [_products(use, its_position, transposed=True) for use, its_position in node.outputs[0].uses()]
+        return None if None in found else [product for some in found for product in some or ()]
+    if node.op_type == "Gemm":
+        plain = all(_number(node, name, 1.0) == 1.0 for name in ("alpha", "beta")) and not _number(node, "transA", 0)
+        fits = plain and bool(_number(node, "transB", 0)) != transposed
     else:
-        fits = False
+        fits = node.op_type == "MatMul" and transposed
     return [node] if fits and position == 1 else None
 
 
@@ -91,32 +65,17 @@ def _number(node: ir.Node, name: str, default: float) -> float:
     return default if attribute is None else float(attribute.value)
 
 
-def _initializers(graph: ir.Graph, layer: GraphLayer) -> dict[str, ir.Value]:
+def _initializers(graph: ir.Graph, name: str, packed: PackedWeight) -> dict[str, ir.Value]:
     """The packed weight's tensors, as values of the graph."""
-    packed = layer.packed
-    arrays: dict[str, Any] = {"codes": packed.codes, "scale": packed.scale}
-    if packed.zero_point is not None:
-        arrays["zero_point"] = packed.zero_point
-    if packed.input_scaling is not None:
-        arrays["input_scaling"] = packed.input_scaling
-    if packed.permutation is not None:
-        arrays["permutation"] = packed.permutation
-    if packed.correction is not None:
-        arrays["correction"] = packed.correction
-    made = {part: _initializer(graph, f"{layer.name}.{part}", arrays[part]) for part in arrays}
-    if packed.correction is not None:
-        made["groups"] = _groups(graph, packed)
+    parts = ("codes", "scale", "zero_point", "input_scaling", "permutation", "correction")
+    arrays = {part: array for part in parts if (array := getattr(packed, part)) is not None}
+    made = {part: _initializer(graph, f"{name}.{part}", array) for part, array in arrays.items()}
+    if packed.correction is not None:  # the matrix that sums inputs over groups, one for all layers of a shape
+        groups = f"groups_of_{packed.group_size}_in_{packed.in_features}"
+        group = np.arange(packed.in_features) // packed.group_size
+        ones = np.eye(len(packed.correction), dtype=np.float32)[group]
+        made["groups"] = graph.initializers.get(groups) or _initializer(graph, groups, ones)
     return made
-
-
-def _groups(graph: ir.Graph, packed: PackedWeight) -> ir.Value:
-    """The matrix that sums inputs over groups, one for all layers of the same shape."""
-    name = f"groups_of_{packed.group_size}_in_{packed.in_features}"
-    if name in graph.initializers:
-        return graph.initializers[name]
-    n_groups = -(-packed.in_features // packed.group_size)
-    group = np.arange(packed.in_features) // packed.group_size
-    return _initializer(graph, name, np.eye(n_groups, dtype=np.float32)[group])
 
 
 def _initializer(graph: ir.Graph, name: str, array: Any) -> ir.Value:
@@ -127,12 +86,11 @@ def _initializer(graph: ir.Graph, name: str, array: Any) -> ir.Value:
     return value
 
 
-def _replace(graph: ir.Graph, node: ir.Node, layer: GraphLayer, weights: Mapping[str, ir.Value]) -> None:
-    packed = layer.packed
+def _replace(graph: ir.Graph, node: ir.Node, name: str, packed: PackedWeight, weights: Mapping[str, ir.Value]) -> None:
     added: list[ir.Node] = []
 
     def add(op_type: str, inputs: list[ir.Value | None], domain: str = "", **given: int) -> ir.Value:
-        attributes = [ir.AttrInt64(name, value) for name, value in given.items()]
+        attributes = [ir.AttrInt64(key, value) for key, value in given.items()]
         added.append(ir.Node(domain, op_type, inputs, attributes))
         return added[-1].outputs[0]
 
@@ -141,12 +99,9 @@ def _replace(graph: ir.Graph, node: ir.Node, layer: GraphLayer, weights: Mapping
         data = add("Div", [data, weights["input_scaling"]])
     if "permutation" in weights:
         data = add("Gather", [data, weights["permutation"]], axis=-1)
-    taken: list[ir.Value | None] = [data, weights["codes"], weights["scale"]]
-    if "zero_point" in weights:
-        taken.append(weights["zero_point"])
     result = add(
         "MatMulNBits",
-        taken,
+        [data, *(weights[part] for part in ("codes", "scale", "zero_point") if part in weights)],
         _DOMAIN,
         K=packed.in_features,
         N=len(packed.codes),
@@ -154,7 +109,7 @@ def _replace(graph: ir.Graph, node: ir.Node, layer: GraphLayer, weights: Mapping
         block_size=packed.block_size,
         accuracy_level=_FLOAT32_ARITHMETIC,
     )
-    added[-1].name = f"{layer.name}.{len(graph)}"  # a shared layer is there several times
+    added[-1].name = f"{name}.{len(graph)}"  # a shared layer is there several times
     if "correction" in weights:
         sums = add("MatMul", [data, weights["groups"]])
         result = add("Add", [result, add("MatMul", [sums, weights["correction"]])])

@@ -1,19 +1,19 @@
-"""Save a candidate as a folder, in either format."""
+"""From a spec to a candidate, and from a candidate to its folder, in either format."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.calibration.sample import calibration_texts, draw_sample
 from quantdrift.engine.encoders.sentence import load_encoder, pick_device
 from quantdrift.engine.inputs import text_inputs
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.engine.saving.candidate import Candidate, CandidateLayer, save_safetensors
+from quantdrift.engine.saving.candidate import Candidate, save_safetensors
 from quantdrift.engine.saving.onnx import save_onnx
 from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.errors import UnsupportedError
@@ -22,8 +22,6 @@ from quantdrift.models.saved import ModelFormat, check_savable, digests_of, writ
 from quantdrift.progress import Progress
 from quantdrift.spec import Spec, chooses
 
-# --- Save a candidate as a folder, in either format -----------------------------------------------
-
 _PACKAGES = ("quantdrift", "torch", "transformers", "sentence-transformers")
 _ONNX_PACKAGES = ("onnxruntime", "onnxscript", "onnx-ir")
 
@@ -31,7 +29,7 @@ _ONNX_PACKAGES = ("onnxruntime", "onnxscript", "onnx-ir")
 def save_candidate(
     candidate: Candidate, path: Path, *, model_format: ModelFormat, progress: Progress
 ) -> dict[str, Any]:
-    """Write a candidate's folder: the model, and `scheme.json`.
+    """Write a candidate's folder: the model, and `scheme.json`, which is returned.
 
     Args:
         candidate: a model and its codes.
@@ -39,9 +37,6 @@ def save_candidate(
         model_format: "safetensors" for float weights that hold the grid's values, "onnx" for packed
             codes.
         progress: where progress is shown.
-
-    Returns:
-        The record of `scheme.json`.
 
     Raises:
         UnsupportedError: scheme or model cannot be written in this format.
@@ -57,36 +52,32 @@ def save_candidate(
             with progress.stage("writing safetensors", 1) as tell:
                 made = save_safetensors(candidate, folder)
                 tell(1)
-        return {**_record(candidate, model_format, made), "weights": digests_of(folder)}
+        source, stored = candidate.source, made.pop("stored", {})
+        return {
+            "model_format": model_format,
+            "spec": str(candidate.spec),
+            "base_model": {
+                "name": source.name,
+                "canonical": source.canonical,
+                "kind": source.kind,
+                "revision": candidate.revision,
+                "fingerprint": candidate.fingerprint,
+            },
+            "versions": {name: _version(name) for name in _PACKAGES + _ONNX_PACKAGES * (model_format == "onnx")},
+            "bits_per_weight": candidate.bits.to_json(),
+            **made,
+            "calibration": None if candidate.calibration is None else dict(candidate.calibration),
+            "layers": [_described(layer, stored.get(layer.name)) for layer in candidate.layers],
+            "weights": digests_of(folder),
+        }
 
     return write_folder(path, fill)
 
 
-def _record(candidate: Candidate, model_format: ModelFormat, made: Mapping[str, Any]) -> dict[str, Any]:
-    source = candidate.source
-    packages = (*_PACKAGES, *(_ONNX_PACKAGES if model_format == "onnx" else ()))
-    stored = made.get("stored", {})
-    return {
-        "model_format": model_format,
-        "spec": str(candidate.spec),
-        "base_model": {
-            "name": source.name,
-            "canonical": source.canonical,
-            "kind": source.kind,
-            "revision": candidate.revision,
-            "fingerprint": candidate.fingerprint,
-        },
-        "versions": {name: _version(name) for name in packages},
-        "bits_per_weight": candidate.bits.to_json(),
-        **{key: value for key, value in made.items() if key != "stored"},
-        "calibration": None if candidate.calibration is None else dict(candidate.calibration),
-        "layers": [_described(layer, stored.get(layer.name)) for layer in candidate.layers],
-    }
-
-
-def _described(layer: CandidateLayer, stored: str | None) -> dict[str, Any]:
+def _described(layer: LayerCandidate, stored: str | None) -> dict[str, Any]:
     quantized = layer.quantized
-    described: dict[str, Any] = {
+    assert quantized is not None  # a candidate has none that are left alone
+    return {
         "name": layer.name,
         "shape": list(quantized.codes.shape),
         "bits": quantized.bits,
@@ -94,10 +85,10 @@ def _described(layer: CandidateLayer, stored: str | None) -> dict[str, Any]:
         "symmetric": quantized.zero_point is None,
         "permuted": quantized.permutation is not None,
         "scaled": quantized.input_scaling is not None,
-        "error": layer.error,
+        "error": layer.output_error,
         "fallback": layer.fallback,
+        **({} if stored is None else {"stored": stored}),
     }
-    return described if stored is None else {**described, "stored": stored}
 
 
 def _version(package: str) -> str | None:
@@ -105,9 +96,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-# --- From a spec to a candidate that can be saved -------------------------------------------------
 
 
 def make_candidate(
@@ -162,11 +150,7 @@ def make_candidate(
         for made in pair.candidate_layers():
             tell(1)
             if made.quantized is not None:  # None for what an allocation leaves alone
-                layers.append(
-                    CandidateLayer(
-                        name=made.name, quantized=made.quantized, error=made.output_error, fallback=made.fallback
-                    )
-                )
+                layers.append(made)
     return Candidate(
         model=encoder.model,
         source=source,

@@ -144,7 +144,7 @@ def test_a_symmetric_weight_is_unpacked_to_the_last_bit() -> None:
 def test_onnxruntime_computes_what_torch_does(bits: int, group_size: int | None) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     ir = pytest.importorskip("onnx_ir")
-    from quantdrift.engine.saving.onnx_graph import GraphLayer, replace_products  # noqa: PLC0415 -- needs onnx_ir
+    from quantdrift.engine.saving.onnx_graph import replace_products  # noqa: PLC0415 -- needs onnx_ir
 
     given = noisy(bits, group_size, rows=40)
     weight = given.dequantize(torch.float32).numpy()
@@ -156,8 +156,7 @@ def test_onnxruntime_computes_what_torch_does(bits: int, group_size: int | None)
     y.name, y.type, y.shape = "y", ir.TensorType(ir.DataType.FLOAT), ir.Shape(["n", 40])
     opsets = {"": 20, "com.microsoft": 1}
     graph = ir.Graph([x], [y], nodes=[node], initializers=[value], opset_imports=opsets)
-    layer = GraphLayer(name="layer", parameters=["w"], transposed=True, packed=pack(given))
-    assert replace_products(graph, [layer]) == {}
+    assert replace_products(graph, "layer", ["w"], pack(given), transposed=True) is None
     assert "MatMulNBits" in {n.op_type for n in graph}
     assert all(use is not value for n in graph for use in n.inputs)
     proto = ir.to_proto(ir.Model(graph, ir_version=10))

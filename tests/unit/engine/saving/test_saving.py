@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from quantdrift.engine.bits import BitsReport
+from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.saving.candidate import Candidate, CandidateLayer, in_place
+from quantdrift.engine.saving.candidate import Candidate, in_place
 from quantdrift.engine.saving.save import save_candidate
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.named import ModelSource
@@ -46,10 +47,10 @@ def candidate(model: nn.Module, scheme: str = "W4-g32") -> Candidate:
         source=ModelSource(name="tiny", canonical="org/tiny", kind="hub", location="org/tiny"),
         spec=spec,
         layers=[
-            CandidateLayer(
+            LayerCandidate(
                 name=layer.name,
                 quantized=quantize_rtn(layer.weight, bits=4, group_size=spec.scheme.group_size),
-                error=0.25,
+                output_error=0.25,
                 fallback="no token" if layer.name == "second" else None,
             )
             for layer in find_linears([model])
@@ -84,18 +85,6 @@ def test_inside_the_weights_are_the_codes_and_afterwards_the_tensors_are_back(dt
     assert tensors(model) == before  # the same memory, the same bytes
 
 
-def test_a_bfloat16_model_can_be_held_in_float32() -> None:
-    model = Network().to(torch.bfloat16)
-    before = tensors(model)
-    given = candidate(model)
-    with in_place(given, dtype=torch.float32):
-        assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
-        wanted = given.layers[0].quantized.dequantize(torch.float32)
-        assert torch.equal(model.first.weight, wanted)  # not rounded to bfloat16 on the way
-        assert torch.equal(model.again.weight, wanted)
-    assert tensors(model) == before
-
-
 def test_parameters_that_share_memory_share_the_codes() -> None:
     model = Network()
     model.again.weight = nn.Parameter(model.first.weight.data)  # tied, and yet two parameters
@@ -109,15 +98,14 @@ def test_parameters_that_share_memory_share_the_codes() -> None:
     assert tensors(model) == before
 
 
-@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
-def test_a_transpose_that_shares_memory_has_the_codes_too_as_it_has_in_a_run(dtype: torch.dtype | None) -> None:
+def test_a_transpose_that_shares_memory_has_the_codes_too_as_it_has_in_a_run() -> None:
     model = nn.Sequential(nn.Linear(48, 8, bias=False), nn.Linear(8, 48, bias=False))
     model[1].weight = nn.Parameter(model[0].weight.data.t())
     before = tensors(model)
     given = candidate(model)
     assert [layer.name for layer in given.layers] == ["0"]
-    with in_place(given, dtype=dtype):
-        wanted = given.layers[0].quantized.dequantize(dtype or torch.float32)
+    with in_place(given):
+        wanted = given.layers[0].quantized.dequantize(torch.float32)
         assert torch.equal(model[0].weight, wanted)
         assert torch.equal(model[1].weight, wanted.t())
     assert tensors(model) == before
@@ -128,11 +116,6 @@ def test_the_tensors_are_back_after_an_error() -> None:
     before = tensors(model)
     with pytest.raises(KeyboardInterrupt), in_place(candidate(model)):
         raise KeyboardInterrupt
-    assert tensors(model) == before
-    other = candidate(nn.Sequential(nn.Linear(48, 48)))
-    wrong = Candidate(model=model, source=other.source, spec=other.spec, layers=other.layers, fingerprint="", bits=BITS)
-    with pytest.raises(ValueError, match="no layer '0'"), in_place(wrong):
-        pytest.fail("there is no such layer")
     assert tensors(model) == before
 
 
