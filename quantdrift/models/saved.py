@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.records import check_writable, read_json, whole_folder
+from quantdrift.records import check_writable, open_file, problem_of, read_json, whole_folder
 from quantdrift.spec import Scheme
 
 FORMAT = "quantdrift-candidate"
@@ -20,28 +22,38 @@ FORMAT_VERSION = 1
 RECORD = "scheme.json"
 ONNX_MODEL = "onnx/model.onnx"
 """Where sentence-transformers looks for it, too."""
-
-_WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth")
-_GRAPH_FOLDER = "onnx/"
-_KINDS: Mapping[str, type[str] | type[dict[str, Any]]] = {
-    **dict.fromkeys(("spec", "model_format"), str),
-    **dict.fromkeys(("bits_per_weight", "base_model", "files", "weights", "onnx"), dict),
-}
-"""Entries of a record that are read, and what they are."""
-
 ModelFormat = Literal["safetensors", "onnx"]
 
 
+class _Layer(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    name: str
+    stored: str = ""
+
+
+class _Read(BaseModel):
+    """The entries of `scheme.json` that are read."""
+
+    model_config = ConfigDict(strict=True)
+
+    spec: str = ""
+    model_format: str = ""
+    bits_per_weight: dict[str, float] = {}
+    base_model: dict[str, Any] = {}
+    files: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
+    onnx: dict[str, Any] = {}
+    layers: list[_Layer] = []
+
+
 def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
-    """Write a candidate's folder, replacing an earlier one at that place.
+    """Write a candidate's folder, replacing an earlier one at that place; the whole record.
 
     Args:
         path: folder to write; may hold an earlier candidate, nothing else.
         fill: writes the model into the folder it is given; returns the record of `scheme.json` as
             JSON values, without `format`, `format_version` and `files`, which are added.
-
-    Returns:
-        The whole record.
 
     Raises:
         RunError: the place holds something else, or it cannot be written (no space, no permission).
@@ -67,7 +79,7 @@ def check_place(path: Path) -> None:
     check_writable(path, what="the candidate")
     if not path.exists():
         return
-    earlier = _content(path / RECORD)
+    earlier = _content(path)
     if not path.is_dir():
         others = [path.name]
     elif earlier is None:
@@ -84,11 +96,7 @@ def check_place(path: Path) -> None:
 
 
 def check_savable(scheme: Scheme) -> None:
-    """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model.
-
-    Raises:
-        UnsupportedError: says what of the scheme, and what to do.
-    """
+    """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model."""
     if scheme.activation_bits is not None:
         raise UnsupportedError(
             f"{scheme} quantizes activations (A{scheme.activation_bits}), which happens while a "
@@ -119,16 +127,21 @@ def digests_of(folder: Path) -> dict[str, str]:
     return {
         name: _digest(folder / name)
         for name in files_of(folder)
-        if name.endswith(_WEIGHT_FILES) and not name.startswith(_GRAPH_FOLDER)
+        if name.endswith((".safetensors", ".bin", ".pt", ".pth")) and not name.startswith("onnx/")
     }
 
 
-def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
-    """Refuse a candidate whose weights are not the ones that were written.
+def _digest(file: Path) -> str:
+    try:
+        with open_file(file) as opened:
+            stream: Any = opened
+            return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except (OSError, ValueError):  # a pipe or a device may never end
+        return ""
 
-    Args:
-        folder: of the candidate.
-        record: its `scheme.json`.
+
+def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
+    """Refuse a candidate whose weights are not the ones that were written with its `scheme.json`.
 
     Raises:
         RunError: names a file that was changed, added or removed.
@@ -148,13 +161,12 @@ def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
 
 def is_candidate_folder(folder: Path) -> bool:
     """Whether what lies there is a saved candidate, of any format and version."""
-    return _content(folder / RECORD) is not None
+    return _content(folder) is not None
 
 
 def is_onnx_folder(folder: Path) -> bool:
     """Whether a candidate lies there that onnxruntime runs; false for anything else."""
-    record = _content(folder / RECORD)
-    return record is not None and record.get("model_format") == "onnx"
+    return (_content(folder) or {}).get("model_format") == "onnx"
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -163,55 +175,25 @@ def read_record(folder: Path) -> dict[str, Any]:
     Raises:
         RunError: there is none, or this version cannot read it.
     """
-    record = _content(folder / RECORD)
+    record, again = _content(folder), "quantdrift quantize SPEC -o FOLDER"
     if record is None:
-        raise RunError(
-            f"expected a candidate's folder (with {RECORD}), got {folder}. "
-            "One is written by: quantdrift quantize SPEC -o FOLDER"
-        )
+        raise RunError(f"expected a candidate's folder (with {RECORD}), got {folder}. One is written by: {again}")
     if record.get("format_version") != FORMAT_VERSION:
         raise RunError(
             f"{folder / RECORD} is of format version {record.get('format_version')}; this "
             f"quantdrift reads version {FORMAT_VERSION}"
         )
-    if not _is_whole(record):
-        raise RunError(
-            f"{folder / RECORD} is damaged: an entry is not of the kind that quantdrift writes. "
-            "Write the candidate again with: quantdrift quantize SPEC -o FOLDER"
-        )
+    try:
+        _Read.model_validate(record)
+    except ValidationError as error:
+        why = f"{folder / RECORD} is damaged: {problem_of(error)}. Write the candidate again with: {again}"
+        raise RunError(why) from error
     return record
 
 
-def _is_whole(record: Mapping[str, Any]) -> bool:
-    """Whether what is read of a record is of the kinds that it is written in."""
-    layers = record.get("layers", [])
-    kinds_fit = isinstance(layers, list) and all(
-        isinstance(record.get(key, kind()), kind) for key, kind in _KINDS.items()
-    )
-    return (
-        kinds_fit
-        and all(isinstance(bits, int | float) for bits in record.get("bits_per_weight", {}).values())
-        and all(
-            isinstance(one, dict) and isinstance(one.get("name"), str) and isinstance(one.get("stored", ""), str)
-            for one in layers
-        )
-    )
-
-
-def _digest(file: Path) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    if not file.is_file():  # a pipe or a device may never end
-        return ""
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _content(path: Path) -> dict[str, Any] | None:
+def _content(folder: Path) -> dict[str, Any] | None:
     try:
-        content = read_json(path)
+        content = read_json(folder / RECORD)
     except (OSError, ValueError):
         return None
-    ours = isinstance(content, dict) and content.get("format") == FORMAT
-    return content if ours else None
+    return content if isinstance(content, dict) and content.get("format") == FORMAT else None
