@@ -17,12 +17,13 @@ from quantdrift.errors import DataError, ScoreError, UnsupportedError
 from quantdrift.spec import FULL_BITS
 from quantdrift.statistics import Estimate, mean_estimate, quantile_estimate, rate_estimate
 
-# --- predict --------------------------------------------------------------------------------------
-
 _DRAWS = 512
 """Random factors per layer: an input's chance is off by 0.02 at most, a rate by far less."""
 _BLOCK = 64
 """Inputs whose draws are held at once."""
+_STEP = 0.25
+_TIME_LIMIT = 2.0
+"""Seconds for one knapsack of the curve; what it has by then is close to the best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,45 +50,26 @@ class Gaps:
         expected = (*self.gaps.shape, len(self.n_weights), len(self.widths))
         if self.gaps.ndim != 2 or self.contributions.shape != expected:  # noqa: PLR2004 -- two axes
             raise ScoreError(
-                "expected gaps [n_inputs, n_contenders] and contributions [n_inputs, n_contenders, "
-                f"{len(self.n_weights)} layers, {len(self.widths)} widths], got shapes "
+                f"expected gaps [n_inputs, n_contenders] and contributions of shape {expected}, got shapes "
                 f"{self.gaps.shape} and {self.contributions.shape}"
             )
         if np.isnan(self.gaps).all():
             raise ScoreError("expected at least one input with a contender, got none")
 
-    @property
-    def counted(self) -> NDArray[np.bool_]:
-        """bool [n_inputs], whether an input has a contender at all; rates are over these."""
-        there: NDArray[np.bool_] = np.asarray((~np.isnan(self.gaps)).any(axis=1))
-        return there
-
     def part(self, rows: NDArray[np.int64]) -> Gaps:
-        """Those of some of the inputs.
+        """Those of some of the inputs."""
+        return replace(self, gaps=self.gaps[rows], contributions=self.contributions[rows])
 
-        Args:
-            rows: int64, positions.
-        """
-        return Gaps(
-            gaps=self.gaps[rows], contributions=self.contributions[rows], n_weights=self.n_weights, widths=self.widths
-        )
+    def counted(self) -> Gaps:
+        """Those of the inputs that have a contender at all; rates are over these."""
+        return self.part(np.flatnonzero((~np.isnan(self.gaps)).any(axis=1)))
 
     def bits_per_weight(self, widths: Sequence[int]) -> float:
-        """The average of the layers' widths over their weights.
-
-        Args:
-            widths: of every layer.
-        """
+        """The average of the layers' widths over their weights."""
         return float(self.n_weights @ np.asarray(widths)) / int(self.n_weights.sum())
 
     def of_layers(self, widths: Sequence[int]) -> NDArray[np.float64]:
-        """The shift that each layer makes at its width.
-
-        Args:
-            widths: of every layer; 16 leaves a layer alone.
-
-        Returns:
-            float64 [n_inputs, n_contenders, n_layers].
+        """The shift that each layer makes at its width, [n_inputs, n_contenders, n_layers]; 16 leaves one alone.
 
         Raises:
             UnsupportedError: a width was not measured, or there is not one for each layer.
@@ -104,14 +86,7 @@ class Gaps:
         return np.where(np.array(widths) == FULL_BITS, 0.0, chosen)
 
     def shifts(self, widths: Sequence[int]) -> NDArray[np.float64]:
-        """The shift of every gap when the layers have these widths, c = sum over layers.
-
-        Args:
-            widths: of every layer; 16 leaves a layer alone.
-
-        Returns:
-            float64 [n_inputs, n_contenders], nan where there is no contender.
-        """
+        """The shift of every gap, c = sum over layers; nan where there is no contender."""
         total: NDArray[np.float64] = self.of_layers(widths).sum(axis=-1)
         return np.where(np.isnan(self.gaps), np.nan, total)
 
@@ -134,18 +109,29 @@ class Prediction:
     shift: Estimate
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One point of the curve.
+
+    Attributes:
+        budget: bits per weight there were.
+        allocated: whether the criterion gap spends them; else all layers have one width.
+        prediction: what is expected.
+        on_front: whether no other point is as low both in bits and in the chance of a flip, and
+            lower in one of them.
+    """
+
+    budget: float
+    allocated: bool
+    prediction: Prediction
+    on_front: bool = False
+
+
 def flipped(gaps: NDArray[np.float64], shifts: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which inputs get another first answer: min over contenders of gap + shift < 0.
+    """Which inputs get another first answer, bool [n_inputs]: min over contenders of gap + shift < 0.
 
     A document beyond the contenders that are watched is not seen, so the rate is too low by those
     inputs which flip to one of these alone.
-
-    Args:
-        gaps: float64 [n_inputs, n_contenders], nan where there is no contender.
-        shifts: likewise.
-
-    Returns:
-        bool [n_inputs].
     """
     crossed: NDArray[np.bool_] = np.asarray((gaps + shifts < 0).any(axis=1))  # nan is not below 0
     return crossed
@@ -181,50 +167,26 @@ def flip_chances(gaps: NDArray[np.float64], parts: NDArray[np.float64], *, seed:
 
 
 def predict(measured: Gaps, widths: Sequence[int]) -> Prediction:
-    """What rounding the layers to these widths will change.
-
-    Args:
-        measured: gaps and contributions.
-        widths: of every layer; 16 leaves a layer alone.
-
-    Raises:
-        UnsupportedError: a width was not measured.
-    """
-    rows = np.flatnonzero(measured.counted)
-    some = measured.part(rows)
-    parts = some.of_layers(widths)
-    return summary(
-        flipped(some.gaps, some.shifts(widths)),
-        flip_chances(some.gaps, parts),
-        some.shifts(widths)[:, 0],
-        bits_per_weight=some.bits_per_weight(widths),
-    )
+    """What rounding the layers to these widths will change; UnsupportedError if one was not measured."""
+    return _over([(measured.counted(), widths)])
 
 
-def summary(
-    flips: NDArray[np.bool_], chances: NDArray[np.float64], shifts: NDArray[np.float64], *, bits_per_weight: float
-) -> Prediction:
-    """Rates and median with their intervals, from what is predicted of each input.
-
-    Args:
-        flips: bool [n_inputs].
-        chances: float64 [n_inputs].
-        shifts: float64 [n_inputs], of the gap to the runner-up.
-        bits_per_weight: over the linear layers.
-    """
+def _over(parts: Sequence[tuple[Gaps, Sequence[int]]]) -> Prediction:
+    """The prediction over several parts of the inputs, each with widths of its own."""
+    moved = [part.shifts(widths) for part, widths in parts]
+    flips = np.concatenate([flipped(part.gaps, shifts) for (part, _), shifts in zip(parts, moved, strict=True)])
+    chances = np.concatenate([flip_chances(part.gaps, part.of_layers(widths)) for part, widths in parts])
+    first = np.abs(np.concatenate([shifts[:, 0] for shifts in moved]))
     return Prediction(
-        bits_per_weight=bits_per_weight,
+        bits_per_weight=sum(part.bits_per_weight(widths) for part, widths in parts) / len(parts),
         flips=rate_estimate(flips.astype(np.float64)),
         chance=mean_estimate(chances),
-        shift=quantile_estimate(np.abs(shifts[~np.isnan(shifts)])),
+        shift=quantile_estimate(first[~np.isnan(first)]),
     )
-
-
-# --- The losses of the criterion gap, from the shifts of gaps; no torch ---------------------------
 
 
 def mean_square_losses(shifts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean square of the shift that each layer makes at each width, less that at the widest.
+    """The losses of the criterion gap: mean square of each layer's shift at each width, less that at the widest.
 
     Args:
         shifts: float64 [n_inputs, n_contenders, n_layers, n_widths], nan where there is no
@@ -237,32 +199,6 @@ def mean_square_losses(shifts: NDArray[np.float64]) -> NDArray[np.float64]:
     # a wider width that happens to lie worse could hold the narrower one's codes
     falling: NDArray[np.float64] = np.minimum.accumulate(squares, axis=1)
     return falling - falling[:, -1:]
-
-
-# --- The curve of bits per weight against predicted flips, uniform and allocated; no torch --------
-
-_STEP = 0.25
-_TIME_LIMIT = 2.0
-"""Seconds for one knapsack of the curve; what it has by then is close to the best."""
-_HALVES = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One point of the curve.
-
-    Attributes:
-        budget: bits per weight there were.
-        allocated: whether the criterion gap spends them; else all layers have one width.
-        prediction: what is expected.
-        on_front: whether no other point is as low both in bits and in the chance of a flip, and
-            lower in one of them.
-    """
-
-    budget: float
-    allocated: bool
-    prediction: Prediction
-    on_front: bool = False
 
 
 def budgets(widths: tuple[int, ...]) -> list[float]:
@@ -291,64 +227,31 @@ def predicted_curve(measured: Gaps, tell: Callable[[int], None] = lambda _steps:
     Raises:
         DataError: there are not two inputs with a contender.
     """
-    measured = measured.part(np.flatnonzero(measured.counted))
-    if len(measured.gaps) < _HALVES:
+    measured = measured.counted()
+    if len(measured.gaps) < 2:  # noqa: PLR2004 -- one for each half
         raise DataError(
-            "expected two calibration queries at least, so that widths are predicted on others "
-            f"than they are chosen on; got {len(measured.gaps)}. Give eight queries or more: one "
-            "in four is measured on"
+            "expected two calibration queries at least, so that widths are predicted on others than they are chosen "
+            f"on; got {len(measured.gaps)}. Give eight queries or more: one in four is measured on"
         )
-    n_layers = len(measured.n_weights)
+    even, odd = (measured.part(np.arange(half, len(measured.gaps), 2)) for half in (0, 1))
+    uniform = [(float(width), False) for width in measured.widths]
     points = []
-    for width in measured.widths:
-        found = predict(measured, [width] * n_layers)
-        points.append(Point(budget=float(width), allocated=False, prediction=found))
+    for budget, allocated in sorted(uniform + [(budget, True) for budget in budgets(measured.widths)]):
+        if allocated:
+            found = _over([(even, _chosen(odd, budget)), (odd, _chosen(even, budget))])
+        else:
+            found = predict(measured, [int(budget)] * len(measured.n_weights))
+        points.append(Point(budget=budget, allocated=allocated, prediction=found))
         tell(1)
-    for budget in budgets(measured.widths):
-        found = _allocated(measured, budget)
-        points.append(Point(budget=budget, allocated=True, prediction=found))
-        tell(1)
-    points.sort(key=lambda point: (point.budget, point.allocated))
-    return _front(points)
+    # the chance tells points apart that the count over few inputs does not
+    places = [(point.prediction.bits_per_weight, point.prediction.chance.value or 0.0) for point in points]
+    return [
+        replace(point, on_front=not any(b <= bits and f <= flips and (b, f) != (bits, flips) for b, f in places))
+        for point, (bits, flips) in zip(points, places, strict=True)
+    ]
 
 
-def _allocated(measured: Gaps, budget: float) -> Prediction:
-    """A budget, each half of the inputs with the widths that were chosen on the other."""
-    n = len(measured.gaps)
-    flips, chances, shifts = np.zeros(n, np.bool_), np.zeros(n), np.zeros(n)
-    bits = []
-    for half in range(_HALVES):
-        rows = np.arange(half, n, _HALVES)
-        others = np.setdiff1d(np.arange(n), rows)
-        widths = _widths(measured.part(others), budget).tolist()
-        part = measured.part(rows)
-        moved = part.shifts(widths)
-        flips[rows] = flipped(part.gaps, moved)
-        chances[rows] = flip_chances(part.gaps, part.of_layers(widths))
-        shifts[rows] = moved[:, 0]
-        bits.append(measured.bits_per_weight(widths))
-    return summary(flips, chances, shifts, bits_per_weight=sum(bits) / len(bits))
-
-
-def _widths(measured: Gaps, budget: float) -> NDArray[np.int64]:
-    return solve(
-        mean_square_losses(measured.contributions),
-        measured.n_weights,
-        widths=measured.widths,
-        budget=budget,
-        time_limit=_TIME_LIMIT,
-    ).widths
-
-
-def _front(points: list[Point]) -> list[Point]:
-    """Mark the points that no other is better than."""
-
-    def place(point: Point) -> tuple[float, float]:
-        # the chance tells points apart that the count over few inputs does not
-        return point.prediction.bits_per_weight, point.prediction.chance.value or 0.0
-
-    def beaten(point: Point) -> bool:
-        bits, flips = place(point)
-        return any(b <= bits and f <= flips and (b, f) != (bits, flips) for b, f in map(place, points))
-
-    return [replace(point, on_front=not beaten(point)) for point in points]
+def _chosen(measured: Gaps, budget: float) -> list[int]:
+    losses = mean_square_losses(measured.contributions)
+    found = solve(losses, measured.n_weights, widths=measured.widths, budget=budget, time_limit=_TIME_LIMIT)
+    return [int(width) for width in found.widths]

@@ -1,4 +1,4 @@
-"""An allocation in the words of the libraries and runtimes that quantize by themselves: one table of formats."""
+"""An allocation in the words of the libraries and runtimes that quantize by themselves: a function for each format."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ _NO_MODULE = re.compile(r".*\.(?:gate_up_proj|up_proj|down_proj|weight)\.[0-9]+|
 """A matrix in a stack of experts, and the input projections that attention keeps itself."""
 
 
+Content = tuple[str | Mapping[str, object], Sequence[str]]
+"""A text or a JSON object, and notes for the user."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporter:
     """A format that a quantization library or a runtime reads.
@@ -32,10 +36,8 @@ class Exporter:
         file: usual name of the file.
         usage: how the file is used: Python that names it "FILE", or a line for the shell with FILE.
         widths: bits per weight that it can express; unquantized layers (16) are possible in all.
-        content: from layers, with the names that runtimes know them by, and group size to the file:
-            a text, or a JSON object.
-        check: refuses what the format cannot express beyond widths, units and groups.
-        notes: what the user should know of this file: where it differs, what cannot run it.
+        content: from layers, with the names that runtimes know them by, and group size to the file
+            and notes for the user; refuses what else the format cannot express.
         needs_units: whether what reads it multiplies query, key and value at once, so that they
             need one width.
         whole_groups: whether groups have to divide the layers' inputs.
@@ -45,11 +47,23 @@ class Exporter:
     file: str
     usage: str
     widths: tuple[int, ...]
-    content: Callable[[Layers, int | None], str | Mapping[str, object]]
-    check: Callable[[Layers, int | None], None] = lambda layers, group_size: None
-    notes: Callable[[Layers], Sequence[str]] = lambda layers: ()
+    content: Callable[[Layers, int | None], Content]
     needs_units: bool = False
     whole_groups: bool = False
+
+
+EXPORTERS: dict[str, Exporter] = {}
+"""Format to exporter, in the order in which they are shown."""
+
+
+def _format(name: str, **settings: Any) -> Callable[[Callable[[Layers, int | None], Content]], Exporter]:
+    """Take a function into the table of formats."""
+
+    def added(content: Callable[[Layers, int | None], Content]) -> Exporter:
+        EXPORTERS[name] = Exporter(name=name, content=content, **settings)
+        return EXPORTERS[name]
+
+    return added
 
 
 def exporter(name: str) -> Exporter:
@@ -71,23 +85,21 @@ def export_allocation(allocation: Allocation, exporter: Exporter) -> tuple[str, 
             raised before anything is written.
     """
     layers, group_size = runtime_layers(allocation), allocation.group_size
-    if wrong := [layer for layer in layers if layer.width not in {*exporter.widths, FULL_BITS}]:
-        offered = "4,8" if {4, 8} <= set(exporter.widths) else ",".join(map(str, exporter.widths))
-        has = f"{exporter.name} has widths of {', '.join(map(str, exporter.widths))}"
+    quantized = [layer for layer in layers if layer.width != FULL_BITS]
+    widths = ",".join(map(str, exporter.widths))
+    if wrong := [layer for layer in quantized if layer.width not in exporter.widths]:
+        offered = "4,8" if {4, 8} <= set(exporter.widths) else widths
+        has = f"{exporter.name} has widths of {widths.replace(',', ', ')}"
         raise _refused(wrong, has, f"allocate with some of these, such as +widths={offered}")
     if exporter.needs_units and (apart := _untied(layers)):
         why = f"what reads {exporter.name} multiplies them at once and needs one width for them"
         raise _refused(apart, why, "allocate with +units=fused")
-    exporter.check(layers, group_size)
-    quantized = [layer for layer in layers if layer.width != FULL_BITS]
     if group_size and exporter.whole_groups and (short := [x for x in quantized if x.shape[1] % group_size]):
-        raise _refused(
-            short,
-            f"{exporter.name} needs input widths that groups of {group_size} divide; the first has {short[0].shape[1]}",
-            "allocate with a group size that does, or leave the layers out with --keep",
-        )
-    content = exporter.content(layers, group_size)
-    return content if isinstance(content, str) else f"{json_text(content)}\n", tuple(exporter.notes(layers))
+        needs = f"{exporter.name} needs input widths that groups of {group_size} divide; the first has"
+        remedy = "allocate with a group size that does, or leave the layers out with --keep"
+        raise _refused(short, f"{needs} {short[0].shape[1]}", remedy)
+    content, notes = exporter.content(layers, group_size)
+    return content if isinstance(content, str) else f"{json_text(content)}\n", tuple(notes)
 
 
 def usage_of(exporter: Exporter, file: str) -> str:
@@ -173,7 +185,7 @@ def _untied(layers: Layers) -> list[AllocatedLayer]:
     return [layer for layer, unit in zip(layers, units, strict=True) if len(widths[unit]) > 1]
 
 
-def _vllm_cannot(layers: Layers) -> Sequence[str]:
+def _vllm_note(layers: Layers) -> Sequence[str]:
     note = (
         "vLLM and SGLang cannot run it: layers that they multiply at once have different widths here. Allocate with "
         "+units=fused for them"
@@ -181,59 +193,33 @@ def _vllm_cannot(layers: Layers) -> Sequence[str]:
     return [note] if _untied(layers) else []
 
 
-# --- AutoRound's `layer_config`, and the modifiers of llm-compressor and compressed-tensors ----------
-
-
-def _autoround(layers: Layers, group_size: int | None) -> Mapping[str, object]:
-    grid = {"group_size": -1 if group_size is None else group_size, "sym": True}
-    return {x.name: {"bits": x.width} if x.width == FULL_BITS else {"bits": x.width, **grid} for x in layers}
-
-
-def _check_autoround(layers: Layers, group_size: int | None) -> None:
-    odd = [layer for layer in layers if layer.width != FULL_BITS and any(size % 32 for size in layer.shape)]
-    if odd:
-        raise _refused(
-            odd,
-            f"AutoRound passes over layers whose shape 32 does not divide; the first is {odd[0].shape[0]} by "
-            f"{odd[0].shape[1]}",
-            "leave such layers unquantized with --keep",
-        )
-
-
-def _compressed_tensors(layers: Layers, group_size: int | None) -> Mapping[str, object]:
-    names = [layer.name for layer in layers]
-    grid = {"strategy": "channel"} if group_size is None else {"strategy": "group", "group_size": group_size}
-
-    def targets(width: int) -> list[str]:
-        return [f"re:{anywhere(layer.name, names)}" for layer in layers if layer.width == width]
-
-    def weights(width: int) -> dict[str, object]:
-        return {"num_bits": width, "type": "int", "symmetric": True, "dynamic": False, **grid}
-
-    used = sorted({layer.width for layer in layers} - {FULL_BITS})
-    groups = {f"group_{n}": {"targets": targets(width), "weights": weights(width)} for n, width in enumerate(used)}
-    return {"config_groups": groups, "ignore": targets(FULL_BITS)}
-
-
-def _compressed_tensors_notes(layers: Layers) -> Sequence[str]:
-    if {layer.width for layer in layers} <= {4, 8, FULL_BITS}:
-        return ()
-    return ["widths other than 4 and 8 are run by the newest vLLM only, not by SGLang or older ones; +widths=4,8 suits"]
-
-
 # --- GPTQModel: the arguments of its QuantizeConfig, widths of layers under `dynamic` ----------------
 
 _GPTQMODEL_GROUPS = (16, 32, 64, 128, 256, 512, 1024)
-_QKV, _GATE_UP = "qkv_proj", "gate_up_proj"
 _FUSED = {
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "query", "key", "value"), _QKV),
-    **dict.fromkeys(("gate_proj", "up_proj"), _GATE_UP),
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "query", "key", "value"), "qkv_proj"),
+    **dict.fromkeys(("gate_proj", "up_proj"), "gate_up_proj"),
 }
 """Last part of a layer's name to that of the layer vLLM and SGLang make of it and its siblings."""
 
 
-def _gptqmodel(layers: Layers, group_size: int | None) -> Mapping[str, object]:
-    common = Counter(layer.width for layer in layers if layer.width != FULL_BITS)
+@_format(
+    "gptqmodel",
+    file="quantize_config.json",
+    usage="""\
+import json
+from gptqmodel import GPTQModel, QuantizeConfig
+
+with open("FILE") as file:
+    config = QuantizeConfig(**json.load(file))
+# model = GPTQModel.load("MODEL", config); model.quantize(texts); model.save("FOLDER")
+""",
+    widths=(2, 3, 4, 5, 6, 7, 8),
+)
+def _gptqmodel(layers: Layers, group_size: int | None) -> Content:
+    if group_size is not None and group_size not in _GPTQMODEL_GROUPS:
+        has = f"gptqmodel has groups of {', '.join(map(str, _GPTQMODEL_GROUPS))} and whole channels, not of"
+        raise _refused(layers, f"{has} {group_size}", "allocate with one of these, such as -g128 or -channel")
     size = -1 if group_size is None else group_size
     # an expression for each unit that has a fused name and one width, or else for each layer
     names, apart = [layer.name for layer in layers], {layer.name for layer in _untied(layers)}
@@ -249,33 +235,39 @@ def _gptqmodel(layers: Layers, group_size: int | None) -> Mapping[str, object]:
         if parent and len(lasts) > 1:
             ending = "|".join(map(re.escape, [*lasts, fused]))
             pattern = pattern.removesuffix(f"{re.escape(lasts[0])}$") + f"(?:{ending})$"
-        skipped = members[0].width == FULL_BITS
-        dynamic[f"-:{pattern}" if skipped else pattern] = (
-            {} if skipped else {"bits": members[0].width, "group_size": size}
-        )
-    bits = common.most_common(1)[0][0]
-    return {"bits": bits, "group_size": size, "sym": True, "desc_act": False, "dynamic": dynamic}
-
-
-def _check_gptqmodel(layers: Layers, group_size: int | None) -> None:
-    if group_size is not None and group_size not in _GPTQMODEL_GROUPS:
-        has = f"gptqmodel has groups of {', '.join(map(str, _GPTQMODEL_GROUPS))} and whole channels, not of"
-        raise _refused(layers, f"{has} {group_size}", "allocate with one of these, such as -g128 or -channel")
+        if members[0].width == FULL_BITS:
+            dynamic[f"-:{pattern}"] = {}
+        else:
+            dynamic[pattern] = {"bits": members[0].width, "group_size": size}
+    ((common, _),) = Counter(layer.width for layer in layers if layer.width != FULL_BITS).most_common(1)
+    config = {"bits": common, "group_size": size, "sym": True, "desc_act": False, "dynamic": dynamic}
+    return config, _vllm_note(layers)
 
 
 # --- transformers' HqqConfig(dynamic_config=...): one setting for a kind of layer -------------------
 
 
-def _hqq(layers: Layers, group_size: int | None) -> Mapping[str, object]:
-    quantized = [layer for layer in layers if layer.width != FULL_BITS]
-    grid = {"group_size": group_size, "axis": 1}
-    return {"dynamic_config": {linear_tag(layer.name): {"nbits": layer.width, **grid} for layer in quantized}}
+@_format(
+    "hqq",
+    file="hqq_config.json",
+    usage="""\
+import json
+from transformers import HqqConfig
 
-
-def _check_hqq(layers: Layers, group_size: int | None) -> None:
-    first: dict[str, AllocatedLayer] = {}
+with open("FILE") as file:
+    config = HqqConfig(**json.load(file))
+# AutoModel.from_pretrained("MODEL", quantization_config=config)
+""",
+    widths=(2, 3, 4, 5, 6, 8),
+    whole_groups=True,
+)
+def _hqq(layers: Layers, group_size: int | None) -> Content:
+    if group_size is not None and group_size % 8:
+        has = f"hqq has groups of multiples of 8, not of {group_size}"
+        raise _refused(layers, has, "allocate with one of these, such as -g64")
+    kinds: dict[str, AllocatedLayer] = {}
     for layer in layers:
-        other = first.setdefault(tag := linear_tag(layer.name), layer)
+        other = kinds.setdefault(tag := linear_tag(layer.name), layer)
         if other.width != layer.width:
             raise _refused(
                 [other, layer],
@@ -283,10 +275,9 @@ def _check_hqq(layers: Layers, group_size: int | None) -> None:
                 "give the kinds of layers one width each with --keep '*.KIND=BITS', or use a format that tells blocks "
                 "apart (gptqmodel, torchao)",
             )
-    if group_size is not None and group_size % 8:
-        raise _refused(
-            layers, f"hqq has groups of multiples of 8, not of {group_size}", "allocate with one of these, such as -g64"
-        )
+    grid = {"group_size": group_size, "axis": 1}
+    quantized = {tag: {"nbits": layer.width, **grid} for tag, layer in kinds.items() if layer.width != FULL_BITS}
+    return {"dynamic_config": quantized}, ()
 
 
 def linear_tag(name: str) -> str:
@@ -297,6 +288,76 @@ def linear_tag(name: str) -> str:
     """
     parts = name.split(".")
     return ".".join(part for part in parts if part not in {"model", "layers"} and not part.isnumeric())
+
+
+# --- llm-compressor and compressed-tensors: config groups, one for each width ------------------------
+
+
+@_format(
+    "compressed_tensors",
+    file="modifier.json",
+    usage="""\
+import json
+from llmcompressor.modifiers.quantization import GPTQModifier
+
+with open("FILE") as file:
+    recipe = GPTQModifier(**json.load(file))
+# llmcompressor.oneshot(model="MODEL", recipe=recipe, dataset=...)
+""",
+    widths=(2, 3, 4, 5, 6, 7, 8),
+    needs_units=True,
+    whole_groups=True,
+)
+def _compressed_tensors(layers: Layers, group_size: int | None) -> Content:
+    names, widths = [layer.name for layer in layers], {layer.width for layer in layers}
+    grid = {"strategy": "channel"} if group_size is None else {"strategy": "group", "group_size": group_size}
+    grid = {"type": "int", "symmetric": True, "dynamic": False, **grid}
+
+    def targets(width: int) -> list[str]:
+        return [f"re:{anywhere(layer.name, names)}" for layer in layers if layer.width == width]
+
+    groups = {
+        f"group_{number}": {"targets": targets(width), "weights": {"num_bits": width, **grid}}
+        for number, width in enumerate(sorted(widths - {FULL_BITS}))
+    }
+    newest = "widths other than 4 and 8 are run by the newest vLLM only, not by SGLang or older ones; +widths=4,8 suits"
+    return {"config_groups": groups, "ignore": targets(FULL_BITS)}, () if widths <= {4, 8, FULL_BITS} else [newest]
+
+
+# --- torchao: FqnToConfig with an IntxWeightOnlyConfig for each layer, in torchao's own JSON --------
+
+
+@_format(
+    "torchao",
+    file="torchao_config.json",
+    usage="""\
+import json
+from torchao.core.config import config_from_dict
+from transformers import TorchAoConfig
+
+with open("FILE") as file:
+    config = TorchAoConfig(config_from_dict(json.load(file)))
+# AutoModel.from_pretrained("MODEL", quantization_config=config)
+""",
+    widths=(2, 3, 4, 5, 6, 7, 8),
+    whole_groups=True,
+)
+def _torchao(layers: Layers, group_size: int | None) -> Content:
+    def made(kind: str, data: dict[str, Any], version: int = 1) -> dict[str, object]:
+        return {"_type": kind, "_version": version, "_data": data}
+
+    axis, group = made("PerAxis", {"axis": 0}), made("PerGroup", {"group_size": group_size})
+    mapping = {"_type": "MappingType", "_data": "SYMMETRIC"}
+    grid = {"granularity": axis if group_size is None else group, "mapping_type": mapping}
+
+    def config(width: int) -> dict[str, object] | None:
+        weights = {"_type": "torch.dtype", "_data": f"int{width}"}
+        return None if width == FULL_BITS else made("IntxWeightOnlyConfig", {"weight_dtype": weights, **grid}, 2)
+
+    names = [layer.name for layer in layers]
+    configs = {f"re:{anywhere(layer.name, names)}": config(layer.width) for layer in layers}
+    note = "torchao keeps each of these codes in a byte, whatever its width"
+    return made("FqnToConfig", {"fqn_to_config": configs}), [note]
 
 
 # --- llama.cpp: `--tensor-type` arguments of llama-quantize ------------------------------------------
@@ -352,53 +413,71 @@ def tensor_name(name: str) -> str | None:
     return _HEAD if name == "lm_head" else None
 
 
-def _typed(layers: Layers) -> list[tuple[AllocatedLayer, str | None, tuple[str, int, float] | None]]:
-    """The layers in the file with their tensors, and the first type of the width whose blocks divide the inputs."""
-    return [
-        (layer, tensor_name(layer.name), next((x for x in _TYPES[layer.width] if layer.shape[1] % x[1] == 0), None))
-        for layer in layers
-        if layer.name != _NOT_IN_FILE
-    ]
-
-
-def _check_llama_cpp(layers: Layers, group_size: int | None) -> None:
-    there = _typed(layers)
+@_format(
+    "llama_cpp",
+    file="tensor_types.txt",
+    usage="llama-quantize $(cat FILE) model-f16.gguf model.gguf Q4_K_M\n",
+    widths=(2, 3, 4, 5, 6, 8),
+)
+def _llama_cpp(layers: Layers, group_size: int | None) -> Content:
+    there = [layer for layer in layers if layer.name != _NOT_IN_FILE]
     if not there:
         raise _refused(layers, "not part of a GGUF file", "use another format")
-    if unknown := [layer for layer, tensor, _ in there if tensor is None]:
+    if unknown := [layer for layer in there if tensor_name(layer.name) is None]:
         raise _refused(
             unknown,
             "the names of such layers in a GGUF file are not known here, only those of models that name layers as "
             "BERT, DistilBERT, Llama, Qwen and Gemma do",
             "use another format",
         )
-    if odd := [layer for layer, _, kind in there if kind is None]:
-        raise _refused(
-            odd,
-            "the type of that width has blocks that do not divide the layer's inputs "
-            f"({odd[0].shape[1]} in the first), and llama.cpp would take another one",
-            "allocate with +widths=4,8, whose types have blocks of 32, or leave such layers unquantized with --keep",
-        )
+    lines, taken = "", 0.0
+    for layer in there:
+        kind = next((kind for kind in _TYPES[layer.width] if layer.shape[1] % kind[1] == 0), None)
+        if kind is None:
+            raise _refused(
+                [layer],
+                f"the type of that width has blocks that do not divide the layer's inputs ({layer.shape[1]} in the "
+                "first), and llama.cpp would take another one",
+                "allocate with +widths=4,8, whose types have blocks of 32, or leave such layers alone with --keep",
+            )
+        taken += layer.n_weights * kind[2]
+        tensor = tensor_name(layer.name)
+        option = "--output-tensor-type " if tensor == _HEAD else f"--tensor-type {tensor}="
+        lines += f"{option}{kind[0]}\n"
+    total = sum(layer.n_weights for layer in there)
+    asked = sum(layer.n_weights * layer.width for layer in there) / total
+    note = (
+        f"llama.cpp's types take {taken / total:.2f} bits per weight here, scales included, where the widths are "
+        f"{asked:.2f} without; their groups are their own, and token embeddings follow the last argument"
+    )
+    return lines, [note]
 
 
-def _llama_cpp(layers: Layers, group_size: int | None) -> str:
-    options = [
-        f"--output-tensor-type {kind[0]}" if tensor == _HEAD else f"--tensor-type {tensor}={kind[0]}"
-        for _, tensor, kind in _typed(layers)
-        if kind
-    ]
-    return "\n".join(options) + "\n"
+# --- AutoRound's `layer_config` ----------------------------------------------------------------------
 
 
-def _llama_cpp_notes(layers: Layers) -> Sequence[str]:
-    there = [(layer, kind[2]) for layer, _, kind in _typed(layers) if kind]
-    total = sum(layer.n_weights for layer, _ in there)
-    asked = sum(layer.n_weights * layer.width for layer, _ in there) / total
-    taken = sum(layer.n_weights * bits for layer, bits in there) / total
-    return [
-        f"llama.cpp's types take {taken:.2f} bits per weight here, scales included, where the widths are {asked:.2f} "
-        "without; their groups are their own, and token embeddings follow the last argument"
-    ]
+@_format(
+    "autoround",
+    file="layer_config.json",
+    usage="""\
+import json
+from auto_round import AutoRound
+
+with open("FILE") as file:
+    widths = json.load(file)
+rounded = AutoRound("MODEL", layer_config=widths)
+""",
+    widths=(2, 3, 4, 8),
+)
+def _autoround(layers: Layers, group_size: int | None) -> Content:
+    odd = [layer for layer in layers if layer.width != FULL_BITS and any(size % 32 for size in layer.shape)]
+    if odd:
+        first = f"{odd[0].shape[0]} by {odd[0].shape[1]}"
+        why = f"AutoRound passes over layers whose shape 32 does not divide; the first is {first}"
+        raise _refused(odd, why, "leave such layers unquantized with --keep")
+    grid = {"group_size": -1 if group_size is None else group_size, "sym": True}
+    config = {x.name: {"bits": x.width, **(grid if x.width != FULL_BITS else {})} for x in layers}
+    return config, _vllm_note(layers)
 
 
 # --- onnxruntime: nodes that stay as they are, and the settings of each that does not ---------------
@@ -408,29 +487,46 @@ _ONE_VECTOR = re.compile(r"(?:.*\.)?(?:pooler\.dense|classifier(?:\..+)?|score)"
 """Layers that see one vector of a text: a Gemm node each, which the quantizer does not touch."""
 
 
-def _onnxruntime(layers: Layers, group_size: int | None) -> Mapping[str, object]:
-    grid = {"group_size": group_size, "scheme": "sym"}
-    nodes = [(node_name(layer.name), layer.width) for layer in layers if not _ONE_VECTOR.fullmatch(layer.name)]
-    return {
-        "nodes_to_exclude": [node for node, width in nodes if width == FULL_BITS],
-        "customized_weight_config": {node: {"bits": width, **grid} for node, width in nodes if width != FULL_BITS},
-    }
+@_format(
+    "onnxruntime",
+    file="onnxruntime_nodes.json",
+    usage="""\
+import json
+import onnx
+from onnxruntime.quantization import matmul_nbits_quantizer as nbits
 
-
-def _check_onnxruntime(layers: Layers, group_size: int | None) -> None:
+with open("FILE") as file:
+    nodes = json.load(file)
+quantizer = nbits.MatMulNBitsQuantizer(
+    onnx.load("model.onnx"),
+    nodes_to_exclude=nodes["nodes_to_exclude"],
+    algo_config=nbits.RTNWeightOnlyQuantConfig(
+        customized_weight_config=nodes["customized_weight_config"]
+    ),
+)
+quantizer.process()
+quantizer.model.save_model_to_file("model-quantized.onnx")
+""",
+    widths=(4, 8),
+)
+def _onnxruntime(layers: Layers, group_size: int | None) -> Content:
     if group_size not in _ONNX_BLOCKS:
         shown = "whole channels" if group_size is None else f"groups of {group_size}"
         has = f"MatMulNBits has blocks of {', '.join(map(str, _ONNX_BLOCKS))}, not {shown}"
         raise _refused(layers, has, "allocate with one of these, such as -g32")
-
-
-def _onnxruntime_notes(layers: Layers) -> Sequence[str]:
-    gemm = [layer.name for layer in layers if layer.width != FULL_BITS and _ONE_VECTOR.fullmatch(layer.name)]
-    return [
+    nodes = [(node_name(layer.name), layer.width) for layer in layers if not _ONE_VECTOR.fullmatch(layer.name)]
+    grid = {"group_size": group_size, "scheme": "sym"}
+    config = {
+        "nodes_to_exclude": [node for node, width in nodes if width == FULL_BITS],
+        "customized_weight_config": {node: {"bits": width, **grid} for node, width in nodes if width != FULL_BITS},
+    }
+    notes = [
         "nodes are named as optimum's exporter names them; a node of another name would be quantized to 4 bits "
-        "without a word, so compare with the graph",
-        *([f"{some(gemm)}: a Gemm in the graph, which stays unquantized"] if gemm else []),
+        "without a word, so compare with the graph"
     ]
+    if gemm := [x.name for x in layers if x.width != FULL_BITS and _ONE_VECTOR.fullmatch(x.name)]:
+        notes.append(f"{some(gemm)}: a Gemm in the graph, which stays unquantized")
+    return config, notes
 
 
 def node_name(name: str) -> str:
@@ -441,136 +537,3 @@ def node_name(name: str) -> str:
     """
     path = "".join(f".{part}" if part.isdecimal() else f"/{part}" for part in name.split("."))
     return f"{path}/MatMul"
-
-
-# --- torchao: FqnToConfig with an IntxWeightOnlyConfig for each layer, in torchao's own JSON --------
-
-
-def _torchao(layers: Layers, group_size: int | None) -> Mapping[str, object]:
-    def made(kind: str, version: int, data: dict[str, Any]) -> dict[str, object]:
-        return {"_type": kind, "_version": version, "_data": data}
-
-    axis, group = made("PerAxis", 1, {"axis": 0}), made("PerGroup", 1, {"group_size": group_size})
-
-    def config(width: int) -> dict[str, object] | None:
-        if width == FULL_BITS:
-            return None
-        weights = {"_type": "torch.dtype", "_data": f"int{width}"}
-        mapping = {"_type": "MappingType", "_data": "SYMMETRIC"}
-        grid = {"granularity": axis if group_size is None else group, "mapping_type": mapping}
-        return made("IntxWeightOnlyConfig", 2, {"weight_dtype": weights, **grid})
-
-    names = [layer.name for layer in layers]
-    configs = {f"re:{anywhere(layer.name, names)}": config(layer.width) for layer in layers}
-    return made("FqnToConfig", 1, {"fqn_to_config": configs})
-
-
-# --- the table ---------------------------------------------------------------------------------------
-
-
-def _usage(imports: str, loaded: str, last: str) -> str:
-    return f'import json\n{imports}\n\nwith open("FILE") as file:\n    {loaded}\n{last}\n'
-
-
-EXPORTERS: dict[str, Exporter] = {
-    each.name: each
-    for each in (
-        Exporter(
-            name="gptqmodel",
-            file="quantize_config.json",
-            usage=_usage(
-                "from gptqmodel import GPTQModel, QuantizeConfig",
-                "config = QuantizeConfig(**json.load(file))",
-                '# model = GPTQModel.load("MODEL", config); model.quantize(texts); model.save("FOLDER")',
-            ),
-            widths=(2, 3, 4, 5, 6, 7, 8),
-            content=_gptqmodel,
-            check=_check_gptqmodel,
-            notes=_vllm_cannot,
-        ),
-        Exporter(
-            name="hqq",
-            file="hqq_config.json",
-            usage=_usage(
-                "from transformers import HqqConfig",
-                "config = HqqConfig(**json.load(file))",
-                '# AutoModel.from_pretrained("MODEL", quantization_config=config)',
-            ),
-            widths=(2, 3, 4, 5, 6, 8),
-            content=_hqq,
-            check=_check_hqq,
-            whole_groups=True,
-        ),
-        Exporter(
-            name="compressed_tensors",
-            file="modifier.json",
-            usage=_usage(
-                "from llmcompressor.modifiers.quantization import GPTQModifier",
-                "recipe = GPTQModifier(**json.load(file))",
-                '# llmcompressor.oneshot(model="MODEL", recipe=recipe, dataset=...)',
-            ),
-            widths=(2, 3, 4, 5, 6, 7, 8),
-            content=_compressed_tensors,
-            notes=_compressed_tensors_notes,
-            needs_units=True,
-            whole_groups=True,
-        ),
-        Exporter(
-            name="torchao",
-            file="torchao_config.json",
-            usage=_usage(
-                "from torchao.core.config import config_from_dict\nfrom transformers import TorchAoConfig",
-                "config = TorchAoConfig(config_from_dict(json.load(file)))",
-                '# AutoModel.from_pretrained("MODEL", quantization_config=config)',
-            ),
-            widths=(2, 3, 4, 5, 6, 7, 8),
-            content=_torchao,
-            notes=lambda layers: ["torchao keeps each of these codes in a byte, whatever its width"],
-            whole_groups=True,
-        ),
-        Exporter(
-            name="llama_cpp",
-            file="tensor_types.txt",
-            usage="llama-quantize $(cat FILE) model-f16.gguf model.gguf Q4_K_M\n",
-            widths=(2, 3, 4, 5, 6, 8),
-            content=_llama_cpp,
-            check=_check_llama_cpp,
-            notes=_llama_cpp_notes,
-        ),
-        Exporter(
-            name="autoround",
-            file="layer_config.json",
-            usage=_usage(
-                "from auto_round import AutoRound",
-                "widths = json.load(file)",
-                'rounded = AutoRound("MODEL", layer_config=widths)',
-            ),
-            widths=(2, 3, 4, 8),
-            content=_autoround,
-            check=_check_autoround,
-            notes=_vllm_cannot,
-        ),
-        Exporter(
-            name="onnxruntime",
-            file="onnxruntime_nodes.json",
-            usage=_usage(
-                "import onnx\nfrom onnxruntime.quantization import matmul_nbits_quantizer as nbits",
-                "nodes = json.load(file)",
-                "quantizer = nbits.MatMulNBitsQuantizer(\n"
-                '    onnx.load("model.onnx"),\n'
-                '    nodes_to_exclude=nodes["nodes_to_exclude"],\n'
-                "    algo_config=nbits.RTNWeightOnlyQuantConfig(\n"
-                '        customized_weight_config=nodes["customized_weight_config"]\n'
-                "    ),\n"
-                ")\n"
-                "quantizer.process()\n"
-                'quantizer.model.save_model_to_file("model-quantized.onnx")',
-            ),
-            widths=(4, 8),
-            content=_onnxruntime,
-            check=_check_onnxruntime,
-            notes=_onnxruntime_notes,
-        ),
-    )
-}
-"""Format to exporter, in the order in which they are shown."""

@@ -139,20 +139,30 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
     change> of every layer and width, float64 [n_layers, n_widths]. A weight's own gradient is gone
     as soon as that is computed, so there is room for one of them.
     """
-    changes = _Changes(setting)
+    kept: dict[int, Tensor] = {}
     found = np.zeros((len(setting.layers), len(setting.widths)))
-    numbers: dict[nn.Parameter, list[int]] = defaultdict(list)
+    numbers: dict[Tensor, list[int]] = defaultdict(list)
     for number, layer in enumerate(setting.layers):
         for parameter in dict.fromkeys([layer.parameter, *(module.weight for module in layer.modules)]):
-            numbers[parameter].append(number)  # type: ignore[index]  # a linear module's weight is a parameter
+            numbers[parameter].append(number)  # type: ignore[index]  # a linear module's weight is a tensor
+
+    def changes(number: int) -> Tensor:
+        """What is added to a layer's weight, float32 [n_widths, out_features * in_features]."""
+        if number in kept:
+            return kept[number]
+        errors = [rounding_error(setting.layers[number], bits, setting.group_size) for bits in setting.widths]
+        made = -torch.stack(errors).flatten(1)
+        if sum(each.nbytes for each in kept.values()) + made.nbytes <= _ROOM:
+            kept[number] = made
+        return made
 
     def arrived(parameter: Tensor) -> None:
-        for number in numbers[parameter]:  # type: ignore[index]  # hooks are on parameters
+        for number in numbers[parameter]:
             layer, gradient = setting.layers[number], parameter.grad
             assert gradient is not None  # it has just arrived
             gradient = gradient if layer.expert is None else gradient[layer.expert]
             gradient = gradient.t() if layer.transposed else gradient
-            found[number] += (changes[number] @ gradient.flatten().float()).double().cpu().numpy()
+            found[number] += (changes(number) @ gradient.flatten().float()).double().cpu().numpy()
         parameter.grad = None
 
     def backward(outputs: Tensor, vector: Tensor) -> NDArray[np.float64]:
@@ -160,38 +170,16 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
         torch.autograd.backward(outputs, vector[None].to(outputs), retain_graph=True, inputs=list(numbers))
         return found
 
-    before = [(p, p.requires_grad, p.grad) for module in setting.modules for p in module.parameters()]
     with ExitStack() as stack:
-        for parameter, asks, gradient in before:
-            stack.callback(setattr, parameter, "grad", gradient)
-            stack.callback(parameter.requires_grad_, asks)
+        for parameter in (each for module in setting.modules for each in module.parameters()):
+            stack.callback(setattr, parameter, "grad", parameter.grad)
+            stack.callback(parameter.requires_grad_, parameter.requires_grad)
             parameter.requires_grad_(parameter in numbers)
             parameter.grad = None
-        for parameter in numbers:
-            hook = parameter.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # in torch
+        for weight in numbers:
+            hook = weight.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]  # in torch
             stack.callback(hook.remove)
         yield backward
-
-
-class _Changes:
-    """What is added to a layer's weight when it is rounded, by the layer's number; kept while there is room."""
-
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self._kept: dict[int, Tensor] = {}
-        self._room = _ROOM
-
-    def __getitem__(self, number: int) -> Tensor:
-        """float32 [n_widths, out_features * in_features], on the weight's device."""
-        if number in self._kept:
-            return self._kept[number]
-        setting = self._setting
-        errors = [rounding_error(setting.layers[number], bits, setting.group_size) for bits in setting.widths]
-        changes = -torch.stack(errors).flatten(1)
-        if changes.nbytes <= self._room:
-            self._room -= changes.nbytes
-            self._kept[number] = changes
-        return changes
 
 
 def _with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> Tensor:
@@ -201,7 +189,7 @@ def _with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> 
         UnsupportedError: the row is not one call of one module, or what was returned is not part of
             what the module put out, as it is or made of unit length.
     """
-    calls: list[Any] = []
+    calls: list[list[Tensor]] = []
     with ExitStack() as stack:
         for module in modules:
             stack.enter_context(_traced(module, calls))
@@ -212,7 +200,7 @@ def _with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> 
             f"taken; {_INSTEAD}"
         )
     with torch.inference_mode(False), torch.enable_grad():
-        for tensor in _tensors(calls[0]):
+        for tensor in reversed(calls[0]):
             if tensor.dim() != 2 or len(tensor) != 1 or not tensor.requires_grad:  # noqa: PLR2004 -- one row
                 continue
             as_it_is = tensor[:, : wanted.shape[1]]
@@ -228,28 +216,32 @@ def _with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> 
 
 
 @contextmanager
-def _traced(module: nn.Module, calls: list[Any]) -> Iterator[None]:
-    """Inside, calls of the module make a graph; also those that go to `forward` past its hooks."""
+def _traced(module: nn.Module, calls: list[list[Tensor]]) -> Iterator[None]:
+    """Inside, calls of the module make a graph, also those that go past its hooks, and what comes out is noted."""
     forward, own = module.forward, module.__dict__.get("forward")
 
     def traced(*args: Any, **kwargs: Any) -> Any:
+        calls.append(put_out := [])
+
+        def detached(tensor: Tensor) -> Tensor:
+            put_out.append(tensor)
+            return tensor.detach()
+
         with torch.inference_mode(False), torch.enable_grad():
-            returned = forward(*_mapped(args, torch.clone), **_mapped(kwargs, torch.clone))
-            calls.append(returned)
-            return _mapped(returned, torch.detach)
+            # an inference tensor has no gradients, a copy of it has
+            return _mapped(forward(*_mapped(args, torch.clone), **_mapped(kwargs, torch.clone)), detached)
 
     module.__dict__["forward"] = traced
     try:
         yield
     finally:
-        if own is None:
-            del module.__dict__["forward"]
-        else:
+        del module.__dict__["forward"]
+        if own is not None:
             module.__dict__["forward"] = own
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same containers anew, with every tensor changed; an inference tensor has no gradients."""
+    """The same containers anew, with every tensor changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
@@ -260,15 +252,6 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if type(value) in (tuple, list):
         return type(value)(_mapped(part, change) for part in value)
     return value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor in what a model returned; the last ones first."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in reversed(list(value.values()) if isinstance(value, Mapping) else value):
-            yield from _tensors(part)
 
 
 # --- by rounding one layer at a time --------------------------------------------------------------
