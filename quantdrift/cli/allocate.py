@@ -6,11 +6,9 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from quantdrift.cli.options import OnQueries, data_words, takes
+from quantdrift.cli.options import OnQueries, argument, data_words, option, takes
 from quantdrift.cli.output import Grid, Shown, emit, form_of, with_interval
 from quantdrift.errors import QuantDriftError
 from quantdrift.spec import ALLOCATION_KEYS, FULL_BITS, Spec, parse
@@ -24,27 +22,17 @@ if TYPE_CHECKING:
 class AllocateOptions(OnQueries):
     """The options of `quantdrift allocate`."""
 
-    spec: Annotated[
-        str,
-        typer.Argument(
-            help="Model, average bits and criterion: minilm@W3.5+gap, or minilm@W3-gptq+gap+widths=2,3,4,8",
-            metavar="SPEC",
-        ),
-    ]
-    out: Annotated[
-        Path, typer.Option("-o", "--out", help="File to write; an earlier allocation there is replaced.")
-    ] = Path("allocation.json")
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Fix the bits of layers whose name matches: '*.layer.0.*=8'; without =BITS they are not quantized at "
-            "all. Can be repeated.",
-            metavar="PATTERN[=BITS]",
-        ),
-    ] = None
-    check: Annotated[bool, typer.Option(help="Compare with other ways to spend the same bits, on other queries.")] = (
-        True
+    spec: str = argument(
+        "SPEC: Model, average bits and criterion: minilm@W3.5+gap, or minilm@W3-gptq+gap+widths=2,3,4,8"
     )
+    out: Path = option(
+        "-o --out: File to write; an earlier allocation there is replaced.", default=Path("allocation.json")
+    )
+    keep: list[str] | None = option(
+        "PATTERN[=BITS]: Fix the bits of layers whose name matches: '*.layer.0.*=8'; without =BITS they are not "
+        "quantized at all. Can be repeated."
+    )
+    check: bool = option("Compare with other ways to spend the same bits, on other queries.", default=True)
 
 
 @takes(AllocateOptions)

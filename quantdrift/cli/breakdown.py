@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from quantdrift.cli.options import AsJson, AsMarkdown, Metrics, Runs, decimals
+from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, METRIC, RUNS, argument, decimals, flag, option
 from quantdrift.cli.output import Grid, Shown, counted, emit, form_of
 from quantdrift.compare.buckets import Bucket, breakdown
 from quantdrift.evidence import Evidence
@@ -22,21 +20,15 @@ _DEFAULT = ("flip@1", "harm", "benefit")
 
 def command(
     *,
-    runs: Runs,
-    by: Annotated[
-        str, typer.Option(help="separation, contenders, or any other metric.", metavar="NAME")
-    ] = "separation",
-    metric: Metrics = None,
-    edges: Annotated[
-        str | None,
-        typer.Option(
-            help="Where buckets begin, e.g. 0,0.1,1; the last has no upper end. The paper's for separation and "
-            "contenders, quartiles for others, if not given.",
-            metavar="A,B,...",
-        ),
-    ] = None,
-    json_output: AsJson = False,
-    markdown: AsMarkdown = False,
+    runs: list[Path] = argument(RUNS),
+    by: str = option("NAME: separation, contenders, or any other metric.", default="separation"),
+    metric: list[str] | None = option(METRIC),
+    edges: str | None = option(
+        "A,B,...: Where buckets begin, e.g. 0,0.1,1; the last has no upper end. The paper's for separation and "
+        "contenders, quartiles for others, if not given."
+    ),
+    json_output: bool = flag(AS_JSON),
+    markdown: bool = flag(AS_MARKDOWN),
 ) -> None:
     """Sort inputs into buckets, and compute metrics in each: which inputs change, which are harmed.
 

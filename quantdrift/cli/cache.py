@@ -8,10 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from quantdrift.cli.options import flag
 from quantdrift.cli.output import Shown, counted, emit
 from quantdrift.display import shown
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
@@ -37,9 +35,7 @@ _DEAD = 600
 """Seconds after which what is being written is not written any more."""
 
 
-def command(
-    *, clear: Annotated[bool, typer.Option("--clear", help="Delete it all; it is made again when needed.")] = False
-) -> None:
+def command(*, clear: bool = flag("--clear: Delete it all; it is made again when needed.")) -> None:
     """Show where embeddings, quantized layers and sensitivities are kept, and how much they take.
 
     Later runs reuse them, and an interrupted run goes on from them. --clear leaves alone what is not

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-import typer
-
-from quantdrift.cli.options import AsJson, AsMarkdown, Runs, Seed, Share, Splits
+from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, RUNS, SEED, SHARE, SPLITS, argument, flag, option
 from quantdrift.cli.output import Grid, Shown, emit, form_of, percent, some, with_interval
 from quantdrift.conformal import STATISTICS, StabilityError, Statistic, confidence_name
 from quantdrift.errors import QuantDriftError, RunError
@@ -29,44 +27,28 @@ _LIKENESS = (
 
 def command(
     *,
-    runs: Runs,
-    alpha: Annotated[
-        list[float] | None,
-        typer.Option(
-            help="Level: at most this share of all answers is accepted although it changed; may be repeated. By "
-            "default 0.10, 0.05 and 0.01, which need at least 9, 19 and 99 calibration inputs.",
-            metavar="A",
-        ),
-    ] = None,
-    statistic: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What is calibrated: S (the paper's) or 2epsilon, against the gap; or the confidences gap, msp, "
-            "entropy alone. May be repeated; all that the run allows if not given.",
-            metavar="S|2epsilon|gap|msp|entropy",
-        ),
-    ] = None,
-    splits: Splits = 20,
-    share: Share = 0.5,
-    seed: Seed = 0,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            help="Calibrate on all inputs of one run at one --alpha, by S unless --statistic says otherwise, and write "
-            "the check into this file, for a server.",
-            metavar="FILE",
-        ),
-    ] = None,
-    check: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead of splits: apply a check that --save wrote to these runs of the same pair, e.g. on newer "
-            "data. Says too whether their inputs look like those it was calibrated on.",
-            metavar="FILE",
-        ),
-    ] = None,
-    json_output: AsJson = False,
-    markdown: AsMarkdown = False,
+    runs: list[Path] = argument(RUNS),
+    alpha: list[float] | None = option(
+        "A: Level: at most this share of all answers is accepted although it changed; may be repeated. By default"
+        " 0.10, 0.05 and 0.01, which need at least 9, 19 and 99 calibration inputs."
+    ),
+    statistic: list[str] | None = option(
+        "S|2epsilon|gap|msp|entropy: What is calibrated: S (the paper's) or 2epsilon, against the gap; or the "
+        "confidences gap, msp, entropy alone. May be repeated; all that the run allows if not given."
+    ),
+    splits: int = option(SPLITS, default=20),
+    share: float = option(SHARE, default=0.5),
+    seed: int = option(SEED, default=0),
+    save: Path | None = option(
+        "FILE: Calibrate on all inputs of one run at one --alpha, by S unless --statistic says otherwise, and "
+        "write the check into this file, for a server."
+    ),
+    check: Path | None = option(
+        "FILE: Instead of splits: apply a check that --save wrote to these runs of the same pair, e.g. on newer "
+        "data. Says too whether their inputs look like those it was calibrated on."
+    ),
+    json_output: bool = flag(AS_JSON),
+    markdown: bool = flag(AS_MARKDOWN),
 ) -> None:
     """Which quantized answers are the same as at full precision? Checks them without labels.
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from quantdrift.cli.options import AsJson, AsMarkdown, Metrics, Seed
+from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, METRIC, SEED, argument, flag, option
 from quantdrift.cli.output import Grid, Shown, emit, form_of, percent
 from quantdrift.compare.two_runs import Comparison, compare_runs
 from quantdrift.metrics import Metric, parse_metric
@@ -29,26 +26,18 @@ _VERDICTS = {
 
 def command(
     *,
-    a: Annotated[Path, typer.Argument(help="The run to compare with, e.g. of MODEL@W4-g64.", metavar="A")],
-    b: Annotated[
-        Path, typer.Argument(help="The run asked about, e.g. of MODEL@W4-channel, on the same data.", metavar="B")
-    ],
-    metric: Metrics = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            help="By how much B may be worse, in the metric's own unit: 0.02 is 2 percentage points of a rate, or 0.02 "
-            "of nDCG. With it the verdict is whether B is shown to be no worse by that much; without it, only whether "
-            "a difference is shown.",
-            metavar="X",
-        ),
-    ] = None,
-    alpha: Annotated[
-        float, typer.Option(help="Accepted chance of a wrong verdict, over all metrics together.", metavar="P")
-    ] = 0.05,
-    seed: Seed = 0,
-    json_output: AsJson = False,
-    markdown: AsMarkdown = False,
+    a: Path = argument("A: The run to compare with, e.g. of MODEL@W4-g64."),
+    b: Path = argument("B: The run asked about, e.g. of MODEL@W4-channel, on the same data."),
+    metric: list[str] | None = option(METRIC),
+    margin: float | None = option(
+        "X: By how much B may be worse, in the metric's own unit: 0.02 is 2 percentage points of a rate, or 0.02 "
+        "of nDCG. With it the verdict is whether B is shown to be no worse by that much; without it, only whether"
+        " a difference is shown."
+    ),
+    alpha: float = option("P: Accepted chance of a wrong verdict, over all metrics together.", default=0.05),
+    seed: int = option(SEED, default=0),
+    json_output: bool = flag(AS_JSON),
+    markdown: bool = flag(AS_MARKDOWN),
 ) -> None:
     """Two candidates of one reference on the same inputs: is B worse than A, or no worse?
 

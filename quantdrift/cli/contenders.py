@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from quantdrift.cli.options import AsJson, AsMarkdown, Runs
+from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, RUNS, argument, flag, option
 from quantdrift.cli.output import Grid, Shown, emit, form_of, percent
 from quantdrift.compare.contenders import ContenderBucket, ContenderGroup, contender_findings, contender_groups
 from quantdrift.progress import Terminal
@@ -15,17 +13,14 @@ from quantdrift.runs import find_runs
 
 def command(
     *,
-    runs: Runs,
-    group_by: Annotated[
-        str,
-        typer.Option(
-            help="Which runs share one fitted scale: those of one scheme, those on one corpus (data), or all of them "
-            "(none).",
-            metavar="scheme|data|none",
-        ),
-    ] = "scheme",
-    json_output: AsJson = False,
-    markdown: AsMarkdown = False,
+    runs: list[Path] = argument(RUNS),
+    group_by: str = option(
+        "scheme|data|none: Which runs share one fitted scale: those of one scheme, those on one corpus (data), or"
+        " all of them (none).",
+        default="scheme",
+    ),
+    json_output: bool = flag(AS_JSON),
+    markdown: bool = flag(AS_MARKDOWN),
 ) -> None:
     """Compare the theory's flip rate with the measured one, by number of contenders.
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from quantdrift.cli.options import SPEC_HELP, AsJson, AsMarkdown, Measuring, takes
+from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, SPEC, Measuring, argument, flag, option, takes
 from quantdrift.cli.output import Grid, Shown, emit, form_of
 from quantdrift.cli.run import RUNS, data_line, default_place, telling_replaced
 from quantdrift.display import clean, say
@@ -29,26 +27,19 @@ _CHANGED, _SEPARATION, _TIED = "flip@1", "separation", "tied"
 class ContrastOptions(Measuring):
     """The options of `quantdrift contrast`."""
 
-    specs: Annotated[list[str], typer.Argument(help=SPEC_HELP, metavar="SPEC")]
-    data: Annotated[
-        list[Path],
-        typer.Option(
-            help="Classification data: a folder with test.jsonl and train.jsonl, with images, or a .npz file; may be "
-            "given several times.",
-            metavar="FOLDER",
-        ),
-    ]
-    split: Annotated[str, typer.Option(help="The part that is evaluated, and searched.", metavar="NAME")] = "test"
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the run folders, two of each spec and data: SPEC_on_DATA-probe and -self; quantdrift-runs "
-            "if not given.",
-            metavar="DIR",
-        ),
-    ] = None
-    json_output: AsJson = False
-    markdown: AsMarkdown = False
+    specs: list[str] = argument(SPEC)
+    data: list[Path] = option(
+        "FOLDER: Classification data: a folder with test.jsonl and train.jsonl, with images, or a .npz file; may "
+        "be given several times.",
+        default=...,
+    )
+    split: str = option("NAME: The part that is evaluated, and searched.", default="test")
+    out: Path | None = option(
+        "DIR: Folder for the run folders, two of each spec and data: SPEC_on_DATA-probe and -self; "
+        "quantdrift-runs if not given."
+    )
+    json_output: bool = flag(AS_JSON)
+    markdown: bool = flag(AS_MARKDOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from quantdrift.cli.options import AsJson, Data, Measuring, SpecText, Split, Task, corpus, takes
+from quantdrift.cli.options import AS_JSON, DATA, SPEC, SPLIT, TASK, Measuring, argument, corpus, flag, option, takes
 from quantdrift.cli.output import Grid, Shown, emit, form_of
 from quantdrift.cli.run import default_place
 from quantdrift.spec import parse
@@ -26,30 +24,20 @@ _WITH_INTERVAL = _METRICS[:2]
 class SizeOptions(Measuring):
     """The options of `quantdrift corpus-size`."""
 
-    spec: SpecText
-    data: Data = None
-    task: Task = None
-    split: Split = "test"
-    sizes: Annotated[
-        str | None,
-        typer.Option(
-            help="Corpus sizes in rising order, such as 250,1000,all; by default an eighth, a quarter, a half and all "
-            "of the corpus.",
-            metavar="N,N,...",
-        ),
-    ] = None
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for the run folders, one per size; by default quantdrift-runs/SPEC_on_DATA_by_corpus_size.",
-            metavar="FOLDER",
-        ),
-    ] = None
-    noise_floor: Annotated[bool, typer.Option(help="Run the reference a second time at the largest size.")] = False
-    seed: Annotated[
-        int, typer.Option(min=0, help="Random seed for drawing the parts of the corpus, and for the noise floor.")
-    ] = 0
-    json_output: AsJson = False
+    spec: str = argument(SPEC)
+    data: Path | None = option(DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+    sizes: str | None = option(
+        "N,N,...: Corpus sizes in rising order, such as 250,1000,all; by default an eighth, a quarter, a half and"
+        " all of the corpus."
+    )
+    out: Path | None = option(
+        "FOLDER: Folder for the run folders, one per size; by default quantdrift-runs/SPEC_on_DATA_by_corpus_size."
+    )
+    noise_floor: bool = option("Run the reference a second time at the largest size.", default=False)
+    seed: int = option("Random seed for drawing the parts of the corpus, and for the noise floor.", default=0, min=0)
+    json_output: bool = flag(AS_JSON)
 
 
 @takes(SizeOptions)

@@ -9,11 +9,8 @@ import sys
 import sysconfig
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from quantdrift.cli.options import SPEC_HELP
+from quantdrift.cli.options import SPEC, option
 from quantdrift.cli.output import emit
 from quantdrift.cli.run import shown_run
 from quantdrift.display import say
@@ -37,8 +34,8 @@ _EXPLAINED = (
 
 def command(
     *,
-    out: Annotated[Path, typer.Option(help="Where mteb puts its results.")] = Path("demo-results"),
-    spec: Annotated[str, typer.Option(help=SPEC_HELP, metavar="SPEC")] = "minilm@W4-rtn",
+    out: Path = option("Where mteb puts its results.", default=Path("demo-results")),
+    spec: str = option(SPEC, default="minilm@W4-rtn"),
 ) -> None:
     """Run the stock mteb command on an embedded model and corpus, and explain what it prints."""
     pair = parse(spec)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast
-
-import typer
+from typing import Any, cast
 
 from quantdrift import perturbation
-from quantdrift.cli.options import AsJson, AsMarkdown, Common, Complete, Metrics, Part, Qrels
+from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, COMMON, COMPLETE, METRIC, PART, QRELS, argument, flag, option
 from quantdrift.cli.output import Form, Grid, Shown, emit, form_of, metric_grid, percent
 from quantdrift.display import clean
 from quantdrift.errors import QuantDriftError
@@ -41,55 +39,34 @@ _ANSWER = 40
 
 def command(
     *,
-    a: Annotated[
-        Path,
-        typer.Argument(
-            help="The run to compare with, of the reference: a TREC run file; rankings as JSON, query to document to "
-            "score, as beir's search returns them; mteb's TASK_predictions.json, or a folder of them; lm-eval's "
-            "samples_TASK_DATE.jsonl, or the folder it writes; a run folder of quantdrift. Files may be gzipped.",
-            metavar="A",
-        ),
-    ],
-    b: Annotated[Path, typer.Argument(help="The run asked about, of the candidate; likewise.", metavar="B")],
-    qrels: Qrels = None,
-    metric: Metrics = None,
-    changed: Annotated[
-        int, typer.Option(min=0, help="How many of the changed inputs to list, the worst first.", metavar="N")
-    ] = 5,
-    common: Common = False,
-    complete: Complete = False,
-    ignore_identical_ids: Annotated[
-        bool, typer.Option("--ignore-identical-ids", help="Leave out items that have the name of their query.")
-    ] = False,
-    part: Part = None,
-    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Ranks kept of either list, at most.")] = 200,
-    arms: Annotated[
-        str,
-        typer.Option(
-            help="Of run folders of quantdrift: which arm of A, and which of B if it is another, e.g. "
-            "reference,candidate.",
-            metavar="ARM[,ARM]",
-        ),
-    ] = "candidate",
-    format: Annotated[
-        str | None,
-        typer.Option(
-            help="If the content does not tell: trec, json, mteb, lm-eval or run, of both or, with a comma, of A and "
-            "of B.",
-            metavar="NAME[,NAME]",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            help="Write a run folder, which quantdrift metrics, breakdown and compare read.",
-            metavar="FOLDER",
-        ),
-    ] = None,
-    json_output: AsJson = False,
-    markdown: AsMarkdown = False,
+    a: Path = argument(
+        "A: The run to compare with, of the reference: a TREC run file; rankings as JSON, query to document to "
+        "score, as beir's search returns them; mteb's TASK_predictions.json, or a folder of them; lm-eval's "
+        "samples_TASK_DATE.jsonl, or the folder it writes; a run folder of quantdrift. Files may be gzipped."
+    ),
+    b: Path = argument("B: The run asked about, of the candidate; likewise."),
+    qrels: Path | None = option(QRELS),
+    metric: list[str] | None = option(METRIC),
+    changed: int = option("N: How many of the changed inputs to list, the worst first.", default=5, min=0),
+    common: bool = flag(COMMON),
+    complete: bool = flag(COMPLETE),
+    ignore_identical_ids: bool = flag("--ignore-identical-ids: Leave out items that have the name of their query."),
+    part: list[str] | None = option(PART),
+    k: int = option("-k --k: Ranks kept of either list, at most.", default=200, min=1),
+    arms: str = option(
+        "ARM[,ARM]: Of run folders of quantdrift: which arm of A, and which of B if it is another, e.g. "
+        "reference,candidate.",
+        default="candidate",
+    ),
+    format: str | None = option(
+        "NAME[,NAME]: If the content does not tell: trec, json, mteb, lm-eval or run, of both or, with a comma, "
+        "of A and of B."
+    ),
+    out: Path | None = option(
+        "-o --out FOLDER: Write a run folder, which quantdrift metrics, breakdown and compare read."
+    ),
+    json_output: bool = flag(AS_JSON),
+    markdown: bool = flag(AS_MARKDOWN),
 ) -> None:
     """What changed between two finished runs, of whatever wrote them: A is the reference.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from quantdrift.cli.options import AsJson
+from quantdrift.cli.options import AS_JSON, flag
 from quantdrift.cli.output import Grid, Shown, emit, form_of
 from quantdrift.doctor import Diagnosis, diagnose
 
 SETTINGS = {"no_args_is_help": False}
 
 
-def command(*, json_output: AsJson = False) -> None:
+def command(*, json_output: bool = flag(AS_JSON)) -> None:
     """Say what is installed, whether the start-up hook is active, and what is missing.
 
     The exit code is 1 where something for the main job is missing. An inactive hook is no failure:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from quantdrift.allocation.exports import export_allocation, exporter, usage_of
 from quantdrift.allocation.record import Allocation
+from quantdrift.cli.options import argument, option
 from quantdrift.display import note, say
 from quantdrift.errors import RunError
 from quantdrift.records import write_text
@@ -17,18 +15,11 @@ from quantdrift.records import write_text
 
 def command(
     *,
-    file: Annotated[Path, typer.Argument(help="An allocation.json.", metavar="ALLOCATION")],
-    format_: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            help="gptqmodel, hqq, compressed_tensors, torchao, llama_cpp, autoround or onnxruntime.",
-            metavar="NAME",
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="File to write; standard output if not given.")
-    ] = None,
+    file: Path = argument("ALLOCATION: An allocation.json."),
+    format_: str = option(
+        "--format NAME: gptqmodel, hqq, compressed_tensors, torchao, llama_cpp, autoround or onnxruntime.", default=...
+    ),
+    out: Path | None = option("-o --out: File to write; standard output if not given."),
 ) -> None:
     """Write the widths of an allocation as a quantization library or a runtime reads them.
 

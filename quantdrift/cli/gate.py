@@ -7,12 +7,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from quantdrift.cli import Interrupted
-from quantdrift.cli.options import AsJson, AsMarkdown, Common, Complete, MeasuringAnything, Part, Qrels, given, takes
+from quantdrift.cli.options import (
+    AS_JSON,
+    AS_MARKDOWN,
+    COMMON,
+    COMPLETE,
+    PART,
+    QRELS,
+    MeasuringAnything,
+    argument,
+    flag,
+    given,
+    option,
+    takes,
+)
 from quantdrift.cli.output import Grid, Shown, emit, form_of
 from quantdrift.cli.run import measured
 from quantdrift.display import error_line, flush, let_go, note, say
@@ -20,36 +32,10 @@ from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.extras import extras_named
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers import read_finished, read_qrels
+from quantdrift.gate import output
+from quantdrift.gate import rules as gate_rules
 from quantdrift.gate.baseline import NAME, Snapshot, check_baseline_place, read_baseline, write_baseline
 from quantdrift.gate.judge import ALPHA, GateResult, check_alpha, gate, snapshot_for
-from quantdrift.gate.output import (
-    NAMES,
-    beyond_reach,
-    check_report,
-    headline,
-    markdown_text,
-    means_line,
-    report_json,
-    rows,
-    sentences,
-    subject,
-    tell_ci,
-    worst_rows,
-    worst_title,
-    write_report,
-)
-from quantdrift.gate.rules import (
-    GateConfig,
-    Rule,
-    RuleError,
-    Slices,
-    check_slices,
-    default_rules,
-    find_config,
-    parse_rule,
-    parse_slice,
-    read_config,
-)
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
 from quantdrift.runs import find_runs, read_run
 from quantdrift.spec import parse_pair
@@ -57,19 +43,8 @@ from quantdrift.spec import parse_pair
 SETTINGS = {"no_args_is_help": False}  # pyproject.toml may say it all
 _DATA = ("data", "task")
 _OF_TWO = ("qrels", "common", "complete", "part")
-_MEASURING = (
-    "out",
-    "split",
-    "shortlist",
-    "top",
-    "k",
-    "batch_size",
-    "noise_floor",
-    "seed",
-    "device",
-    "revision",
-    "cache",
-)
+_MEASURING = ["out", "split", "shortlist", "top", "k", "batch_size", "noise_floor", "seed"]
+_MEASURING += ["device", "revision", "cache"]
 """Options that only one kind of target takes."""
 
 
@@ -78,72 +53,40 @@ class GateOptions(MeasuringAnything):
     """The options of `quantdrift gate`; None and empty where it is left to the configuration."""
 
     context: typer.Context
-    target: Annotated[
-        str | None,
-        typer.Argument(
-            help="What to judge: a spec, such as minilm@W4-rtn, which is measured on --data or --task; a run folder; "
-            "or, with CANDIDATE, the finished run of the reference (all that quantdrift diff reads). What "
-            "pyproject.toml says if not given.",
-            metavar="TARGET",
-        ),
-    ] = None
-    candidate: Annotated[
-        Path | None, typer.Argument(help="The finished run of the candidate.", metavar="CANDIDATE")
-    ] = None
-    baseline: Annotated[
-        Path | None,
-        typer.Option(
-            help="The committed file with the outcome of every input, drift-baseline.json if not given; --update "
-            "writes it.",
-            metavar="FILE",
-        ),
-    ] = None
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-r",
-            "--rule",
-            help="What is asked, such as 'flip@1 no worse by 0.03' (than the baseline), 'flip@1 <= 0.25', 'flip@1 "
-            "[german] <= 0.3'; may be repeated, and replaces the rules of pyproject.toml.",
-            metavar="RULE",
-        ),
-    ] = None
-    slices: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--slice",
-            help="Inputs that a rule can look at, by patterns on their ids: german=de-*; may be repeated.",
-            metavar="NAME=PATTERN",
-        ),
-    ] = None
-    alpha: Annotated[
-        float | None,
-        typer.Option(help="Accepted chance of a false alarm, over all rules together; 0.05 by default.", metavar="P"),
-    ] = None
-    update: Annotated[bool, typer.Option("--update", help="Write the baseline from this run; commit it.")] = False
-    accept_underpowered: Annotated[
-        bool, typer.Option("--accept-underpowered", help="End in success where there are too few inputs to tell.")
-    ] = False
-    report: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Write the result too: .md (Markdown), .xml (JUnit) or .json; may be repeated.", metavar="FILE"
-        ),
-    ] = None
-    worst: Annotated[int, typer.Option(min=0, help="How many of the changed inputs to list.", metavar="N")] = 10
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            help="TOML file with [tool.quantdrift.gate]; the nearest pyproject.toml, here or above, if not given.",
-            metavar="FILE",
-        ),
-    ] = None
-    qrels: Qrels = None
-    part: Part = None
-    common: Common = False
-    complete: Complete = False
-    json_output: AsJson = False
-    markdown: AsMarkdown = False
+    target: str | None = argument(
+        "TARGET: What to judge: a spec, such as minilm@W4-rtn, which is measured on --data or --task; a run "
+        "folder; or, with CANDIDATE, the finished run of the reference (all that quantdrift diff reads). What "
+        "pyproject.toml says if not given.",
+        None,
+    )
+    candidate: Path | None = argument("CANDIDATE: The finished run of the candidate.", None)
+    baseline: Path | None = option(
+        "FILE: The committed file with the outcome of every input, drift-baseline.json if not given; --update "
+        "writes it."
+    )
+    rule: list[str] | None = option(
+        "-r --rule RULE: What is asked, such as 'flip@1 no worse by 0.03' (than the baseline), 'flip@1 <= 0.25', "
+        "'flip@1 [german] <= 0.3'; may be repeated, and replaces the rules of pyproject.toml."
+    )
+    slices: list[str] | None = option(
+        "--slice NAME=PATTERN: Inputs that a rule can look at, by patterns on their ids: german=de-*; may be repeated."
+    )
+    alpha: float | None = option("P: Accepted chance of a false alarm, over all rules together; 0.05 by default.")
+    update: bool = flag("--update: Write the baseline from this run; commit it.")
+    accept_underpowered: bool = flag("--accept-underpowered: End in success where there are too few inputs to tell.")
+    report: list[Path] | None = option(
+        "FILE: Write the result too: .md (Markdown), .xml (JUnit) or .json; may be repeated."
+    )
+    worst: int = option("N: How many of the changed inputs to list.", default=10, min=0)
+    config: Path | None = option(
+        "FILE: TOML file with [tool.quantdrift.gate]; the nearest pyproject.toml, here or above, if not given."
+    )
+    qrels: Path | None = option(QRELS)
+    part: list[str] | None = option(PART)
+    common: bool = flag(COMMON)
+    complete: bool = flag(COMPLETE)
+    json_output: bool = flag(AS_JSON)
+    markdown: bool = flag(AS_MARKDOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +95,9 @@ class _Plan:
 
     options: GateOptions
     named: str
-    config: GateConfig
-    rules: tuple[Rule, ...]
-    slices: Slices
+    config: gate_rules.GateConfig
+    rules: tuple[gate_rules.Rule, ...]
+    slices: gate_rules.Slices
     alpha: float
     path: Path
     baseline: Snapshot | None
@@ -184,7 +127,7 @@ def command(options: GateOptions) -> None:
     try:
         plan = _plan(options)
         target = _target(plan)
-        rules = plan.rules or tuple(default_rules(target))
+        rules = plan.rules or tuple(gate_rules.default_rules(target))
         if options.update:
             _update(plan, target, rules)
             return
@@ -192,10 +135,10 @@ def command(options: GateOptions) -> None:
     except Interrupted:
         raise  # Ctrl-C is no verdict, and says itself what is left
     except Exception as error:
-        for line in tell_ci(error_line(error), os.environ):
+        for line in output.tell_ci(error_line(error), os.environ):
             note(line)
         raise
-    for line in tell_ci(result, os.environ):
+    for line in output.tell_ci(result, os.environ):
         note(line)
     _print(plan, result)
     raise typer.Exit(result.exit_code)
@@ -204,18 +147,18 @@ def command(options: GateOptions) -> None:
 def _plan(options: GateOptions) -> _Plan:
     form_of(json_output=options.json_output, markdown=options.markdown)
     for path in options.report or ():
-        check_report(path)
-    place = options.config or find_config(Path.cwd())
-    config = GateConfig() if place is None else read_config(place)
+        output.check_report(path)
+    place = options.config or gate_rules.find_config(Path.cwd())
+    config = gate_rules.GateConfig() if place is None else gate_rules.read_config(place)
     named = options.target or config.target
     if named is None:
         raise QuantDriftError(
             "expected what to judge: a spec such as minilm@W4-rtn with --data FOLDER, a run folder, or two finished "
             "runs; or target = ... in pyproject.toml, under [tool.quantdrift.gate]"
         )
-    rules = tuple(parse_rule(text) for text in options.rule or ()) or config.rules
-    slices = {**config.slices, **dict(parse_slice(text) for text in options.slices or ())}
-    check_slices(rules, slices)
+    rules = tuple(gate_rules.parse_rule(text) for text in options.rule or ()) or config.rules
+    slices = {**config.slices, **dict(gate_rules.parse_slice(text) for text in options.slices or ())}
+    gate_rules.check_slices(rules, slices)
     alpha = next((each for each in (options.alpha, config.alpha) if each is not None), ALPHA)
     check_alpha(alpha)
     # beside the file that names the data, so that a folder below will do
@@ -244,14 +187,14 @@ def _earlier(path: Path) -> Snapshot | None:
         return None
 
 
-def _baseline(path: Path, rules: Sequence[Rule], options: GateOptions) -> Snapshot | None:
+def _baseline(path: Path, rules: Sequence[gate_rules.Rule], options: GateOptions) -> Snapshot | None:
     """The baseline, where there is one."""
     if path.exists():
         return read_baseline(path)
     comparing = [rule for rule in rules if rule.compares]
     if comparing or not rules:
         asked = f"the rule '{comparing[0]}'" if comparing else "what is asked without rules"
-        raise RuleError(
+        raise gate_rules.RuleError(
             f"{asked} needs a baseline, and {path} does not exist. Write it with the same command and --update, and "
             "commit it; or ask for limits only, such as --rule 'flip@1 <= 0.25'"
         )
@@ -305,7 +248,7 @@ def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
         raise QuantDriftError(f"{', '.join(words)} does not apply to {what}; leave it out")
 
 
-def _judged(plan: _Plan, target: Target, rules: Sequence[Rule]) -> GateResult:
+def _judged(plan: _Plan, target: Target, rules: Sequence[gate_rules.Rule]) -> GateResult:
     """What a run comes to, written to the reports."""
     result = gate(
         target,
@@ -317,11 +260,11 @@ def _judged(plan: _Plan, target: Target, rules: Sequence[Rule]) -> GateResult:
         accept_underpowered=plan.accepts,
     )
     for place in plan.options.report or ():
-        write_report(result, place)
+        output.write_report(result, place)
     return result
 
 
-def _update(plan: _Plan, target: Target, rules: Sequence[Rule]) -> None:
+def _update(plan: _Plan, target: Target, rules: Sequence[gate_rules.Rule]) -> None:
     """Write the baseline; before it is written the earlier one is compared with, as information."""
     known = rules if plan.baseline is not None else [rule for rule in rules if not rule.compares]
     if known:
@@ -333,8 +276,8 @@ def _update(plan: _Plan, target: Target, rules: Sequence[Rule]) -> None:
     write_baseline(snapshot, plan.path)
     done = "wrote" if plan.baseline is None else "updated"
     note(f"{done} the baseline {plan.path} ({snapshot.n_inputs:,} inputs); commit it")
-    note(f"it holds {means_line(snapshot)}")
-    for line in [*target.notes, *beyond_reach(rules, snapshot, alpha=plan.alpha)]:
+    note(f"it holds {output.means_line(snapshot)}")
+    for line in [*target.notes, *output.beyond_reach(rules, snapshot, alpha=plan.alpha)]:
         note(line)
 
 
@@ -342,9 +285,9 @@ def _print(plan: _Plan, result: GateResult) -> None:
     """Print the result. Whatever becomes of that, the verdict decides the exit code."""
     try:
         if plan.options.json_output:
-            say(report_json(result).removesuffix("\n"))
+            say(output.report_json(result).removesuffix("\n"))
         elif plan.options.markdown:
-            say(markdown_text(result).removesuffix("\n"))
+            say(output.markdown_text(result).removesuffix("\n"))
         else:
             emit(_shown(result))
         flush()
@@ -356,7 +299,7 @@ def _print(plan: _Plan, result: GateResult) -> None:
 
 def _shown(result: GateResult) -> Shown:
     """The table of rules, the inputs to look at, the finding, and the verdict last."""
-    head, cells = rows(result)
+    head, cells = output.rows(result)
     kept = [place for place, title in enumerate(head) if title != "p no worse"]  # a terminal has no room for it
     grids = [
         Grid(
@@ -367,8 +310,8 @@ def _shown(result: GateResult) -> Shown:
         )
     ]
     if result.worst:
-        head, cells = worst_rows(result)
-        grids.append(Grid(title=worst_title(result), head=head, rows=cells, words=NAMES))
-    verdict = headline(result)
-    lines = sentences(result)
-    return Shown(title=subject(result), grids=grids, lines=lines, next=[verdict])
+        head, cells = output.worst_rows(result)
+        grids.append(Grid(title=output.worst_title(result), head=head, rows=cells, words=output.NAMES))
+    verdict = output.headline(result)
+    lines = output.sentences(result)
+    return Shown(title=output.subject(result), grids=grids, lines=lines, next=[verdict])

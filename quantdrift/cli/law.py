@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from pathlib import Path
 
-import typer
-
-from quantdrift.cli.options import AsJson, AsMarkdown, Figure, Runs
+from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, FIGURE, RUNS, argument, flag, option
 from quantdrift.cli.output import Grid, Shown, counted, emit, form_of
 from quantdrift.compare.law import (
     LEAST_RUNS,
@@ -36,26 +34,18 @@ _NOTE = (
 
 def command(
     *,
-    runs: Runs,
-    hold_out: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Judge the line on the runs whose label matches, fit it on the others; a part of the label, or "
-            "wildcards for all of it, e.g. '*@W4-*'; may be repeated.",
-            metavar="PATTERN",
-        ),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            help="Without --hold-out, what is left out in turn: each corpus (data, the default) or each number of bits "
-            "(scheme).",
-            metavar="data|scheme",
-        ),
-    ] = None,
-    figure: Figure = None,
-    json_output: AsJson = False,
-    markdown: AsMarkdown = False,
+    runs: list[Path] = argument(RUNS),
+    hold_out: list[str] | None = option(
+        "PATTERN: Judge the line on the runs whose label matches, fit it on the others; a part of the label, or "
+        "wildcards for all of it, e.g. '*@W4-*'; may be repeated."
+    ),
+    by: str | None = option(
+        "data|scheme: Without --hold-out, what is left out in turn: each corpus (data, the default) or each "
+        "number of bits (scheme)."
+    ),
+    figure: Path | None = option(FIGURE),
+    json_output: bool = flag(AS_JSON),
+    markdown: bool = flag(AS_MARKDOWN),
 ) -> None:
     """Over many runs: does a larger separation go with fewer changed answers, and by how much?
 

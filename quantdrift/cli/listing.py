@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isinf
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from quantdrift.cli.options import AsJson
+from quantdrift.cli.options import AS_JSON, argument, flag
 from quantdrift.cli.output import Grid, Shown, emit, form_of
 from quantdrift.datasets.retrieval import task_names
 from quantdrift.doctor import CALIBRATED, ONLY_BY_NAME, QUANTIZED_BY, components
@@ -34,9 +32,7 @@ _MORE = {
 
 
 def command(
-    *,
-    what: Annotated[str, typer.Argument(help="metrics, models, quantizers or tasks.", metavar="WHAT")],
-    json_output: AsJson = False,
+    *, what: str = argument("WHAT: metrics, models, quantizers or tasks."), json_output: bool = flag(AS_JSON)
 ) -> None:
     """List the metrics, model short names, quantizers or tasks there are."""
     lists = {"metrics": _metrics, "models": _models, "quantizers": _quantizers, "tasks": _tasks}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from pathlib import Path
 
 import numpy as np
-import typer
 
-from quantdrift.cli.options import AsJson, AsMarkdown, Metrics, Runs
+from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, METRIC, RUNS, argument, flag, option
 from quantdrift.cli.output import Grid, Shown, emit, form_of, metric_grid
 from quantdrift.display import one_line, print_json, say
 from quantdrift.errors import QuantDriftError
@@ -24,11 +23,11 @@ _OF_MANY_CLASSIFIED = ("flip@1", "separation", "change.accuracy", "coverage@0.10
 
 def command(
     *,
-    runs: Runs,
-    metric: Metrics = None,
-    per_input: Annotated[bool, typer.Option(help="One row per input instead of the mean or median.")] = False,
-    json_output: AsJson = False,
-    markdown: AsMarkdown = False,
+    runs: list[Path] = argument(RUNS),
+    metric: list[str] | None = option(METRIC),
+    per_input: bool = option("One row per input instead of the mean or median.", default=False),
+    json_output: bool = flag(AS_JSON),
+    markdown: bool = flag(AS_MARKDOWN),
 ) -> None:
     """Compute metrics again from run folders, without the model (and without torch).
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
@@ -22,92 +22,74 @@ if TYPE_CHECKING:
     from quantdrift.engine.search import Settings
     from quantdrift.engine.store import EmbeddingStore
 
-SPEC_HELP = "What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, ./my-model@W4-channel+query"
-_FOLDER_HELP = "Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv."
+_HEAD = re.compile(r"(?P<names>(?:--?[a-z/-]+ ?)*)(?P<metavar>[A-Z][A-Z.,=|\[\]]*)?: ")
 
-SpecText = Annotated[str, typer.Argument(help=SPEC_HELP, metavar="SPEC")]
-Data = Annotated[Path | None, typer.Option(help=_FOLDER_HELP, metavar="FOLDER")]
-AnyData = Annotated[
-    Path | None,
-    typer.Option(
-        help=f"{_FOLDER_HELP} Or classification data: SPLIT.jsonl and train.jsonl of {{text, label}}; images in "
-        "SPLIT/CLASS/ and train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train.",
-        metavar="FOLDER",
-    ),
-]
-Task = Annotated[
-    str | None, typer.Option(help="A built-in task, in place of --data: quantdrift list tasks.", metavar="NAME")
-]
-Split = Annotated[
-    str, typer.Option(help="Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl.", metavar="NAME")
-]
-Ranks = Annotated[int, typer.Option("-k", "--k", min=1, help="How many top-ranked documents to keep per query.")]
-Runs = Annotated[
-    list[Path], typer.Argument(help="Run folders, or folders that hold some at any depth.", metavar="RUN...")
-]
-Metrics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-m",
-        "--metric",
-        help="Which metric, e.g. gold_lost@3, change.ndcg@10, flip@1:separation=0..0.05; may be repeated. "
-        "All of them are in: quantdrift list metrics.",
-        metavar="NAME",
-    ),
-]
-Qrels = Annotated[
-    Path | None,
-    typer.Option(
-        help="Relevance labels for two finished runs: BEIR's qrels/SPLIT.tsv, TREC's four columns, or JSON, query "
-        "to document to grade. Run folders and samples of lm-eval hold their own.",
-        metavar="FILE",
-    ),
-]
-Part = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Two finished runs: which task, or SUBSET/SPLIT of mteb's predictions; may be repeated. All that both "
-        "have if not given.",
-        metavar="NAME",
-    ),
-]
-Common = Annotated[
-    bool, typer.Option("--common", help="Two finished runs: compare the inputs that both have, leave out others.")
-]
-Complete = Annotated[
-    bool,
-    typer.Option(
-        "--complete",
-        help="Two finished runs: the lists are not truncated, they hold every item that was scored, as after "
-        "reranking a shortlist. Then epsilon is exact.",
-    ),
-]
-Figure = Annotated[
-    Path | None,
-    typer.Option(help="Draw it into this file: .svg, .png or .pdf (needs quantdrift[figures]).", metavar="FILE"),
-]
-Share = Annotated[float, typer.Option(help="Share of the inputs that sets the threshold; the rest tests it.")]
-Splits = Annotated[int, typer.Option(help="Random splits into those two parts.")]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
+
+def option(text: str, default: Any = None, **settings: Any) -> Any:
+    """An option of a command, told as its help shows it: "-m --metric NAME: What it is for".
+
+    Names and the sign for its value may be left out; the name is then that of the parameter.
+    """
+    head = _HEAD.match(text)
+    metavar = head["metavar"] if head else None
+    return typer.Option(
+        default,
+        *(head["names"].split() if head else ()),
+        help=text[head.end() if head else 0 :],
+        metavar=metavar,
+        **settings,
+    )
+
+
+def flag(text: str) -> Any:
+    """An option without a value."""
+    return option(text, default=False)
+
+
+def argument(text: str, default: Any = ...) -> Any:
+    """An argument of a command: "RUN: What it is"."""
+    metavar, _, told = text.partition(": ")
+    return typer.Argument(default, help=told, metavar=metavar)
+
+
+# --- what several commands have -------------------------------------------------------------------
+
+SPEC = "SPEC: What to compare, MODEL@SCHEME: minilm@W4-rtn, BAAI/bge-small-en-v1.5@W3-g64, ./my-model@W4-channel+query"
+DATA = "FOLDER: Folder in BEIR layout: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv."
+TASK = "NAME: A built-in task, in place of --data: quantdrift list tasks."
+SPLIT = "NAME: Which split of the data: the labels in qrels/SPLIT.tsv, or SPLIT.jsonl."
+RUNS = "RUN...: Run folders, or folders that hold some at any depth."
+METRIC = (
+    "-m --metric NAME: Which metric, e.g. gold_lost@3, change.ndcg@10, flip@1:separation=0..0.05; may be repeated. "
+    "All of them are in: quantdrift list metrics."
+)
+QRELS = (
+    "FILE: Relevance labels for two finished runs: BEIR's qrels/SPLIT.tsv, TREC's four columns, or JSON, query to "
+    "document to grade. Run folders and samples of lm-eval hold their own."
+)
+PART = "NAME: Two finished runs: which task, or SUBSET/SPLIT of mteb's predictions; all that both have if not given."
+COMMON = "--common: Two finished runs: compare the inputs that both have, leave out others."
+COMPLETE = (
+    "--complete: Two finished runs: the lists are not truncated, they hold every item that was scored, as after "
+    "reranking a shortlist. Then epsilon is exact."
+)
+FIGURE = "FILE: Draw it into this file: .svg, .png or .pdf (needs quantdrift[figures])."
+SHARE = "Share of the inputs that sets the threshold; the rest tests it."
+SPLITS = "Random splits into those two parts."
+SEED = "Random seed."
+AS_JSON = "--json: Print JSON."
+AS_MARKDOWN = "--markdown: Print Markdown."
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnModel:
     """Options of every command that runs a model."""
 
-    batch_size: Annotated[int, typer.Option(min=1, help="Inputs per forward pass, or per request to a server.")] = 32
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1 or mps; by default the fastest one found.", metavar="NAME")
-    ] = None
-    revision: Annotated[
-        str | None, typer.Option(help="Revision of a model on the Hugging Face hub.", metavar="NAME")
-    ] = None
-    cache: Annotated[
-        bool, typer.Option(help="Keep embeddings and quantized layers on disk and reuse them in later runs.")
-    ] = True
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress bars.")] = False
+    batch_size: int = option("Inputs per forward pass, or per request to a server.", default=32, min=1)
+    device: str | None = option("NAME: cpu, cuda, cuda:1 or mps; by default the fastest one found.")
+    revision: str | None = option("NAME: Revision of a model on the Hugging Face hub.")
+    cache: bool = option("Keep embeddings and quantized layers on disk and reuse them in later runs.", default=True)
+    quiet: bool = option("-q --quiet: No progress bars.", default=False)
 
     @property
     def settings(self) -> Settings:
@@ -142,15 +124,13 @@ class OnModel:
 class Measuring(OnModel):
     """Options of commands that write runs."""
 
-    k: Ranks = 200
-    noise_floor: Annotated[
-        bool,
-        typer.Option(
-            help="Also run the full-precision model a second time, in batches of another size, to see how many "
-            "answers change without any quantization."
-        ),
-    ] = True
-    seed: Annotated[int, typer.Option(help="Random seed for the order of that second run.")] = 0
+    k: int = option("-k --k: How many top-ranked documents to keep per query.", default=200, min=1)
+    noise_floor: bool = option(
+        "Also run the full-precision model a second time, in batches of another size, to see how many answers "
+        "change without any quantization.",
+        default=True,
+    )
+    seed: int = option("Random seed for the order of that second run.", default=0)
 
     @property
     def settings(self) -> Settings:
@@ -164,47 +144,34 @@ class Measuring(OnModel):
 class MeasuringAnything(Measuring):
     """Options of commands that take every kind of data: `run` and `gate`."""
 
-    data: AnyData = None
-    task: Task = None
-    split: Split = "test"
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Run folder to write; an earlier run there is replaced. By default quantdrift-runs/SPEC_on_DATA.",
-            metavar="FOLDER",
-        ),
-    ] = None
-    shortlist: Annotated[
-        Path | None,
-        typer.Option(
-            help="For a cross-encoder: the search results to rerank, as the run folder of a retriever on the same "
-            "data (its full-precision ranking is used) or a TREC run file.",
-            metavar="RUN",
-        ),
-    ] = None
-    top: Annotated[
-        int | None, typer.Option(min=1, help="How many documents per query to rerank; 100 by default.", metavar="N")
-    ] = None
+    data: Path | None = option(
+        f"{DATA} Or classification data: SPLIT.jsonl and train.jsonl of {{text, label}}; images in SPLIT/CLASS/ and "
+        "train/CLASS/; a .npz file with x_SPLIT, y_SPLIT, x_train, y_train."
+    )
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+    out: Path | None = option(
+        "FOLDER: Run folder to write; an earlier run there is replaced. By default quantdrift-runs/SPEC_on_DATA."
+    )
+    shortlist: Path | None = option(
+        "RUN: For a cross-encoder: the search results to rerank, as the run folder of a retriever on the same "
+        "data (its full-precision ranking is used) or a TREC run file."
+    )
+    top: int | None = option("N: How many documents per query to rerank; 100 by default.", min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnQueries(OnModel):
     """Options of commands that measure layers on queries: `allocate` and `predict`."""
 
-    data: Data = None
-    task: Task = None
-    split: Split = "test"
-    queries: Annotated[
-        Path | None,
-        typer.Option(
-            help="Queries without labels, in place of --data: .txt with one a line, or .jsonl with a text.",
-            metavar="FILE",
-        ),
-    ] = None
-    documents: Annotated[
-        Path | None, typer.Option(help="Documents to go with --queries, in the same formats.", metavar="FILE")
-    ] = None
-    json_output: AsJson = False
+    data: Path | None = option(DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
+    queries: Path | None = option(
+        "FILE: Queries without labels, in place of --data: .txt with one a line, or .jsonl with a text."
+    )
+    documents: Path | None = option("FILE: Documents to go with --queries, in the same formats.")
+    json_output: bool = flag(AS_JSON)
 
     @property
     def dataset(self) -> RetrievalDataset:
@@ -257,7 +224,7 @@ def takes(options: type[Any]) -> Callable[[Callable[[Any], None]], Callable[...,
         def called(**given: Any) -> None:
             command(options(**given))
 
-        hints = get_type_hints(options, include_extras=True)
+        hints = get_type_hints(options)
         order = dict.fromkeys(name for each in options.__mro__ for name in inspect.get_annotations(each))
         known = {field.name: field for field in fields(options)}
         parameters = [

@@ -6,11 +6,9 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from quantdrift.cli.options import OnQueries, data_words, takes
+from quantdrift.cli.options import OnQueries, argument, data_words, option, takes
 from quantdrift.cli.output import Grid, Shown, emit, form_of, with_interval
 from quantdrift.errors import QuantDriftError, SpecError
 from quantdrift.spec import parse
@@ -36,17 +34,11 @@ _NOTES = (
 class PredictOptions(OnQueries):
     """The options of `quantdrift predict`."""
 
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="Model at full precision, without a scheme: minilm, BAAI/bge-small-en-v1.5, ./my-model",
-            metavar="MODEL",
-        ),
-    ]
-    widths: Annotated[
-        str, typer.Option(help="Which numbers of bits per weight a layer may get.", metavar="N,N,...")
-    ] = "2,3,4,5,6,7,8"
-    group: Annotated[str, typer.Option(help="How many input weights share a scale, or channel.", metavar="N")] = "128"
+    model: str = argument(
+        "MODEL: Model at full precision, without a scheme: minilm, BAAI/bge-small-en-v1.5, ./my-model"
+    )
+    widths: str = option("N,N,...: Which numbers of bits per weight a layer may get.", default="2,3,4,5,6,7,8")
+    group: str = option("N: How many input weights share a scale, or channel.", default="128")
 
     @property
     def group_size(self) -> int | None:

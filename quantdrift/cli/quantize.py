@@ -6,11 +6,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from quantdrift.cli.options import Data, OnModel, SpecText, Split, Task, corpus, data_words, takes
+from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, data_words, option, takes
 from quantdrift.cli.output import Shown, emit, some
 from quantdrift.errors import QuantDriftError
 from quantdrift.spec import parse
@@ -20,19 +18,16 @@ from quantdrift.spec import parse
 class QuantizeOptions(OnModel):
     """The options of `quantdrift quantize`."""
 
-    spec: SpecText
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write.", metavar="FOLDER")]
-    model_format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            help="safetensors, as sentence-transformers loads it; or onnx, with packed weights that onnxruntime runs.",
-            metavar="NAME",
-        ),
-    ] = "safetensors"
-    data: Data = None
-    task: Task = None
-    split: Split = "test"
+    spec: str = argument(SPEC)
+    out: Path = option("-o --out FOLDER: Folder to write.", default=...)
+    model_format: str = option(
+        "--format NAME: safetensors, as sentence-transformers loads it; or onnx, with packed weights that "
+        "onnxruntime runs.",
+        default="safetensors",
+    )
+    data: Path | None = option(DATA)
+    task: str | None = option(TASK)
+    split: str = option(SPLIT, default="test")
 
 
 @takes(QuantizeOptions)

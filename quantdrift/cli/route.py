@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from quantdrift.cli.options import AsJson, AsMarkdown, Figure, Runs, Seed, Share, Splits, decimals, given
+from quantdrift.cli.options import (
+    AS_JSON,
+    AS_MARKDOWN,
+    FIGURE,
+    RUNS,
+    SEED,
+    SHARE,
+    SPLITS,
+    argument,
+    decimals,
+    flag,
+    given,
+    option,
+)
 from quantdrift.cli.output import Grid, Shown, emit, form_of, percent
 from quantdrift.compare.law_figure import check_figure
 from quantdrift.conformal import CONFIDENCES
@@ -38,48 +51,35 @@ _WORDS = {"score", "recommended"}
 def command(
     *,
     context: typer.Context,
-    runs: Runs,
-    score: Annotated[
-        str,
-        typer.Option(
-            help="How to measure that the quantized model is unsure: gap (first minus second score), msp (maximum "
-            "softmax probability), entropy, or all. A search has the gap only.",
-            metavar="gap|msp|entropy|all",
-        ),
-    ] = "all",
-    percentile: Annotated[
-        str, typer.Option(help="About which percent of the inputs to send to full precision.", metavar="P,P,...")
-    ] = "10,25,50",
-    share: Share = 0.5,
-    splits: Splits = 20,
-    seed: Seed = 0,
-    speed_up: Annotated[
-        float,
-        typer.Option(
-            help="How many times faster the quantized model is than full precision. Give your own figure: it is not "
-            "measured here. 4.5 is what GPTQ's authors report.",
-            metavar="X",
-        ),
-    ] = 4.5,
-    recover: Annotated[
-        float,
-        typer.Option(
-            help="Find the smallest threshold that corrects this share of the changed answers. For a search: corrected "
-            "by rescoring the first 10 results, or at least sent there where so many cannot be corrected.",
-            metavar="S",
-        ),
-    ] = 0.9,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a router for serving, set on all inputs of one run: by --recover, or at the first --percentile "
-            "if only that is given.",
-            metavar="FILE",
-        ),
-    ] = None,
-    figure: Figure = None,
-    json_output: AsJson = False,
-    markdown: AsMarkdown = False,
+    runs: list[Path] = argument(RUNS),
+    score: str = option(
+        "gap|msp|entropy|all: How to measure that the quantized model is unsure: gap (first minus second score), "
+        "msp (maximum softmax probability), entropy, or all. A search has the gap only.",
+        default="all",
+    ),
+    percentile: str = option(
+        "P,P,...: About which percent of the inputs to send to full precision.", default="10,25,50"
+    ),
+    share: float = option(SHARE, default=0.5),
+    splits: int = option(SPLITS, default=20),
+    seed: int = option(SEED, default=0),
+    speed_up: float = option(
+        "X: How many times faster the quantized model is than full precision. Give your own figure: it is not "
+        "measured here. 4.5 is what GPTQ's authors report.",
+        default=4.5,
+    ),
+    recover: float = option(
+        "S: Find the smallest threshold that corrects this share of the changed answers. For a search: corrected "
+        "by rescoring the first 10 results, or at least sent there where so many cannot be corrected.",
+        default=0.9,
+    ),
+    save: Path | None = option(
+        "FILE: Write a router for serving, set on all inputs of one run: by --recover, or at the first "
+        "--percentile if only that is given."
+    ),
+    figure: Path | None = option(FIGURE),
+    json_output: bool = flag(AS_JSON),
+    markdown: bool = flag(AS_MARKDOWN),
 ) -> None:
     """What would it bring to answer the unsure inputs at full precision, and what would it cost?
 

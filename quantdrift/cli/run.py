@@ -9,11 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from quantdrift.cli.options import SPEC_HELP, AsJson, MeasuringAnything, corpus, takes
+from quantdrift.cli.options import AS_JSON, SPEC, MeasuringAnything, argument, corpus, flag, option, takes
 from quantdrift.cli.output import Shown, emit, form_of, metric_grid, percent, some
 from quantdrift.display import note
 from quantdrift.errors import QuantDriftError, RunError, UnsupportedError
@@ -34,34 +32,21 @@ _FEW_TOKENS = 10_000
 class RunOptions(MeasuringAnything):
     """The options of `quantdrift run`."""
 
-    spec: Annotated[
-        str,
-        typer.Argument(
-            help=f"{SPEC_HELP}; or a model and a checkpoint that is quantized already: "
-            '"minilm vs ./my-gptq"; or a model on a server: "minilm vs openai:http://localhost:8000/v1#my-model"',
-            metavar="SPEC",
-        ),
-    ]
-    json_output: AsJson = False
-    concurrency: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=64, help="Servers: how many requests to send at the same time; 4 by default.", metavar="N"
-        ),
-    ] = None
-    requests_per_minute: Annotated[
-        float | None,
-        typer.Option(min=0.01, help="Servers: at most so many requests a minute; no limit by default.", metavar="N"),
-    ] = None
-    query_prefix: Annotated[
-        str | None,
-        typer.Option(
-            help="Servers: text to put before every query; by default that of the other model.", metavar="TEXT"
-        ),
-    ] = None
-    document_prefix: Annotated[
-        str | None, typer.Option(help="Servers: text to put before every document.", metavar="TEXT")
-    ] = None
+    spec: str = argument(
+        f'{SPEC}; or a model and a checkpoint that is quantized already: "minilm vs ./my-gptq"; or a model on a '
+        'server: "minilm vs openai:http://localhost:8000/v1#my-model"'
+    )
+    json_output: bool = flag(AS_JSON)
+    concurrency: int | None = option(
+        "N: Servers: how many requests to send at the same time; 4 by default.", min=1, max=64
+    )
+    requests_per_minute: float | None = option(
+        "N: Servers: at most so many requests a minute; no limit by default.", min=0.01
+    )
+    query_prefix: str | None = option(
+        "TEXT: Servers: text to put before every query; by default that of the other model."
+    )
+    document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
 
     def servers(self, pair: Spec | Versus) -> Servers | None:
         """How servers are asked; None where no model is on one.

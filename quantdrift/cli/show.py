@@ -6,11 +6,9 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from quantdrift.cli.options import AsJson, AsMarkdown, Task
+from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, TASK, argument, flag, option
 from quantdrift.cli.output import Grid, Shown, emit
 from quantdrift.display import clean, prose, say, shorten, shown
 from quantdrift.errors import DataError, QuantDriftError
@@ -31,29 +29,20 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 def command(
     *,
-    run: Annotated[Path, typer.Argument(help="A run folder.", metavar="RUN")],
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="The data that the run was made of, for the texts, if they have moved or another program made the "
-            "run; for a run of lm-eval, its samples_TASK_DATE.jsonl.",
-            metavar="FOLDER",
-        ),
-    ] = None,
-    task: Task = None,
-    kind: Annotated[
-        str, typer.Option(help="harmful (a relevant first answer lost), neutral, beneficial, or all.", metavar="KIND")
-    ] = "all",
-    n: Annotated[
-        int | None,
-        typer.Option("-n", min=0, help="How many, the worst first; 10 if not given, in CSV all.", metavar="N"),
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
-    k: Annotated[int, typer.Option("-k", "--k", min=1, help="Look at the first K answers, as a set.")] = 1,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with whole texts, for a spreadsheet.")] = False,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Write the CSV to this file.", metavar="FILE")] = None,
-    json_output: AsJson = False,
-    markdown: AsMarkdown = False,
+    run: Path = argument("RUN: A run folder."),
+    data: Path | None = option(
+        "FOLDER: The data that the run was made of, for the texts, if they have moved or another program made the"
+        " run; for a run of lm-eval, its samples_TASK_DATE.jsonl."
+    ),
+    task: str | None = option(TASK),
+    kind: str = option("KIND: harmful (a relevant first answer lost), neutral, beneficial, or all.", default="all"),
+    n: int | None = option("-n N: How many, the worst first; 10 if not given, in CSV all.", min=0),
+    everything: bool = flag("--all: All of them."),
+    k: int = option("-k --k: Look at the first K answers, as a set.", default=1, min=1),
+    as_csv: bool = flag("--csv: Print CSV, with whole texts, for a spreadsheet."),
+    out: Path | None = option("-o --out FILE: Write the CSV to this file."),
+    json_output: bool = flag(AS_JSON),
+    markdown: bool = flag(AS_MARKDOWN),
 ) -> None:
     """The inputs whose first answer changed, with their texts: harmful changes first.
 
