@@ -11,33 +11,21 @@ from quantdrift.errors import MissingExtraError
 EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "models": (
-            "torch",
-            "transformers",
-            "sentence_transformers",
-            "safetensors",
-            "huggingface_hub",
-            "filelock",
-            "sklearn",
+            *("torch", "transformers", "sentence_transformers", "safetensors"),
+            *("huggingface_hub", "filelock", "sklearn"),
         ),
         "mteb": ("mteb", "datasets"),
         "beir": ("beir", "pytrec_eval"),
         "lm-eval": ("lm_eval",),
-        "pytest": ("pytest",),
         "openai": ("httpx",),
-        "gptq": ("gptqmodel",),
         "auto-gptq": ("auto_gptq",),
-        "awq": ("awq",),
-        "hqq": ("hqq",),
-        "optimum": ("optimum",),
+        "gptq": ("gptqmodel",),
         "bitsandbytes": ("bitsandbytes", "accelerate"),
-        "compressed-tensors": ("compressed_tensors",),
-        "torchao": ("torchao",),
-        "gguf": ("gguf",),
         "onnx": ("onnx", "onnx_ir", "onnxruntime", "onnxscript"),
         "images": ("PIL",),
-        "timm": ("timm",),
         "figures": ("matplotlib",),
-        "pandas": ("pandas",),
+        "compressed-tensors": ("compressed_tensors",),
+        **{name: (name,) for name in ("awq", "hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest")},
     }
 )
 """Extra of quantdrift to the modules that it brings."""

@@ -807,7 +807,7 @@ def _load_local(versus: Versus, device: torch.device, revision: str | None) -> _
     checkpoint = find_checkpoint(versus.candidate)
     refuse_missing(checkpoint)
     candidate = load_checkpoint(checkpoint, None, device=device)
-    return _Loaded(encoder=candidate.encoder, side=candidate, identity=candidate.identify(), notes=candidate.notes)
+    return _Loaded(encoder=candidate, side=candidate, identity=candidate.identify(), notes=candidate.notes)
 
 
 def _reached(name: str, encoder: EndpointEncoder, servers: Servers) -> _Loaded:

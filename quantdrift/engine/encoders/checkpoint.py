@@ -9,7 +9,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,9 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Transformer
 from torch import Tensor, nn
@@ -46,7 +44,6 @@ from quantdrift.engine.encoders.stored import (
 )
 from quantdrift.engine.encoders.vetting import loading
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
-from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import add_tensor
 from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.models.checkpoint import NEEDED, Checkpoint, refuse_missing
@@ -68,43 +65,16 @@ _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class StoredCandidate:
-    """A checkpoint that is loaded, as one side of a comparison.
+class StoredCandidate(SentenceEncoder):
+    """A checkpoint that is loaded, as one side of a comparison; its `layers` are those that are packed.
 
     Attributes:
         checkpoint: where it came from.
-        encoder: the model.
-        stored: its linear layers, as they lie on disk.
-        notes: what was taken from the reference, and in what beside weights the two differ.
+        stored_bits: what it costs in bits per weight, counted in its files.
     """
 
     checkpoint: Checkpoint
-    encoder: SentenceEncoder
-    stored: StoredLayers
-    notes: tuple[str, ...]
-
-    @property
-    def layers(self) -> Sequence[str]:
-        """Names of its packed layers."""
-        return self.stored.packed
-
-    @property
-    def modules(self) -> list[nn.Module]:
-        """The outermost torch modules."""
-        return self.encoder.modules
-
-    @property
-    def similarity(self) -> Similarity:
-        """How its embeddings are compared."""
-        return self.encoder.similarity
-
-    def encode(self, texts: Sequence[str], role: str, batch_size: int) -> NDArray[np.float32]:
-        """Embed texts, float32 [n, dim]."""
-        return self.encoder.encode(texts, role, batch_size)
-
-    def key(self, role: str) -> dict[str, Any]:
-        """What decides an embedding beside weights, text and libraries."""
-        return self.encoder.key(role)
+    stored_bits: BitsReport
 
     @cached_property
     def fingerprint(self) -> str:
@@ -113,7 +83,7 @@ class StoredCandidate:
         """
         digest = hashlib.blake2b(digest_size=16)
         parts = {
-            **encoder_parts(self.encoder),
+            **encoder_parts(self),
             "format": self.checkpoint.method,
             "quantization": self.checkpoint.quantization,
             **self._libraries(),
@@ -121,18 +91,13 @@ class StoredCandidate:
             "settings": reading_digest([], self.modules),
         }
         digest.update(json.dumps(parts, sort_keys=True, default=str).encode())
-        for name, tensor in sorted(self.encoder.module.state_dict().items()):
+        for name, tensor in sorted(self.module.state_dict().items()):
             add_tensor(digest, name, tensor)
         return digest.hexdigest()
 
-    @property
-    def runtime(self) -> dict[str, str]:
-        """What decides embeddings beside weights and inputs."""
-        return self.encoder.runtime
-
     def bits(self) -> BitsReport:
         """Bits per weight, counted from what is stored."""
-        return self.stored.bits
+        return self.stored_bits
 
     def identify(self) -> dict[str, Any]:
         """What a run records of where it came from, as JSON values."""
@@ -142,7 +107,7 @@ class StoredCandidate:
         """What a run records of how it is quantized, as JSON values."""
         return {
             **self.checkpoint.describe(),
-            "dtype": str(floating_dtype(self.encoder)),
+            "dtype": str(floating_dtype(self)),
             "kernels": self._kernels(),
             "libraries": self._libraries(),
             "notes": list(self.notes),
@@ -152,7 +117,7 @@ class StoredCandidate:
     def _onnx(self) -> Any:
         """The graph that onnxruntime runs for the candidate; None if torch computes it."""
         is_graph = self.checkpoint.quantization.get("model_format") == "onnx"
-        return self.encoder.model[0].auto_model if is_graph else None
+        return self.model[0].auto_model if is_graph else None
 
     def _kernels(self) -> dict[str, int]:
         """The classes that stand for the packed layers, and how often."""
@@ -161,8 +126,8 @@ class StoredCandidate:
             packed = [one for one in record["layers"] if one["stored"].startswith("MatMulNBits")]
             return {f"MatMulNBits by {self._onnx.provider}": len(packed)}
         found: dict[str, int] = {}
-        modules = {in_body(name): module for name, module in self.encoder.module.named_modules()}
-        for module in (modules[name] for name in self.layers if name in modules):
+        modules = {in_body(name): module for name, module in self.module.named_modules()}
+        for module in (modules[name] for name in self.layers or () if name in modules):
             weight = getattr(module, "weight", None)
             special = isinstance(weight, Tensor) and type(weight) not in {Tensor, nn.Parameter}
             kind = type(module).__name__ + (f" of {type(weight).__name__}" if special else "")
@@ -237,7 +202,15 @@ def load_checkpoint(
             "config_sentence_transformers.json of one of them"
         )
     notes = [] if reference is None else [*_notes(checkpoint, reference, model), *differences(reference, encoder)]
-    return StoredCandidate(checkpoint=checkpoint, encoder=encoder, stored=stored, notes=tuple(notes))
+    return StoredCandidate(
+        model=model,
+        source=source,
+        similarity=encoder.similarity,
+        notes=tuple(notes),
+        layers=stored.packed,
+        checkpoint=checkpoint,
+        stored_bits=stored.bits,
+    )
 
 
 @contextmanager
@@ -399,13 +372,13 @@ def _gguf_body(checkpoint: Checkpoint) -> nn.Module:
 
         kwargs["quantization_config"] = GgufConfig(dequantize=True)
     else:
-        from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES  # noqa: PLC0415 -- takes seconds
+        from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES as KNOWN  # noqa: PLC0415 -- slow
 
-        if re.sub("[_-]", "", architecture) not in {re.sub("[_-]", "", name) for name in GGUF_SUPPORTED_ARCHITECTURES}:
-            raise UnsupportedError(
-                f"{checkpoint.name} is a GGUF file of the architecture {architecture!r}, which transformers cannot "
-                f"read; expected one of {', '.join(sorted(GGUF_SUPPORTED_ARCHITECTURES))}"
+        if re.sub("[_-]", "", architecture) not in {re.sub("[_-]", "", name) for name in KNOWN}:
+            what = (
+                f"{checkpoint.name} is a GGUF file of the architecture {architecture!r}, which transformers cannot read"
             )
+            raise UnsupportedError(f"{what}; expected one of {', '.join(sorted(KNOWN))}")
         if importlib.util.find_spec("gguf") is None:
             raise MissingExtraError("gguf", "gguf", needed_for=f"the GGUF file {checkpoint.name}")
     config = AutoConfig.from_pretrained(checkpoint.folder, gguf_file=checkpoint.gguf)

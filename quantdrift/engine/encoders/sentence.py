@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift.display import shown
+from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.encoders.vetting import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.scoring.streamed import Similarity
@@ -89,8 +90,9 @@ class SentenceEncoder:
         linears = find_linears(self.modules)
         return runtime_of(linears[0].parameter if linears else next(self.module.parameters()))
 
-    def bits(self) -> None:
-        """Bits per weight are not known of a model that somebody has in memory."""
+    def bits(self) -> BitsReport | None:
+        """Bits per weight, which are not known of a model that somebody has in memory."""
+        return None
 
     def identify(self) -> dict[str, Any]:
         """What a run records of where it came from, as JSON values."""

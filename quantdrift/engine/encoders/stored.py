@@ -172,22 +172,33 @@ def stored_layers(
     missing = tuple(name for name in layers if not parts[name])
     plain = tuple(name for name, layer in layers.items() if _is_plain(parts[name], layer))
     packed = tuple(name for name in layers if name not in (*missing, *plain))
-    counted = packed or plain
-    n_weights = sum(layers[name].weight.numel() for name in counted)
-    sizes = [[t.n_bytes for t in parts[name].values()] for name in counted]
+    sizes = {name: [t.n_bytes for t in parts[name].values()] for name in packed or plain}
     held = {id(p): p.numel() for name in modules if below[name] for p in modules[name].parameters(recurse=False)}
     rest = {id(p): p for module in others for p in module.parameters()}.values()
-    n_parameters = sum(held.values()) + sum(p.numel() for p in rest)
-    n_bytes = sum(tensors[name].n_bytes for name in holders[prefix]) + sum(p.numel() * p.element_size() for p in rest)
-    of_all = 8 * n_bytes / max(n_parameters, 1)
-    bits = BitsReport(
-        linear=8 * sum(map(max, sizes)) / n_weights if n_weights else of_all,
-        linear_with_scales=8 * sum(map(sum, sizes)) / n_weights if n_weights else of_all,
-        all_parameters=of_all,
-        n_quantized=n_weights if packed else 0,
-        n_parameters=n_parameters,
+    bits = _bits(
+        n_weights=sum(layers[name].weight.numel() for name in sizes),
+        n_parameters=sum(held.values()) + sum(p.numel() for p in rest),
+        codes=sum(max(each) for each in sizes.values()),
+        layers=sum(sum(each) for each in sizes.values()),
+        everything=sum(tensors[name].n_bytes for name in holders[prefix])
+        + sum(p.numel() * p.element_size() for p in rest),
+        is_packed=bool(packed),
     )
     return StoredLayers(packed=packed, plain=plain, missing=missing, bits=bits)
+
+
+def _bits(
+    *, n_weights: int, n_parameters: int, codes: int, layers: int, everything: int, is_packed: bool
+) -> BitsReport:
+    """The report of bytes: of codes, of layers with their scales, and of all that is stored."""
+    of_all = 8 * everything / max(n_parameters, 1)
+    return BitsReport(
+        linear=8 * codes / n_weights if n_weights else of_all,
+        linear_with_scales=8 * layers / n_weights if n_weights else of_all,
+        all_parameters=of_all,
+        n_quantized=n_weights if is_packed else 0,
+        n_parameters=n_parameters,
+    )
 
 
 def _holders(names: Collection[str], prefix: str, modules: Collection[str]) -> dict[str, str]:
@@ -296,16 +307,14 @@ def stored_gguf(file: Path, body: nn.Module) -> StoredLayers:
     packed = tuple(name for name, (_, kind, _) in matrices.items() if kind not in _FLOAT_TYPES)
     plain = tuple(name for name in matrices if name not in packed)
     counted = [matrices[name] for name in packed or plain]
-    n_weights = sum(prod(shape) for shape, *_ in counted)
-    n_parameters = sum(parameter.numel() for parameter in body.parameters())
-    of_all = 8 * sum(n_bytes for *_, n_bytes in tensors.values()) / n_parameters
-    linear = 8 * sum(n_bytes for *_, n_bytes in counted) / n_weights if n_weights else of_all
-    bits = BitsReport(
-        linear=linear,
-        linear_with_scales=linear,
-        all_parameters=of_all,
-        n_quantized=n_weights if packed else 0,
-        n_parameters=n_parameters,
+    n_bytes = sum(size for *_, size in counted)
+    bits = _bits(
+        n_weights=sum(prod(shape) for shape, *_ in counted),
+        n_parameters=sum(parameter.numel() for parameter in body.parameters()),
+        codes=n_bytes,
+        layers=n_bytes,
+        everything=sum(size for *_, size in tensors.values()),
+        is_packed=bool(packed),
     )
     return StoredLayers(packed=packed, plain=plain, missing=(), bits=bits)
 
@@ -412,32 +421,30 @@ def _weight(state: Mapping[str, Tensor]) -> Tensor:
     """
     packing = _word(state["packing"], _PACKINGS, "packing")
     code, bits, shifts = _PACKINGS[packing]
-    dtype = torch.float16
-    if "compute_dtype" in state:
-        dtype = _COMPUTED[_word(state["compute_dtype"], _COMPUTED, "compute_dtype")]
-    if set_ := [name for name in ("quant_scale", "quant_zero") if name in state and state[name].any()]:
-        raise ValueError(f"its {set_[0]} is set, and scales that are packed too are not read")
-    if "unpack_view_dtype" in state:
-        _word(state["unpack_view_dtype"], [str(code)], "unpack_view_dtype")
-    packed = state[_CODES]
-    if "view_as_float" in state and state["view_as_float"].any():
-        packed = packed.contiguous().view(code)
+    given = {name: _word(state[name], known, name) for name, known in _known(code).items() if name in state}
+    dtype = _COMPUTED[given.get("compute_dtype", "torch.float16")]
+    flags = {name: name in state and bool(state[name].any()) for name in ("quant_scale", "quant_zero", "view_as_float")}
+    if flags["quant_scale"] or flags["quant_zero"]:
+        raise ValueError("its quant_scale or quant_zero is set, and scales that are packed too are not read")
+    packed = state[_CODES].contiguous().view(code) if flags["view_as_float"] else state[_CODES]
     if packed.dtype != code or packed.ndim != _MATRIX or not packed.numel():
         raise ValueError(f"expected {_CODES} as a matrix of {code}, got {list(packed.shape)} of {packed.dtype}")
     shape = state["shape"].tolist() if state["shape"].numel() == _MATRIX else []
-    width = packed.shape[1]
-    n_rows, rest = divmod(prod(shape), width)
-    padding = len(shifts) * len(packed) - n_rows
+    n_rows, rest = divmod(prod(shape), packed.shape[1])
+    codes = torch.cat([(packed >> shift) & ((1 << bits) - 1) for shift in shifts])
     most = len(shifts) - 1 if packing == _PADDED else 0
-    if min(shape, default=0) < 1 or rest or not 0 <= padding <= most:
-        raise ValueError(f"{len(shifts) * len(packed)} x {width} codes do not make a layer of shape {shape}")
-    codes = torch.cat([(packed >> shift) & ((1 << bits) - 1) for shift in shifts])[:n_rows]
+    if min(shape, default=0) < 1 or rest or not 0 <= len(codes) - n_rows <= most:
+        raise ValueError(f"{list(codes.shape)} codes do not make a layer of shape {shape}")
+    codes = codes[:n_rows]
     zero, scale = state["zero_scale"] if "zero_scale" in state else (state["zero"], state["scale"])
-    for part in (zero, scale):
-        if np.broadcast_shapes(codes.shape, part.shape) != codes.shape:
-            raise ValueError(f"scale and zero of shape {list(part.shape)} for {n_rows} x {width} codes")
+    if any(np.broadcast_shapes(codes.shape, part.shape) != codes.shape for part in (zero, scale)):
+        raise ValueError(f"scale and zero of shape {list(scale.shape)} for {list(codes.shape)} codes")
     weight: Tensor = ((codes.to(dtype) - zero.to(dtype)) * scale.to(dtype)).reshape(shape)
     return weight
+
+
+def _known(code: torch.dtype) -> dict[str, Collection[str]]:
+    return {"compute_dtype": _COMPUTED, "unpack_view_dtype": [str(code)]}
 
 
 def _word(letters: Tensor, allowed: Collection[str], name: str) -> str:
