@@ -1,7 +1,9 @@
-"""How sure a model looks, from its own scores: the gap, and the usual rivals of it.
+"""How sure a model looks, from its own scores, and the least of it that can be trusted.
 
-All of them are oriented the same way, larger meaning surer, so that one rule ("trust what is at
-least this sure") serves the stability check and routing. None needs torch.
+A confidence is larger where a model is surer, so one rule ("trust what is at least this sure")
+serves the stability check and routing. None of it needs torch.
+
+Source: paper, section 3; appendix, "Comparison with confidence scores".
 """
 
 from __future__ import annotations
@@ -19,40 +21,53 @@ from quantdrift import perturbation
 from quantdrift.errors import QuantDriftError, RunError, ScoreError, UnknownNameError
 from quantdrift.evidence import Confidence, Evidence
 
-# --- How sure a model looks, from its own scores: the gap, and the usual rivals of it -------------
+Floats = NDArray[np.float64]
 
 ConfidenceName = Literal["gap", "msp", "entropy"]
 """The candidate gap, the maximum softmax probability, or minus the predictive entropy in nats."""
 
 CONFIDENCES: tuple[ConfidenceName, ...] = get_args(ConfidenceName)
 
-_NOT_FINITE = "expected finite scores; at least one is NaN or infinite"
+Statistic = Literal["S", "2epsilon", "gap", "msp", "entropy"]
+"""S or 2 epsilon against the candidate gap; or a confidence, generically calibrated."""
+
+STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
+
+Source: TypeAlias = Evidence | tuple[ArrayLike, ArrayLike]
+"""Evidence of a run, or scores of the reference and of the candidate, each [n_inputs, n_items]."""
+
+MAKE = "quantdrift certify RUN --alpha A --save FILE"
+"""The command that writes a check, for messages."""
+
+
+class StabilityError(QuantDriftError):
+    """A stability check cannot be calibrated, read, or used for this."""
+
+
+class ExchangeabilityWarning(UserWarning):
+    """Served inputs do not look like the calibration inputs, so the guarantee may not hold."""
+
+
+# --- confidences ----------------------------------------------------------------------------------
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """An array of what a model returned: array, nested list, or a tensor on any device.
-
-    A result with `logits` (as of transformers) stands for these. Tensors are told by what they can
-    do, so that no framework is imported.
+    """An array of what a model returned: array, nested list, a tensor on any device, a result with `logits`.
 
     Raises:
         ScoreError: numpy cannot read it.
     """
     values = getattr(values, "logits", values)
-    tensor = hasattr(values, "detach")
     try:
-        values = values.detach().cpu() if tensor else values
-        try:
-            return np.asarray(values)
-        except TypeError:  # numpy has no bfloat16; float32 holds every value of it
-            if not tensor:
-                raise
-            return np.asarray(values.float())
+        if hasattr(values, "detach"):  # a tensor is told by what it can do, so that no framework is imported
+            values = values.detach().cpu()
+            values = values.float() if "bfloat16" in str(values.dtype) else values  # which numpy does not have
+        return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ScoreError(f"expected an array, a list or a tensor of numbers; {error}") from error
 
 
-def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> NDArray[np.float64]:
+def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> Floats:
     """How sure these scores look; larger is surer.
 
     gap = first - second score; msp = max softmax(scores); entropy = sum_j p_j log p_j, which is
@@ -74,28 +89,18 @@ def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> NDArray[np
             pass, as of a class that was masked (probability 0).
         UnknownNameError: there is no such confidence.
 
-    Source: paper, sections 3 and 5.2.
-
     >>> confidence_of([[1.0, 4.0, 3.5], [2.0, 2.0, 0.0]])
     array([0.5, 0. ])
     """
-    if name not in CONFIDENCES:
-        raise UnknownNameError("confidence", name, CONFIDENCES)
     if name == "gap":
-        return _top_gap(scores)
+        return _gap_of(scores)
+    _check_name(name)
     found = softmax_confidence(scores)
     return found.msp if name == "msp" else -found.entropy
 
 
-def confidence_in(evidence: Evidence, name: ConfidenceName = "gap") -> NDArray[np.float64]:
-    """How sure the candidate looked on every input of a run; larger is surer.
-
-    Args:
-        evidence: of one run.
-        name: which confidence.
-
-    Returns:
-        float64 [n_inputs], as `confidence_of`; NaN where there is only one item.
+def confidence_in(evidence: Evidence, name: ConfidenceName = "gap") -> Floats:
+    """How sure the candidate looked on every input of a run; NaN where there is only one item.
 
     Raises:
         RunError: it is one of the softmax, and the run's scores are not logits.
@@ -103,8 +108,7 @@ def confidence_in(evidence: Evidence, name: ConfidenceName = "gap") -> NDArray[n
     """
     if name == "gap":
         return perturbation.candidate_gap(evidence)
-    if name not in CONFIDENCES:
-        raise UnknownNameError("confidence", name, CONFIDENCES)
+    _check_name(name)
     if evidence.confidence is None:
         raise RunError(
             f"{name} is of class probabilities, and this run ranks by similarities, whose softmax "
@@ -115,19 +119,10 @@ def confidence_in(evidence: Evidence, name: ConfidenceName = "gap") -> NDArray[n
 
 
 def softmax_confidence(logits: ArrayLike) -> Confidence:
-    """Maximum softmax probability and predictive entropy.
-
-    Args:
-        logits: [n_inputs, n_classes], of all classes; -infinity for one that is masked.
-
-    Raises:
-        ScoreError: as `confidence_of`.
-    """
+    """Maximum softmax probability and predictive entropy of logits [n_inputs, n_classes]; raises as `confidence_of`."""
     matrix = _matrix(logits).astype(np.float64, copy=False)
-    finite = np.isfinite(matrix)
-    masked = np.isneginf(matrix)
-    if not ((finite | masked).all() and (finite.sum(axis=1) >= 2).all()):  # noqa: PLR2004 -- a runner-up
-        raise ScoreError(_NOT_FINITE)
+    finite, masked = np.isfinite(matrix), np.isneginf(matrix)
+    _refuse_infinite((finite | masked).all() and (finite.sum(axis=1) > 1).all())
     shifted = matrix - matrix.max(axis=1, keepdims=True)
     weights = np.exp(shifted)
     total = weights.sum(axis=1)
@@ -137,30 +132,27 @@ def softmax_confidence(logits: ArrayLike) -> Confidence:
     return Confidence(msp=1 / total, entropy=np.maximum(entropy, 0.0))
 
 
-def _top_gap(scores: ArrayLike) -> NDArray[np.float64]:
+def _gap_of(scores: ArrayLike) -> Floats:
     """Two passes in the scores' own dtype, as a server asks this of every answer it gives.
 
     Only the two scores are widened, so that their difference is exact.
     """
     matrix = _matrix(scores).copy()  # the first score is struck out to find the second
-    rows = np.arange(len(matrix))
-    best = matrix.argmax(axis=1)
+    rows, best = np.arange(len(matrix)), matrix.argmax(axis=1)
     first = matrix[rows, best].astype(np.float64)
     matrix[rows, best] = -np.inf
     second = matrix.max(axis=1).astype(np.float64)
-    if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        raise ScoreError(_NOT_FINITE)
+    _refuse_infinite(np.isfinite(first).all() and np.isfinite(second).all())
     return np.asarray(first - second)
 
 
 def _matrix(scores: ArrayLike) -> NDArray[np.floating[Any]]:
     """As floating-point numbers of at least two items, finite or not."""
     matrix = as_array(scores)
-    if matrix.dtype.kind != "f":
-        try:
-            matrix = matrix.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise ScoreError(f"expected scores that are numbers; {error}") from error
+    try:
+        matrix = matrix if matrix.dtype.kind == "f" else matrix.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ScoreError(f"expected scores that are numbers; {error}") from error
     if matrix.ndim != 2 or matrix.shape[1] < 2:  # noqa: PLR2004 -- a matrix of at least two items
         raise ScoreError(
             "expected scores of shape [n_inputs, n_items] with at least two items, to tell first "
@@ -169,31 +161,17 @@ def _matrix(scores: ArrayLike) -> NDArray[np.floating[Any]]:
     return matrix
 
 
-# --- What a stability check refuses, and what it warns of -----------------------------------------
-
-MAKE = "quantdrift certify RUN --alpha A --save FILE"
-"""The command that writes a check, for messages."""
-
-
-class StabilityError(QuantDriftError):
-    """A stability check cannot be calibrated, read, or used for this."""
+def _refuse_infinite(finite: bool | np.bool_) -> None:
+    if not finite:
+        raise ScoreError("expected finite scores; at least one is NaN or infinite")
 
 
-class ExchangeabilityWarning(UserWarning):
-    """Served inputs do not look like the calibration inputs, so the guarantee may not hold."""
+def _check_name(name: str) -> None:
+    if name not in CONFIDENCES:
+        raise UnknownNameError("confidence", name, CONFIDENCES)
 
 
 # --- nonconformity --------------------------------------------------------------------------------
-
-Statistic = Literal["S", "2epsilon", "gap", "msp", "entropy"]
-"""S or 2 epsilon against the candidate gap; or a confidence, generically calibrated."""
-
-STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
-
-Source: TypeAlias = Evidence | tuple[ArrayLike, ArrayLike]
-"""Evidence of a run, or scores of the reference and of the candidate, each [n_inputs, n_items]."""
-
-_BLOCK = 4_000_000  # scores at a time; bounds the memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -209,9 +187,9 @@ class Observed:
         n_items: least and greatest number of items of an input that takes part; 0 if none does.
     """
 
-    confidence: NDArray[np.float64]
+    confidence: Floats
     flipped: NDArray[np.bool_]
-    values: NDArray[np.float64] | None
+    values: Floats | None
     n_items: tuple[int, int]
 
     @property
@@ -221,11 +199,9 @@ class Observed:
 
     def part(self, rows: NDArray[Any]) -> Observed:
         """Some of the inputs, by position or by mask."""
+        values = None if self.values is None else self.values[rows]
         return Observed(
-            confidence=self.confidence[rows],
-            flipped=self.flipped[rows],
-            values=None if self.values is None else self.values[rows],
-            n_items=self.n_items,
+            confidence=self.confidence[rows], flipped=self.flipped[rows], values=values, n_items=self.n_items
         )
 
 
@@ -241,7 +217,7 @@ def confidence_name(statistic: Statistic) -> ConfidenceName:
         UnknownNameError: there is no such statistic.
     """
     if statistic not in STATISTICS:
-        raise UnknownNameError("statistic", statistic, STATISTICS, hint=f"({_listed()})")
+        raise UnknownNameError("statistic", statistic, STATISTICS, hint=f"(expected {', '.join(STATISTICS)})")
     return "gap" if bounds_gap(statistic) else cast(ConfidenceName, statistic)
 
 
@@ -260,96 +236,54 @@ def observe(source: Source, statistic: Statistic = "S") -> Observed:
 
     Raises:
         ScoreError: the arrays are no finite matrices of one shape with at least two items.
-        StabilityError: the evidence holds only one rank.
+        StabilityError: the evidence holds only one rank, or not the scores of all items.
         RunError: msp or entropy is asked of evidence whose scores are not logits.
         UnknownNameError: there is no such statistic.
     """
-    name = confidence_name(statistic)
+    name, values = confidence_name(statistic), None
     if isinstance(source, Evidence):
-        return _of_evidence(source, statistic, name)
-    return _of_arrays(*source, statistic, name)
-
-
-def _of_evidence(evidence: Evidence, statistic: Statistic, name: ConfidenceName) -> Observed:
-    if evidence.depth < 2 and evidence.cut_short:  # noqa: PLR2004 -- a gap needs two ranks
-        raise StabilityError(
-            "the stability check needs the first two ranks; this run stored one. Run again with --k 2 or more"
-        )
-    if not evidence.exact and bounds_gap(statistic):
-        raise StabilityError(
-            f"{statistic} is the greatest over all items, and this run knows the scores of some "
-            "only (it was made of lists that were cut short, or of answers without scores)"
-        )
-    flipped, values = perturbation.flips(evidence), None
-    if statistic == "S":
-        values = perturbation.perturbation_s(evidence)
-    elif statistic == "2epsilon":
-        values = 2 * perturbation.epsilon(evidence)
+        if source.depth < 2 and source.cut_short:  # noqa: PLR2004 -- a gap needs two ranks
+            raise StabilityError(
+                "the stability check needs the first two ranks; this run stored one. Run again with --k 2 or more"
+            )
+        if not source.exact and bounds_gap(statistic):
+            raise StabilityError(
+                f"{statistic} is the greatest over all items, and this run knows the scores of some "
+                "only (it was made of lists that were cut short, or of answers without scores)"
+            )
+        gap, confidence = perturbation.candidate_gap(source), confidence_in(source, name)
+        flipped, n_items = perturbation.flips(source), source.n_items[source.n_items > 1]
+        if bounds_gap(statistic):
+            values = perturbation.perturbation_s(source) if statistic == "S" else 2 * perturbation.epsilon(source)
+    else:
+        before, after = (_matrix(scores) for scores in source)
+        if before.shape != after.shape:
+            raise ScoreError(
+                "expected scores of the reference and of the candidate, both [n_inputs, n_items]; "
+                f"got shapes {before.shape} and {after.shape}"
+            )
+        delta = after.astype(np.float64) - before
+        _refuse_infinite(np.isfinite(delta).all())
+        gap, confidence = confidence_of(after), confidence_of(after, name)
+        own = after.argmax(axis=1)
+        flipped, n_items = before.argmax(axis=1) != own, np.full(len(after), after.shape[1])
+        if bounds_gap(statistic):
+            values = delta[np.arange(len(delta)), own] - delta.min(axis=1)
+            values = values if statistic == "S" else 2 * np.abs(delta).max(axis=1)
     if values is not None:
-        values = _above_gap(values, perturbation.candidate_gap(evidence), flipped)
-    several = evidence.n_items[evidence.n_items > 1]
-    return Observed(
-        confidence=confidence_in(evidence, name),
-        flipped=flipped,
-        values=values,
-        n_items=(int(several.min()), int(several.max())) if len(several) else (0, 0),
-    )
+        values = np.where(flipped & ~(gap < values), np.nextafter(gap, np.inf), values)
+    span = (int(n_items.min()), int(n_items.max())) if len(n_items) else (0, 0)
+    return Observed(confidence=confidence, flipped=flipped, values=values, n_items=span)
 
 
-def _of_arrays(reference: ArrayLike, candidate: ArrayLike, statistic: Statistic, name: ConfidenceName) -> Observed:
-    before, after = as_array(reference), as_array(candidate)
-    if before.shape != after.shape or before.ndim != 2 or before.shape[1] < 2:  # noqa: PLR2004 -- a matrix of two items
-        raise ScoreError(
-            "expected scores of the reference and of the candidate, both [n_inputs, n_items] with "
-            f"at least two items; got shapes {before.shape} and {after.shape}"
-        )
-    n_inputs, n_items = before.shape
-    values, rows = np.empty(n_inputs), max(1, _BLOCK // n_items)
-    for start in range(0, n_inputs, rows):
-        part = slice(start, start + rows)
-        delta = after[part].astype(np.float64) - before[part].astype(np.float64)
-        if not np.isfinite(delta).all():
-            raise ScoreError("expected finite scores; at least one is NaN or infinite")
-        if statistic == "2epsilon":
-            values[part] = 2 * np.abs(delta).max(axis=1)
-        else:
-            own = after[part].argmax(axis=1)[:, None]
-            values[part] = np.take_along_axis(delta, own, axis=1)[:, 0] - delta.min(axis=1)
-    flipped = before.argmax(axis=1) != after.argmax(axis=1)
-    gap = confidence_of(after)
-    return Observed(
-        confidence=gap if name == "gap" else confidence_of(after, name),
-        flipped=flipped,
-        values=_above_gap(values, gap, flipped) if bounds_gap(statistic) else None,
-        n_items=(n_items, n_items) if n_inputs else (0, 0),
-    )
-
-
-def _above_gap(
-    values: NDArray[np.float64], gap: NDArray[np.float64], flipped: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    return np.where(flipped & ~(gap < values), np.nextafter(gap, np.inf), values)
-
-
-def _listed() -> str:
-    return f"expected {', '.join(STATISTICS[:-1])} or {STATISTICS[-1]}"
-
-
-# --- The least confidence that is accepted, from calibration inputs -------------------------------
+# --- the least confidence that is accepted, from calibration inputs -------------------------------
 
 
 def conformal_rank(n: int, alpha: float) -> int:
-    """ceil((n + 1) (1 - alpha)), in exact arithmetic: 100 * 0.99 must not become 100.
-
-    Args:
-        n: number of values, at least 0.
-        alpha: level, above 0 and below 1; read as the decimal number it is written as.
-
-    Returns:
-        From 1 to n + 1.
+    """ceil((n + 1) (1 - alpha)), from 1 to n + 1, in exact arithmetic: 100 * 0.99 must not become 100.
 
     Raises:
-        StabilityError: alpha is out of its range.
+        StabilityError: alpha is not above 0 and below 1.
     """
     return math.ceil((n + 1) * (1 - _exact(alpha)))
 
@@ -358,7 +292,7 @@ def least_inputs(alpha: float) -> int:
     """How many calibration inputs a level takes before anything is accepted: ceil(1 / alpha) - 1.
 
     Raises:
-        StabilityError: alpha is out of its range.
+        StabilityError: alpha is not above 0 and below 1.
 
     >>> [least_inputs(alpha) for alpha in (0.1, 0.05, 0.01)]
     [9, 19, 99]
@@ -368,21 +302,19 @@ def least_inputs(alpha: float) -> int:
 
 def nothing_accepted(n: int, alpha: float) -> str | None:
     """Why a level accepts nothing with n calibration inputs; None if there are enough."""
-    least = least_inputs(alpha)
-    if n >= least:
+    if n >= (least := least_inputs(alpha)):
         return None
-    have = "there is" if n == 1 else "there are"
     return (
         f"nothing can be accepted at level {alpha:g} from so few inputs: that takes {least:,} "
-        f"calibration inputs, and {have} {n:,}"
+        f"calibration inputs, and there {'is' if n == 1 else 'are'} {n:,}"
     )
 
 
-def split_conformal_threshold(values: NDArray[np.float64], alpha: float) -> float:
+def split_conformal_threshold(values: Floats, alpha: float) -> float:
     """The ceil((n + 1)(1 - alpha))-th smallest value; accept where the candidate gap reaches it.
 
-    A flip implies gap < value (see `nonconformity`), so an accepted flip has a value above the
-    threshold, and among n + 1 exchangeable inputs at most a share alpha can have that.
+    A flip implies gap < value, so an accepted flip has a value above the threshold, and among n + 1
+    exchangeable inputs at most a share alpha can have that.
 
     Args:
         values: float64 [n], nonconformity of the calibration inputs, no NaN.
@@ -391,25 +323,20 @@ def split_conformal_threshold(values: NDArray[np.float64], alpha: float) -> floa
     Returns:
         In score units, at least 0; +inf where that rank exceeds n, and nothing is accepted.
 
-    Raises:
-        StabilityError: alpha is out of its range.
-
     Source: paper, section 3 (which says "largest"; only the smallest can be meant).
 
     >>> split_conformal_threshold(np.array([4.0, 1.0, 3.0, 2.0]), 0.5)
     3.0
     """
     rank = conformal_rank(len(values), alpha)
-    if rank > len(values):
-        return math.inf
-    return float(np.partition(values, rank - 1)[rank - 1])
+    return math.inf if rank > len(values) else float(np.partition(values, rank - 1)[rank - 1])
 
 
-def generic_threshold(confidence: NDArray[np.float64], flipped: NDArray[np.bool_], alpha: float) -> float:
+def generic_threshold(confidence: Floats, flipped: NDArray[np.bool_], alpha: float) -> float:
     """The confidence quantile of flipped calibration inputs; accept what is surer than it.
 
     The r-th smallest confidence among the flipped ones, r = min(ceil((n_flipped + 1)(1 - alpha)),
-    n_flipped); -inf (accept everything) where none flipped.
+    n_flipped); -inf (accept everything) where none flipped; +inf where there are too few inputs.
 
     It is valid for any confidence: let m of the n + 1 exchangeable inputs flip, the new one among
     them, so that n_flipped = m - 1. It is accepted only if it ranks above r of the m, which m - r
@@ -421,14 +348,6 @@ def generic_threshold(confidence: NDArray[np.float64], flipped: NDArray[np.bool_
         confidence: float64 [n], larger is surer, no NaN.
         flipped: bool [n].
         alpha: level, above 0 and below 1.
-
-    Returns:
-        In units of the confidence; +inf where there are too few inputs, and nothing is accepted.
-
-    Raises:
-        StabilityError: alpha is out of its range.
-
-    Source: paper, appendix, "Comparison with confidence scores".
 
     >>> generic_threshold(np.arange(9.0), np.arange(9) % 2 == 0, 0.5)  # flipped: 0, 2, 4, 6, 8
     4.0
@@ -449,7 +368,7 @@ def threshold_of(observed: Observed, alpha: float) -> float:
     return generic_threshold(observed.confidence, observed.flipped, alpha)
 
 
-def accepts(confidence: NDArray[np.float64], threshold: float, statistic: Statistic) -> NDArray[np.bool_]:
+def accepts(confidence: Floats, threshold: float, statistic: Statistic) -> NDArray[np.bool_]:
     """At or above the threshold where it bounds the gap; above it for a generic confidence.
 
     What is NaN or infinite comes of no finite scores and is never accepted; without that a check
@@ -475,20 +394,11 @@ MOST = 1_000
 
 
 def calibrates(input_ids: NDArray[np.object_]) -> NDArray[np.bool_]:
-    """Half of the inputs (rounded down), at most 1,000: those whose ids hash least.
+    """Half of the inputs (rounded down), at most 1,000: those whose ids hash least, bool [n_inputs].
 
     The choice knows neither scores nor order, and two runs on the same inputs make the same one.
-
-    Args:
-        input_ids: str [n_inputs], all different.
-
-    Returns:
-        bool [n_inputs].
     """
-    digests = np.array(
-        [int.from_bytes(blake2b(str(name).encode(), digest_size=8).digest(), "big") for name in input_ids],
-        dtype=np.uint64,
-    )
+    digests = [int.from_bytes(blake2b(str(name).encode(), digest_size=8).digest(), "big") for name in input_ids]
     chosen = np.zeros(len(digests), dtype=bool)
-    chosen[np.argsort(digests, kind="stable")[: min(len(digests) // 2, MOST)]] = True
+    chosen[np.argsort(np.array(digests, dtype=np.uint64), kind="stable")[: min(len(digests) // 2, MOST)]] = True
     return chosen

@@ -12,10 +12,9 @@ from quantdrift.cli.output import Grid, Shown, emit, form_of, percent, some, wit
 from quantdrift.conformal import STATISTICS, StabilityError, Statistic, confidence_name
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.evidence import Evidence
-from quantdrift.records import refuse_other
 from quantdrift.runs import Run, find_runs
 from quantdrift.trust.certify import ALPHAS, Certificate, Certified, Spread, certify
-from quantdrift.trust.check import FORMAT, Applied, StabilityCheck, apply_check
+from quantdrift.trust.check import Applied, StabilityCheck, apply_check
 
 _NO_CONFIDENCE = "msp and entropy are left out: they are of class probabilities, and this run ranks by similarities."
 _TWO_CLASSES = "With two classes gap, msp and entropy order the inputs alike: their rows differ in the threshold only."
@@ -85,7 +84,7 @@ def command(
         emit(_applied(check, find_runs(runs)), form)
         return
     if save is not None:
-        refuse_other(save, FORMAT, "a stability check")
+        StabilityCheck.check_place(save)
     found = find_runs(runs)
     if save is not None and (len(found), len(alphas), max(1, len(asked))) != (1, 1, 1):
         raise QuantDriftError(

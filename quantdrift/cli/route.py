@@ -26,15 +26,15 @@ from quantdrift.cli.output import Grid, Shown, emit, form_of, percent
 from quantdrift.compare.law_figure import check_figure
 from quantdrift.conformal import CONFIDENCES
 from quantdrift.errors import QuantDriftError, UnknownNameError
-from quantdrift.records import refuse_other
 from quantdrift.runs import find_runs, refuse_copies
 from quantdrift.trust.figure import draw_cost
-from quantdrift.trust.router import FORMAT, GapRouter, answers_of
+from quantdrift.trust.router import GapRouter, RouterFile
 from quantdrift.trust.sentences import sentences_of
 from quantdrift.trust.sweep import (
+    RouteSettings,
     RoutedGroup,
     RoutedRun,
-    RouteSettings,
+    answers_of,
     break_even_share,
     group_runs,
     mean_curve,
@@ -98,7 +98,7 @@ def command(
     if figure is not None:
         check_figure(figure)
     if save is not None:
-        refuse_other(save, FORMAT, "a router")
+        RouterFile.check_place(save)
     if score not in {*CONFIDENCES, "all"}:
         raise UnknownNameError("confidence", score, [*CONFIDENCES, "all"])
     if not 0 < recover <= 1:

@@ -133,15 +133,21 @@ class Estimate:
 
 
 def as_json(value: Any) -> Any:
-    """A result as JSON values: a record is an object, an estimate its own, infinity and NaN null."""
-    if isinstance(value, Estimate):
-        return value.to_json()
+    """A result as JSON values: a record is an object, infinity and NaN are null, and what has a `to_json` has that."""
     if is_dataclass(value):
-        return {one.name: as_json(getattr(value, one.name)) for one in fields(value)}
+        return {one.name: _as_part(getattr(value, one.name)) for one in fields(value)}
+    return _as_part(value)
+
+
+def _as_part(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return value.to_json()
     if isinstance(value, Mapping):
-        return {name: as_json(one) for name, one in value.items()}
+        return {name: _as_part(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
-        return [as_json(one) for one in value]
+        return [_as_part(one) for one in value]
+    if is_dataclass(value):
+        return as_json(value)
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 

@@ -6,24 +6,16 @@ Source: paper, appendix on the check's calibration (coverage and violation over 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.conformal import (
-    Observed,
-    Source,
-    StabilityError,
-    Statistic,
-    accepts,
-    least_inputs,
-    nothing_accepted,
-    observe,
-    threshold_of,
-)
+from quantdrift.conformal import Source, Statistic, accepts, least_inputs, nothing_accepted, observe, threshold_of
+from quantdrift.errors import QuantDriftError
+from quantdrift.statistics import as_json
 
 ALPHAS = (0.10, 0.05, 0.01)
 """The paper's levels."""
@@ -75,22 +67,15 @@ class Certificate:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; null with a reason for what is undefined or infinite."""
-
-        def shown(spread: Spread | None) -> dict[str, Any]:
-            return {"value": None, "reason": self.reason} if spread is None else spread.to_json()
-
-        finite = math.isfinite(self.threshold)
-        accepts_all = "infinity: " + ("nothing" if self.threshold > 0 else "everything")
-        sign = "+" if self.threshold > 0 else "-"
+        absent = {"value": None, "reason": self.reason}
+        sign, accepted = ("+", "nothing") if self.threshold > 0 else ("-", "everything")
+        threshold = {"value": None, "reason": f"{sign}infinity: {accepted} is accepted"}
+        spreads = {name: getattr(self, name) for name in ("coverage", "joint_violation", "violation")}
         return {
             "statistic": self.statistic,
             "alpha": self.alpha,
-            "coverage": shown(self.coverage),
-            "joint_violation": shown(self.joint_violation),
-            "violation": shown(self.violation),
-            "threshold": {"value": self.threshold}
-            if finite
-            else {"value": None, "reason": f"{sign}{accepts_all} is accepted"},
+            **{name: absent if spread is None else spread.to_json() for name, spread in spreads.items()},
+            "threshold": {"value": self.threshold} if math.isfinite(self.threshold) else threshold,
         }
 
 
@@ -119,11 +104,24 @@ class Certified:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        names = ("n_inputs", "n_calibration", "n_splits", "share", "seed", "flip_rate")
-        return {
-            **{name: getattr(self, name) for name in names},
-            "certificates": [each.to_json() for each in self.certificates],
-        }
+        return dict(as_json(self))
+
+
+def random_splits(n: int, share: float, n_splits: int, seed: int) -> tuple[int, list[NDArray[np.int64]]]:
+    """How many of n inputs come first in each split, and the inputs in their order.
+
+    Raises:
+        QuantDriftError: a number is out of its range, or there are fewer than two inputs.
+    """
+    if n_splits < 1 or not 0 < share < 1:
+        raise QuantDriftError(
+            f"expected at least one split, and a share above 0 and below 1 to set a threshold on; got {n_splits} and "
+            f"{share:g}"
+        )
+    if n < 2:  # noqa: PLR2004 -- one to set it on, one to try it on
+        raise QuantDriftError(f"expected at least two inputs with two items or more, to split them; got {n}")
+    rng = np.random.default_rng(seed)
+    return min(max(round(share * n), 1), n - 1), [rng.permutation(n) for _ in range(n_splits)]
 
 
 def certify(
@@ -140,82 +138,56 @@ def certify(
     Args:
         source: evidence, or (reference scores, candidate scores), each [n_inputs, n_items].
         alphas: levels, each above 0 and below 1.
-        statistics: which; all see the same splits.
+        statistics: which, at least one; all see the same splits.
         n_splits: how many random splits, at least 1.
         share: of the inputs that calibrate, above 0 and below 1.
         seed: of the splits.
 
     Raises:
-        StabilityError: a number is out of its range, or there are fewer than two inputs.
+        QuantDriftError: a number is out of its range, or there are fewer than two inputs.
         ScoreError: the arrays cannot be used.
         RunError: msp or entropy of evidence whose scores are not logits.
     """
     for alpha in alphas:
         least_inputs(alpha)  # refuses what is no level
-    if n_splits < 1 or not 0 < share < 1:
-        raise StabilityError(
-            "expected at least one split, and a share above 0 and below 1 to calibrate on; got "
-            f"{n_splits} and {share:g}"
-        )
-    inputs = {}
-    for name in dict.fromkeys(statistics):
-        seen = observe(source, name)
-        inputs[name] = seen.part(seen.defined)
-    first = next(iter(inputs.values())) if inputs else observe(source)
-    n = len(first.confidence)
-    if n < 2:  # noqa: PLR2004 -- one to calibrate on, one to try
-        raise StabilityError(f"expected at least two inputs with two items or more, to split them; got {n}")
-    n_calibration = min(max(round(share * n), 1), n - 1)
-    rng = np.random.default_rng(seed)
-    orders = (rng.permutation(n) for _ in range(n_splits))
-    splits = ((order[:n_calibration], order[n_calibration:]) for order in orders)
-    tries = _tries(inputs, tuple(dict.fromkeys(alphas)), splits)
+    seen = {name: observe(source, name) for name in dict.fromkeys(statistics)}
+    inputs = {name: one.part(one.defined) for name, one in seen.items()}
+    first = next(iter(inputs.values()))
+    n_calibration, orders = random_splits(len(first.confidence), share, n_splits, seed)
+    certificates = []
+    for name, whole in inputs.items():
+        for alpha in dict.fromkeys(alphas):
+            tries = []
+            for order in orders:
+                calibrating, tested = order[:n_calibration], order[n_calibration:]
+                threshold = threshold_of(whole.part(calibrating), alpha)
+                accepted = accepts(whole.confidence[tested], threshold, name)
+                tries.append((threshold, accepted.mean(), (accepted & whole.flipped[tested]).mean()))
+            certificates.append(_summed_up(name, alpha, np.array(tries), n_calibration))
     return Certified(
-        n_inputs=n,
+        n_inputs=len(first.confidence),
         n_calibration=n_calibration,
         n_splits=n_splits,
         share=share,
         seed=seed,
         flip_rate=float(first.flipped.mean()),
-        certificates=tuple(_summed_up(name, alpha, found, n_calibration) for (name, alpha), found in tries.items()),
+        certificates=tuple(certificates),
     )
 
 
-def _tries(
-    inputs: dict[Statistic, Observed],
-    alphas: Sequence[float],
-    splits: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]],
-) -> dict[tuple[Statistic, float], NDArray[np.float64]]:
-    """Threshold, coverage and joint violation of every split, [n_splits, 3]."""
-    tries: dict[tuple[Statistic, float], list[tuple[float, float, float]]]
-    tries = {(name, alpha): [] for name in inputs for alpha in alphas}
-    for calibrating, tested in splits:
-        for name, whole in inputs.items():
-            known = whole.part(calibrating)
-            confidence, flipped = whole.confidence[tested], whole.flipped[tested]
-            for alpha in alphas:
-                threshold = threshold_of(known, alpha)
-                accepted = accepts(confidence, threshold, name)
-                wrong = accepted & flipped
-                tries[name, alpha].append((threshold, accepted.mean(), wrong.mean()))
-    return {key: np.array(found) for key, found in tries.items()}
-
-
 def _summed_up(statistic: Statistic, alpha: float, tries: NDArray[np.float64], n_calibration: int) -> Certificate:
+    """Of threshold, coverage and joint violation of every split, [n_splits, 3]."""
     thresholds, coverage, joint = tries.T
-    few = nothing_accepted(n_calibration, alpha)
-    some = coverage > 0
+    few, some = nothing_accepted(n_calibration, alpha), coverage > 0
     # an even number of splits can have its median between a number and an infinity
-    ordered = np.sort(thresholds)
-    middle = ordered[[(len(ordered) - 1) // 2, len(ordered) // 2]]
-    median = middle[0] if middle[0] == middle[1] else middle.mean()
+    low, high = (float(np.quantile(thresholds, 0.5, method=way)) for way in ("lower", "higher"))
     return Certificate(
         statistic=statistic,
         alpha=alpha,
         coverage=None if few else _spread(coverage),
         joint_violation=None if few else _spread(joint),
         violation=None if few or not some.any() else _spread(joint[some] / coverage[some]),
-        threshold=float(median),
+        threshold=low if low == high else (low + high) / 2,
         reason=few or (None if some.any() else "no split accepts any input"),
     )
 

@@ -6,18 +6,19 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import AllowInfNan, BeforeValidator, Field, PlainSerializer, model_validator
 
 from quantdrift import __version__
 from quantdrift.conformal import (
     MAKE,
-    STATISTICS,
+    ConfidenceName,
     ExchangeabilityWarning,
     Source,
     StabilityError,
@@ -33,13 +34,13 @@ from quantdrift.conformal import (
     threshold_of,
 )
 from quantdrift.display import clean
-from quantdrift.errors import ScoreError
+from quantdrift.errors import QuantDriftError, ScoreError
 from quantdrift.evidence import Evidence
 from quantdrift.identity import Identity, differ
-from quantdrift.records import is_number, read_object, refuse_other, sealed, write_text
-from quantdrift.statistics import Estimate, rate_estimate, undefined
+from quantdrift.records import AS_LIST, Record, sealed
+from quantdrift.statistics import Estimate, as_json, rate_estimate, undefined
 
-# --- Do served inputs look like the calibration inputs? A two-sample test of their confidences ----
+# --- do served inputs look like the calibration inputs? -------------------------------------------
 
 ALIKE_ABOVE = 0.01
 """Below this p-value the inputs are said to differ."""
@@ -72,82 +73,35 @@ class Resemblance:
     def sentence(self) -> str:
         """The finding in plain words."""
         p = "< 0.001" if self.p_value < 0.001 else f"= {self.p_value:.3f}"  # noqa: PLR2004 -- three digits are shown
-        inputs = f"{self.n:,} input" + ("" if self.n == 1 else "s")
+        finding = "show no difference from" if self.alike else "differ from"
+        told = (
+            f"the confidences of these {self.n:,} inputs {finding} those of the calibration inputs "
+            f"(Kolmogorov-Smirnov, p {p})"
+        )
         if self.alike:
-            return (
-                f"the confidences of these {inputs} show no difference from those of the "
-                f"calibration inputs (Kolmogorov-Smirnov, p {p})"
-            )
-        return (
-            f"the confidences of these {inputs} differ from those of the calibration inputs "
-            f"(Kolmogorov-Smirnov, p {p}): the guarantee is for inputs like those it was "
-            "calibrated on. Calibrate again on inputs such as these"
-        )
+            return told
+        return f"{told}: the guarantee is for inputs like those it was calibrated on. Calibrate again on such as these"
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {
-            "p_value": self.p_value,
-            "distance": self.distance,
-            "n": self.n,
-            "n_compared": self.n_compared,
-            "alike": self.alike,
-            "sentence": self.sentence,
-        }
+        return {**as_json(self), "alike": self.alike, "sentence": self.sentence}
 
 
-def compare_with_calibration(
-    served: NDArray[np.float64], sample: NDArray[np.float64], n_calibration: int
-) -> Resemblance:
-    """Test served confidences against those of the calibration inputs.
-
-    Args:
-        served: float64 [n], at least one, finite.
-        sample: float64, of calibration inputs, at least one.
-        n_calibration: how many of these there were.
-
-    Raises:
-        ScoreError: they are no vector, there is none, or one is NaN or infinite.
-
-    Warns:
-        ExchangeabilityWarning: p below 0.01.
-    """
-    from scipy.stats import ks_2samp  # noqa: PLC0415 -- scipy.stats takes long to import
-
-    if served.ndim != 1:
-        raise ScoreError(
-            f"expected confidences of shape [n_inputs]; got shape {served.shape}. Scores "
-            "[n_inputs, n_items] are what resembles() takes"
-        )
-    if not len(served) or not np.isfinite(served).all():
-        raise ScoreError(
-            "expected the confidence of at least one served input, all of them finite; got "
-            f"{len(served)} of which {int((~np.isfinite(served)).sum())} are NaN or infinite"
-        )
-    with warnings.catch_warnings():
-        # that an exact p-value is out of reach and the asymptotic one was taken is no news
-        warnings.simplefilter("ignore", RuntimeWarning)
-        test = ks_2samp(served, sample)
-    found = Resemblance(
-        p_value=float(test.pvalue),
-        distance=float(test.statistic),
-        n=len(served),
-        n_compared=len(sample),
-        n_calibration=n_calibration,
-    )
-    if not found.alike:
-        warnings.warn(clean(found.sentence), ExchangeabilityWarning, stacklevel=3)
-    return found
-
-
-# --- check ----------------------------------------------------------------------------------------
+# --- the check ------------------------------------------------------------------------------------
 
 SAMPLE = 1_000
 """How many calibration confidences are kept, to tell whether served inputs resemble them."""
 
+Origin = Annotated[
+    Identity,
+    BeforeValidator(lambda held: held if isinstance(held, Identity) else Identity.from_json(held)),
+    PlainSerializer(Identity.to_json),
+]
+"""An identity as a file of a threshold holds it."""
+Count = Annotated[int, Field(ge=0)]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StabilityCheck:
+
+class StabilityCheck(Record):
     """Accepts an answer of the quantized model iff its confidence reaches a calibrated threshold.
 
     For an input exchangeable with the calibration inputs,
@@ -170,17 +124,23 @@ class StabilityCheck:
     Source: paper, section 3, "From condition to stability check".
     """
 
+    FORMAT: ClassVar[str] = "quantdrift-stability-check"
+    VERSION: ClassVar[int] = 2
+    WHAT: ClassVar[str] = "a stability check"
+    MAKE: ClassVar[str] = MAKE
+    ERROR: ClassVar[type[QuantDriftError]] = StabilityError
+
     statistic: Statistic
-    alpha: float
-    threshold: float
-    n_calibration: int
-    n_flipped: int
-    expected_coverage: float
-    n_items_min: int
-    n_items_max: int
-    origin: Identity
+    alpha: Annotated[float, Field(gt=0, lt=1)]
+    threshold: Annotated[float, AllowInfNan(True), PlainSerializer(lambda it: it if math.isfinite(it) else None)]
+    n_calibration: Count
+    n_flipped: Count
+    expected_coverage: Annotated[float, Field(ge=0, le=1)]
+    n_items_min: Count
+    n_items_max: Count
+    origin: Origin
     version: str
-    sample: tuple[float, ...] = field(repr=False)
+    sample: Annotated[tuple[float, ...], AS_LIST, Field(repr=False)]
 
     @classmethod
     def calibrate(
@@ -213,26 +173,28 @@ class StabilityCheck:
         observed = observed.part(observed.defined)
         if not len(observed.confidence):
             raise StabilityError("there is nothing to calibrate on: expected inputs with at least two items")
-        threshold = threshold_of(observed, alpha)
-        seen = np.sort(observed.confidence)
+        threshold, seen = threshold_of(observed, alpha), np.sort(observed.confidence)
         if len(seen) > SAMPLE:
             # drawn, not thinned evenly: then served inputs are exchangeable with the sample too
-            rng = np.random.default_rng(0)
-            seen = np.sort(rng.choice(seen, SAMPLE, replace=False))
-        accepted = accepts(observed.confidence, threshold, statistic)
+            seen = np.sort(np.random.default_rng(0).choice(seen, SAMPLE, replace=False))
         return cls(
             statistic=statistic,
             alpha=float(alpha),
             threshold=threshold,
             n_calibration=len(observed.confidence),
             n_flipped=int(observed.flipped.sum()),
-            expected_coverage=float(accepted.mean()),
+            expected_coverage=float(accepts(observed.confidence, threshold, statistic).mean()),
             n_items_min=observed.n_items[0],
             n_items_max=observed.n_items[1],
             origin=Identity.of(on, spec=spec, input_ids=ids).brief(),
             version=__version__,
             sample=tuple(seen.tolist()),
         )
+
+    @property
+    def score(self) -> ConfidenceName:
+        """Which confidence it looks at when it serves."""
+        return confidence_name(self.statistic)
 
     @property
     def reason(self) -> str | None:
@@ -256,14 +218,10 @@ class StabilityCheck:
         Raises:
             ScoreError: it is no such matrix, or not finite.
         """
-        return accepts(self.confidence(scores), self.threshold, self.statistic)
+        return self.accepts_confidence(self.confidence(scores))
 
     def accepts_confidence(self, values: ArrayLike) -> NDArray[np.bool_]:
-        """The same from confidences (the candidate gap, msp, or minus entropy).
-
-        Args:
-            values: float [n_inputs], larger is surer; what is NaN or infinite is never accepted.
-        """
+        """The same from confidences (the candidate gap, msp, or minus entropy), float [n_inputs]."""
         return accepts(np.asarray(values, dtype=np.float64), self.threshold, self.statistic)
 
     def confidence(self, scores: ArrayLike) -> NDArray[np.float64]:
@@ -273,13 +231,12 @@ class StabilityCheck:
             ScoreError: scores are no finite matrix, or, for msp and entropy, of another number of
                 items than those calibrated on.
         """
-        name, matrix = confidence_name(self.statistic), as_array(scores)
+        name, matrix = self.score, as_array(scores)
         found = confidence_of(matrix, name)
-        n_items = matrix.shape[1]
-        if name != "gap" and not self.n_items_min <= n_items <= self.n_items_max:
+        if name != "gap" and not self.n_items_min <= matrix.shape[1] <= self.n_items_max:
             raise ScoreError(
                 f"{name} is of all items' scores, and was calibrated on {self.n_items_min:,} to "
-                f"{self.n_items_max:,} items; got {n_items:,}"
+                f"{self.n_items_max:,} items; got {matrix.shape[1]:,}"
             )
         return found
 
@@ -301,16 +258,30 @@ class StabilityCheck:
         return self.resembles_confidence(self.confidence(scores))
 
     def resembles_confidence(self, values: ArrayLike) -> Resemblance:
-        """The same from confidences (the candidate gap, msp, or minus entropy), float [n_inputs].
+        """The same from confidences (the candidate gap, msp, or minus entropy), float [n_inputs], all finite."""
+        from scipy.stats import ks_2samp  # noqa: PLC0415 -- scipy.stats takes long to import
 
-        Raises:
-            ScoreError: they are not finite, of another shape, or there are none.
-
-        Warns:
-            ExchangeabilityWarning: p below 0.01.
-        """
-        found = np.asarray(values, dtype=np.float64)
-        return compare_with_calibration(found, np.array(self.sample), self.n_calibration)
+        served = np.asarray(values, dtype=np.float64)
+        if served.ndim != 1 or not len(served) or not np.isfinite(served).all():
+            raise ScoreError(
+                "expected the finite confidence of at least one served input, [n_inputs]; got shape "
+                f"{served.shape} with {int((~np.isfinite(served)).sum())} that are NaN or infinite. Scores "
+                "[n_inputs, n_items] are what resembles() takes"
+            )
+        with warnings.catch_warnings():
+            # that an exact p-value is out of reach and the asymptotic one was taken is no news
+            warnings.simplefilter("ignore", RuntimeWarning)
+            test = ks_2samp(served, np.array(self.sample))
+        found = Resemblance(
+            p_value=float(test.pvalue),
+            distance=float(test.statistic),
+            n=len(served),
+            n_compared=len(self.sample),
+            n_calibration=self.n_calibration,
+        )
+        if not found.alike:
+            warnings.warn(clean(found.sentence), ExchangeabilityWarning, stacklevel=2)
+        return found
 
     def save(self, path: Path | str) -> None:
         """Write the check into a small JSON file, replacing an earlier check.
@@ -318,8 +289,7 @@ class StabilityCheck:
         Raises:
             RunError: the place holds something else, or it cannot be written.
         """
-
-        write_check(self, Path(path))
+        self.write(Path(path))
 
     @classmethod
     def load(
@@ -345,118 +315,52 @@ class StabilityCheck:
                 another pair, other quantized weights, or other scores.
             RunError: the record is of another pair than `spec`.
         """
-
-        check = read_check(Path(path))
+        check = cls.read(Path(path))
         here = Identity.of(
             on, spec=spec, model_fingerprint=model_fingerprint, candidate_fingerprint=candidate_fingerprint
         )
-        what = f"the stability check {path}"
-        check.origin.refuse_other(here, what=what, make=MAKE, error=StabilityError)
+        check.origin.refuse_other(here, what=f"the stability check {path}", make=MAKE, error=StabilityError)
         return check
 
+    def content(self) -> dict[str, Any]:
+        """The JSON object in the file; of a threshold that is infinite, and so null, which one and why."""
+        if self.reason is None:
+            return super().content()
+        accepted = "nothing" if self.threshold > 0 else "everything"
+        return sealed({**super().content(), "accepts": accepted, "reason": self.reason})
 
-# --- A stability check as a small JSON file, read strictly: a server trusts what it says ----------
+    def text(self) -> str:
+        """The file; the sample is on one line."""
+        sample = json.dumps(self.sample)
+        return super().text().replace(json.dumps(self.sample, indent=2).replace("\n", "\n  "), sample)
 
-FORMAT = "quantdrift-stability-check"
-FORMAT_VERSION = 2
+    @model_validator(mode="before")
+    @classmethod
+    def _with_infinity(cls, content: dict[str, Any]) -> dict[str, Any]:
+        if content.get("threshold") is not None:
+            return content
+        held = {name: value for name, value in content.items() if name not in {"accepts", "reason"}}
+        if (accepted := content.get("accepts")) not in {"nothing", "everything"}:
+            raise ValueError(f"it accepts {accepted!r:.40}")
+        return {**held, "threshold": math.inf if accepted == "nothing" else -math.inf}
 
-_COUNTS = ("n_calibration", "n_flipped", "n_items_min", "n_items_max")
-
-
-def write_check(check: StabilityCheck, path: Path) -> None:
-    """Write a check whole, replacing an earlier one. JSON has no infinity: it is null, and why.
-
-    Args:
-        check: to write.
-        path: the file.
-
-    Raises:
-        RunError: the place holds something else, or it cannot be written.
-    """
-    refuse_other(path, FORMAT, "a stability check")
-    fields = {name: getattr(check, name) for name in check.__slots__}
-    head = {"format": FORMAT, "format_version": FORMAT_VERSION}
-    content = {**head, **fields, "origin": check.origin.to_json()}
-    if math.isinf(check.threshold):
-        content["threshold"] = None
-        content["accepts"] = "nothing" if check.threshold > 0 else "everything"
-        content["reason"] = check.reason
-    content = sealed(content)
-    text = json.dumps(content, indent=2, ensure_ascii=False)
-    # one number a line would make a thousand lines of the sample
-    listed = json.dumps(content["sample"], indent=2).replace("\n", "\n  ")
-    write_text(path, text.replace(listed, json.dumps(content["sample"])) + "\n", what="the stability check")
-
-
-def read_check(path: Path) -> StabilityCheck:
-    """Read a check.
-
-    Args:
-        path: the file.
-
-    Raises:
-        StabilityError: it is missing, damaged, something else, or of another version.
-    """
-    content = read_object(path, FORMAT, FORMAT_VERSION, what="a stability check", make=MAKE, error=StabilityError)
-    try:
-        return _check(content)
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise StabilityError(f"{path} is damaged: {what}. Calibrate and save the check again") from error
+    @model_validator(mode="after")
+    def _fits(self) -> StabilityCheck:
+        few = self.n_calibration < least_inputs(self.alpha)
+        for holds, otherwise in (
+            (few == (self.threshold == math.inf), "threshold and number of calibration inputs do not fit"),
+            (self.threshold != -math.inf or not bounds_gap(self.statistic), "S accepts everything"),
+            (self.n_flipped <= self.n_calibration, "more flips than inputs"),
+            (self.n_items_min <= self.n_items_max, "n_items_min is above n_items_max"),
+            (all(low <= high for low, high in pairwise(self.sample)), "sample is not sorted"),
+            (len(self.sample) == min(SAMPLE, self.n_calibration) > 0, f"sample holds {len(self.sample)} confidences"),
+        ):
+            if not holds:
+                raise ValueError(otherwise)
+        return self
 
 
-def _check(content: dict[str, Any]) -> StabilityCheck:
-    _need(content["statistic"] in STATISTICS, f"there is no statistic {content['statistic']!r}")
-    alpha, threshold = _number(content, "alpha"), content["threshold"]
-    _need(0 < alpha < 1, f"alpha is {alpha}")
-    counts = {name: content[name] for name in _COUNTS}
-    for name, count in counts.items():
-        whole = isinstance(count, int) and not isinstance(count, bool)
-        _need(whole and count >= 0, f"{name} is {count!r}")
-    if threshold is None:
-        accepted = content["accepts"]
-        _need(accepted in {"nothing", "everything"}, f"it accepts {accepted!r}")
-        _need(accepted == "nothing" or not bounds_gap(content["statistic"]), "S accepts everything")
-        threshold = math.inf if accepted == "nothing" else -math.inf
-    else:
-        threshold = _number(content, "threshold")
-    few = counts["n_calibration"] < least_inputs(alpha)
-    _need(few == (threshold == math.inf), "threshold and number of calibration inputs do not fit")
-    _need(counts["n_flipped"] <= counts["n_calibration"], "more flips than inputs")
-    _need(counts["n_items_min"] <= counts["n_items_max"], "n_items_min is above n_items_max")
-    coverage = _number(content, "expected_coverage")
-    _need(0 <= coverage <= 1, f"expected_coverage is {coverage}")
-    sample = content["sample"]
-    _need(isinstance(sample, list), "sample is no list")
-    numbers = all(is_number(x) for x in sample)
-    _need(numbers and all(low <= high for low, high in pairwise(sample)), "sample is not sorted")
-    wanted = min(SAMPLE, counts["n_calibration"])
-    _need(len(sample) == wanted > 0, f"sample holds {len(sample)} of {wanted} confidences")
-    _need(isinstance(content["version"], str), "version is no text")
-    return StabilityCheck(
-        statistic=content["statistic"],
-        alpha=alpha,
-        threshold=threshold,
-        **counts,
-        expected_coverage=coverage,
-        origin=Identity.from_json(content["origin"]),
-        version=content["version"],
-        sample=tuple(float(x) for x in sample),
-    )
-
-
-def _number(content: dict[str, Any], name: str) -> float:
-    value = content[name]
-    _need(is_number(value), f"{name} is {value!r:.40}")
-    return float(value)
-
-
-def _need(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ValueError(otherwise)
-
-
-# --- A stored check applied to a run: what it accepts there, and what it lets through -------------
+# --- a stored check applied to a run --------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,15 +387,7 @@ class Applied:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {
-            "n_inputs": self.n_inputs,
-            "flip_rate": self.flip_rate,
-            "coverage": self.coverage.to_json(),
-            "joint_violation": self.joint_violation.to_json(),
-            "violation": self.violation.to_json(),
-            "resemblance": self.resemblance.to_json(),
-            "notes": list(self.notes),
-        }
+        return dict(as_json(self))
 
 
 def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, Any]) -> Applied:
@@ -507,15 +403,15 @@ def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, 
         RunError: the check is by msp or entropy, and the run's scores are not logits.
     """
     # refused before the evidence is looked at: msp of similarities would be another message
+    here = Identity.of(record, input_ids=evidence.input_ids[evidence.n_items > 1])
     check.origin.refuse_other(
-        Identity.of(record),
+        here,
         what="the stability check",
         make=MAKE,
         error=StabilityError,
         candidate=False,  # what is measured is measured: a note says that the bound is for others
     )
     observed = observe(evidence, check.statistic)
-    here = Identity.of(record, input_ids=evidence.input_ids[observed.defined])
     observed = observed.part(observed.defined)
     if not len(observed.confidence):
         raise StabilityError("there is nothing to check: no input has two items to compare")
@@ -525,6 +421,16 @@ def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExchangeabilityWarning)  # it is among the notes
         resemblance = check.resembles_confidence(observed.confidence)
+    notes = _provenance(check.origin, here)
+    if not resemblance.alike:
+        notes.append(resemblance.sentence)
+    least, most = observed.n_items
+    if least < check.n_items_min or most > check.n_items_max:
+        notes.append(
+            f"inputs of this run have {_span(least, most)} items, those calibrated on had "
+            f"{_span(check.n_items_min, check.n_items_max)}: with more items quantization can overturn larger gaps, "
+            "beyond the bound, and with fewer it overturns less as a rule; msp and entropy are on another scale then"
+        )
     return Applied(
         n_inputs=len(accepted),
         flip_rate=float(observed.flipped.mean()),
@@ -532,75 +438,31 @@ def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, 
         joint_violation=rate_estimate(wrong),
         violation=rate_estimate(wrong[accepted]) if accepted.any() else undefined(none),
         resemblance=resemblance,
-        notes=_notes(check, here, observed.n_items, resemblance),
+        notes=tuple(notes),
     )
 
 
-def _notes(
-    check: StabilityCheck, here: Identity, n_items: tuple[int, int], resemblance: Resemblance
-) -> tuple[str, ...]:
-    was, notes = check.origin, []
+def _provenance(was: Identity, here: Identity) -> list[str]:
+    """Whether weights and inputs are those calibrated on."""
+    notes = []
     if differ(was.candidate_fingerprint, here.candidate_fingerprint):
         notes.append(
             "these are other quantized weights than the check was calibrated on (made on other "
             "data?); its bound is not for these"
         )
-    notes += _data_notes(was, here)
-    if not resemblance.alike:
-        notes.append(resemblance.sentence)
-    return (*notes, *_size_notes(check, n_items))
-
-
-def _data_notes(was: Identity, here: Identity) -> list[str]:
-    """Whether the inputs are those calibrated on, or of other data."""
-    if was.data_fingerprint is not None and _part(was) == _part(here):
-        return ["the check was calibrated on this very data, so that these figures are not held out"]
-    notes = []
-    other_part = differ(was.split, here.split) or differ(was.subset, here.subset)
-    known = was.inputs is not None and was.data is not None
+    part, own = ((each.data, each.split, each.subset) for each in (was, here))
     # ids alone would not do: mteb's tasks without ids have "test-0" and so on in every subset
-    if known and not other_part and (was.inputs, was.data) == (here.inputs, here.data):
+    known = was.data is not None and part == own
+    same_data = was.data_fingerprint is not None and was.data_fingerprint == here.data_fingerprint
+    if (same_data and part[1:] == own[1:]) or (known and was.inputs is not None and was.inputs == here.inputs):
+        notes.append("the check was calibrated on these very inputs, so that these figures are not held out")
+    elif None not in (was.data, here.data) and (not known or differ(was.data_fingerprint, here.data_fingerprint)):
+        names = [" ".join(one for one in each if one) for each in (part, own)]
         notes.append(
-            "the check was calibrated on these very inputs, by their ids, so that these figures are not held out"
-        )
-    if differ(was.data, here.data) or other_part:
-        names = [_named(each, parts=was.data == here.data) for each in (was, here)]
-        notes.append(f"calibrated on {names[0]}; this is {names[1]}: the bound is for inputs like those of {names[0]}")
-    elif differ(was.data_fingerprint, here.data_fingerprint):
-        notes.append(
-            f"calibrated on {was.data or 'data'} of other content (its digest differs): the bound "
-            "is for inputs like those calibrated on"
+            f"calibrated on {names[0]}; this is {names[1]}{' of other content' if known else ''}: the bound is for "
+            "inputs like those calibrated on"
         )
     return notes
-
-
-def _part(origin: Identity) -> tuple[str | None, ...]:
-    return origin.data_fingerprint, origin.split, origin.subset
-
-
-def _named(origin: Identity, *, parts: bool) -> str:
-    name = origin.data or "unnamed data"
-    listed = [part for part in (origin.split, origin.subset) if part is not None]
-    return f"{name} {'/'.join(listed)}" if parts and listed else name
-
-
-def _size_notes(check: StabilityCheck, n_items: tuple[int, int]) -> list[str]:
-    """What another number of items means for the bound."""
-    fewer, more = n_items[0] < check.n_items_min, n_items[1] > check.n_items_max
-    if not (fewer or more):
-        return []
-    what = (
-        f"inputs of this run have {_span(*n_items)} items, those calibrated on had "
-        f"{_span(check.n_items_min, check.n_items_max)}; "
-    )
-    if confidence_name(check.statistic) != "gap":
-        return [f"{what}{check.statistic} is of all items' scores and on another scale with others"]
-    means = []
-    if more:
-        means.append("with more items quantization can overturn larger gaps, beyond the bound")
-    if fewer:
-        means.append("with fewer items it overturns less as a rule, and the check is too strict")
-    return [what + "; ".join(means)]
 
 
 def _span(least: int, most: int) -> str:

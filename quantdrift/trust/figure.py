@@ -32,25 +32,17 @@ def draw_cost(runs: Sequence[RoutedRun], path: Path, *, speed_up: float) -> None
         MissingExtraError: matplotlib is not installed.
     """
     check_figure(path)
-    common = [
-        curve.score
+    by_score = {
+        curve.score: [each for run in runs for each in run.curves if each.score == curve.score]
         for curve in runs[0].curves
-        if all(curve.score in {other.score for other in run.curves} for run in runs)
-    ]
-    shares = np.linspace(0, 1, STEPS + 1).tolist()
-    rows = {
-        score: mean_curve([curve for run in runs for curve in run.curves if curve.score == score], shares)
-        for score in common
     }
-    logits = any(run.logits for run in runs)
+    shares, logits = np.linspace(0, 1, STEPS + 1).tolist(), any(run.logits for run in runs)
+    rows = {score: mean_curve(curves, shares) for score, curves in by_score.items() if len(curves) == len(runs)}
+    panels = {"changes": f"changed answers {'recovered' if logits else 'caught'} (%)"}
+    if logits:  # of a search nothing says what accuracy comes back: first items are rescored, not answered
+        panels["accuracy"] = "lost accuracy recovered (%)"
     panels = {
-        name: title
-        for name, title in (
-            ("changes", f"changed answers {'recovered' if logits else 'caught'} (%)"),
-            ("accuracy", "lost accuracy recovered (%)"),
-        )
-        # of a search nothing says what accuracy comes back: first items are rescored, not answered
-        if (logits or name == "changes") and any(found[0][name] is not None for found in rows.values())
+        name: title for name, title in panels.items() if any(found[0][name] is not None for found in rows.values())
     }
     if not panels:
         raise QuantDriftError("nothing to draw: no answer changed, so there is nothing to recover")
@@ -61,10 +53,9 @@ def draw_cost(runs: Sequence[RoutedRun], path: Path, *, speed_up: float) -> None
         figure = Figure(figsize=(3.5 * len(panels) + 0.6, 3.2), layout="constrained")
         for axes, (name, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
             for number, (score, found) in enumerate(rows.items()):
-                shown = [row for row in found if row[name] is not None]
+                values = np.array([(row["cost"], row[name]) for row in found], dtype=np.float64)  # NaN for None
                 axes.plot(
-                    [100 * row["cost"] for row in shown],
-                    [100 * row[name] for row in shown],
+                    *(100 * values.T),
                     color=COLOURS[number],
                     linestyle=DASHES[score],
                     linewidth=1.4,
@@ -72,8 +63,7 @@ def draw_cost(runs: Sequence[RoutedRun], path: Path, *, speed_up: float) -> None
                     gid=f"{name}-{score}",
                 )
             axes.axvline(100, color="black", linestyle=":", linewidth=1.0, gid="break-even")
-            of = "cost" if logits else "cost of encoding queries"
-            axes.set_xlabel(f"{of} (% of full precision)")
+            axes.set_xlabel(f"{'cost' if logits else 'cost of encoding queries'} (% of full precision)")
             axes.set_ylabel(title)
             axes.set_xlim(100 * relative_cost(0, speed_up) - 2, 100 * relative_cost(1, speed_up))
             axes.legend(loc="lower right")

@@ -13,22 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.conformal import confidence_in
 from quantdrift.errors import QuantDriftError
-from quantdrift.evidence import Evidence, Top
+from quantdrift.evidence import Evidence
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.perturbation import flips
-from quantdrift.trust.router import percentile_threshold
-
-# --- reordering -----------------------------------------------------------------------------------
+from quantdrift.trust.router import percentile_threshold, recovery_threshold
 
 DEPTHS = (5, 10, 50)
 """How many first items are rescored, where nothing else is said."""
+K = 10
+"""How many are rescored at the operating point, if as many ranks are stored."""
+RESCORE_PERCENTILES = (10.0, 25.0, 50.0, 100.0)
+QUALITY = ("ndcg@10", "accuracy")
+"""The first of these that the stored ranks and the labels allow."""
 
 
 def reorder(
@@ -47,57 +50,32 @@ def reorder(
     Returns:
         (items, scores) in the new order, as new arrays.
     """
-    first = slice(0, k)
-    head = np.where(items[:, first] >= 0, scores[:, first], -np.inf)
-    by = (items if places is None else places)[:, first]
-    by = np.where(items[:, first] >= 0, by, np.iinfo(np.int64).max)
+    found = items[:, :k] >= 0
+    head = np.where(found, scores[:, :k], -np.inf)
+    by = np.where(found, (items if places is None else places)[:, :k], np.iinfo(np.int64).max)
     order = np.lexsort((by, -head), axis=1)
     moved, told = items.copy(), scores.copy()
-    moved[:, first] = np.take_along_axis(items[:, first], order, axis=1)
-    told[:, first] = np.take_along_axis(scores[:, first], order, axis=1)
+    moved[:, :k] = np.take_along_axis(items[:, :k], order, axis=1)
+    told[:, :k] = np.take_along_axis(scores[:, :k], order, axis=1)
     return moved, told
 
 
-def rescored_ranking(evidence: Evidence, rows: NDArray[np.bool_], k: int) -> NDArray[np.int64]:
-    """The candidate's ranking after the first k items of some inputs were rescored.
+def rescored_ranking(evidence: Evidence, k: int) -> NDArray[np.int64]:
+    """The candidate's ranking after the first k items of all inputs were rescored, int64 [n_inputs, depth].
 
     Ties in the reference's scores break by its stored ranking, then by the candidate's.
-
-    Args:
-        evidence: of one run.
-        rows: bool [n_inputs], which inputs.
-        k: how many items, at least 1 and at most the depth (or all of them).
-
-    Returns:
-        int64 [n_inputs, depth], indices into `Evidence.item_ids`.
 
     Raises:
         QuantDriftError: fewer than k ranks are stored of a longer ranking.
     """
     if k < 1 or (k > evidence.depth and evidence.cut_short):
         raise QuantDriftError(f"expected k from 1 to the {evidence.depth} ranks that the run stores; got {k}")
-    top = evidence.candidate_top
-    places = _reference_ranks(evidence.reference_top.items[rows], top.items[rows])
-    moved, _ = reorder(top.items[rows], top.reference_scores[rows], k, places=places)
-    items = top.items.copy()
-    items[rows] = moved
-    return items
-
-
-def _reference_ranks(ranked: NDArray[np.int64], items: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where items [n, width] stand in rankings [n, depth]; behind them, in order, if nowhere."""
-    width, depth = items.shape[1], ranked.shape[1]
-    behind = np.broadcast_to(depth + np.arange(width), items.shape)
-    if not ranked.size or not items.size:
-        return behind
-    # one number for each (row, item), so that a single search serves all rows
-    base = np.arange(len(items))[:, None] * (max(ranked.max(), items.max()) + 2)
-    known = (base + ranked + 1).ravel()
-    order = known.argsort(kind="stable")
-    wanted = base + items + 1
-    at = np.searchsorted(known[order], wanted).clip(max=len(known) - 1)
-    here = order[at]
-    return np.where(known[here] == wanted, here % depth, behind)
+    top, ranked = evidence.candidate_top, evidence.reference_top.items
+    places = np.empty_like(top.items[:, :k])
+    for column in range(places.shape[1]):
+        here = ranked == top.items[:, column, None]
+        places[:, column] = np.where(here.any(axis=1), here.argmax(axis=1), ranked.shape[1] + column)
+    return reorder(top.items, top.reference_scores, k, places=places)[0]
 
 
 def within(evidence: Evidence, k: int) -> NDArray[np.bool_]:
@@ -119,18 +97,6 @@ def stored_depths(evidence: Evidence, depths: Sequence[int] = DEPTHS) -> list[in
             f"{', '.join(map(str, depths))}"
         )
     return stored
-
-
-def share_of(back: NDArray[np.bool_], changed: NDArray[np.bool_]) -> float | None:
-    """Share of the changed first answers; None if none changed."""
-    return float(back[changed].mean()) if changed.any() else None
-
-
-# --- rescoring ------------------------------------------------------------------------------------
-
-RESCORE_PERCENTILES = (10.0, 25.0, 50.0, 100.0)
-QUALITY = ("ndcg@10", "accuracy")
-"""The first of these that the stored ranks and the labels allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +138,7 @@ class Rescoring:
 def rescore(
     evidence: Evidence, *, percentiles: Sequence[float] = RESCORE_PERCENTILES, depths: Sequence[int] = DEPTHS
 ) -> tuple[Rescoring, ...]:
-    """What rescoring gives back, at several thresholds and depths.
+    """What rescoring gives back, one entry for each percentile and depth, in that order.
 
     The threshold is the percentile on the run itself. Depths beyond the stored ranks are left out.
 
@@ -181,61 +147,41 @@ def rescore(
         percentiles: of the candidate gap, from 0 to 100.
         depths: values of k.
 
-    Returns:
-        One for each percentile and depth, in that order.
-
     Raises:
         QuantDriftError: no such percentile, or no depth is stored.
     """
-    stored = stored_depths(evidence, depths)
-    confidence, everything = confidence_in(evidence, "gap"), np.ones(evidence.n_inputs, dtype=bool)
-    metric, before, whole, reason = _quality(evidence)
+    confidence, changed = confidence_in(evidence, "gap"), flips(evidence)
+    top, first = evidence.candidate_top, evidence.reference_top.items[:, 0]
+    metric, before, loss, reason = _quality(evidence)
+    rankings = {k: rescored_ranking(evidence, k) for k in stored_depths(evidence, depths)}
     found = []
-    changed = flips(evidence)
-    ceilings = {k: share_of(within(evidence, k), changed) for k in stored}
-    whole_ranking = {k: rescored_ranking(evidence, everything, k) for k in stored}
-    first = evidence.reference_top.items[:, 0]
-    counts = {k: np.minimum(evidence.n_items, k) for k in stored}
     for percentile in percentiles:
         rows = confidence < percentile_threshold(confidence, percentile)
-        for k in stored:
-            items = np.where(rows[:, None], whole_ranking[k], evidence.candidate_top.items)
-            change = None
-            if metric is not None:
-                after = _mean(metric, _ranked(evidence, items))
-                change = after - before
+        for k, ranking in rankings.items():
+            items = np.where(rows[:, None], ranking, top.items)
+            # the scores do not belong to these items any more
+            unknown = np.full_like(top.reference_scores, np.nan)
+            moved = replace(top, items=items, reference_scores=unknown, candidate_scores=unknown)
+            change = None if metric is None else _mean(metric, replace(evidence, candidate_top=moved)) - before
             found.append(
                 Rescoring(
                     percentile=percentile,
                     k=k,
                     encoded=float(rows.mean()),
-                    documents=float((rows * counts[k]).mean()),
-                    restored=share_of(items[:, 0] == first, changed),
-                    ceiling=ceilings[k],
+                    documents=float((rows * np.minimum(evidence.n_items, k)).mean()),
+                    restored=_share(items[:, 0] == first, changed),
+                    ceiling=_share(within(evidence, k), changed),
                     metric=metric,
                     change=change,
-                    loss=None if metric is None else whole - before,
+                    loss=loss,
                     reason=reason,
                 )
             )
     return tuple(found)
 
 
-def _ranked(evidence: Evidence, items: NDArray[np.int64]) -> Evidence:
-    """Evidence to judge a ranking by: the scores in it no longer belong to the items."""
-    top = evidence.candidate_top
-    return replace(
-        evidence,
-        candidate_top=Top(
-            items=items,
-            reference_scores=np.full_like(top.reference_scores, np.nan),
-            candidate_scores=np.full_like(top.candidate_scores, np.nan),
-        ),
-    )
-
-
-def _quality(evidence: Evidence) -> tuple[str | None, float, float, str | None]:
-    """Metric, the candidate's mean, the reference's mean; or why there is none."""
+def _quality(evidence: Evidence) -> tuple[str | None, float, float | None, str | None]:
+    """Metric, the candidate's mean, what the reference has more; or why there is none."""
     reason = "no input has a relevant item"
     for name in QUALITY:
         try:
@@ -244,11 +190,82 @@ def _quality(evidence: Evidence) -> tuple[str | None, float, float, str | None]:
             reason = str(error)
             continue
         if np.isfinite(before):
-            return name, before, whole, None
-    return None, np.nan, np.nan, reason
+            return name, before, whole - before, None
+    return None, np.nan, None, reason
 
 
 def _mean(name: str, evidence: Evidence) -> float:
     values = parse_metric(name).per_input(evidence)
     values = values[~np.isnan(values)]
     return float(values.mean()) if len(values) else np.nan
+
+
+def _share(back: NDArray[np.bool_], changed: NDArray[np.bool_]) -> float | None:
+    return float(back[changed].mean()) if changed.any() else None
+
+
+# --- the operating point --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoring:
+    """The least that is rescored to give back a share of the changed answers.
+
+    Attributes:
+        k: how many of the candidate's first items are rescored.
+        threshold: of the candidate gap; queries below it are rescored.
+        counts: what the share is of: "restored" answers, or "caught" ones (changed, and rescored)
+            where fewer than that share can be restored.
+        routed: share of the queries that are rescored, 0 to 1.
+        cost: of encoding queries, relative to full precision alone.
+        caught: share of the changed answers whose query is rescored.
+        restored: share of the changed answers that are the reference's again.
+        ceiling: the same if every query were rescored.
+    """
+
+    k: int
+    threshold: float
+    counts: Literal["restored", "caught"]
+    routed: float
+    cost: float
+    caught: float
+    restored: float
+    ceiling: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {"score": "gap", **asdict(self)}
+
+
+def restoring_point(evidence: Evidence, share: float, *, base_cost: float) -> Restoring | None:
+    """The smallest threshold of the gap whose rescoring restores a share of the changed answers; None if none changed.
+
+    Args:
+        evidence: of one run on similarities.
+        share: of the inputs whose first answer changed, above 0 and at most 1.
+        base_cost: of the candidate, relative to full precision alone.
+
+    Raises:
+        QuantDriftError: no such share, or fewer ranks are stored than the least depth.
+    """
+    k = max(depth for depth in stored_depths(evidence) if depth <= K)
+    changed, gaps = flips(evidence), confidence_in(evidence, "gap")
+    if not changed.any():
+        return None
+    back = changed & within(evidence, k)
+    n_changed, n_back = int(changed.sum()), int(back.sum())
+    # rounded, as 0.9 of 10 is 9 and not the next number above
+    reachable = n_back > 0 and round(share * n_changed, 9) <= n_back
+    wanted = min(1.0, share * n_changed / n_back) if reachable else share
+    threshold = recovery_threshold(gaps, back if reachable else changed, wanted)
+    rows = gaps < threshold
+    return Restoring(
+        k=k,
+        threshold=threshold,
+        counts="restored" if reachable else "caught",
+        routed=float(rows.mean()),
+        cost=base_cost + float(rows.mean()),
+        caught=float(rows[changed].mean()),
+        restored=float((rows & back)[changed].mean()),
+        ceiling=float(np.mean(back[changed])),
+    )

@@ -2,20 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.conformal import ConfidenceName, as_array, confidence_of
-from quantdrift.errors import QuantDriftError, ScoreError, UnknownNameError
+from quantdrift.errors import DataError, QuantDriftError, ScoreError, UnknownNameError
+from quantdrift.trust.check import StabilityCheck
 from quantdrift.trust.rescoring import reorder
-from quantdrift.trust.router import as_scores, batch_length, batch_rows
-from quantdrift.trust.sweep import Accepts, Gate, Routes, Traffic, routed_by, score_of
+from quantdrift.trust.router import GapRouter
 
-# --- serving --------------------------------------------------------------------------------------
+Gate = GapRouter | StabilityCheck
+"""What says which inputs go to full precision; anything with `accepts(scores)` is taken for a check."""
+
+# --- batches --------------------------------------------------------------------------------------
+
+
+def batch_length(batch: Any) -> int:
+    """How many inputs a batch has.
+
+    Args:
+        batch: a sequence of inputs, an array or tensor with inputs along the first axis, a table
+            with `iloc`, a Dataset of Hugging Face, or a mapping of equally long columns.
+
+    Raises:
+        DataError: a single text, something without a length (a generator, a single number), or
+            columns of different lengths.
+    """
+    lengths = {_length(column) for column in batch.values()} if isinstance(batch, Mapping) else {_length(batch)}
+    if len(lengths) == 1 and (found := lengths.pop()) is not None:
+        return found
+    if isinstance(batch, Mapping):
+        raise DataError(
+            f"expected a mapping of equally long columns, one row per input; got {', '.join(map(str, batch))}. "
+            "Settings that are not per input belong into the callable"
+        )
+    raise DataError(
+        "expected a batch of inputs that has a length and whose rows can be picked; got "
+        f"{'a single text' if isinstance(batch, str | bytes) else type(batch).__name__}. Make a list of it: "
+        "list(batch), or [input] of one input"
+    )
+
+
+def _length(values: Any) -> int | None:
+    try:
+        return None if isinstance(values, str | bytes) else len(values)
+    except TypeError:  # a generator, a number, an array without axes
+        return None
+
+
+def batch_rows(batch: Any, rows: NDArray[np.int64]) -> Any:
+    """Some inputs of a batch, in the order given, as a batch of the same kind; a sequence becomes a list.
+
+    Raises:
+        DataError: its rows cannot be picked.
+    """
+    if isinstance(batch, Mapping):
+        return {name: batch_rows(column, rows) for name, column in batch.items()}
+    if hasattr(batch, "iloc"):
+        return batch.iloc[rows]
+    if hasattr(batch, "select") and hasattr(batch, "features"):  # a Dataset; other tables' select is of columns
+        return batch.select(rows.tolist())
+    if hasattr(batch, "shape") and hasattr(batch, "dtype"):
+        return batch[rows]
+    if hasattr(batch, "__getitem__") and not hasattr(batch, "shape"):
+        return [batch[row] for row in rows.tolist()]
+    raise DataError(
+        "expected a batch as a sequence, array, tensor, table or mapping of those; got "
+        f"{type(batch).__name__}, whose rows cannot be picked"
+    )
+
+
+def _matrix(values: Any, what: str, shape: tuple[int | None, int | None]) -> NDArray[Any]:
+    """An array of two axes; a length of None may be anything."""
+    found = as_array(values)
+    if found.ndim != 2 or any(want not in {None, have} for want, have in zip(shape, found.shape, strict=True)):  # noqa: PLR2004 -- a matrix
+        told = ", ".join("any" if want is None else f"{want}" for want in shape)
+        raise ScoreError(f"expected {what} of shape ({told}), one row per input; got shape {found.shape}")
+    return found
+
+
+class _TwoModels:
+    """What decides between two models, and how many inputs went to the second; threads may share it."""
+
+    def __init__(self, gate: Gate) -> None:
+        if not (hasattr(gate, "routes") or hasattr(gate, "accepts")):
+            raise QuantDriftError(
+                "expected a router (with routes(scores)) or a check (with accepts(scores)), e.g. "
+                f"GapRouter.load(FILE) or StabilityCheck.load(FILE); got {_kind(gate)}"
+            )
+        self._gate = gate
+        self.score: ConfidenceName = getattr(gate, "score", "gap")
+        self._lock, self._seen, self._sent = Lock(), 0, 0
+
+    @property
+    def n_seen(self) -> int:
+        """How many inputs were answered."""
+        return self._seen
+
+    def _unsure(self, scores: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which inputs a router routes, or a check does not accept, bool [n]."""
+        if isinstance(self._gate, GapRouter) or hasattr(self._gate, "routes"):
+            unsure = np.asarray(self._gate.routes(scores), dtype=bool)
+        else:
+            unsure = ~np.asarray(self._gate.accepts(scores), dtype=bool)
+        if unsure.shape != (len(scores),):
+            raise QuantDriftError(
+                f"expected one decision for each of {len(scores)} inputs from {type(self._gate).__name__}; got shape "
+                f"{unsure.shape}"
+            )
+        return unsure
+
+    def _count(self, sent: NDArray[np.bool_]) -> None:
+        with self._lock:
+            self._seen += len(sent)
+            self._sent += int(sent.sum())
+
+    def _share(self) -> float | None:
+        with self._lock:
+            return self._sent / self._seen if self._seen else None
+
+
+def _kind(value: object) -> str:
+    return repr(value) if isinstance(value, str) else type(value).__name__
+
+
+# --- classes --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +163,8 @@ class RoutedBatch:
         confidence: float64 [n], of the candidate.
         logits: [n, n_classes], of the model that answered.
         classes: names of the classes, or None.
-        rule: the decision in words.
+        score: which confidence it is.
+        threshold: of the router; None of a check, which may be of anything.
     """
 
     index: NDArray[np.int64]
@@ -55,7 +172,8 @@ class RoutedBatch:
     confidence: NDArray[np.float64]
     logits: NDArray[Any]
     classes: Sequence[Any] | None
-    rule: _Rule
+    score: ConfidenceName
+    threshold: float | None
 
     @property
     def labels(self) -> list[Any]:
@@ -66,47 +184,29 @@ class RoutedBatch:
         return len(self.index)
 
     def __getitem__(self, row: int) -> Routed:
-        index, confidence = int(self.index[row]), float(self.confidence[row])
-        return Routed(
-            label=index if self.classes is None else self.classes[index],
-            index=index,
-            routed=bool(self.routed[row]),
-            why=self.rule.why(routed=bool(self.routed[row]), confidence=confidence),
-            confidence=confidence,
-        )
+        index, routed, confidence = int(self.index[row]), bool(self.routed[row]), float(self.confidence[row])
+        label = index if self.classes is None else self.classes[index]
+        return Routed(label=label, index=index, routed=routed, why=self._why(routed, confidence), confidence=confidence)
 
     def __iter__(self) -> Iterator[Routed]:
         return (self[row] for row in range(len(self)))
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rule:
-    """What to say of a decision."""
-
-    score: ConfidenceName
-    threshold: float | None
-
-    def why(self, *, routed: bool, confidence: float) -> str:
+    def _why(self, routed: bool, confidence: float) -> str:
         """The decision on one input in words."""
-        who = "reference" if routed else "candidate"
-        sign, below, above, unit = 1, "below", "at least", ""
-        if self.score == "entropy":  # turned round, so that larger is surer
-            sign, below, above, unit = -1, "above", "at most", " nats"
+        who, entropy = "reference" if routed else "candidate", self.score == "entropy"
+        sign, unit = (-1, " nats") if entropy else (1, "")  # turned round, so that larger is surer
         shown = f"{self.score} {sign * confidence + 0.0:.4g}{unit}"  # + 0.0: no minus before a 0
         if self.threshold is None:
             return f"{who}: the check {'does not accept' if routed else 'accepts'} {shown}"
-        than = f"{sign * self.threshold + 0.0:.4g}{unit}"
-        return f"{who}: {shown} is {below if routed else above} {than}"
+        than = {(True, False): "below", (False, False): "at least", (True, True): "above", (False, True): "at most"}
+        return f"{who}: {shown} is {than[routed, entropy]} {sign * self.threshold + 0.0:.4g}{unit}"
 
 
-class RoutedModel:
+class RoutedModel(_TwoModels):
     """A candidate that asks the reference where it is unsure.
 
     The candidate runs on every batch. The reference runs once per batch on the routed rows only,
-    and not at all where there are none.
-
-    Threads may share it if both callables allow that: it keeps nothing between batches but its
-    counters, which are locked. Two threads may be inside a callable at once.
+    and not at all where there are none. Threads may share it if both callables allow that.
 
     >>> from quantdrift import GapRouter
     >>> router = GapRouter(threshold=1.0)
@@ -130,7 +230,7 @@ class RoutedModel:
             candidate: batch to logits [n, n_classes], as array or tensor (of any device), or as a
                 result that has `logits`.
             reference: likewise, of the same classes in the same order. It is called with the rows
-                that `quantdrift.trust.router.batch_rows` picks.
+                that `batch_rows` picks.
             router: a `GapRouter`, or a check: anything with `accepts(scores)`, whose unaccepted
                 inputs are routed.
             classes: names of the classes.
@@ -141,21 +241,8 @@ class RoutedModel:
         for arm, model in (("candidate", candidate), ("reference", reference)):
             if not callable(model):
                 raise QuantDriftError(f"expected a {arm} that can be called with a batch; got {_kind(model)}")
-        if not isinstance(router, Routes | Accepts):
-            raise QuantDriftError(
-                "expected a router (with routes(scores)) or a check (with accepts(scores)), e.g. "
-                f"GapRouter.load(FILE) or StabilityCheck.load(FILE); got {_kind(router)}"
-            )
-        self.candidate = candidate
-        self.reference = reference
-        self.router = router
-        self.classes = classes
-        self._traffic = Traffic()
-        self._rule = _Rule(
-            score=score_of(router),
-            # the threshold of a check may be one of anything
-            threshold=getattr(router, "threshold", None) if isinstance(router, Routes) else None,
-        )
+        super().__init__(router)
+        self.candidate, self.reference, self.router, self.classes = candidate, reference, router, classes
 
     def __call__(self, batch: Any) -> RoutedBatch:
         """Answer a batch.
@@ -169,56 +256,44 @@ class RoutedModel:
                 that is masked) is let pass behind the candidate's first two and the reference's
                 first.
         """
-        n = batch_length(batch)
-        if n == 0:
-            return self._answers(np.zeros((0, 2)), np.zeros(0, dtype=bool), np.zeros(0))
-        logits = self._rows(as_scores(self.candidate(batch)), n, "candidate")
-        confidence = confidence_of(logits, self._rule.score)
-        routed = routed_by(self.router, logits)
-        if routed.any():
-            rows = np.flatnonzero(routed)
-            again = as_scores(self.reference(batch_rows(batch, rows)))
-            again = self._rows(again, len(rows), "reference", n_classes=logits.shape[1])
-            # the wider type of the two, so that neither arm's logits are rounded
-            logits = logits.astype(np.result_type(logits, again))
-            logits[rows] = again
-        self._traffic.add(routed)
-        return self._answers(logits, routed, confidence)
-
-    @property
-    def n_seen(self) -> int:
-        """How many inputs were answered."""
-        return self._traffic.counts()[0]
-
-    @property
-    def n_routed(self) -> int:
-        """How many of them the reference answered."""
-        return self._traffic.counts()[1]
-
-    @property
-    def routed_share(self) -> float | None:
-        """Share of the inputs that the reference answered; None before the first."""
-        seen, routed = self._traffic.counts()
-        return routed / seen if seen else None
-
-    def _answers(self, logits: NDArray[Any], routed: NDArray[np.bool_], confidence: NDArray[np.float64]) -> RoutedBatch:
+        logits: NDArray[Any] = np.zeros((0, 2))
+        confidence: NDArray[np.float64] = np.zeros(0)
+        routed: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        if n := batch_length(batch):
+            logits = self._logits("candidate", batch, (n, None))
+            confidence, routed = confidence_of(logits, self.score), self._unsure(logits)
+            if routed.any():
+                rows = np.flatnonzero(routed)
+                again = self._logits("reference", batch_rows(batch, rows), (len(rows), logits.shape[1]))
+                # the wider type of the two, so that neither arm's logits are rounded
+                logits = logits.astype(np.result_type(logits, again))
+                logits[rows] = again
+            self._count(routed)
         return RoutedBatch(
             index=logits.argmax(axis=1).astype(np.int64),
             routed=routed,
             confidence=confidence,
             logits=logits,
             classes=self.classes,
-            rule=self._rule,
+            score=self.score,
+            threshold=self.router.threshold if isinstance(self.router, GapRouter) else None,
         )
 
-    def _rows(self, logits: NDArray[Any], n: int, arm: str, *, n_classes: int | None = None) -> NDArray[Any]:
-        """The logits, if they are what the batch asks for."""
-        wanted = (n, logits.shape[1] if n_classes is None else n_classes)
-        if logits.shape != wanted:
-            raise ScoreError(
-                f"expected logits of shape {wanted} from the {arm}, one row per input and the same "
-                f"classes in both arms; got {logits.shape}"
-            )
+    @property
+    def n_routed(self) -> int:
+        """How many inputs the reference answered."""
+        return self._sent
+
+    @property
+    def routed_share(self) -> float | None:
+        """Share of the inputs that the reference answered; None before the first."""
+        return self._share()
+
+    def _logits(
+        self, arm: Literal["candidate", "reference"], batch: Any, shape: tuple[int, int | None]
+    ) -> NDArray[Any]:
+        """What an arm gives, if it is what the batch asks for."""
+        logits = _matrix(getattr(self, arm)(batch), f"logits from the {arm}", shape)
         # the largest is NaN or +infinity if any is; -infinity is a class that is masked, and of
         # the candidate's second one the confidence takes care
         if not np.isfinite(logits.max(axis=1, initial=-np.inf)).all():
@@ -228,11 +303,7 @@ class RoutedModel:
         return logits
 
 
-def _kind(value: object) -> str:
-    return repr(value) if isinstance(value, str) else type(value).__name__
-
-
-# --- rescored search ------------------------------------------------------------------------------
+# --- searches -------------------------------------------------------------------------------------
 
 RescoreSimilarity = Literal["cosine", "dot", "euclidean"]
 
@@ -260,14 +331,12 @@ class RescoredBatch:
         return len(self.positions)
 
 
-class RescoredSearch:
+class RescoredSearch(_TwoModels):
     """A search whose unsure results are put in the order of the reference.
 
     The reference encodes only the queries that the gate does not let pass, and only rows of its
-    document matrix that were found are read, so that this can be a memory map.
-
-    Threads may share it if both callables allow that: its counters are locked and it keeps nothing
-    else.
+    document matrix that were found are read, so that this can be a memory map. Threads may share it
+    if both callables allow that.
     """
 
     def __init__(
@@ -287,8 +356,7 @@ class RescoredSearch:
                 larger is better (of distances: minus the distance); positions below 0 stand for
                 nothing found.
             encode_reference: batch of queries to embeddings [n, dim], with the query prompt of the
-                reference where it has one. It is called with the rows that
-                `quantdrift.trust.router.batch_rows` picks.
+                reference where it has one. It is called with the rows that `batch_rows` picks.
             reference_documents: [n_docs, dim], array or memory map: the reference's embeddings, in
                 the order that positions count in.
             gate: a `GapRouter` with the score gap, or a check: anything with `accepts(scores)`.
@@ -300,27 +368,21 @@ class RescoredSearch:
         Raises:
             QuantDriftError: a setting is not one of these, or the gate is of other scores.
         """
+        super().__init__(gate)
         if similarity not in get_args(RescoreSimilarity):
             raise UnknownNameError("similarity", similarity, get_args(RescoreSimilarity))
-        if (score := score_of(gate)) != "gap":
+        if self.score != "gap":
             raise QuantDriftError(
-                f"expected a gate on the gap; got one on {score}, which is of class "
+                f"expected a gate on the gap; got one on {self.score}, which is of class "
                 "probabilities: a softmax of similarities is none"
             )
-        _check_scores(gate, similarity)
-        if k < 1:
-            raise QuantDriftError(f"expected k of at least 1; got {k}")
-        if len(np.shape(reference_documents)) != 2:  # noqa: PLR2004 -- a matrix
-            raise ScoreError(
-                f"expected reference_documents of shape [n_docs, dim]; got shape {np.shape(reference_documents)}"
+        if k < 1 or len(np.shape(reference_documents)) != 2:  # noqa: PLR2004 -- a matrix
+            raise QuantDriftError(
+                "expected k of at least 1 and reference_documents of shape [n_docs, dim]; got k = "
+                f"{k} and shape {np.shape(reference_documents)}"
             )
-        self.search = search
-        self.encode_reference = encode_reference
-        self.reference_documents = reference_documents
-        self.gate = gate
-        self.k = k
-        self.similarity = similarity
-        self._traffic = Traffic()
+        self.search, self.encode_reference, self.reference_documents = search, encode_reference, reference_documents
+        self.gate, self.k, self.similarity = gate, k, similarity
 
     def __call__(self, queries: Any) -> RescoredBatch:
         """Search for a batch of queries.
@@ -338,65 +400,45 @@ class RescoredSearch:
             none = np.zeros((0, 0))
             return RescoredBatch(positions=none.astype(np.int64), scores=none, rescored=np.zeros(0, dtype=bool))
         found = self.search(queries)
-        positions, scores = as_scores(found[0]).astype(np.int64), as_scores(found[1]).copy()
-        if positions.shape != scores.shape or len(positions) != n:
-            raise ScoreError(
-                f"expected positions and scores of {n} queries in one shape; got {positions.shape} and {scores.shape}"
-            )
+        positions = _matrix(found[0], "positions of the search", (n, None)).astype(np.int64)
+        scores = _matrix(found[1], "scores of the search", (n, positions.shape[1])).copy()
         if positions.max(initial=-1) >= len(self.reference_documents):
             raise ScoreError(
                 f"the search found position {positions.max()}; reference_documents has "
                 f"{len(self.reference_documents)} rows. They must be of one corpus, in one order"
             )
         _check_order(positions, scores)
-        rescored = self._unsure(positions, scores)
+        # fewer than two results have no order to mend
+        rescored = (positions[:, :2] >= 0).sum(axis=1) > 1
+        if rescored.any():
+            rescored[rescored] = self._unsure(scores[rescored, :2])
         if rescored.any():
             rows = np.flatnonzero(rescored)
-            query = as_scores(self.encode_reference(batch_rows(queries, rows)))
-            again = self._scores(query, positions[rows, : self.k])
+            first = positions[rows, : self.k]
+            again = self._again(self.encode_reference(batch_rows(queries, rows)), first)
             scores = scores.astype(np.result_type(scores, np.float32))
             head = scores[rows]
-            head[:, : self.k] = np.where(positions[rows, : self.k] >= 0, again, head[:, : self.k])
+            head[:, : self.k] = np.where(first >= 0, again, head[:, : self.k])
             positions[rows], scores[rows] = reorder(positions[rows], head, self.k)
-        self._traffic.add(rescored)
+        self._count(rescored)
         return RescoredBatch(positions=positions, scores=scores, rescored=rescored)
 
     @property
-    def n_seen(self) -> int:
-        """How many queries were answered."""
-        return self._traffic.counts()[0]
-
-    @property
     def n_rescored(self) -> int:
-        """How many of them were rescored."""
-        return self._traffic.counts()[1]
+        """How many queries were rescored."""
+        return self._sent
 
     @property
     def rescored_share(self) -> float | None:
         """Share of the queries that were rescored; None before the first."""
-        seen, rescored = self._traffic.counts()
-        return rescored / seen if seen else None
+        return self._share()
 
-    def _unsure(self, positions: NDArray[np.int64], scores: NDArray[Any]) -> NDArray[np.bool_]:
-        """What the gate does not let pass; fewer than two results have no order to mend."""
-        rescored = np.zeros(len(positions), dtype=bool)
-        if positions.shape[1] >= 2:  # noqa: PLR2004 -- a gap needs two
-            two = (positions[:, :2] >= 0).all(axis=1)
-            if two.any():
-                rescored[two] = routed_by(self.gate, scores[two, :2])
-        return rescored
-
-    def _scores(self, queries: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _again(self, queries: Any, positions: NDArray[np.int64]) -> NDArray[np.float64]:
         """The reference's scores of some documents, float64 [n, k]."""
-        wanted = (len(positions), np.shape(self.reference_documents)[1])
-        if queries.shape != wanted:
-            raise ScoreError(
-                f"expected embeddings of shape {wanted} from encode_reference, as wide as "
-                f"reference_documents; got {queries.shape}"
-            )
-        places = np.maximum(positions, 0)
-        documents = as_array(self.reference_documents[places]).astype(np.float64)
-        query = queries.astype(np.float64)
+        wanted = len(positions), np.shape(self.reference_documents)[1]
+        query = _matrix(queries, "embeddings from encode_reference, as wide as reference_documents,", wanted)
+        query = query.astype(np.float64)
+        documents = as_array(self.reference_documents[np.maximum(positions, 0)]).astype(np.float64)
         if not (np.isfinite(query).all() and np.isfinite(documents).all()):
             raise ScoreError("the reference's embeddings hold NaN or infinity")
         if self.similarity == "euclidean":
@@ -409,33 +451,15 @@ class RescoredSearch:
         return scores
 
 
-def _check_scores(gate: Gate, similarity: str) -> None:
-    """Refuse a gate that was set on other scores, as far as it says what they were."""
-    origin = getattr(gate, "origin", None)
-    reading, compared = (getattr(origin, name, None) for name in ("reading", "similarity"))
-    if reading in {"logits", "linear probe"}:
-        what = "a linear probe's class logits" if reading == "linear probe" else "class logits"
-        raise QuantDriftError(
-            f"the gate was set on {what}, and this is shown similarities; a threshold is in the "
-            "unit of its own scores. Set one on a retrieval run of this pair"
-        )
-    if compared is not None and compared != similarity:
-        raise QuantDriftError(
-            f"the gate was set on similarities by {compared}, and this search is by {similarity}; "
-            f"give similarity={compared!r}, or set a gate on a run by {similarity}"
-        )
-
-
 def _check_order(positions: NDArray[np.int64], scores: NDArray[Any]) -> None:
     """Refuse what is not given best first, larger being better: the gap would be of other items."""
     found = positions >= 0
     if np.isnan(scores[found]).any():
         raise ScoreError("the search gave scores that are NaN; expected one number per result")
     lowest = np.minimum.accumulate(np.where(found, scores, np.inf), axis=1)
-    rises = found[:, 1:] & (scores[:, 1:] > lowest[:, :-1])
+    rises = (found[:, 1:] & (scores[:, 1:] > lowest[:, :-1])).any(axis=1)
     if rises.any():
-        row = int(rises.any(axis=1).argmax())
         raise ScoreError(
             "expected the search's scores best first, larger being better; those of query "
-            f"{row} of the batch increase along the row. Of distances, give minus the distance"
+            f"{int(rises.argmax())} of the batch increase along the row. Of distances, give minus the distance"
         )

@@ -153,8 +153,8 @@ def test_a_check_is_saved_and_applied(cli: Cli, write: Callable[..., Path], tmp_
     (found,) = json.loads(out)["runs"]
     assert found["n_inputs"] == 300
     assert found["resemblance"]["alike"]
-    same = "calibrated on older; this is newer one: the bound is for inputs like those of older"
-    assert found["notes"] == [same]
+    (note,) = found["notes"]
+    assert note.startswith("calibrated on older test; this is newer one test")
     assert 0 < found["coverage"]["value"] < 1
     assert found["joint_violation"]["value"] <= found["flip_rate"]
     assert found["violation"]["n"] == round(300 * found["coverage"]["value"])
@@ -168,7 +168,7 @@ def test_other_inputs_are_noted(cli: Cli, write: Callable[..., Path], tmp_path: 
     assert (code, err) == (0, "")  # a note, no Python warning
     assert "Note, tiny scores: the confidences of these 200 inputs differ" in out
     _, out, _ = cli("certify", run, "--check", file)
-    assert "Note, older: the check was calibrated on this very data" in out
+    assert "Note, older: the check was calibrated on these very inputs" in out
     _, out, _ = cli("certify", run, "--check", file, "--markdown")
     assert "| older | 200 |" in out
 
@@ -247,7 +247,7 @@ def test_the_same_inputs_are_told_by_their_ids_where_data_have_no_digest(
     ):
         assert "not held out" not in cli("certify", other, "--check", file)[1]
     _, out, _ = cli("certify", write("Task", data=None, more={"subset": "fr"}), "--check", file)
-    assert "calibrated on Task test/de; this is Task test/fr: the bound is for inputs" in out
+    assert "calibrated on Task test de; this is Task test fr: the bound is for inputs" in out
 
 
 def test_two_names_of_one_model_are_one_pair(cli: Cli, write: Callable[..., Path], tmp_path: Path) -> None:
@@ -259,17 +259,12 @@ def test_two_names_of_one_model_are_one_pair(cli: Cli, write: Callable[..., Path
     assert (code, "pair: " in err) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("n_items", "message"), [(7, "with more items quantization can overturn larger gaps"), (5, "with fewer items")]
-)
-def test_what_another_number_of_items_means_is_said_for_each_case(
-    cli: Cli, write: Callable[..., Path], tmp_path: Path, n_items: int, message: str
-) -> None:
+@pytest.mark.parametrize("n_items", [5, 7])
+def test_another_number_of_items_is_said(cli: Cli, write: Callable[..., Path], tmp_path: Path, n_items: int) -> None:
     file = tmp_path / "check.json"
     cli("certify", write("older"), "--alpha", 0.1, "--save", file)
     out = cli("certify", write("newer", n_items=n_items), "--check", file)[1]
-    assert f"have {n_items} items, those calibrated on had 6; {message}" in out
-    assert ("with more" in out, "with fewer" in out) == (n_items == 7, n_items == 5)
+    assert f"have {n_items} items, those calibrated on had 6" in out
 
 
 def test_entropy_thresholds_are_told_in_nats(cli: Cli, write: Callable[..., Path], tmp_path: Path) -> None:

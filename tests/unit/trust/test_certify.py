@@ -1,0 +1,48 @@
+"""How a check would do, on splits small enough to do by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift.errors import QuantDriftError
+from quantdrift.trust.certify import certify
+
+
+def test_a_split_by_hand() -> None:
+    """Nine of ten calibrate at level 0.1; whichever they are, their largest S is the threshold."""
+    reference = np.tile([10.0, 0.0], (10, 1))
+    candidate = reference + np.array([[0.0, size] for size in range(10)])  # S = 0, gap = 10 - size
+    found = certify((reference, candidate), [0.1, 0.01], n_splits=50, share=0.9)
+    one, other = found.certificates
+    assert (found.n_inputs, found.n_calibration, found.flip_rate) == (10, 9, 0)
+    assert one.coverage is not None
+    assert one.violation is not None
+    assert (one.coverage.mean, one.coverage.sd, one.threshold, one.violation.mean) == (1, 0, 0, 0)
+    assert other.coverage is other.violation is other.joint_violation is None
+    assert other.threshold == math.inf
+    assert "99" in (other.reason or "")
+    listed = other.to_json()
+    assert listed["coverage"] == {"value": None, "reason": other.reason}
+    assert listed["threshold"]["value"] is None
+
+
+def test_nothing_accepted_has_no_violation() -> None:
+    reference, candidate = np.tile([1.0, 0.0], (20, 1)), np.tile([0.0, 1.0], (20, 1))
+    (found,) = certify((reference, candidate), [0.2]).certificates
+    assert found.coverage is not None
+    assert found.joint_violation is not None
+    assert (found.coverage.mean, found.joint_violation.mean, found.violation) == (0, 0, None)
+    assert found.reason == "no split accepts any input"
+
+
+@pytest.mark.parametrize("wrong", [{"n_splits": 0}, {"share": 0}, {"share": 1.0}])
+def test_splits_that_are_none_are_refused(wrong: Any) -> None:
+    scores = np.eye(4)
+    with pytest.raises(QuantDriftError, match="at least one split"):
+        certify((scores, scores), [0.1], **wrong)
+    with pytest.raises(QuantDriftError, match="at least two inputs"):
+        certify((scores[:1], scores[:1]), [0.1])

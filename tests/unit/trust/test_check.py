@@ -1,0 +1,235 @@
+"""The stability check on examples small enough to do by hand, and as a file that a server trusts."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift.conformal import ExchangeabilityWarning, StabilityError, Statistic
+from quantdrift.errors import RunError, ScoreError
+from quantdrift.identity import Identity
+from quantdrift.records import sealed
+from quantdrift.trust.check import StabilityCheck
+from support.comparison_samples import RECORD, evidence_of, scores
+
+INF = math.inf
+RNG = np.random.default_rng(0)
+REFERENCE = RNG.normal(size=(40, 5))
+CANDIDATE = REFERENCE + RNG.normal(size=(40, 5)) * 0.3
+RUN = {
+    "spec": "minilm@W4-g128-rtn",
+    "model": {"fingerprint": "weights"},
+    "data": {"name": "corpus", "fingerprint": "texts", "split": "test"},
+}
+
+
+def check(**changes: Any) -> StabilityCheck:
+    options: dict[str, Any] = {"alpha": 0.1, "on": RUN, **changes}
+    return StabilityCheck.calibrate((REFERENCE, CANDIDATE), **options)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "check.json"
+
+
+# --- calibrated and asked -------------------------------------------------------------------------
+
+
+def test_an_exact_copy_is_accepted_ties_included() -> None:
+    tied = np.ones((20, 4))
+    found = StabilityCheck.calibrate((tied, tied), alpha=0.1)
+    assert (found.threshold, found.expected_coverage) == (0, 1)
+    assert found.accepts(tied).all()
+
+
+def test_a_flip_at_a_tie_is_not_let_through() -> None:
+    """All inputs flip with gap = S; were the threshold S itself, all would be accepted."""
+    reference, candidate = np.tile([5.0, 5.0, 0.0], (9, 1)), np.tile([4.0, 6.0, 1.0], (9, 1))
+    assert not StabilityCheck.calibrate((reference, candidate), alpha=0.1).accepts(candidate).any()
+
+
+def test_too_few_inputs_accept_nothing_and_say_how_many_it_takes() -> None:
+    few = StabilityCheck.calibrate((REFERENCE[:4], CANDIDATE[:4]), alpha=0.1)
+    assert few.threshold == INF
+    assert not few.accepts([[1e30, 0.0]]).any()
+    assert not few.accepts_confidence([INF, 1e308, np.nan]).any()  # inf reaches inf
+    assert "takes 9 calibration inputs, and there are 4" in (few.reason or "")
+    with pytest.raises(StabilityError, match="nothing to calibrate on"):
+        StabilityCheck.calibrate((np.empty((0, 3)), np.empty((0, 3))))
+
+
+def test_a_confidence_must_exceed_its_threshold() -> None:
+    reference = np.tile([2.0, 0.0], (9, 1))
+    candidate = reference.copy()
+    candidate[0] = [0.0, 1.0]
+    found = StabilityCheck.calibrate((reference, candidate), alpha=0.1, statistic="gap")
+    assert (found.threshold, found.n_flipped) == (1, 1)
+    served = [1, np.nextafter(1, 2), np.nan, INF, -INF]
+    assert found.accepts_confidence(served).tolist() == [False, True, False, False, False]
+    everything = StabilityCheck.calibrate((reference, reference), alpha=0.1, statistic="gap")
+    assert everything.threshold == -INF
+    assert everything.accepts([[1.0, 1.0]]).all()
+    assert "everything is accepted" in (everything.reason or "")
+
+
+@pytest.mark.parametrize("name", ["msp", "entropy"])
+def test_msp_and_entropy_look_at_all_items(name: Statistic) -> None:
+    found = check(statistic=name, alpha=0.2)
+    accepted = found.accepts(CANDIDATE)
+    assert 0 < accepted.mean() == found.expected_coverage < 1
+    with pytest.raises(ScoreError, match="calibrated on 5 to 5 items; got 3"):
+        found.accepts(CANDIDATE[:, :3])
+    with pytest.raises(RunError, match="similarities"):
+        StabilityCheck.calibrate(evidence_of(scores(), scores()), statistic=name)
+
+
+def test_a_check_knows_what_it_was_calibrated_on() -> None:
+    evidence = evidence_of(scores(), scores())
+    found = StabilityCheck.calibrate(evidence, on=RECORD)
+    assert (found.origin.spec, found.origin.data) == ("minilm@W4-g64-rtn", "corpus")
+    assert (found.n_items_min, found.n_items_max) == (12, 12)
+    with pytest.raises(RunError, match=r"minilm@W3; got one of minilm@W4-g64-rtn"):
+        StabilityCheck.calibrate(evidence, on=RECORD, spec="minilm@W3")
+    named = StabilityCheck.calibrate(evidence, spec="minilm@W4", on="clicks")
+    assert (named.origin.spec, named.origin.data) == ("minilm@W4-g128-rtn", "clicks")
+
+
+# --- served inputs --------------------------------------------------------------------------------
+
+
+def test_served_inputs_that_differ_are_warned_of() -> None:
+    whole = np.random.default_rng(0).normal(size=(400, 6))
+    found = StabilityCheck.calibrate((whole[:200], whole[:200]), alpha=0.1)
+    same = found.resembles(whole[200:])
+    assert same.alike
+    assert found.resembles_confidence(found.confidence(whole[200:])) == same
+    with pytest.warns(ExchangeabilityWarning, match="Calibrate again"):
+        other = found.resembles(whole[200:] * 0.2)
+    assert not other.alike
+    assert other.p_value < 1e-3
+
+
+@pytest.mark.parametrize("served", [[], [[1.0, 2.0]], [1.0, INF], [math.nan]])
+def test_scores_and_confidences_are_never_taken_for_each_other(served: Any) -> None:
+    with pytest.raises(ScoreError, match=r"are what resembles\(\) takes"):
+        check().resembles_confidence(served)
+    with pytest.raises(ScoreError, match="One input is a batch of one"):
+        check().resembles(CANDIDATE[0])  # five scores of one input are no five confidences
+
+
+def test_a_large_calibration_set_is_sampled_at_random() -> None:
+    whole = np.random.default_rng(0).normal(size=(5_000, 2))
+    sample = StabilityCheck.calibrate((whole, whole)).sample
+    assert len(sample) == len(set(sample)) == 1_000
+    assert set(sample) <= set(np.abs(whole[:, 0] - whole[:, 1]).tolist())
+    assert list(sample) == sorted(sample)
+
+
+# --- as a file ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("statistic", ["S", "2epsilon", "gap", "msp", "entropy"])
+def test_a_check_comes_back(path: Path, statistic: Any) -> None:
+    one = check(statistic=statistic)
+    one.save(path)
+    assert len(path.read_text().splitlines()) <= 30  # the sample does not fill a thousand lines
+    other = StabilityCheck.load(path, spec="minilm@W4", model_fingerprint="weights")
+    assert other == one
+    np.testing.assert_array_equal(other.accepts(CANDIDATE), one.accepts(CANDIDATE))
+
+
+def test_an_infinite_threshold_is_null_with_a_reason(path: Path) -> None:
+    few = check(alpha=0.001)
+    none = StabilityCheck.calibrate((REFERENCE, REFERENCE), alpha=0.1, statistic="gap")
+    for found, accepted in ((few, "nothing"), (none, "everything")):
+        found.save(path)
+        content = json.loads(path.read_text())
+        assert (content["threshold"], content["accepts"], content["reason"]) == (None, accepted, found.reason)
+        assert StabilityCheck.load(path) == found
+
+
+def test_another_pair_other_weights_and_other_scores_are_refused(path: Path) -> None:
+    model = {"fingerprint": "weights", "candidate_fingerprint": "low"}
+    settings = {"reading": "self-retrieval", "similarity": "cosine", "dtype": "torch.float32"}
+    record = {**RUN, "model": model, "settings": settings}
+    check(on=record).save(path)
+    assert json.loads(path.read_text())["origin"]["dtype"] == "torch.float32"
+    assert StabilityCheck.load(path, candidate_fingerprint="low", on=record) == check(on=record)
+    for asked, told in (
+        ({"spec": "minilm@W3"}, r"check\.json is for another pair .*minilm@W4-g128-rtn"),
+        ({"spec": "minilm@W4", "model_fingerprint": "others"}, "reference model: .*others now"),
+        ({"candidate_fingerprint": "odd"}, r"quantized weights: .* \(digest low .*, odd now\)"),
+        ({"on": {**record, "settings": {"reading": "logits"}}}, "scores: self-retrieval by cosine .* logits now"),
+    ):
+        with pytest.raises(StabilityError, match=told):
+            StabilityCheck.load(path, **asked)  # type: ignore[arg-type]  # of several options
+    check().save(path)  # what the check does not know is not compared
+    assert StabilityCheck.load(path, candidate_fingerprint="odd", on=record)
+    check(on=None).save(path)
+    for asked in ({"spec": "minilm@W4"}, {"model_fingerprint": "weights"}):
+        with pytest.raises(StabilityError, match=r"pair: none that is told .* quantdrift certify"):
+            StabilityCheck.load(path, **asked)  # type: ignore[arg-type]  # likewise
+
+
+def test_something_else_is_neither_read_nor_replaced(path: Path) -> None:
+    with pytest.raises(StabilityError, match="quantdrift certify RUN"):
+        StabilityCheck.load(path)
+    for text in ('{"format": "quantdrift-run"}', '{"format"', "[]"):
+        path.write_text(text)
+        with pytest.raises(StabilityError, match="expected a stability check"):
+            StabilityCheck.load(path)
+        with pytest.raises(RunError, match="not a stability check"):
+            check().save(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("format_version", 1),
+        ("statistic", "T"),
+        ("statistic", ["S"]),
+        ("alpha", 1.0),
+        ("alpha", "0.1"),
+        ("alpha", True),
+        ("threshold", float("nan")),
+        ("threshold", None),
+        ("threshold", "0.5"),
+        ("n_calibration", 5),  # too few for the level, yet the threshold is finite
+        ("n_calibration", 40.0),
+        ("n_calibration", -1),
+        ("n_flipped", 41),
+        ("n_items_min", 6),
+        ("expected_coverage", 1.5),
+        ("sample", []),
+        ("sample", None),
+        ("sample", [2.0, 1.0] * 20),
+        ("sample", [float("inf")] * 40),
+        ("origin", None),
+        ("origin", {"spec": "minilm@W4"}),
+        ("origin", {**Identity().to_json(), "spec": 4}),
+        ("origin", {**Identity().to_json(), "more": None}),
+        ("version", None),
+        ("more", 1),
+    ],
+)
+def test_what_is_damaged_or_was_changed_is_refused(path: Path, name: str, value: Any) -> None:
+    check().save(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, name: value}))
+    with pytest.raises(StabilityError, match=r"is damaged|format version 1"):
+        StabilityCheck.load(path)
+    with suppress(ValueError):  # NaN has no seal
+        path.write_text(json.dumps(sealed({**content, name: value})))
+        with pytest.raises(StabilityError, match=r"is damaged(?!.*was changed)|format version 1"):
+            StabilityCheck.load(path)
+    if content.pop(name, None) is not None:
+        path.write_text(json.dumps(sealed(content)))
+        with pytest.raises(StabilityError, match=r"is missing|it accepts None|format version None"):
+            StabilityCheck.load(path)

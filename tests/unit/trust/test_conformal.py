@@ -1,0 +1,184 @@
+"""How sure a model looks, and the least of it that is accepted: by hand, and against scipy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from scipy.stats import entropy
+
+from quantdrift.conformal import (
+    CONFIDENCES,
+    STATISTICS,
+    ConfidenceName,
+    StabilityError,
+    Statistic,
+    as_array,
+    confidence_in,
+    confidence_of,
+    conformal_rank,
+    generic_threshold,
+    least_inputs,
+    observe,
+    softmax_confidence,
+    split_conformal_threshold,
+)
+from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.errors import RunError, ScoreError, UnknownNameError
+from support.comparison_samples import evidence_of, flipped, scores
+
+INF = math.inf
+SCORES = np.array([[1.0, 4.0, 2.5], [0.0, 0.0, -1.0]])
+# an exact copy; a flip; a tie that position decides; a flip out of a tie
+REFERENCE = np.array([[3, 1, 0], [3, 2, 0], [2, 1, 0], [5, 5, 0]], dtype=np.float32)
+CANDIDATE = np.array([[3, 1, 0], [2, 3, 0], [1.5, 1.5, 0], [4, 6, 1]], dtype=np.float32)
+
+# --- confidences ----------------------------------------------------------------------------------
+
+
+def test_the_gap_is_first_minus_second_in_any_order_and_changes_nothing() -> None:
+    served = SCORES.copy()
+    assert confidence_of(served).tolist() == confidence_of(served[:, [2, 0, 1]]).tolist() == [1.5, 0.0]
+    assert confidence_of(served[:, :2]).tolist() == [3.0, 0.0]
+    assert served.tolist() == SCORES.tolist()
+    assert confidence_of(np.zeros((0, 3))).tolist() == []
+
+
+@pytest.mark.parametrize("n_items", [2, 3, 77])
+def test_softmax_confidences_are_scipys(n_items: int) -> None:
+    logits = np.random.default_rng(0).normal(scale=4, size=(50, n_items))
+    p = softmax(logits, axis=1)
+    assert np.allclose(confidence_of(logits, "msp"), p.max(axis=1))
+    assert np.allclose(confidence_of(logits, "entropy"), -entropy(p, axis=1), atol=1e-12)
+    far = softmax_confidence([[2000.0, 0.0, -2000.0]])
+    assert (far.msp[0], far.entropy[0]) == (1.0, 0.0)
+
+
+def test_a_class_that_was_masked_has_no_part() -> None:
+    masked, without = [[4.0, -INF, 2.5]], [[4.0, 2.5]]
+    for name in CONFIDENCES:
+        assert confidence_of(masked, name) == pytest.approx(confidence_of(without, name))
+
+
+@pytest.mark.parametrize("name", CONFIDENCES)
+def test_larger_is_surer_whatever_the_type_of_the_scores(name: ConfidenceName) -> None:
+    leads = np.array([[lead, 0.0, 0.0] for lead in (0.1, 0.5, 2.0, 9.0)])
+    assert (np.diff(confidence_of(leads, name)) > 0).all()
+    tensor: Any = torch.tensor([[1.5, 0.25, -2.0]], dtype=torch.bfloat16, requires_grad=True)
+    assert as_array(tensor).tolist() == [[1.5, 0.25, -2.0]]
+    assert confidence_of(tensor, name) == confidence_of([[1.5, 0.25, -2.0]], name)
+
+
+@pytest.mark.parametrize("name", CONFIDENCES)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [1.0, 2.0],
+        [[1.0], [2.0]],
+        [[1.0, math.nan]],
+        [[math.nan, 3.0, 2.0]],
+        [[1.0, INF]],
+        [[-INF, 1.0]],
+        [[1.0, 2.0], [3.0]],
+        [["a", "b"]],
+    ],
+)
+def test_scores_that_have_no_lead_are_refused(wrong: Any, name: ConfidenceName) -> None:
+    with pytest.raises(ScoreError, match="expected"):
+        confidence_of(wrong, name)
+
+
+def test_of_a_run_it_is_the_candidates_and_of_similarities_only_the_gap() -> None:
+    reference, candidate = np.random.default_rng(1).normal(size=(2, 6, 3)).astype(np.float32)
+    made = evidence_of_logits(reference, candidate, input_ids=list("abcdef"), classes=list("xyz"))
+    for name in CONFIDENCES:
+        assert np.allclose(confidence_in(made, name), confidence_of(candidate, name), atol=1e-6)
+    searched = evidence_of(scores(), scores())
+    for name in ("msp", "entropy"):
+        with pytest.raises(RunError, match="Use gap"):
+            confidence_in(searched, name)
+    unknown: Any = "mps"
+    with pytest.raises(UnknownNameError, match="msp"):
+        confidence_in(made, unknown)
+
+
+# --- nonconformity --------------------------------------------------------------------------------
+
+
+def test_s_and_twice_epsilon_by_hand() -> None:
+    seen = observe((REFERENCE, CANDIDATE), "S")
+    assert seen.flipped.tolist() == [False, True, False, True]
+    assert seen.confidence.tolist() == [2, 1, 0, 2]
+    # delta: 0 0 0; -1 1 0; -.5 .5 0 with the first item leading; -1 1 1 with the second leading
+    assert seen.values is not None
+    assert seen.values.tolist() == [0, 2, 0, np.nextafter(2, INF)]
+    twice = observe((REFERENCE, CANDIDATE), "2epsilon").values
+    assert twice is not None
+    assert twice.tolist() == [0, 2, 1, np.nextafter(2, INF)]
+
+
+@pytest.mark.parametrize("name", ["S", "2epsilon", "gap"])
+def test_arrays_and_evidence_say_the_same(name: Statistic) -> None:
+    reference = scores().astype(np.float32)
+    candidate = (flipped(reference, range(5, 30)) * 1.1).astype(np.float32)
+    one, other = observe(evidence_of(reference, candidate), name), observe((reference, candidate), name)
+    np.testing.assert_array_equal(one.flipped, other.flipped)
+    np.testing.assert_array_equal(one.confidence, other.confidence)
+    assert one.n_items == other.n_items == (12, 12)
+    if one.values is not None and other.values is not None:  # evidence rounds delta to float32
+        np.testing.assert_allclose(one.values, other.values, atol=1e-6)
+
+
+def test_inputs_with_one_item_take_no_part() -> None:
+    evidence = evidence_of(scores(), flipped(scores(), range(30)))
+    evidence.n_items[:10] = 1
+    evidence.candidate_top.candidate_scores[:10, 1] = np.nan
+    assert observe(evidence).defined.tolist() == [False] * 10 + [True] * 50
+
+
+def test_what_cannot_be_observed_is_refused() -> None:
+    assert get_args(Statistic) == STATISTICS
+    unknown: Any = "2epsilons"
+    with pytest.raises(UnknownNameError, match="2epsilon"):
+        observe((REFERENCE, CANDIDATE), unknown)
+    with pytest.raises(ScoreError, match="shapes"):
+        observe((REFERENCE, CANDIDATE[:, :2]))
+    with pytest.raises(ScoreError, match="finite"):
+        observe((REFERENCE, np.full_like(REFERENCE, np.nan)))
+    with pytest.raises(StabilityError, match="--k 2"):
+        observe(evidence_of(scores(), scores(), k=1))
+
+
+# --- thresholds -----------------------------------------------------------------------------------
+
+
+def test_the_level_and_how_many_inputs_it_takes() -> None:
+    assert [least_inputs(alpha) for alpha in (0.1, 0.05, 0.01, 0.3, 0.5)] == [9, 19, 99, 3, 1]
+    # 100 * (1 - 0.99) and the like are not whole in floating point
+    for alpha in (0.1, 0.05, 0.01, 0.001, 0.3, 0.7):
+        n = least_inputs(alpha)
+        assert conformal_rank(n, alpha) <= n
+        assert conformal_rank(n - 1, alpha) == n
+
+
+def test_the_threshold_is_a_smallest_value_not_a_largest_one() -> None:
+    values = np.arange(1.0, 20.0)  # 19 of them: the 18th smallest at level 0.1
+    assert split_conformal_threshold(values, 0.1) == 18
+    assert split_conformal_threshold(values[::-1], 0.05) == 19
+    assert split_conformal_threshold(values, 0.04) == INF
+    for alpha in (0, 1, -0.1, 1.5, math.nan):
+        with pytest.raises(StabilityError, match="a level above 0 and below 1"):
+            split_conformal_threshold(np.ones(3), alpha)
+
+
+def test_the_generic_threshold_is_a_quantile_of_the_flipped() -> None:
+    confidence = np.arange(30.0)
+    wrong = np.isin(confidence, [2, 3, 5, 7])
+    assert generic_threshold(confidence, wrong, 0.5) == 5  # ceil(5 * 0.5) = 3rd of 4
+    assert generic_threshold(confidence, wrong, 0.1) == 7  # rank 5 of 4: the last
+    assert generic_threshold(confidence, np.zeros(30, dtype=bool), 0.1) == -INF
+    assert generic_threshold(confidence, wrong, 0.01) == INF  # 30 inputs, 99 needed

@@ -1,0 +1,141 @@
+"""The rule and its threshold, on slices small enough to follow by hand."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantdrift.errors import QuantDriftError, RunError, ScoreError, UnknownNameError
+from quantdrift.identity import Identity
+from quantdrift.records import sealed
+from quantdrift.trust.router import GapRouter, percentile_threshold, recovery_threshold
+from support.routing_samples import classified, logits, run_of
+
+# gaps 1, 2, 3, 4; the answers to inputs 0 and 2 change
+BEFORE = [[0.0, 0.4], [2.0, 0.0], [0.0, 0.1], [4.0, 0.0]]
+AFTER = [[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [4.0, 0.0]]
+
+
+def test_an_input_is_routed_strictly_below_the_threshold() -> None:
+    router = GapRouter(threshold=2.0)
+    assert router.routes(AFTER).tolist() == [True, False, False, False]
+    assert router.routes(np.array(AFTER)[:, ::-1]).tolist() == [True, False, False, False]
+    scores = np.log([[0.5, 0.5], [0.9, 0.1]])
+    assert GapRouter(threshold=0.6, score="msp").routes(scores).tolist() == [True, False]
+    # minus the entropies: -0.693 and -0.325
+    router = GapRouter(threshold=-0.5, score="entropy")
+    assert router.routes(scores).tolist() == [True, False]
+    assert router.rule == "entropy above 0.5 nats"
+
+
+@pytest.mark.parametrize(("percentile", "routed"), [(0, 0), (10, 1), (25, 1), (34, 2), (50, 2), (75, 3), (100, 4)])
+def test_a_percentile_routes_about_that_share_of_its_slice(percentile: int, routed: int) -> None:
+    router = GapRouter.at_percentile(AFTER, percentile)
+    assert router.routes(AFTER).sum() == routed
+    assert router == GapRouter.at_percentile(classified(BEFORE, AFTER), percentile)
+
+
+def test_ties_with_a_threshold_are_not_routed_and_inputs_of_one_item_have_no_part() -> None:
+    tied = np.array([1.0, 1.0, 1.0, 2.0])
+    assert [(tied < percentile_threshold(tied, at)).sum() for at in (50, 75.1, 100)] == [0, 3, 4]
+    values = np.array([np.nan, 1.0, 2.0])
+    assert percentile_threshold(values, 100) == np.nextafter(2, 3)
+    assert recovery_threshold(values, np.array([True, True, False]), 1.0) == np.nextafter(1, 2)
+    with pytest.raises(QuantDriftError, match="at least one input of two items"):
+        percentile_threshold(values[:1], 50)
+
+
+@pytest.mark.parametrize(("share", "routed"), [(0.5, 1), (0.51, 3), (1.0, 3)])
+def test_the_smallest_threshold_that_gives_back_a_share_of_the_changes(share: float, routed: int) -> None:
+    router = GapRouter.at_recovered_share((BEFORE, AFTER), share)
+    assert router.routes(AFTER).sum() == routed
+    assert router == GapRouter.at_recovered_share(classified(BEFORE, AFTER), share)
+    # nine tenths of ten are nine
+    assert recovery_threshold(np.arange(10.0), np.ones(10, dtype=bool), 0.9) == np.nextafter(8, 9)
+
+
+def test_what_cannot_be_set_is_refused() -> None:
+    with pytest.raises(QuantDriftError, match="none of the 4 first answers changed"):
+        GapRouter.at_recovered_share((AFTER, AFTER))
+    with pytest.raises(QuantDriftError, match="share above 0 and at most 1"):
+        GapRouter.at_recovered_share((BEFORE, AFTER), 0)
+    with pytest.raises(ScoreError, match="shapes"):
+        GapRouter.at_recovered_share((BEFORE, AFTER[:2]))
+    with pytest.raises(QuantDriftError, match="percentile from 0 to 100"):
+        GapRouter.at_percentile(AFTER, 101)
+    with pytest.raises(QuantDriftError, match="finite threshold"):
+        GapRouter(threshold=float("nan"))
+    with pytest.raises(UnknownNameError, match="entropy"):
+        GapRouter(threshold=1, score="entrpy")  # type: ignore[arg-type]
+    with pytest.raises(ScoreError, match="batch of one"):
+        GapRouter(threshold=1).routes([1.0, 2.0])
+
+
+def test_a_router_is_kept_with_what_it_was_set_on(tmp_path: Path) -> None:
+    evidence, path = classified(*logits(n=60)), tmp_path / "router.json"
+    run = run_of(tmp_path / "cifar", evidence)
+    router = GapRouter.at_recovered_share(evidence, 0.8).set_on(run)
+    router.save(path)
+    assert GapRouter.load(path) == router
+    # the short form of the same spec is the same spec
+    GapRouter.load(path, spec="vit@W4-rtn-channel", model_fingerprint="weights")
+    model = {"fingerprint": "weights", "candidate_fingerprint": "low"}
+    low = {**run.record, "model": model, "settings": {"reading": "self-retrieval", "similarity": "cosine"}}
+    replace(router, origin=Identity.of(low).brief()).save(path)
+    GapRouter.load(path, on=low)
+    for asked, told in (
+        ({"spec": "vit@W3-channel-rtn"}, r"router\.json is for another pair .*vit@W4-channel-rtn"),
+        ({"model_fingerprint": "others"}, "reference model: vit@W4-channel-rtn"),
+        ({"candidate_fingerprint": "odd"}, "quantized weights"),
+        ({"on": {**low, "settings": {"reading": "logits"}}}, "scores: self-retrieval by cosine"),
+    ):
+        with pytest.raises(RunError, match=told):
+            GapRouter.load(path, **asked)  # type: ignore[arg-type]  # of several options
+    GapRouter(threshold=1.0).save(path)
+    with pytest.raises(RunError, match=r"pair: none that is told .* quantdrift route RUN"):
+        GapRouter.load(path, spec="vit@W4")
+
+
+def test_files_that_hold_no_router_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "router.json"
+    with pytest.raises(RunError, match="quantdrift route RUN --save FILE"):
+        GapRouter.load(path)
+    GapRouter(threshold=1.0).save(path)
+    text = path.read_text()
+    for change, message in (
+        ({"format": "other"}, "expected a router"),
+        ({"format_version": 1}, "format version 1"),
+        ({"score": "margin"}, "damaged"),
+        ({"threshold": True}, "damaged"),
+        ({"threshold": None}, "damaged"),
+        ({"set_on": {"who": 1}}, "damaged"),
+    ):
+        path.write_text(json.dumps(sealed({**json.loads(text), **change})))
+        with pytest.raises(RunError, match=message):
+            GapRouter.load(path)
+    path.write_text(text.replace('"threshold": 1.0', '"threshold": 1.5'))
+    with pytest.raises(RunError, match="was changed since"):
+        GapRouter.load(path)
+    path.write_text("{")
+    with pytest.raises(RunError, match="damaged"):
+        GapRouter.load(path)
+    with pytest.raises(RunError, match="something that is not a router"):
+        GapRouter(threshold=1.0).save(path)
+
+
+def test_it_needs_no_torch() -> None:
+    code = """
+import sys
+import quantdrift
+quantdrift.GapRouter, quantdrift.RoutedModel, quantdrift.RescoredSearch
+import quantdrift.cli.route
+assert not {"torch", "transformers", "scipy.stats"} & sys.modules.keys()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
