@@ -31,9 +31,9 @@ from quantdrift.trust.figure import draw_cost
 from quantdrift.trust.router import GapRouter, RouterFile
 from quantdrift.trust.sentences import sentences_of
 from quantdrift.trust.sweep import (
-    RouteSettings,
     RoutedGroup,
     RoutedRun,
+    RouteSettings,
     answers_of,
     break_even_share,
     group_runs,

@@ -84,7 +84,8 @@ class Resemblance:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {**as_json(self), "alike": self.alike, "sentence": self.sentence}
+        names = ("p_value", "distance", "n", "n_compared", "alike", "sentence")
+        return {name: getattr(self, name) for name in names}
 
 
 # --- the check ------------------------------------------------------------------------------------
