@@ -10,16 +10,17 @@ when it is read again.
 from __future__ import annotations
 
 import errno
+import glob
 import hashlib
 import json
 import math
 import os
-import re
 import secrets
 import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,6 +39,8 @@ MAX_JSON = 1 << 30
 """Bytes of a JSON file that is read; evidence, the largest that we write, is Parquet."""
 MAX_DEPTH = 100
 """Levels of lists and objects; nothing that we read has ten."""
+_A_DAY = 24 * 3600
+"""Seconds."""
 DIGEST = "digest"
 """The key that holds the digest of a JSON object."""
 
@@ -251,7 +254,7 @@ class Record(BaseModel):
                 was changed since. One line, which ends with what to do.
         """
         content = cls.read_content(path)
-        return cls.checked({key: content[key] for key in content if key not in cls._head()}, path)
+        return cls.checked({key: content[key] for key in content if key not in {*cls.head(), DIGEST}}, path)
 
     @classmethod
     def read_content(cls, path: Path) -> dict[str, Any]:
@@ -305,12 +308,12 @@ class Record(BaseModel):
 
     def content(self) -> dict[str, Any]:
         """The JSON object in the file, sealed."""
-        head = {"format": self.FORMAT, self.VERSION_KEY: self.VERSION}
-        return sealed({**head, **self.model_dump()})
+        return sealed({**self.head(), **self.model_dump()})
 
     @classmethod
-    def _head(cls) -> tuple[str, str, str]:
-        return "format", cls.VERSION_KEY, DIGEST
+    def head(cls) -> dict[str, Any]:
+        """What a file begins with."""
+        return {"format": cls.FORMAT, cls.VERSION_KEY: cls.VERSION}
 
 
 def read_object(
@@ -395,9 +398,7 @@ def check_writable(path: Path, *, what: str) -> None:
     place = Path(os.path.realpath(path))
     beside = next(folder for folder in place.parents if folder.exists())
     try:
-        made = tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=beside)
-        with suppress(FileNotFoundError):  # another writer took it for one that was left
-            os.rmdir(made)
+        os.rmdir(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=beside))
     except OSError as error:
         raise RunError(
             f"{what} cannot be written to {path}: {error.strerror} ({beside}). Choose another place"
@@ -415,16 +416,8 @@ def write_text(path: Path, text: str, *, what: str) -> None:
     Raises:
         RunError: no space, no permission; nothing is left behind.
     """
-    try:
-        with whole_file(path) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        why = "no space left" if full else f"it cannot be written ({error})"
-        raise RunError(
-            f"{what} was not written to {path}: {why}; nothing was left behind. Free some space or "
-            "choose another place."
-        ) from error
+    with _complaints(path, what), whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 @contextmanager
@@ -462,8 +455,8 @@ def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
 
     It lies in a hidden folder beside its place until it is complete and on the disk, and changes
     places with what is there in one step: who reads finds one or the other, whoever writes at the
-    same time. After an error, Ctrl-C too, nothing is left of it and the place is as it was. After a
-    kill the hidden folder is left, which nobody holds then; the next that writes here removes it.
+    same time. After an error, Ctrl-C too, nothing is left of it and the place is as it was. What a
+    kill leaves is hidden, and removed by whoever writes here a day later.
 
     Args:
         path: folder to make or to replace. Whether what is there may go has to be checked before. A
@@ -476,8 +469,11 @@ def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
     with _complaints(path, what):
         place = Path(os.path.realpath(path))
         place.parent.mkdir(parents=True, exist_ok=True)
-        _remove_left(place)
-        hidden, handle = _hidden_folder(place)
+        for left in place.parent.glob(f".{glob.escape(place.name)}.partial-*"):
+            with suppress(OSError):
+                if time.time() - left.stat().st_mtime > _A_DAY:
+                    shutil.rmtree(left)
+        hidden = Path(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=place.parent))
         try:
             # mkdtemp makes folders private; one inside is as readable as anything else made here. A
             # model library that is asked to save also names its folder in what it writes or logs.
@@ -491,9 +487,10 @@ def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
             with suppress(OSError):  # it is there; only a power cut could still take it away
                 _sync(place.parent)
         finally:
-            _remove(hidden, place)
-            if handle is not None:
-                os.close(handle)
+            for earlier in hidden.glob("earlier-*"):  # what was put aside goes back, if nothing took its place
+                with suppress(OSError):
+                    os.rename(earlier, place)
+            shutil.rmtree(hidden, ignore_errors=True)
 
 
 def hold(path: Path) -> int:
@@ -513,38 +510,6 @@ def hold(path: Path) -> int:
         os.close(handle)
         raise
     return handle
-
-
-def _hidden_folder(place: Path) -> tuple[Path, int | None]:
-    """A folder of our own beside a place, and what holds it; None where nothing can."""
-    while True:
-        hidden = Path(tempfile.mkdtemp(prefix=f".{place.name}.partial-", dir=place.parent))
-        try:
-            return hidden, hold(hidden)
-        except (BlockingIOError, FileNotFoundError):  # taken for one that was left
-            continue
-        except OSError:
-            return hidden, None
-
-
-def _remove_left(place: Path) -> None:
-    """Remove the hidden folders of those that wrote here and were killed."""
-    ours = re.compile(re.escape(f".{place.name}.partial-") + r"\w{8}")
-    with suppress(OSError):  # a folder that can be written, but not listed
-        for hidden in [Path(entry) for entry in os.scandir(place.parent)]:
-            if ours.fullmatch(hidden.name) and hidden.is_dir() and not hidden.is_symlink():
-                with suppress(OSError):  # a living process holds it
-                    handle = hold(hidden)
-                    _remove(hidden, place)
-                    os.close(handle)
-
-
-def _remove(hidden: Path, place: Path) -> None:
-    """Remove a hidden folder. What was put aside in it goes back, if nothing took its place."""
-    for earlier in hidden.glob("earlier-*"):
-        with suppress(OSError):  # something did
-            os.rename(earlier, place)
-    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _move(inside: Path, place: Path, hidden: Path) -> None:
@@ -602,9 +567,8 @@ def _complaints(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise RunError(
-                f"no space left to write {what} to {path}; nothing was left behind. Free some "
-                "space or choose another disk with --out"
-            ) from error
-        raise RunError(f"{what} cannot be written to {path}: {error}") from error
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        why = "no space left" if full else f"it cannot be written ({error})"
+        raise RunError(
+            f"{what} was not written to {path}: {why}; nothing was left behind. Free some space or choose another place"
+        ) from error

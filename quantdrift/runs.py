@@ -9,28 +9,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from quantdrift.display import NAME, shorten
+from pydantic import BaseModel, Field, model_validator
+
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.identity import Identity
 from quantdrift.probe import LinearProbe
-from quantdrift.records import (
-    DIGEST,
-    check_writable,
-    file_digest,
-    is_number,
-    read_json,
-    read_object,
-    sealed,
-    whole_folder,
-)
+from quantdrift.records import DIGEST, Record, check_writable, file_digest, read_json, sealed, whole_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,12 +30,113 @@ if TYPE_CHECKING:
     from quantdrift.finished.diff import Changed
     from quantdrift.statistics import Estimate
 
-FORMAT = "quantdrift-run"
-FORMAT_VERSION = 2
 RECORD = "run.json"
 EVIDENCE = "evidence.parquet"
 PROBE = "probe.npz"
-_MAKE = "quantdrift run SPEC --data FOLDER"
+
+
+class _Part(BaseModel, strict=True, extra="allow", allow_inf_nan=False):
+    """What commands read of a part of run.json; null stands for what is not known, and more may stand there."""
+
+
+_Text = str | None
+_Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+_Object = dict[str, Any] | None
+
+
+class _CorpusSize(_Part):
+    corpus_fingerprint: _Text = None
+
+
+class _Data(_Part):
+    name: str
+    fingerprint: _Text = None
+    split: _Text = None
+    subset: _Text = None
+    kind: _Text = None
+    inputs: _Text = None
+    harness: _Text = None
+    path: _Text = None
+    n_queries: _Count | None = None
+    n_documents: _Count | None = None
+    n_inputs: _Count | None = None
+    n_classes: _Count | None = None
+    n_train: _Count | None = None
+    inputs_left_out: _Count | None = None
+    warnings: list[str] = []
+    corpus_size: _CorpusSize | None = None
+    shortlist: _Object = None
+
+
+class _Model(_Part):
+    name: _Text = None
+    fingerprint: _Text = None
+    candidate_fingerprint: _Text = None
+    layers_never_reached: list[str] | None = None
+    candidate: _Object = None
+
+
+class _Probe(_Part):
+    digest: _Text = None
+
+
+class _Settings(_Part):
+    similarity: _Text = None
+    reading: _Text = None
+    dtype: _Text = None
+    device: _Text = None
+    probe: _Probe | None = None
+    shortlist: _Object = None
+
+
+class _Allocation(_Part):
+    widths: dict[str, _Count | None] | None = None
+
+
+class _Quantization(_Part):
+    nominal_bits: float | None = None
+    allocation: _Allocation | None = None
+
+
+class _Metric(_Part):
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: _Count | None = None
+
+
+class _Times(_Part):
+    finished: _Text = None
+
+
+class _Side(_Part):
+    path: _Text = None
+
+
+class RunRecord(Record, extra="allow"):
+    """run.json."""
+
+    FORMAT: ClassVar[str] = "quantdrift-run"
+    VERSION: ClassVar[int] = 2
+    WHAT: ClassVar[str] = "the record of a run"
+    MAKE: ClassVar[str] = "quantdrift run SPEC --data FOLDER"
+
+    spec: str
+    files: dict[str, str]
+    data: _Data
+    model: _Model = _Model()
+    settings: _Settings = _Settings()
+    quantization: _Quantization | None = None
+    bits_per_weight: dict[str, float | None] | None = None
+    metrics: dict[str, _Metric] = Field(default_factory=dict)
+    times: _Times | None = None
+    diff: dict[str, _Side | None] | None = None
+
+    @model_validator(mode="after")
+    def _has_evidence(self) -> RunRecord:
+        if EVIDENCE not in self.files:
+            raise ValueError(f"files.{EVIDENCE} is missing")
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -208,9 +301,8 @@ def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any], prob
         if probe is not None:
             probe.save(folder / PROBE)
         files = {part.name: file_digest(part) for part in sorted(folder.iterdir())}
-        head = {"format": FORMAT, "format_version": FORMAT_VERSION}
-        full = sealed({**head, **record, "files": files})
-        _check_shape(full)
+        full = sealed({**RunRecord.head(), **record, "files": files})
+        RunRecord.checked(full, path / RECORD)
         text = json.dumps(full, indent=2, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")
     return Run(path=path, record=full)
@@ -259,13 +351,11 @@ def read_run(path: str | Path) -> Run:
     if not record_path.is_file():
         what = "has no run.json" if folder.is_dir() else "is a file" if folder.exists() else "does not exist"
         raise RunError(
-            f"expected a run folder (with {RECORD} and {EVIDENCE}); {folder} {what}. Runs are written by: {_MAKE}"
+            f"expected a run folder (with {RECORD} and {EVIDENCE}); {folder} {what}. Runs are written by: "
+            f"{RunRecord.MAKE}"
         )
-    record = read_object(record_path, FORMAT, FORMAT_VERSION, what="the record of a run", make=_MAKE, error=RunError)
-    try:
-        _check_shape(record)
-    except ValueError as error:
-        raise RunError(f"{record_path} is damaged: {error}. Make it again: {_MAKE}") from error
+    record = RunRecord.read_content(record_path)
+    RunRecord.checked(record, record_path)
     return Run(path=folder, record=record)
 
 
@@ -286,7 +376,7 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
         if records and not ours and path / RECORD not in records:
             raise RunError(
                 f"expected runs below {path}; none of the {len(records):,} files named {RECORD} "
-                f"there is of one, such as {records[0]}. Runs are written by: {_MAKE}"
+                f"there is of one, such as {records[0]}. Runs are written by: {RunRecord.MAKE}"
             )
         # without any, reading it says what was expected
         for folder in [record.parent for record in ours] or [path]:
@@ -331,93 +421,4 @@ def _is_ours(record: Path) -> bool:
         content = read_json(record)
     except (OSError, ValueError):
         return False
-    return isinstance(content, dict) and content.get("format") == FORMAT
-
-
-# --- what may stand in run.json ---------------------------------------------------------------
-
-_Kind = tuple[str, Callable[[Any], bool]]
-"""What is expected, in words, and whether something is that."""
-
-
-_OBJECT: _Kind = ("an object", lambda value: isinstance(value, dict))
-_TEXT: _Kind = ("a text", lambda value: isinstance(value, str))
-_TEXTS: _Kind = (
-    "a list of texts",
-    lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
-)
-_COUNT: _Kind = ("a whole number, 0 or more", lambda value: type(value) is int and 0 <= value < 1 << 63)
-_NUMBER: _Kind = ("a number", is_number)
-
-_NEEDED = ("spec", "data", "data/name", "files", f"files/{EVIDENCE}")
-_NEVER_NULL = (*_NEEDED, "model", "settings", "metrics", "metrics/*", "data/warnings")
-_FIELDS: Mapping[str, _Kind] = {
-    "spec": _TEXT,
-    "files": _OBJECT,
-    "files/*": _TEXT,
-    "data": _OBJECT,
-    **{
-        f"data/{name}": _TEXT
-        for name in ("name", "fingerprint", "split", "subset", "kind", "inputs", "harness", "path")
-    },
-    **{
-        f"data/{name}": _COUNT
-        for name in (*("n_queries", "n_documents", "n_inputs", "n_classes", "n_train", "inputs_left_out"),)
-    },
-    "data/warnings": _TEXTS,
-    "data/corpus_size": _OBJECT,
-    "data/corpus_size/corpus_fingerprint": _TEXT,
-    "data/shortlist": _OBJECT,
-    "model": _OBJECT,
-    **{f"model/{name}": _TEXT for name in ("name", "fingerprint", "candidate_fingerprint")},
-    "model/layers_never_reached": _TEXTS,
-    "model/candidate": _OBJECT,
-    "settings": _OBJECT,
-    **{f"settings/{name}": _TEXT for name in ("similarity", "reading", "dtype", "device")},
-    "settings/probe": _OBJECT,
-    "settings/probe/digest": _TEXT,
-    "settings/shortlist": _OBJECT,
-    "quantization": _OBJECT,
-    "quantization/nominal_bits": _NUMBER,
-    "quantization/allocation": _OBJECT,
-    "quantization/allocation/widths": _OBJECT,
-    "quantization/allocation/widths/*": _COUNT,
-    "bits_per_weight": _OBJECT,
-    "bits_per_weight/*": _NUMBER,
-    "metrics": _OBJECT,
-    "metrics/*": _OBJECT,
-    **{f"metrics/*/{name}": _NUMBER for name in ("value", "low", "high")},
-    "metrics/*/n": _COUNT,
-    "times": _OBJECT,
-    "times/finished": _TEXT,
-    "diff": _OBJECT,
-    "diff/*/path": _TEXT,
-}
-"""What commands read, and what it has to be; null stands for what is not known."""
-
-
-def _check_shape(record: Mapping[str, Any]) -> None:
-    """Once, where a record comes in, so that nobody who reads it has to ask.
-
-    Raises:
-        ValueError: something in it is missing, or is not what is expected there.
-    """
-    for path in _NEEDED:
-        if not _at(record, path.split("/")):
-            raise ValueError(f"{path.replace('/', '.')} is missing")
-    for path, (expected, fits) in _FIELDS.items():
-        for value in _at(record, path.split("/")):
-            if not (fits(value) or (value is None and path not in _NEVER_NULL)):
-                got = "null" if value is None else repr(value)
-                raise ValueError(f"{path.replace('/', '.')}: expected {expected}, got {shorten(got, NAME)}")
-
-
-def _at(whole: Any, path: Sequence[str]) -> list[Any]:
-    """What stands at a path, which may be at several places or none."""
-    if not path:
-        return [whole]
-    if not isinstance(whole, dict):
-        return []
-    name, *rest = path
-    parts = whole.values() if name == "*" else [whole[name]] if name in whole else []
-    return [found for part in parts for found in _at(part, rest)]
+    return isinstance(content, dict) and content.get("format") == RunRecord.FORMAT

@@ -94,8 +94,8 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_file(
     with pytest.raises(RunError) as said:
         write_text(path, "later text", what="the study")
     assert str(said.value) == (
-        f"the study was not written to {path}: no space left; nothing was left behind. Free some "
-        "space or choose another place."
+        f"the study was not written to {path}: no space left; nothing was left behind. Free some space or choose "
+        "another place"
     )
     assert path.read_bytes() == b"earlier"
     assert names(tmp_path) == ["it.json"]

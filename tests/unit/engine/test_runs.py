@@ -143,7 +143,7 @@ def test_a_failure_while_the_run_is_put_in_place(
 
 def expect_failure(place: Path, evidence: Evidence, failure: BaseException) -> None:
     if isinstance(failure, OSError):
-        with pytest.raises(RunError, match=r"no space left .* nothing was left behind.*--out"):
+        with pytest.raises(RunError, match="no space left; nothing was left behind"):
             write_run(place, evidence=evidence, record=RECORD)
     else:
         with pytest.raises(type(failure)):
@@ -153,7 +153,7 @@ def expect_failure(place: Path, evidence: Evidence, failure: BaseException) -> N
 def test_other_complaints_of_the_disk(place: Path, evidence: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
     error = PermissionError(errno.EACCES, "Permission denied")
     monkeypatch.setattr(runs, "write_evidence", raising(error))
-    with pytest.raises(RunError, match=r"cannot be written to .*Permission denied"):
+    with pytest.raises(RunError, match=r"cannot be written .*Permission denied"):
         write_run(place, evidence=evidence, record=RECORD)
 
 
@@ -291,10 +291,10 @@ def test_a_record_of_another_shape_is_refused_when_it_is_read(
 ) -> None:
     run = write_run(tmp_path / "run", evidence=evidence, record=RECORD)
     (run.path / "run.json").write_text(json.dumps(sealed({**run.record, **changes})))
-    with pytest.raises(RunError, match=r"run\.json is damaged: .*(expected|missing)"):
+    with pytest.raises(RunError, match=r"run\.json is damaged"):
         read_run(run.path)
     if "files" not in changes:
-        with pytest.raises(ValueError, match=r"expected|missing"):
+        with pytest.raises(RunError, match="is damaged"):
             write_run(tmp_path / "new", evidence=evidence, record={**RECORD, **changes})
 
 

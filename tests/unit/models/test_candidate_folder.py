@@ -173,7 +173,7 @@ def test_a_full_disk_says_so(tmp_path: Path) -> None:
     def full(folder: Path) -> dict[str, Any]:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(RunError, match="no space left to write the candidate"):
+    with pytest.raises(RunError, match=r"the candidate was not written .*no space left"):
         write_folder(tmp_path / "out", full)
     assert list(tmp_path.iterdir()) == []
 

@@ -126,6 +126,6 @@ def test_a_disk_that_is_full_while_weights_are_written_says_so(tmp_path: Path, m
     model = Halves()
     monkeypatch.setattr(model, "save_pretrained", full)
     given = candidate("W4-g32", model=model)
-    with pytest.raises(RunError, match=r"no space left to write the candidate to .*out; nothing"):
+    with pytest.raises(RunError, match=r"the candidate was not written to .*out: no space left; nothing"):
         save_candidate(given, tmp_path / "out", model_format="safetensors", progress=Silent())
     assert not list(tmp_path.iterdir())
