@@ -21,7 +21,7 @@ _MODULES = {
     "RoutedModel": "trust.serving",
     "Run": "runs",
     "Scheme": "spec",
-    "Settings": "engine.search",
+    "Settings": "engine.inputs",
     "Spec": "spec",
     "StabilityCheck": "trust.check",
     "compare_runs": "compare.two_runs",

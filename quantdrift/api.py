@@ -291,11 +291,11 @@ def _measured(
     loaded = models != (None, None)
     check_pair(pair, dataset, loaded=loaded)
     from quantdrift.engine import run as engine  # noqa: PLC0415 -- torch, after all refusals
-    from quantdrift.engine.search import Settings  # noqa: PLC0415
+    from quantdrift.engine.inputs import Settings  # noqa: PLC0415
     from quantdrift.engine.store import EmbeddingStore, default_store  # noqa: PLC0415
     from quantdrift.progress import Silent, Terminal  # noqa: PLC0415
 
-    return engine.run_pair(
+    return engine.run(
         pair,
         dataset,
         out=out,
@@ -376,9 +376,9 @@ _Found = tuple[Evidence, Mapping[str, Any], Mapping[str, Any], tuple[str, str]]
 
 
 def _of_embeddings(reference: Embeddings, candidate: Embeddings, given: _Given) -> _Found:
-    from quantdrift.engine.run import describe_data  # noqa: PLC0415 -- as above
+    from quantdrift.engine.measure import assemble  # noqa: PLC0415 -- torch
+    from quantdrift.engine.opening import describe_data  # noqa: PLC0415 -- as above
     from quantdrift.engine.scoring.streamed import Similarity, score_embeddings  # noqa: PLC0415 -- as above
-    from quantdrift.engine.search import assemble  # noqa: PLC0415 -- torch
 
     similarity = Similarity.of(given.similarity or "cosine")
     queries, low_queries = (
@@ -397,9 +397,9 @@ def _of_embeddings(reference: Embeddings, candidate: Embeddings, given: _Given) 
 
 
 def _of_scores(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) -> _Found:
-    from quantdrift.engine.run import describe_data  # noqa: PLC0415 -- as above
+    from quantdrift.engine.measure import assemble  # noqa: PLC0415 -- torch
+    from quantdrift.engine.opening import describe_data  # noqa: PLC0415 -- as above
     from quantdrift.engine.scoring.streamed import score_matrix  # noqa: PLC0415 -- as above
-    from quantdrift.engine.search import assemble  # noqa: PLC0415 -- torch
 
     given.refuse("labels", why="they are of logits, which have classes=...")
     dataset = _searched(given, *reference.shape)
@@ -414,8 +414,8 @@ def _of_scores(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) 
 
 def _of_logits(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) -> _Found:
     from quantdrift.datasets.labelled import match_labels  # noqa: PLC0415 -- torch
-    from quantdrift.engine.classes import evidence_of_logits  # noqa: PLC0415
-    from quantdrift.engine.run import describe_labelled  # noqa: PLC0415
+    from quantdrift.engine.opening import describe_labelled  # noqa: PLC0415
+    from quantdrift.engine.readings import evidence_of_logits  # noqa: PLC0415
 
     given.refuse("qrels", "item_ids", why="logits have labels and classes in their place")
     n_inputs, n_classes = reference.shape
@@ -444,7 +444,8 @@ def _of_logits(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) 
         labels=labels,
         depth=given.k,
     )
-    data = describe_labelled(dataset, n_classes, [note] if note else [])
+    data = describe_labelled(dataset)
+    data |= {"n_classes": n_classes, "warnings": [*data["warnings"], *([note] if note else [])]}
     return evidence, data, {"reading": "logits"}, (_digest(reference), _digest(candidate))
 
 

@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,18 +23,12 @@ from torch import Tensor
 from quantdrift.display import clean, complain
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.encoders.cross_encoder import raw_scores
-from quantdrift.engine.inputs import Inputs, Vectors
-from quantdrift.engine.pair import Arm, PairName, QuantizedPair
-from quantdrift.engine.run import describe_run
+from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors
+from quantdrift.engine.measure import NOISE_DEPTH, assemble, measure, noise_of_scores, not_calibrated_on
+from quantdrift.engine.pair import Arm, QuantizedPair
+from quantdrift.engine.readings import Search
+from quantdrift.engine.run import PairName, describe_run
 from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged, scores_from_products
-from quantdrift.engine.search import (
-    NOISE_DEPTH,
-    Settings,
-    assemble,
-    measure_retrieval,
-    noise_of_scores,
-    not_calibrated_on,
-)
 from quantdrift.engine.store import default_store
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Evidence
@@ -143,20 +137,54 @@ class Found:
         )
 
 
+# --- what runs ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Rows of a harness's own data, known by their numbers, and what runs some of them in batches of a size."""
+
+    inputs: Inputs
+    run: Callable[[Rows, int], Any]
+
+    @classmethod
+    def of(cls, role: str, ids: Sequence[str], run: Callable[[Rows, int], Any], key: Any, lengths: Any = None) -> Side:
+        """A side; `key` is all that decides what comes out beside weights, None if that cannot be told."""
+        lengths = None if lengths is None else np.array(lengths, dtype=np.int64)
+        return cls(Inputs(role=role, ids=ids, items=range(len(ids)), digest=key, lengths=lengths), run)
+
+
+class Sides:
+    """A harness's model as an encoder of rows: each role has its own side."""
+
+    def __init__(self, sides: Sequence[Side]) -> None:
+        self._sides = {side.inputs.role: side for side in sides}
+
+    def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
+        """What the model makes of rows, by their numbers."""
+        found: Vectors = self._sides[role].run(np.array(list(items), dtype=np.int64), batch_size)
+        return found
+
+    def key(self, role: str) -> Mapping[str, Any]:
+        """Nothing, as what is known of the model stands in the inputs' digest."""
+        del role
+        return {}
+
+
 # --- searches -------------------------------------------------------------------------------------
 
 
 def search_embedded(
     pair: QuantizedPair,
-    queries: Inputs,
-    documents: Inputs,
+    queries: Side,
+    documents: Side,
     *,
     similarity: Similarity,
     top_k: int,
     batch_size: int,
     progress: Progress,
     skip_same_id: bool,
-    calibration: Inputs | None,
+    calibration: Side | None,
     dataset: str | None = None,
 ) -> Found:
     """Embed both sides with both arms and stream the scores.
@@ -179,32 +207,30 @@ def search_embedded(
     settings = Settings(k=max(DEPTH, top_k), batch_size=batch_size)
     excluded = None
     if skip_same_id:
-        position = {name: number for number, name in enumerate(documents.ids)}
-        excluded = np.array([position.get(name, -1) for name in queries.ids], dtype=np.int64)
-    measured = measure_retrieval(
-        pair,
-        queries,
-        documents,
+        position = {name: number for number, name in enumerate(documents.inputs.ids)}
+        excluded = np.array([position.get(name, -1) for name in queries.inputs.ids], dtype=np.int64)
+    pair.encoder = Sides([queries, documents, *([] if calibration is None else [calibration])])
+    reading = Search(
+        queries=queries.inputs,
+        documents=documents.inputs,
         similarity=similarity,
-        settings=settings,
-        store=default_store(),
-        progress=progress,
         excluded=excluded,
         depth=DEPTH,
-        calibration=calibration,
+        calibration=(calibration or documents).inputs,
         dataset=dataset,
     )
+    measured = measure(pair, reading, settings=settings, store=default_store(), progress=progress)
 
     def results(arm: Arm) -> Results:
         state = measured.state
         top = state.reference_top()[:2] if arm == "reference" else state.candidate_top()[::2]
-        ranks = zip(queries.ids, *(part[:, :top_k].tolist() for part in top), strict=True)
+        ranks = zip(queries.inputs.ids, *(part[:, :top_k].tolist() for part in top), strict=True)
         found: Results = {}
         for query, positions, scores in ranks:
             own = found[query] = {}
             for place, score in zip(positions, scores, strict=True):
                 if place >= 0:
-                    own.setdefault(documents.ids[place], score)  # of documents that share an id the best counts
+                    own.setdefault(documents.inputs.ids[place], score)  # of documents that share an id the best counts
         return found
 
     return Found(
@@ -213,7 +239,7 @@ def search_embedded(
         candidate_fingerprint=measured.candidate_fingerprint,
         settings=settings,
         reading={"similarity": str(similarity)},
-        n_items=len(documents.ids),
+        n_items=len(documents.inputs.ids),
         results=results,
         left_out=measured.left_out,
         seconds=measured.seconds,
@@ -337,7 +363,7 @@ def search_lists(
 
 def calibrate(
     pair: QuantizedPair,
-    inputs: Callable[[], Inputs],
+    inputs: Callable[[], Side],
     *,
     batch_size: int,
     progress: Progress,
@@ -358,28 +384,23 @@ def calibrate(
         QuantDriftError: the candidate cannot be made.
     """
     if pair.needs_calibration:
-        sample = draw_sample(inputs(), pair.scheme, batch_size, groups=groups)
-        if source is not None:
-            sample = replace(sample, record={**sample.record, "source": source})
+        side = inputs()
+        sample = draw_sample(
+            Sides([side]), side.inputs, pair.scheme, batch_size, groups=groups, source=source or "corpus"
+        )
         pair.prepare(sample, root=default_store().root, progress=progress)
 
 
-def runs(run: Callable[[list[int], int], Any], n: int, *, key: Any, lengths: Sequence[int] | None = None) -> Inputs:
-    """Inputs that are run for what layers see of them.
+def runs(run: Callable[[list[int], int], Any], n: int, *, key: Any, lengths: Sequence[int] | None = None) -> Side:
+    """Rows that are run for what layers see of them.
 
     Args:
-        run: runs the inputs of the given numbers with a batch size.
-        n: how many there are.
-        key: JSON values that decide what the model sees; None if they cannot be told.
-        lengths: rough length of each.
+        run: given row numbers and the batch size; what it returns is not looked at.
+        n: how many rows there are.
+        key: what decides what layers see beside weights; None if that cannot be told.
+        lengths: of the rows, where batches of similar lengths are wanted.
     """
-    return Inputs(
-        role="document",
-        ids=[str(number) for number in range(n)],
-        encode=lambda rows, batch_size: run(rows.tolist(), batch_size),
-        key=key,
-        lengths=None if lengths is None else np.array(lengths, dtype=np.int64),
-    )
+    return Side.of("document", list(map(str, range(n))), lambda rows, size: run(rows.tolist(), size), key, lengths)
 
 
 # --- what goes on around an evaluation ------------------------------------------------------------

@@ -7,6 +7,7 @@ other files: what was changed, or comes from another run, is refused when it is 
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -270,6 +271,11 @@ class Run:
                 "separation ratio are bounds at best"
             )
         return evidence
+
+
+def now() -> str:
+    """The time, ISO 8601 in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def classifies(record: Mapping[str, Any]) -> bool:

@@ -16,13 +16,12 @@ from torch import nn
 from quantdrift import spec as unchosen
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import reading_digest, tokenizer_digest
-from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair as Weights
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import UnsupportedError
-from quantdrift.harness import Arms, as_vectors
+from quantdrift.harness import Arms, Side, as_vectors
 from quantdrift.models.checkpoint import refuse_quantized
 from quantdrift.models.named import name_in_config
 from quantdrift.spec import Scheme, Spec, parse_scheme
@@ -153,7 +152,7 @@ def refuse_unchosen(pair: QuantizedPair, why: str) -> None:
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def query_inputs(pair: QuantizedPair, queries: Mapping[str, str], options: Mapping[str, Any]) -> Inputs:
+def query_inputs(pair: QuantizedPair, queries: Mapping[str, str], options: Mapping[str, Any]) -> Side:
     """The queries of a search, embedded by the weights that are in place.
 
     Args:
@@ -167,18 +166,18 @@ def query_inputs(pair: QuantizedPair, queries: Mapping[str, str], options: Mappi
         part = [texts[row] for row in rows.tolist()]
         return as_vectors(pair.base.encode_queries(part, batch_size=batch_size, show_progress_bar=False, **options))
 
-    return Inputs(
-        role="query",
-        ids=[str(name) for name in queries],
-        encode=encode,
-        key=key_of_texts(pair, texts, encode=dict(options)),
-        lengths=np.array([len(text) for text in texts], dtype=np.int64),
-    )
+    key = key_of_texts(pair, texts, encode=dict(options))
+    return Side.of("query", [str(name) for name in queries], encode, key, [len(text) for text in texts])
 
 
 def document_inputs(
-    pair: QuantizedPair, corpus: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any], *, wanted: bool = True
-) -> Inputs:
+    pair: QuantizedPair,
+    corpus: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, Any],
+    *,
+    wanted: bool = True,
+    role: str = "document",
+) -> Side:
     """The documents of a search, embedded by the weights that are in place.
 
     Args:
@@ -186,6 +185,7 @@ def document_inputs(
         corpus: id to text and perhaps title.
         options: arguments for the model beside the batch size.
         wanted: whether the embeddings are, which then have to be one vector per document.
+        role: another one for documents that are not searched.
     """
     documents = list(corpus.values())
     separator = getattr(pair.base, "sep", " ")
@@ -198,13 +198,8 @@ def document_inputs(
 
     # of what the model reads, as in quantdrift run: then both share batches and agree exactly
     lengths = [len(f"{one.get('title') or ''}{joint}{one.get('text') or ''}".strip()) for one in documents]
-    return Inputs(
-        role="document",
-        ids=[str(name) for name in corpus],
-        encode=encode,
-        key=key_of_texts(pair, documents, encode=dict(options)),
-        lengths=np.array(lengths, dtype=np.int64),
-    )
+    key = key_of_texts(pair, documents, encode=dict(options))
+    return Side.of(role, [str(name) for name in corpus], encode, key, lengths)
 
 
 def calibration_corpus(scheme: Scheme) -> dict[str, dict[str, str]] | None:

@@ -10,13 +10,13 @@ from typing import Any
 
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
-from quantdrift.engine.inputs import Inputs
-from quantdrift.engine.rerank import OPENING, opening_of
-from quantdrift.engine.run import now
-from quantdrift.engine.search import Settings, not_calibrated_on, other_batch_size
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.measure import not_calibrated_on, other_batch_size
+from quantdrift.engine.readings import OPENING, opening_of
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.harness import DEPTH, PROBE, Results, calibrate, progress_if, runs, search_lists
+from quantdrift.harness import DEPTH, PROBE, Results, Side, calibrate, progress_if, runs, search_lists
+from quantdrift.runs import now
 from quantdrift_beir.pairs import QuantizedPair, digest_of_data, key_of_texts, refuse_unchosen
 from quantdrift_beir.results import PairedResults, paired_results
 
@@ -100,7 +100,7 @@ def rerank_both(original: Rerank, reranker: Any, pair: QuantizedPair, given: Map
     return results
 
 
-def _asked_for(pair: QuantizedPair, corpus: Mapping[str, Any]) -> Inputs:
+def _asked_for(pair: QuantizedPair, corpus: Mapping[str, Any]) -> Side:
     """Documents that are each asked for by their own first words: no query is ever used."""
     texts = calibration_texts(pair.spec.scheme) or [_text(one) for one in corpus.values()]
 

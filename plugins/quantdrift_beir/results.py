@@ -10,7 +10,7 @@ from typing import Any
 
 from quantdrift.display import clean, complain
 from quantdrift.display import say as print_line
-from quantdrift.engine.search import with_qrels
+from quantdrift.engine.measure import with_qrels
 from quantdrift.engine.store import key_of
 from quantdrift.errors import QuantDriftError, UnknownNameError, UnsupportedError
 from quantdrift.evidence import Evidence

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from quantdrift.engine.run import now
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
 from quantdrift.errors import UnsupportedError
 from quantdrift.evidence import Evidence
 from quantdrift.finished.rankings import evidence_of_rankings
@@ -28,6 +27,7 @@ from quantdrift.harness import (
     similarity_of,
 )
 from quantdrift.patching import is_replaced
+from quantdrift.runs import now
 from quantdrift_beir.pairs import (
     QuantizedPair,
     calibration_corpus,
@@ -81,7 +81,7 @@ def search_by_pair(original: Original, searcher: Any, pair: QuantizedPair, given
         batch_size=int(searcher.batch_size),
         progress=progress_if(shown),
         skip_same_id=True,
-        calibration=None if texts is None else document_inputs(pair, texts, options),
+        calibration=None if texts is None else document_inputs(pair, texts, options, role="calibration"),
     )
     if n := len(queries.keys() & corpus.keys()):
         who = "1 query has" if n == 1 else f"{n:,} queries have"
@@ -145,7 +145,7 @@ def search_twice(
     def watch() -> None:
         few = dict(list(corpus.items())[:PROBE])
         with suppress(Exception), pair.pair.observed():  # it is for the record only
-            document_inputs(pair, few, {}, wanted=False).encode(np.arange(len(few)), PROBE)
+            document_inputs(pair, few, {}, wanted=False).run(np.arange(len(few)), PROBE)
 
     reference, candidate, seconds = run_twice(
         pair.arms,

@@ -21,8 +21,8 @@ from lm_eval.models.huggingface import HFLM
 from quantdrift.display import clean, complain
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.vetting import loading, refuse_small_vocabulary
+from quantdrift.engine.measure import other_batch_size
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.search import other_batch_size
 from quantdrift.errors import UnsupportedError
 from quantdrift.harness import PROBE, calibrate, progress_if, remembered
 from quantdrift.models.named import ModelSource

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from quantdrift.engine.encoders.sentence import tokenizer_digest
-from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError
-from quantdrift.harness import runs
+from quantdrift.harness import Side, runs
 
 _WITH_ANSWER = 2
 """Arguments of a request that has a prompt before what is asked."""
@@ -27,7 +26,7 @@ def prompts_of(requests: Iterable[Any]) -> list[str]:
     return sorted(prompt for prompt in found if prompt.strip())
 
 
-def text_inputs(lm: Any, texts: Sequence[str]) -> Inputs:
+def text_inputs(lm: Any, texts: Sequence[str]) -> Side:
     """Texts to calibrate on.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quantdrift.display import clean, complain
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
 from quantdrift.errors import RunError
 from quantdrift.finished.lm_eval_evidence import PairedSamples
 from quantdrift.harness import Found

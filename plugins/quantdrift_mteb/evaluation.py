@@ -14,13 +14,13 @@ from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.timing import TimingStack
 
 from quantdrift.display import clean, complain, say
-from quantdrift.engine.run import now
-from quantdrift.engine.search import Settings, with_qrels
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.measure import with_qrels
 from quantdrift.errors import UnsupportedError
 from quantdrift.evidence import Evidence
 from quantdrift.harness import DEPTH, Found, remembered
 from quantdrift.metrics.keys import drift_keys, harness_metrics
-from quantdrift.runs import write_run
+from quantdrift.runs import now, write_run
 from quantdrift.spec import refuse_unchosen
 from quantdrift_mteb.families import Compared, Watch
 from quantdrift_mteb.pairs import MtebPair, Where

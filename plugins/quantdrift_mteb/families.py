@@ -28,10 +28,10 @@ from mteb.abstasks import (
 )
 from numpy.typing import ArrayLike, NDArray
 
-from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.pair import Arm
+from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.engine.scoring.streamed import score_embeddings
-from quantdrift.engine.search import assemble
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Evidence

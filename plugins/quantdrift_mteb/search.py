@@ -22,12 +22,12 @@ from torch.utils.data import DataLoader
 from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.cross_encoder import activation_of
 from quantdrift.engine.encoders.sentence import reading_digest
-from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.inputs import Settings
 from quantdrift.engine.layers import modules_of
+from quantdrift.engine.measure import other_batch_size
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.rerank import OPENING, opening_of
+from quantdrift.engine.readings import OPENING, opening_of
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.search import Settings, other_batch_size
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.harness import (
@@ -36,6 +36,7 @@ from quantdrift.harness import (
     Arms,
     Found,
     Results,
+    Side,
     as_vectors,
     calibrate,
     progress_if,
@@ -162,7 +163,7 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall, simil
         batch_size=call.batch_size,
         progress=call.progress,
         skip_same_id=call.skip_identical,
-        calibration=None if texts is None else inputs_of(model, call, "document", _corpus_of(texts)),
+        calibration=None if texts is None else inputs_of(model, call, "calibration", _corpus_of(texts)),
         dataset=call.task.name,
     )
 
@@ -252,7 +253,7 @@ def _watch_search(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any, *, wanted: bool = True) -> Inputs:
+def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any, *, wanted: bool = True) -> Side:
     """The queries or the documents of a search, embedded chunk by chunk.
 
     Args:
@@ -285,11 +286,11 @@ def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any, *, wanted: 
 
     key = lengths = None
     if call.task.get_modalities(kind) == ["text"]:
-        lengths = np.array([len(str(text)) for text in dataset["text"]], dtype=np.int64)
+        lengths = [len(str(text)) for text in dataset["text"]]
         # models choose prompts by what is known of the task
         task = [call.task.name, call.task.type, call.task.prompt, context["hf_subset"]]
         key = {**_key(model), "task": task, "texts": _digest_of_rows([dataset]), "encode": others}
-    return Inputs(role=role, ids=list(dataset["id"]), encode=encode, key=key, lengths=lengths)
+    return Side.of(role, list(dataset["id"]), encode, key, lengths)
 
 
 def _key(model: Any) -> dict[str, Any]:
@@ -315,7 +316,7 @@ def _digest_of_rows(datasets: Iterable[Any]) -> str:
 def _calibrate(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:
     """Calibrate a pair whose search is the model's own, on documents or the texts of a file."""
 
-    def inputs() -> Inputs:
+    def inputs() -> Side:
         texts = calibration_texts(pair.scheme)
         corpus = call.corpus if texts is None else _corpus_of(texts)
         model = searcher.model if isinstance(searcher, SearchEncoderWrapper) else searcher
@@ -326,7 +327,7 @@ def _calibrate(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:
     calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress)
 
 
-def _asked_for(searcher: Any, call: SearchCall, corpus: Any, scheme: str) -> Inputs:
+def _asked_for(searcher: Any, call: SearchCall, corpus: Any, scheme: str) -> Side:
     """Documents, each searched for by its first words: no query is ever used."""
     if call.task.get_modalities(PromptType.document) != ["text"]:
         raise UnsupportedError(

@@ -257,12 +257,12 @@ def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, 
     with warnings.catch_warnings():
         # a suite may turn warnings into errors; those of libraries that load are not its business
         warnings.simplefilter("ignore")
-        from quantdrift.engine.run import run_pair  # noqa: PLC0415 -- torch
-        from quantdrift.engine.search import Settings  # noqa: PLC0415 -- likewise
+        from quantdrift.engine.inputs import Settings  # noqa: PLC0415 -- likewise
+        from quantdrift.engine.run import run  # noqa: PLC0415 -- torch
         from quantdrift.engine.store import EmbeddingStore, default_store  # noqa: PLC0415 -- likewise
         from quantdrift.progress import Silent  # noqa: PLC0415 -- likewise
 
-        return run_pair(
+        return run(
             pair,
             dataset,
             out=path,

@@ -16,7 +16,7 @@ from quantdrift.spec import parse
 
 if TYPE_CHECKING:
     from quantdrift.datasets.labelled import ClassificationDataset
-    from quantdrift.engine.neighbours import Contrast
+    from quantdrift.engine.run import Contrast
     from quantdrift.runs import Run
     from quantdrift.statistics import Estimate
 
@@ -102,7 +102,7 @@ def command(options: ContrastOptions) -> None:
         for spec in specs
         for dataset in datasets
     }
-    from quantdrift.engine.neighbours import Places, run_contrast
+    from quantdrift.engine.run import Places, run_contrast
 
     with (
         options.stoppable("run folders that are there are whole"),

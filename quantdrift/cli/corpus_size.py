@@ -56,9 +56,11 @@ def command(options: SizeOptions) -> None:
     check_pair(spec, dataset)
     out = options.out or default_place(spec, dataset, "_by_corpus_size")
     check_writable(out / "docs", what="the runs")
-    from quantdrift.engine.sizes import default_sizes, parse_sizes, run_sizes
+    from quantdrift.engine.sizes import default_sizes, parse_sizes
 
     n = len(dataset.document_ids)
+    from quantdrift.engine.run import run_sizes
+
     with options.stoppable("run folders that are there are whole"):
         runs = run_sizes(
             spec,

@@ -19,7 +19,7 @@ from quantdrift.progress import Progress, Silent, Terminal
 
 if TYPE_CHECKING:
     from quantdrift.datasets.retrieval import RetrievalDataset
-    from quantdrift.engine.search import Settings
+    from quantdrift.engine.inputs import Settings
     from quantdrift.engine.store import EmbeddingStore
 
 _HEAD = re.compile(r"(?P<names>(?:--?[a-z/-]+ ?)*)(?P<metavar>[A-Z][A-Z.,=|\[\]]*)?: ")
@@ -94,7 +94,7 @@ class OnModel:
     @property
     def settings(self) -> Settings:
         """How inputs are put through the model."""
-        from quantdrift.engine.search import Settings
+        from quantdrift.engine.inputs import Settings
 
         return Settings(batch_size=self.batch_size, noise_floor=False)
 
@@ -135,7 +135,7 @@ class Measuring(OnModel):
     @property
     def settings(self) -> Settings:
         """How a pair is measured."""
-        from quantdrift.engine.search import Settings
+        from quantdrift.engine.inputs import Settings
 
         return Settings(k=self.k, batch_size=self.batch_size, noise_floor=self.noise_floor, seed=self.seed)
 

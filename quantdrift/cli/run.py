@@ -133,10 +133,10 @@ def measured(
     out = options.out or default_place(pair, dataset, ending)
     check_place(out.absolute())
     from quantdrift.engine.encoders.server import Servers as OnServers
-    from quantdrift.engine.run import run_pair
+    from quantdrift.engine.run import run
 
     with options.stoppable("no run was written"), telling_replaced(out):
-        return run_pair(
+        return run(
             pair,
             dataset,
             out=out,

@@ -1,144 +1,159 @@
-"""One side of a retrieval task, as something that can be embedded."""
+"""What models are run on, as data, and how they are run; needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.engine.encoders.server import EndpointEncoder, Role
-from quantdrift.engine.encoders.server_client import OneInputError
 from quantdrift.engine.store import digest_of
-from quantdrift.errors import ServerError
-
-# --- One side of a retrieval task, as something that can be embedded ------------------------------
 
 Vectors = NDArray[np.float32]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inputs:
-    """One side of a retrieval task: the queries, or the documents.
+class Settings:
+    """How a pair is measured.
 
     Attributes:
-        role: "query" or "document".
-        ids: names, in order of position.
-        encode: embeds the inputs of the given numbers with a batch size, float32 [len, dim], by the
-            model in whatever arm it is in.
-        key: JSON values that decide the embeddings beside the weights (texts, prompt, length
-            limit); None if they cannot be told, then nothing of this side is kept between runs.
-        lengths: int64 [n], rough length of each input, to encode similar ones together; None
-            keeps the given order.
-        elsewhere: whether a server embeds them: neither batches nor what is installed here decide
-            anything then, and less is lost when a run is killed.
-        candidate: what the candidate embeds in their place, where it is a model of its own that is
-            asked in another way; None if the same inputs go to it.
+        k: ranks kept of either arm.
+        batch_size: inputs per forward pass.
+        noise_floor: whether to run the reference a second time.
+        seed: of the order in which the noise floor is run.
+    """
+
+    k: int = 200
+    batch_size: int = 32
+    noise_floor: bool = True
+    seed: int = 0
+
+
+class Chosen(Sequence[Any]):
+    """Some rows of a sequence, each read when it is asked for: images are large."""
+
+    def __init__(self, items: Sequence[Any], rows: Rows) -> None:
+        self.items: Sequence[Any] = items.items if isinstance(items, Chosen) else items
+        self.rows: Rows = items.rows[rows] if isinstance(items, Chosen) else rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self.items[row] for row in self.rows[place].tolist()]
+        return self.items[int(self.rows[place])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Inputs:
+    """Items that a model takes in one role.
+
+    Attributes:
+        role: "query", "document", "pair" or "input".
+        ids: names.
+        items: texts, pairs of texts, images, or whatever the model's encoder takes.
+        digest: of the items, JSON values; None keeps nothing that is made of them.
+        lengths: of the items, where batches of similar lengths are wanted.
     """
 
     role: str
     ids: Sequence[str]
-    encode: Callable[[NDArray[np.int64], int], Vectors]
-    key: Mapping[str, Any] | None
-    lengths: NDArray[np.int64] | None = None
-    elsewhere: bool = False
-    candidate: Inputs | None = None
+    items: Sequence[Any]
+    digest: Mapping[str, Any] | None
+    lengths: Rows | None = None
 
-    @property
-    def of_candidate(self) -> Inputs:
-        """What the candidate embeds."""
-        return self if self.candidate is None else self.candidate
-
-    def order(self) -> NDArray[np.int64]:
+    def order(self) -> Rows:
         """Longest first: similar lengths share a batch, and too long a batch fails at once."""
         if self.lengths is None:
             return np.arange(len(self.ids), dtype=np.int64)
         return np.argsort(-self.lengths, kind="stable").astype(np.int64)
 
-    def part(self, rows: NDArray[np.int64]) -> Inputs:
-        """Some of the inputs as a side of their own, in the order given.
+    def at(self, rows: Rows) -> Chosen:
+        """The items of some rows."""
+        return Chosen(self.items, rows)
 
-        Args:
-            rows: int64, positions.
-        """
+    def part(self, rows: Rows) -> Inputs:
+        """Some of the inputs as inputs of their own, in the order given."""
+        items = self.at(rows)
         return Inputs(
             role=self.role,
             ids=[self.ids[row] for row in rows.tolist()],
-            encode=lambda chosen, batch_size: self.encode(rows[chosen], batch_size),
-            key=None if self.key is None else {**self.key, "rows": digest_of(rows)},
+            items=items,
+            digest=None if self.digest is None else {**self.digest, "rows": digest_of(items.rows)},
             lengths=None if self.lengths is None else self.lengths[rows],
-            elsewhere=self.elsewhere,
-            candidate=None if self.candidate is None else self.candidate.part(rows),
         )
 
 
-# --- Texts as one side of a retrieval task, embedded by a sentence-transformers model -------------
-
-
-def text_inputs(
-    encoder: SentenceEncoder, texts: Sequence[str], *, role: Role = "document", ids: Sequence[str] | None = None
-) -> Inputs:
-    """Texts as one side of a task.
-
-    Args:
-        encoder: what embeds them.
-        texts: of every input.
-        role: what they are.
-        ids: their names; numbers if not given.
-    """
-    kept = tuple(texts)
+def text_inputs(texts: Sequence[str], *, role: str = "document", ids: Sequence[str] | None = None) -> Inputs:
+    """Texts in a role; named by their numbers if they have no ids."""
     return Inputs(
         role=role,
-        ids=tuple(str(number) for number in range(len(kept))) if ids is None else ids,
-        encode=lambda rows, batch_size: encoder.encode([kept[row] for row in rows.tolist()], role, batch_size),
-        key={"texts": digest_of(kept), **encoder.key(role)},
-        lengths=np.array([len(text) for text in kept], dtype=np.int64),
+        ids=tuple(map(str, range(len(texts)))) if ids is None else ids,
+        items=texts,
+        digest={"texts": digest_of(texts)},
+        lengths=np.array([len(text) for text in texts], dtype=np.int64),
     )
 
 
-# --- Texts as one side of a retrieval task, embedded by a server ----------------------------------
+class Encoder(Protocol):
+    """A model that runs; it knows nothing of data."""
 
-_SHOWN = 60
+    def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
+        """Embeddings, logits, or one score of each query-document pair: float32 [n, dim]."""
+        ...
+
+    def key(self, role: str) -> Mapping[str, Any] | None:
+        """What decides that beside weights, items and libraries, as JSON values; None if it cannot be told."""
+        ...
 
 
-def server_inputs(encoder: EndpointEncoder, texts: Sequence[str], *, role: Role, ids: Sequence[str]) -> Inputs:
-    """Texts as one side of a task.
+class Model(Encoder, Protocol):
+    """An encoder that can be one of two models: local, stored by somebody else, or on a server.
 
-    Args:
-        encoder: what embeds them.
-        texts: of every input.
-        role: what they are.
-        ids: their names.
+    Attributes:
+        notes: what a run should say of it, one sentence each.
+        similarity: how its embeddings are compared; None if it does not say.
+        modules: its torch modules; none where it runs elsewhere.
+        layers: names of its quantized layers; None where they cannot be seen.
     """
-    kept = tuple(texts)
 
-    def encode(rows: NDArray[np.int64], batch_size: int) -> Vectors:
-        chosen = rows.tolist()
-        try:
-            return encoder.encode([kept[row] for row in chosen], role, batch_size)
-        except OneInputError as error:
-            row = chosen[error.number]
-            raise ServerError(
-                f"{encoder.endpoint.embeddings}: {role} {ids[row]!r} ({_shown(kept[row])}): {error.reason}"
-            ) from error
+    @property
+    def notes(self) -> tuple[str, ...]: ...  # noqa: D102 -- described above, as the next three
+    @property
+    def similarity(self) -> Any: ...  # noqa: D102
+    @property
+    def modules(self) -> Sequence[Any]: ...  # noqa: D102
+    @property
+    def layers(self) -> Sequence[str] | None: ...  # noqa: D102
 
-    return Inputs(
-        role=role,
-        ids=ids,
-        encode=encode,
-        key={"texts": digest_of(kept), **encoder.key(role)},
-        lengths=np.array([len(text) for text in kept], dtype=np.int64),
-        elsewhere=True,
-    )
+    @property
+    def fingerprint(self) -> str:
+        """Digest of all that decides its embeddings."""
+        ...
+
+    @property
+    def runtime(self) -> dict[str, str]:
+        """Libraries, device and dtype; empty where it runs elsewhere."""
+        ...
+
+    def bits(self) -> Any:
+        """Its `BitsReport`; None where it is not known."""
+        ...
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where it came from."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records of how it is quantized."""
+        ...
 
 
-def _shown(text: str) -> str:
-    """How long a text is and how it begins."""
-    if not text.strip():
-        return "an empty text"
-    line = " ".join(text.split())
-    start = line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
-    return f"{len(text):,} characters: {start!r}"
+def described(encoder: Encoder, inputs: Inputs) -> dict[str, Any] | None:
+    """All that decides what an encoder makes of inputs beside its weights; None if it cannot be told."""
+    key = encoder.key(inputs.role)
+    return None if key is None or inputs.digest is None else {**inputs.digest, **key}

@@ -1,16 +1,18 @@
-"""Reference and candidate as one resident model.
+"""A reference and a candidate, one of which answers at a time.
 
-The candidate is made in place and undone: the full-precision weights are put aside, quantized ones
-take their place, and on leaving they come back bit for bit. So a pair fits where one model fits.
+A quantized candidate is made in place and undone: the full-precision weights are put aside, quantized
+ones take their place, and on leaving they come back bit for bit. So a pair fits where one model fits.
+A candidate that somebody else made, or that is on a server, is a model of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -20,17 +22,17 @@ from quantdrift.engine.bits import BitsReport
 from quantdrift.engine.calibration.candidate import CandidateMaker, widths_for
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.inputs import quantized_inputs
-from quantdrift.engine.calibration.sample import Sample
+from quantdrift.engine.calibration.sample import Sample, draw_sample
 from quantdrift.engine.encoders.vetting import refuse_small_vocabulary
 from quantdrift.engine.heads import quantizable_layers
-from quantdrift.engine.layers import LinearLayer, WeightUse
+from quantdrift.engine.inputs import Inputs, Model
+from quantdrift.engine.layers import LinearLayer, WeightUse, find_linears
 from quantdrift.engine.quantizers.registry import methods_of, stored_allocation
+from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
 from quantdrift.errors import UnsupportedError
 from quantdrift.progress import Progress
 from quantdrift.spec import Scheme, parse_scheme
-
-# --- Reference and candidate as one resident model ------------------------------------------------
 
 Arm = Literal["reference", "candidate"]
 
@@ -51,15 +53,24 @@ class QuantizedPair:
         modules: the outermost torch modules of the model.
         layers: the linear layers that are quantized; not a classification head's.
         left_out: name to reason of the linear layers that are not.
+        encoder: what runs the model, for `measure`; whoever measures may set another.
     """
 
-    def __init__(self, modules: nn.Module | Sequence[nn.Module], scheme: Scheme | str, *, name: str = "model") -> None:
+    def __init__(
+        self,
+        modules: nn.Module | Sequence[nn.Module],
+        scheme: Scheme | str,
+        *,
+        name: str = "model",
+        encoder: Any = None,
+    ) -> None:
         """Find the layers and check that the scheme can be made.
 
         Args:
             modules: the model, or its outermost torch modules.
             scheme: how the candidate is made, e.g. "W4-rtn".
             name: of the model, for messages.
+            encoder: what runs the model, where the pair is to be measured.
 
         Raises:
             SpecError: the scheme does not parse.
@@ -77,7 +88,7 @@ class QuantizedPair:
             raise UnsupportedError(f"expected a torch module or a list of them; got {type(wrong[0]).__name__}")
         for module in self.modules:
             refuse_small_vocabulary(module, name)
-        self.name, self.scheme = name, scheme
+        self.name, self.scheme, self.encoder = name, scheme, encoder
         found = quantizable_layers(self.modules, name, head=scheme.option("head"))
         self.layers: list[LinearLayer] = found.layers
         self.left_out: dict[str, str] = found.left_out
@@ -105,10 +116,7 @@ class QuantizedPair:
 
     @property
     def needs_widths(self) -> bool:
-        """Whether the layers' widths have yet to be chosen, which `choose` does.
-
-        Also where they were chosen for other data: a result does not depend on what ran before it.
-        """
+        """Whether widths have yet to be chosen; also where they were chosen for other data."""
         return self._maker.needs_widths
 
     def choose(self, widths: Sequence[int], *, by: Allocation | None = None, for_all_data: bool = True) -> None:
@@ -123,9 +131,15 @@ class QuantizedPair:
             RuntimeError: the candidate is in place.
             UnsupportedError: the scheme has one width for all, or does not offer these.
         """
-        if self._active:
-            raise RuntimeError("leave candidate() before choosing widths")
+        self._at_rest("choosing widths")
         self._maker.choose(widths, by, for_all_data)
+
+    def choose_widths(self, allocate: Callable[[QuantizedPair], Allocation]) -> None:
+        """Give the layers the widths of an allocation for these data, where a criterion chooses them."""
+        if self.needs_widths:
+            allocation = allocate(self)
+            widths = [allocation.width_of[layer.name] for layer in self.layers]
+            self.choose(widths, by=allocation, for_all_data=False)
 
     @property
     def fingerprint(self) -> str:
@@ -134,8 +148,7 @@ class QuantizedPair:
         Raises:
             RuntimeError: asked for while the candidate is in place.
         """
-        if self._active:
-            raise RuntimeError("the fingerprint is of the reference; leave candidate() first")
+        self._at_rest("asking for the fingerprint, which is of the reference")
         return weights_fingerprint(self.modules)
 
     def candidate_fingerprint(self) -> str:
@@ -170,6 +183,15 @@ class QuantizedPair:
             yield
         self._reached |= use.used
 
+    def calibrate(
+        self, inputs: Inputs | None, batch_size: int, *, source: str, root: Path | None, progress: Progress
+    ) -> None:
+        """Draw a sample of inputs and `prepare` with it, where the scheme needs that."""
+        if self.needs_calibration:
+            assert inputs is not None  # refused before where there are none
+            sample = draw_sample(self.encoder, inputs, self.scheme, batch_size, source=source)
+            self.prepare(sample, root=root, progress=progress)
+
     def prepare(self, sample: Sample, *, root: Path | None, progress: Progress) -> None:
         """Quantize the layers on calibration inputs; the model is the reference again afterwards.
 
@@ -185,11 +207,11 @@ class QuantizedPair:
             QuantDriftError: the method cannot quantize a layer, widths are to be chosen and were
                 not, or the disk is full.
         """
-        if self._active:
-            raise RuntimeError("leave candidate() before calibrating")
-        if not self.needs_calibration:
-            return
-        self._maker.prepare(sample, fingerprint=self.fingerprint, runtime=self.runtime, root=root, progress=progress)
+        self._at_rest("calibrating")
+        if self.needs_calibration:
+            self._maker.prepare(
+                sample, fingerprint=self.fingerprint, runtime=self.runtime, root=root, progress=progress
+            )
 
     @contextmanager
     def candidate(self) -> Iterator[None]:
@@ -200,18 +222,17 @@ class QuantizedPair:
             UnsupportedError: the scheme needs calibration and was not prepared, or widths are to be
                 chosen and were not.
         """
-        if self._active:
-            raise RuntimeError("the candidate is in place already")
+        self._at_rest("entering it again")
         self._maker.refuse_unprepared()
         self._active = True
         try:
             with ExitStack() as stack:
                 stack.enter_context(put_aside(self.layers))
-                self._quantize()
-                if self.scheme.activation_bits is not None:
-                    bits = self.scheme.activation_bits
-                    ranges = self._maker.ranges()
-                    stack.enter_context(quantized_inputs(self.layers, ranges, bits))
+                for layer, made in zip(self.layers, self._maker.layers(), strict=True):
+                    if made.quantized is not None:
+                        put_in_place(layer, made.quantized)
+                if (bits := self.scheme.activation_bits) is not None:
+                    stack.enter_context(quantized_inputs(self.layers, self._maker.ranges(), bits))
                 yield
         finally:
             self._active = False
@@ -223,15 +244,13 @@ class QuantizedPair:
             RuntimeError: the candidate is in place.
             UnsupportedError: the scheme needs calibration and was not prepared.
         """
-        if self._active:
-            raise RuntimeError("leave candidate() before asking for its layers")
+        self._at_rest("asking for its layers")
         self._maker.refuse_unprepared()
         yield from self._maker.layers()
 
-    def _quantize(self) -> None:
-        for layer, made in zip(self.layers, self._maker.layers(), strict=True):
-            if made.quantized is not None:
-                put_in_place(layer, made.quantized)
+    def _at_rest(self, before: str) -> None:
+        if self._active:
+            raise RuntimeError(f"the candidate is in place; leave candidate() before {before}")
 
     def bits(self) -> BitsReport:
         """Bits per weight of the candidate, over its quantized layers and over all parameters."""
@@ -242,72 +261,86 @@ class QuantizedPair:
         return self._maker.describe(self.left_out)
 
 
-# --- What a measurement asks of a pair, however its two arms are had ------------------------------
+class TwoModels:
+    """Two models of which one answers at a time; used as a `QuantizedPair` is.
 
+    Nothing is made here, so there are no widths to choose and nothing to calibrate.
+    """
 
-class Pair(Protocol):
-    """A reference and a candidate, one of which answers at a time."""
+    query_only = needs_widths = needs_calibration = False
+    allocation: Allocation | None = None
+
+    def __init__(self, reference: Model, candidate: Model, *, device: torch.device) -> None:
+        """Pair them; both keep their weights."""
+        self.reference, self.candidate_model, self.device = reference, candidate, device
+        self.encoder: Model = reference
+        self.similarity: Similarity = reference.similarity or candidate.similarity or Similarity.COSINE
+        self._linears = find_linears(reference.modules)
+        self._reached: set[str] = set()
 
     @property
-    def query_only(self) -> bool:
-        """Whether the index stays at the reference."""
-        ...
-
-    @property
-    def needs_calibration(self) -> bool:
-        """Whether the candidate has yet to be made, on inputs."""
-        ...
-
-    @property
-    def layers(self) -> Sequence[object] | None:
-        """The layers that are quantized; None where they cannot be seen from here."""
-        ...
+    def layers(self) -> Sequence[str] | None:
+        """Names of the candidate's quantized layers; None where they cannot be seen."""
+        return self.candidate_model.layers
 
     @property
     def never_reached(self) -> list[str] | None:
-        """Names of those that no observed forward pass used; None where none was observed."""
-        ...
+        """Names of the reference's layers that the candidate packs and no observed pass used."""
+        if self.layers is None or not self.reference.modules:
+            return None
+        # sentence-transformers keeps a transformer in 0.model
+        names = {layer.name: layer.name.split(".", 2)[-1] for layer in self._linears}
+        return [name for name, inner in names.items() if inner in self.layers and name not in self._reached]
 
     @property
     def fingerprint(self) -> str:
-        """Digest of the reference's weights."""
-        ...
+        """Digest of the reference."""
+        return self.reference.fingerprint
 
-    @property
-    def device(self) -> torch.device:
-        """Where it runs."""
-        ...
+    def candidate_fingerprint(self) -> str:
+        """Digest of the candidate."""
+        return self.candidate_model.fingerprint
 
     @property
     def runtime(self) -> dict[str, str]:
-        """What decides embeddings beside weights and inputs."""
-        ...
+        """What decides embeddings of the model that is in place beside itself and its inputs."""
+        return self.encoder.runtime
 
-    def candidate_fingerprint(self) -> str:
-        """Digest of the candidate; only inside `candidate()`."""
-        ...
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Note which of the reference's layers the forward passes inside use."""
+        with WeightUse(self._linears) as use:
+            yield
+        self._reached |= use.used
 
-    def observed(self) -> AbstractContextManager[None]:
-        """Inside, forward passes are watched for the layers they use."""
-        ...
+    def choose_widths(self, allocate: Callable[[QuantizedPair], Allocation]) -> None:
+        """Nothing: the candidate is made already."""
 
-    def candidate(self) -> AbstractContextManager[None]:
-        """Inside, the candidate answers; afterwards the reference."""
-        ...
+    def calibrate(
+        self, inputs: Inputs | None, batch_size: int, *, source: str, root: Path | None, progress: Progress
+    ) -> None:
+        """Nothing: the candidate was calibrated by whoever made it."""
+
+    @contextmanager
+    def candidate(self) -> Iterator[None]:
+        """Inside, the candidate answers; on leaving, the reference again."""
+        if self.encoder is self.candidate_model:
+            raise RuntimeError("the candidate is in place already")
+        self.encoder = self.candidate_model
+        try:
+            with redirect_stdout(sys.stderr):  # kernels talk at the first call
+                yield
+        finally:
+            self.encoder = self.reference
 
     def bits(self) -> BitsReport | None:
         """Bits per weight of the candidate; None where they are not known."""
-        ...
+        found: BitsReport | None = self.candidate_model.bits()
+        return found
 
     def describe(self) -> dict[str, Any]:
-        """What a run records of how the candidate was made, as JSON values."""
-        ...
+        """What a run records of the candidate, as JSON values."""
+        return self.candidate_model.describe()
 
 
-class PairName(Protocol):
-    """What names a pair; its string is canonical."""
-
-    @property
-    def model(self) -> str:
-        """The reference, as the user wrote it."""
-        ...
+Pair = QuantizedPair | TwoModels

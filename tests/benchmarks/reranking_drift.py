@@ -21,8 +21,8 @@ from typing import Any
 from small_reranker import kept_at, trained
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.engine.run import run_reranking, run_spec
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import default_store
 from quantdrift.finished.shortlist import read_shortlist
 from quantdrift.progress import Terminal
@@ -65,9 +65,9 @@ def measure(data: Path, schemes: list[str], *, every: int, top: int, out: Path) 
     runs = []
     for scheme in schemes:
         place = out / f"{RETRIEVER}@{scheme}"
-        runs.append(run_spec(parse(f"{RETRIEVER}@{scheme}"), dataset, out=place, **common))
+        runs.append(run_pair(parse(f"{RETRIEVER}@{scheme}"), dataset, out=place, **common))
     shortlist = read_shortlist(runs[0].path, dataset, top=top)
-    rerank = partial(run_reranking, shortlist=shortlist, **common)
+    rerank = partial(run_pair, shortlist=shortlist, **common)
     for scheme in schemes:
         place = out / f"reranker@{scheme}"
         runs.append(rerank(parse(f"{reranker}@{scheme}"), dataset, out=place))

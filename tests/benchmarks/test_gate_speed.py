@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from timing import in_turn, report
 
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.runs import write_run
 
 N, ITEMS, K = 1_000, 2_000, 200

@@ -19,7 +19,7 @@ from transformers import ViTConfig, ViTForImageClassification
 
 from quantdrift import GapRouter, StabilityCheck
 from quantdrift.datasets.retrieval import load_task
-from quantdrift.engine.run import open_pair
+from quantdrift.engine.opening import open_pair
 from quantdrift.probe import LinearProbe
 from quantdrift.spec import parse
 
@@ -39,11 +39,12 @@ def check_for(n_classes: int) -> StabilityCheck:
 
 
 def test_beside_a_batch_of_texts(router: GapRouter, capsys: pytest.CaptureFixture[str]) -> None:
-    opened = open_pair(parse("minilm@W4-rtn"), load_task("PythonDocsRetrieval"), places=[])
+    opened = open_pair(parse("minilm@W4-rtn"), load_task("PythonDocsRetrieval"))
     rng = np.random.default_rng(0)
     rows = np.arange(BATCH, dtype=np.int64)
+    encoder, texts = opened.quantized.encoder, opened.search.queries.at(rows)
     with opened.pair.candidate():
-        train = opened.queries.encode(rows, BATCH)
+        train = encoder.encode(texts, "query", BATCH)
         probe = LinearProbe(
             classes=tuple(f"class {number}" for number in range(N_CLASSES)),
             weight=rng.normal(size=(N_CLASSES, train.shape[1])),
@@ -52,7 +53,7 @@ def test_beside_a_batch_of_texts(router: GapRouter, capsys: pytest.CaptureFixtur
         check = check_for(N_CLASSES)
 
         def score() -> np.ndarray:
-            return probe.logits(opened.queries.encode(rows, BATCH))
+            return probe.logits(encoder.encode(texts, "query", BATCH))
 
         logits = score()
 

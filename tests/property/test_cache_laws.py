@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from quantdrift.cache import SEAL, array_in, arrays_in, kept_file, read_kept
 from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
-from quantdrift.engine.classes import fitted_probe
 from quantdrift.engine.encoders.server import identify
 from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.readings import fitted_probe
 from quantdrift.engine.sensitivity.problem import KeptArrays
 from quantdrift.engine.store import EmbeddingStore, key_of
 from quantdrift.spec import Endpoint
@@ -77,7 +77,8 @@ def layers(root: Path) -> str:
 
 def probe(root: Path) -> str:
     rows = np.random.default_rng(2).normal(size=(6, 2)).astype(np.float32)
-    return str(fitted_probe(rows, ["yes", "no", "ähm"] * 2, key=KEY, root=root).describe())
+    found, accuracy = fitted_probe(rows, ["yes", "no", "ähm"] * 2, key=KEY, root=root)
+    return f"{found.digest} {found.converged} {accuracy}"
 
 
 def server(root: Path) -> str:

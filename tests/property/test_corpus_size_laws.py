@@ -22,46 +22,39 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
-from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.measure import Flow, assemble
 from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.search import Arms, Job, Settings, assemble
-from quantdrift.engine.sizes import default_sizes, measure_sizes, nested_subsets, parse_sizes
+from quantdrift.engine.sizes import default_sizes, nested_subsets, parse_sizes
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence
 from quantdrift.progress import Silent
+from support.worlds import rows_of
 
 DIM = 3
 Floats = NDArray[np.float32]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Embedded(Job):
-    """A job whose embeddings are given."""
-
-    arms: Arms
-
-    def embed(self) -> Arms:
-        return self.arms
-
-
 @dataclass(frozen=True)
 class Case:
-    """A corpus, its parts, and what is measured at each."""
+    """A corpus, its parts, and what is measured at each; queries and documents of either arm."""
 
-    arms: Arms
+    reference: tuple[Floats, Floats]
+    candidate: tuple[Floats, Floats]
     similarity: Similarity
     k: int
     subsets: tuple[NDArray[np.int64], ...]
     found: list[Evidence]
 
     def ids(self, role: str) -> list[str]:
-        return ids_of(self.arms, role)
+        return ids_of(self.reference, role)
 
     def alone(self, rows: NDArray[np.int64]) -> Evidence:
         """Evidence over these documents as if there were no others."""
-        (queries, documents), (low_queries, low_documents) = (self.arms.reference, self.arms.candidate)
+        (queries, documents), (low_queries, low_documents) = self.reference, self.candidate
         with small_tiles():
             state = score_embeddings(
                 queries, low_queries, documents[rows], low_documents[rows], similarity=self.similarity, k=self.k
@@ -70,8 +63,8 @@ class Case:
         return assemble(state, input_ids=self.ids("q"), item_ids=[names[row] for row in rows.tolist()])
 
 
-def ids_of(arms: Arms, role: str) -> list[str]:
-    return [f"{role}{n}" for n in range(len(arms.reference["qd".index(role)]))]
+def ids_of(arm: tuple[Floats, Floats], role: str) -> list[str]:
+    return [f"{role}{n}" for n in range(len(arm["qd".index(role)]))]
 
 
 @contextmanager
@@ -90,11 +83,8 @@ def cases(draw: st.DrawFn) -> Case:
         return draw(arrays(np.float32, (n, DIM), elements=st.integers(-2, 2)))
 
     documents = embeddings(n_docs)
-    arms = Arms(
-        reference=(embeddings(n_queries), documents),
-        candidate=(embeddings(n_queries), documents if draw(st.booleans()) else embeddings(n_docs)),
-        fingerprint="",
-    )
+    reference = embeddings(n_queries), documents
+    candidate = embeddings(n_queries), documents if draw(st.booleans()) else embeddings(n_docs)
     sizes = draw(st.sets(st.integers(1, n_docs), min_size=1, max_size=3)) | {n_docs}
     if len(sizes) == 1:
         sizes |= {1}
@@ -102,26 +92,21 @@ def cases(draw: st.DrawFn) -> Case:
     similarity = draw(st.sampled_from([Similarity.DOT, Similarity.EUCLIDEAN]))
     subsets = nested_subsets(n_docs, sorted(sizes), seed=draw(st.integers(0, 99)))
 
-    def side(role: str) -> Inputs:
-        return Inputs(role=role, ids=ids_of(arms, role), encode=never, key=None)
-
-    job = Embedded(
+    flow = Flow(
         pair=cast(QuantizedPair, SimpleNamespace(device=torch.device("cpu"))),
-        queries=side("q"),
-        documents=side("d"),
-        similarity=similarity,
-        settings=Settings(k=k, noise_floor=False),
+        settings=Settings(k=k),
         store=EmbeddingStore(None),
         progress=Silent(),
-        arms=arms,
     )
-    with small_tiles():
-        found = [one.evidence for one in measure_sizes(job, subsets)]
-    return Case(arms=arms, similarity=similarity, k=k, subsets=subsets, found=found)
-
-
-def never(rows: Any, batch_size: int) -> Floats:
-    raise AssertionError("the embeddings are given")
+    found = []
+    for rows in subsets:
+        search = Search(
+            queries=rows_of("q", n_queries), documents=rows_of("d", n_docs), similarity=similarity, rows=rows
+        )
+        with small_tiles():
+            state = search.state(flow, reference, candidate)
+        found.append(search.evidence(state, candidate, None))
+    return Case(reference=reference, candidate=candidate, similarity=similarity, k=k, subsets=subsets, found=found)
 
 
 def named(evidence: Evidence) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantdrift import perturbation
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence
 from quantdrift.finished.contents import FinishedRun, Part
 from quantdrift.finished.diff import diff_runs

@@ -13,9 +13,9 @@ from hypothesis.extra import numpy as hnp
 from sklearn.metrics import auc, roc_auc_score
 
 from quantdrift.conformal import CONFIDENCES, confidence_in, confidence_of
-from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.engine.measure import assemble
+from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import parse_metric
 from quantdrift.perturbation import flips

@@ -21,9 +21,9 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.state import ScoreState, merge
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
-from quantdrift.engine.search import assemble
 
 Floats = NDArray[np.float32]
 DIM = 4

@@ -24,8 +24,8 @@ from quantdrift.conformal import (
     split_conformal_threshold,
     threshold_of,
 )
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.metrics import parse_metric
 from quantdrift.trust.certify import certify
 from quantdrift.trust.check import StabilityCheck

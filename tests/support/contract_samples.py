@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from quantdrift.conformal import calibrates
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence, Noise
 
 

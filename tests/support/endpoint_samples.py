@@ -9,8 +9,8 @@ from typing import Any
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.server import Servers
 from quantdrift.engine.encoders.server_client import Patience
-from quantdrift.engine.run import run_versus
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.progress import Progress, Silent
 from quantdrift.runs import Run
@@ -33,7 +33,7 @@ def run_servers(
     **options: Any,
 ) -> Run:
     patience = Patience(sleep=lambda _seconds: None, timeout=timeout, say=say)
-    return run_versus(
+    return run_pair(
         Versus(reference=reference, candidate=candidate),
         dataset,
         out=out,

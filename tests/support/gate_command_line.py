@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from quantdrift.cli import main
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.runs import write_run
 
 Cli = Callable[..., tuple[int, str, str]]

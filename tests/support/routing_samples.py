@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.engine.measure import assemble
+from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.runs import Run, write_run
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence, Noise
 
 #       documents  a   b   c   d

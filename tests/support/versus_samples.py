@@ -13,8 +13,8 @@ from torch import Tensor
 
 from quantdrift import perturbation
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.engine.run import run_versus
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.progress import Silent
 from quantdrift.runs import Run
@@ -44,7 +44,7 @@ SETTINGS = Settings(k=8, batch_size=8, noise_floor=False)
 
 
 def run_two(reference: str | Path, candidate: Path, out: Path, *, store: EmbeddingStore | None = None) -> Run:
-    return run_versus(
+    return run_pair(
         Versus(reference=str(reference), candidate=str(candidate)),
         DATASET,
         out=out,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
-from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.gate.baseline import read_baseline, write_baseline
 from quantdrift.gate.judge import snapshot_for

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.engine.inputs import Encoder, Inputs, described
 from quantdrift.engine.store import key_of
 from quantdrift.errors import DataError, SpecError
 from quantdrift.records import parse_json
 from quantdrift.spec import Scheme
-
-if TYPE_CHECKING:  # it would load torch
-    from quantdrift.engine.inputs import Inputs
 
 DEFAULT_SIZE = 512
 """Documents, as in the paper."""
@@ -68,14 +67,24 @@ def calibration_texts(scheme: Scheme) -> list[str] | None:
     return None if file is None else read_texts(file)
 
 
-def draw_sample(inputs: Inputs, scheme: Scheme, batch_size: int, *, groups: NDArray[np.int64] | None = None) -> Sample:
+def draw_sample(
+    encoder: Encoder,
+    inputs: Inputs,
+    scheme: Scheme,
+    batch_size: int,
+    *,
+    groups: NDArray[np.int64] | None = None,
+    source: str = "corpus",
+) -> Sample:
     """Draw the calibration inputs of a scheme.
 
     Args:
+        encoder: runs them.
         inputs: documents, or the texts of a file; never queries.
         scheme: its `+calib=N` says how many of them (512 if not given), `+seed=` which.
         batch_size: inputs per forward pass; more where that would be too many passes.
         groups: int64 [n], inputs of different groups share no batch.
+        source: where inputs that are of no file come from, for the record.
 
     Raises:
         SpecError: the seed or the number cannot be used.
@@ -90,28 +99,28 @@ def draw_sample(inputs: Inputs, scheme: Scheme, batch_size: int, *, groups: NDAr
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(n, size=min(wanted, n), replace=False)).astype(np.int64)
     part = inputs.part(rows)
-    order = part.order()
+    order, key = part.order(), described(encoder, part)
     size = max(batch_size, -(-len(rows) // MOST_BATCHES))
     sets = [order]
     if groups is not None:
         own = groups[rows][order]
         sets = [order[own == group] for group in np.unique(own)]
     return Sample(
-        batches=[_batch(part, one[at : at + size], size) for one in sets for at in range(0, len(one), size)],
-        key=None if part.key is None else {"inputs": part.key, "batch_size": size},
+        batches=[
+            partial(encoder.encode, part.at(one[at : at + size]), part.role, size)
+            for one in sets
+            for at in range(0, len(one), size)
+        ],
+        key=None if key is None else {"inputs": key, "batch_size": size},
         record={
-            "source": "corpus" if file is None else str(file),
+            "source": source if file is None else str(file),
             "n_inputs": len(rows),
             "wanted": wanted,
             "of": n,
             "seed": seed,
-            "digest": None if part.key is None else key_of(**part.key),
+            "digest": None if key is None else key_of(**key),
         },
     )
-
-
-def _batch(part: Inputs, rows: Any, batch_size: int) -> Callable[[], object]:
-    return lambda: part.encode(rows, batch_size)
 
 
 def _whole(scheme: Scheme, key: str, default: int, *, least: int, or_else: str = "") -> int:

@@ -12,7 +12,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from quantdrift.errors import RunError, ServerError
 from quantdrift.spec import Endpoint
 
 Vectors = NDArray[np.float32]
-Role = Literal["query", "document"]
 Result = TypeVar("Result")
 
 CHARACTERS = 200_000
@@ -284,6 +283,12 @@ class Servers:
     patience: Patience = field(default_factory=Patience)
 
 
+NOISY = 0.01
+"""Of an embedding's length, that two answers differ by: bfloat16 changes less, and three times this
+is what 8-bit weights change, so those would not be noticed.
+"""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class EndpointEncoder:
     """A model on a server, which embeds texts with what belongs before them; `open_endpoint` makes one.
@@ -303,13 +308,66 @@ class EndpointEncoder:
     limit: Limit
     listed: Mapping[str, Any] | None
     prefixes: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    similarity: None = None
+    modules: Sequence[Any] = ()
+    layers: Sequence[str] | None = None
 
     @property
     def endpoint(self) -> Endpoint:
         """Its name."""
         return self.client.endpoint
 
-    def encode(self, texts: Sequence[str], role: Role, batch_size: int) -> Vectors:
+    def learn(self, lent: Mapping[str, str], asked: Mapping[str, str]) -> None:
+        """Put before texts what the other model puts there, or what the user asked for; say so."""
+        name, identity = str(self.endpoint), self.identity
+        self.prefixes = {**lent, **asked}
+        notes = []
+        if identity.changed_since is not None:
+            notes.append(
+                f"another model answers to {name} than on {identity.changed_since}: embeddings of then are not used"
+            )
+        if identity.noise > NOISY:
+            notes.append(
+                f"{name} answered the same texts twice and differently, by {identity.noise:.1%} of an "
+                f"embedding's length; another model there is noticed from {identity.tolerance:.1%} on"
+            )
+        for role, prefix in self.prefixes.items():
+            if prefix:
+                whose = "as asked for" if role in asked else "as the other model does"
+                notes.append(f"{name} gets {prefix!r} before every {role}, {whose}")
+        self.notes = tuple(notes)
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of what it answers to fixed texts; the server's last bits do not change it."""
+        return self.identity.fingerprint
+
+    @property
+    def runtime(self) -> dict[str, str]:
+        """Empty: nothing that is installed here decides anything."""
+        return {}
+
+    def bits(self) -> None:
+        """A server does not tell."""
+
+    def identify(self) -> dict[str, Any]:
+        """What a run records of where it is, as JSON values."""
+        return {
+            "name": str(self.endpoint),
+            "canonical": self.endpoint.model,
+            "kind": "server",
+            "revision": None,
+            "format": None,
+            "fingerprint": self.fingerprint,
+            "server": self.server(),
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What a run records of how it is quantized: it is not known."""
+        return {"quantizer": None, "nominal_bits": None}
+
+    def encode(self, texts: Sequence[str], role: str, batch_size: int) -> Vectors:
         """Embed texts in the role they have, float32 [n, dim].
 
         Raises:
@@ -321,16 +379,18 @@ class EndpointEncoder:
         calls = [partial(in_halves, self.client.embed, sent, part, self.limit) for part in parts]
         try:
             return np.concatenate(side_by_side(calls, self.concurrency))
-        except BaseException:
+        except BaseException as error:
             self.client.stop()
+            if isinstance(error, OneInputError):
+                error.where = self.endpoint.embeddings
             raise
 
-    def key(self, role: Role) -> dict[str, Any]:
+    def key(self, role: str) -> dict[str, Any]:
         """What decides embeddings beside the texts and the model, as JSON values."""
         return {"server": self.endpoint.url, "model": self.endpoint.model, "prefix": self.prefixes.get(role, "")}
 
-    def describe(self) -> dict[str, Any]:
-        """What a run records of it, as JSON values."""
+    def server(self) -> dict[str, Any]:
+        """What a run records of the server, as JSON values."""
         return {
             "url": self.endpoint.url,
             "model": self.endpoint.model,

@@ -65,7 +65,7 @@ class OneInputError(ServerError):
     """The input at position `number` of those sent cannot be embedded; whoever knows its name says it."""
 
     def __init__(self, number: int, reason: str) -> None:
-        self.number, self.reason = number, reason
+        self.number, self.reason, self.where = number, reason, ""
         super().__init__(f"input {number}: {reason}")
 
 

@@ -140,9 +140,9 @@ def make_candidate(
     source = full_precision(spec.model)
     encoder = load_encoder(source, device=pick_device(device), revision=revision)
     refuse_quantized([encoder.module], spec.model)
-    pair = QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model))
+    pair = QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model), encoder=encoder)
     if pair.needs_calibration and texts is not None:
-        sample = draw_sample(text_inputs(encoder, texts), spec.scheme, batch_size)
+        sample = draw_sample(encoder, text_inputs(texts), spec.scheme, batch_size)
         store = default_store() if cache else EmbeddingStore(None)
         pair.prepare(sample, root=store.root, progress=progress)
     layers = []

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.allocation.solver import Solution, settings_of, solve
 from quantdrift.allocation.units import excluded, runtime_units
 from quantdrift.engine.bits import count_bits
-from quantdrift.engine.inputs import Vectors
+from quantdrift.engine.inputs import described
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.sensitivity.criteria import criterion
@@ -34,8 +33,8 @@ from quantdrift.progress import Progress
 from quantdrift.spec import Scheme
 
 if TYPE_CHECKING:  # they call this
-    from quantdrift.engine.classes import LabelledJob
-    from quantdrift.engine.search import Job
+    from quantdrift.engine.measure import Arms, Flow
+    from quantdrift.engine.readings import Classes, Search
 
 _VERSION = 1
 """Of what criteria measure; a change in it makes kept sensitivities void."""
@@ -75,8 +74,10 @@ class Allocated:
 
 
 def allocate_for_search(
-    job: Job,
-    reference: tuple[Vectors, Vectors],
+    flow: Flow,
+    pair: QuantizedPair,
+    search: Search,
+    reference: Arms,
     *,
     keep: Mapping[str, int] | None = None,
     n_contenders: int | None = None,
@@ -93,43 +94,41 @@ def allocate_for_search(
     Raises:
         QuantDriftError: the criterion cannot measure this model, or there are too few queries.
     """
-    pair = job.pair
-    assert isinstance(pair, QuantizedPair)  # of other pairs no candidate is made
     chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     inputs = None
     if criterion(pair.scheme.criterion or "").needs_inputs:
-        settings = settings_of(pair.scheme)
-        chosen = draw_queries(len(job.queries.ids), wanted=settings.n_queries, seed=settings.seed)
+        settings, (queries, documents) = settings_of(pair.scheme), search.sides
+        chosen = draw_queries(len(queries.ids), wanted=settings.n_queries, seed=settings.seed)
         n_contenders = n_contenders or contenders_for(len(chosen))
-        known = job.queries.key is not None and job.documents.key is not None
+        known = [described(pair.encoder, side) for side in search.sides]
         key = {
-            "queries": job.queries.key,
-            "documents": job.documents.key,
+            "sides": known,
             "chosen": digest_of(chosen),
-            "excluded": None if job.excluded is None else digest_of(job.excluded),
-            "similarity": str(job.similarity),
-            "batch_size": job.settings.batch_size,
+            "excluded": None if search.excluded is None else digest_of(search.excluded),
+            "similarity": str(search.similarity),
+            "batch_size": flow.settings.batch_size,
             "contenders": n_contenders,
             "query_only": pair.query_only,
         }
         problem = retrieval_problem(
-            job.queries,
-            job.documents,
-            reference,
-            similarity=job.similarity,
+            pair.encoder,
+            queries,
+            documents,
+            (reference[0], reference[1]),
+            similarity=search.similarity,
             chosen=chosen,
-            batch_size=job.settings.batch_size,
+            batch_size=flow.settings.batch_size,
             n_contenders=n_contenders,
             query_only=pair.query_only,
-            excluded=job.excluded,
+            excluded=search.excluded,
         )
-        ids = [job.queries.ids[row] for row in chosen.tolist()]
-        inputs = Calibration(problem=problem, ids=ids, dataset=job.dataset, key=key if known else None)
-    allocation, setting = allocate(pair, inputs, root=job.store.root, progress=job.progress, keep=keep)
+        ids = [queries.ids[row] for row in chosen.tolist()]
+        inputs = Calibration(problem=problem, ids=ids, dataset=search.dataset, key=None if None in known else key)
+    allocation, setting = allocate(pair, inputs, root=flow.store.root, progress=flow.progress, keep=keep)
     return Allocated(allocation=allocation, setting=setting, calibration=chosen)
 
 
-def allocate_for_classes(job: LabelledJob, logits: Callable[[Tensor], Tensor], reading: str) -> Allocation:
+def allocate_for_classes(flow: Flow, pair: QuantizedPair, classes: Classes) -> Allocation:
     """Measure the layers on the gaps of training inputs and choose their widths; labels play no part.
 
     Args:
@@ -141,31 +140,31 @@ def allocate_for_classes(job: LabelledJob, logits: Callable[[Tensor], Tensor], r
         DataError: there is no train part.
         QuantDriftError: the criterion cannot measure this model.
     """
-    pair = job.pair
-    assert isinstance(pair, QuantizedPair)  # of other pairs no candidate is made
     inputs = None
     if criterion(pair.scheme.criterion or "").needs_inputs:
-        if job.train is None:
+        if classes.train is None:
             raise DataError(
                 f"{pair.scheme.criterion} measures layers on inputs of the train part, never on those that are "
-                f"evaluated, and {job.dataset} has no train part; add one, or use a criterion that needs no inputs "
+                f"evaluated, and {classes.dataset} has no train part; add one, or use a criterion that needs no inputs "
                 "(reconstruction, sqnr)"
             )
-        settings, size = settings_of(pair.scheme), job.settings.batch_size
-        n = min(settings.n_queries, len(job.train.ids))
+        settings, size = settings_of(pair.scheme), flow.settings.batch_size
+        n = min(settings.n_queries, len(classes.train.ids))
         rng = np.random.default_rng(settings.seed)
-        chosen = np.sort(rng.choice(len(job.train.ids), size=n, replace=False)).astype(np.int64)
-        part, n_contenders = job.train.part(chosen), contenders_for(n)
-        outputs = part.encode(np.arange(n), size)
-        key = {"chosen": digest_of(chosen), "reading": reading, "batch_size": size, "contenders": n_contenders}
+        chosen = np.sort(rng.choice(len(classes.train.ids), size=n, replace=False)).astype(np.int64)
+        part, n_contenders, head = classes.train.part(chosen), contenders_for(n), classes.read_by
+        outputs, known = flow.run(part, np.arange(n), size), described(pair.encoder, part)
+        key = {"chosen": digest_of(chosen), "reading": head.key, "batch_size": size, "contenders": n_contenders}
         inputs = Calibration(
-            problem=classification_problem(part, outputs, logits=logits, batch_size=size, n_contenders=n_contenders),
+            problem=classification_problem(
+                pair.encoder, part, outputs, logits=head.graph, batch_size=size, n_contenders=n_contenders
+            ),
             # ids differ within a part only: an evaluated input may have the same
             ids=[f"train part: {name}" for name in part.ids],
-            dataset=job.dataset,
-            key=None if part.key is None else {"inputs": part.key, **key},
+            dataset=classes.dataset,
+            key=None if known is None else {"inputs": known, **key},
         )
-    return allocate(pair, inputs, root=job.store.root, progress=job.progress)[0]
+    return allocate(pair, inputs, root=flow.store.root, progress=flow.progress)[0]
 
 
 def allocate(

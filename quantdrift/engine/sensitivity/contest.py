@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quantdrift.allocation.record import Allocation
 from quantdrift.allocation.solver import solve
-from quantdrift.engine.inputs import Inputs, Vectors
+from quantdrift.engine.inputs import Encoder, Inputs, Vectors
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.sensitivity.criteria import criterion
 from quantdrift.engine.sensitivity.gaps import contributions, rounded
@@ -79,10 +79,11 @@ def held_out_queries(n_queries: int, calibration: NDArray[np.int64], *, seed: in
 def hold_contest(
     allocation: Allocation,
     setting: Setting,
+    encoder: Encoder,
     queries: Inputs,
     documents: Inputs,
-    reference: tuple[Vectors, Vectors],
     *,
+    reference: tuple[Vectors, Vectors],
     similarity: Similarity,
     batch_size: int,
     query_only: bool = False,
@@ -110,8 +111,8 @@ def hold_contest(
             setting.progress.stage(f"held-out queries: {name}", n_rows) as tell,
             rounded(setting.layers, chosen, setting.group_size),
         ):
-            index = fixed if query_only else _embedded(near, batch_size, tell)
-            first = _tops(_embedded(queries, batch_size, tell), index, similarity, 1)[:, 0]
+            index = fixed if query_only else _embedded(encoder, near, batch_size, tell)
+            first = _tops(_embedded(encoder, queries, batch_size, tell), index, similarity, 1)[:, 0]
         flips[name] = pool[first] != tops[:, 0]
     n_weights = np.array([layer.n_weights for layer in allocation.layers])
     ours = next(iter(flips.values()))
@@ -175,10 +176,10 @@ def _tops(queries: Vectors, documents: Vectors, similarity: Similarity, k: int) 
     return found
 
 
-def _embedded(side: Inputs, batch_size: int, tell: Callable[[int], None]) -> Vectors:
+def _embedded(encoder: Encoder, side: Inputs, batch_size: int, tell: Callable[[int], None]) -> Vectors:
     """All inputs of a side by the model as it is."""
     order, parts = side.order(), []
     for at in range(0, len(order), _CHUNK):
-        parts.append(side.encode(order[at : at + _CHUNK], batch_size))
+        parts.append(encoder.encode(side.at(order[at : at + _CHUNK]), side.role, batch_size))
         tell(len(parts[-1]))
     return np.asarray(np.concatenate(parts)[np.argsort(order)])

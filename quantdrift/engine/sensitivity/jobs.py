@@ -11,8 +11,9 @@ import numpy as np
 from quantdrift.allocation.curve import Gaps, Point, budgets, predicted_curve
 from quantdrift.allocation.record import Allocation
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.engine.run import open_pair
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.measure import Flow
+from quantdrift.engine.opening import open_pair
 from quantdrift.engine.sensitivity.allocate import allocate_for_search, left_out
 from quantdrift.engine.sensitivity.contest import Contest, held_out_queries, hold_contest
 from quantdrift.engine.sensitivity.gaps import contributions, problem_of
@@ -71,22 +72,23 @@ def allocate_spec(
             f"{spec} has the widths of {stored}; expected a scheme whose widths are to be chosen, {like_this}"
         )
     Allocation.check_place(out)
-    opened = open_pair(spec, dataset, places=[], device=device, revision=revision)
-    left_out([layer.name for layer in opened.pair.layers], spec.scheme, keep)  # refuses early
-    job = opened.job(settings, store, progress)
-    reference, _ = job.embed_reference()
-    found = allocate_for_search(job, reference, keep=keep)
+    opened = open_pair(spec, dataset, device=device, revision=revision)
+    left_out([layer.name for layer in opened.quantized.layers], spec.scheme, keep)  # refuses early
+    flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
+    search, reference = opened.search, flow.reference(opened.search)
+    found = allocate_for_search(flow, opened.quantized, search, reference, keep=keep)
     found.allocation.write(out)  # before the check, which takes longer
     if not check:
         return Allocated(allocation=found.allocation, contest=None)
-    held = held_out_queries(len(opened.queries.ids), found.calibration, seed=found.allocation.seed)
+    held = held_out_queries(len(search.queries.ids), found.calibration, seed=found.allocation.seed)
     contest = hold_contest(
         found.allocation,
         found.setting,
-        opened.queries.part(held),
-        opened.documents,
-        (np.asarray(reference[0])[held], reference[1]),
-        similarity=opened.similarity,
+        opened.quantized.encoder,
+        search.queries.part(held),
+        search.sides[-1],
+        reference=(np.asarray(reference[0])[held], reference[1]),
+        similarity=search.similarity,
         batch_size=settings.batch_size,
         query_only=spec.scheme.query_only,
     )
@@ -142,10 +144,10 @@ def predict_model(
     """
     offered = (("widths", ",".join(map(str, widths))),)
     scheme = Scheme(weight_bits=widths[0], group_size=group_size, criterion="gap", options=offered)
-    opened = open_pair(Spec(model=model, scheme=scheme), dataset, places=[], device=device, revision=revision)
-    job = opened.job(settings, store, progress)
-    reference, _ = job.embed_reference()
-    found = allocate_for_search(job, reference, n_contenders=CONTENDERS)
+    opened = open_pair(Spec(model=model, scheme=scheme), dataset, device=device, revision=revision)
+    flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
+    reference = flow.reference(opened.search)
+    found = allocate_for_search(flow, opened.quantized, opened.search, reference, n_contenders=CONTENDERS)
     problem = problem_of(found.setting)
     measured = Gaps(
         gaps=problem.gaps(problem.reference_outputs()),

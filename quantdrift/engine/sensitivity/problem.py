@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from quantdrift.cache import array_in, kept_file, read_kept
-from quantdrift.engine.inputs import Inputs, Vectors
+from quantdrift.engine.inputs import Encoder, Inputs, Vectors
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.errors import DataError, RunError
@@ -169,6 +169,7 @@ def contenders_for(n_queries: int) -> int:
 
 
 def retrieval_problem(
+    encoder: Encoder,
     queries: Inputs,
     documents: Inputs,
     reference: tuple[Vectors, Vectors],
@@ -211,10 +212,13 @@ def retrieval_problem(
             known = fixed.to(outputs)
             return _gap(outputs[:, :, 0], known[:, :1], known[:, 1:], similarity)
 
-        return _problem([queries.part(chosen)], [rows], gap_to_index, batch_size=batch_size, valid=valid, reference=own)
+        return _problem(
+            encoder, [queries.part(chosen)], [rows], gap_to_index, batch_size=batch_size, valid=valid, reference=own
+        )
     needed = np.unique(tops[tops >= 0])
     places = len(chosen) + np.searchsorted(needed, tops)
     return _problem(
+        encoder,
         [queries.part(chosen), documents.part(needed)],
         [rows, np.broadcast_to(places[:, :1], valid.shape), places[:, 1:]],
         lambda outputs: _gap(outputs[:, :, 0], outputs[:, :, 1], outputs[:, :, 2], similarity),
@@ -225,7 +229,13 @@ def retrieval_problem(
 
 
 def classification_problem(
-    inputs: Inputs, outputs: Vectors, *, logits: Callable[[Tensor], Tensor], batch_size: int, n_contenders: int = 1
+    encoder: Encoder,
+    inputs: Inputs,
+    outputs: Vectors,
+    *,
+    logits: Callable[[Tensor], Tensor],
+    batch_size: int,
+    n_contenders: int = 1,
 ) -> GapProblem:
     """The gaps between the first class and those behind it, in the reference's order.
 
@@ -258,10 +268,11 @@ def classification_problem(
     shape = (len(inputs.ids), n_contenders)
     rows = np.broadcast_to(np.arange(shape[0])[:, None], shape)
     valid = np.ones(shape, dtype=np.bool_)
-    return _problem([inputs], [rows], gap, batch_size=batch_size, valid=valid, reference=np.asarray(outputs))
+    return _problem(encoder, [inputs], [rows], gap, batch_size=batch_size, valid=valid, reference=np.asarray(outputs))
 
 
 def _problem(
+    encoder: Encoder,
     sides: Sequence[Inputs],
     roles: Sequence[NDArray[np.int64]],
     gap: Callable[[Tensor], Tensor],
@@ -275,7 +286,7 @@ def _problem(
 
     def encode(rows: NDArray[np.int64]) -> Vectors:
         side = int(np.searchsorted(starts, rows[0], side="right")) - 1  # a batch is of one side
-        return sides[side].encode(rows - starts[side], len(rows))
+        return encoder.encode(sides[side].at(rows - starts[side]), sides[side].role, len(rows))
 
     orders = [start + side.order() for start, side in zip(starts, sides, strict=False)]
     return GapProblem(

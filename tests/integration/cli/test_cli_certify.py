@@ -16,8 +16,8 @@ import pytest
 
 from quantdrift.cli import main
 from quantdrift.conformal import StabilityError, softmax_confidence
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.runs import write_run
 from quantdrift.trust.check import StabilityCheck
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from quantdrift.display import json_text
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.errors import DataError
 from quantdrift.harness import carefully
 from quantdrift.patching import errors_in_one_line

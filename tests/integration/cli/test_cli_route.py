@@ -14,9 +14,9 @@ import pytest
 
 import quantdrift
 from quantdrift.cli import main
-from quantdrift.engine.classes import evidence_of_logits
+from quantdrift.engine.measure import assemble
+from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence
 from quantdrift.runs import write_run

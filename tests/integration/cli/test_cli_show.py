@@ -16,10 +16,10 @@ import pytest
 
 from quantdrift.cli import main
 from quantdrift.datasets.labelled import ClassificationDataset, Labelled, read_search_folder
-from quantdrift.engine.classes import evidence_of_logits
-from quantdrift.engine.run import describe_data, describe_labelled
+from quantdrift.engine.measure import assemble
+from quantdrift.engine.opening import describe_data, describe_labelled
+from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.evidence import Judgements
 from quantdrift.finished.texts import read_texts
 from quantdrift.runs import Run, write_run
@@ -251,7 +251,7 @@ def test_classes_speak_for_themselves(tmp_path: Path, cli: Cli) -> None:
         classes=("joy", "anger"),
         labels=dataset.test.labels,
     )
-    record = {"spec": "m@W4", "data": describe_labelled(dataset, 2)}
+    record = {"spec": "m@W4", "data": {**describe_labelled(dataset), "n_classes": 2}}
     write_run(tmp_path / "run", evidence=evidence, record=record)
     code, out, _ = cli(tmp_path / "run")
     assert code == 0

@@ -20,9 +20,9 @@ from sklearn.linear_model import LogisticRegression
 
 from quantdrift.datasets.labelled import ClassificationDataset, Labelled
 from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.engine.neighbours import Contrast, Places, run_contrast
+from quantdrift.engine.inputs import Settings
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.search import Settings
+from quantdrift.engine.run import Contrast, Places, run_contrast
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.metrics import parse_metric
 from quantdrift.models.named import resolve

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.progress import Silent
 from quantdrift.spec import parse
@@ -61,9 +61,9 @@ def test_figures(
     scheme: str, figures: dict[str, tuple[float, float]], data: RetrievalDataset, store: EmbeddingStore, tmp_path: Path
 ) -> None:
     """Within one query: another library may round another way in the last digit."""
-    from quantdrift.engine.run import run_spec  # noqa: PLC0415 -- loads torch, for nothing when skipped
+    from quantdrift.engine.run import run as run_pair  # noqa: PLC0415 -- loads torch, for nothing when skipped
 
-    run = run_spec(
+    run = run_pair(
         parse(f"minilm@{scheme}"),
         data,
         out=tmp_path / "run",

@@ -32,8 +32,8 @@ SCHEMES = ("W8-channel", "W4-g64", "W4-channel", "W3-channel")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     from quantdrift.datasets.retrieval import read_beir_folder  # noqa: PLC0415 -- loads torch
-    from quantdrift.engine.run import run_spec  # noqa: PLC0415
-    from quantdrift.engine.search import Settings  # noqa: PLC0415
+    from quantdrift.engine.inputs import Settings  # noqa: PLC0415
+    from quantdrift.engine.run import run as run_pair  # noqa: PLC0415
     from quantdrift.engine.store import EmbeddingStore  # noqa: PLC0415
     from quantdrift.progress import Silent  # noqa: PLC0415
     from quantdrift.spec import parse  # noqa: PLC0415
@@ -41,7 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     out = tmp_path_factory.mktemp("xquad")
     store, data = EmbeddingStore(out / "cache"), read_beir_folder(XQUAD)
     for scheme in (f"{base}{side}" for base in SCHEMES for side in ("", "+query")):
-        run_spec(
+        run_pair(
             parse(f"minilm@{scheme}"),
             data,
             out=out / "runs" / scheme,

@@ -18,9 +18,9 @@ import torch
 from quantdrift import perturbation
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
+from quantdrift.engine.inputs import Settings
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.run import run_spec
-from quantdrift.engine.search import Settings
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import default_store
 from quantdrift.evidence import Evidence
 from quantdrift.models.named import resolve
@@ -114,7 +114,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QUANTDRIFT_CACHE", str(folder / "cache"))
         yield {
-            scheme: run_spec(
+            scheme: run_pair(
                 parse(f"minilm@{scheme}"),
                 DATASET,
                 out=folder / scheme,
@@ -190,7 +190,7 @@ def test_every_scheme_shares_the_reference(
         return encode(self, texts, *rest)
 
     monkeypatch.setattr(SentenceEncoder, "encode", counted)
-    again = run_spec(
+    again = run_pair(
         parse("minilm@W4"),
         DATASET,
         out=tmp_path / "again",

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from quantdrift.engine.search import same_share
+from quantdrift.engine.measure import same_share
 from support.tiny_command_line import N_DOCS, Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]

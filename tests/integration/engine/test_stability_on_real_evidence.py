@@ -14,8 +14,8 @@ from scipy.stats import binom
 
 from quantdrift.conformal import observe, split_conformal_threshold
 from quantdrift.datasets.labelled import read_classification_folder
-from quantdrift.engine.neighbours import Places, run_contrast
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.run import Places, run_contrast
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import Evidence
 from quantdrift.progress import Silent

@@ -9,11 +9,9 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("httpx", reason="httpx is not installed")
 
-import torch
 
 from quantdrift import perturbation
-from quantdrift.engine.encoders.server import Servers
-from quantdrift.engine.run import open_server
+from quantdrift.engine.opening import open_pair
 from quantdrift.errors import UnsupportedError
 from quantdrift.spec import Versus
 from support.candidate_samples import encoder
@@ -53,7 +51,7 @@ def test_it_is_refused_before_a_server_is_asked(models: Path) -> None:
     """Nobody listens at this address."""
     versus = Versus(reference=str(models / "cross"), candidate="openai:http://127.0.0.1:9/v1#tiny")
     with pytest.raises(UnsupportedError, match="cross is a cross-encoder"):
-        open_server(versus, DATASET, servers=Servers(), root=None, device=torch.device("cpu"), revision=None)
+        open_pair(versus, DATASET, device="cpu")
 
 
 def test_an_embedding_model_is_still_a_reference(models: Path, tmp_path: Path) -> None:

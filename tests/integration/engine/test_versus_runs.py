@@ -24,7 +24,7 @@ from quantdrift.compare.contenders import contender_groups
 from quantdrift.compare.law import law_runs
 from quantdrift.engine.encoders import checkpoint as checkpoint_loading
 from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.engine.run import run_spec
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.saving.save import make_candidate, save_candidate
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import MissingExtraError, QuantDriftError, UnsupportedError
@@ -58,7 +58,7 @@ def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
 
     monkeypatch.setattr(SentenceEncoder, "encode", counted)
     spec = parse("minilm@W4")
-    scheme = run_spec(
+    scheme = run_pair(
         spec, DATASET, out=tmp_path / "a", settings=SETTINGS, store=store, progress=Silent(),
         device="cpu",
     )  # fmt: skip
@@ -90,7 +90,7 @@ def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
     points = law_runs([scheme, other])  # who reads finished runs takes both kinds
     assert [point.bits for point in points] == ["W4", "W32"]
     assert [point.width for point in points] == [(4, 16), (32, 16)]
-    assert points[1].point.label == f"minilm vs {heavier} on eight sentences"
+    assert points[1].label == f"minilm vs {heavier} on eight sentences"
     groups = contender_groups([scheme, other])
     assert [group.name for group in groups] == ["W4-g128-rtn", f"vs {heavier}"]
 
@@ -100,7 +100,7 @@ def test_what_quantdrift_wrote_drifts_as_its_scheme_does(tmp_path: Path) -> None
     made = make_candidate(spec, dataset=None, batch_size=8, cache=False, progress=Silent(), device="cpu")
     save_candidate(made, tmp_path / "w3", model_format="safetensors", progress=Silent())
     found = run_two("minilm", tmp_path / "w3", tmp_path / "run")
-    scheme = run_spec(
+    scheme = run_pair(
         spec, DATASET, out=tmp_path / "scheme", settings=SETTINGS, store=EmbeddingStore(None),
         progress=Silent(), device="cpu",
     )  # fmt: skip

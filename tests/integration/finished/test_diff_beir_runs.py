@@ -13,8 +13,8 @@ pytest.importorskip("beir")
 from beir.retrieval.evaluation import EvaluateRetrieval
 
 from quantdrift import perturbation
-from quantdrift.engine.run import run_spec
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import RunError
 from quantdrift.finished.diff import diff_runs
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def own(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_spec(
+    return run_pair(
         parse(f"{folder}@{SCHEME}"),
         dataset_of(CORPUS, QUERIES),
         out=tmp_path_factory.mktemp("own") / "run",

@@ -26,8 +26,8 @@ from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.models import SentenceBERT
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
-from quantdrift.engine.run import run_spec
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import default_store
 from quantdrift.models.named import resolve
 from quantdrift.progress import Silent
@@ -75,7 +75,7 @@ def searched(folder: Path, scheme: str, batch_size: int) -> Any:
 
 
 def own_run(dataset: RetrievalDataset, scheme: str, out: Path, batch_size: int) -> Run:
-    return run_spec(
+    return run_pair(
         parse(f"minilm@{scheme}"),
         dataset,
         out=out,

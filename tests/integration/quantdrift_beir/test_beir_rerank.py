@@ -17,7 +17,7 @@ from torch import nn
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.compare.two_runs import compare_runs
-from quantdrift.engine.search import other_batch_size
+from quantdrift.engine.measure import other_batch_size
 from quantdrift.errors import DataError, RunError, UnsupportedError
 from quantdrift.evidence import Evidence
 from quantdrift_beir import PairedResults, QuantizedPair

@@ -16,8 +16,8 @@ from beir.retrieval.search.dense import DenseRetrievalExactSearch
 from beir.retrieval.search.dense.util import dot_score
 
 import quantdrift_beir
-from quantdrift.engine.run import run_spec
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError, ScoreError, UnsupportedError
 from quantdrift.progress import Silent
@@ -51,7 +51,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def own_run(folder: str, scheme: str, out: Path, **settings: Any) -> Run:
-    return run_spec(
+    return run_pair(
         parse(f"{folder}@{scheme}"),
         dataset_of(CORPUS, QUERIES),
         out=out,

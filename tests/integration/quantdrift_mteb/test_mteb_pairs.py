@@ -160,8 +160,8 @@ def test_emission_tracking_measures_once(
     module.EmissionsTracker = Tracker  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "codecarbon", module)
     searches = []
-    measure = harness.measure_retrieval
-    monkeypatch.setattr(harness, "measure_retrieval", lambda *a, **k: (searches.append(1), measure(*a, **k))[1])
+    measure = harness.measure
+    monkeypatch.setattr(harness, "measure", lambda *a, **k: (searches.append(1), measure(*a, **k))[1])
     task, kept = small(), mteb.ResultCache(tmp_path / "out")
     options = {"cache": kept, "encode_kwargs": dict(QUIET), "co2_tracker": True}
     result = mteb.evaluate(pair, task, show_progress_bar=False, **options).task_results[0]

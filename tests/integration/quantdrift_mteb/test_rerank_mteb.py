@@ -17,8 +17,8 @@ from sentence_transformers import CrossEncoder
 from torch import nn
 
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.engine.run import run_reranking
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import UnsupportedError
 from quantdrift.evidence import Evidence
@@ -87,7 +87,7 @@ def alone(reranker: Path, folder: Path, *, batch_size: int, scheme: str = SCHEME
         retriever="mteb",
         record={"from": "trec"},
     )
-    return run_reranking(
+    return run_pair(
         parse(f"{reranker}@{scheme}"),
         dataset,
         shortlist=shortlist,

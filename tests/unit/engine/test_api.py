@@ -26,7 +26,7 @@ from quantdrift import (
     score_embeddings,
 )
 from quantdrift.datasets.labelled import ClassificationDataset, Labelled
-from quantdrift.engine.search import assemble
+from quantdrift.engine.measure import assemble
 from quantdrift.errors import (
     DataError,
     MissingExtraError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quantdrift.engine.measure import assemble, with_qrels
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble, with_qrels
 from quantdrift.evidence import Evidence, Judgements, Noise
 from quantdrift.metrics import measure
 

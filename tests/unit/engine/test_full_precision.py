@@ -11,7 +11,7 @@ import pytest
 from torch import nn
 
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.engine import run as job
+from quantdrift.engine import opening as job
 from quantdrift.errors import SpecError, UnsupportedError
 from quantdrift.models.checkpoint import full_precision, refuse_quantized
 from quantdrift.spec import parse
@@ -86,10 +86,10 @@ def _nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_refuses_before_the_model_is_loaded(tmp_path: Path) -> None:
     candidate = folder(tmp_path / "g1", scheme={**CANDIDATE, "model_format": "onnx"})
     with pytest.raises(UnsupportedError, match="saved by quantdrift quantize"):
-        job.open_pair(parse(f"{candidate}@W4"), DATASET, places=[])
+        job.open_pair(parse(f"{candidate}@W4"), DATASET)
     plain = folder(tmp_path / "m")
     with pytest.raises(SpecError, match="calib is '0'"):
-        job.open_pair(parse(f"{plain}@W4-adaround+calib=0"), DATASET, places=[])
+        job.open_pair(parse(f"{plain}@W4-adaround+calib=0"), DATASET)
 
 
 @pytest.mark.usefixtures("_nothing_is_loaded")
@@ -98,4 +98,4 @@ def test_a_loaded_model_is_looked_at_too(tmp_path: Path, monkeypatch: pytest.Mon
     body.config = SimpleNamespace(**GPTQ)
     monkeypatch.setattr(job, "load_encoder", lambda *_, **__: SimpleNamespace(module=body))
     with pytest.raises(UnsupportedError, match="says gptq"):
-        job.open_pair(parse("org/m@W4"), DATASET, places=[])
+        job.open_pair(parse("org/m@W4"), DATASET)

@@ -108,7 +108,7 @@ def test_a_candidate_inside_a_candidate_is_refused() -> None:
     model = Network()
     before = bits_of(model)
     pair = QuantizedPair([model], W4)
-    with pair.candidate(), pytest.raises(RuntimeError, match="in place already"), pair.candidate():
+    with pair.candidate(), pytest.raises(RuntimeError, match="is in place"), pair.candidate():
         pytest.fail("entered twice")
     assert bits_of(model) == before
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift.engine.readers import refuse_classifier
+from quantdrift.engine.opening import refuse_classifier
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.classifier_config import is_cross_encoder
 from quantdrift.models.named import ModelSource, resolve

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from quantdrift import runs
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.engine.search import assemble
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.records import sealed

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quantdrift import perturbation
-from quantdrift.engine.search import with_qrels
+from quantdrift.engine.measure import with_qrels
 from quantdrift.errors import RunError
 from quantdrift.finished.diff import Diff, PartDiff, diff_runs, estimate_of, write_diff
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings

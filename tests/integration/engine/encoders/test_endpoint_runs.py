@@ -19,7 +19,7 @@ from quantdrift import perturbation
 from quantdrift.cli.run import shown_run
 from quantdrift.compare.law import law_runs
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.run import run_spec
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import UnsupportedError
 from quantdrift.identity import Identity
@@ -44,7 +44,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return run_spec(
+    return run_pair(
         parse(f"minilm@{SCHEME}"), DATASET, out=tmp_path_factory.mktemp("here") / "run",
         settings=SETTINGS, store=EmbeddingStore(None), progress=Silent(), device="cpu",
     )  # fmt: skip

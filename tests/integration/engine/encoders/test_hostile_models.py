@@ -24,7 +24,7 @@ from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
 from quantdrift.engine.encoders.sentence import pick_device
 from quantdrift.engine.encoders.vetting import vet
-from quantdrift.engine.run import run_spec
+from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.named import ModelSource, resolve
@@ -52,7 +52,7 @@ class Command:
 
 
 def measured(folder: Path) -> None:
-    run_spec(
+    run_pair(
         parse(f"{folder}@W4-rtn"),
         DATASET,
         out=folder.parent / "run",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,27 +13,22 @@ from quantdrift.engine.calibration.sample import Sample, calibration_file, calib
 from quantdrift.engine.inputs import Inputs
 from quantdrift.errors import DataError, SpecError
 from quantdrift.spec import parse_scheme
+from support.worlds import Rower, rows_of
 
 
-def documents(n: int, seen: list[list[int]], *, key: object = "texts") -> Inputs:
+def documents(n: int, seen: list[list[int]], *, digest: Any = None) -> tuple[Rower, Inputs]:
     """Documents of 1 to n letters; what is run is written to `seen`."""
 
-    def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
+    def run(role: str, rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
         seen.append(rows.tolist())
         return np.zeros((len(rows), 2), dtype=np.float32)
 
-    return Inputs(
-        role="document",
-        ids=[f"d{number}" for number in range(n)],
-        encode=encode,
-        key=None if key is None else {"texts": key},
-        lengths=np.arange(1, n + 1),
-    )
+    return Rower(run), rows_of("document", n, digest=digest, lengths=np.arange(1, n + 1))
 
 
 def drawn(scheme: str, n: int = 1000) -> tuple[Sample, list[list[int]]]:
     seen: list[list[int]] = []
-    sample = draw_sample(documents(n, seen), parse_scheme(scheme), 32)
+    sample = draw_sample(*documents(n, seen, digest={"texts": "a"}), parse_scheme(scheme), 32)
     for batch in sample.batches:
         batch()
     return sample, seen
@@ -88,14 +84,14 @@ def test_a_number_that_is_none_is_pointed_at(scheme: str, message: str) -> None:
 
 
 def test_batches_are_larger_where_there_would_be_too_many() -> None:
-    sample = draw_sample(documents(1000, []), parse_scheme("W4-gptq"), 1)
+    sample = draw_sample(*documents(1000, []), parse_scheme("W4-gptq"), 1)
     assert len(sample.batches) == 64
 
 
 def test_groups_share_no_batch() -> None:
     seen: list[list[int]] = []
     groups = np.arange(40) // 15
-    sample = draw_sample(documents(40, seen), parse_scheme("W4-gptq"), 8, groups=groups)
+    sample = draw_sample(*documents(40, seen), parse_scheme("W4-gptq"), 8, groups=groups)
     for batch in sample.batches:
         batch()
     assert all(len({row // 15 for row in batch}) == 1 for batch in seen)
@@ -108,14 +104,14 @@ def test_nothing_to_draw_from() -> None:
 
 
 def test_inputs_that_cannot_be_told_apart_have_no_key() -> None:
-    assert draw_sample(documents(5, [], key=None), parse_scheme("W4-gptq"), 2).key is None
+    assert draw_sample(*documents(5, []), parse_scheme("W4-gptq"), 2).key is None
 
 
 # --- a file ----------------------------------------------------------------------------------
 
 
 def test_a_file_is_drawn_from_like_a_corpus() -> None:
-    sample = draw_sample(documents(700, []), parse_scheme("W4-gptq+calib=texts.txt"), 32)
+    sample = draw_sample(*documents(700, []), parse_scheme("W4-gptq+calib=texts.txt"), 32)
     assert sample.record["n_inputs"] == 512
     assert sample.record["of"] == 700
     assert sample.record["source"] == "texts.txt"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from quantdrift import perturbation
+from quantdrift.engine.measure import assemble, with_qrels
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix
-from quantdrift.engine.search import assemble, with_qrels
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence, Noise, Top
 from quantdrift.metrics import measure

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantdrift.engine.measure import compare_rankings, other_batch_size
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.search import compare_rankings, other_batch_size
 
 
 def floats(values: Any) -> Any:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from quantdrift import perturbation
 from quantdrift.allocation.record import Allocation
 from quantdrift.datasets.labelled import ClassificationDataset, Labelled
-from quantdrift.engine.classes import LabelledJob, by_linear, by_logits, measure_classes
-from quantdrift.engine.inputs import Inputs
-from quantdrift.engine.neighbours import Places, run_contrast
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.measure import Measured, measure
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.search import Settings
+from quantdrift.engine.readings import Classes, Head
+from quantdrift.engine.run import Places, run_contrast
 from quantdrift.engine.sensitivity.allocate import Calibration, allocate
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError, UnknownNameError, UnsupportedError
@@ -27,6 +27,7 @@ from quantdrift.probe import LinearProbe
 from quantdrift.progress import Silent
 from quantdrift.spec import parse, parse_scheme
 from support.sensitivity import drawn, setting_of
+from support.worlds import Rower, rows_of
 
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -168,8 +169,8 @@ def test_a_probe_reads_tensors_as_it_reads_arrays() -> None:
     rng = np.random.default_rng(0)
     probe = LinearProbe(classes=CLASSES, weight=rng.normal(size=(3, 5)), bias=rng.normal(size=3))
     outputs = rng.normal(size=(7, 5)).astype(np.float32)
-    reading = by_linear(probe, {})
-    np.testing.assert_allclose(reading.graph(torch.from_numpy(outputs)).numpy(), reading.logits(outputs), atol=1e-5)
+    head = Head(classes=CLASSES, linear=probe, record={})
+    np.testing.assert_allclose(head.graph(torch.from_numpy(outputs)).numpy(), head.logits(outputs), atol=1e-5)
 
 
 class TwoBranches(nn.Module):
@@ -184,53 +185,42 @@ class TwoBranches(nn.Module):
         return loud + 1e-3 * self.quiet(inputs)
 
 
-def job_of(scheme: str, *, train: bool = True) -> LabelledJob:
+def measured(scheme: str, *, train: bool = True) -> tuple[QuantizedPair, Measured]:
     module, generator = drawn(TwoBranches()), torch.Generator().manual_seed(2)
     data = {part: torch.randn(n, 16, generator=generator) for part, n in (("test", 30), ("train", 40))}
 
-    def inputs(part: str) -> Inputs:
-        def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
-            batches = torch.from_numpy(rows).split(batch_size)
-            with torch.inference_mode():
-                return np.concatenate([module(data[part][batch]).numpy() for batch in batches])
+    def run(part: str, rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
+        batches = torch.from_numpy(rows).split(batch_size)
+        with torch.inference_mode():
+            return np.concatenate([module(data[part][batch]).numpy() for batch in batches])
 
-        ids = [str(number) for number in range(len(data[part]))]  # the same in both parts
-        return Inputs(role="input", ids=ids, encode=encode, key={"texts": part})
-
-    return LabelledJob(
-        pair=QuantizedPair([module], parse_scheme(scheme)),
-        settings=Settings(batch_size=8),
-        store=EmbeddingStore(None),
-        progress=Silent(),
-        test=inputs("test"),
-        train=inputs("train") if train else None,
+    pair = QuantizedPair([module], parse_scheme(scheme), encoder=Rower(run))
+    reading = Classes(
+        inputs=rows_of("test", 30, prefix="", digest={}),  # ids are the same in both parts
+        head=Head(classes=CLASSES, record={"reading": "logits"}),
+        train=rows_of("train", 40, prefix="", digest={}) if train else None,
         dataset="colours",
     )
+    settings = Settings(batch_size=8)
+    return pair, measure(pair, reading, settings=settings, store=EmbeddingStore(None), progress=Silent())
 
 
 @pytest.mark.parametrize("criterion", ["gap", "gap_exact"])
 def test_the_layer_that_moves_the_gaps_between_classes_gets_the_bits(criterion: str) -> None:
-    job = job_of(f"W2.5+{criterion}")
-    measured = measure_classes(job, job.run(by_logits(CLASSES)), by_logits(CLASSES), labels=None)
-    assert isinstance(job.pair, QuantizedPair)
-    allocation = job.pair.allocation
+    pair, found = measured(f"W2.5+{criterion}")
+    allocation = pair.allocation
     assert allocation is not None
     assert allocation.width_of == {"loud": 3, "quiet": 2}
-    assert measured.left_out == 0  # it was measured on training inputs
+    assert found.left_out == 0  # it was measured on training inputs
     assert all(name.startswith("train part: ") for name in allocation.input_ids)
-    uniform = job_of("W2")
-    plain = measure_classes(uniform, uniform.run(by_logits(CLASSES)), by_logits(CLASSES), labels=None)
-    epsilons = [np.median(perturbation.epsilon(one.evidence)) for one in (measured, plain)]
+    epsilons = [np.median(perturbation.epsilon(one.evidence)) for one in (found, measured("W2")[1])]
     assert epsilons[0] < epsilons[1]
 
 
 def test_evaluated_inputs_are_not_measured_on() -> None:
     with pytest.raises(DataError, match="never on those that are evaluated"):
-        job_of("W2.5+gap", train=False).run(by_logits(CLASSES))
-    job = job_of("W2.5+sqnr", train=False)  # looks at none
-    job.run(by_logits(CLASSES))
-    assert isinstance(job.pair, QuantizedPair)
-    assert job.pair.allocation is not None
+        measured("W2.5+gap", train=False)
+    assert measured("W2.5+sqnr", train=False)[0].allocation is not None  # looks at none
 
 
 def test_a_contrast_has_two_readings_and_refuses_a_criterion(tmp_path: Path) -> None:

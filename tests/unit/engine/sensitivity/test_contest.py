@@ -18,6 +18,7 @@ from quantdrift.engine.sensitivity import contest as module
 from quantdrift.engine.sensitivity.contest import held_out_queries, hold_contest, rivals_of
 from quantdrift.engine.sensitivity.gaps import rounded
 from support.sensitivity import drawn, setting_of
+from support.worlds import Rower, rows_of
 
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "head")
 
@@ -56,13 +57,12 @@ class World:
             return texts.numpy()
 
     def side(self, role: str) -> Inputs:
-        def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
-            self.encoded.append(role)
-            return self.embed(self.texts[role][rows])
+        n = len(self.texts[role])
+        return rows_of(role, n, lengths=np.arange(n) * 7 % 5)  # the order of encoding is another
 
-        ids = [str(number) for number in range(len(self.texts[role]))]
-        lengths = np.arange(len(ids)) * 7 % 5  # the order of encoding is another
-        return Inputs(role=role, ids=ids, encode=encode, key=None, lengths=lengths)
+    def run(self, role: str, rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
+        self.encoded.append(role)
+        return self.embed(self.texts[role][rows])
 
     def firsts(self, widths: Sequence[int], *, query_only: bool) -> NDArray[np.int64]:
         """The first documents over the whole corpus."""
@@ -84,9 +84,10 @@ def test_flips_are_those_of_the_whole_corpus(query_only: bool, monkeypatch: pyte
     contest = hold_contest(
         allocation(),
         world.setting,
+        Rower(world.run),
         world.side("query"),
         world.side("document"),
-        (world.embed(world.texts["query"]), world.embed(world.texts["document"])),
+        reference=(world.embed(world.texts["query"]), world.embed(world.texts["document"])),
         similarity=Similarity.DOT,
         batch_size=5,
         query_only=query_only,

@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
-from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.measure import Measured, not_calibrated_on
+from quantdrift.engine.measure import measure as measure_pair
 from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.search import Measured, Settings, measure_retrieval, not_calibrated_on
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError
 from quantdrift.progress import Silent
 from quantdrift.spec import parse_scheme
+from support.worlds import Rower, rows_of
 
 
 class Encoder(nn.Module):
@@ -37,28 +40,20 @@ def pair_of(scheme: str = "W3.5-channel+gap") -> QuantizedPair:
     return QuantizedPair([Encoder()], parse_scheme(scheme))
 
 
-def side(pair: QuantizedPair, role: str, n: int, seed: int) -> Inputs:
-    texts = torch.randn(n, 8, generator=torch.Generator().manual_seed(seed))
-
-    def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
-        with torch.no_grad():
-            return np.asarray(pair.modules[0](texts[rows]).numpy())
-
-    ids = [f"{role}{number}" for number in range(n)]
-    return Inputs(role=role, ids=ids, encode=encode, key=None)
-
-
 def measure(pair: QuantizedPair, seed: int = 0, n: int = 16, dataset: str = "toy") -> Measured:
-    return measure_retrieval(
-        pair,
-        side(pair, "q", n, 100 + seed),
-        side(pair, "d", 20, 200 + seed),
-        similarity=Similarity.DOT,
-        settings=Settings(k=5, batch_size=8),
-        store=EmbeddingStore(None),
-        progress=Silent(),
-        dataset=dataset,
-    )
+    texts = {
+        role: torch.randn(size, 8, generator=torch.Generator().manual_seed(start + seed))
+        for role, size, start in (("q", n, 100), ("d", 20, 200))
+    }
+
+    def run(role: str, rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
+        with torch.no_grad():
+            return np.asarray(pair.modules[0](texts[role][rows]).numpy())
+
+    pair.encoder = Rower(run)
+    search = Search(queries=rows_of("q", n), documents=rows_of("d", 20), similarity=Similarity.DOT, dataset=dataset)
+    settings = Settings(k=5, batch_size=8)
+    return measure_pair(pair, search, settings=settings, store=EmbeddingStore(None), progress=Silent())
 
 
 def chosen(ids: tuple[str, ...], dataset: str | None = "toy", **of: Any) -> Allocation:

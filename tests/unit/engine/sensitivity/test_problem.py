@@ -12,7 +12,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.sensitivity.problem import (
     GapProblem,
@@ -23,6 +22,7 @@ from quantdrift.engine.sensitivity.problem import (
     retrieval_problem,
 )
 from quantdrift.errors import DataError, RunError
+from support.worlds import Rower, rows_of
 
 
 class Side:
@@ -31,25 +31,21 @@ class Side:
     def __init__(self, role: str, vectors: Any, lengths: Any = None) -> None:
         self.vectors = np.array(vectors, dtype=np.float32)
         self.calls: list[list[int]] = []
+        lengths = None if lengths is None else np.array(lengths)
+        self.inputs = rows_of(role, len(self.vectors), prefix=role, lengths=lengths)
 
-        def encode(rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
-            assert len(rows) <= batch_size
-            self.calls.append(rows.tolist())
-            return self.vectors[rows]
-
-        self.inputs = Inputs(
-            role=role,
-            ids=[f"{role}{number}" for number in range(len(self.vectors))],
-            encode=encode,
-            key=None,
-            lengths=None if lengths is None else np.array(lengths),
-        )
+    def run(self, _: str, rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
+        assert len(rows) <= batch_size
+        self.calls.append(rows.tolist())
+        return self.vectors[rows]
 
 
 def problem_of(queries: Side, documents: Side, similarity: Similarity = Similarity.DOT, **options: Any) -> GapProblem:
     settings = {"chosen": np.arange(len(queries.vectors)), "batch_size": 8, "n_contenders": 4, **options}
     reference = (queries.vectors, documents.vectors)
-    return retrieval_problem(queries.inputs, documents.inputs, reference, similarity=similarity, **settings)
+    sides = {side.inputs.role: side for side in (queries, documents)}
+    encoder = Rower(lambda role, rows, size: sides[role].run(role, rows, size))
+    return retrieval_problem(encoder, queries.inputs, documents.inputs, reference, similarity=similarity, **settings)
 
 
 QUERY = [[1.0, 0.0]]
@@ -156,15 +152,16 @@ def test_the_draw_is_seeded_ascending_and_a_quarter_at_most() -> None:
 
 def test_gaps_between_classes_by_hand() -> None:
     outputs = np.array([[1, 5, 3], [7, 0, 2]], dtype=np.float32)
-    side = Side("train", outputs).inputs
-    problem = classification_problem(side, outputs, logits=lambda x: x, batch_size=1, n_contenders=4)
+    train = Side("train", outputs)
+    encoder, side = Rower(train.run), train.inputs
+    problem = classification_problem(encoder, side, outputs, logits=lambda x: x, batch_size=1, n_contenders=4)
     assert problem.valid.shape == (2, 2)  # as many as there are other classes
     assert problem.gaps(problem.outputs()).tolist() == [[2, 4], [5, 7]]
     moved = outputs + np.array([[0, 0, 3], [0, 6, 0]], dtype=np.float32)
     # the classes stay those of the reference: 3 is ahead of 5 by 1 now, 0 ahead of 6 by 1
     assert problem.gaps(moved).tolist() == [[-1, 4], [5, 1]]
     with pytest.raises(DataError, match="only one class"):
-        classification_problem(side, outputs, logits=lambda x: x[..., :1], batch_size=1)
+        classification_problem(encoder, side, outputs, logits=lambda x: x[..., :1], batch_size=1)
 
 
 # --- what is kept --------------------------------------------------------------------------------

@@ -1,0 +1,541 @@
+"""From names and data to a pair that is loaded, and what its outputs are read as."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Kind, Labelled, told_apart
+from quantdrift.datasets.retrieval import RetrievalDataset
+from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.encoders.checkpoint import load_checkpoint
+from quantdrift.engine.encoders.classifier import Classifier, load_classifier
+from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel, load_cross_encoder
+from quantdrift.engine.encoders.sentence import SentenceEncoder, differences, load_encoder, pick_device
+from quantdrift.engine.encoders.server import Servers, open_endpoint
+from quantdrift.engine.heads import find_head
+from quantdrift.engine.inputs import Inputs, Model, Vectors, text_inputs
+from quantdrift.engine.measure import Reading
+from quantdrift.engine.pair import Pair, QuantizedPair, TwoModels
+from quantdrift.engine.quantizers.registry import methods_of
+from quantdrift.engine.readings import Classes, Head, Search, asked_for, shortlist_of
+from quantdrift.engine.scoring.streamed import Similarity
+from quantdrift.engine.store import digest_of
+from quantdrift.errors import DataError, ScoreError, UnsupportedError
+from quantdrift.finished.shortlist import Shortlist as Lists
+from quantdrift.models.checkpoint import Checkpoint, find_checkpoint, full_precision, refuse_missing, refuse_quantized
+from quantdrift.models.classifier_config import is_classifier, is_cross_encoder
+from quantdrift.models.named import ModelSource, resolve
+from quantdrift.probe import LinearProbe
+from quantdrift.runs import now
+from quantdrift.spec import Spec, Versus, is_endpoint, read_endpoint
+
+Given = tuple[SentenceEncoder | None, SentenceEncoder | None]
+"""Reference and candidate, where they are in memory already."""
+NONE: Given = (None, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """A pair that is loaded, and the data as it takes them.
+
+    Attributes:
+        name: of the pair.
+        pair: in the reference arm.
+        reading: what its outputs are read as.
+        model: what is known of where the models came from, for run.json.
+        data: what is known of the data, likewise.
+        started: when loading began, ISO 8601.
+    """
+
+    name: Spec | Versus
+    pair: Pair
+    reading: Reading
+    model: Mapping[str, Any]
+    data: Mapping[str, Any]
+    started: str
+
+    @property
+    def quantized(self) -> QuantizedPair:
+        """The pair of a spec."""
+        assert isinstance(self.pair, QuantizedPair)  # whoever asks has opened a spec
+        return self.pair
+
+    @property
+    def search(self) -> Search:
+        """The reading of queries and documents."""
+        assert isinstance(self.reading, Search)  # whoever asks has opened such data
+        return self.reading
+
+
+def open_pair(
+    name: Spec | Versus,
+    dataset: Dataset,
+    *,
+    device: str | None = None,
+    revision: str | None = None,
+    shortlist: Lists | None = None,
+    servers: Servers | None = None,
+    root: Path | None = None,
+    models: Given = NONE,
+) -> Opened:
+    """Load a pair for a dataset; everything that can be refused is refused before.
+
+    Args:
+        name: model and scheme, or two models.
+        dataset: what it is measured on.
+        device: where models run; the best there is if not given.
+        revision: of a hub model.
+        shortlist: what a cross-encoder ranks again.
+        servers: how servers are asked.
+        root: of the cache, where models seen on servers are kept.
+        models: those of the two that are loaded already.
+
+    Raises:
+        QuantDriftError: scheme, model, data or device cannot be used.
+    """
+    started = now()
+    if isinstance(name, Versus):
+        assert isinstance(dataset, RetrievalDataset)  # others are refused
+        pair, notes = _two_models(
+            name, pick_device(device), revision, servers=servers or Servers(), root=root, models=models
+        )
+        data = describe_data(dataset)
+        return Opened(
+            name=name,
+            pair=pair,
+            reading=_search(dataset, pair.similarity, None),
+            model={"revision": revision, **pair.reference.identify(), "candidate": pair.candidate_model.identify()},
+            data={**data, "warnings": [*data["warnings"], *notes]},
+            started=started,
+        )
+    methods_of(name.scheme)
+    texts = calibration_texts(name.scheme)
+    kind = dataset.kind if isinstance(dataset, ClassificationDataset) else None
+    model = models[0] or load_model(name.model, kind, reranks=shortlist is not None, device=device, revision=revision)
+    return open_loaded(name, dataset, model, texts=texts, revision=revision, shortlist=shortlist, started=started)
+
+
+LocalModel = SentenceEncoder | Classifier | CrossEncoderModel
+
+
+def load_model(
+    name: str, kind: Kind | None, *, reranks: bool = False, device: str | None = None, revision: str | None = None
+) -> LocalModel:
+    """The model that these data take, at full precision.
+
+    Args:
+        name: as the user wrote it.
+        kind: of labelled inputs; None for a search.
+        reranks: whether it scores a shortlist.
+        device: where it runs; the best there is if not given.
+        revision: of a hub model.
+
+    Raises:
+        QuantDriftError: there is no such model, or it takes other data.
+    """
+    source, where = full_precision(name), pick_device(device)
+    model: LocalModel
+    if reranks:
+        model = load_cross_encoder(source, device=where, revision=revision)
+    elif kind is not None and is_classifier(source):
+        model = load_classifier(source, device=where, revision=revision)
+        _check_kind(name, model.takes, kind)
+    else:
+        if kind is None:
+            refuse_classifier(source)
+        else:
+            _check_kind(name, "text", kind)
+        model = load_encoder(source, device=where, revision=revision)
+    refuse_quantized([model.module], name)
+    return model
+
+
+def open_loaded(
+    name: Spec,
+    dataset: Dataset,
+    model: LocalModel,
+    *,
+    texts: Sequence[str] | None,
+    started: str,
+    revision: str | None = None,
+    shortlist: Lists | None = None,
+    contrast: bool = False,
+) -> Opened:
+    """A model that is loaded as a pair.
+
+    Args:
+        name: model and scheme.
+        dataset: what it is measured on.
+        model: that takes these data.
+        texts: of a file that the scheme names to calibrate on.
+        started: when loading began, ISO 8601.
+        revision: of a hub model.
+        shortlist: what a cross-encoder ranks again.
+        contrast: whether a classifier gives what goes into its head.
+
+    Raises:
+        QuantDriftError: the scheme cannot be made of this model, or not on these data.
+    """
+    pair = QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
+    reading: Reading
+    if isinstance(model, CrossEncoderModel):
+        assert isinstance(dataset, RetrievalDataset)  # a shortlist is of one
+        assert shortlist is not None  # that is how it was chosen
+        reading = shortlist_of(
+            shortlist.documents,
+            dict(zip(dataset.query_ids, dataset.queries, strict=True)),
+            dict(zip(dataset.document_ids, dataset.documents, strict=True)),
+            record={
+                "reading": "reranking",
+                "shortlist": {"top": shortlist.top, "digest": shortlist.digest},
+                "max_length": model.max_length,
+            },
+            calibration=asked_for(dataset.documents if texts is None else texts),
+            qrels=dataset.qrels or None,
+            dataset=dataset.name,
+        )
+    elif isinstance(dataset, ClassificationDataset):
+        reading = _classes(name, dataset, model, pair, texts, contrast=contrast)
+    else:
+        assert isinstance(model, SentenceEncoder)  # classifiers are refused
+        reading = _search(dataset, model.similarity, texts)
+    source = model.source
+    assert source is not None  # it was loaded from there
+    return Opened(
+        name=name,
+        pair=pair,
+        reading=reading,
+        model={"canonical": source.canonical, "kind": source.kind, "revision": revision},
+        data=describe_labelled(dataset)
+        if isinstance(dataset, ClassificationDataset)
+        else describe_data(dataset, shortlist),
+        started=started,
+    )
+
+
+def _search(dataset: RetrievalDataset, similarity: Similarity, texts: Sequence[str] | None) -> Search:
+    documents = text_inputs(dataset.documents, ids=dataset.document_ids)
+    return Search(
+        queries=text_inputs(dataset.queries, role="query", ids=dataset.query_ids),
+        documents=documents,
+        similarity=similarity,
+        calibration=documents if texts is None else text_inputs(texts),
+        qrels=dataset.qrels or None,
+        dataset=dataset.name,
+    )
+
+
+def _classes(
+    name: Spec,
+    dataset: ClassificationDataset,
+    model: LocalModel,
+    pair: QuantizedPair,
+    texts: Sequence[str] | None,
+    *,
+    contrast: bool,
+) -> Classes:
+    head = None
+    if isinstance(model, Classifier):
+        head = Head(classes=told_apart(model.classes), record={"reading": "logits"})
+        if contrast:
+            pair.encoder, head = before_head(name, model, pair)
+
+    def inputs(part: Labelled) -> Inputs:
+        return Inputs(
+            role="document" if isinstance(model, SentenceEncoder) else "input",
+            ids=part.ids,
+            items=part.inputs,
+            digest={"contents": digest_of(part.contents())},
+            lengths=np.array([len(one) for one in part.inputs], dtype=np.int64) if dataset.kind == "text" else None,
+        )
+
+    train = None if dataset.train is None else inputs(dataset.train)
+    return Classes(
+        inputs=inputs(dataset.test),
+        split=dataset.split,
+        head=head,
+        train=train,
+        train_labels=() if head is not None else _probe_labels(dataset, name.model),
+        labels=dataset.test.labels,
+        what="logits" if head is not None and head.linear is None else "embeddings",
+        calibration=train if texts is None else text_inputs(texts, role="document" if head is None else "input"),
+        source="the train part",
+        dataset=dataset.name,
+    )
+
+
+def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]:
+    """The labels that a probe is fitted to."""
+    need = (
+        f"{model} is an embedding model: classes are read from its embeddings by a linear probe, "
+        "which is fitted on labelled train inputs"
+    )
+    if dataset.train is None or dataset.train.labels is None:
+        lacks = "no train part" if dataset.train is None else "no labels in its train part"
+        raise DataError(
+            f"{need}; {dataset.name} has {lacks}. Add train.jsonl with labels, or take a model "
+            "that was trained to classify"
+        )
+    labels = dataset.train.labels
+    if len(set(labels)) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
+        raise DataError(f"{need} of at least two classes; {dataset.name} has only {labels[0]!r}")
+    return labels
+
+
+def describe_data(dataset: RetrievalDataset, shortlist: Lists | None = None) -> dict[str, Any]:
+    """What run.json says of a dataset, and of where a shortlist came from."""
+    said: dict[str, Any] = {
+        "name": dataset.name,
+        "split": dataset.split,
+        "fingerprint": dataset.fingerprint,
+        "n_queries": len(dataset.query_ids),
+        "n_documents": len(dataset.document_ids),
+        "warnings": list(dataset.warnings),
+        "path": None if dataset.path is None else str(dataset.path),
+    }
+    if shortlist is not None:
+        said["warnings"] += shortlist.notes
+        said["shortlist"] = dict(shortlist.record)
+        if dataset.qrels:
+            relevant = [
+                {name for name, grade in dataset.qrels.get(query, {}).items() if grade > 0}
+                for query in shortlist.documents
+            ]
+            lists = shortlist.documents.values()
+            inside = [len(own.intersection(names)) for own, names in zip(relevant, lists, strict=True)]
+            said["shortlist"] |= {"n_relevant": sum(map(len, relevant)), "n_relevant_found": sum(inside)}
+    return said
+
+
+def describe_labelled(dataset: ClassificationDataset) -> dict[str, Any]:
+    """What run.json says of labelled inputs, but for the number of classes that are told apart."""
+    return {
+        "name": dataset.name,
+        "kind": "classification",
+        "inputs": {"text": "texts", "image": "images"}[dataset.kind],
+        "split": dataset.split,
+        "fingerprint": dataset.fingerprint,
+        "n_inputs": len(dataset.test.ids),
+        "n_train": 0 if dataset.train is None else len(dataset.train.ids),
+        "warnings": list(dataset.warnings),
+        "path": None if dataset.path is None else str(dataset.path),
+    }
+
+
+# --- Which model is refused for which data --------------------------------------------------------
+
+
+def refuse_classifier(source: ModelSource) -> None:
+    """Refuse a classifier, and a cross-encoder, where embeddings are needed.
+
+    Raises:
+        UnsupportedError: it is one.
+    """
+    found = reranks = False
+    with suppress(UnsupportedError):  # of a hub that does not answer, loading says so
+        reranks = is_cross_encoder(source)
+        found = is_classifier(source)
+    if reranks:
+        raise UnsupportedError(
+            f"{source.name} is a cross-encoder: it scores a query and a document together, and "
+            "embeds nothing. It reranks what a search has found: quantdrift run "
+            f"{source.name}@SCHEME --data FOLDER --shortlist RUN, where RUN is the run folder of "
+            "an embedding model on the same data, or a TREC run file"
+        )
+    if found:
+        raise UnsupportedError(
+            f"{source.name} is a classifier: it puts out logits of classes, and a search compares "
+            "embeddings. Expected an embedding model, or classification data (a folder with "
+            "test.jsonl, or images) for this one"
+        )
+
+
+def _check_kind(name: str, takes: str, kind: Kind) -> None:
+    """Refuse images for a model that reads texts, and texts for one that sees images."""
+    if takes != kind:
+        verb, wanted = {"text": ("reads", "texts"), "image": ("sees", "images")}[takes]
+        given = {"text": "texts", "image": "images"}[kind]
+        raise UnsupportedError(
+            f"{name} {verb} {wanted}, and the data are {given}; expected data of {wanted}, or a model for {given}"
+        )
+
+
+# --- Two models -----------------------------------------------------------------------------------
+
+
+def _two_models(
+    name: Versus, device: torch.device, revision: str | None, *, servers: Servers, root: Path | None, models: Given
+) -> tuple[TwoModels, list[str]]:
+    """Both models and what a run says of them; servers are asked before anything large is loaded."""
+    reference: Model | None
+    reference, loaded = models
+    checkpoint = None
+    if loaded is None and not is_endpoint(name.candidate):
+        checkpoint = find_checkpoint(name.candidate)
+        refuse_missing(checkpoint)
+    source = None
+    if reference is None and not is_endpoint(name.reference):
+        source = resolve(name.reference)
+        _refuse_reference(source, checkpoint)
+    elif reference is None and revision is not None:
+        raise UnsupportedError(f"--revision is of a reference on the hub; {name.reference} is on a server")
+    elif reference is None and name.reference == name.candidate:
+        raise UnsupportedError(
+            f"both are {name.reference}; expected a reference and another model. Its own noise "
+            "is measured in every run (noise floor)"
+        )
+    names = [one for one in (name.reference, name.candidate) if is_endpoint(one)] if models == NONE else []
+    hosts = sorted({read_endpoint(one).host for one in names})
+    reached = {one: open_endpoint(read_endpoint(one), servers, hosts=hosts, root=root) for one in names}
+    local: SentenceEncoder | None = models[0]
+    if source is not None:
+        local = load_encoder(source, device=device, revision=revision)
+        config = getattr(getattr(local.model[0], "auto_model", None), "config", None)
+        if getattr(config, "quantization_config", None):
+            raise UnsupportedError(_quantized(source.name, "see its config.json"))
+    candidate: Model
+    if loaded is not None:
+        assert local is not None  # a server is not compared with a model in memory
+        candidate = _comparable(local, loaded)
+    elif checkpoint is not None:
+        candidate = stored = load_checkpoint(checkpoint, local, device=device)
+        local = local or stored
+    else:
+        candidate = reached[name.candidate]
+    prompts = {} if local is None else {role: local.prompt(role) for role in ("query", "document")}
+    for encoder in reached.values():
+        encoder.learn(prompts, servers.prefixes)
+    first: Model = reached[name.reference] if name.reference in reached else _there(local)
+    return TwoModels(first, candidate, device=device), [*first.notes, *candidate.notes]
+
+
+def _there(local: SentenceEncoder | None) -> SentenceEncoder:
+    assert local is not None  # what is on no server was loaded
+    return local
+
+
+def _comparable(reference: SentenceEncoder, candidate: SentenceEncoder) -> SentenceEncoder:
+    """A candidate in memory, with notes on what it differs in."""
+    if candidate.similarity != reference.similarity:
+        raise UnsupportedError(
+            f"the candidate {candidate.source.name} compares embeddings by {candidate.similarity}, "
+            f"the reference {reference.source.name} by {reference.similarity}; expected two "
+            "models with one similarity_fn_name"
+        )
+    return replace(candidate, notes=tuple(differences(reference, candidate)))
+
+
+def _refuse_reference(source: ModelSource, checkpoint: Checkpoint | None) -> None:
+    """Refuse a reference that is the candidate, embeds nothing, or is quantized itself."""
+    if checkpoint is not None and checkpoint.gguf is None and _same(source, checkpoint):
+        raise UnsupportedError(
+            f"{source.name} and {checkpoint.name} are one model ({checkpoint.canonical}); expected "
+            "a reference and another model. Its own noise is measured in every run (noise floor)"
+        )
+    refuse_classifier(source)
+    if source.kind == "local" and (method := find_checkpoint(source.name).method) != "none":
+        raise UnsupportedError(_quantized(source.name, method))
+
+
+def _same(source: ModelSource, checkpoint: Checkpoint) -> bool:
+    if source.kind == checkpoint.kind == "hub":
+        return source.canonical == checkpoint.canonical
+    return source.kind != "hub" and Path(source.location).resolve() == checkpoint.folder
+
+
+def _quantized(name: str, method: str) -> str:
+    return (
+        f"the reference {name} is quantized itself ({method}); expected a model at full precision "
+        "first and the quantized one after vs"
+    )
+
+
+# --- A classifier that gives what goes into its head ----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BeforeHead:
+    """A classifier as an encoder of what goes into its head.
+
+    Attributes:
+        classifier: the model.
+        name: path of the head.
+        layer: the head, a linear layer.
+    """
+
+    classifier: Classifier
+    name: str
+    layer: nn.Linear
+
+    def key(self, role: str) -> dict[str, Any]:
+        """The classifier's, and where its outputs are taken."""
+        return {**self.classifier.key(role), "before": self.name}
+
+    def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
+        """One vector per input, float32 [n, dim].
+
+        Raises:
+            ScoreError: the head sees something else.
+        """
+        seen: list[NDArray[np.float32]] = []
+        here = threading.get_ident()  # in calibration every batch is under way in a thread of its own
+
+        def watch(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+            if threading.get_ident() == here:
+                seen.append(given[0].detach().float().cpu().numpy())
+
+        handle = self.layer.register_forward_pre_hook(watch)
+        try:
+            self.classifier.encode(items, role, batch_size)
+        finally:
+            handle.remove()
+        shapes = {part.shape[1:] for part in seen}
+        if sum(map(len, seen)) != len(items) or any(len(shape) != 1 for shape in shapes):
+            raise ScoreError(
+                f"expected one vector per input to go into the head {self.name}; got "
+                f"{[list(part.shape) for part in seen[:3]]} for {len(items)} inputs. A model whose head sees "
+                "every token or patch cannot be contrasted"
+            )
+        return np.concatenate(seen)
+
+
+def before_head(name: Spec, classifier: Classifier, pair: QuantizedPair) -> tuple[BeforeHead, Head]:
+    """What goes into a classifier's head, and the head, which the pair leaves at full precision.
+
+    Raises:
+        UnsupportedError: the head is not one linear layer, or the scheme quantizes it.
+    """
+    found = find_head([classifier.module])
+    names = () if found is None else found.names
+    layer = classifier.module.get_submodule(names[0]) if len(names) == 1 else None
+    if not isinstance(layer, nn.Linear):
+        shown = ", ".join(names) or "none was found"
+        raise UnsupportedError(
+            f"a contrast needs one vector per input: {name.model} is a classifier whose head is "
+            f"not one linear layer ({shown}), so what goes into it is no such vector. Expected an "
+            "embedding model, or a classifier with a linear head (ViT, timm, BERT)"
+        )
+    if any(layer in one.modules for one in pair.layers):
+        raise UnsupportedError(
+            f"{pair.scheme} quantizes the head {names[0]} of {pair.name}, and a contrast "
+            "reads both arms by one head; leave +head= out"
+        )
+    linear = LinearProbe(
+        classes=told_apart(classifier.classes),
+        weight=layer.weight.detach().double().cpu().numpy(),
+        bias=np.zeros(layer.out_features) if layer.bias is None else layer.bias.detach().double().cpu().numpy(),
+    )
+    record = {"reading": "logits", "head": names[0]}
+    return BeforeHead(classifier=classifier, name=names[0], layer=layer), Head(
+        classes=linear.classes, linear=linear, record=record
+    )

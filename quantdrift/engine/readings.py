@@ -1,0 +1,552 @@
+"""What the outputs of both arms are read as: a search, classes, or the order of shortlists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quantdrift.allocation.record import Allocation
+from quantdrift.cache import arrays_in, kept_file, read_kept
+from quantdrift.conformal import softmax_confidence
+from quantdrift.datasets.labelled import match_labels
+from quantdrift.engine.inputs import Inputs, Rows, Vectors
+from quantdrift.engine.measure import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
+from quantdrift.engine.pair import Pair, QuantizedPair
+from quantdrift.engine.scoring.state import ScoreState, at_positions
+from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
+from quantdrift.engine.sensitivity.allocate import allocate_for_classes, allocate_for_search
+from quantdrift.engine.store import digest_of, key_of
+from quantdrift.errors import DataError, RunError
+from quantdrift.evidence import Evidence, Noise
+from quantdrift.probe import LinearProbe
+
+# --- Search ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Search(Reading):
+    """Every query ranks the documents by the similarity of embeddings.
+
+    Attributes:
+        queries: what is searched for.
+        documents: what is searched; the queries themselves if None.
+        similarity: how embeddings become scores.
+        excluded: per query one document position that does not count, or -1.
+        rows: positions of the documents that count, increasing; all if None.
+        reading: what the search is called in run.json, where it is an unusual one.
+    """
+
+    queries: Inputs
+    documents: Inputs | None
+    similarity: Similarity
+    excluded: Rows | None = None
+    rows: Rows | None = None
+    reading: str | None = None
+
+    @property
+    def sides(self) -> tuple[Inputs, ...]:
+        """Queries, and documents where they are others."""
+        return (self.queries,) if self.documents is None else (self.queries, self.documents)
+
+    @property
+    def record(self) -> Mapping[str, object]:
+        """The similarity, and what the search is called."""
+        named = {} if self.reading is None else {"reading": self.reading}
+        return {"similarity": str(self.similarity), **named}
+
+    def check(self, pair: Pair) -> None:
+        """Refuse an empty side."""
+        del pair
+        if not all(len(side.ids) for side in self.sides):
+            raise DataError(
+                f"nothing to rank: {len(self.sides[0].ids)} queries and {len(self.sides[-1].ids)} documents; "
+                "expected at least one of each"
+            )
+
+    def allocate(self, flow: Flow, pair: QuantizedPair, reference: Arms) -> Allocation:
+        """Widths by the gaps of a part of the queries."""
+        return allocate_for_search(flow, pair, self, reference).allocation
+
+    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
+        """Every query against every document that counts."""
+        first: Any = reference[-1]
+        second: Any = candidate[-1]
+        if self.rows is not None:
+            # one object for both arms is how scoring knows that the index is not quantized
+            shared, first = second is first, _Some(first, self.rows)
+            second = first if shared else _Some(second, self.rows)
+        device = flow.pair.device
+        with flow.stage("scoring", "scoring both arms", len(first)) as tell:
+            state = score_embeddings(
+                reference[0],
+                candidate[0],
+                first,
+                second,
+                similarity=self.similarity,
+                k=flow.settings.k,
+                excluded=self.excluded,
+                device=device if device.type == "cuda" else "cpu",
+                progress=tell,
+            )
+            return state if self.rows is None else at_positions(state, self.rows)
+
+    def rerun(self, state: ScoreState) -> tuple[Rows, ...]:
+        """All queries, and documents that could be first."""
+        every = np.arange(len(self.queries.ids), dtype=np.int64)
+        if self.documents is None:
+            return (every,)
+        contenders = state.reference_top()[0][:, :NOISE_DEPTH]
+        return every, np.unique(contenders[contenders >= 0])
+
+    def noise(self, state: ScoreState, once: Arms, again: Arms) -> Noise:
+        """Whether the first of the contenders is the same."""
+        contenders, needed = state.reference_top()[0][:, :NOISE_DEPTH], self.rerun(state)[-1]
+        return compare_rankings(
+            (once[0], once[-1][needed]),
+            (again[0], again[-1]),
+            np.where(contenders >= 0, np.searchsorted(needed, contenders), -1),
+            self.similarity,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Some:
+    """Some rows of an array, taken a tile at a time, so that a memory map stays on disk."""
+
+    array: Any
+    rows: Rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.rows), *self.array.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.array[self.rows[at]]
+
+
+# --- Classes --------------------------------------------------------------------------------------
+
+STRENGTH = 1.0
+"""C of the logistic regression, the inverse of the regularization."""
+MOST_STEPS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Head:
+    """From what a model puts out to logits, the same for both arms.
+
+    Attributes:
+        classes: names, by logit.
+        linear: a probe of embeddings, or a head that is left alone; None reads logits as they are.
+        record: how logits were had, for run.json.
+        notes: what a run says of it.
+    """
+
+    classes: tuple[str, ...]
+    linear: LinearProbe | None = None
+    record: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Differs where logits do."""
+        return "logits" if self.linear is None else self.linear.digest
+
+    def logits(self, outputs: Vectors) -> NDArray[np.float32]:
+        """Of outputs [n, dim]: [n, n_classes]."""
+        return np.asarray(outputs) if self.linear is None else self.linear.logits(outputs)
+
+    def graph(self, outputs: Tensor) -> Tensor:
+        """As `logits`, differentiable; of [..., dim]."""
+        if self.linear is None:
+            return outputs
+        weight, bias = torch.from_numpy(self.linear.weight), torch.from_numpy(self.linear.bias)
+        return outputs @ weight.to(outputs).T + bias.to(outputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Classes(Reading):
+    """Every input ranks all classes by logit.
+
+    Attributes:
+        inputs: what is classified.
+        split: they are of.
+        head: how classes are read; a linear probe is fitted to the train inputs if None.
+        train: inputs to fit a probe to, and to choose widths on.
+        train_labels: of these.
+        labels: of the inputs, where they are known.
+        label_notes: what a run says of them.
+        what: the model puts out, "embeddings" or "logits".
+    """
+
+    inputs: Inputs
+    split: str = "test"
+    head: Head | None
+    train: Inputs | None = None
+    train_labels: Sequence[str] = ()
+    labels: Sequence[str] | None = None
+    label_notes: tuple[str, ...] = ()
+    what: str = "embeddings"
+
+    @property
+    def sides(self) -> tuple[Inputs, ...]:
+        """The inputs."""
+        return (self.inputs,)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Of which part, and what."""
+        return (f"{self.split} {self.what}",)
+
+    @property
+    def read_by(self) -> Head:
+        """The head; once the reading is ready."""
+        assert self.head is not None  # `ready` has fitted one
+        return self.head
+
+    @property
+    def item_ids(self) -> Sequence[str]:
+        """The classes."""
+        return self.read_by.classes
+
+    @property
+    def record(self) -> Mapping[str, object]:
+        """How logits were had."""
+        return self.read_by.record
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Of the probe, and of labels."""
+        return (*self.read_by.notes, *self.label_notes)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of classes."""
+        return {"n_classes": len(self.item_ids)}
+
+    @property
+    def probe(self) -> LinearProbe | None:
+        """The probe, or the head that was left alone."""
+        return self.read_by.linear
+
+    def check(self, pair: Pair) -> None:
+        """Refuse a candidate that would be calibrated on what it is evaluated on."""
+        if self.calibration is not None or not pair.needs_calibration:
+            return
+        raise DataError(
+            "this scheme is calibrated on inputs of the train part, never on those it is evaluated on, and "
+            f"{self.dataset} has no train part; add one (train.jsonl, train/CLASS/, x_train), name a file of texts "
+            "(+calib=FILE.txt), or use a data-free scheme (rtn or hqq without A8)"
+        )
+
+    def ready(self, flow: Flow) -> Classes:
+        """With a head, and with labels as the head spells them."""
+        head = self.head or self._probe(flow)
+        labels, note = self.labels, None
+        if labels is not None:
+            labels, note = match_labels(labels, head.classes, positions=head.record["reading"] == "logits")
+        qrels = None if labels is None else _qrels(self.inputs.ids, labels)
+        return replace(self, head=head, qrels=qrels, label_notes=() if note is None else (note,))
+
+    def _probe(self, flow: Flow) -> Head:
+        assert self.train is not None  # there are labels of it
+        weights = flow.pair.fingerprint
+        vectors = flow.vectors(self.train, "reference", weights, f"train {self.what}")
+        key = flow.key(self.train, self.train.order(), weights, flow.settings.batch_size)
+        with flow.stage("linear probe", "fitting the linear probe", 1) as tell:
+            probe, accuracy = fitted_probe(vectors, self.train_labels, key=key, root=flow.store.root)
+            tell(1)
+        made = {
+            "C": STRENGTH,
+            "most_steps": MOST_STEPS,
+            "converged": probe.converged,
+            "train_accuracy": accuracy,
+            "digest": probe.digest,
+        }
+        unsure = "the linear probe did not converge; another fit could give other logits"
+        return Head(
+            classes=probe.classes,
+            linear=probe,
+            record={"reading": "linear probe", "probe": made},
+            notes=() if probe.converged else (unsure,),
+        )
+
+    def allocate(self, flow: Flow, pair: QuantizedPair, reference: Arms) -> Allocation:
+        """Widths by the gaps of train inputs."""
+        del reference
+        return allocate_for_classes(flow, pair, self)
+
+    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
+        """Every input against every class."""
+        logits = self.read_by.logits
+        return score_matrix(logits(reference[0]), logits(candidate[0]), k=flow.settings.k)
+
+    def rerun(self, state: ScoreState) -> tuple[Rows, ...]:
+        """All inputs."""
+        del state
+        return (np.arange(len(self.inputs.ids), dtype=np.int64),)
+
+    def noise(self, state: ScoreState, once: Arms, again: Arms) -> Noise:
+        """Whether the first class is the same."""
+        del state
+        return noise_of_logits(self.read_by.logits(once[0]), self.read_by.logits(again[0]))
+
+    def evidence(self, state: ScoreState, candidate: Arms, noise: Noise | None) -> Evidence:
+        """With the candidate's confidence."""
+        # not super(): a dataclass with slots is another class than this one
+        return _confident(Reading.evidence(self, state, candidate, noise), self.read_by.logits(candidate[0]))
+
+
+def evidence_of_logits(
+    reference: NDArray[np.float32],
+    candidate: NDArray[np.float32],
+    *,
+    input_ids: Sequence[str],
+    classes: Sequence[str],
+    labels: Sequence[str] | None = None,
+    depth: int = 200,
+) -> Evidence:
+    """Evidence of a classifier: every input ranks all classes by logit.
+
+    Args:
+        reference: float32 [n_inputs, n_classes].
+        candidate: likewise.
+        input_ids: names of the inputs.
+        classes: names, by logit.
+        labels: of the inputs, where they are known.
+        depth: ranks kept.
+
+    Raises:
+        ScoreError: a logit is not finite, or the shapes differ.
+    """
+    state = score_matrix(reference, candidate, k=depth)
+    qrels = None if labels is None else _qrels(input_ids, labels)
+    return _confident(assemble(state, input_ids=input_ids, item_ids=classes, qrels=qrels), candidate)
+
+
+def noise_of_logits(once: NDArray[np.float32], again: NDArray[np.float32]) -> Noise:
+    """The noise floor of two runs of one classifier, each [n_inputs, n_classes]."""
+    return Noise(
+        flips=once.argmax(axis=1) != again.argmax(axis=1),
+        epsilon=np.abs(once.astype(np.float64) - again).max(axis=1).astype(np.float32),
+    )
+
+
+def _qrels(ids: Sequence[str], labels: Sequence[str]) -> dict[str, dict[str, int]]:
+    return {name: {label: 1} for name, label in zip(ids, labels, strict=True)}
+
+
+def _confident(evidence: Evidence, logits: NDArray[np.float32]) -> Evidence:
+    if logits.shape[1] < 2:  # noqa: PLR2004 -- one class is sure of itself
+        return evidence
+    return replace(evidence, confidence=softmax_confidence(logits))
+
+
+def fitted_probe(
+    embeddings: Vectors, labels: Sequence[str], *, key: str | None, root: Path | None
+) -> tuple[LinearProbe, float]:
+    """The probe of embeddings and its accuracy on them; fitted unless it is kept below `root`.
+
+    Args:
+        embeddings: float32 [n, dim].
+        labels: of each.
+        key: digest of all that decides the embeddings; None keeps nothing.
+        root: folder of the cache; None keeps nothing.
+
+    Raises:
+        RunError: it cannot be kept.
+    """
+    path = None
+    if key is not None and root is not None:
+        try:
+            library = version("scikit-learn")
+        except PackageNotFoundError:  # fitting says what is missing
+            library = ""
+        name = key_of(
+            version=1,
+            embeddings=key,
+            labels=digest_of(labels),
+            strength=STRENGTH,
+            most_steps=MOST_STEPS,
+            library=library,
+        )
+        path = root / "probes" / name[:2] / f"{name}.npz"
+        if (kept := read_kept(path, _kept_probe)) is not None:
+            return kept
+    probe = LinearProbe.fit(embeddings, labels, strength=STRENGTH, most_steps=MOST_STEPS)
+    chosen = probe.logits(embeddings).argmax(axis=1)
+    accuracy = float((np.array(probe.classes)[chosen] == np.array(labels, dtype=str)).mean())
+    if path is not None:
+        try:
+            with kept_file(path) as partial, partial.open("wb") as file:
+                np.savez(file, **probe.arrays(), train_accuracy=accuracy)
+        except OSError as error:
+            raise RunError(
+                f"the probe cannot be kept in {path.parent}: {error}. Free some space, set "
+                "QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
+            ) from error
+    return probe, accuracy
+
+
+def _kept_probe(content: memoryview) -> tuple[LinearProbe, float]:
+    arrays = arrays_in(content)
+    return LinearProbe.of(arrays), float(arrays["train_accuracy"])
+
+
+# --- Shortlists -----------------------------------------------------------------------------------
+
+OPENING = 12
+"""Words of a document that stand for a query, where a model reads both together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Shortlist(Reading):
+    """Every query ranks the documents of its own shortlist by the score of query and document together.
+
+    Attributes:
+        query_ids: names of the queries.
+        document_ids: names of all documents, by position.
+        document_rows: positions of the documents of one query after another, increasing within each.
+        starts: where each query's pairs begin, and the end.
+        pairs: the query-document pairs, in the order of `document_rows`.
+        recorded: how they were read, for run.json.
+    """
+
+    query_ids: Sequence[str]
+    document_ids: Sequence[str]
+    document_rows: Rows
+    starts: Rows
+    pairs: Inputs
+    recorded: Mapping[str, object]
+
+    @property
+    def sides(self) -> tuple[Inputs, ...]:
+        """The pairs."""
+        return (self.pairs,)
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Scores of them."""
+        return ("pair scores",)
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Names of the queries."""
+        return self.query_ids
+
+    @property
+    def item_ids(self) -> Sequence[str]:
+        """Names of all documents."""
+        return self.document_ids
+
+    @property
+    def record(self) -> Mapping[str, object]:
+        """Which shortlist, and how it was read."""
+        return self.recorded
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The number of queries that have a shortlist, and of their pairs."""
+        return {"n_queries": len(self.query_ids), "n_pairs": len(self.document_rows)}
+
+    def check(self, pair: Pair) -> None:
+        """Refuse shortlists without a document."""
+        del pair
+        if not len(self.document_rows):
+            raise DataError("nothing to rerank: the shortlists hold no document")
+
+    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
+        """Every query against its own shortlist."""
+        once, low = np.asarray(reference[0])[:, 0], np.asarray(candidate[0])[:, 0]
+        rows = [(self.document_rows[a:b], once[a:b], low[a:b]) for a, b in pairwise(self.starts.tolist())]
+        return score_ragged(rows, k=flow.settings.k)
+
+    def rerun(self, state: ScoreState) -> tuple[Rows, ...]:
+        """Pairs of documents that could be first."""
+        numbers = self._numbers(state.reference_top()[0][:, :NOISE_DEPTH])
+        return (np.unique(numbers[numbers >= 0]),)
+
+    def noise(self, state: ScoreState, once: Arms, again: Arms) -> Noise:
+        """Whether the first of the contenders is the same."""
+        positions = state.reference_top()[0][:, :NOISE_DEPTH]
+        numbers, (needed,) = self._numbers(positions).clip(min=0), self.rerun(state)
+        places = np.searchsorted(needed, numbers).clip(max=len(needed) - 1)
+        first, second = (np.asarray(arm[0])[:, 0].astype(np.float64) for arm in (once, again))
+        return noise_of_scores(first[numbers], second[places], positions)
+
+    def _numbers(self, positions: Rows) -> Rows:
+        """Which pairs are of these documents [n_queries, depth]; -1 where a position is."""
+        found = np.full(positions.shape, -1, dtype=np.int64)
+        for row, wanted in enumerate(positions):
+            own = self.document_rows[self.starts[row] : self.starts[row + 1]]
+            found[row, wanted >= 0] = self.starts[row] + np.searchsorted(own, wanted[wanted >= 0])
+        return found
+
+
+def shortlist_of(
+    documents: Mapping[str, Sequence[str]],
+    queries: Mapping[str, str],
+    corpus: Mapping[str, str],
+    *,
+    record: Mapping[str, object],
+    **more: Any,
+) -> Shortlist:
+    """The reading of shortlists.
+
+    Args:
+        documents: query to the documents of its shortlist, all of the corpus.
+        queries: query to its text.
+        corpus: document to its text.
+        record: how they are read, for run.json.
+        more: of any reading.
+    """
+    names, texts = list(corpus), list(corpus.values())
+    position = {name: row for row, name in enumerate(names)}
+    rows = [np.sort(np.array([position[name] for name in own], dtype=np.int64)) for own in documents.values()]
+    together = np.concatenate([np.empty(0, dtype=np.int64), *rows])
+    owners = [name for name, own in zip(documents, rows, strict=True) for _ in own]
+    items = [(queries[query], texts[row]) for query, row in zip(owners, together.tolist(), strict=True)]
+    return Shortlist(
+        query_ids=tuple(documents),
+        document_ids=names,
+        document_rows=together,
+        starts=np.cumsum([0, *map(len, rows)]).astype(np.int64),
+        pairs=pair_inputs(
+            items, ids=[f"{query} with {names[row]}" for query, row in zip(owners, together.tolist(), strict=True)]
+        ),
+        recorded=record,
+        **more,
+    )
+
+
+def pair_inputs(pairs: Sequence[tuple[str, str]], *, ids: Sequence[str] | None = None) -> Inputs:
+    """Query-document pairs, for a model that scores both together."""
+    return Inputs(
+        role="pair",
+        ids=tuple(map(str, range(len(pairs)))) if ids is None else ids,
+        items=pairs,
+        digest={"pairs": digest_of(text for pair in pairs for text in pair)},
+        lengths=np.array([len(query) + len(document) for query, document in pairs], dtype=np.int64),
+    )
+
+
+def asked_for(documents: Sequence[str]) -> Inputs:
+    """Documents, each asked for by its own first words: to calibrate on without using a query."""
+    return pair_inputs([(opening_of(text), text) for text in documents])
+
+
+def opening_of(text: str) -> str:
+    """The first words of a document, in place of a query; a dot where it has none."""
+    return " ".join(text.split()[:OPENING]) or "."
