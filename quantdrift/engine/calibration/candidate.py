@@ -19,7 +19,8 @@ from quantdrift.engine.calibration.in_order import LayerCandidate, quantize_in_o
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import LayerQuantizer, QuantizedWeight
-from quantdrift.engine.quantizers.optimum import OptimumGptq
+from quantdrift.engine.quantizers.gptq import Gptq
+from quantdrift.engine.quantizers.libraries import OPTIMUM
 from quantdrift.engine.quantizers.registry import method_at
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.store import key_of
@@ -294,7 +295,8 @@ class CandidateMaker:
         self, sample: Sample, store: LayerStore, known: dict[int, LayerCandidate], progress: Progress
     ) -> dict[int, LayerCandidate]:
         quantizers = [self._methods[bits] for bits in self._chosen()]
-        whole = quantizers[0] if isinstance(quantizers[0], OptimumGptq) else None
+        first = quantizers[0]
+        whole = first if isinstance(first, Gptq) and first.backend == OPTIMUM.backend else None
         if whole is not None:
             known.clear()  # it cannot go on in the middle of a model
         made = dict(known)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from quantdrift.engine.calibration.inputs import ProductTap, hooked_inputs, moments_of, output_error, plain_products
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
-from quantdrift.engine.quantizers.optimum import OptimumGptq
+from quantdrift.engine.quantizers.gptq import Gptq
+from quantdrift.engine.quantizers.optimum import walk
 
 NOT_REACHED = "no calibration token reached it"
 EXPERT = "experts of a mixture are not calibrated"
@@ -294,7 +295,7 @@ def quantize_whole_model(
     layers: Sequence[LinearLayer],
     batches: Sequence[Callable[[], object]],
     *,
-    quantizer: OptimumGptq,
+    quantizer: Gptq,
     fallback: LayerQuantizer,
     done: Callable[[int, LayerCandidate], None],
 ) -> dict[int, float]:
@@ -316,6 +317,6 @@ def quantize_whole_model(
         if number not in made:
             done(number, replace(layer, fallback="outside the blocks that optimum quantizes"))
 
-    quantizer.walk(modules, batches, arrive)
+    walk(quantizer, modules, batches, arrive)
     rounded = [fallback] * len(layers)
     return quantize_in_order(modules, layers, batches, quantizers=rounded, fallbacks=rounded, known=made, done=rest)

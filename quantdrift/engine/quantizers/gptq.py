@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,15 +14,16 @@ from quantdrift.engine.quantizers.libraries import (
     AUTO_GPTQ,
     GPTQMODEL,
     GRIDS,
-    Library,
+    OPTIMUM,
     calibrated,
     import_auto_gptq,
     import_gptqmodel,
+    refuse_width,
     setting,
     silenced,
 )
 from quantdrift.engine.quantizers.rtn import absmax_scale
-from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.errors import DataError, MissingExtraError, UnsupportedError
 from quantdrift.spec import Scheme
 
 DAMPING = 0.01
@@ -69,49 +69,24 @@ class AbsmaxGrid:
         return torch.round(x / self.scale).clamp_(-self._levels, self._levels) * self.scale
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GptqProblem:
-    """One layer as a GPTQ library is given it.
+def block_size(group_size: int | None) -> int:
+    """Columns between two updates of the rest of the matrix.
 
-    Attributes:
-        weight: float32 [out_features, in_features]; not changed.
-        hessian: float32 [in_features, in_features], damped, with a positive diagonal; may be used
-            up.
-        method: bits, group size, order and grid.
-        n_tokens: at least 1.
+    A library fits the grid of a group to weights that hold the updates of earlier blocks only. So
+    every group has to start with a block.
     """
-
-    weight: Tensor
-    hessian: Tensor
-    method: Gptq
-    n_tokens: int
-
-    def prepared(self, solver: Any) -> Any:
-        """A library's solver, with the second moment and the grid of this problem."""
-        if self.method.grid == "paper":
-            solver.quantizer = AbsmaxGrid(self.method.bits)
-        solver.H, solver.nsamples = self.hessian, self.n_tokens
-        return solver
-
-    def layer(self) -> nn.Linear:
-        """A layer of its own around the weight, for what the libraries write to a layer."""
-        out_features, in_features = self.weight.shape
-        layer = nn.Linear(in_features, out_features, bias=False, device="meta")
-        layer.weight = nn.Parameter(self.weight, requires_grad=False)
-        return layer
-
-    def block_size(self) -> int:
-        """Columns between two updates of the rest of the matrix.
-
-        A library fits the grid of a group to weights that hold the updates of earlier blocks only.
-        So every group has to start with a block.
-        """
-        size = self.method.group_size or _BLOCK
-        return _BLOCK if size % _BLOCK == 0 else size
+    size = group_size or _BLOCK
+    return _BLOCK if size % _BLOCK == 0 else size
 
 
-def with_gptqmodel(problem: GptqProblem) -> tuple[Tensor, Tensor]:
-    """Solve by gptqmodel.
+def with_gptqmodel(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
+    """Solve one layer by gptqmodel.
+
+    Args:
+        method: bits, group size, order and grid.
+        weight: float32 [out_features, in_features]; not changed.
+        hessian: float32 [in_features, in_features], damped, with a positive diagonal; may be used up.
+        n_tokens: at least 1.
 
     Returns:
         The rounded weights, float32 [out_features, in_features], and the scales of the groups in
@@ -122,7 +97,6 @@ def with_gptqmodel(problem: GptqProblem) -> tuple[Tensor, Tensor]:
         UnsupportedError: the library cannot be imported.
     """
     library, log = import_gptqmodel()
-    method = problem.method
     with silenced(log):
         config = library.QuantizeConfig(
             bits=4 if method.grid == "paper" else method.bits,  # validated, not used by our grid
@@ -135,12 +109,38 @@ def with_gptqmodel(problem: GptqProblem) -> tuple[Tensor, Tensor]:
             offload_to_disk=False,
         )
         config.damp_percent = 0.0  # damped already; the default is 0.05, and the check refuses 0
-        solver = library.GPTQ(problem.layer(), qcfg=config)
+        solver = library.GPTQ(_layer(weight), qcfg=config)
         solver.quantizer.configure(perchannel=True)
-        solver = problem.prepared(solver)
+        solver.H, solver.nsamples = hessian, n_tokens
+        if method.grid == "paper":
+            solver.quantizer = AbsmaxGrid(method.bits)
         solver.hessian_inverse = _without_recovery(solver.hessian_inverse)
-        rounded, scale, *_ = solver.quantize(blocksize=problem.block_size())
+        rounded, scale, *_ = solver.quantize(blocksize=block_size(method.group_size))
     return rounded.clone(), scale.clone()  # made in inference mode: copies can be used anywhere
+
+
+def with_auto_gptq(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
+    """Solve one layer by auto-gptq, as `with_gptqmodel`."""
+    layer = _layer(weight)
+    solver = import_auto_gptq().GPTQ(layer)
+    solver.quantizer.configure(method.bits, perchannel=True, sym=True, mse=False)
+    solver.H, solver.nsamples = hessian, n_tokens
+    if method.grid == "paper":
+        solver.quantizer = AbsmaxGrid(method.bits)
+    size, group_size = block_size(method.group_size), method.group_size or -1
+    try:  # damped already
+        scale, *_ = solver.fasterquant(blocksize=size, percdamp=0.0, group_size=group_size, actorder=method.act_order)
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # not re-exported
+        raise NotPositiveDefiniteError from error
+    return layer.weight.detach(), scale
+
+
+def _layer(weight: Tensor) -> nn.Linear:
+    """A layer of its own around the weight, for what the libraries write to a layer."""
+    out_features, in_features = weight.shape
+    layer = nn.Linear(in_features, out_features, bias=False, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    return layer
 
 
 def _without_recovery(inverse: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
@@ -156,29 +156,15 @@ def _without_recovery(inverse: Callable[[Tensor], Any]) -> Callable[[Tensor], An
     return checked
 
 
-def with_auto_gptq(problem: GptqProblem) -> tuple[Tensor, Tensor]:
-    """Solve by auto-gptq; results and errors as `with_gptqmodel`."""
-    layer, method = problem.layer(), problem.method
-    solver = import_auto_gptq().GPTQ(layer)
-    solver.quantizer.configure(method.bits, perchannel=True, sym=True, mse=False)
-    solver = problem.prepared(solver)
-    try:
-        scale, *_ = solver.fasterquant(
-            blocksize=problem.block_size(),
-            percdamp=0.0,  # damped already
-            group_size=method.group_size or -1,
-            actorder=method.act_order,
-        )
-    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # not re-exported
-        raise NotPositiveDefiniteError from error
-    return layer.weight.detach(), scale
-
-
-_LIBRARIES: Mapping[str, tuple[Library, Callable[[GptqProblem], tuple[Tensor, Tensor]]]] = MappingProxyType(
-    {GPTQMODEL.backend: (GPTQMODEL, with_gptqmodel), AUTO_GPTQ.backend: (AUTO_GPTQ, with_auto_gptq)}
-)
-BACKENDS = tuple(_LIBRARIES)
-"""Backends that work layer by layer, the preferred one first."""
+_LIBRARIES = {
+    GPTQMODEL.backend: (GPTQMODEL, with_gptqmodel),
+    AUTO_GPTQ.backend: (AUTO_GPTQ, with_auto_gptq),
+    OPTIMUM.backend: (OPTIMUM, with_gptqmodel),  # which it rounds by itself
+}
+BACKENDS = (GPTQMODEL.backend, AUTO_GPTQ.backend)
+"""Backends that work layer by layer, the preferred one first; optimum walks the model itself (`optimum.walk`)."""
+OPTIMUM_BITS = (2, 3, 4, 8)
+"""Widths that optimum takes."""
 
 
 # --- the method -----------------------------------------------------------------------------------
@@ -193,7 +179,7 @@ class Gptq:
         group_size: input weights that share a scale, None for one scale per output channel.
         act_order: whether columns go in decreasing order of the second moment's diagonal, and are
             grouped in that order.
-        backend: one of BACKENDS.
+        backend: one of BACKENDS, or "optimum".
         grid: "paper" for that of round to nearest, max|w| / (2^(bits-1) - 1) with codes of both
             signs alike; "library" for the libraries' 2 max|w| / (2^bits - 1), which has one more
             code below zero.
@@ -244,14 +230,15 @@ class Gptq:
         """Library, version and grid."""
         library, _ = _LIBRARIES[self.backend]
         grid = "symmetric absmax" if self.grid == "paper" else "symmetric, the library's"
-        return {"backend": self.backend, "version": library.version(), "grid": grid}
+        rounds = {"gptqmodel": GPTQMODEL.version()} if library is OPTIMUM else {}
+        return {"backend": self.backend, "version": library.version(), "grid": grid} | rounds
 
     def _solve(self, weight: Tensor, moments: Moments, damping: float) -> QuantizedWeight:
         _, solve = _LIBRARIES[self.backend]
         hessian = _damped(moments.second, damping)
         # As the libraries do it, from the same values: they do not give the order away.
         order = torch.argsort(torch.diag(hessian), descending=True) if self.act_order else None
-        rounded, scale = solve(GptqProblem(weight=weight, hessian=hessian, method=self, n_tokens=moments.n_tokens))
+        rounded, scale = solve(self, weight, hessian, moments.n_tokens)
         quantized = QuantizedWeight(
             codes=torch.zeros_like(rounded, dtype=torch.int8),
             scale=scale,
@@ -280,15 +267,19 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
         UnsupportedError: a backend or grid that is not known.
         MissingExtraError: the backend is not installed; with none asked for, none of them is.
     """
-    backend = setting(scheme, "backend", (*BACKENDS, "optimum"))
-    if backend == "optimum":
-        from quantdrift.engine.quantizers import optimum  # noqa: PLC0415 -- it builds on this module
-
-        return optimum.from_scheme(scheme)
+    backend = setting(scheme, "backend", (*BACKENDS, OPTIMUM.backend))
     grid = setting(scheme, "grid", GRIDS) or GRIDS[0]
     if backend is None:
-        installed = (name for name, (library, _) in _LIBRARIES.items() if library.is_installed())
-        backend = next(installed, BACKENDS[0])
+        backend = next((name for name in BACKENDS if _LIBRARIES[name][0].is_installed()), BACKENDS[0])
+    if backend == OPTIMUM.backend:
+        if grid != "library":
+            raise UnsupportedError(
+                f"{scheme} asks for the paper's grid, and optimum has a grid of its own; write +grid=library, "
+                "or use +backend=gptqmodel"
+            )
+        refuse_width(OPTIMUM, scheme.weight_bits, OPTIMUM_BITS)
+        if not GPTQMODEL.is_installed():
+            raise MissingExtraError(GPTQMODEL.backend, OPTIMUM.extra, needed_for=str(scheme))
     _LIBRARIES[backend][0].require(needed_for=scheme)
     bits, act_order = int(scheme.weight_bits), scheme.quantizer == "gptq_ao"
     return Gptq(bits=bits, group_size=scheme.group_size, act_order=act_order, backend=backend, grid=grid)

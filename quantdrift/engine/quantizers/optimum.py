@@ -6,30 +6,18 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
+from quantdrift.engine.quantizers.base import Moments
 from quantdrift.engine.quantizers.gptq import Gptq
-from quantdrift.engine.quantizers.libraries import (
-    GPTQMODEL,
-    GRIDS,
-    OPTIMUM,
-    import_gptqmodel,
-    refuse_width,
-    setting,
-    silenced,
-)
+from quantdrift.engine.quantizers.libraries import OPTIMUM, import_gptqmodel, silenced
 from quantdrift.engine.weights import left_as_it_was
-from quantdrift.errors import MissingExtraError, QuantDriftError, UnsupportedError
-from quantdrift.spec import Scheme
+from quantdrift.errors import QuantDriftError, UnsupportedError
 
-BITS = (2, 3, 4, 8)
-"""Widths that optimum takes."""
 _INSTEAD = "use +backend=gptqmodel, which calibrates on whatever the model is run with"
 
 _HARMLESS = {"input_ids", "attention_mask", "return_dict", "use_cache", "output_attentions", "output_hidden_states"}
@@ -41,97 +29,51 @@ Arrive = Callable[[nn.Module, Moments], None]
 """Called with a module and the moments of its input, when it is to be quantized in place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimumGptq:
-    """optimum's GPTQQuantizer as a method that walks the model itself.
+def walk(method: Gptq, modules: Sequence[nn.Module], batches: Sequence[Callable[[], object]], arrive: Arrive) -> None:
+    """Let optimum run a model on what the batches give it, and stop at each layer of its blocks.
 
     It chooses the layers (linear modules inside the blocks), their order, and what they see: inputs
-    from quantized blocks before, one forward pass of a block for each of its layers. Each layer is
-    then rounded as by `Gptq` with gptqmodel on the library's grid, so that the guards are the same.
-    """
-
-    bits: int
-    group_size: int | None
-    act_order: bool = False
-
-    needs_moments = True
-    has_zero_points = False
-
-    def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
-        """Quantize one weight matrix, as `Gptq.quantize`."""
-        return self._method().quantize(weight, moments)
-
-    def describe(self) -> dict[str, str]:
-        """Both libraries' versions, and the grid."""
-        own = {"backend": OPTIMUM.backend, "version": OPTIMUM.version(), "gptqmodel": GPTQMODEL.version()}
-        return self._method().describe() | own
-
-    def walk(self, modules: Sequence[nn.Module], batches: Sequence[Callable[[], object]], arrive: Arrive) -> None:
-        """Let optimum run a model on what the batches give it, and stop at each layer of its blocks.
-
-        Raises:
-            UnsupportedError: it is not one transformers text model, or optimum would not run it as it is
-                run, or a library cannot be imported.
-        """
-        model = _transformers_model(modules)
-        blocks = _block_list(model)
-        gptqmodel, log = import_gptqmodel()
-        with OPTIMUM.importing():
-            library: Any = importlib.import_module("optimum.gptq.quantizer")
-        before = getattr(library, "GPTQ", None), library.tqdm
-        with torch.no_grad(), left_as_it_was(model), silenced(log):
-            model.config.use_cache = False  # type: ignore[union-attr]  # optimum asks for it, and not every model has it
-            with left_as_it_was(model):
-                texts = _texts_of(model, batches)
-            with left_as_it_was(model):
-                _check_blocks(model, blocks, max(texts, key=lambda text: text["input_ids"].shape[1]))
-            quantizer = library.GPTQQuantizer(
-                bits=self.bits,
-                dataset=texts,
-                group_size=self.group_size or -1,
-                act_group_aware=False,  # the default refuses one group for a whole row
-                block_name_to_quantize=blocks,
-                module_name_preceding_first_block=[],  # these are where the model is
-                cache_block_outputs=False,  # a block's input then comes from the model, not from block to block
-            )
-            quantizer.pack_model = lambda **_: None  # it would put other modules into the model
-            quantizer.post_init_model = lambda model: model
-            library.GPTQ, library.tqdm = _solver(gptqmodel.GPTQ, arrive), lambda items, **_: items
-            try:
-                quantizer.quantize_model(model)
-            except QuantDriftError:
-                raise
-            except Exception as error:
-                kind = type(model).__name__
-                raise UnsupportedError(
-                    f"optimum cannot run the blocks of {kind} by themselves ({type(error).__name__}: {error}); "
-                    f"{_INSTEAD}"
-                ) from error
-            finally:
-                library.GPTQ, library.tqdm = before
-
-    def _method(self) -> Gptq:
-        return Gptq(bits=self.bits, group_size=self.group_size, act_order=self.act_order, grid="library")
-
-
-def from_scheme(scheme: Scheme) -> OptimumGptq:
-    """The method as a scheme with `+backend=optimum` asks for it, `gptq` or `gptq_ao`.
+    from quantized blocks before, one forward pass of a block for each of its layers.
 
     Raises:
-        UnsupportedError: another grid than the library's, or a width that optimum does not take.
-        MissingExtraError: optimum, or gptqmodel, without which it quantizes nothing, is missing.
+        UnsupportedError: it is not one transformers text model, or optimum would not run it as it is
+            run, or a library cannot be imported.
     """
-    if (grid := setting(scheme, "grid", GRIDS)) != "library":
-        raise UnsupportedError(
-            f"{scheme} asks for {'+grid=paper' if grid else 'the grid of the paper'}, and optimum has a grid of its "
-            "own; write +grid=library, or use +backend=gptqmodel"
+    model = _transformers_model(modules)
+    blocks = _block_list(model)
+    gptqmodel, log = import_gptqmodel()
+    with OPTIMUM.importing():
+        library: Any = importlib.import_module("optimum.gptq.quantizer")
+    before = getattr(library, "GPTQ", None), library.tqdm
+    with torch.no_grad(), left_as_it_was(model), silenced(log):
+        model.config.use_cache = False  # type: ignore[union-attr]  # optimum asks for it, and not every model has it
+        with left_as_it_was(model):
+            texts = _texts_of(model, batches)
+        with left_as_it_was(model):
+            _check_blocks(model, blocks, max(texts, key=lambda text: text["input_ids"].shape[1]))
+        quantizer = library.GPTQQuantizer(
+            bits=method.bits,
+            dataset=texts,
+            group_size=method.group_size or -1,
+            act_group_aware=False,  # the default refuses one group for a whole row
+            block_name_to_quantize=blocks,
+            module_name_preceding_first_block=[],  # these are where the model is
+            cache_block_outputs=False,  # a block's input then comes from the model, not from block to block
         )
-    refuse_width(OPTIMUM, scheme.weight_bits, BITS)
-    for library in (OPTIMUM, GPTQMODEL):
-        if not library.is_installed():
-            raise MissingExtraError(library.backend, OPTIMUM.extra, needed_for=str(scheme))
-    act_order = scheme.quantizer == "gptq_ao"
-    return OptimumGptq(bits=int(scheme.weight_bits), group_size=scheme.group_size, act_order=act_order)
+        quantizer.pack_model = lambda **_: None  # it would put other modules into the model
+        quantizer.post_init_model = lambda model: model
+        library.GPTQ, library.tqdm = _solver(gptqmodel.GPTQ, arrive), lambda items, **_: items
+        try:
+            quantizer.quantize_model(model)
+        except QuantDriftError:
+            raise
+        except Exception as error:
+            raise UnsupportedError(
+                f"optimum cannot run the blocks of {type(model).__name__} by themselves "
+                f"({type(error).__name__}: {error}); {_INSTEAD}"
+            ) from error
+        finally:
+            library.GPTQ, library.tqdm = before
 
 
 def _transformers_model(modules: Sequence[nn.Module]) -> nn.Module:
@@ -168,14 +110,11 @@ def _texts_of(model: nn.Module, batches: Sequence[Callable[[], object]]) -> list
     calls: list[Mapping[str, Any]] = []
     forward = model.forward
     signature = inspect.signature(forward)
-    rest = [one.name for one in signature.parameters.values() if one.kind is one.VAR_KEYWORD]
 
     @functools.wraps(forward)
     def noted(*args: Any, **kwargs: Any) -> Any:
         given = dict(signature.bind(*args, **kwargs).arguments)
-        for name in rest:
-            given |= given.pop(name, {})
-        calls.append(given)
+        calls.append(given | given.pop("kwargs", {}))
         return forward(*args, **kwargs)
 
     model.forward = noted  # a hook would miss sentence-transformers, which calls forward itself

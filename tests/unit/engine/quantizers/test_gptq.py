@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from quantdrift.engine.quantizers import gptq
-from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq, GptqProblem
+from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq, block_size
 from quantdrift.engine.quantizers.libraries import GPTQMODEL
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.errors import UnsupportedError
@@ -70,14 +70,12 @@ def test_the_damping_of_a_moment_that_is_not_positive_is_raised_and_told(method:
 )
 def test_every_group_starts_with_a_block(group_size: int | None, wanted: int) -> None:
     """Else its grid is fitted to weights that lack the updates of the block's earlier columns."""
-    method = Gptq(bits=4, group_size=group_size)
-    problem = GptqProblem(weight=torch.zeros(1, 1), hessian=torch.eye(1), method=method, n_tokens=1)
-    assert problem.block_size() == wanted
+    assert block_size(group_size) == wanted
 
 
 def test_a_library_off_its_grid_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a version that puts more after the rounding."""
-    fake = {"gptqmodel": (GPTQMODEL, lambda problem: (problem.weight, torch.ones(1, 1)))}
+    fake = {"gptqmodel": (GPTQMODEL, lambda _method, weight, *_: (weight, torch.ones(1, 1)))}
     monkeypatch.setattr(gptq, "_LIBRARIES", fake)
     method, moments = Gptq(bits=4, group_size=None), moments_by_hand(torch.eye(2))
     assert method.quantize(torch.tensor([[7.0, -8]]), moments).codes.tolist() == [[7, -8]]

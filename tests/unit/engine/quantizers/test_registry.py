@@ -9,7 +9,6 @@ from quantdrift.engine.quantizers.awq import Awq
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.hqq import Hqq
 from quantdrift.engine.quantizers.libraries import Library
-from quantdrift.engine.quantizers.optimum import OptimumGptq
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.errors import MissingExtraError, SpecError, UnsupportedError
@@ -47,8 +46,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         ("W2-awq+backend=autoawq+grid=library", Awq(bits=2, group_size=128, grid="library")),
         ("W6-g32-hqq+backend=hqq", Hqq(bits=6, group_size=32)),
         ("W3-g64-adaround+calib=64", AdaRound(bits=3, group_size=64)),
-        (f"W3-channel-gptq_ao{BY_OPTIMUM}", OptimumGptq(bits=3, group_size=None, act_order=True)),
-        (f"W8A8-g64-gptq+calib=64{BY_OPTIMUM}", OptimumGptq(bits=8, group_size=64)),
+        (
+            f"W3-channel-gptq_ao{BY_OPTIMUM}",
+            Gptq(bits=3, group_size=None, act_order=True, backend="optimum", grid="library"),
+        ),
+        (f"W8A8-g64-gptq+calib=64{BY_OPTIMUM}", Gptq(bits=8, group_size=64, backend="optimum", grid="library")),
     ],
 )
 def test_a_scheme_gives_the_method_its_settings(installed: set[str], scheme: str, method: object) -> None:
