@@ -10,17 +10,15 @@ from torch import nn
 
 from quantdrift.engine.bits import BitsReport, count_bits
 from quantdrift.engine.layers import LinearLayer, find_linears
-from quantdrift.spec import Scheme, parse_scheme
-
-W4_G4, W4_CHANNEL = parse_scheme("W4-g4"), parse_scheme("W4-channel")
+from quantdrift.spec import parse_scheme
 
 
 def counted(
-    modules: Sequence[nn.Module], layers: Sequence[LinearLayer], scheme: Scheme, *, zero_points: bool = False
+    modules: Sequence[nn.Module], scheme: str, layers: Sequence[LinearLayer] | None = None, *, zero_points: bool = False
 ) -> BitsReport:
-    widths = [int(scheme.weight_bits)] * len(layers)
-    group_size = scheme.group_size
-    return count_bits(modules, layers, widths, group_size=group_size, zero_points=zero_points)
+    parsed, layers = parse_scheme(scheme), layers or find_linears(modules)
+    widths = [int(parsed.weight_bits)] * len(layers)
+    return count_bits(modules, layers, widths, group_size=parsed.group_size, zero_points=zero_points)
 
 
 class Experts(nn.Module):
@@ -33,26 +31,17 @@ class Experts(nn.Module):
         self.down_proj_bias = nn.Parameter(torch.zeros(3, 5))
 
 
-def test_experts_count_each_with_its_own_scales() -> None:
+def test_experts_count_each_with_its_own_scales_and_those_left_alone_keep_their_width() -> None:
     """Groups of 4 over 5 inputs are two, over 3 one: 12 and 5 scales an expert."""
-    model = Experts()
-    report = counted([model], find_linears([model]), W4_G4)
-    linear, bias = 3 * (30 + 15), 15
-    scales = 3 * (6 * 2 + 5 * 1) * 16
-    assert report.n_quantized == linear
-    assert report.n_parameters == linear + bias
-    assert report.linear == 4
+    model, linear, bias = Experts(), 3 * (30 + 15), 15
+    report, scales = counted([model], "W4-g4"), 3 * (6 * 2 + 5 * 1) * 16
+    assert (report.n_quantized, report.n_parameters, report.linear) == (linear, linear + bias, 4)
     assert report.linear_with_scales == pytest.approx((4 * linear + scales) / linear)
     assert report.all_parameters == pytest.approx((4 * linear + scales + 32 * bias) / (linear + 15))
-
-
-def test_experts_left_alone_keep_their_width() -> None:
-    model = Experts().to(torch.bfloat16)
-    some = [layer for layer in find_linears([model]) if layer.expert == 1]
-    report = counted([model], some, W4_CHANNEL)
+    some = [layer for layer in find_linears([model.to(torch.bfloat16)]) if layer.expert == 1]
+    report = counted([model], "W4-channel", some)
     assert report.n_quantized == 30 + 15
-    left, scales = 2 * (30 + 15) + 15, 6 + 5
-    assert report.all_parameters == pytest.approx((4 * 45 + 16 * scales + 16 * left) / 150)
+    assert report.all_parameters == pytest.approx((4 * 45 + 16 * (6 + 5) + 16 * (2 * (30 + 15) + 15)) / 150)
 
 
 @pytest.mark.parametrize("as_parameter", [False, True])
@@ -60,9 +49,8 @@ def test_tied_weights_are_stored_once(as_parameter: bool) -> None:
     """Whether the tie is one parameter in two modules or two parameters on one memory."""
     first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
     second.weight = nn.Parameter(first.weight.detach()) if as_parameter else first.weight
-    model = nn.Sequential(first, second)
-    for modules in ([model], [first, second]):
-        report = counted(modules, find_linears(modules), W4_CHANNEL)
+    for modules in ([nn.Sequential(first, second)], [first, second]):
+        report = counted(modules, "W4-channel")
         assert (report.n_quantized, report.n_parameters) == (16, 16)
         assert report.all_parameters == 4 + 16 * 4 / 16
 
@@ -70,15 +58,13 @@ def test_tied_weights_are_stored_once(as_parameter: bool) -> None:
 def test_a_head_tied_to_embeddings_stays_at_full_width() -> None:
     body, head, embed = nn.Linear(4, 4, bias=False), nn.Linear(4, 8, bias=False), nn.Embedding(8, 4)
     head.weight = embed.weight
-    model = nn.ModuleList([embed, body, head])
-    report = counted([model], find_linears([model]), W4_CHANNEL)
+    report = counted([nn.ModuleList([embed, body, head])], "W4-channel")
     assert (report.n_quantized, report.n_parameters) == (16, 16 + 32)
     assert report.all_parameters == pytest.approx((4 * 16 + 16 * 4 + 32 * 32) / 48)
 
 
 def test_weights_left_alone_cost_what_they_cost() -> None:
-    model = nn.Linear(4, 4).to(torch.bfloat16)
-    report = counted([model], find_linears([model]), parse_scheme("W16A8"))
+    report = counted([nn.Linear(4, 4).to(torch.bfloat16)], "W16A8")
     assert (report.linear, report.linear_with_scales, report.all_parameters) == (16, 16, 16)
     assert (report.n_quantized, report.n_parameters) == (0, 20)
 
@@ -86,12 +72,8 @@ def test_weights_left_alone_cost_what_they_cost() -> None:
 def test_zero_points_are_counted_beside_scales() -> None:
     """Groups of 4 over 8 inputs: two scales of 16 bits a row, and two zero points if there are."""
     model = nn.Linear(8, 3, bias=False)
-    layers = find_linears([model])
-    without = counted([model], layers, W4_G4)
-    beside = counted([model], layers, W4_G4, zero_points=True)
-    assert without.linear_with_scales == 4 + 2 * 16 / 8
-    assert beside.linear_with_scales == 4 + 2 * 32 / 8
-    assert beside.linear == without.linear == 4
+    assert counted([model], "W4-g4").linear_with_scales == 4 + 2 * 16 / 8
+    assert counted([model], "W4-g4", zero_points=True).linear_with_scales == 4 + 2 * 32 / 8
 
 
 def test_layers_of_different_widths_count_by_their_weights() -> None:
