@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from quantdrift import __version__
-from quantdrift.errors import DataError, QuantDriftError, SpecError, nearest
+from quantdrift.errors import DataError, QuantDriftError, SpecError
 from quantdrift.records import AS_LIST, Record, sealed
 from quantdrift.spec import DEFAULT_QUANTIZER, POSSIBLE_BITS, QUANTIZERS
 
@@ -312,29 +312,20 @@ def check_fits(
     """
     given = {layer.name: layer.n_weights for layer in allocation.layers}
     there = {name: int(n) for name, n in zip(names, n_weights, strict=True)}
-    of, expected = f"the allocation of {allocation.model}", "expected an allocation made for this model"
-    if unknown := [name for name in given if name not in there]:
-        meant = nearest(unknown[0], there)
-        hint = f"; the nearest there are {', '.join(meant)}" if meant else ""
-        raise DataError(f"{of} has layers that this model has not: {_some(unknown)}{hint}; {expected}")
-    if missing := [name for name in there if name not in given]:
-        raise DataError(
-            f"{of} says nothing of some of this model's layers: {_some(missing)}; expected a width for each, and 16 "
-            "leaves a layer unquantized"
-        )
-    for name, n in given.items():
-        if n != there[name]:
-            raise DataError(f"{of} has {n} weights in layer {name}, and this model {there[name]}; {expected}")
+    of = f"the allocation of {allocation.model}"
+    for problem, layers in (
+        ("has layers that this model has not", [name for name in given if name not in there]),
+        ("says nothing of some of this model's layers", [name for name in there if name not in given]),
+        ("has other numbers of weights in some layers", [name for name in given if given[name] != there.get(name)]),
+    ):
+        if layers:
+            more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""  # noqa: PLR2004 -- as many are shown
+            raise DataError(f"{of} {problem}: {', '.join(layers[:3])}{more}; expected one made for this model")
     if fingerprint != allocation.fingerprint:
         raise DataError(
             f"{of} was measured on other weights (fingerprint {allocation.fingerprint}, this model's is "
             f"{fingerprint}): which layers need bits may differ. Measure again: quantdrift allocate"
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004 -- as many are shown
-    return ", ".join(names[:3]) + more
 
 
 def can_be_named(file: str) -> bool:

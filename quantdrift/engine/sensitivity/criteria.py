@@ -214,7 +214,7 @@ def input_moments(setting: Setting) -> list[InputMoments]:
 
     Raises:
         DataError: there are no calibration inputs, or a layer's input is not finite.
-        UnsupportedError: no input was seen at any layer.
+        UnsupportedError: no input was seen at any layer, or at one that has no module of its own.
     """
     problem = problem_of(setting)
     sizes = [(layer.name, layer.weight.shape[1]) for layer in setting.layers]
@@ -243,11 +243,16 @@ def input_moments(setting: Setting) -> list[InputMoments]:
                 "no calibration input was seen at any layer: the model runs in another thread or process, or in one "
                 f"compiled piece; {_INSTEAD}"
             )
-        for (layer, _), seen in zip(sizes, parts, strict=True):
+        for layer, seen in zip(setting.layers, parts, strict=True):
             if not np.isfinite(seen).all():
                 raise DataError(
-                    f"the input of {layer} is not finite on the calibration inputs, so it has no moments; run the "
+                    f"the input of {layer.name} is not finite on the calibration inputs, so it has no moments; run the "
                     f"model in float32 or bfloat16, or {_INSTEAD}"
+                )
+            if not (seen[0] or layer.modules or layer.expert is not None):  # no token may be for an expert
+                raise UnsupportedError(
+                    f"the input of {layer.name} is not seen, as its weight is multiplied part by part; use gap, or "
+                    "a criterion that looks at weights alone (reconstruction, sqnr)"
                 )
         sums = np.concatenate(parts)
         setting.kept.put(name, sums)

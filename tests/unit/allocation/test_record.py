@@ -277,9 +277,9 @@ def test_an_allocation_fits_the_model_it_was_made_for() -> None:
     ("names", "counts", "fingerprint", "says"),
     [
         (NAMES[:3], COUNTS[:3], "0123abcd", "layers that this model has not: head"),
-        ([*NAMES[:3], "heat"], COUNTS, "0123abcd", "not: head; the nearest there are heat"),
+        ([*NAMES[:3], "heat"], COUNTS, "0123abcd", "has not: head"),
         ([*NAMES, *"abcd"], [*COUNTS, 1, 1, 1, 1], "0123abcd", "layers: a, b, c and 1 more"),
-        (NAMES, [6, 6, 12, 8], "0123abcd", "4 weights in layer head, and this model 8"),
+        (NAMES, [6, 6, 12, 8], "0123abcd", "other numbers of weights in some layers: head"),
         (NAMES, COUNTS, "other", "measured on other weights"),
     ],
 )

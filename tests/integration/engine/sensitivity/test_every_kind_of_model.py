@@ -145,6 +145,8 @@ def test_what_a_harness_computes_after_the_model_has_no_gradient() -> None:
 
 # --- weights and inputs --------------------------------------------------------------------------
 
+PART_BY_PART = ("siglip",)
+"""Its pooling multiplies a query, and keys and values, with parts of one weight."""
 DATA_FREE = ("reconstruction", "sqnr", "depth", "random")
 ON_INPUTS = ("activation_error", "activation_salience", "activation_norm")
 
@@ -166,6 +168,10 @@ def test_every_criterion_scores_every_layer(entry: ZooModel) -> None:
     model = entry.make()
     setting = measured(entry, model, entry.batches(2))
     before = weights_fingerprint([model])
+    if entry.name in PART_BY_PART:
+        with pytest.raises(UnsupportedError, match="in_proj_weight is not seen"):
+            input_moments(setting)
+        return
     n_tokens = [moments.n_tokens for moments in input_moments(setting)]
     for name in (*DATA_FREE, *ON_INPUTS):
         losses = criterion(name).losses(setting)
@@ -182,7 +188,7 @@ def test_every_criterion_scores_every_layer(entry: ZooModel) -> None:
     assert weights_fingerprint([model]) == before
 
 
-@every_model
+@pytest.mark.parametrize("entry", [kind for kind in KINDS if kind.id not in PART_BY_PART])
 def test_moments_are_those_of_the_tokens_that_modules_are_given(entry: ZooModel) -> None:
     """In float64, from hooks of our own on a model whose texts have no padding."""
     model = entry.make()
