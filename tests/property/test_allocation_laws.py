@@ -111,23 +111,3 @@ def test_the_unit_of_losses_does_not_matter(problem: Problem, method: str, power
     solution = solved(problem, method)
     assert scaled.widths.tolist() == solution.widths.tolist()
     assert scaled.loss == solution.loss * 2.0**power
-
-
-@MANY
-@given(problems(), st.sampled_from(METHODS))
-def test_the_same_problem_has_one_answer_and_is_left_as_it_was(problem: Problem, method: str) -> None:
-    before = [part.copy() for part in problem if isinstance(part, np.ndarray)]
-    first, again = solved(problem, method), solved(problem, method)
-    assert first.widths.tolist() == again.widths.tolist()
-    assert (first.loss, first.bound) == (again.loss, again.bound)
-    after = [part for part in problem if isinstance(part, np.ndarray)]
-    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
-
-
-@MANY
-@given(problems())
-def test_more_bits_never_cost_anything(problem: Problem) -> None:
-    losses, n_weights, widths, budget, units = problem
-    more = min(widths[-1], budget + 0.25)
-    richer = solved((losses, n_weights, widths, more, units), "knapsack")
-    assert richer.loss <= solved(problem, "knapsack").loss * (1 + 1e-9)
