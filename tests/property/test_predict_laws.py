@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import multivariate_normal, norm
 
-from quantdrift.allocation.curve import Gaps, flip_chances, flipped, predict, predicted_curve
+from quantdrift.allocation.curve import Gaps, flip_chances, flipped, predicted_curve
 
 SEEDS = st.integers(0, 2**31)
 MANY = settings(max_examples=25, deadline=None)
