@@ -21,10 +21,10 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Self, TypeGuard
+from typing import Any, BinaryIO, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Strict, ValidationError
 
@@ -122,13 +122,6 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is a pipe or a device, and no file")
         yield file
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a JSON value is a number that a float can hold; true and false are none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return -sys.float_info.max <= value <= sys.float_info.max  # false of NaN
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -259,16 +252,27 @@ class Record(BaseModel):
     @classmethod
     def read_content(cls, path: Path) -> dict[str, Any]:
         """The JSON object in a file of this format and version, as it was written; its fields are not checked."""
-        return read_object(
-            path,
-            cls.FORMAT,
-            cls.VERSION,
-            what=cls.WHAT,
-            make=cls.MAKE,
-            error=cls.ERROR,
-            key=cls.VERSION_KEY,
-            is_sealed=cls.is_sealed,
-        )
+        written = f"One is written by: {cls.MAKE}"
+        try:
+            content = read_json(path, once=True, finite=True)
+            found = content.get("format") if isinstance(content, dict) else None
+            if found == cls.FORMAT and content.get(cls.VERSION_KEY) == cls.VERSION and cls.is_sealed(content):
+                check_seal(content)
+        except OSError as problem:
+            raise cls.ERROR(
+                f"expected {cls.WHAT} in {path}, which cannot be read ({problem.strerror}). {written}"
+            ) from problem
+        except ValueError as problem:
+            raise cls.ERROR(f"{path} is damaged, expected {cls.WHAT}: {problem}. {written}") from problem
+        if found != cls.FORMAT:
+            held = f"a {found!r}" if isinstance(found, str) else "something else"
+            raise cls.ERROR(f"expected {cls.WHAT}; {path} holds {held}. {written}")
+        if content.get(cls.VERSION_KEY) != cls.VERSION:
+            raise cls.ERROR(
+                f"{path} is of format version {content.get(cls.VERSION_KEY)}; this quantdrift reads version "
+                f"{cls.VERSION}. Make it again: {cls.MAKE}"
+            )
+        return dict(content)
 
     @classmethod
     def checked(cls, content: Mapping[str, Any], path: Path) -> Self:
@@ -291,7 +295,17 @@ class Record(BaseModel):
         Raises:
             RunError: it is a folder, or another kind of file, or cannot be written to.
         """
-        refuse_other(path, cls.FORMAT, cls.WHAT)
+        check_writable(path, what=cls.WHAT)
+        try:
+            content = read_json(path) if path.exists() else {"format": cls.FORMAT}
+            ours = isinstance(content, dict) and content.get("format") == cls.FORMAT
+        except (OSError, ValueError):
+            ours = False
+        if not ours:
+            raise RunError(
+                f"{path} holds something that is not {cls.WHAT}; expected a new file or an earlier "
+                f"{cls.WHAT.split(maxsplit=1)[1]} to replace. Choose another place."
+            )
 
     def write(self, path: Path) -> None:
         """Write the file whole, replacing an earlier one of its kind.
@@ -316,42 +330,6 @@ class Record(BaseModel):
         return {"format": cls.FORMAT, cls.VERSION_KEY: cls.VERSION}
 
 
-def read_object(
-    path: Path,
-    format_: str,
-    version: int,
-    *,
-    what: str,
-    make: str,
-    error: type[QuantDriftError],
-    key: str = "format_version",
-    is_sealed: Callable[[Mapping[str, Any]], bool] = bool,
-) -> dict[str, Any]:
-    """The JSON object in a file that tells its format and version, and is as it was written; see `Record`."""
-    written = f"One is written by: {make}"
-    try:
-        content = read_json(path, once=True, finite=True)
-    except OSError as problem:
-        raise error(f"expected {what} in {path}, which cannot be read ({problem.strerror}). {written}") from problem
-    except ValueError as problem:
-        raise error(f"{path} is damaged, expected {what}: {problem}. {written}") from problem
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != format_:
-        held = f"a {found!r}" if isinstance(found, str) else "something else"
-        raise error(f"expected {what}; {path} holds {held}. {written}")
-    if content.get(key) != version:
-        raise error(
-            f"{path} is of format version {content.get(key)}; this quantdrift reads version {version}. "
-            f"Make it again: {make}"
-        )
-    try:
-        if is_sealed(content):
-            check_seal(content)
-    except ValueError as problem:
-        raise error(f"{path} is damaged, expected {what}: {problem}. {written}") from problem
-    return dict(content)
-
-
 def problem_of(error: ValidationError) -> str:
     """The first thing that is wrong with a file, in a few words."""
     first = error.errors()[0]
@@ -362,24 +340,6 @@ def problem_of(error: ValidationError) -> str:
     if first["type"] == "value_error":
         return f"{place}: {what}" if place else what
     return f"{place}: {what.lower().partition(' or instance')[0]}; got {first['input']!r:.40}"
-
-
-def refuse_other(path: Path, format_: str, what: str) -> None:
-    """Refuse a place that holds another kind of file; see `Record.check_place`."""
-    check_writable(path, what=what)
-    try:
-        if not path.exists():
-            return
-        content = read_json(path)
-        ours = isinstance(content, dict) and content.get("format") == format_
-    except (OSError, ValueError):
-        ours = False
-    if not ours:
-        noun = what.split(maxsplit=1)[1]
-        raise RunError(
-            f"{path} holds something that is not {what}; expected a new file or an earlier {noun} "
-            "to replace. Choose another place."
-        )
 
 
 # --- writing ----------------------------------------------------------------------------------

@@ -114,6 +114,11 @@ class _Side(_Part):
     path: _Text = None
 
 
+class _Compared(_Part):
+    reference: _Side | None = None
+    candidate: _Side | None = None
+
+
 class RunRecord(Record, extra="allow"):
     """run.json."""
 
@@ -131,7 +136,7 @@ class RunRecord(Record, extra="allow"):
     bits_per_weight: dict[str, float | None] | None = None
     metrics: dict[str, _Metric] = Field(default_factory=dict)
     times: _Times | None = None
-    diff: dict[str, _Side | None] | None = None
+    diff: _Compared | None = None
 
     @model_validator(mode="after")
     def _has_evidence(self) -> RunRecord:

@@ -16,7 +16,7 @@ import pytest
 from quantdrift.display import clean, shown
 from quantdrift.errors import QuantDriftError, RunError, UnknownNameError
 from quantdrift.finished.diff import Changed, changed_inputs
-from quantdrift.gate.baseline import Snapshot, check_baseline_place, read_baseline, write_baseline
+from quantdrift.gate.baseline import Baseline, Snapshot, read_baseline, write_baseline
 from quantdrift.gate.judge import ALPHA, WORST, GateResult, gate, snapshot_for, worst_inputs
 from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
 from quantdrift.gate.rules import Rule, RuleError, Slices, check_slices, default_rules, parse_rule
@@ -216,7 +216,7 @@ def ask(
     path = None if baseline is None else session.root / baseline
     held: Snapshot | None = None
     if path is not None and session.updates:
-        check_baseline_place(path)
+        Baseline.check_place(path)
     elif path is not None and not path.exists():
         raise RunError(
             f"expected a baseline; {path} does not exist. Write it with: pytest "

@@ -34,7 +34,7 @@ from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers import read_finished, read_qrels
 from quantdrift.gate import output
 from quantdrift.gate import rules as gate_rules
-from quantdrift.gate.baseline import NAME, Snapshot, check_baseline_place, read_baseline, write_baseline
+from quantdrift.gate.baseline import NAME, Baseline, Snapshot, read_baseline, write_baseline
 from quantdrift.gate.judge import ALPHA, GateResult, check_alpha, gate, snapshot_for
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
 from quantdrift.runs import find_runs, read_run
@@ -179,7 +179,7 @@ def _plan(options: GateOptions) -> _Plan:
 
 def _earlier(path: Path) -> Snapshot | None:
     """The baseline that is about to be replaced; none where it cannot be read."""
-    check_baseline_place(path)
+    Baseline.check_place(path)
     try:
         return read_baseline(path) if path.exists() else None
     except RunError as error:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +24,15 @@ from pydantic import BaseModel, model_validator
 from quantdrift.errors import RunError
 from quantdrift.identity import Identity
 from quantdrift.metrics import parse_metric
-from quantdrift.records import DIGEST, Record, check_writable, is_number, write_text
+from quantdrift.records import DIGEST, Record
 
 DEFINITIONS = 1
 """Of the metrics; another number where one of them means something else than before."""
 
 DIGITS = 6
 """Decimals of an outcome. Both sides of a comparison are rounded to these."""
+
+_MOST = sys.float_info.max
 
 NAME = Path("drift-baseline.json")
 """Where it lies if nobody says otherwise."""
@@ -163,9 +166,10 @@ class Baseline(Record):
             if not isinstance(answers, str) or not ANSWER.fullmatch(answers):
                 raise ValueError(f"input {name!r} has {answers!r:.40} for its answers")
             for metric, value in zip(metrics, values, strict=True):
+                number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST
                 rate = metric.uncertainty == "wilson"
                 if value is not None and not (
-                    is_number(value) and (value in {0, 1} if rate else metric.low <= value <= metric.high)
+                    number and (value in {0, 1} if rate else metric.low <= value <= metric.high)
                 ):
                     raise ValueError(f"input {name!r} has {value!r:.40} for {metric}")
         return self
@@ -202,30 +206,13 @@ class Baseline(Record):
         )
 
 
-def check_baseline_place(path: Path) -> None:
-    """Refuse a place that holds another kind of file, before hours go into a run.
-
-    A damaged baseline, with both sides of a merge say, is one and may be replaced.
-
-    Raises:
-        RunError: it is a folder, or another kind of file.
-    """
-    check_writable(path, what="the baseline")
-    if path.is_file():
-        held = path.read_bytes().lstrip()
-        if held.startswith((b"{", b"<<<<<<<")) and f'"format": "{Baseline.FORMAT}"'.encode() in held:
-            return
-    Baseline.check_place(path)
-
-
 def write_baseline(snapshot: Snapshot, path: Path) -> None:
     """Write a baseline, replacing an earlier one.
 
     Raises:
         RunError: the place holds something else, or cannot be written.
     """
-    check_baseline_place(path)
-    write_text(path, Baseline.of(snapshot).text(), what="the baseline")
+    Baseline.of(snapshot).write(path)
 
 
 def read_baseline(path: Path) -> Snapshot:
@@ -234,24 +221,7 @@ def read_baseline(path: Path) -> Snapshot:
     Raises:
         RunError: it is missing, damaged (says where), something else, or of another version.
     """
-    try:
-        return Baseline.read(path).snapshot()
-    except RunError:
-        _refuse_conflict(path)
-        raise
-
-
-def _refuse_conflict(path: Path) -> None:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError):
-        return  # what is wrong has been said
-    place = next((n for n, line in enumerate(lines, 1) if line.startswith("<<<<<<< ")), None)
-    if place is not None:
-        raise RunError(
-            f"{path} holds the marks of a merge conflict (line {place}). Take the whole file of "
-            f"one side, or delete it and write it anew with: {Baseline.MAKE}"
-        )
+    return Baseline.read(path).snapshot()
 
 
 def _quoted(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quantdrift.errors import RunError
-from quantdrift.records import MAX_DEPTH, check_seal, parse_json, read_json, read_object, sealed, whole_file, write_text
+from quantdrift.records import MAX_DEPTH, check_seal, parse_json, read_json, sealed, whole_file, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -173,8 +173,6 @@ def test_a_pipe_a_device_and_a_large_file_are_refused_at_once(tmp_path: Path) ->
         read_json(tmp_path / "large", limit=10)
     with pytest.raises(OSError, match="directory"):
         read_json(tmp_path)
-    with pytest.raises(RunError):
-        read_object(tmp_path / "pipe", "x", 1, what="an x", make="y", error=RunError)
 
 
 def test_a_seal_holds_for_the_same_content_and_no_other() -> None:

@@ -1,0 +1,651 @@
+"""What rules come to: p-values by hand and by scipy, limits, noise, slices, and whether two runs belong together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from quantdrift.errors import DataError, QuantDriftError, UnknownNameError
+from quantdrift.finished.diff import diff_runs
+from quantdrift.finished.readers import read_finished
+from quantdrift.gate.baseline import answer_of
+from quantdrift.gate.judge import (
+    GateResult,
+    Judgement,
+    Matched,
+    Verdict,
+    decide,
+    gate,
+    judge_changes,
+    least_inputs,
+    match,
+    snapshot_for,
+    verdict_of,
+)
+from quantdrift.gate.rules import RuleError, parse_rule
+from quantdrift.gate.target import Target, target_of_diff
+from quantdrift.metrics import FAMILIES, MetricError, members
+from support.comparison_samples import evidence_of
+from support.finished_samples import A, B, write_trec
+from support.gate_samples import IDENTITY, Values, evidence, judged, ones, pair, reference, rules, snapshot, target
+
+BOTH = "flip@1 no worse by 0.03"
+EXACT = pytest.approx
+
+
+def moved(n: int, worse: int, better: int) -> tuple[Values, Values]:
+    """Flips of a baseline and a run: some inputs flip only now, and some only then."""
+    return ones(n, range(worse, worse + better)), ones(n, range(worse))
+
+
+# --- comparisons ------------------------------------------------------------------------------
+
+
+def test_the_exact_test_of_worse_by_hand() -> None:
+    """Nine worse and one better: P(X >= 9) of ten fair coins is (10 + 1) / 1024."""
+    found = judged(BOTH, *moved(300, 9, 1))
+    assert (found.worse, found.better, found.n) == (9, 1, 300)
+    assert (found.p_worse, found.p_worse_holm) == (EXACT(11 / 1024), EXACT(11 / 1024))
+    assert found.now is not None
+    assert found.difference is not None
+    assert [found.before, found.now.value, found.difference.value] == EXACT([1 / 300, 9 / 300, 8 / 300])
+    # where higher is better, worse is lower
+    before, now = (1 - values for values in moved(300, 9, 1))
+    assert judged("accuracy no worse by 0.03", before, now).p_worse == EXACT(11 / 1024)
+    assert judged("accuracy no worse by 0.03", now, before).p_worse == EXACT(1023 / 1024)
+
+
+@pytest.mark.parametrize(("worse", "better"), [(1, 0), (7, 3), (3, 7), (0, 4), (30, 18)])
+def test_worse_is_the_binomial_test_of_scipy(worse: int, better: int) -> None:
+    wanted = stats.binomtest(worse, worse + better, alternative="greater").pvalue
+    assert judged(BOTH, *moved(200, worse, better)).p_worse == EXACT(wanted)
+
+
+def test_a_mean_by_hand() -> None:
+    """Five inputs lose and one gains as much: 7 of 64 changes of sign have such a sum."""
+    before = np.full(200, 0.5)
+    now = before.copy()
+    now[:5] -= 0.25
+    now[5] += 0.25
+    found = judged("ndcg@10 no worse by 0.03", before, now)
+    assert found.p_worse == EXACT(7 / 64)
+    assert (found.worse, found.better) == (5, 1)
+    # at most 5 of 200 are worse, if 3 in 100 were: the bound, as few differ
+    assert found.p_no_worse == EXACT(stats.binom.cdf(5, 200, 0.03))
+    assert judged("ndcg@10 no worse by 0.03", now, before).p_worse == EXACT(63 / 64)
+
+
+@pytest.mark.parametrize(
+    ("rule", "counts", "outcome", "reason"),
+    [
+        (BOTH, (300, 30, 5), "fail", "shown to be worse, and by 0.03 or more cannot be ruled out"),
+        (BOTH, (300, 5, 30), "pass", "shown to be no worse"),
+        (BOTH, (300, 12, 9), "underpowered", "too few inputs to tell: 300, and it takes about"),
+        (BOTH, (2000, 20, 5), "pass", "worse, but shown to be by less than the margin"),
+        (BOTH, (1000, 58, 43), "underpowered", "the difference is about as large as the margin"),
+        ("flip@1 no worse", (2000, 20, 5), "fail", "worse than the baseline"),
+        ("flip@1 no worse", (2000, 12, 9), "pass", "not shown to be worse"),
+        (BOTH, (300, 300, 0), "fail", "shown to be worse"),
+        (BOTH, (1, 1, 0), "underpowered", "too few inputs to tell: 1, and it takes about"),
+        (BOTH, (98, 0, 0), "underpowered", "nothing differs, but 98 inputs are too few to show it; 99 would"),
+        (BOTH, (99, 0, 0), "pass", "shown to be no worse"),
+        # none worse and nine better: nine fair coins fall so once in 512, and four once in 16
+        (BOTH, (72, 0, 9), "pass", "shown to be no worse"),
+        (BOTH, (72, 0, 4), "underpowered", "too few inputs"),
+    ],
+)
+def test_what_it_comes_to(rule: str, counts: tuple[int, int, int], outcome: Verdict, reason: str) -> None:
+    """Counts are of all inputs, of those that are worse, and of those that are better."""
+    found = judged(rule, *moved(*counts))
+    assert found.outcome == outcome
+    assert reason in found.reason
+    assert (found.needed is None) == (rule == "flip@1 no worse")
+
+
+@pytest.mark.parametrize(
+    ("rule", "alpha", "least"),
+    [
+        (BOTH, 0.05, 99),
+        ("ndcg@10 no worse by 0.05", 0.05, 59),
+        ("flip@1 no worse by 0.5", 0.125, 4),  # three of them come to the level, and not below
+        (BOTH, 0.01, 152),
+    ],
+)
+def test_least_inputs_is_where_nothing_that_differs_shows_it(rule: str, alpha: float, least: int) -> None:
+    """The least n with (1 - margin)^n below the level."""
+    asked = parse_rule(rule)
+    assert least_inputs(asked, alpha=alpha) == least
+    assert asked.number is not None
+    assert (1 - asked.number) ** least < alpha <= (1 - asked.number) ** (least - 1)
+
+
+def same(now: int, then: int = 0, **identity: Any) -> Judgement:
+    """Of five inputs; the digest is that of the baseline, and some flip."""
+    there = snapshot_for(target(evidence(range(then), n=5), **identity), [])
+    (found,) = gate(target(evidence(range(now), n=5)), rules(BOTH), there).judgements
+    return found
+
+
+def test_the_same_candidate_passes_with_however_few_inputs() -> None:
+    found = same(2, 2)
+    assert (found.outcome, found.n, found.p_worse) == ("pass", 5, None)
+    others = (
+        same(2, 2, spec="minilm@W3-rtn"),
+        same(2, 2, candidate_fingerprint="other"),
+        same(2, 2, candidate_fingerprint=None),
+        same(3, 2),  # the same weights, but something differs, either way
+        same(2, 3),
+    )
+    assert {other.outcome for other in others} == {"underpowered"}
+
+
+def test_a_rule_names_the_inputs_that_lost_the_most() -> None:
+    before, now = np.full(40, 0.5), np.full(40, 0.5)
+    before[0] = now[0] = np.nan  # so that rows and inputs differ
+    now[3], now[7], now[9], now[20] = 0.4, 0.1, 0.9, 0.3
+    assert judged("ndcg@10 no worse by 0.03", before, now).inputs == ("q7", "q20", "q3")
+    assert judged("ndcg@10 no worse by 0.03", now, before).inputs == ("q9",)
+    assert len(judged(BOTH, *moved(300, 12, 3)).inputs) == 10
+
+
+def test_holm_over_the_rules() -> None:
+    """Of three p-values the least counts three times, the next twice, and none below one before."""
+    columns = {"flip@1": moved(300, 9, 1), "gold_lost@10": moved(300, 5, 0), "gold_lost@5": moved(300, 4, 0)}
+    matched = pair({name: held[0] for name, held in columns.items()}, {name: held[1] for name, held in columns.items()})
+    asked = rules(*(f"{name} no worse" for name in columns))
+    found = judge_changes(asked, matched)
+    assert [each.p_worse for each in found] == EXACT([11 / 1024, 1 / 32, 1 / 16])
+    assert [each.p_worse_holm for each in found] == EXACT([33 / 1024, 2 / 32, 2 / 32])
+    assert [each.outcome for each in found] == ["fail", "pass", "pass"]
+    # by itself the second would fail, and in whatever order
+    assert judge_changes(asked[1:2], matched)[0].outcome == "fail"
+    assert judge_changes(asked[::-1], matched) == found[::-1]
+    # what could not be tested does not count, nor does a rule that is there twice
+    there = snapshot_for(target(evidence([])), rules("flip@1 no worse"))
+    asked = rules("flip@1 no worse", "harm no worse", "flip@1 <= 0.5", "flip@1 no worse")
+    told = gate(target(evidence(range(5))), asked, there).judgements
+    assert told[0].p_worse_holm == told[0].p_worse == EXACT(1 / 32)
+    assert [each.outcome for each in told] == ["fail", "incomparable", "pass"]
+
+
+def test_p_no_worse_is_not_adjusted() -> None:
+    """All rules have to pass, so none passes by luck of one among several."""
+    before = {"flip@1": np.zeros(99), "gold_lost@10": np.zeros(99), "ndcg@10": np.ones(99)}
+    found = judge_changes(rules(*(f"{name} no worse by 0.03" for name in before)), pair(before, before))
+    assert [each.p_no_worse for each in found] == EXACT([0.97**99] * 3)
+    assert {each.outcome for each in found} == {"pass"}
+
+
+def noisy(rule: str, before: Values, now: Values, **noise: Values) -> Judgement:
+    """With inputs whose reference changed its own answer, then or today."""
+    metric = str(parse_rule(rule).metric)
+    sides = [
+        {metric: values, **({"noise_floor": noise[when]} if when in noise else {})}
+        for when, values in (("then", before), ("today", now))
+    ]
+    return judge_changes(rules(rule), pair(*sides))[0]
+
+
+def test_noise_is_set_aside_on_either_side() -> None:
+    before, now = moved(300, 9, 1)
+    # of the nine worse ones, two are noisy now and one was then; so was the one that is better,
+    # and inputs that do not differ
+    found = noisy(BOTH, before, now, today=ones(300, [0, 1, 50]), then=ones(300, [2, 9, 60, 61]))
+    assert (found.set_aside, found.worse, found.better, found.n) == (7, 6, 0, 293)
+    assert found.p_worse == EXACT(1 / 64)
+    assert found.difference is not None
+    assert found.difference.value == EXACT(6 / 293)
+    # both values are those measured, on all inputs
+    assert found.now is not None
+    assert (found.before, found.now.value) == (EXACT(1 / 300), EXACT(9 / 300))
+
+
+@pytest.mark.parametrize(
+    ("metric", "noise", "outcome", "aside"),
+    [
+        ("flip@1", 300, "underpowered", 300),  # all is noise
+        ("flip@1", 9, "pass", 9),  # ten of 300 are more than three in a hundred
+        ("flip@1", 10, "underpowered", 10),
+        ("gold_lost@1", 9, "pass", 9),
+        ("flip@1:gap=0..1", 9, "pass", 9),
+        ("gold_lost@5", 50, "pass", 0),  # noise is known of the first answer only
+        ("ndcg@10", 50, "pass", 0),
+    ],
+)
+def test_more_noise_than_the_margin_cannot_pass_for_proof(metric: str, noise: int, outcome: str, aside: int) -> None:
+    found = noisy(f"{metric} no worse by 0.03", np.zeros(300), np.zeros(300), today=ones(300, range(noise)))
+    assert (found.outcome, found.set_aside) == (outcome, aside)
+    assert (f"noise alone changes {noise} inputs" in found.reason) == (outcome == "underpowered")
+
+
+def test_noise_of_real_evidence() -> None:
+    there = snapshot_for(target(evidence([], noise=[])), [])
+    (found,) = gate(target(evidence(range(5), noise=[4, 30])), rules("flip@1 no worse"), there).judgements
+    assert (found.set_aside, found.worse) == (2, 4)
+
+
+def test_one_side_without_a_value() -> None:
+    """One in a hundred is an accident of rounding at the end of a slice; more are other inputs."""
+    before, now = moved(202, 9, 1)
+    before[200] = now[201] = np.nan
+    fine = judged(BOTH, before, now)
+    assert (fine.n, fine.p_worse) == (200, EXACT(11 / 1024))
+    now[199] = np.nan
+    for other in (judged(BOTH, before, now), judged(BOTH, np.full(202, np.nan), now)):
+        assert (other.outcome, other.p_worse) == ("incomparable", None)
+        assert "inputs have a value on one side only" in other.reason
+
+
+def test_what_one_side_does_not_hold() -> None:
+    there = snapshot_for(target(evidence(range(2))), [])
+    bare = replace(there, values={"flip@1": there.values["flip@1"]})
+    result = gate(target(evidence(range(2))), rules("ndcg@10 no worse by 0.1"), bare)
+    assert result.verdict == "incomparable"
+    assert "the baseline has no outcomes of this metric; write it anew with --update" in result.judgements[0].reason
+    # columns that are not asked for do not matter
+    here = target(evidence(range(9)))
+    assert gate(here, rules(BOTH), there).judgements == gate(here, rules(BOTH), bare).judgements
+    # what the run itself does not know is an error: writing the baseline anew would not help
+    unlabelled = target(evidence(range(2), labels=False))
+    result = gate(unlabelled, rules("ndcg@10 no worse by 0.1", "flip@1 no worse"), there)
+    assert (result.verdict, result.exit_code) == ("error", 2)
+    assert result.judgements[0].reason == "undefined: no relevance labels"
+    assert result.judgements[1].outcome == "pass"
+
+
+def test_exchanging_run_and_baseline_mirrors() -> None:
+    before, now = moved(300, 30, 5)
+    one, other = judged(BOTH, before, now), judged(BOTH, now, before)
+    assert (one.outcome, other.outcome) == ("fail", "pass")
+    assert (one.worse, one.better) == (other.better, other.worse)
+    assert one.difference is not None
+    assert other.difference is not None
+    assert (one.difference.value, one.difference.low) == (-(other.difference.value or 0), -(other.difference.high or 0))
+
+
+def test_without_a_bound_few_differences_show_nothing() -> None:
+    """A relevance grade has no greatest value, so one input could undo any number of others."""
+    grades = np.ones(500)
+    found = judged("served_relevance no worse by 0.1", grades, grades)
+    assert (found.outcome, found.p_no_worse, found.needed) == ("underpowered", None, None)
+    assert "nothing bounds by how much" in found.reason
+    assert judged("served_relevance no worse by 0.1", grades, grades - ones(500, range(200))).outcome == "fail"
+
+
+# --- slices and parts -------------------------------------------------------------------------
+
+SLICES = {"tens": ["q1?"], "rest": ["q?", "q[2-5]?"]}
+
+
+def test_a_rule_on_a_slice_sees_its_inputs_only() -> None:
+    there = snapshot_for(target(evidence([]), candidate_fingerprint="other"), [])
+    asked = rules("flip@1 [tens] no worse", "flip@1 [rest] no worse", "flip@1 no worse")
+    found = gate(target(evidence(range(10, 18))), asked, there, slices=SLICES).judgements
+    assert [each.n for each in found] == [10, 50, 60]
+    assert [each.worse for each in found] == [8, 0, 8]
+    assert [each.p_worse for each in found] == EXACT([1 / 256, 1, 1 / 256])
+    # the run has the inputs in another order than the baseline, and only some of them
+    rows = np.random.default_rng(1).permutation(60)[:45]
+    inside = [f"q{row}" for row in rows if 10 <= row < 20]
+    (part,) = gate(target(evidence(range(10, 18)).part(rows)), asked[:1], there, slices=SLICES).judgements
+    assert (part.n, part.worse) == (len(inside), sum(int(name[1:]) < 18 for name in inside))
+    # the baseline has not the first inputs of the run, so that rows are others than before
+    less = gate(target(evidence(range(10, 14))), asked[:1], there.part(range(7, 60)), slices=SLICES).judgements
+    assert [(each.n, each.worse) for each in less] == [(10, 4)]
+
+
+def test_slices_that_cannot_be() -> None:
+    here = target(evidence([]))
+    there = snapshot_for(here, [])
+    with pytest.raises(UnknownNameError, match="unknown slice 'ten'; did you mean tens"):
+        gate(here, rules("flip@1 [ten] no worse"), there, slices=SLICES)
+    # of several patterns each has to match, as one that does not is a slip of the pen
+    for patterns in (["x*"], ["q1?", "x*"]):
+        with pytest.raises(DataError, match=r"slice 'none': no input matches 'x\*'; ids are like"):
+            gate(here, rules("flip@1 [none] no worse"), there, slices={"none": patterns})
+    # the run has inputs of the slice, but the baseline has none of them
+    result = gate(here, rules("flip@1 [tens] no worse"), there.part(range(10)), slices=SLICES)
+    assert result.verdict == "error"
+    assert "have no input of the slice in common" in result.judgements[0].reason
+
+
+def test_slices_by_what_the_reference_says() -> None:
+    """Every input of the samples has a gap of 1 / 11."""
+    there = snapshot_for(target(evidence([])), rules("flip@1:gap=0.05.. no worse"))
+    asked = rules("flip@1:gap=0.05.. no worse", "flip@1:gap=0..0.05 no worse")
+    found = gate(target(evidence(range(5))), asked, there).judgements
+    assert (found[0].n, found[0].p_worse) == (60, EXACT(1 / 32))
+    assert (found[1].outcome, found[1].reason) == ("error", "undefined: no input has gap=0..0.05")
+
+
+def test_several_parts() -> None:
+    """Inputs of one name in two parts are two inputs; flips of both count."""
+    old = target(evidence([]), evidence([0]), names=("arc", "piqa"))
+    new = target(evidence(range(4)), evidence(range(4)), names=("arc", "piqa"))
+    there = snapshot_for(old, [])
+    asked = rules("flip@1 no worse", "flip@1 [piqa] no worse", "flip@1 <= 0.1")
+    result = gate(new, asked, there, slices={"piqa": ["piqa:*"]})
+    assert [(each.n, each.worse) for each in result.judgements] == [(120, 7), (60, 3), (120, None)]
+    assert (result.n_changed, result.n_new) == (8, 7)
+    assert {(each.part, each.changed.input_id) for each in result.worst if not each.new} == {("piqa", "q0")}
+    # one part alone has other names; and one without labels takes no part
+    assert gate(target(evidence([])), rules("flip@1 no worse"), there).verdict == "incomparable"
+    both = target(evidence(range(3)), evidence(range(3), labels=False), names=("a", "b"))
+    asked = rules("gold_lost@1 no worse", "flip@1 no worse", "gold_lost@1 <= 0.1")
+    assert [each.n for each in gate(both, asked, snapshot_for(both, [])).judgements] == [60, 120, 60]
+
+
+# --- limits -----------------------------------------------------------------------------------
+
+
+def limit(judged: Target, rule: str, **asked: Any) -> Judgement:
+    (found,) = gate(judged, rules(rule), **asked).judgements
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rule", "outcome", "reason"),
+    [
+        ("flip@1 <= 0.25", "pass", "within the limit"),
+        ("flip@1 <= 0.2499", "fail", "above the limit"),
+        ("flip@1 >= 0.25", "pass", "within the limit"),
+        ("flip@1 >= 0.2501", "fail", "below the limit"),
+        ("reference.ndcg@10 >= 1", "pass", "within the limit"),
+        ("ndcg@10 >= 0.95", "fail", "below the limit"),
+        ("gold_lost@1 <= 25 %", "pass", "within the limit"),
+        ("change.ndcg@10 >= -0.1", "pass", "within the limit"),  # it is -0.092, and the reference's mean 1
+        ("relative.ndcg@10 >= -0.09", "fail", "below the limit"),
+    ],
+)
+def test_what_is_observed_decides(rule: str, outcome: str, reason: str) -> None:
+    """15 of 60 inputs flip, so that nDCG@10 is 0.75 + 0.25 / log2(3), 0.908."""
+    found = limit(target(evidence(range(15))), rule)
+    assert (found.outcome, found.reason) == (outcome, reason)
+    assert (found.n, found.before, found.p_worse, found.difference) == (60, None, None, None)
+
+
+def test_a_limit_that_is_met_exactly_holds_in_any_order_of_inputs() -> None:
+    """0.1 + 0.2 + 0.3 is not 0.6 to the last bit, and 0.3 + 0.2 + 0.1 is."""
+    shuffled = np.random.default_rng(0).permuted(reference(), axis=1)
+    whole = evidence_of(reference(), shuffled)  # the relevant item at any rank
+    here = [target(whole.part(np.random.default_rng(n).permutation(60))) for n in range(30)]
+    (metric,) = (rule.metric for rule in rules("ndcg@10 <= 1"))
+    values = {float(each.values(metric).mean()) for each in here}
+    assert len(values) > 1
+    for value in values:
+        for each in here:
+            assert {limit(each, f"ndcg@10 {test} {value!r}").outcome for test in ("<=", ">=")} == {"pass"}
+
+
+def test_medians_and_infinity() -> None:
+    """No delta at all: every separation ratio is infinite, and above any limit."""
+    exact, flipped = target(evidence([])), target(evidence(range(60)))
+    for here, rule, outcome in (
+        (exact, "separation >= 1", "pass"),
+        (exact, "separation <= 1000", "fail"),
+        (flipped, "separation >= 0.5", "pass"),
+        (flipped, "separation >= 0.51", "fail"),
+    ):
+        assert limit(here, rule).outcome == outcome
+
+
+def test_undefined_is_an_error_and_says_why() -> None:
+    unlabelled = target(evidence(range(15), labels=False))
+    for here, rule, why in (
+        (unlabelled, "gold_lost@10 <= 0.5", "no relevance labels"),
+        (unlabelled, "relative.ndcg@10 >= -0.5", "no relevance labels"),
+        (target(evidence(range(15))), "noise_floor <= 0.01", "the noise floor was not measured"),
+        (target(evidence([])), "flip_to_irrelevant <= 0.5", "no input with a judgement flipped"),
+        (target(evidence([40])), "flip_to_irrelevant [first] <= 0.5", "no input with a judgement flipped"),
+    ):
+        found = limit(here, rule, slices={"first": ["q?"]})
+        assert (found.outcome, found.reason) == ("error", f"undefined: {why}")
+    with pytest.raises(MetricError, match=r"run again with --k 10"):
+        gate(target(evidence(range(3), k=5)), rules("ndcg@10 >= 0.5"))
+
+
+def test_a_slice_of_all_inputs_is_no_slice() -> None:
+    """Values of a slice are not rounded, and estimated as those of the whole."""
+    here = target(evidence(range(7), noise=range(3, 9)))
+    for metric in (metric for family in FAMILIES.values() for metric in members(family)):
+        number = metric.low if np.isfinite(metric.low) else min(metric.high, 0.0)
+        whole = limit(here, f"{metric} >= {number!r}")
+        part = limit(here, f"{metric} [all] >= {number!r}", slices={"all": ["*"]})
+        assert (whole.outcome, whole.n) == (part.outcome, part.n), str(metric)
+        if whole.now is not None:
+            assert part.now is not None
+            assert part.now.value == EXACT(whole.now.value, abs=1e-15), str(metric)
+    tiny = target(replace(evidence([]), delta_max=np.full(60, 4e-7, dtype=np.float32)))
+    for rule in ("epsilon <= 1e-7", "epsilon [all] <= 1e-7"):
+        assert limit(tiny, rule, slices={"all": ["*"]}).outcome == "fail"
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Target:
+    """Two TREC runs: q1 flips and q2 does not; epsilon is at least 0.1 and 0.05."""
+    paths = [write_trec(tmp_path / f"{name}.trec", held) for name, held in (("a", A), ("b", B))]
+    return target_of_diff(diff_runs(*(read_finished(path) for path in paths)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "outcome", "reason"),
+    [
+        ("flip@1 <= 0.5", "pass", "within the limit"),
+        ("at_risk <= 0.3", "fail", "above the limit"),
+        ("epsilon <= 0.01", "fail", "above the limit"),
+        ("separation >= 2", "fail", "below the limit"),
+        ("at_risk <= 0.9", "error", "undefined: only a bound is known"),
+        ("at_risk >= 0.3", "error", "undefined: only a bound is known"),
+        ("separation >= 1", "error", "undefined: only a bound is known"),
+        ("separation <= 2", "error", "undefined: only a bound is known"),
+        ("at_risk [all] <= 0.3", "error", "undefined: only a bound is known"),
+        ("coverage@0.1 >= 0.5", "error", "undefined: needs every item's score in both arms"),
+        ("rbo@10 >= 0.5", "error", "these lists are 3 deep"),
+        # two lower bounds say nothing of which is the larger
+        ("at_risk no worse", "error", "undefined: only a bound is known"),
+        ("tau_b@10 no worse", "error", "undefined: needs every item's score in both arms"),
+        ("flip@1 no worse", "pass", "not shown to be worse"),
+    ],
+)
+def test_a_bound_decides_one_way_only(listed: Target, rule: str, outcome: str, reason: str) -> None:
+    """at_risk is at least 0.5 and the separation ratio at most 1.75, epsilon at least 0.075."""
+    (found,) = gate(listed, rules(rule), snapshot_for(listed, rules(rule)), slices={"all": ["*"]}).judgements
+    assert found.outcome == outcome
+    assert reason in found.reason or "same candidate" in found.reason
+
+
+# --- whether a run and a baseline belong together ---------------------------------------------
+
+FLIPS = {"flip@1": ones(20, range(4))}
+COSINE = {"similarity": "cosine", "device": "cpu"}
+
+
+def matched(baseline: dict[str, Any], now: dict[str, Any]) -> Matched:
+    return match(snapshot(FLIPS, **now), snapshot(FLIPS, **baseline))
+
+
+@pytest.mark.parametrize(
+    ("baseline", "now", "differs"),
+    [
+        ({}, {}, []),
+        ({"model_fingerprint": "a"}, {"model_fingerprint": "b", "model": "bge"}, ["reference model: minilm, now bge "]),
+        ({"data_fingerprint": "old"}, {"data_fingerprint": "new"}, ["data: corpus (test) (digest old in the baseline"]),
+        ({"settings": COSINE}, {"settings": {}}, ["setting similarity: cosine in the baseline, nothing now"]),
+        ({"model_fingerprint": None}, {}, []),  # a digest that one side has not tells nothing
+        ({}, {"data_fingerprint": None}, []),
+        (
+            {"model_fingerprint": "a", "data_fingerprint": "a", "settings": {"one": 1}},
+            {"model_fingerprint": "b", "data_fingerprint": "b", "settings": {"one": 2}},
+            ["reference model", "data", "setting one"],
+        ),
+    ],
+)
+def test_what_makes_them_incomparable(baseline: dict[str, Any], now: dict[str, Any], differs: list[str]) -> None:
+    found = matched(baseline, now).differs
+    assert len(found) == len(differs)
+    assert all(line.startswith(wanted) for line, wanted in zip(found, differs, strict=True))
+
+
+def test_other_definitions_of_the_metrics_make_them_incomparable() -> None:
+    found = match(replace(snapshot(FLIPS), definitions=2), snapshot(FLIPS))
+    assert found.differs == ("definitions of the metrics: version 1 in the baseline, version 2 now",)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "now", "notes", "same"),
+    [
+        ({}, {}, ["the candidate's weights are those of the baseline, to the bit"], True),
+        ({"spec": "minilm@W3-rtn", "candidate_fingerprint": "x"}, {}, ["the baseline is of minilm@W3-rtn"], False),
+        # nor are the same weights under another spec, as they may be run in another way
+        ({"spec": "minilm@W3-rtn"}, {}, ["the baseline is of minilm@W3-rtn"], False),
+        # the same spec made into other weights (another library, another calibration) is no news
+        ({"candidate_fingerprint": "other"}, {}, [], False),
+        ({"candidate_fingerprint": None}, {"candidate_fingerprint": None}, [], False),
+        (
+            {"settings": COSINE, "candidate_fingerprint": "x"},
+            {"settings": {**COSINE, "device": "cuda"}},
+            ["device differs: cpu in the baseline, cuda now"],
+            False,
+        ),
+    ],
+)
+def test_what_is_a_note(baseline: dict[str, Any], now: dict[str, Any], notes: list[str], same: bool) -> None:
+    found = matched(baseline, now)
+    assert (found.differs, list(found.notes), found.same_candidate) == ((), notes, same)
+
+
+def test_inputs_of_the_same_data_that_one_has_not_are_left_out() -> None:
+    now, baseline = snapshot(FLIPS), snapshot(FLIPS).part([0, 2, 5, 7, 19])
+    found = match(now, baseline)
+    assert found.differs == ()
+    assert "left out: 15 only in this run ('q1', 'q3', 'q4', ...)" in found.notes[0]
+    assert found.now.input_ids == found.before.input_ids == ("q0", "q2", "q5", "q7", "q19")
+    assert found.now.values["flip@1"].tolist() == [1, 1, 0, 0, 0]
+    # of data that is not known to be the same, or where none are in common, they are other inputs
+    unknown = replace(snapshot(FLIPS), identity=replace(IDENTITY, data_fingerprint=None))
+    assert match(unknown, baseline).differs[0].startswith("inputs: 15 only in this run ('q1', ")
+    none = match(now.part(range(10)), now.part(range(10, 20)))
+    assert none.differs[0].startswith("inputs: 10 only in this run ('q0', 'q1', 'q2', ...), 10 only in the baseline")
+    shuffled = now.part(np.random.default_rng(0).permutation(20))
+    paired = match(shuffled, now)
+    assert paired.now.input_ids == paired.before.input_ids == shuffled.input_ids
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize(("moved", "differs"), [(0, False), (2, False), (3, True)])
+def test_another_reference_is_known_by_its_answers(seen: bool, moved: int, differs: bool) -> None:
+    """Its weights may be known to be the same: they do not tell the prompt."""
+    digest = "reference weights" if seen else None
+    old = [answer_of("a", "b")] * 100
+    answers = [answer_of("c", "b")] * moved + old[moved:]
+    now, then = (snapshot({"flip@1": ones(100, [])}, answers=held, model_fingerprint=digest) for held in (answers, old))
+    found = match(now, then)
+    told = f"the reference gives another first answer on {moved} of 100 inputs"
+    assert any(told in line for line in found.differs) == differs
+    assert any(told in line for line in found.notes) == (moved > 0 and not differs)
+    assert not differs or ("another prompt" if seen else "swapped") in found.differs[0]
+
+
+def test_answers_that_the_candidate_changed_are_counted() -> None:
+    old = [answer_of("a", "a"), answer_of("a", "b"), answer_of("a", "b"), answer_of(None, None)]
+    new = [answer_of("a", "b"), answer_of("a", "a"), answer_of("a", "c"), answer_of("a", None)]
+    flips = {"flip@1": ones(4, [])}
+    assert match(snapshot(flips, answers=new), snapshot(flips, answers=old)).n_answers_changed == 3
+
+
+def gated(*asked: str, flips: int = 9, **baseline: Any) -> GateResult:
+    there = snapshot_for(target(evidence(range(3)), **baseline), rules(*asked))
+    return gate(target(evidence(range(flips))), rules(*asked), there)
+
+
+def test_an_incomparable_run_is_still_held_to_its_limits() -> None:
+    asked = "flip@1 no worse by 0.1", "flip@1 <= 0.5", "flip@1 no worse"
+    result = gated(*asked, data_fingerprint="other")
+    assert (result.verdict, result.exit_code) == ("incomparable", 3)
+    assert [each.outcome for each in result.judgements] == ["incomparable", "pass", "incomparable"]
+    # nothing is called new beside a baseline that is not of the same
+    assert (result.n_new, result.n_answers_changed, {each.new for each in result.worst}) == (None, None, {None})
+    fine = gated(*asked)
+    assert (fine.verdict, fine.n_new, fine.n_answers_changed) == ("fail", 6, 6)
+    assert sum(each.new is True for each in fine.worst) == 6
+    # a limit that is broken fails whatever the baseline, and limits alone do not care about it
+    assert gated("flip@1 no worse", "flip@1 <= 0.1", data_fingerprint="other").verdict == "fail"
+    alone = gated("flip@1 <= 0.5", data_fingerprint="other")
+    assert (alone.verdict, alone.differs, alone.notes, alone.baseline, alone.n_new) == ("pass", (), (), None, None)
+
+
+# --- the whole --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0, -0.1, 0.51, 1, float("nan"), 1e-10])
+def test_levels_that_make_no_sense(alpha: float) -> None:
+    with pytest.raises(QuantDriftError, match="alpha is a probability from 1e-09"):
+        gate(target(evidence([])), rules("flip@1 <= 0.1"), alpha=alpha)
+
+
+@pytest.mark.parametrize("alpha", [1e-9, 0.5])
+def test_levels_that_do(alpha: float) -> None:
+    there = snapshot_for(target(evidence([])), [])
+    asked = rules(BOTH, "ndcg@10 no worse by 0.03", "ndcg@10 no worse", "flip@1 <= 0.25")
+    assert all(each.reason for each in gate(target(evidence(range(5))), asked, there, alpha=alpha).judgements)
+
+
+def test_nothing_to_judge_by() -> None:
+    here = target(evidence([]))
+    with pytest.raises(RuleError, match=r"expected a rule, such as flip@1 <= 0.25"):
+        gate(here, [])
+    with pytest.raises(RuleError, match=r"the rule 'flip@1 no worse' needs a baseline"):
+        gate(here, rules("flip@1 <= 0.25", "flip@1 no worse"))
+
+
+def test_the_worst_inputs_come_first_in_any_order_of_inputs() -> None:
+    there, whole = snapshot_for(target(evidence(range(3))), []), evidence(range(9))
+    for seed in range(4):
+        shuffled = target(whole.part(np.random.default_rng(seed).permutation(60)))
+        result = gate(shuffled, rules("flip@1 no worse"), there, n_worst=7)
+        found = [(each.changed.input_id, each.new) for each in result.worst]
+        assert found == [*((f"q{row}", True) for row in range(3, 9)), ("q0", False)]
+    none = gate(target(whole), rules("flip@1 no worse"), there, n_worst=0)
+    assert (none.worst, none.n_changed, none.n_new) == ((), 9, 6)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        (["pass", "underpowered"], "underpowered"),
+        (["underpowered", "incomparable"], "incomparable"),
+        (["incomparable", "fail"], "fail"),
+        (["fail", "error"], "error"),
+        ([], "pass"),
+    ],
+)
+def test_the_verdict_is_the_gravest(outcomes: list[Any], verdict: str) -> None:
+    assert verdict_of(outcomes) == verdict_of(outcomes[::-1]) == verdict
+
+
+def test_the_level_itself_is_not_below_the_level() -> None:
+    found = Judgement(rule=parse_rule(BOTH), outcome="underpowered", reason="", n=1, p_worse=0.05, p_no_worse=0.05)
+    assert [decide([found], alpha=alpha)[0].outcome for alpha in (0.05, 0.0501)] == ["underpowered", "pass"]
+
+
+def test_json_has_every_number() -> None:
+    there = snapshot_for(target(evidence([])), [])
+    read = gate(target(evidence(range(5))), rules(BOTH, "flip@1 <= 0.05"), there).to_json()
+    assert (read["verdict"], read["exit_code"], read["n_new"], len(read["worst"])) == ("fail", 1, 5, 5)
+    first, second = read["rules"]
+    assert (first["rule"], first["p_worse"], first["now"]["value"]) == (BOTH, EXACT(1 / 32), EXACT(5 / 60))
+    assert (second["outcome"], second["before"], second["p_worse"]) == ("fail", None, None)
+
+
+def test_both_sides_are_rounded_alike() -> None:
+    """A run is not better or worse than its own file, which holds six decimals."""
+    here = target(evidence(range(30)))
+    there = snapshot_for(here, [])
+    assert there.values["ndcg@10"][0] == 0.63093
+    (found,) = gate(here, rules("ndcg@10 no worse"), there).judgements
+    assert (found.worse, found.better) == (0, 0)
