@@ -8,13 +8,12 @@ language models have none: an embedding's projection and a vocabulary's logits a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from quantdrift.engine.layers import LinearLayer, find_linears, left_out
 from quantdrift.errors import UnknownNameError, UnsupportedError
@@ -86,58 +85,6 @@ def head_modules(modules: Sequence[nn.Module], head: Head) -> Iterator[tuple[str
     for name, module in _named(modules):
         if any(name == top or name.startswith(f"{top}.") for top in head.names):
             yield name, module
-
-
-def head_by_trace(module: nn.Module, run: Callable[[], Any]) -> Head | None:
-    """Find the last linear layer whose output a model returns, by watching one forward pass; None if there is none.
-
-    For models of no library that says it. `+head=` takes the name that is found. Between that layer
-    and what is returned rows may be chosen (the last token's) and dimensions put in another shape;
-    where numbers change, as by a softmax, no layer is found.
-
-    Args:
-        module: the model.
-        run: runs it on an input or a few and returns what it returned: logits as a tensor, in
-            `.logits`, in a dict or a tuple.
-    """
-    outputs: list[tuple[str, Tensor]] = []
-
-    def note(name: str, _: nn.Module, __: Any, output: Any) -> None:
-        if isinstance(output, Tensor):
-            outputs.append((name, output.detach().clone()))
-
-    linears = [(name, part) for name, part in module.named_modules() if name and _width(part) is not None]
-    hooks = [part.register_forward_hook(partial(note, name)) for name, part in linears]
-    try:
-        with torch.no_grad():
-            logits = logits_in(run())
-    finally:
-        for hook in hooks:
-            hook.remove()
-    for name, output in reversed(outputs):
-        if logits is not None and _holds_rows(output, logits):
-            return Head(names=(name,), rule="by trace: its output is what the model returns")
-    return None
-
-
-def logits_in(result: Any) -> Tensor | None:
-    """The logits in what a module returned: itself, `.logits`, an entry of that name, or the first tensor."""
-    if isinstance(result, Tensor):
-        return result
-    if isinstance(found := getattr(result, "logits", None), Tensor):
-        return found
-    values = result if isinstance(result, tuple | list) else ()
-    if isinstance(result, Mapping):
-        values = [result["logits"]] if "logits" in result else list(result.values())
-    return next((value for value in values if isinstance(value, Tensor)), None)
-
-
-def _holds_rows(output: Tensor, logits: Tensor) -> bool:
-    """Whether every row of the logits is one of the output's."""
-    if not logits.dim() or output.shape[-1:] != logits.shape[-1:]:
-        return False
-    rows = output.to(logits.dtype).reshape(-1, logits.shape[-1])
-    return all(bool((rows == row).all(dim=-1).any()) for row in logits.reshape(-1, logits.shape[-1]))
 
 
 def _roots(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:

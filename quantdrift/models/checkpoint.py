@@ -35,8 +35,7 @@ NEEDED: Mapping[str, tuple[tuple[str, ...], str]] = {
 _WIDTH_KEYS = ("bits", "w_bit", "nbits", "num_bits")
 _LISTED = 8
 """Entries of a list that a record repeats: calibration texts and layer names can be thousands."""
-_OTHER_WEIGHTS = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf"]
-_OLD_WEIGHTS = ["*.bin", "*.pt", "*.pth"]
+_NOT_READ = ["*.onnx", "onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot", "*.gguf", "*.bin", "*.pt", "*.pth"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +153,8 @@ def _downloaded(repo: str, file: str | None = None) -> Path:
     from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for models on the hub
 
     try:
-        if file is not None:
-            folder = Path(snapshot_download(repo, allow_patterns=[file]))
-        else:
-            folder = Path(snapshot_download(repo, ignore_patterns=[*_OTHER_WEIGHTS, *_OLD_WEIGHTS]))
-            if not any(folder.rglob("*.safetensors")):
-                folder = Path(snapshot_download(repo, ignore_patterns=_OTHER_WEIGHTS))
+        only, ignored = (None, _NOT_READ) if file is None else ([file], None)
+        folder = Path(snapshot_download(repo, allow_patterns=only, ignore_patterns=ignored))
     except (OSError, ValueError, RuntimeError) as error:
         message = f"the checkpoint {repo!r} cannot be had from the hub: {first_line(error)}"
         raise UnsupportedError(message) from error

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from quantdrift.engine.encoders.sentence import reading_digest
 from quantdrift.engine.encoders.vetting import loading, quiet_loading, refuse_small_vocabulary
-from quantdrift.engine.heads import logits_in
 from quantdrift.errors import DataError, ScoreError, UnsupportedError
 from quantdrift.models.classifier_config import classifier_kind
 from quantdrift.models.named import ModelSource
@@ -75,14 +74,13 @@ class Classifier:
             name: value.to(device=like.device, dtype=like.dtype if value.is_floating_point() else value.dtype)
             for name, value in self.prepare(batch).items()
         }
-        found = logits_in(self.module(**given))
+        result = self.module(**given)
+        logits = result if isinstance(result, Tensor) else result.logits  # of timm, and of transformers
         wanted = (len(batch), len(self.classes))
-        if found is None or tuple(found.shape) != wanted:
-            raise ScoreError(
-                f"expected logits of shape {list(wanted)} (inputs, classes) from {type(self.module).__name__}, got "
-                f"{'none' if found is None else list(found.shape)}"
-            )
-        return found.float().cpu().numpy()
+        if tuple(logits.shape) != wanted:
+            kind, got = type(self.module).__name__, list(logits.shape)
+            raise ScoreError(f"expected logits of shape {list(wanted)} (inputs, classes) from {kind}, got {got}")
+        return np.asarray(logits.float().cpu().numpy())
 
     def key(self, role: str) -> dict[str, Any]:
         """What decides logits beside weights, inputs and libraries."""

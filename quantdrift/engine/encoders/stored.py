@@ -28,8 +28,8 @@ from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.models.checkpoint import Checkpoint
 from quantdrift.records import open_file, parse_json, read_json
 
-_FLOATS = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-"""Types that hold weights as they are, as safetensors spells them; a code has any other."""
+_FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+"""Types that hold weights as they are; a code has any other."""
 _WEIGHTS = "model.safetensors"
 _MAX_HEAD = 100_000_000
 """Bytes of a head, as in safetensors' own reader."""
@@ -71,24 +71,13 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     Raises:
         UnsupportedError: there are no weights, or they cannot be read.
     """
-    if files := weight_files(folder, _WEIGHTS):
-        return {name: tensor for file in files for name, tensor in read_head(file).items()}
-    files = weight_files(folder, "pytorch_model.bin")
+    files = weight_files(folder, _WEIGHTS)
     if not files:
-        raise UnsupportedError(f"{folder} holds no weights: expected {_WEIGHTS} (or shards of it) or pytorch_model.bin")
-    try:
-        states = [torch.load(file, map_location="meta", weights_only=True) for file in files]
-        return {
-            name: StoredTensor(
-                dtype=_FLOATS.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.")),
-                shape=tuple(tensor.shape),
-                n_bytes=tensor.numel() * tensor.element_size(),
-            )
-            for state in states
-            for name, tensor in state.items()
-        }
-    except (OSError, ValueError, KeyError, RuntimeError, AttributeError) as error:
-        raise UnsupportedError(f"the weights in {folder} cannot be read: {error}") from error
+        raise UnsupportedError(
+            f"{folder} holds no weights that are read: expected {_WEIGHTS} or shards of it, as save_pretrained of "
+            "transformers writes them (not pickled ones, pytorch_model.bin)"
+        )
+    return {name: tensor for file in files for name, tensor in read_head(file).items()}
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
@@ -218,7 +207,7 @@ def _is_plain(parts: Mapping[str, StoredTensor], layer: nn.Linear) -> bool:
     weight = parts.get("weight")
     if weight is None or len(parts) > 1:
         return False
-    return weight.shape == tuple(layer.weight.shape) and weight.dtype in _FLOATS.values()
+    return weight.shape == tuple(layer.weight.shape) and weight.dtype in _FLOATS
 
 
 # --- GGUF -----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from sentence_transformers import CrossEncoder
 from torch import nn
 
 from quantdrift.engine.encoders.classifier import load_classifier
-from quantdrift.engine.heads import find_head, head_by_trace
+from quantdrift.engine.heads import find_head
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.weights import weights_fingerprint
@@ -109,16 +109,6 @@ def test_the_head_of_every_model_is_found_and_left_out(name: str) -> None:
     assert pair.describe()["layers_left_out"] == dict.fromkeys(layers, "classification head")
     whole = QuantizedPair([model], parse_scheme("W4+head=none"))
     assert [layer.name for layer in whole.layers] == everything
-
-
-@pytest.mark.parametrize("name", ["bert", "roberta", "qwen3", "vit"])
-def test_watching_finds_the_last_layer_of_the_same_head(name: str, tmp_path: Path) -> None:
-    classifier = loaded(tmp_path, name)
-    inputs: Any = TEXTS if classifier.takes == "text" else images()
-    given = classifier.prepare(inputs)
-    found = head_by_trace(classifier.module, lambda: classifier.module(**given))
-    assert found is not None
-    assert found.names == (TEXT_MODELS | IMAGE_MODELS)[name][1][-1:]
 
 
 def test_what_is_no_classifier_has_no_head() -> None:

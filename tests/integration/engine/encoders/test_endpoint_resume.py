@@ -111,11 +111,3 @@ def test_what_is_put_before_a_text_decides_what_is_kept(server: Server, tmp_path
         fresh = measured(server, tmp_path / "b", **options)
         tops = [run.evidence().reference_top.reference_scores for run in (found, fresh)]
         np.testing.assert_array_equal(*tops)
-
-
-def test_a_cache_is_shared_by_both_sides_and_by_requests_of_any_size(server: Server, tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    measured(server, tmp_path / "a", cache=cache)
-    server.forget()
-    run_servers(server.name("two"), server.name("one"), tmp_path / "b", cache=cache, batch_size=3)
-    assert len(server.texts()) == 2 * 16

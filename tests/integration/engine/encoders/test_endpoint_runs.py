@@ -145,21 +145,6 @@ def test_what_a_model_puts_before_a_text_a_server_gets_too(server: Server, tmp_p
     assert prefixes == {"query": "", "document": "text: "}
 
 
-def test_the_embeddings_of_a_model_here_are_shared_with_other_runs(server: Server, tmp_path: Path) -> None:
-    def kept() -> int:
-        return len(list((tmp_path / "cache" / "embeddings").rglob("*.npy")))
-
-    copy = makers.write_folder(tmp_path / "copy", makers.weights(), modules=True)
-    run_two("minilm", copy, tmp_path / "a", store=EmbeddingStore(tmp_path / "cache"))
-    assert kept() == 4
-    run_servers("minilm", server.name("full"), tmp_path / "b", cache=tmp_path / "cache")
-    assert kept() == 6
-    server.forget()
-    run_servers(server.name("full"), server.name("low"), tmp_path / "c", cache=tmp_path / "cache")
-    assert kept() == 8  # those of the first are there, whichever side it is on
-    assert sum(len(request) for request in server.asked) == 2 * 16 + 11
-
-
 def test_a_threshold_of_one_server_is_not_that_of_another(server: Server, tmp_path: Path) -> None:
     def origin(candidate: str, number: int, **options: Any) -> Identity:
         run = run_servers(server.name("full"), candidate, tmp_path / str(number), **options)
@@ -174,14 +159,3 @@ def test_a_threshold_of_one_server_is_not_that_of_another(server: Server, tmp_pa
         other = origin(moved.name("full"), 4)
         with pytest.raises(UnsupportedError, match="x is for"):
             mine.refuse_other(other, what="x", make="y", error=UnsupportedError)
-
-
-def test_what_cannot_be_compared_is_refused(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"both are openai:.*another model"):
-        run_servers(server.name("full"), server.name("full"), tmp_path / "run")
-    quantized = makers.write_folder(tmp_path / "gptq", makers.weights(), {"quant_method": "gptq", "bits": 4})
-    server.forget()
-    with pytest.raises(UnsupportedError, match=r"the reference .* is quantized itself \(gptq\)"):
-        run_servers(str(quantized), server.name("full"), tmp_path / "run")
-    assert not server.asked
-    assert not (tmp_path / "run").exists()

@@ -70,11 +70,6 @@ def rearranged(request: Request) -> None:
     request.reply(200, {**answer, "data": answer["data"][::-1]})
 
 
-def packed(request: Request) -> None:
-    data = gzip.compress(b'{"data": [{"embedding": [' + b"1, " * 25 + b"1]}]}")
-    request.reply(200, data, content_encoding="gzip")
-
-
 def drip(request: Request, content: bytes) -> None:
     """A byte every little while, for as long as anybody listens."""
     while True:
@@ -203,38 +198,6 @@ def test_what_goes_wrong_for_a_while_leaves_no_trace(server: Server, tmp_path: P
     np.testing.assert_array_equal(perturbation.epsilon(found.evidence()), perturbation.epsilon(wanted))
     assert len(server.asked) == 2 * KNOWN + 2 * (2 + 4) + 6
     assert told == [f"{server.url} answered HTTP 429 (busy); next try in 30 s"]
-
-
-def test_an_answer_that_takes_too_long_is_asked_for_again(server: Server, tmp_path: Path) -> None:
-    slow = lambda request: request.rfile.read(1)  # noqa: E731 -- until the client hangs up
-    server.answer(*[None] * 2 * KNOWN, slow)
-    server.forget()
-    found = measured(server, tmp_path / "run", timeout=0.5)
-    assert len(server.asked) == 2 * KNOWN + 4 + 1
-    assert perturbation.epsilon(found.evidence()).any()
-    server.always = slow
-    assert "broke off: no answer within 0.05 s (8 attempts)" in refused(server, tmp_path / "b", timeout=0.05)
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (lambda r: r.reply(200, answer_of([[1.0] * 26])), "expected 8 embeddings for 8 inputs; g"),
-        (lambda r: r.reply(200, b"<title>Hi</title>", content_type="text/html"), "text/html: Hi"),
-        (lambda r: r.reply(200, answer_of([[1.0] * 9] * 8)), "lengths: 26 numbers and 9"),
-        (lambda r: r.reply(200, answer_of([[1.0] * 26] * 7 + [[None] * 26])), "null, NaN or inf"),
-        (lambda r: r.reply(200, answer_of([[[1.0] * 26] * 4] * 8)), "gave 4 vectors for it"),
-        (lambda r: r.reply(418, {"error": "teapot"}), "answered HTTP 418 (teapot)"),
-        (packed, "expected 8 embeddings for 8 inputs; got 1"),
-    ],
-)
-def test_what_is_wrong_for_good_is_one_line(
-    server: Server, tmp_path: Path, answer: Callable[[Request], None], message: str
-) -> None:
-    server.answer(*[None] * 2 * KNOWN, None, answer)  # the reference's documents
-    found = refused(server, tmp_path / "run", concurrency=1)
-    assert message in found
-    assert found.startswith(f"{server.url}/embeddings")
 
 
 def test_the_input_that_a_server_refuses_is_named(server: Server, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.engine.calibration.sample import Sample
-from quantdrift.engine.heads import Head, find_head, head_by_trace, named_head
+from quantdrift.engine.heads import Head, find_head, named_head
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.weights import weights_fingerprint
@@ -223,38 +222,6 @@ def test_the_option_is_part_of_the_canonical_string(text: str) -> None:
     assert parse_scheme(str(scheme)) == scheme
     assert scheme.option("head") is not None
     assert scheme.at(3).option("head") == scheme.option("head")  # the same layers at each width
-
-
-@dataclass
-class Answer:
-    logits: Tensor
-
-
-def test_a_head_is_found_by_watching_a_forward_pass() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(body(), nn.Linear(8, N_CLASSES))
-    x = torch.randn(2, 4)
-    for run in (
-        lambda: model(x),
-        lambda: model(x).double(),
-        lambda: {"logits": model(x), "hidden": x},
-        lambda: (model(x), x),
-        lambda: Answer(model(x)),
-        lambda: model(torch.randn(2, 5, 4))[:, -1],  # of the last token
-    ):
-        found = head_by_trace(model, run)
-        assert found is not None
-        assert found.names == ("1",)
-    assert head_by_trace(model, lambda: model(x).softmax(-1)) is None
-    assert head_by_trace(model, lambda: "nothing") is None
-    assert not any(part._forward_hooks for part in model.modules())
-
-
-def test_watching_ends_when_the_pass_fails() -> None:
-    model = body()
-    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        head_by_trace(model, lambda: model(torch.ones(2, 5)))
-    assert not any(part._forward_hooks for part in model.modules())
 
 
 def allocation(model: nn.Module, pair: QuantizedPair) -> Allocation:
