@@ -29,7 +29,7 @@ from quantdrift.spec import parse, parse_scheme
 from support import checkpoint_makers as makers
 from support.embedding_server import Server, of_letters, of_model, serving
 from support.endpoint_samples import run_servers
-from support.versus_samples import DATASET, DOCUMENTS, QUERIES, SETTINGS, check, run_two, scores
+from support.versus_samples import DATASET, DOCUMENTS, QUERIES, SETTINGS, check, scores
 
 SCHEME = "W4-rtn"
 
