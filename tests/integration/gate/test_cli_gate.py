@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quantdrift.cli import Interrupted, tell_crash
+from support.finished_samples import question, write_samples
 from support.gate_command_line import RULE, Cli, bad, baseline, cli, good, run_of
 
 __all__ = ["bad", "baseline", "cli", "good"]  # fixtures
@@ -49,36 +55,22 @@ def test_a_regression_fails(cli: Cli, bad: Path) -> None:
 
 
 @pytest.mark.usefixtures("baseline")
-def test_an_improvement_passes(cli: Cli, tmp_path: Path) -> None:
-    code, out, _ = cli("gate", run_of(tmp_path / "better", []))
-    assert code == 0
-    assert "None of 300 inputs has another first answer" in out
-
-
-@pytest.mark.usefixtures("baseline")
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "code", "told"),
     [
-        ({"data": {"fingerprint": "other"}}, "data: corpus (test) (digest texts in the baseline,"),
-        ({"model": {"fingerprint": "x"}}, "reference model: minilm (digest reference in the"),
-        ({"settings": {"similarity": "dot"}}, "setting similarity: cosine in the baseline, dot"),
-        ({"settings": {"prompts": "query: "}}, "setting prompts: nothing in the baseline, query:"),
+        ({"data": {"fingerprint": "other"}}, 3, "data: corpus (test) (digest texts in the baseline,"),
+        ({"model": {"fingerprint": "x"}}, 3, "reference model: minilm (digest reference in the"),
+        ({"settings": {"similarity": "dot"}}, 3, "setting similarity: cosine in the baseline, dot"),
+        ({"settings": {"torch": "2.7"}}, 0, "torch differs: 2.6 in the baseline, 2.7 now"),
     ],
 )
 def test_what_does_not_belong_together_is_incomparable(
-    cli: Cli, tmp_path: Path, changes: dict[str, Any], told: str
+    cli: Cli, tmp_path: Path, changes: dict[str, Any], code: int, told: str
 ) -> None:
-    code, out, _ = cli("gate", run_of(tmp_path / "other", range(10), **changes))
-    assert code == 3
+    found, out, _ = cli("gate", run_of(tmp_path / "other", range(10), **changes))
+    assert found == code
     assert told in " ".join(out.split())
-    assert out.splitlines()[-1].startswith("incomparable: the run and the baseline differ in")
-
-
-@pytest.mark.usefixtures("baseline")
-def test_other_software_is_only_told(cli: Cli, tmp_path: Path) -> None:
-    code, out, _ = cli("gate", run_of(tmp_path / "other", range(10), settings={"torch": "2.7"}))
-    assert code == 0
-    assert "torch differs: 2.6 in the baseline, 2.7 now" in " ".join(out.split())
+    assert out.splitlines()[-1].startswith("incomparable: the run and the baseline differ in") == (code == 3)
 
 
 def test_too_few_inputs(cli: Cli, tmp_path: Path) -> None:
@@ -158,27 +150,23 @@ def test_what_is_asked_for_wrongly(cli: Cli, good: Path, arguments: tuple[str, .
     assert told in " ".join(err.split())
 
 
-def test_nothing_and_something_unknown_to_judge(cli: Cli, tmp_path: Path) -> None:
-    assert cli("gate")[0] == 2
-    code, _, err = cli("gate", "-r", "flip@1 <= 0.1")
-    assert code == 2
-    assert "expected what to judge" in err
-    code, _, err = cli("gate", "quantdrift-runs/none", "-r", "flip@1 <= 0.1")
-    assert code == 2
-    assert "is neither a run folder that exists nor a spec" in err
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ((), "expected what to judge"),
+        (("quantdrift-runs/none",), "is neither a run folder that exists nor a spec"),
+        (("empty",), "has no run.json"),
+        (("runs",), "expected one run; runs holds 2"),
+    ],
+)
+def test_what_cannot_be_judged(cli: Cli, tmp_path: Path, target: tuple[str, ...], told: str) -> None:
     (tmp_path / "empty").mkdir()
-    code, _, err = cli("gate", "empty", "-r", "flip@1 <= 0.1")
+    for name in ("one", "two"):
+        run_of(tmp_path / "runs" / name, range(3))
+    code, _, err = cli("gate", *target, "-r", "flip@1 <= 0.1")
     assert code == 2
-    assert "has no run.json" in err
-
-
-def test_one_run_below_a_folder_is_found_and_two_are_not_guessed(cli: Cli, tmp_path: Path) -> None:
-    run_of(tmp_path / "runs" / "one", range(3))
-    assert cli("gate", "runs", "-r", "flip@1 <= 0.1")[0] == 0
-    run_of(tmp_path / "runs" / "two", range(3))
-    code, _, err = cli("gate", "runs", "-r", "flip@1 <= 0.1")
-    assert code == 2
-    assert "expected one run; runs holds 2" in err
+    assert told in err
+    assert cli("gate", "runs/one", "-r", "flip@1 <= 0.1")[0] == 0
 
 
 def test_damage_is_an_error_and_never_a_verdict(cli: Cli, good: Path, baseline: Path) -> None:
@@ -197,14 +185,6 @@ def test_damage_is_an_error_and_never_a_verdict(cli: Cli, good: Path, baseline: 
         assert (code, out) == (2, "")
         assert "drift-baseline.json" in err
         assert "Traceback" not in err
-
-
-def test_another_file_is_not_replaced(cli: Cli, good: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.json").write_text("{}", encoding="utf-8")
-    code, _, err = cli("gate", good, "--baseline", "notes.json", "--update")
-    assert code == 2
-    assert "holds something that is not a baseline" in err
-    assert (tmp_path / "notes.json").read_text(encoding="utf-8") == "{}"
 
 
 @pytest.mark.usefixtures("baseline")
@@ -257,28 +237,194 @@ def test_everything_from_pyproject(
     assert " 2 " in out
 
 
-def test_the_baseline_is_beside_the_pyproject_that_was_found(
+# --- what it writes, what it reads besides run folders, and how it ends --------------------------
+
+
+@pytest.mark.usefixtures("baseline")
+def test_json_markdown_and_reports(cli: Cli, bad: Path, tmp_path: Path) -> None:
+    places = [tmp_path / name for name in ("r.md", "r.xml", "r.json")]
+    reports = [argument for place in places for argument in ("--report", place)]
+    code, out, _ = cli("gate", bad, "--json", "--worst", "2", *reports)
+    read = json.loads(out)
+    assert code == read["exit_code"] == 1
+    assert (read["verdict"], read["n_changed"], read["n_new"]) == ("fail", 40, 30)
+    assert [each["new"] for each in read["worst"]] == [True, True]
+    rule = read["rules"][0]
+    assert (rule["rule"], rule["worse"], rule["better"], rule["outcome"]) == (RULE, 30, 0, "fail")
+    assert rule["p_worse"] == pytest.approx(2**-30)
+    assert json.loads(places[2].read_text(encoding="utf-8")) == read
+    suite = ET.fromstring(places[1].read_text(encoding="utf-8"))
+    assert len(suite.findall(".//testcase")) == 3
+    assert len(suite.findall(".//failure")) == 2
+    code, out, _ = cli("gate", bad, "--markdown", "--worst", "2")
+    assert code == 1
+    assert out == places[0].read_text(encoding="utf-8")
+    assert out.startswith("## quantdrift gate: fail")
+
+
+@pytest.mark.usefixtures("baseline")
+def test_what_ci_offers_is_used(cli: Cli, bad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    assert cli("gate", bad)[0] == 1
+    assert "quantdrift gate: fail" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text("utf-8")
+    assert (tmp_path / "GITHUB_OUTPUT").read_text("utf-8") == "verdict=fail\nexit-code=1\n"
+    (tmp_path / "drift-baseline.json").unlink()
+    assert cli("gate", bad)[0] == 2
+    assert (tmp_path / "GITHUB_OUTPUT").read_text("utf-8").endswith("verdict=error\nexit-code=2\n")
+
+
+def write_trec(path: Path, flips: int, *, n: int = 120, depth: int = 12) -> Path:
+    lines = []
+    for query in range(n):
+        items = list(range(depth))
+        if query < flips:
+            items[:2] = [1, 0]
+        lines += [f"q{query} Q0 doc{item} {rank} {1 - rank / 20:.3f} tag\n" for rank, item in enumerate(items, start=1)]
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def test_two_trec_files(cli: Cli, tmp_path: Path) -> None:
+    full, old, new = (write_trec(tmp_path / f"{n}.trec", n) for n in (0, 3, 20))
+    labels = tmp_path / "qrels.tsv"
+    rows = "".join(f"q{n}\tdoc0\t1\n" for n in range(120))
+    labels.write_text(f"query-id\tcorpus-id\tscore\n{rows}", encoding="utf-8")
+    assert cli("gate", full, old, "--qrels", labels, "--update")[0] == 0
+    assert "doc" not in (tmp_path / "drift-baseline.json").read_text(encoding="utf-8")
+    assert cli("gate", full, old, "--qrels", labels)[0] == 0
+    code, out, _ = cli("gate", full, new, "--qrels", labels)
+    assert code == 1
+    assert "17 inputs worse than in the baseline, 0 better" in " ".join(out.split())
+    # without labels it is other data, and with another reference too
+    assert cli("gate", full, old)[0] == 3
+    code, out, _ = cli("gate", new, old, "--qrels", labels)
+    assert code == 3
+    assert "which is another model" in " ".join(out.split())
+    assert "--data does not apply to two finished runs" in cli("gate", full, new, "--data", "x")[2]
+    # what diff writes of them is judged by the same baseline
+    assert cli("gate", full, old, "--update")[0] == 0
+    assert cli("diff", full, old, "--out", tmp_path / "written")[0] == 0
+    assert cli("gate", tmp_path / "written")[0] == 0
+
+
+def test_lists_that_are_cut_short_have_rules_of_their_own(cli: Cli, tmp_path: Path) -> None:
+    """nDCG@10 of five ranks is unknown; it is neither asked for nor an error."""
+    full, old = (write_trec(tmp_path / f"{n}.trec", n, depth=5) for n in (0, 3))
+    labels = tmp_path / "qrels.tsv"
+    labels.write_text("query-id\tcorpus-id\tscore\nq0\tdoc0\t1\n", encoding="utf-8")
+    assert cli("gate", full, old, "--qrels", labels, "--update")[0] == 0
+    code, out, _ = cli("gate", full, old, "--qrels", labels, "--json")
+    assert code == 0
+    assert [rule["rule"] for rule in json.loads(out)["rules"]] == [RULE]
+    code, out, _ = cli("gate", full, old, "-r", "epsilon <= 0.01", "-r", "at_risk <= 1")
+    assert code == 2
+    assert "only a bound is known" in " ".join(out.split())
+
+
+def test_samples_of_lm_eval(cli: Cli, tmp_path: Path) -> None:
+    """The ids of its documents are numbers, so other prompts are only told by their hashes."""
+    folders = []
+    for name, wrong in (("full", 0), ("old", 1), ("new", 9)):
+        for task in ("arc", "piqa"):
+            samples = [question(n, (-2.0, -1.0) if n < wrong else (-1.0, -2.0)) for n in range(60)]
+            config = {"task": task, "output_type": "multiple_choice"}
+            write_samples(tmp_path / name, task, samples, config=config)
+        folders.append(tmp_path / name)
+    full, old, new = folders
+    assert cli("gate", full, old, "--update")[0] == 0
+    code, out, _ = cli("gate", full, new, "--json")
+    read = json.loads(out)
+    assert code == 1
+    assert [rule["rule"] for rule in read["rules"]] == ["flip@1 no worse by 0.03", "accuracy no worse by 0.03"]
+    assert [rule["worse"] for rule in read["rules"]] == [16, 16]
+    assert {each["part"] for each in read["worst"]} == {"arc", "piqa"}
+    assert cli("gate", full, new, "--part", "arc")[0] == 3
+    for path in (path for folder in (full, old) for path in folder.glob("samples_*.jsonl")):
+        path.write_text(path.read_text("utf-8").replace('"prompt_hash": "', '"prompt_hash": "five'), "utf-8")
+    code, out, _ = cli("gate", full, old)
+    assert code == 3
+    assert "differ in data" in out.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("baseline")
+def test_what_cannot_be_printed_does_not_change_the_verdict(good: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "quantdrift", "gate", str(good)]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "the result could not be printed" in done.stderr
+    done = subprocess.run(
+        command, capture_output=True, check=False, cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "ascii"}
+    )
+    assert done.returncode == 0
+
+
+def test_what_is_wrong_anyway_is_said_before_anything_is_measured(cli: Cli) -> None:
+    spec = ("gate", "unheard-of@W4", "--data", "nowhere")
+    for more, told in (
+        (("-r", "flip@1 <= 0.1", "--alpha", 7), "alpha is a probability"),
+        (("-r", "flip@1 [de] <= 0.1"), "unknown slice 'de'"),
+    ):
+        code, _, err = cli(*spec, *more)
+        assert code == 2
+        assert told in err
+
+
+@pytest.mark.usefixtures("baseline")
+def test_an_update_keeps_what_others_compare(cli: Cli, good: Path, tmp_path: Path) -> None:
+    assert cli("gate", good, "-r", "recall@5 no worse by 0.1", "--update")[0] == 0
+    assert cli("gate", good, "--update")[0] == 0
+    assert "recall@5" in json.loads((tmp_path / "drift-baseline.json").read_text())["columns"]
+
+
+@pytest.mark.usefixtures("baseline")
+def test_it_needs_neither_torch_nor_scipy_stats(good: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys
+from quantdrift.cli import main
+sys.argv = ["quantdrift", "gate", {str(good)!r}, "--json", "--report", "r.xml", "--report", "r.md"]
+try:
+    main()
+finally:
+    heavy = {{"torch", "transformers", "scipy.stats", "scipy.optimize", "pandas", "sklearn"}}
+    assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["verdict"] == "pass"
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_reader_that_goes_does_not_change_the_verdict(bad: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "quantdrift", "gate", str(bad)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == 1
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_crash_is_not_taken_for_a_failure(
     cli: Cli, good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.quantdrift.gate]\ntarget = "good"\n', "utf-8")
-    below = tmp_path / "src" / "deep"
-    below.mkdir(parents=True)
-    monkeypatch.chdir(below)
-    assert cli("gate", "--update")[0] == 0
-    assert (tmp_path / "drift-baseline.json").is_file()
-    assert not list(below.iterdir())
-    assert cli("gate", good)[0] == 0
-    monkeypatch.chdir(tmp_path)
-    assert cli("gate")[0] == 0
+    def crash(*_: object, **__: object) -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr("quantdrift.cli.gate.gate", crash)
+    monkeypatch.setattr("quantdrift.cli.tell_crash", tell_crash)  # as users have it
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "outputs"))
+    code, out, err = cli("gate", good)
+    assert (code, out) == (2, "")
+    assert err == ("quantdrift: unexpected RuntimeError: out of order (QUANTDRIFT_DEBUG=1 shows where)\n")
+    assert (tmp_path / "outputs").read_text() == "verdict=error\nexit-code=2\n"
 
 
-def test_a_broken_pyproject_is_an_error(cli: Cli, good: Path, tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.quantdrift.gate", encoding="utf-8")
-    code, _, err = cli("gate", good, "--update")
-    assert code == 2
-    assert "pyproject.toml cannot be read as TOML" in err
-    (tmp_path / "pyproject.toml").write_text("[tool.quantdrift.gate]\nrule = 1", encoding="utf-8")
-    code, _, err = cli("gate", good, "--update")
-    assert code == 2
-    assert "there is no setting 'rule'; did you mean rules?" in err
-    assert not (tmp_path / "drift-baseline.json").exists()
+def test_ctrl_c_while_measuring_is_no_verdict(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise Interrupted("no run was written")
+
+    monkeypatch.setattr("quantdrift.cli.gate.measured", stopped)
+    code, out, err = cli("gate", "minilm@W4", "--data", "faq", "-r", "flip@1 <= 0.1")
+    assert (code, out) == (130, "")
+    assert err == "quantdrift: interrupted; no run was written\n"

