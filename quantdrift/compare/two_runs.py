@@ -145,9 +145,8 @@ def _joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
     if wrong:
         listed = "".join(f"\n  - {line}" for line in wrong)
         raise RunError(
-            f"expected two runs of the same data, reference and settings; {a.path} (A) and "
-            f"{b.path} (B) differ in{listed}\nRun one of them again with what the other has; "
-            "only the scheme (the part after @) may differ."
+            f"expected two runs of the same data, reference and settings; {a.path} (A) and {b.path} (B) differ "
+            f"in{listed}\nRun one of them again with what the other has; only the scheme (the part after @) may differ."
         )
     if only_a or only_b:
         dropped = [f"{count:,} of {name}" for count, name in ((only_a, "A"), (only_b, "B")) if count]

@@ -354,9 +354,8 @@ def _of_answers(each: _Matched, qrels: Qrels | None) -> PartDiff:
     else:
         if missing := [name for name in arms[0] if not qrels.get(name)]:
             raise DataError(
-                f"{len(missing):,} of {len(arms[0]):,} inputs have no label, {missing[0]!r} for "
-                "one; expected the right answer of every input (inputs that have no name are "
-                "numbered from 0)"
+                f"{len(missing):,} of {len(arms[0]):,} inputs have no label, {missing[0]!r} for one; expected the "
+                "right answer of every input (inputs that have no name are numbered from 0)"
             )
         right = [{name: qrels[name].get(answer, 0) > 0 for name, answer in arm.items()} for arm in arms]
     return PartDiff(

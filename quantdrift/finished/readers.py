@@ -34,9 +34,8 @@ def read_json_rankings(path: Path) -> FinishedRun:
     content = parse_json(text, path)
     if isinstance(content, dict) and content.keys() >= _MEANS:
         raise DataError(
-            f"{path} holds the mean scores that beir's save_results writes, not the ranking of "
-            "every query. Save what the search returned: beir.util.save_runfile(FILE, results), "
-            "or json.dump(results, file)"
+            f"{path} holds the mean scores that beir's save_results writes, not the ranking of every query. Save what "
+            "the search returned: beir.util.save_runfile(FILE, results), or json.dump(results, file)"
         )
     part = Part(kind="rankings", content=_rankings(content, str(path)))
     return FinishedRun(path=path, format="json", name=path.name, digest=digest(text), parts={"": part})
@@ -121,9 +120,8 @@ def read_trec(path: Path) -> FinishedRun:
     lowest = sum(first[query][1] == min(spread[query]) for query in told)
     if lowest > len(told) / 2:
         raise DataError(
-            f"{path}: the document of the first rank has the lowest score, for {lowest:,} of "
-            f"{len(told):,} queries; expected scores of which the highest is the best. If they are "
-            "distances, write them with a minus sign"
+            f"{path}: the document of the first rank has the lowest score, for {lowest:,} of {len(told):,} queries; "
+            "expected scores of which the highest is the best. If they are distances, write them with a minus sign"
         )
     part = Part(kind="rankings", content=rankings)
     return FinishedRun(path=path, format="trec", name=path.name, digest=digest(text), parts={"": part})

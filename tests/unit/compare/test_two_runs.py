@@ -1,0 +1,223 @@
+"""Two runs of one reference: joined by input, refused where they do not belong together."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift.compare.two_runs import compare_runs
+from quantdrift.errors import QuantDriftError, RunError
+from quantdrift.evidence import Deltas
+from quantdrift.metrics import MetricError
+from quantdrift.runs import Run
+from support.comparison_samples import ITEMS, N, evidence_of, flipped, run_of, scores
+
+REFERENCE = scores()
+QUALITY = ["ndcg@10", "recall@1", "recall@10", "mrr@10"]
+DEFINED = ["flip@1", "gold_lost@1", "gold_lost@5", "gold_lost@10", *QUALITY]
+
+
+def made(place: Path, flips: range, *, deltas: Deltas = "all", spec: str = "minilm@W4-g64-rtn", **how: Any) -> Run:
+    evidence = evidence_of(REFERENCE, flipped(REFERENCE, flips), **how)
+    return run_of(place, replace(evidence, deltas=deltas), spec=spec)
+
+
+@pytest.fixture
+def a(tmp_path: Path) -> Run:
+    return made(tmp_path / "a", range(5))
+
+
+@pytest.fixture
+def b(tmp_path: Path) -> Run:
+    """Flips 3 of the 5 inputs that A flips, and 20 more."""
+    return made(tmp_path / "b", range(2, 25), spec="minilm@W3-g64-rtn")
+
+
+def one(a: Run, b: Run, name: str, **asked: Any) -> Any:
+    (found,) = compare_runs(a, b, [name], **asked).metrics
+    return found
+
+
+def names(a: Run, b: Run) -> list[str]:
+    return [found.metric for found in compare_runs(a, b).metrics]
+
+
+# --- what is compared -----------------------------------------------------------------------------
+
+
+def test_inputs_are_counted_by_who_flips_them(a: Run, b: Run) -> None:
+    found = one(a, b, "flip@1")
+    assert (found.higher_a, found.higher_b, found.n) == (2, 20, N)
+    assert (found.value_a, found.value_b) == (5 / N, 23 / N)
+    assert found.difference.value == pytest.approx(18 / N)
+    assert found.p_value == pytest.approx(2 * (1 + 22 + 231) / 2**22)
+    assert found.verdict == "worse"
+    assert one(b, a, "flip@1").verdict == "better"
+
+
+def test_inputs_are_joined_by_their_ids(tmp_path: Path, a: Run, b: Run) -> None:
+    order = np.random.default_rng(1).permutation(N)
+    candidate = flipped(REFERENCE, range(2, 25))[order]
+    shuffled = evidence_of(REFERENCE[order], candidate, names=[f"q{row}" for row in order])
+    other = run_of(tmp_path / "shuffled", shuffled)
+    both = [compare_runs(a, run, margin=0.1).to_json()["metrics"] for run in (b, other)]
+    assert both[0] == both[1]
+    assert compare_runs(a, other).notes == ()
+
+
+def test_the_default_metrics_are_those_that_are_defined(tmp_path: Path, a: Run, b: Run) -> None:
+    assert names(a, b) == [*DEFINED, "separation"]
+    bare = made(tmp_path / "bare", range(0), labels=False)
+    assert names(bare, bare) == ["flip@1", "separation"]
+    shallow = made(tmp_path / "shallow", range(0), k=5)
+    assert {"gold_lost@5", "ndcg@10"} & set(names(a, shallow)) == {"gold_lost@5"}
+    # a bound is not compared with a value
+    listed = made(tmp_path / "listed", range(2, 12), deltas="listed")
+    for pair in ((listed, listed), (a, listed), (listed, a)):
+        assert names(*pair) == DEFINED
+    assert one(a, b, "ndcg@10", margin=0.1).n == N
+    with pytest.raises(MetricError, match="looks at 10 ranks, but this run stored 5"):
+        one(a, shallow, "ndcg@10")
+    with pytest.raises(MetricError, match="separation is not known of every input"):
+        one(a, listed, "flip@1:separation=0..1")
+    assert one(bare, a, "ndcg@10").reason == "no relevance labels in A"
+    for name in ("separation", "at_risk", "epsilon", "S", "contenders"):
+        assert one(a, listed, name).reason == "only a bound is known, of lists that were cut short"
+    assert (one(a, listed, "flip@1").value_b, one(a, listed, "candidate_gap").n) == (10 / N, N)
+
+
+@pytest.mark.parametrize(
+    ("metric", "difference", "reason"),
+    [
+        ("candidate_gap", None, "a median or quantile has an interval here, no test"),
+        ("gap", 0, "of the reference, which both runs share"),
+        ("tied", 0, "of the reference, which both runs share"),
+        ("reference.ndcg@10", 0, "of the reference, which both runs share"),
+        ("relative.ndcg@10", None, "compare change.ndcg@10"),
+        # of the flips: A and B do not flip the same inputs
+        ("flip_to_irrelevant", None, "2 inputs have a value only in A, 20 only in B: not the same"),
+    ],
+)
+def test_what_has_no_test_has_no_verdict_and_says_why(
+    a: Run, b: Run, metric: str, difference: float | None, reason: str
+) -> None:
+    found = one(a, b, metric, margin=0.1)
+    assert found.verdict is None
+    assert reason in found.reason
+    if difference is not None:
+        assert found.difference.value == difference
+
+
+def test_a_change_is_compared_as_the_metric_and_an_infinite_median_is_told(a: Run, b: Run) -> None:
+    change, plain = (one(a, b, name, margin=0.1) for name in ("change.ndcg@10", "ndcg@10"))
+    assert change.difference.value == pytest.approx(plain.difference.value)
+    assert change.p_no_worse == pytest.approx(plain.p_no_worse)
+    # most inputs are an exact copy in either candidate
+    found = one(a, b, "separation").to_json()
+    assert (found["value_a"], found["difference"]["value"]) == (None, None)
+
+
+def test_no_worse(tmp_path: Path, a: Run, b: Run) -> None:
+    near = made(tmp_path / "near", range(1, 6))
+    assert [each.verdict for each in compare_runs(a, near, ["recall@10", "flip@1"], margin=0.15).metrics] == [
+        "no worse",
+        "no worse",
+    ]
+    assert one(a, near, "flip@1", margin=0.02).verdict == "underpowered"
+    assert one(a, b, "flip@1", margin=0.02).verdict == "worse"
+
+
+# --- inputs that layers were measured on ----------------------------------------------------------
+
+
+def without(place: Path, left: set[int], flips: range, admitted: int) -> Run:
+    """A run over all inputs but some, of which the record admits some number."""
+    rows = np.array([row for row in range(N) if row not in left])
+    evidence = evidence_of(REFERENCE, flipped(REFERENCE, flips)).part(rows)
+    return run_of(place, evidence, data={"inputs_left_out": admitted})
+
+
+def test_runs_that_leave_out_what_layers_were_measured_on_are_compared_on_what_is_common(tmp_path: Path) -> None:
+    a = without(tmp_path / "a", set(), range(10), 0)
+    b = without(tmp_path / "b", set(range(6)), range(4, 9), 6)
+    found = compare_runs(a, b, ["flip@1"])
+    (flips,) = found.metrics
+    assert (found.n_inputs, flips.value_a, flips.value_b) == (N - 6, 4 / (N - 6), 3 / (N - 6))  # 6 to 9, 6 to 8
+    assert "6 of A" in found.notes[0]
+    assert "6 of B" in compare_runs(b, a, ["flip@1"]).notes[0]
+    c, d = without(tmp_path / "c", {0, 1, 2}, range(5), 3), without(tmp_path / "d", {2, 3}, range(5), 2)
+    assert compare_runs(c, d, ["flip@1"]).n_inputs == N - 4
+    assert "1 of A, 2 of B" in compare_runs(c, d, ["flip@1"]).notes[0]
+    with pytest.raises(RunError, match="3 of 60 are only in A"):  # missing for another reason
+        compare_runs(a, without(tmp_path / "e", {0, 1, 2}, range(5), 2))
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_everything_that_differs_is_listed(tmp_path: Path, a: Run) -> None:
+    other = run_of(
+        tmp_path / "other",
+        evidence_of(REFERENCE, REFERENCE, names=[f"q{row}" for row in range(1, N + 1)]),
+        model={"name": "bge", "fingerprint": "another"},
+        data={"fingerprint": "others"},
+        settings={"similarity": "dot", "prompt": "query: "},
+    )
+    with pytest.raises(RunError) as caught:
+        compare_runs(a, other)
+    for part in (
+        "reference model: minilm",
+        "bge",
+        "data: corpus (test)",
+        "setting prompt: ",
+        "setting similarity: cosine in A, dot in B",
+        "inputs: 1 of 60 are only in A, 1 of 60 only in B",
+        "Run one of them again",
+        str(a.path),
+    ):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"k": 6}, {"batch_size": 1}, {"seed": 3}])
+def test_settings_that_change_no_score_may_differ(tmp_path: Path, a: Run, change: dict[str, int]) -> None:
+    evidence = evidence_of(REFERENCE, REFERENCE, k=change.get("k", ITEMS))
+    assert compare_runs(a, run_of(tmp_path / "other", evidence, settings=change)).notes == ()
+
+
+def test_other_software_is_told_and_so_is_what_it_changed(tmp_path: Path, a: Run) -> None:
+    nudged = flipped(REFERENCE, range(3, 4))  # a reference whose scores are a little different
+    other = run_of(tmp_path / "other", evidence_of(nudged, nudged), settings={"device": "cuda", "torch": "3"})
+    notes = compare_runs(a, other, ["flip@1"]).notes
+    assert notes[:2] == ("device differs: cpu in A, cuda in B", "torch differs: 2.6 in A, 3 in B")
+    assert notes[2].startswith("the reference itself gives another first answer on 1 of 60 inputs")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"margin": 2.0}, "cannot differ by more than 1; got 2"),
+        ({"margin": 0.0}, "a margin is above 0"),
+        ({"margin": -0.02}, "a margin is above 0"),
+        ({"alpha": 5.0}, "alpha is a probability"),
+    ],
+)
+def test_margins_and_levels_out_of_range(a: Run, b: Run, asked: Any, message: str) -> None:
+    with pytest.raises(QuantDriftError, match=message):
+        compare_runs(a, b, **asked)
+
+
+def test_the_json_has_no_infinity_and_all_that_was_asked(a: Run, b: Run) -> None:
+    found = compare_runs(a.path, str(b.path), margin=0.05, alpha=0.1, seed=3)
+    read = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert read["a"] == {"spec": "minilm@W4-g64-rtn", "path": str(a.path)}
+    assert [read[name] for name in ("data", "n_inputs", "margin", "alpha", "seed")] == [*("corpus", N, 0.05, 0.1, 3)]
+    flip = read["metrics"][0]
+    assert flip["metric"] == "flip@1"
+    assert flip["p_value"] <= flip["p_holm"]
+    assert flip["p_no_worse"] <= flip["p_no_worse_holm"]
+    assert found.metrics == compare_runs(a, b, margin=0.05, alpha=0.1, seed=3).metrics

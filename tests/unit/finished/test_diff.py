@@ -1,0 +1,418 @@
+"""What changed between two finished runs, by hand; and which runs cannot be compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift import perturbation
+from quantdrift.compare.two_runs import compare_runs
+from quantdrift.engine.measure import with_qrels
+from quantdrift.errors import DataError, QuantDriftError, RunError, UnknownNameError
+from quantdrift.finished.diff import (
+    Diff,
+    PartDiff,
+    change_of,
+    changed_inputs,
+    diff_runs,
+    estimate_of,
+    pooled_estimate,
+    write_diff,
+)
+from quantdrift.finished.rankings import evidence_of_answers
+from quantdrift.finished.readers import read_finished
+from quantdrift.metrics import parse_metric
+from quantdrift.runs import read_run
+from support.comparison_samples import N, evidence_of, flipped, run_of, scores
+from support.finished_samples import A, B, question, write_json, write_mteb, write_samples, write_trec
+
+QRELS = {"q1": {"d1": 1}, "q2": {"d2": 1}}
+FLIP = parse_metric("flip@1")
+
+
+def diff(a: Path, b: Path, **options: Any) -> Diff:
+    return diff_runs(read_finished(a), read_finished(b), **options)
+
+
+def arms(path: Path, **options: Any) -> Diff:
+    return diff_runs(read_finished(path, arm="reference"), read_finished(path), **options)
+
+
+def only(found: Diff) -> Any:
+    (part,) = found.parts
+    assert part.evidence is not None
+    return part
+
+
+def values(part: PartDiff, *names: str) -> list[float | None]:
+    return [estimate_of(parse_metric(name), part).value for name in names]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    return write_trec(tmp_path / "a.trec", A), write_json(tmp_path / "b.json", B)
+
+
+def questions(n: int, **changes: Any) -> list[Any]:
+    return [question(number, [-1.0, -2.0], **changes) for number in range(n)]
+
+
+# --- rankings -------------------------------------------------------------------------------------
+
+
+def test_a_trec_file_against_json_by_hand(pair: tuple[Path, Path]) -> None:
+    part = only(diff(*pair, qrels=QRELS))
+    assert values(part, "flip@1", "harm") == [0.5, 0.5]
+    # d1 falls by 0.1, d2 rises by 0.05; of q2 only d2 and d3 are in both lists, d2 rises by 0.05
+    np.testing.assert_allclose(perturbation.epsilon(part.evidence), [0.1, 0.05], rtol=1e-6)
+    epsilon, separation = (estimate_of(parse_metric(name), part) for name in ("epsilon", "separation"))
+    assert (epsilon.value, epsilon.bound) == (pytest.approx(0.075), "lower")
+    assert (separation.value, separation.bound) == (pytest.approx((0.1 / 0.2 + 0.3 / 0.1) / 2, rel=1e-5), "upper")
+    assert "cut short" in (estimate_of(parse_metric("coverage@0.10"), part).reason or "")
+    assert "3 deep" in part.notes[0]
+    (changed,) = changed_inputs(part.evidence)
+    assert (changed.input_id, changed.before, changed.after, changed.kind) == ("q1", "d1", "d2", "harmful")
+    assert (changed.rank_before, changed.rank_after, changed.was_right, changed.is_right) == (2, 2, True, False)
+    assert changed.lead == pytest.approx(0.1)
+
+
+def test_right_to_wrong_comes_first_and_then_the_largest_lead(tmp_path: Path) -> None:
+    a = {f"q{n}": {"x": 1.0, "y": 1.0 - lead} for n, lead in enumerate((0.1, 0.4, 0.2, 0.3))}
+    b = {query: {"x": 0.0, "y": 1.0} for query in a}
+    qrels = {"q0": {"x": 1}, "q1": {"y": 1}, "q2": {"x": 1}, "q3": {"z": 1}}
+    part = only(diff(write_json(tmp_path / "a", a), write_json(tmp_path / "b", b), qrels=qrels))
+    assert [one.input_id for one in changed_inputs(part.evidence)] == ["q2", "q0", "q3", "q1"]
+
+
+def test_a_shortlist_that_is_complete_is_exact(tmp_path: Path) -> None:
+    same = {"q1": {"d1": 0.8, "d2": 0.85, "d3": 0.5}, "q2": {"d2": 0.7, "d3": 0.4, "d4": 0.5}}
+    a, b = write_trec(tmp_path / "a", A), write_trec(tmp_path / "b", same)
+    assert any("--complete says so" in note for note in only(diff(a, b)).notes)
+    exact = only(diff(a, b, complete=True))
+    assert exact.notes == ()
+    assert exact.evidence.exact
+    with pytest.raises(RunError, match="score the same items"):
+        diff(a, write_trec(tmp_path / "c", B), complete=True)
+
+
+def test_what_spoils_the_figures_is_told(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    lists = [{q: {q: 9.0, **own} for q, own in run.items()} for run in (A, B)]
+    a, b = (write_json(tmp_path / name, run) for name, run in zip("ab", lists, strict=True))
+    part = only(diff(a, b))
+    assert values(part, "flip@1") == [0]
+    assert any("2 inputs find an item of their own name first" in note for note in part.notes)
+    assert values(only(diff(a, b, ignore_identical=True)), "flip@1") == [0.5]
+    made = {f"q{n}": {f"d{n}": 1.0, "x": 0.5, "y": 1 / 3} for n in range(6)}
+    other = {
+        query: {item: s + n * (query != "q1") for n, (item, s) in enumerate(own.items())} for query, own in made.items()
+    }
+    part = only(diff(write_json(tmp_path / "made", made), write_json(tmp_path / "other", other)))
+    assert any(note.startswith("the scores of A are the same") for note in part.notes)
+    found = diff(pair[0], pair[0])
+    assert found.notes[0] == "A and B are one and the same"
+    assert values(only(found), "flip@1") == [0]
+
+
+# --- answers and samples --------------------------------------------------------------------------
+
+
+def test_labels_of_a_classifier_flip_and_are_right_only_with_labels(tmp_path: Path) -> None:
+    a = write_mteb(tmp_path / "a", [["x", "y", "x", "z"], ["x", "y", "x", "x"]])
+    b = write_mteb(tmp_path / "b", [["x", "x", "x", "y"], ["x", "y", "x", "x"]])
+    found = diff(a, b)
+    assert [values(part, "flip@1", "harm") for part in found.parts] == [[0.5, None], [0.0, None]]
+    # two experiments of the same four inputs are four inputs: 0, 1/2, 0, 1/2
+    pooled = pooled_estimate(FLIP, found.parts)
+    assert (pooled.value, pooled.n) == (0.25, 4)
+    right = {"0": {"x": 1}, "1": {"y": 1}, "2": {"y": 1}, "3": {"y": 1}}
+    # right 2 of 4 before, 2 of 4 after; the third is wrong in both
+    names = ("harm", "benefit", "reference.accuracy", "accuracy")
+    assert values(diff(a, b, qrels=right).parts[0], *names) == [0.25, 0.25, 0.5, 0.5]
+    with pytest.raises(DataError, match="1 of 4 inputs have no label, '3'"):
+        diff(a, b, qrels={name: right[name] for name in "012"})
+
+
+def test_questions_of_lm_eval_by_hand(tmp_path: Path) -> None:
+    before = [question(0, [-1.0, -2.0]), question(1, [-1.0, -3.0]), question(2, [-2.0, -1.0])]
+    after = [question(0, [-1.5, -1.2]), question(1, [-1.0, -2.5]), question(2, [-1.0, -1.5])]
+    a, b = (write_samples(tmp_path / name, "t", own) for name, own in (("a", before), ("b", after)))
+    part = only(diff(a, b))
+    # gaps 1, 2, 1; epsilons 0.8, 0.5, 1
+    assert values(part, "flip@1", "harm", "benefit", "separation") == pytest.approx([2 / 3, 1 / 3, 1 / 3, 0.625])
+    assert part.evidence.exact
+    assert change_of(part.values["acc"])[:2] == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    with pytest.raises(DataError, match="hold their labels"):
+        diff(a, b, qrels={"0": {"0": 1}})
+
+
+def test_several_tasks_are_pooled_input_by_input(tmp_path: Path) -> None:
+    for name, flips in (("a", 0), ("b", 1)):
+        for task, n in (("t", 1), ("u", 3)):
+            samples = [question(k, [-1.0, -2.0 + 1.5 * flips * (k == 0)]) for k in range(n)]
+            write_samples(tmp_path / name, task, samples)
+    found = diff(tmp_path / "a", tmp_path / "b")
+    assert [values(part, "flip@1") for part in found.parts] == [[1.0], [pytest.approx(1 / 3)]]
+    pooled = pooled_estimate(FLIP, found.parts)
+    assert (pooled.value, pooled.n) == (0.5, 4)
+    runs = write_diff(found, tmp_path / "out")
+    assert [(run.path.name, run.record["data"]["name"]) for run in runs] == [("t", "t"), ("u", "u")]
+
+
+def answered(place: Path, candidate: str, right: tuple[bool, bool] | None) -> Path:
+    """A run on one input, of which the reference says "four"."""
+    marks = None if right is None else tuple({"q": mark} for mark in right)
+    return run_of(place, evidence_of_answers({"q": "four"}, {"q": candidate}, right=marks)).path
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "flip", "harm"),
+    [
+        # neither run knows the other candidate's answer: 4 is right though A never heard of it
+        (("five", (True, False)), ("4", (True, True)), 1.0, 0.0),
+        (("4", (True, True)), ("five", (True, False)), 1.0, 1.0),
+        # what nobody marked is not taken for wrong; what the two do not agree on labels nothing
+        (("four", (True, True)), ("4", None), 1.0, None),
+        (("four", (True, True)), ("four", (False, False)), 0.0, None),
+    ],
+)
+def test_answers_of_two_runs_are_right_as_either_says(a: Any, b: Any, flip: float, harm: Any, tmp_path: Path) -> None:
+    found = diff(answered(tmp_path / "a", *a), answered(tmp_path / "b", *b))
+    assert values(only(found), "flip@1", "harm") == [flip, harm]
+
+
+# --- run folders ----------------------------------------------------------------------------------
+
+
+def test_both_arms_of_a_whole_run_folder_give_its_own_evidence(tmp_path: Path) -> None:
+    evidence = evidence_of(scores(), flipped(scores(), range(7)))
+    part = only(arms(run_of(tmp_path / "run", evidence).path))
+    assert part.evidence.exact
+    for quantity in (perturbation.epsilon, perturbation.gap, perturbation.perturbation_s):
+        np.testing.assert_array_equal(quantity(part.evidence), quantity(evidence))
+    names = ("flip@1", "harm", "change.ndcg@10")
+    assert values(part, *names) == [parse_metric(name)(evidence).value for name in names]
+
+
+def test_two_candidates_of_one_reference_are_compared(tmp_path: Path) -> None:
+    a, b = (
+        run_of(tmp_path / name, evidence_of(scores(), flipped(scores(), rows), k=4)).path
+        for name, rows in (("a", range(10)), ("b", range(5, 20)))
+    )
+    part = only(diff(a, b))
+    assert values(part, "flip@1") == [pytest.approx(15 / 60)]  # the inputs that one of the two flips
+    assert (part.lists.a, part.evidence.exact, part.evidence.depth) == ((4, 4), False, 4)
+
+
+def test_more_scores_than_ranks_are_known_of_a_cut_run(tmp_path: Path) -> None:
+    reference = scores()
+    candidate = reference + np.random.default_rng(1).normal(0, 0.3, reference.shape)
+    path = run_of(tmp_path / "run", evidence_of(reference, candidate, k=4)).path
+    part = only(arms(path))
+    assert (part.lists.a, part.lists.b, part.evidence.depth) == ((4, 4), (4, 4), 4)
+    assert not any("--complete" in note for note in part.notes)  # there were more items
+    with pytest.raises(RunError, match="holds the first 4 of more"):
+        arms(path, complete=True)
+    # every first answer of either arm has a known score in the other
+    assert not np.isnan(part.evidence.candidate_top.reference_scores).any()
+    whole = evidence_of(reference, candidate)
+    np.testing.assert_array_equal(perturbation.flips(part.evidence), perturbation.flips(whole))
+    assert (perturbation.epsilon(part.evidence) <= perturbation.epsilon(whole)).all()
+
+
+def two_runs(tmp_path: Path, *data: dict[str, object], **model: str) -> list[Path]:
+    evidence = evidence_of(scores(), flipped(scores(), range(7)))
+    models = [{}, model]
+    pairs = zip(data, models, strict=True)
+    return [run_of(tmp_path / f"run{n}", evidence, data=own, model=m).path for n, (own, m) in enumerate(pairs)]
+
+
+TASK = {"name": "arc", "harness": "lm-eval", "fingerprint": None, "split": "test", "n_fewshot": 0}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "told"),
+    [
+        # the same digest is the same data, whatever it is called
+        ({"name": "corpus"}, {"name": "a copy of it"}, None),
+        ({}, {"fingerprint": "other texts"}, "setting data: digest texts and digest other texts"),
+        # digests of two programs say nothing
+        ({}, {"harness": "beir", "fingerprint": "in a way of its own"}, None),
+        ({"n_documents": 12}, {"n_documents": 13, "harness": "mteb"}, "number of documents: 12 and 13"),
+        # a harness without a digest is known by task, split and examples
+        (TASK, TASK, None),
+        (TASK, {**TASK, "n_fewshot": 5}, "data of lm-eval: arc, test, 0 and arc, test, 5"),
+    ],
+)
+def test_what_says_that_the_data_are_the_same(a: Any, b: Any, told: str | None, tmp_path: Path) -> None:
+    paths = two_runs(tmp_path, a, b)
+    if told is None:
+        assert values(only(diff(*paths)), "flip@1") == [0.0]
+    else:
+        with pytest.raises(RunError, match=told):
+            diff(*paths)
+
+
+def test_what_is_to_know_of_two_runs_is_noted(tmp_path: Path) -> None:
+    beir = two_runs(tmp_path / "beir", {}, {"harness": "beir", "fingerprint": "x"})
+    assert any("digests cannot be compared" in note for note in diff(*beir).notes)
+    models = two_runs(tmp_path / "models", {}, {}, fingerprint="other")
+    assert any("runs of two models" in note for note in diff(*models).notes)
+    assert diff(*two_runs(tmp_path / "same", {}, {})).notes == ("A and B hold the same, to the letter",)
+
+
+def test_labels_come_from_either_run_and_have_to_be_the_same(tmp_path: Path) -> None:
+    other, evidence = flipped(scores(), range(3)), evidence_of(scores(), flipped(scores(), range(7)))
+    one = run_of(tmp_path / "a", evidence_of(scores(), scores())).path
+    two = run_of(tmp_path / "b", evidence_of(other, other), data={"harness": "beir"}).path
+    with pytest.raises(RunError, match=rf"those of 3 of {N} inputs differ \(q0, q1, q2\).*--qrels"):
+        diff(one, two)
+    assert values(only(diff(one, two, qrels={"q0": {"d0": 1}})), "flip@1") == [pytest.approx(3 / N)]
+    bare = run_of(tmp_path / "c", evidence_of(scores(), scores(), labels=False), data={"harness": "beir"}).path
+    assert values(only(diff(bare, run_of(tmp_path / "d", evidence).path)), "harm") == [pytest.approx(7 / N)]
+    # labels of other inputs are none
+    elsewhere = run_of(tmp_path / "e", with_qrels(evidence, {"elsewhere": {"d": 1}})).path
+    assert values(only(arms(elsewhere)), "flip@1", "harm") == [pytest.approx(7 / N), None]
+
+
+# --- as a run folder ------------------------------------------------------------------------------
+
+
+def test_what_is_written_reads_back_and_says_what_made_it(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    (run,) = write_diff(diff(*pair, qrels=QRELS), tmp_path / "out")
+    again = read_run(run.path)
+    assert again.record["spec"] == "a.trec vs b.json"
+    assert again.record["diff"]["reference"]["format"] == "trec"
+    assert again.record["diff"]["deltas"] == again.evidence().deltas == "listed"
+    assert again.record["metrics"]["epsilon"]["bound"] == "lower"
+    json.dumps(again.record, allow_nan=False)
+    with pytest.raises(RunError, match=r"made by quantdrift diff, of .*a\.trec and .*b\.json"):
+        read_finished(run.path)
+
+
+def test_two_diffs_of_one_reference_can_be_compared(tmp_path: Path) -> None:
+    reference = {f"q{n}": {"x": 1.0, "y": 0.5, f"d{n}": 0.2} for n in range(20)}
+    paths = [write_json(tmp_path / "reference", reference)]
+    for name, flips in (("b", 2), ("c", 9)):
+        changed = {query: {**own, "y": 2.0 if n < flips else 0.5} for n, (query, own) in enumerate(reference.items())}
+        paths.append(write_json(tmp_path / name, changed))
+    runs = [write_diff(diff(paths[0], b), tmp_path / f"out{n}")[0] for n, b in enumerate(paths[1:])]
+    compared = {each.metric: each for each in compare_runs(*runs).metrics}
+    assert (compared["flip@1"].higher_a, compared["flip@1"].higher_b) == (0, 7)
+    assert "separation" not in compared  # of a bound there is no difference
+    other = write_diff(diff(paths[1], paths[2]), tmp_path / "other")[0]
+    with pytest.raises(RunError, match="reference model"):
+        compare_runs(runs[0], other)
+
+
+def test_a_comparison_does_not_replace_the_run_it_is_made_of(tmp_path: Path) -> None:
+    paths = two_runs(tmp_path, {}, {})
+    found, before = diff(*paths), (paths[1] / "run.json").read_bytes()
+    with pytest.raises(RunError, match="one of the two runs"):
+        write_diff(found, paths[1])
+    assert (paths[1] / "run.json").read_bytes() == before
+
+
+# --- what has to be the same ----------------------------------------------------------------------
+
+Made = Callable[[Path], Sequence[Path]]
+
+
+def lists(*runs: Mapping[str, Any]) -> Made:
+    return lambda folder: [write_trec(folder / f"{n}", run) for n, run in enumerate(runs)]
+
+
+def labels(*runs: list[list[str]]) -> Made:
+    return lambda folder: [write_mteb(folder / f"{n}", run) for n, run in enumerate(runs)]
+
+
+def logs(*runs: list[Any]) -> Made:
+    return lambda folder: [write_samples(folder / f"{n}", "t", run) for n, run in enumerate(runs)]
+
+
+OTHER_CHOICE = json.loads(json.dumps(questions(2)).replace("choice 1", "another choice", 1))  # no hash tells
+OTHER_PROMPT = [question(3, [-1.0, -2.0], prompt_hash="x"), *questions(3)[1:]]
+FILTERS = [[question(k, [-1.0, -2.0], filter=name) for k in range(n) for name in ("x", "y")] for n in (5, 3)]
+ONE, MORE = {"d1": 1.0}, {"q4": {"d1": 1.0}, "q5": {"d1": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("made", "told", "left_out"),
+    [
+        (lists({**A, "q3": ONE}, {**B, **MORE}), r"1 of 3 only in A \(q3\); 2 of 4 only in B \(q4, q5\)", (1, 2)),
+        (lists(A, MORE), "all inputs: q1, q2 in A, q4, q5 in B", None),
+        (
+            lists(A, {q: {f"x{d}": 1.0 for d in own} for q, own in B.items()}),
+            "that of 'q1' holds d1, d2, d3 in A",
+            None,
+        ),
+        (labels([["x", "y", "x"]], [["x", "y"]]), "they have no names", None),
+        (logs(questions(4), OTHER_PROMPT), "--common compares what both hold", (2, 1)),
+        (logs(questions(2), OTHER_CHOICE), "choices or settings of generation of 1 of 2", (1, 1)),
+        # a document is left out once, however many filters it went through
+        (logs(*FILTERS), "2 of 5 only in", (2, 0)),
+        (
+            lambda folder: [*lists(A)(folder), write_samples(folder / "logs", "t", questions(1))],
+            r"\(A\) holds rankings, .*samples",
+            None,
+        ),
+    ],
+)
+def test_other_inputs_are_refused_or_left_out(made: Made, told: str, left_out: Any, tmp_path: Path) -> None:
+    a, b = made(tmp_path)
+    with pytest.raises(RunError, match=told):
+        diff(a, b)
+    if left_out is None:
+        with pytest.raises(RunError):
+            diff(a, b, common=True)
+    else:
+        assert {part.left_out for part in diff(a, b, common=True).parts} == {left_out}
+
+
+def test_everything_that_differs_between_sample_logs_is_listed(tmp_path: Path) -> None:
+    config = {"num_fewshot": 0, "output_type": "multiple_choice"}
+    a = write_samples(tmp_path / "a", "t", questions(4), config=config)
+    write_samples(a, "u", questions(4), config=config)
+    changed = [*questions(3), question(3, [-1.0, -2.0], prompt_hash="other")]
+    b = write_samples(tmp_path / "b", "t", changed, config={**config, "num_fewshot": 5})
+    with pytest.raises(RunError) as told:
+        diff(a, b)
+    for part in ("only in A: u (1 of 2)", "t: setting num_fewshot: 0 and 5", "prompt of 1 of 4 documents (3)"):
+        assert part in str(told.value)
+    assert "--common" not in str(told.value)  # it would not help: the settings differ
+
+
+def test_parts_are_chosen_by_name(tmp_path: Path) -> None:
+    for name, shots in (("a", 0), ("b", 3)):
+        write_samples(tmp_path / name, "t", questions(4), config={"num_fewshot": 0})
+        write_samples(tmp_path / name, "u", questions(4), config={"num_fewshot": shots})
+    with pytest.raises(RunError, match="u: setting num_fewshot: 0 and 3"):
+        diff(tmp_path / "a", tmp_path / "b")
+    assert [part.name for part in diff(tmp_path / "a", tmp_path / "b", only=["t"]).parts] == ["t"]
+    with pytest.raises(UnknownNameError, match="unknown part 'v'"):
+        diff(tmp_path / "a", tmp_path / "b", only=["v"])
+    (tmp_path / "mteb").mkdir()
+    for name, own in (("One", A), ("Two", B)):
+        write_mteb(tmp_path / "mteb" / f"{name}_predictions.json", own)
+    a = write_trec(tmp_path / "a.trec", A)
+    with pytest.raises(RunError, match=r"has 2: One/default/test, Two/default/test\. Choose with"):
+        diff(a, tmp_path / "mteb")
+    assert only(diff(a, tmp_path / "mteb", only=["Two/default/test"]))
+
+
+@pytest.mark.parametrize(
+    ("qrels", "told"),
+    [
+        ({"other": {"d1": 1}}, "labels are of other inputs"),
+        ({"q1": {"d1": 10**10}}, "expected grades from"),
+        ({"q1": {"d1": -(2**70)}}, "expected grades from"),
+    ],
+)
+def test_labels_that_cannot_be_used_are_refused(qrels: Any, told: str, pair: tuple[Path, Path]) -> None:
+    with pytest.raises(QuantDriftError, match=told):
+        diff(*pair, qrels=qrels)
+    assert "1 of 2 inputs have no relevance label" in only(diff(*pair, qrels={"q1": {"d1": 1}})).notes

@@ -1,0 +1,295 @@
+"""Two runs of lm-eval on one task: what is joined, what an answer is, and the figures of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantdrift.errors import RunError
+from quantdrift.finished.lm_eval_evidence import (
+    PairedFilter,
+    details_of,
+    medians_of,
+    pair_samples,
+    per_document,
+    pooled_details,
+    scores_of,
+    with_noise,
+)
+from quantdrift.metrics import measure, parse_metric
+from support.lm_eval_log import document, generated, logged, question, sample, text
+
+Samples = list[dict[str, Any]]
+BEFORE = [question(0, [-1.0, -2.0]), question(1, [-3.0, -1.0], 1), question(2, [-5.0, -4.0])]
+AFTER = [question(0, [-3.0, -2.5]), question(1, [-3.0, -2.0], 1), question(2, [-1.0, -4.0])]
+INF = math.inf
+
+
+@pytest.fixture(params=[list, logged], ids=["in memory", "from a file"])
+def form(request: pytest.FixtureRequest) -> Callable[[Samples], Samples]:
+    """The two forms of the same samples: everything holds for both."""
+    found: Callable[[Samples], Samples] = request.param
+    return found
+
+
+def paired(before: Samples, after: Samples) -> PairedFilter:
+    return pair_samples(before, after, task="t").filters["none"]
+
+
+def values(of: PairedFilter, *names: str) -> list[float | None]:
+    assert of.evidence is not None
+    found = measure(of.evidence, [parse_metric(name) for name in names])
+    return [found[name].value for name in names]
+
+
+# --- what the answer is, and which are right ------------------------------------------------------
+
+TWO_CONTEXTS = [("the trophy is", " big"), ("the case is", " big")]
+NUMBERS = [("one less than one?", " 1"), ("one less than one?", " 0")]
+SCORES = [(-1.0, False), (-2.0, False)]
+RATES = ("flip@1", "harm", "benefit")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "judged_by", "names", "expected"),
+    [
+        # 0: right to wrong; 1: stays right; 2: wrong to right
+        (BEFORE, AFTER, "acc", RATES, [2 / 3, 1 / 3, 1 / 3]),
+        (BEFORE, AFTER, "acc", ("reference.accuracy", "accuracy", "gold_lost@1"), [2 / 3, 2 / 3, 1 / 2]),
+        # gaps 1, 2, 1 and epsilons 2, 1, 4: separations 1/4, 1, 1/8
+        (BEFORE, AFTER, "acc", ("separation", "at_risk", "epsilon"), [0.25, 2 / 3, 2.0]),
+        # of equal choices the first is chosen, as numpy does; in float32 all of these are equal
+        (
+            [question(10, [-1.0, -1.0, -1.0 - 1e-12])],
+            [question(10, [-1.0 - 1e-12, -1.0, -1.0], metrics={"acc": 0.0})],
+            "acc", ("flip@1",), [1.0],
+        ),
+        ([question(0, [-1.0] * 11)], [question(0, [-1.0] * 11)], "acc", ("flip@1", "accuracy"), [0.0, 1.0]),
+        # the target "1" is the text of the first choice here, not the number of the second
+        *[([sample(0, NUMBERS, SCORES, "1", {"acc": 1.0})],) * 2 + ("acc", ("accuracy",), [1.0])],
+        # is the second right, or number 0? only an accuracy tells
+        *[([sample(0, NUMBERS, SCORES, "0", {"acc_norm": 0.0})],) * 2 + (None, ("accuracy",), [None])],
+        *[([sample(0, NUMBERS, SCORES, "0", {"acc": 0.0})],) * 2 + ("acc", ("accuracy",), [0.0])],
+        # as winogrande has it: the target is what follows in both, and does not say which is right
+        (
+            [sample(0, TWO_CONTEXTS, [(-2.0, False), (-1.0, False)], "big", {"acc": 0.0})],
+            [sample(0, TWO_CONTEXTS, SCORES, "big", {"acc": 1.0})],
+            "acc", ("flip@1", "benefit"), [1.0, 1.0],
+        ),
+        *[([question(0, [-2.0, -1.0, -3.0], "none", metrics={"acc": 0.0})],) * 2 + (None, RATES[:2], [0.0, None])],
+        # one text, that greedy decoding gives or not
+        (
+            [text(0, -1.0, True), text(1, -2.0, True), text(2, -3.0, False)],
+            [text(0, -1.5, True), text(1, -1.0, False), text(2, -3.0, False)],
+            "acc", (*RATES, "separation"), [1 / 3, 1 / 3, 0.0, None],
+        ),
+        # generated text, although a number could be a log-likelihood; of several the whole
+        (
+            [generated(0, "4", 1.0), generated(1, "5", 0.0), generated(2, "-7.5", 0.0)],
+            [generated(0, "3", 0.0), generated(1, "4", 1.0), generated(2, "-7.5", 0.0)],
+            "exact_match", RATES, [2 / 3, 1 / 3, 1 / 3],
+        ),
+        ([generated(0, ["4", "5"], 1.0)], [generated(0, ["4", "6"], 1.0)], "exact_match", RATES[:2], [1.0, 0.0]),
+        # a judge that goes by more than the answer is none
+        ([generated(0, "4", 1.0)], [generated(0, "4", 0.0)], None, RATES[:2], [0.0, None]),
+    ],
+)  # fmt: skip
+def test_answers_by_hand(
+    *,
+    form: Callable[[Samples], Samples],
+    before: Samples,
+    after: Samples,
+    judged_by: str | None,
+    names: Any,
+    expected: Any,
+) -> None:
+    of = paired(form(before), form(after))
+    assert of.judged_by == judged_by
+    assert values(of, *names) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "right"), [(1, {"1"}), ("1", {"1"}), ([0, 2], {"0", "2"}), ("choice 2", {"2"}), (" choice 2", {"2"})]
+)
+def test_the_right_choice_is_told_from_any_kind_of_target(target: Any, right: set[str]) -> None:
+    evidence = paired(*[logged([question(0, [-2.0, -1.0, -3.0], target, metrics={})])] * 2).evidence
+    assert evidence is not None
+    assert evidence.judgements is not None
+    assert {str(evidence.item_ids[item]) for item in evidence.judgements.of(0)} == right
+
+
+@pytest.mark.parametrize("target", ["1e999", "-1e999", "9" * 5_000, "(" * 5_000, "0.5", "[1e999]"])
+def test_a_target_that_is_no_choice_names_none(target: str) -> None:
+    assert paired(*[[question(0, [-2.0, -1.0, -3.0], target, metrics={})]] * 2).judged_by is None
+
+
+def test_with_mutual_information_only_the_prompted_half_are_choices() -> None:
+    requests, metrics = [("q", " a"), ("q", " b"), ("", " a"), ("", " b")], {"acc": 1.0, "acc_mutual_info": 0.0}
+    halves = paired(*[[sample(0, requests, [*SCORES, (-0.1, False), (-9.0, False)], 0, metrics)]] * 2)
+    whole = paired(*[[sample(0, [("", f" {n}") for n in "abcd"], SCORES * 2, 0, {"acc": 1.0})]] * 2)
+    assert [of.evidence.n_items.tolist() for of in (halves, whole) if of.evidence is not None] == [[2], [4]]
+    assert values(halves, "accuracy") == [1.0]
+
+
+def test_filters_are_told_apart_and_documents_come_in_order() -> None:
+    before = [generated(0, "4", 1.0, "strict"), generated(0, "= 4", 1.0, "flexible")]
+    after = [generated(0, "5", 0.0, "strict"), generated(0, "= 4", 1.0, "flexible")]
+    filters = pair_samples(before, after, task="t").filters
+    assert {name: values(of, "flip@1") for name, of in filters.items()} == {"strict": [1.0], "flexible": [0.0]}
+    turned = [question(n, [-1.0, -2.0 + 3.0 * (n == 7)]) for n in reversed(range(12))]
+    of = paired([question(n, [-1.0, -2.0]) for n in range(12)], turned)
+    assert of.doc_ids == tuple(range(12))
+    assert of.evidence is not None
+    assert np.flatnonzero(parse_metric("flip@1").per_input(of.evidence)).tolist() == [7]
+
+
+def test_where_there_is_no_answer_there_is_a_reason(form: Callable[[Samples], Samples]) -> None:
+    rolling = paired(form([document(0, -70.0)]), form([document(0, -71.5)]))
+    infinite = paired([question(0, [-1.0, -INF])], [question(0, [-1.0, -2.0])])
+    for of, why in ((rolling, "perplexity"), (infinite, "not finite")):
+        assert of.evidence is None
+        assert why in (of.reason or "")
+    # (-70.0, 7) is no number of the document's own
+    assert {name: [arm.tolist() for arm in arms] for name, arms in rolling.values.items()} == {
+        "loglikelihood": [[-70.0], [-71.5]]
+    }
+
+
+def test_values_are_the_metrics_that_are_one_number() -> None:
+    some = [question(0, [-1.0, -2.0]), question(1, [-1.0, -2.0], metrics={})]
+    lacking = paired(some, some)
+    assert np.isnan(lacking.values["acc"][0]).tolist() == [False, True]
+    assert lacking.right_or_wrong == []
+    metrics = {"acc": np.float32(1), "f1": (0, np.int64(1)), "drift_flip_at_1": 0.0}  # the last is a pair's own
+    assert list(paired(*[[question(0, [-1.0, -2.0], metrics=metrics)]] * 2).values) == ["acc"]
+    # what lm-eval logs as `perplexity` is the log-likelihood; one of -infinity has no change
+    of = paired([text(n, -2.0, True) for n in (0, 1)], [text(0, -3.0, True), text(1, -INF, False)])
+    assert sorted(of.values) == ["acc", "loglikelihood"]
+    assert np.isnan(of.values["loglikelihood"][1]).tolist() == [False, True]
+    assert "drift_change_loglikelihood" not in per_document(of)
+    json.dumps(details_of(of, warn=pytest.fail), allow_nan=False)
+
+
+# --- what cannot be joined ------------------------------------------------------------------------
+
+
+def questions(n: int = 5, **hashes: str) -> Samples:
+    return [question(number, [-1.0, -2.0], **hashes) for number in range(n)]
+
+
+BARE = [{key: value for key, value in own.items() if not key.endswith("_hash")} for own in questions()]
+OTHER_CHOICE = [*questions(2), {**question(2, [-1.0, -2.0]), "arguments": [("question 2", " choice 0"), ("x", " y")]}]
+DRAWN = {**generated(0, "4", 1.0), "arguments": [("sum 0", {"until": ["\n"], "do_sample": True})]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (questions(5), questions(9)[3:], r"t: .*same documents.*3 of 5 only in the ref.*\(0, 1, 2\); 4 of 6 only in"),
+        (questions(), questions(doc_hash="other"), "differ in content of 5 of 5 documents"),
+        (questions(), questions(prompt_hash="other"), "differ in prompt of 5 of 5 documents.*--num_fewshot"),
+        (questions(), questions(target_hash="other"), "differ in target of 5 of 5 documents"),
+        (questions(3), OTHER_CHOICE, r"choices or settings of generation of 1 of 3 documents \(2\)"),
+        ([generated(0, "4", 1.0)], [DRAWN], "settings of generation"),
+        (BARE, [{**own, "arguments": [("new", " a"), ("new", " b")]} for own in BARE], "they differ in"),
+        ([generated(0, "4", 1.0, "strict")], [generated(0, "4", 1.0, "loose")], "same filters"),
+        (questions(1) * 2, questions(1), "document 0 occurs twice"),
+        ([], questions(), "there are none"),
+    ],
+)
+def test_runs_on_other_questions_are_refused(before: Samples, after: Samples, told: str) -> None:
+    for form in (list, logged):
+        with pytest.raises(RunError, match=told):
+            paired(form(before), form(after))
+    assert paired(BARE, questions()).doc_ids == (0, 1, 2, 3, 4)  # by their requests
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {},
+        {"doc_id": 3},
+        "text",
+        {**question(0, [-1.0]), "doc_id": "x"},
+        {**question(0, [-1.0]), "arguments": []},
+        {**question(0, [-1.0, -2.0]), "filtered_resps": [[10**400, False], [0.5, False]]},
+        {**question(0, [-1.0, -2.0]), "acc": 10**400, "metrics": ["acc"]},
+    ],
+)
+def test_what_is_no_sample_is_refused(broken: Any) -> None:
+    with pytest.raises(RunError, match="expected a sample of lm-eval"):
+        pair_samples([broken], [broken], task="t")
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def listed(columns: dict[str, Any]) -> dict[str, list[float]]:
+    return {name: column.tolist() for name, column in columns.items()}
+
+
+def test_figures_of_every_document() -> None:
+    of = paired(BEFORE, AFTER)
+    assert listed(per_document(of)) == {
+        "drift_flip_at_1": [1, 0, 1],
+        "drift_at_risk": [1, 0, 1],
+        "drift_right_to_wrong_acc": [1, 0, 0],
+        "drift_wrong_to_right_acc": [0, 0, 1],
+    }
+    scores = {"drift_gap": [1, 2, 1], "drift_epsilon": [2, 1, 4], "drift_separation": [0.25, 1, 0.125]}
+    assert listed(scores_of(of)) == scores
+    of = paired([text(0, -1.0, True), text(1, -4.0, True)], [text(0, -3.0, False), text(1, -3.5, True)])
+    assert listed(per_document(of)) == {
+        "drift_flip_at_1": [1, 0],
+        "drift_right_to_wrong_acc": [1, 0],
+        "drift_wrong_to_right_acc": [0, 0],
+        "drift_change_loglikelihood": [-2, 0.5],
+    }
+    assert {name: found.value for name, found in medians_of([of]).items()} == {"drift_epsilon_median": 1.25}
+    of = paired([generated(0, "4", 1.0)], [generated(0, "3", 0.0)])
+    assert (medians_of([of]), scores_of(of)) == ({}, {})
+
+
+def test_details_have_the_metrics_of_both_arms_with_intervals() -> None:
+    details = details_of(paired(BEFORE, AFTER), warn=pytest.fail)
+    assert (details["kind"], details["drift_n_inputs"], details["judged_by"]) == ("multiple_choice", 3, "acc")
+    assert details["drift_reference_acc"] == pytest.approx(2 / 3)
+    assert (details["drift_change_acc"], details["drift_separation_median"]) == (0, 0.25)
+    assert details["drift_harm"] == details["drift_right_to_wrong_acc"] == pytest.approx(1 / 3)
+    # Wilson, 1 of 3: center (1/3 + z^2/6) / (1 + z^2/3), as scipy has it
+    ends = [details[f"drift_right_to_wrong_acc_{end}"] for end in ("low", "high")]
+    assert ends == pytest.approx([0.0615, 0.7923], abs=1e-4)
+    rolling = details_of(paired([document(0, -70.0)], [document(0, -72.0)]), warn=pytest.fail)
+    assert "perplexity" in rolling["no_evidence"]
+    assert rolling["drift_epsilon_median"] == 2
+    assert "drift_flip_at_1" not in rolling
+
+
+def test_several_tasks_are_pooled_over_their_documents() -> None:
+    small, large = paired(BEFORE[1:2], AFTER[1:2]), paired(BEFORE, AFTER)
+    pooled = pooled_details([small, large])
+    assert pooled["drift_n_inputs"] == 4
+    assert pooled["drift_flip_at_1"] == 2 / 4  # and not the mean of 0 and 2/3
+    assert pooled["drift_right_to_wrong_acc"] == 1 / 4
+    # separations 1, 1/4, 1, 1/8
+    assert pooled["drift_separation_median"] == medians_of([small, large])["drift_separation_median"].value == 0.625
+    rolling = pooled_details([paired([document(0, -70.0)], [document(0, -72.0)])])
+    assert (rolling["drift_flip_at_1"], rolling["drift_change_loglikelihood"]) == (None, -2)
+    copy = paired(BEFORE, BEFORE)  # has no finite separation
+    assert medians_of([copy]) == {}
+    assert np.isposinf(scores_of(copy)["drift_separation"]).all()
+
+
+def test_the_noise_floor_is_of_the_reference_against_itself() -> None:
+    before, again = (pair_samples(BEFORE, arm, task="t") for arm in (AFTER, BEFORE))
+    still, noisy = (with_noise(before, other).filters["none"] for other in (again, before))
+    assert per_document(still)["drift_noise_floor"].tolist() == [0, 0, 0]
+    assert per_document(noisy)["drift_noise_floor"].tolist() == [1, 0, 1]
+    assert noisy.evidence is not None
+    assert noisy.evidence.noise is not None
+    assert noisy.evidence.noise.epsilon.tolist() == [2, 1, 4]
