@@ -8,7 +8,6 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from quantdrift.engine.classes import evidence_of_logits
 from scipy.special import softmax
 from scipy.stats import entropy
 
@@ -28,6 +27,7 @@ from quantdrift.conformal import (
     softmax_confidence,
     split_conformal_threshold,
 )
+from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.errors import RunError, ScoreError, UnknownNameError
 from support.comparison_samples import evidence_of, flipped, scores
 
