@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from quantdrift.allocation.record import Allocation
-from quantdrift.engine.bits import BitsReport
-from quantdrift.engine.calibration.candidate import CandidateMaker, widths_for
+from quantdrift.engine.bits import BitsReport, count_bits
+from quantdrift.engine.calibration.candidate import MadeLayers, make_layers, summary, widths_for
 from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
 from quantdrift.engine.calibration.inputs import quantized_inputs
 from quantdrift.engine.calibration.sample import Sample, draw_sample
@@ -27,12 +27,13 @@ from quantdrift.engine.encoders.vetting import refuse_small_vocabulary
 from quantdrift.engine.heads import quantizable_layers
 from quantdrift.engine.inputs import Inputs, Model
 from quantdrift.engine.layers import LinearLayer, WeightUse, find_linears
-from quantdrift.engine.quantizers.registry import methods_of, stored_allocation
+from quantdrift.engine.quantizers.base import LayerQuantizer
+from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.weights import put_aside, runtime_of, weights_fingerprint
 from quantdrift.errors import UnsupportedError
 from quantdrift.progress import Progress
-from quantdrift.spec import Scheme, parse_scheme
+from quantdrift.spec import POSSIBLE_BITS, Scheme, parse_scheme
 
 Arm = Literal["reference", "candidate"]
 
@@ -53,6 +54,7 @@ class QuantizedPair:
         modules: the outermost torch modules of the model.
         layers: the linear layers that are quantized; not a classification head's.
         left_out: name to reason of the linear layers that are not.
+        allocation: what gave the layers their widths, where a criterion chose them.
         encoder: what runs the model, for `measure`; whoever measures may set another.
     """
 
@@ -81,7 +83,7 @@ class QuantizedPair:
             DataError: the scheme names an allocation that is none for this model.
         """
         scheme = parse_scheme(scheme) if isinstance(scheme, str) else scheme
-        methods = methods_of(scheme)
+        self._methods = methods_of(scheme)
         # a SentenceTransformer is a module and a sequence of its parts
         self.modules = [modules] if isinstance(modules, nn.Module) else list(modules)
         if wrong := [part for part in self.modules if not isinstance(part, nn.Module)]:
@@ -92,7 +94,10 @@ class QuantizedPair:
         found = quantizable_layers(self.modules, name, head=scheme.option("head"))
         self.layers: list[LinearLayer] = found.layers
         self.left_out: dict[str, str] = found.left_out
-        self._maker = CandidateMaker(self.modules, self.layers, methods, scheme, name=name)
+        self.allocation: Allocation | None = None
+        self._widths = [*self._methods] * len(self.layers) if scheme.criterion is None else None
+        self._for_all_data = True
+        self._made: MadeLayers | None = None
         self._reached: set[str] = set()
         self._active = False
         if (stored := stored_allocation(scheme)) is not None:
@@ -105,34 +110,38 @@ class QuantizedPair:
         return self.scheme.query_only
 
     @property
-    def allocation(self) -> Allocation | None:
-        """What gave the layers their widths, where a criterion chose them."""
-        return self._maker.allocation
-
-    @property
     def needs_calibration(self) -> bool:
         """Whether the candidate depends on inputs, which `prepare` then has to be given."""
-        return self._maker.needs_calibration
+        return any(one.needs_moments for one in self._quantizers()) or self.scheme.activation_bits is not None
 
     @property
     def needs_widths(self) -> bool:
         """Whether widths have yet to be chosen; also where they were chosen for other data."""
-        return self._maker.needs_widths
+        return self._widths is None or not self._for_all_data
 
     def choose(self, widths: Sequence[int], *, by: Allocation | None = None, for_all_data: bool = True) -> None:
         """Give every layer its width; what was prepared before is void.
 
         Args:
-            widths: one per layer, of those that the scheme offers; 16 leaves a layer alone.
+            widths: one per layer, 2 to 8 bits, or 16, which leaves its weight alone. A layer that is
+                left out of the choice may have another than the scheme offers.
             by: what gave them, to be remembered.
             for_all_data: whether they stay; False lets the next measurement choose anew.
 
         Raises:
             RuntimeError: the candidate is in place.
-            UnsupportedError: the scheme has one width for all, or does not offer these.
+            UnsupportedError: the scheme has one width for all, the quantizer does not have one of
+                these, or there are more or fewer than layers.
         """
         self._at_rest("choosing widths")
-        self._maker.choose(widths, by, for_all_data)
+        one, n_layers = self.scheme.criterion is None, len(self.layers)
+        if one or not POSSIBLE_BITS.issuperset(widths) or len(widths) != n_layers:
+            several = "layers of one width" if one else f"{n_layers} layers of 2 to 8 bits, or 16"
+            raise UnsupportedError(f"{self.scheme} has {several}; got {len(widths)} widths, {sorted(set(widths))}")
+        for bits in {*widths} - {*self._methods}:
+            self._methods[bits] = method_at(self.scheme, bits)
+        self._widths, self._made = list(widths), None
+        self.allocation, self._for_all_data = by, for_all_data
 
     def choose_widths(self, allocate: Callable[[QuantizedPair], Allocation]) -> None:
         """Give the layers the widths of an allocation for these data, where a criterion chooses them."""
@@ -158,7 +167,7 @@ class QuantizedPair:
         weights = weights_fingerprint(self.modules)
         if self.scheme.activation_bits is None:
             return weights
-        ranges = f"{weights} {self.scheme.activation_bits} {sorted(self._maker.ranges().items())}"
+        ranges = f"{weights} {self.scheme.activation_bits} {sorted(self._ranges().items())}"
         return hashlib.blake2b(ranges.encode(), digest_size=16).hexdigest()
 
     @property
@@ -208,10 +217,16 @@ class QuantizedPair:
                 not, or the disk is full.
         """
         self._at_rest("calibrating")
-        if self.needs_calibration:
-            self._maker.prepare(
-                sample, fingerprint=self.fingerprint, runtime=self.runtime, root=root, progress=progress
-            )
+        if not self.needs_calibration:
+            return
+        of, made, widths = (self.fingerprint, self.runtime), self._made, self._chosen()
+        if made is not None and sample.key and made.sample.key == sample.key and made.of == of:
+            return
+        self._made = None
+        methods = [self._methods[bits] for bits in widths]
+        self._made = make_layers(
+            self.modules, self.layers, self.scheme, methods, widths, sample=sample, of=of, root=root, progress=progress
+        )
 
     @contextmanager
     def candidate(self) -> Iterator[None]:
@@ -223,16 +238,16 @@ class QuantizedPair:
                 chosen and were not.
         """
         self._at_rest("entering it again")
-        self._maker.refuse_unprepared()
+        self._refuse_unprepared()
         self._active = True
         try:
             with ExitStack() as stack:
                 stack.enter_context(put_aside(self.layers))
-                for layer, made in zip(self.layers, self._maker.layers(), strict=True):
+                for layer, made in zip(self.layers, self._made_or_made_now(), strict=True):
                     if made.quantized is not None:
                         put_in_place(layer, made.quantized)
                 if (bits := self.scheme.activation_bits) is not None:
-                    stack.enter_context(quantized_inputs(self.layers, self._maker.ranges(), bits))
+                    stack.enter_context(quantized_inputs(self.layers, self._ranges(), bits))
                 yield
         finally:
             self._active = False
@@ -245,20 +260,61 @@ class QuantizedPair:
             UnsupportedError: the scheme needs calibration and was not prepared.
         """
         self._at_rest("asking for its layers")
-        self._maker.refuse_unprepared()
-        yield from self._maker.layers()
+        self._refuse_unprepared()
+        yield from self._made_or_made_now()
 
     def _at_rest(self, before: str) -> None:
         if self._active:
             raise RuntimeError(f"the candidate is in place; leave candidate() before {before}")
 
+    def _refuse_unprepared(self) -> None:
+        self._chosen()
+        if self.needs_calibration and self._made is None:
+            raise UnsupportedError(
+                f"{self.scheme} of {self.name} is calibrated on documents, and none were given "
+                "yet; call prepare(...) first, or use a data-free scheme (rtn or hqq without A8)"
+            )
+
+    def _made_or_made_now(self) -> Iterator[LayerCandidate]:
+        """Every layer as it was calibrated, or made now where inputs do not matter."""
+        if self._made is not None:
+            yield from self._made.layers
+            return
+        for layer, bits in zip(self.layers, self._chosen(), strict=True):
+            method = self._methods[bits]
+            quantized = None if method is None else method.quantize(layer.weight, None)
+            yield LayerCandidate(name=layer.name, quantized=quantized)
+
+    def _ranges(self) -> dict[str, float]:
+        return {} if self._made is None else self._made.ranges()
+
+    def _quantizers(self) -> list[LayerQuantizer]:
+        return [one for one in self._methods.values() if one is not None]
+
+    def _chosen(self) -> list[int]:
+        """The width of every layer."""
+        if self._widths is None:
+            raise UnsupportedError(
+                f"the criterion of {self.scheme} chooses the layers' widths, and that has not "
+                "been done; call choose(...) first"
+            )
+        return self._widths
+
     def bits(self) -> BitsReport:
         """Bits per weight of the candidate, over its quantized layers and over all parameters."""
-        return self._maker.bits()
+        zero_points = any(one.has_zero_points for one in self._quantizers())
+        group_size = self.scheme.group_size
+        return count_bits(self.modules, self.layers, self._chosen(), group_size=group_size, zero_points=zero_points)
 
     def describe(self) -> dict[str, Any]:
         """What a run records of how the candidate was made, as JSON values."""
-        return self._maker.describe(self.left_out)
+        described: dict[str, Any] = {"quantizer": self.scheme.quantizer}
+        for quantizer in self._quantizers()[:1]:  # the others differ in width alone
+            described |= quantizer.describe()
+        if self.allocation is not None:
+            described["allocation"] = summary(self.allocation)
+        described["layers_left_out"] = dict(self.left_out)
+        return described if self._made is None else described | self._made.describe(self.scheme)
 
 
 class TwoModels:

@@ -1,11 +1,11 @@
-"""What becomes of a model's layers under a scheme: made when asked for, or calibrated before and kept."""
+"""All layers of a candidate: calibrated on a sample, or taken from where they are kept."""
 
 from __future__ import annotations
 
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,21 +14,19 @@ from torch import Tensor, nn
 
 from quantdrift.allocation.record import Allocation, check_fits, digest
 from quantdrift.cache import kept_file, read_kept
-from quantdrift.engine.bits import BitsReport, count_bits
 from quantdrift.engine.calibration.in_order import LayerCandidate, quantize_in_order, quantize_whole_model
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import LayerQuantizer, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import OPTIMUM
-from quantdrift.engine.quantizers.registry import method_at
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.store import key_of
 from quantdrift.engine.weights import put_aside
 from quantdrift.errors import DataError, RunError, UnsupportedError
 from quantdrift.progress import Progress
 from quantdrift.records import parse_json
-from quantdrift.spec import POSSIBLE_BITS, Scheme
+from quantdrift.spec import Scheme
 
 _VERSION = 2
 """Of the calibration; a change in what it gives makes kept layers void."""
@@ -180,126 +178,58 @@ def _refuse_unusable(scheme: Scheme, layers: Sequence[LayerCandidate]) -> None:
         )
 
 
-class CandidateMaker:
-    """Makes the layers of a candidate; puts none of them in place.
+def make_layers(
+    modules: Sequence[nn.Module],
+    layers: Sequence[LinearLayer],
+    scheme: Scheme,
+    methods: Sequence[LayerQuantizer | None],
+    widths: Sequence[int],
+    *,
+    sample: Sample,
+    of: tuple[str, Mapping[str, str]],
+    root: Path | None,
+    progress: Progress,
+) -> MadeLayers:
+    """Quantize all layers in calling order; the model's weights are as before afterwards.
 
     Args:
         modules: the model.
         layers: those of its layers that are quantized.
-        methods: of the scheme, from `methods_of`.
-        scheme: how the layers are quantized.
-        name: of the model, for messages.
+        scheme: granularity, method and activation bits.
+        methods: of every layer what quantizes its weight.
+        widths: of every layer its bits.
+        sample: calibration inputs.
+        of: digest of the model's weights, and what decides its answers beside weights and inputs.
+        root: folder to keep finished layers in; None keeps nothing.
+        progress: where progress is shown.
 
-    Attributes:
-        allocation: what gave the layers their widths, where a criterion chose them.
-        made: the layers that were calibrated; None before.
+    Raises:
+        UnsupportedError: no calibration token was seen by any layer.
+        DataError: an input is not finite, and its range is needed.
+        RunError: the disk is full.
     """
-
-    def __init__(
-        self,
-        modules: Sequence[nn.Module],
-        layers: Sequence[LinearLayer],
-        methods: Mapping[int, LayerQuantizer | None],
-        scheme: Scheme,
-        *,
-        name: str,
-    ) -> None:
-        self.allocation: Allocation | None = None
-        self.made: MadeLayers | None = None
-        self._modules, self._layers, self._scheme, self._name = modules, layers, scheme, name
-        self._methods = dict(methods)
-        self._widths = [*methods] * len(layers) if scheme.criterion is None else None
-        self._for_all_data = True
-
-    @property
-    def needs_calibration(self) -> bool:
-        """Whether the layers depend on inputs, which `prepare` then has to be given."""
-        return any(one.needs_moments for one in self._quantizers()) or self._scheme.activation_bits is not None
-
-    @property
-    def needs_widths(self) -> bool:
-        """Whether the layers' widths have yet to be chosen for the data at hand."""
-        return self._widths is None or not self._for_all_data
-
-    def choose(self, widths: Sequence[int], by: Allocation | None, for_all_data: bool) -> None:
-        """Give every layer its width; what was prepared before is void.
-
-        Args:
-            widths: one per layer, 2 to 8 bits, or 16, which leaves its weight alone. A layer that
-                is left out of the choice may have another than the scheme offers.
-            by: what gave them.
-            for_all_data: whether they stay.
-
-        Raises:
-            UnsupportedError: the scheme has one width for all, the quantizer does not have one of
-                these, or there are more or fewer than layers.
-        """
-        one, n_layers = self._scheme.criterion is None, len(self._layers)
-        if one or not POSSIBLE_BITS.issuperset(widths) or len(widths) != n_layers:
-            several = "layers of one width" if one else f"{n_layers} layers of 2 to 8 bits, or 16"
-            raise UnsupportedError(f"{self._scheme} has {several}; got {len(widths)} widths, {sorted(set(widths))}")
-        for bits in {*widths} - {*self._methods}:
-            self._methods[bits] = method_at(self._scheme, bits)
-        self._widths = list(widths)
-        self.made, self.allocation, self._for_all_data = None, by, for_all_data
-
-    def prepare(
-        self, sample: Sample, *, fingerprint: str, runtime: Mapping[str, str], root: Path | None, progress: Progress
-    ) -> None:
-        """Quantize the layers in calling order, unless they were on the same inputs; weights are as before afterwards.
-
-        Args:
-            sample: calibration inputs.
-            fingerprint: digest of the model's weights.
-            runtime: what decides its answers beside weights and inputs.
-            root: folder to keep finished layers in; None keeps nothing.
-            progress: where progress is shown.
-
-        Raises:
-            QuantDriftError: the method cannot quantize a layer, widths are to be chosen and were
-                not, or the disk is full.
-        """
-        of, made = (fingerprint, runtime), self.made
-        if made is not None and sample.key and made.sample.key == sample.key and made.of == of:
-            return
-        self.made = None
-        start = time.perf_counter()
-        widths = self._chosen()
-        quantizers = [self._methods[bits] for bits in widths]
-        store = LayerStore(
-            root if sample.key is not None else None,
-            key_of(
-                version=_VERSION,
-                weights=fingerprint,
-                layers=[layer.name for layer in self._layers],
-                scheme=[self._scheme.granularity, self._scheme.quantizer],
-                widths=widths,
-                methods=[each and each.describe() for each in quantizers],
-                sample=sample.key,
-                runtime=dict(runtime),
-            ),
-        )
-        known, ranges = store.read(len(widths)), store.ranges()
-        if len(known) < len(widths) or ranges is None or len(ranges) != len(widths):
-            made_now = self._calibrated(sample, store, known, progress)
-            ranges = [made_now[number].absmax for number in range(len(widths))]
-            store.write_ranges(ranges)
-        else:
-            made_now = known
-        layers = [replace(made_now[number], absmax=largest) for number, largest in enumerate(ranges)]
-        _refuse_unusable(self._scheme, layers)
-        seconds = time.perf_counter() - start
-        self.made = MadeLayers(layers=layers, sample=sample, of=of, seconds=seconds, kept=len(known))
-
-    def _calibrated(
-        self, sample: Sample, store: LayerStore, known: dict[int, LayerCandidate], progress: Progress
-    ) -> dict[int, LayerCandidate]:
-        quantizers = [self._methods[bits] for bits in self._chosen()]
-        first = quantizers[0]
+    start = time.perf_counter()
+    fingerprint, runtime = of
+    store = LayerStore(
+        root if sample.key is not None else None,
+        key_of(
+            version=_VERSION,
+            weights=fingerprint,
+            layers=[layer.name for layer in layers],
+            scheme=[scheme.granularity, scheme.quantizer],
+            widths=list(widths),
+            methods=[each and each.describe() for each in methods],
+            sample=sample.key,
+            runtime=dict(runtime),
+        ),
+    )
+    known, ranges = store.read(len(layers)), store.ranges()
+    made = dict(known)
+    if len(known) < len(layers) or ranges is None or len(ranges) != len(layers):
+        first = methods[0]
         whole = first if isinstance(first, Gptq) and first.backend == OPTIMUM.backend else None
         if whole is not None:
-            known.clear()  # it cannot go on in the middle of a model
-        made = dict(known)
+            known = {}  # it cannot go on in the middle of a model
 
         def done(number: int, layer: LayerCandidate) -> None:
             made[number] = layer
@@ -307,9 +237,8 @@ class CandidateMaker:
                 store.write(number, layer)
                 tell(1)
 
-        fallbacks = [RoundToNearest(bits=min(8, bits), group_size=self._scheme.group_size) for bits in self._chosen()]
-        name = f"calibrating {self._scheme.quantizer}, layer by layer"
-        modules, layers, batches = self._modules, self._layers, sample.batches
+        fallbacks = [RoundToNearest(bits=min(8, bits), group_size=scheme.group_size) for bits in widths]
+        name, batches = f"calibrating {scheme.quantizer}, layer by layer", sample.batches
         with progress.stage(name, len(layers)) as tell, put_aside(layers):
             tell(len(known))
             if whole is not None:
@@ -318,70 +247,14 @@ class CandidateMaker:
                 )
             else:
                 later = quantize_in_order(
-                    modules, layers, batches, quantizers=quantizers, fallbacks=fallbacks, known=known, done=done
+                    modules, layers, batches, quantizers=methods, fallbacks=fallbacks, known=known, done=done
                 )
-        return made | {
-            number: replace(made[number], absmax=max(largest, made[number].absmax)) for number, largest in later.items()
-        }
-
-    def refuse_unprepared(self) -> None:
-        """Refuse to make layers where something is missing that they depend on.
-
-        Raises:
-            UnsupportedError: inputs or widths.
-        """
-        self._chosen()
-        if self.needs_calibration and self.made is None:
-            raise UnsupportedError(
-                f"{self._scheme} of {self._name} is calibrated on documents, and none were given "
-                "yet; call prepare(...) first, or use a data-free scheme (rtn or hqq without A8)"
-            )
-
-    def layers(self) -> Iterator[LayerCandidate]:
-        """Every layer as it was calibrated, or made now where inputs do not matter."""
-        if self.made is not None:
-            yield from self.made.layers
-            return
-        for layer, bits in zip(self._layers, self._chosen(), strict=True):
-            method = self._methods[bits]
-            quantized = None if method is None else method.quantize(layer.weight, None)
-            yield LayerCandidate(name=layer.name, quantized=quantized)
-
-    def ranges(self) -> dict[str, float]:
-        """Layer name to the largest absolute input; empty before calibration."""
-        return {} if self.made is None else self.made.ranges()
-
-    def bits(self) -> BitsReport:
-        """Bits per weight of the candidate."""
-        zero_points = any(one.has_zero_points for one in self._quantizers())
-        group_size = self._scheme.group_size
-        return count_bits(self._modules, self._layers, self._chosen(), group_size=group_size, zero_points=zero_points)
-
-    def describe(self, left_out: Mapping[str, str]) -> dict[str, Any]:
-        """What a run records of how the candidate was made, as JSON values.
-
-        Args:
-            left_out: name to reason of linear layers that are not quantized.
-        """
-        described: dict[str, Any] = {"quantizer": self._scheme.quantizer}
-        for quantizer in self._quantizers()[:1]:  # the others differ in width alone
-            described |= quantizer.describe()
-        if self.allocation is not None:
-            described["allocation"] = summary(self.allocation)
-        described["layers_left_out"] = dict(left_out)
-        return described if self.made is None else described | self.made.describe(self._scheme)
-
-    def _quantizers(self) -> list[LayerQuantizer]:
-        return [one for one in self._methods.values() if one is not None]
-
-    def _chosen(self) -> list[int]:
-        """The width of every layer."""
-        if self._widths is None:
-            raise UnsupportedError(
-                f"the criterion of {self._scheme} chooses the layers' widths, and that has not "
-                "been done; call choose(...) first"
-            )
-        return self._widths
+        ranges = [max(made[number].absmax, later.get(number, 0.0)) for number in range(len(layers))]
+        store.write_ranges(ranges)
+    found = [replace(made[number], absmax=largest) for number, largest in enumerate(ranges)]
+    _refuse_unusable(scheme, found)
+    seconds = time.perf_counter() - start
+    return MadeLayers(layers=found, sample=sample, of=of, seconds=seconds, kept=len(known))
 
 
 # --- widths of an allocation for the layers of a model, and what a run says of it -----------------

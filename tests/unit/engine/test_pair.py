@@ -98,7 +98,7 @@ def test_the_reference_comes_back_when_a_later_layer_cannot_be_quantized(monkeyp
             done.append(weight)
             return super().quantize(weight)
 
-    monkeypatch.setitem(pair._maker._methods, 4, FirstOnly(bits=4, group_size=128))
+    monkeypatch.setitem(pair._methods, 4, FirstOnly(bits=4, group_size=128))
     with pytest.raises(MemoryError), pair.candidate():
         pytest.fail("there is no candidate")
     assert bits_of(model) == before
