@@ -75,14 +75,7 @@ class HookFinder:
 
 
 def install(started_by: str = "manual") -> bool:
-    """Put the finder in place, once; harness modules imported earlier are seen to at once.
-
-    Args:
-        started_by: who calls: "pth", "start" or "manual".
-
-    Returns:
-        Whether the hook is active now: False only when `QUANTDRIFT_HOOK` switches it off.
-    """
+    """Put the finder in place, once; harness modules imported earlier are seen to at once."""
     if switched_off():
         return False
     with _installing:

@@ -110,11 +110,7 @@ class _NotifyingLoader:
 
 
 def change(harness: str) -> None:
-    """Change a harness here and now, whatever the off switch says.
-
-    Args:
-        harness: its package, "mteb" for instance.
-    """
+    """Change a harness here and now, whatever the off switch says."""
     for name, ours in _hook.WATCHED.items():
         if name.partition(".")[0] == harness:
             _function(ours)(import_module(name))

@@ -23,11 +23,7 @@ from quantdrift_beir.search import retrieve_both, search_by_pair
 
 
 def wrap_beir() -> None:
-    """Wrap what beir searches, reranks and judges with; what is wrapped already stays.
-
-    Raises:
-        UnsupportedError: beir has not the functions that this was written for.
-    """
+    """Wrap what beir searches, reranks and judges with; what is wrapped already stays."""
     dense = DenseRetrievalExactSearch
     files = ("corpus", "queries", "encode_output_path", "overwrite", "query_filename", "corpus_filename")
     saved = ("query_embeddings_file", "corpus_embeddings_files", "top_k")

@@ -153,13 +153,7 @@ def refuse_unchosen(pair: QuantizedPair, why: str) -> None:
 
 
 def query_inputs(pair: QuantizedPair, queries: Mapping[str, str], options: Mapping[str, Any]) -> Side:
-    """The queries of a search, embedded by the weights that are in place.
-
-    Args:
-        pair: the model.
-        queries: id to text.
-        options: arguments for the model beside the batch size.
-    """
+    """The queries of a search, embedded by the weights that are in place."""
     texts = list(queries.values())
 
     def encode(rows: NDArray[np.int64], batch_size: int) -> Any:
@@ -178,15 +172,7 @@ def document_inputs(
     wanted: bool = True,
     role: str = "document",
 ) -> Side:
-    """The documents of a search, embedded by the weights that are in place.
-
-    Args:
-        pair: the model.
-        corpus: id to text and perhaps title.
-        options: arguments for the model beside the batch size.
-        wanted: whether the embeddings are, which then have to be one vector per document.
-        role: another one for documents that are not searched.
-    """
+    """The documents of a search, embedded by the weights that are in place."""
     documents = list(corpus.values())
     separator = getattr(pair.base, "sep", " ")
     joint = separator if isinstance(separator, str) else " "
@@ -225,43 +211,31 @@ def key_of_texts(pair: QuantizedPair, contents: Sequence[Any], **others: Any) ->
     return {"harness": ["beir", version("beir")], "model": described, "texts": texts, **others}
 
 
-def description_of(model: Any) -> list[str] | None:
-    """What decides a model's embeddings beside its weights.
-
-    Returns:
-        None if it cannot be told: a class from elsewhere may do anything with its texts.
-    """
-    kind = type(model)
-    if not (kind.__module__.startswith("beir.") or kind is TwoSides):
+def description_of(model: Any) -> str | None:
+    """What decides a model's embeddings beside its weights; None if it cannot be told."""
+    try:
+        return json.dumps(_said(model), default=_said, sort_keys=True)
+    except (TypeError, ValueError):  # a class from elsewhere may do anything with its texts
         return None
-    told = {name: _told(value) for name, value in sorted(vars(model).items())}
-    if None in told.values():
-        return None
-    holders = [model, *vars(model).values()]
-    parts = [f"{name}: {text}" for name, text in told.items()]
-    return [f"{kind.__module__}.{kind.__qualname__}", *parts, reading_digest(holders, modules_of(model))]
 
 
 def _written(contents: Iterable[Any]) -> Iterable[str]:
     return (json.dumps(one, sort_keys=True, default=str) for one in contents)
 
 
-def _told(value: Any) -> str | None:
-    """A value as a string that is the same in every process; None if it has none."""
-    if value is None or isinstance(value, bool | int | float | str | torch.device | torch.dtype):
+def _said(value: Any) -> Any:
+    """What JSON does not know as something that it does, the same in every process."""
+    if isinstance(value, torch.device | torch.dtype):
         return repr(value)
     if isinstance(value, nn.Module):
-        settings = [str(getattr(value, name, None)) for name in _SETTINGS]
-        return "\n".join([type(value).__qualname__, *settings, repr(value)])
-    if isinstance(value, dict | list | tuple):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        parts = [(key, _told(part)) for key, part in pairs]
-        return None if any(told is None for _, told in parts) else repr(parts)
+        return [type(value).__qualname__, *(str(getattr(value, name, None)) for name in _SETTINGS), repr(value)]
     if hasattr(value, "get_vocab"):
-        return f"{tokenizer_digest(value)} {getattr(value, 'model_max_length', None)}"
-    name = getattr(value, "__qualname__", None)
-    if callable(value) and name and "<" not in name:  # a function at the top of a module of beir's
-        module = str(getattr(value, "__module__", ""))
-        return f"{module}.{name}" if module.startswith("beir.") else None
-    inner = description_of(value)
-    return None if inner is None else "\n".join(inner)
+        return [tokenizer_digest(value), getattr(value, "model_max_length", None)]
+    kind = value if callable(value) and hasattr(value, "__qualname__") else type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if not (name.startswith("beir.") or kind is TwoSides) or "<" in name:
+        raise TypeError(f"{name} is not beir's")
+    if kind is value:  # a function at the top of a module
+        return name
+    reading = reading_digest([value, *vars(value).values()], modules_of(value))
+    return {"kind": name, "reading": reading, "attributes": vars(value)}

@@ -24,22 +24,7 @@ Rerank = Callable[..., Mapping[str, Mapping[str, float]]]
 
 
 def rerank_both(original: Rerank, reranker: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> PairedResults:
-    """Rerank.rerank, with both arms on the same pairs of query and document.
-
-    Args:
-        original: beir's own method.
-        reranker: the Rerank object.
-        pair: the cross-encoder that it holds.
-        given: the arguments of the call, by name.
-
-    Returns:
-        The candidate's results, with the drift over the shortlists.
-
-    Raises:
-        UnsupportedError: `+query`, or a criterion that would have to choose widths.
-        DataError: no query has a document, or layers were measured on all that have one.
-        QuantDriftError: the scheme cannot be made, or a score is not finite.
-    """
+    """Rerank.rerank, with both arms on the same pairs of query and document."""
     if pair.pair.query_only:
         raise UnsupportedError(
             f"+query keeps the index at full precision, and a cross-encoder has none: it reads query and document "

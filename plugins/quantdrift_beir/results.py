@@ -131,15 +131,7 @@ class PairedResults(dict[str, dict[str, float]]):
 def paired_results(
     pair: QuantizedPair, found: Found, fingerprint: str, *, started: str, shown: bool = True
 ) -> PairedResults:
-    """The results that carry what was found, and a line on standard error.
-
-    Args:
-        pair: the model, whose candidate has been made.
-        found: by both arms.
-        fingerprint: digest of the data.
-        started: when, ISO 8601.
-        shown: whether the line is wanted.
-    """
+    """The results that carry what was found, and a line on standard error."""
     record = found.record(
         pair.spec,
         pair.pair,
@@ -216,14 +208,6 @@ def metrics_named(text: str, k_values: Sequence[int] = ()) -> list[Metric]:
     ['change.ndcg@5', 'change.ndcg@10']
     >>> [str(metric) for metric in metrics_named("flip", [5, 10])]
     ['flip@1']
-
-    Args:
-        text: a metric or a family.
-        k_values: cut-offs of a family that takes any rank; its own if there are none.
-
-    Raises:
-        UnknownNameError: there is none of that name.
-        MetricError: it has no such cut-off or arm, or its slice cannot be read.
     """
     whole, colon, condition = text.strip().partition(":")
     family = FAMILIES.get(whole.rpartition(".")[2])
@@ -240,12 +224,7 @@ def metrics_named(text: str, k_values: Sequence[int] = ()) -> list[Metric]:
 
 
 def _metric_named(text: str) -> Metric:
-    """The one metric that a name means.
-
-    Raises:
-        UnknownNameError: there is none of that name.
-        MetricError: it means several, or has no such cut-off or arm, or its slice cannot be read.
-    """
+    """The one metric that a name means."""
     found = metrics_named(text)
     family, named = found[0].family, text.strip().partition(":")[0]
     if family.cutoffs and "@" not in named and (len(found) > 1 or family.other_cutoffs):

@@ -46,21 +46,7 @@ Original = Callable[..., Any]
 
 
 def search_by_pair(original: Original, searcher: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> Any:
-    """DenseRetrievalExactSearch.search, measured for both arms by embedding and streaming.
-
-    Args:
-        original: beir's own method.
-        searcher: the search object.
-        pair: the model that it holds.
-        given: the arguments of the call, by name.
-
-    Returns:
-        The candidate's results with the drift; while another search is run once per arm, that arm's.
-
-    Raises:
-        ValueError: beir's own, of a score function that it does not know.
-        QuantDriftError: the scheme cannot be made, or an embedding is not finite.
-    """
+    """DenseRetrievalExactSearch.search, measured for both arms by embedding and streaming."""
     score = searcher.score_functions.get(given["score_function"])
     if score is None or pair.arms.session:
         return original(searcher, **given)
@@ -91,14 +77,7 @@ def search_by_pair(original: Original, searcher: Any, pair: QuantizedPair, given
 
 
 def retrieve_both(original: Original, evaluator: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> Any:
-    """EvaluateRetrieval.retrieve with a search that holds a pair; beir's exact search measures both arms itself.
-
-    Args:
-        original: beir's own method.
-        evaluator: an EvaluateRetrieval.
-        pair: the model that its retriever holds.
-        given: the arguments of the call, by name.
-    """
+    """EvaluateRetrieval.retrieve with a search that holds a pair; beir's exact search measures both arms itself."""
     if is_replaced(type(evaluator.retriever).search) or pair.arms.session:
         return original(evaluator, **given)
 
@@ -113,18 +92,7 @@ def retrieve_both(original: Original, evaluator: Any, pair: QuantizedPair, given
 def search_twice(
     pair: QuantizedPair, searcher: Any, given: Mapping[str, Any], search: Callable[[Any], Any]
 ) -> PairedResults:
-    """Run a search once per arm, each with a search object of its own; the drift is between the two lists.
-
-    Args:
-        pair: the model that it holds.
-        searcher: the search object, which is left as it is.
-        given: corpus and queries, by name.
-        search: runs a search object.
-
-    Raises:
-        UnsupportedError: a criterion would have to choose widths, or the search holds an index already.
-        QuantDriftError: the scheme cannot be made.
-    """
+    """Run a search once per arm, each with a search object of its own; the drift is between the two lists."""
     corpus, queries, kind = given["corpus"], given["queries"], type(searcher).__name__
     refuse_unchosen(pair, f"{kind} is another kind of search")
     if getattr(searcher, "faiss_index", None) is not None and not pair.pair.query_only:
@@ -181,15 +149,6 @@ def evidence_of_lists(
     """Evidence of two results; exact where every list holds the whole corpus.
 
     Neither the document of the query's own id counts, nor what fills up a list.
-
-    Args:
-        reference: query to document to score.
-        candidate: likewise.
-        corpus: what was searched.
-        queries: what was searched for.
-
-    Raises:
-        RunError: nothing was found, or a score is not finite.
     """
     position = {name: number for number, name in enumerate(corpus)}
     arms = [

@@ -20,10 +20,6 @@ def is_drawn(kind: str, arguments: Sequence[Any]) -> bool:
     """Whether the answer to a request is drawn anew every time it is asked.
 
     As lm-eval reads the settings of generation: where `do_sample` is not set, a temperature above 0 draws.
-
-    Args:
-        kind: of the request, the name of lm-eval's method.
-        arguments: of the request.
     """
     if kind != "generate_until":
         return False
@@ -61,17 +57,7 @@ class ArmCache(CacheHook):  # type: ignore[misc]  # lm-eval ships no types
         run: Callable[[Sequence[Any]], list[Any]],
         any_rank: Callable[[bool], bool],
     ) -> tuple[list[Any], int]:
-        """Take the answers that are kept, and ask for the others.
-
-        Args:
-            kind: of the requests, the name of lm-eval's method.
-            requests: all of them.
-            run: asks the model.
-            any_rank: whether something is so on any rank; ranks wait for each other inside `run`.
-
-        Returns:
-            The answers in the order of the requests, and how many were there before.
-        """
+        """Take the answers that are kept, and ask for the others."""
         answers = [self.known(kind, request) for request in requests]
         missing = [number for number, answer in enumerate(answers) if answer is None]
         if any_rank(bool(missing)) and requests:
@@ -85,12 +71,7 @@ class ArmCache(CacheHook):  # type: ignore[misc]  # lm-eval ships no types
 
 
 def arm_digest(lm: Any, weights: str) -> str:
-    """Digest of everything that decides an answer beside the request.
-
-    Args:
-        lm: the pair, a QuantizedPairLM.
-        weights: digest of the arm's weights.
-    """
+    """Digest of everything that decides an answer beside the request."""
     names = "backend max_length add_bos_token truncation logits_cache think_end_token"
     return key_of(
         **{name: str(getattr(lm, name)) for name in names.split()},

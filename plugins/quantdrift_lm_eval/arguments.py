@@ -27,16 +27,7 @@ _REFUSED = {
 
 
 def read_spec(pretrained: Any, scheme: str | None) -> Spec:
-    """The pair that is asked for.
-
-    Args:
-        pretrained: NAME, or NAME@SCHEME if there is no scheme; or a model that is loaded.
-        scheme: of the candidate.
-
-    Raises:
-        SpecError: the scheme is missing or none, or there are two.
-        UnsupportedError: there is no model, or the scheme chooses widths, or is for a query side.
-    """
+    """The pair that is asked for."""
     if pretrained is None:
         raise UnsupportedError(f"expected a model; got none. Name it: {EXAMPLE}")
     if not isinstance(pretrained, str):
@@ -84,11 +75,7 @@ def _named(pretrained: str) -> Spec | None:
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
-    """Refuse arguments of lm-eval's hf model that make no pair.
-
-    Raises:
-        UnsupportedError: one of them is set.
-    """
+    """Refuse arguments of lm-eval's hf model that make no pair."""
     for name, why in _REFUSED.items():
         if options.get(name):
             raise UnsupportedError(f"{name}={options[name]}: {why}")
@@ -99,10 +86,6 @@ def without_output_layer(model: Any, scheme: Scheme) -> Scheme:
 
     That layer is left out as a classification head is; one that is tied to the token embeddings is left out anyway,
     and a head that the user names stays.
-
-    Args:
-        model: a model of transformers.
-        scheme: as asked for.
     """
     get = getattr(model, "get_output_embeddings", None)
     output = get() if callable(get) else None

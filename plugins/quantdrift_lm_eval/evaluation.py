@@ -49,15 +49,7 @@ def default_folder() -> Path | None:
 
 
 def evaluate_pair(original: Any, given: BoundArguments) -> Any:
-    """Run lm-eval's evaluation of a pair, and add the drift to its results.
-
-    Args:
-        original: lm-eval's `evaluate`.
-        given: its arguments; the model is a pair, or lm-eval's cache around one.
-
-    Returns:
-        What `original` returns: the results on the first rank, None on the others.
-    """
+    """Run lm-eval's evaluation of a pair, and add the drift to its results."""
     arguments = given.arguments
     lm = arguments["lm"]
     pair, cache = (lm.lm, lm.dbdict) if isinstance(lm, CachingLM) else (lm, None)
@@ -113,16 +105,7 @@ def _selected(task_dict: Any) -> Any:
 def reference_samples(
     task: Any, answers: Mapping[int, Sequence[Any]], indices: Sequence[int] | None
 ) -> list[dict[str, Any]]:
-    """Samples as lm-eval would log them of the reference, on this rank.
-
-    Args:
-        task: lm-eval's, which has been evaluated.
-        answers: id of each of its requests to the reference's answers.
-        indices: the documents that --samples asks for; None for all.
-
-    Raises:
-        UnsupportedError: a request was not answered.
-    """
+    """Samples as lm-eval would log them of the reference, on this rank."""
     requests = task.instances
     mine = []
     for request in requests:

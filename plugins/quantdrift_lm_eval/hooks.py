@@ -21,12 +21,7 @@ TARGET = "quantdrift_lm_eval.model:QuantizedPairLM"
 
 
 def on_models_imported(module: ModuleType) -> None:
-    """Let lm-eval know the model `quantdrift`, which is loaded when it is asked for.
-
-    Args:
-        module: lm_eval.models, after it has registered its own; a registry that is not empty would keep lm-eval from
-            doing that.
-    """
+    """Let lm-eval know the model `quantdrift`, which is loaded when it is asked for."""
     registry = getattr(importlib.import_module("lm_eval.api.registry"), "model_registry", None)
     if not (registry is not None and hasattr(registry, "register") and hasattr(module, "MODEL_MAPPING")):
         raise TypeError("lm_eval.models has no MODEL_MAPPING and model_registry")

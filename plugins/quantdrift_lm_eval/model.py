@@ -127,13 +127,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
     def recording(
         self, tasks: Mapping[str, Any], cache: MutableMapping[str, Any] | None, *, digest: bool
     ) -> Iterator[Recording]:
-        """Inside, the reference answers as well, and its answers are kept.
-
-        Args:
-            tasks: that will be evaluated.
-            cache: the answers that --use_cache keeps.
-            digest: whether the digest of the candidate is wanted.
-        """
+        """Inside, the reference answers as well, and its answers are kept."""
         self.recorded = Recording(tasks=tasks, cache=cache, needs_digest=digest or cache is not None)
         try:
             yield self.recorded

@@ -27,15 +27,7 @@ def prompts_of(requests: Iterable[Any]) -> list[str]:
 
 
 def text_inputs(lm: Any, texts: Sequence[str]) -> Side:
-    """Texts to calibrate on.
-
-    Args:
-        lm: the pair, a QuantizedPairLM.
-        texts: of a file, or the prompts of the tasks.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Texts to calibrate on."""
     if not texts:
         raise DataError(
             f"{lm.pair.scheme} calibrates on the tasks' prompts, and these tasks have none: nothing stands before what "

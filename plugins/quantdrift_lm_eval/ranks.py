@@ -31,11 +31,7 @@ class Ranks:
         return any(self.all([here]))
 
     def refuse_different(self, digest: str, name: str) -> None:
-        """Refuse candidates that are not the same on all ranks.
-
-        Raises:
-            RunError: they are not.
-        """
+        """Refuse candidates that are not the same on all ranks."""
         if len(set(self.all([digest]))) > 1:
             raise RunError(
                 f"the candidates of {name} differ between ranks: calibration on devices that are not alike gives other "

@@ -75,16 +75,7 @@ class Compared:
 def add_drift(
     results: dict[str, Any], compared: Compared, pair: Any, recorded: Recording, *, folder: Path | None, started: str
 ) -> None:
-    """Write the drift into lm-eval's results, and the run folders.
-
-    Args:
-        results: of lm-eval, with samples.
-        compared: both arms.
-        pair: the model, a QuantizedPairLM.
-        recorded: what was noted on this rank.
-        folder: where run folders go; None writes none.
-        started: when, ISO 8601.
-    """
+    """Write the drift into lm-eval's results, and the run folders."""
     told: dict[str, Any] = {}
     for name, samples in compared.joined.items():
         with carefully(name):
@@ -228,12 +219,6 @@ def add_group_rows(
 
     Rates are weighted by the size of the tasks unless all metrics of the group are not; medians are over all
     documents. A noise floor of some of the tasks is none of the group.
-
-    Args:
-        results: of lm-eval, with the rows of the tasks.
-        group: lm-eval's.
-        joined: both arms on every task.
-        members: of the group.
     """
     configured = group.aggregate_metric_list
     if not configured or group.name not in results["results"]:

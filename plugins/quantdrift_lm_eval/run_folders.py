@@ -29,16 +29,6 @@ def write_runs(
     """Write a run folder of every task and filter that has evidence.
 
     It replaces an earlier run of the same pair, and no other.
-
-    Args:
-        pair: the model, a QuantizedPairLM.
-        recorded: what was noted of the evaluation.
-        joined: both arms on every task.
-        folder: that holds them.
-        started: when, ISO 8601.
-
-    Returns:
-        Task to filter to folder.
     """
     written: dict[str, dict[str, str]] = {}
     taken: set[Path] = set()

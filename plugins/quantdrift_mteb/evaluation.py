@@ -26,7 +26,13 @@ from quantdrift_mteb.families import Compared, Watch
 from quantdrift_mteb.pairs import MtebPair, Where
 from quantdrift_mteb.search import NAMED
 
-_RATES = ("noise_floor", "accuracy", "reference_accuracy", "gold_lost_at_1", "order_flip")
+_TOLD = {
+    "drift_noise_floor": " (noise floor {:.1f} %)",
+    "drift_accuracy": ", accuracy {:.1f} %",
+    "drift_gold_lost_at_1": ", relevant first answers lost {:.1f} %",
+    "drift_order_flip": ", order reversed in {:.2f} % of the comparisons of two pairs",
+}
+"""Rates that the line for the terminal tells where they are known."""
 
 
 @contextmanager
@@ -34,12 +40,6 @@ def both_arms(pair: MtebPair, task: Any, cache: Any, meta: Any) -> Iterator[None
     """Inside, `task.evaluate(pair, ...)` runs the reference, then the candidate.
 
     The scores it returns are the candidate's, as mteb computes them, with the drift keys beside.
-
-    Args:
-        pair: the model.
-        task: an mteb task.
-        cache: mteb's result cache, beside whose files the evidence goes; None keeps no evidence.
-        meta: the pair's metadata.
     """
     if "evaluate" in vars(task):  # mteb calls itself when it tracks emissions: once is enough
         yield
@@ -187,15 +187,9 @@ def _summary(scores: Mapping[str, Any]) -> str:
     else:
         what = "class" if "drift_accuracy" in scores else "first answer"
         text = f"another {what} for {100 * flip:.1f} % of {scores['drift_n_inputs']:,} inputs"
-    rates = {name: 100 * value for name in _RATES if (value := scores.get(f"drift_{name}")) is not None}
-    if (noise := rates.get("noise_floor")) is not None:
-        text += f" (noise floor {noise:.1f} %)"
-    if (accuracy := rates.get("accuracy")) is not None:
-        text += f", accuracy {accuracy:.1f} %, at full precision {rates['reference_accuracy']:.1f} %"
-    elif (lost := rates.get("gold_lost_at_1")) is not None:
-        text += f", relevant first answers lost {lost:.1f} %"
-    if (order := rates.get("order_flip")) is not None:
-        text += f", order reversed in {order:.2f} % of the comparisons of two pairs"
+    for key, told in _TOLD.items():
+        if (value := scores.get(key)) is not None:
+            text += told.format(100 * value)
     return text
 
 

@@ -46,21 +46,7 @@ class PairMeta(ModelMeta):
 def pair_meta(
     text: str, revision: str | None, get_model_meta: GetModelMeta, *, experiment_kwargs: Mapping[str, Any] | None = None
 ) -> ModelMeta:
-    """The metadata of a pair: the base model's, under a name of its own.
-
-    Args:
-        text: a spec.
-        revision: of a hub model; None for the registry's or the newest.
-        get_model_meta: mteb's own function.
-        experiment_kwargs: mteb's, passed on when the model is loaded.
-
-    Returns:
-        Metadata whose name is `quantdrift/ORG__MODEL@SCHEME`, so that results of every scheme have a folder and a
-        column of their own.
-
-    Raises:
-        QuantDriftError: the spec is wrong, or the model is unknown or cannot be paired.
-    """
+    """The metadata of a pair: the base model's, under a name of its own."""
     spec = parse(text)
     methods_of(spec.scheme)
     harness_metrics()  # a misspelt one is better known now than after hours
@@ -171,12 +157,7 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
 
 
 def local_meta(folder: Path, name: str) -> ModelMeta:
-    """The metadata of a model that lies in a folder; its loader takes the folder.
-
-    Args:
-        folder: with a config.json or modules.json.
-        name: to give it, `ORG/NAME`.
-    """
+    """The metadata of a model that lies in a folder; its loader takes the folder."""
     loader, model_type = _KINDS[_kind(folder)]
     digest = hashlib.blake2b(digest_size=6)  # changes with a file, so that results of other weights are not reused
     for path in sorted(folder.rglob("*")):

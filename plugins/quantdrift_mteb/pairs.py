@@ -41,17 +41,7 @@ Where = tuple[str, str]
 
 
 def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
-    """Pair a model that mteb loaded with its candidate.
-
-    Args:
-        model: an encoder, cross-encoder or search model of mteb.
-        spec: what was asked for.
-        source: where the model came from.
-
-    Raises:
-        UnsupportedError: there are no torch weights to quantize, they are quantized already, mteb could not search
-            with it, or a criterion would have to choose widths.
-    """
+    """Pair a model that mteb loaded with its candidate."""
     modules = modules_of(model)
     if not modules:
         raise UnsupportedError(
@@ -134,9 +124,6 @@ class MtebPair:
 
         In an evaluation the reference's search measures both arms. Outside of one it is the candidate's search, and
         nothing is measured.
-
-        Returns:
-            Query id to document id to score, of the present arm.
         """
         corpus, self._corpus = self._corpus, None
         if corpus is None:

@@ -169,12 +169,7 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall, simil
 
 
 def search_by_model(arms: Arms, searcher: Any, call: SearchCall) -> Found:
-    """Run the model's own search once per arm, asking for every score there is.
-
-    Raises:
-        UnsupportedError: there are too many scores to ask for, or the scheme has no meaning here.
-        DataError: no query has a document to rank.
-    """
+    """Run the model's own search once per arm, asking for every score there is."""
     pair, name = arms.pair, call.task.name
     refuse_unchosen(pair, f"{name} is no search over embeddings of this model", named=NAMED)
     if pair.query_only:
@@ -254,15 +249,7 @@ def _watch_search(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:
 
 
 def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any, *, wanted: bool = True) -> Side:
-    """The queries or the documents of a search, embedded chunk by chunk.
-
-    Args:
-        model: mteb's encoder.
-        call: the search.
-        role: "query" or "document".
-        dataset: the rows of that side.
-        wanted: whether the embeddings are, which then have to be one vector per input.
-    """
+    """The queries or the documents of a search, embedded chunk by chunk."""
     kind = PromptType.query if role == "query" else PromptType.document
     context = dict(call.context)
     n_processes, encoding = context.pop("num_proc", None), context.pop("encode_kwargs")
@@ -378,11 +365,7 @@ class Encoded:
             self.calls.append((dataset, loader.collate_fn, kwargs))
 
     def calibrate(self, pair: QuantizedPair, model: Any, name: str) -> None:
-        """Calibrate the pair on inputs drawn from all calls, or a file; labels play no part.
-
-        Raises:
-            UnsupportedError: nothing was encoded that could be drawn from.
-        """
+        """Calibrate the pair on inputs drawn from all calls, or a file; labels play no part."""
         calls, kwargs = self.calls, self.arguments
         if (texts := calibration_texts(pair.scheme)) is not None:
             calls = [(Dataset.from_dict({"text": texts}), None, kwargs)]

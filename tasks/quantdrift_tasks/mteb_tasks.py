@@ -51,32 +51,18 @@ class PythonDocsRetrieval(AbsTaskRetrieval):
     )
 
     def load_data(self, num_proc: int | None = None, *, timer: TimingStack | None = None, **kwargs: Any) -> None:
-        """Generate the data; does nothing if they are there already.
-
-        Args:
-            num_proc: taken because mteb passes it; one process is enough here.
-            timer: where mteb wants the time of loading noted.
-            **kwargs: taken because mteb may pass more.
-
-        Raises:
-            DataError: the running Python has no sources of its standard library.
-        """
+        """Generate the data; does nothing if they are there already."""
         if self.data_loaded:
             return
-        timer = timer or TimingStack()
-        with timer("Data loading", log_message=f"Generating {self.metadata.name}..."):
+        with (timer or TimingStack())("Data loading", log_message=f"Generating {self.metadata.name}..."):
             data = python_docs.load()
-            self.dataset = {
-                "default": {
-                    data.split: {
-                        "corpus": _as_dataset(data.document_ids, data.documents),
-                        "queries": _as_dataset(data.query_ids, data.queries),
-                        "relevant_docs": {q: dict(grades) for q, grades in data.qrels.items()},
-                        "top_ranked": None,
-                    }
-                }
+            part: Any = {
+                "corpus": _as_dataset(data.document_ids, data.documents),
+                "queries": _as_dataset(data.query_ids, data.queries),
+                "relevant_docs": {q: dict(grades) for q, grades in data.qrels.items()},
+                "top_ranked": None,
             }
-        with timer("Dataset transform"):
+            self.dataset = {"default": {data.split: part}}
             self.dataset_transform(num_proc=num_proc)
         self.data_loaded = True
 

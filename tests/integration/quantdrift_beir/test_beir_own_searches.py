@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("beir")
 pytest.importorskip("faiss")
 
 from beir.retrieval.evaluation import EvaluateRetrieval
@@ -19,7 +18,7 @@ from scipy.sparse import csr_matrix
 
 from quantdrift.errors import UnsupportedError
 from quantdrift_beir import QuantizedPair
-from support.beir_samples import assert_same_evidence, assert_same_results, exact, model, quantized, save_encoder, texts
+from support.beir_samples import assert_same_evidence, assert_same_results, exact, model, quantized, texts
 
 CORPUS, QUERIES = texts()
 ALL = len(CORPUS)
@@ -56,16 +55,6 @@ class SparseModel:
         return np.maximum(vectors[0], 0)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_encoder(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
-
-
 def evaluator(search: Any, top_k: int = 10) -> EvaluateRetrieval:
     return EvaluateRetrieval(search, k_values=[1, top_k], score_function="cos_sim")
 
@@ -87,14 +76,6 @@ def test_each_arm_has_an_index_of_its_own(folder: str) -> None:
     assert few.value <= all_of_them.value * 1.001
 
 
-def test_lists_of_the_whole_corpus_give_exact_evidence(folder: str) -> None:
-    pair = QuantizedPair(model(folder), "W3")
-    found = evaluator(faiss(pair), ALL).retrieve(CORPUS, QUERIES)
-    assert found.evidence.exact
-    streamed = exact(pair).search(CORPUS, QUERIES, ALL, "cos_sim")
-    assert found.drift["epsilon"].value == pytest.approx(streamed.drift["epsilon"].value, rel=1e-4)
-
-
 def test_lists_that_faiss_fills_up_are_compared_without_what_fills_them(folder: str) -> None:
     found = evaluator(faiss(QuantizedPair(model(folder), "W3")), 3 * ALL).retrieve(CORPUS, QUERIES)
     assert min(found["q0"].values()) < -3e38  # what stock beir returns, too
@@ -112,13 +93,6 @@ def test_a_search_can_be_asked_again_and_an_index_from_elsewhere_is_refused(fold
     loaded.faiss_index = object()
     with pytest.raises(UnsupportedError, match="holds an index already"):
         evaluator(loaded).retrieve(CORPUS, QUERIES)
-
-
-def test_the_index_stays_at_the_reference_where_the_scheme_says_so(folder: str) -> None:
-    found = evaluator(faiss(QuantizedPair(model(folder), "W3+query"))).retrieve(CORPUS, QUERIES)
-    pair = QuantizedPair(model(folder), "W3+query")
-    streamed = exact(pair).search(CORPUS, QUERIES, 10, "cos_sim")
-    assert_same_results(found, streamed)
 
 
 @pytest.mark.parametrize("scheme", ["W3", "W3-g64-gptq+calib=20"])

@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("beir")
-
 from beir.reranking import Rerank
 from beir.reranking.models import CrossEncoder
 from beir.retrieval.evaluation import EvaluateRetrieval
@@ -16,9 +13,8 @@ from sentence_transformers import CrossEncoder as PlainCrossEncoder
 from torch import nn
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
-from quantdrift.compare.two_runs import compare_runs
 from quantdrift.engine.measure import other_batch_size
-from quantdrift.errors import DataError, RunError, UnsupportedError
+from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Evidence
 from quantdrift_beir import PairedResults, QuantizedPair
 from support.beir_samples import assert_same_results, qrels_of, quantized, save_cross_encoder, texts
@@ -34,11 +30,6 @@ SHORTLISTS = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return save_cross_encoder(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
 
 
 def reranked(model: Any, shortlists: Any = SHORTLISTS, top_k: int = 12) -> Any:
@@ -90,28 +81,6 @@ def test_evidence_is_of_raw_scores_and_exact_over_the_shortlist(folder: str) -> 
     assert found.drift.record["settings"]["scores"] == "raw, before the sigmoid"
 
 
-def test_the_head_stays_at_full_precision(folder: str) -> None:
-    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W3-rtn")
-    assert list(pair.pair.left_out.values()) == ["classification head"]
-
-
-def test_each_arm_is_asked_once_for_all_pairs(folder: str) -> None:
-    base = CrossEncoder(folder, device="cpu")
-    asked = []
-    original = base.predict
-
-    def predict(sentences: Any, **kwargs: Any) -> Any:
-        asked.append([tuple(pair) for pair in sentences])
-        return original(sentences, **kwargs)
-
-    base.predict = predict
-    reranked(QuantizedPair(base, "W3-rtn"))
-    everything = [calls for calls in asked if len(calls) == 12 * len(QUERIES)]
-    assert len(everything) == 2
-    assert everything[0] == everything[1]
-    assert len(asked) == 4  # a look at which layers are reached, and the noise floor
-
-
 def test_a_query_without_documents_and_a_document_of_its_own_id_do_not_count(folder: str) -> None:
     corpus = {**CORPUS, "q1": {"title": "", "text": "drag of the wing"}}
     shortlists = {**SHORTLISTS, "q0": {}, "q1": {"q1": 2.0, "d4": 1.0, "d5": 0.5}}
@@ -148,13 +117,6 @@ def test_the_noise_floor_is_that_of_two_runs_by_hand(folder: str) -> None:
     found = reranked(QuantizedPair(base, "W3-rtn")).evidence
     assert found.noise.flips.tolist() == [query == "q1" for query in found.input_ids]
     assert found.noise.epsilon.max() == 12
-
-
-def test_lists_that_end_before_what_counts_are_nothing_to_rerank(folder: str) -> None:
-    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W4")
-    corpus = {**CORPUS, "q1": {"title": "", "text": "drag of the wing"}}
-    with pytest.raises(DataError, match="nothing to rank: none of 1 queries"):
-        Rerank(pair, batch_size=4).rerank(corpus, QUERIES, {"q1": {"q1": 2.0, "d4": 1.0}}, top_k=1)
 
 
 def test_queries_that_widths_were_chosen_on_are_left_out(folder: str, tmp_path: Path) -> None:
@@ -196,20 +158,6 @@ def chosen_on(pair: QuantizedPair, *queries: str) -> None:
     pair.pair.choose([4] * len(layers), by=allocation)
 
 
-def test_runs_on_other_shortlists_of_the_same_documents_are_not_compared(folder: str, tmp_path: Path) -> None:
-    lists = {"q0": {"d0": 2.0, "d1": 1.0}, "q1": {"d0": 2.0, "d2": 1.0}}
-    others = {"q0": {"d0": 2.0, "d1": 1.0}, "q1": {"d1": 2.0, "d2": 1.0}}
-    turned = {query: dict(reversed(names.items())) for query, names in lists.items()}
-    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W3")
-    runs = [
-        reranked(pair, shortlists).save(tmp_path / str(number))
-        for number, shortlists in enumerate((lists, others, turned))
-    ]
-    assert compare_runs(runs[0], runs[2]).n_inputs == 2
-    with pytest.raises(RunError, match="setting shortlist"):
-        compare_runs(runs[0], runs[1])
-
-
 def test_calibration_is_on_documents_and_their_own_first_words(folder: str, tmp_path: Path) -> None:
     asked: list[Any] = []
     base = CrossEncoder(folder, device="cpu")
@@ -245,12 +193,3 @@ def test_what_a_cross_encoder_cannot_do_is_refused(folder: str) -> None:
         reranked(QuantizedPair(base, "W4"), {"q0": {}})
     with pytest.raises(DataError, match="nothing to rerank"):
         reranked(QuantizedPair(base, "W4"), {"d0": {"d0": 1.0}})
-
-
-def test_the_weights_are_back_bit_for_bit(folder: str) -> None:
-    base = CrossEncoder(folder, device="cpu")
-    pair = QuantizedPair(base, "W2")
-    before = pair.pair.fingerprint
-    found = reranked(pair)
-    assert pair.pair.fingerprint == before
-    assert found.drift["epsilon"].value > 0

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("beir")
-
 import torch
 from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
@@ -19,7 +16,7 @@ import quantdrift_beir
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.errors import DataError, ScoreError, UnsupportedError
+from quantdrift.errors import ScoreError
 from quantdrift.progress import Silent
 from quantdrift.runs import Run, read_run
 from quantdrift.spec import parse
@@ -32,22 +29,11 @@ from support.beir_samples import (
     model,
     qrels_of,
     quantized,
-    save_encoder,
     texts,
 )
 
 CORPUS, QUERIES = texts()
 ASKED = {"query": "query", "passage": "document"}  # prompts as quantdrift run chooses them
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_encoder(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
 
 
 def own_run(folder: str, scheme: str, out: Path, **settings: Any) -> Run:
@@ -80,28 +66,12 @@ def test_each_arms_results_are_those_of_a_stock_search(function: str, top_k: int
     assert all(type(score) is float for one in found.values() for score in one.values())
 
 
-def test_parts_of_a_corpus_that_stock_beir_takes_in_turn_change_nothing(folder: str) -> None:
-    plain = model(folder)
-    with quantized(plain, "W3-rtn"):
-        expected = exact(plain, corpus_chunk_size=7).search(CORPUS, QUERIES, 5, "cos_sim")
-    pair = QuantizedPair(model(folder), "W3-rtn")
-    found = exact(pair, corpus_chunk_size=7).search(CORPUS, QUERIES, 5, "cos_sim")
-    assert_same_results(found, expected)
-
-
 @pytest.mark.parametrize("scheme", ["W4-rtn", "W3-g64-gptq+calib=20", "W3.5+gap", "W4+query"])
 def test_evidence_is_that_of_quantdrift_run_bit_for_bit(scheme: str, folder: str, tmp_path: Path) -> None:
     pair = QuantizedPair(model(folder, prompt_names=ASKED), scheme)
     evaluator = EvaluateRetrieval(exact(pair), score_function="cos_sim")
     found = evaluator.retrieve(CORPUS, QUERIES).drift.with_qrels(qrels_of(QUERIES))
     assert_same_evidence(found.evidence, own_run(folder, scheme, tmp_path / "run").evidence())
-
-
-def test_prompts_are_those_that_beirs_model_is_given(folder: str, tmp_path: Path) -> None:
-    found = exact(QuantizedPair(model(folder), "W4")).search(CORPUS, QUERIES, 5, "cos_sim")
-    expected = own_run(folder, "W4", tmp_path / "run").evidence()
-    with pytest.raises(AssertionError):
-        assert_same_evidence(found.drift.with_qrels(qrels_of(QUERIES)).evidence, expected)
 
 
 def test_a_document_of_the_querys_own_id_is_left_out_of_everything(folder: str) -> None:
@@ -194,25 +164,6 @@ def assert_both_arms_are_stock(kind: Any, folder: str) -> PairedResults:
     return found
 
 
-def test_other_texts_of_the_same_ids_are_another_search(folder: str) -> None:
-    class Longer(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
-        def search(self, corpus: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
-            super().search(corpus, queries, *args, **kwargs)
-            longer = {query: f"{text} wing drag heat" for query, text in queries.items()}
-            return super().search(corpus, longer, *args, **kwargs)
-
-    class Bare(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
-        def search(self, corpus: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
-            super().search(corpus, queries, *args, **kwargs)
-            bare = {name: {**one, "title": ""} for name, one in corpus.items()}
-            return super().search(bare, queries, *args, **kwargs)
-
-    for kind in (Longer, Bare):
-        found = assert_both_arms_are_stock(kind, folder)
-        with pytest.raises(AssertionError):
-            assert_same_results(found, evaluated(DenseRetrievalExactSearch, model(folder)))
-
-
 def test_queries_that_depend_on_what_an_arm_found_compare_the_two_lists(folder: str) -> None:
     class Feedback(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
         def search(self, corpus: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
@@ -229,35 +180,6 @@ def test_queries_that_depend_on_what_an_arm_found_compare_the_two_lists(folder: 
         assert evidence.delta_max[row] == pytest.approx(max(deltas), abs=1e-6)
 
 
-def test_results_put_together_from_parts_of_a_corpus_are_compared_as_a_whole(folder: str) -> None:
-    class Halves(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
-        def search(self, corpus: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
-            names = list(corpus)
-            found, rest = (
-                super(Halves, self).search({n: corpus[n] for n in half}, queries, *args, **kwargs)
-                for half in (names[::2], names[1::2])
-            )
-            for query, scores in rest.items():
-                found[query].update(scores)
-            return found
-
-    found = assert_both_arms_are_stock(Halves, folder)
-    direct = exact(QuantizedPair(model(folder), "W3")).search(CORPUS, QUERIES, 1000, "cos_sim")
-    assert set(found.evidence.n_items.tolist()) == {len(CORPUS)}
-    assert found.drift["flip@1"] == direct.drift["flip@1"]
-    assert found.drift["epsilon"].value == pytest.approx(direct.drift["epsilon"].value, rel=1e-4)
-
-
-def test_one_name_for_two_score_functions_is_two_searches(folder: str) -> None:
-    class Both(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
-        def search(self, *args: Any, **kwargs: Any) -> Any:
-            super().search(*args, **kwargs)
-            self.score_functions = {"cos_sim": dot_score}
-            return super().search(*args, **kwargs)
-
-    assert_both_arms_are_stock(Both, folder)
-
-
 def test_an_embedding_that_is_no_number_is_an_error_that_names_the_input(folder: str) -> None:
     sick = model(folder)
     original = sick.encode_queries
@@ -268,27 +190,6 @@ def test_an_embedding_that_is_no_number_is_an_error_that_names_the_input(folder:
     sick.encode_queries = encode
     with pytest.raises(ScoreError, match="query 'q0' holds NaN"):
         exact(QuantizedPair(sick, "W3")).search(CORPUS, QUERIES, 5, "cos_sim")
-
-
-def test_nothing_to_search_is_an_error_in_one_line(folder: str) -> None:
-    with pytest.raises(DataError, match="0 queries and 30 documents"):
-        exact(QuantizedPair(model(folder), "W3")).search(CORPUS, {}, 5, "cos_sim")
-
-
-def test_calibration_that_was_not_possible_is_told_where_a_model_is_asked_directly(folder: str) -> None:
-    with pytest.raises(UnsupportedError, match="calibrat"):
-        QuantizedPair(model(folder), "W4-gptq").encode_queries(["drag"])
-
-
-def test_only_the_search_that_was_told_to_shows_anything(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pair = QuantizedPair(model(folder), "W3", name="tiny")
-    exact(pair).search(CORPUS, QUERIES, 5, "cos_sim")
-    assert capsys.readouterr() == ("", "")
-    exact(pair, show_progress_bar=True).search(CORPUS, QUERIES, 5, "cos_sim")
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert "candidate: document embeddings" in shown.err
-    assert "drift of tiny@W3-g128-rtn: another first answer for " in shown.err
 
 
 def test_a_run_folder_is_that_of_any_other_run(folder: str, tmp_path: Path) -> None:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-
-pytest.importorskip("lm_eval")
 
 from quantdrift_lm_eval.model import QuantizedPairLM
 from support.lm_eval_samples_maker import evaluate, save_model, write_tasks
 
 KINDS = ("questions", "texts", "sums")
 N = 8
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -88,16 +77,6 @@ def test_the_next_scheme_needs_the_candidate_only(tasks: Path, model: str, tmp_p
     assert rows(two) == rows(plain)
 
 
-def test_a_part_that_is_kept_is_completed(tasks: Path, model: str, tmp_path: Path, asked: list[int]) -> None:
-    cache = tmp_path / "answers"
-    run(tasks, model, "W4", cache, limit=3)
-    asked.clear()
-    whole = run(tasks, model, "W4", cache)
-    rest = N - 3
-    assert asked == [3 * rest, 3 * rest, rest, rest, rest, rest]
-    assert [len(samples) for samples in whole["samples"].values()] == [N, N, 2 * N]
-
-
 def test_a_stock_run_and_a_pair_share_a_file_but_no_answer(tasks: Path, model: str, tmp_path: Path) -> None:
     cache = str(tmp_path / "answers")
     stock = evaluate("hf", tasks, KINDS, model_args=f"pretrained={model}", use_cache=cache)
@@ -107,12 +86,3 @@ def test_a_stock_run_and_a_pair_share_a_file_but_no_answer(tasks: Path, model: s
     again = evaluate("hf", tasks, KINDS, model_args=f"pretrained={model}", use_cache=cache)
     assert rows(again) == rows(stock)
     assert rows(stock)["tiny_questions"]["acc,none"] == (rows(paired)["tiny_questions"]["drift_reference_acc,none"])
-
-
-def test_other_weights_under_the_same_name_are_asked_anew(tasks: Path, tmp_path: Path, asked: list[int]) -> None:
-    first = save_model(tmp_path / "model", seed=1)
-    run(tasks, first, "W4", tmp_path / "answers")
-    asked.clear()
-    save_model(tmp_path / "model", seed=2)
-    run(tasks, first, "W4", tmp_path / "answers")
-    assert asked == [3 * N, 3 * N, N, N, N, N]

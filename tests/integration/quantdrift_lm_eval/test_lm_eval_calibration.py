@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-pytest.importorskip("lm_eval")
-
-from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.errors import DataError
 from quantdrift_lm_eval.model import QuantizedPairLM
 from support.lm_eval_samples_maker import evaluate, save_model, text, write_tasks
 
 N = 12
-
-
-@pytest.fixture(autouse=True)
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -83,17 +70,12 @@ def test_a_file_takes_the_place_of_prompts(tasks: Path, model: str, tmp_path: Pa
     assert len(same) == 1  # whatever the tasks are
 
 
-def test_activations_have_ranges(tasks: Path, model: str, tmp_path: Path) -> None:
-    run(tasks, tmp_path / "a", ["questions"], model, "W16A8")
-    told = record(tmp_path / "a")["quantization"]["activations"]
-    assert told["layers_covered"] == told["layers"] == 14
-
-
 def test_tasks_without_prompts_are_refused_with_the_way_out(tasks: Path, model: str) -> None:
     with pytest.raises(DataError, match=r"Give texts with \+calib=FILE.txt"):
         evaluate("quantdrift", tasks, ["texts"], model_args=f"pretrained={model},scheme=W3-gptq")
 
 
+@pytest.mark.slow
 def test_the_batch_size_is_found_once_for_both_arms(tasks: Path, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[int] = []
     original = QuantizedPairLM.__mro__[1]._detect_batch_size
@@ -116,16 +98,6 @@ def test_both_arms_draw_the_same_random_numbers(tasks: Path, model: str) -> None
     results = evaluate(lm, tasks, ["sums"], gen_kwargs=drawn)
     rows = results["results"]["tiny_sums"]
     assert rows["drift_flip_at_1,first"] < 0.5  # with other draws nearly every answer would differ
-
-
-def test_a_model_that_is_quantized_already_is_refused(model: str, tmp_path: Path) -> None:
-    config = json.loads((Path(model) / "config.json").read_text())
-    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / name).write_bytes((Path(model) / name).read_bytes())
-    config["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 128}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedError, match="quantized already"):
-        QuantizedPairLM(str(tmp_path), "W4", device="cpu")
 
 
 def test_asked_outside_of_an_evaluation_it_is_the_candidate(

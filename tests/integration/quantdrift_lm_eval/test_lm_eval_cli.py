@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("lm_eval")
-
-from typer.testing import CliRunner
-
 from quantdrift.cli.harness import harness_command
-from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.errors import MissingExtraError
 from quantdrift.finished.lm_eval_evidence import pair_samples
-from quantdrift.patching import errors_in_one_line
 from quantdrift_lm_eval import cli
 from support.lm_eval_samples_maker import lm_eval_command, save_model, write_tasks
 
@@ -128,31 +122,6 @@ def test_a_wrong_argument_is_one_line(place: Path) -> None:
     assert ran.returncode == 1
     assert "did you mean gptq" in ran.stderr
     assert "Traceback" not in ran.stderr
-
-
-def test_an_error_of_ours_that_nobody_catches_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    others: list[BaseException] = []
-    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: others.append(error))
-    errors_in_one_line()
-    once = sys.excepthook
-    errors_in_one_line()
-    assert sys.excepthook is once
-    ours, theirs = UnsupportedError("merge it"), ValueError("x")
-    for error in (ours, theirs):
-        sys.excepthook(type(error), error, None)
-    assert capsys.readouterr().err == "quantdrift: merge it\n"
-    monkeypatch.setenv("QUANTDRIFT_DEBUG", "1")
-    sys.excepthook(type(ours), ours, None)
-    assert others == [theirs, ours]
-
-
-def test_the_command_of_quantdrift_hands_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    handed: list[Any] = []
-    monkeypatch.setattr("quantdrift.cli.harness.harness_command", lambda *a: handed.append(a))
-    assert CliRunner().invoke(cli.app, ["lm-eval", "run", "--help"]).exit_code == 0
-    assert handed == [("lm-eval", ["run", "--help"])]
 
 
 def test_without_lm_eval_the_install_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-
-pytest.importorskip("lm_eval")
-
 from lm_eval.models.huggingface import HFLM
 
 from quantdrift.engine.pair import QuantizedPair
@@ -21,19 +15,10 @@ from quantdrift.metrics import measure, parse_metric
 from quantdrift.metrics.keys import key_of
 from quantdrift.runs import find_runs
 from quantdrift.spec import parse_scheme
-from quantdrift_lm_eval.model import QuantizedPairLM
 from support.lm_eval_samples_maker import KINDS, evaluate, save_model, write_tasks
 
 SCHEME = "W4-rtn"
 ALL = [*KINDS[2:], "group"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +86,6 @@ def test_the_reference_is_scored_as_a_stock_run_scores_it(
     assert found == {key: value for key, value in stock.items() if "," in key}
 
 
-def test_a_stock_run_is_clean(reference: dict[str, Any]) -> None:
-    assert "quantdrift" not in reference
-    assert "drift" not in json.dumps(reference["results"])
-    assert "drift" not in json.dumps(reference["samples"], default=str)
-
-
 @pytest.mark.parametrize(("kind", "name"), filters())
 def test_the_drift_is_that_of_two_single_runs(
     kind: str, name: str, paired: dict[str, Any], reference: dict[str, Any], candidate: dict[str, Any]
@@ -138,17 +117,6 @@ def test_flips_follow_from_the_log_likelihoods(
     flips = np.array(arms[0]) != np.array(arms[1])
     assert 0 < flips.mean() < 1
     assert paired["results"]["tiny_questions"]["drift_flip_at_1,none"] == flips.mean()
-
-
-def test_every_kind_has_answers_that_change_for_better_and_worse(paired: dict[str, Any]) -> None:
-    for task, metric in (("questions", "acc,none"), ("last_word", "acc,none"), ("sums", "exact_match,first")):
-        rows = paired["results"][f"tiny_{task}"]
-        name, _, filter_name = metric.partition(",")
-        lost = rows[f"drift_right_to_wrong_{metric}"]
-        gained = rows[f"drift_wrong_to_right_{metric}"]
-        assert lost > 0
-        assert gained - lost == pytest.approx(rows[metric] - rows[f"drift_reference_{metric}"])
-        assert rows[f"drift_right_to_wrong_{name}_stderr,{filter_name}"] > 0
 
 
 def test_groups_weigh_tasks_as_their_own_metrics_and_pool_documents(paired: dict[str, Any]) -> None:
@@ -203,16 +171,3 @@ def test_the_noise_floor_is_measured_where_asked_for(paired: dict[str, Any]) -> 
     assert rows["drift_noise_floor,none"] == 0.0
     assert paired["quantdrift"]["tasks"]["tiny_questions"]["none"]["drift_noise_floor"] == 0.0
     assert paired["quantdrift"]["seconds"]["noise floor"] > 0
-
-
-def test_what_was_made_is_told_and_the_weights_come_back(model: str, paired: dict[str, Any]) -> None:
-    told = paired["quantdrift"]
-    assert told["spec"] == f"{model}@W4-g128-rtn+head=lm_head"
-    assert told["bits_per_weight"]["linear"] == 4.0
-    lm = QuantizedPairLM(model, SCHEME, device="cpu", batch_size=4)
-    before = {name: weight.clone() for name, weight in lm.model.state_dict().items()}
-    with lm.pair.candidate():
-        changed = {n for n, w in lm.model.state_dict().items() if not torch.equal(w, before[n])}
-    assert len(changed) == 14
-    assert "lm_head.weight" not in changed
-    assert all(torch.equal(weight, before[name]) for name, weight in lm.model.state_dict().items())

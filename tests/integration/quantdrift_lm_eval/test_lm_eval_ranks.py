@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("lm_eval")
-
 from support.lm_eval_samples_maker import evaluate, lm_eval_command, save_model, write_tasks
 from support.places import ROOT
 

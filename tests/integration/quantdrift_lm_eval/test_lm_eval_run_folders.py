@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
-
-pytest.importorskip("lm_eval")
 
 from quantdrift.runs import find_runs
 from quantdrift_lm_eval.model import QuantizedPairLM
 from support.lm_eval_samples_maker import evaluate, save_model, write_tasks
 
 N = 4
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -6,28 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("mteb")
-
 import mteb
+import pytest
 from mteb.mocks.mock_tasks import MockSTSTask
 
 from quantdrift.errors import UnsupportedError
-from support.mteb_samples import (
-    one_thread,  # noqa: F401 -- used by being here
-    retrieval_task,
-    save_cross_encoder,
-    save_encoder,
-    scores,
-    split_data,
-)
+from support.mteb_samples import retrieval_task, save_encoder, scores, split_data
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +47,6 @@ def test_a_search_chooses_widths_and_leaves_out_what_it_chose_them_on(folder: Pa
     assert set(told["widths"].values()) == {3, 4}
 
 
-def test_what_a_task_gives_does_not_depend_on_the_task_before(folder: Path) -> None:
-    pair = pair_of(folder, "W3.5-g16+gap")
-    one_after_another = [figures(pair, search(seed)) for seed in (0, 1)]
-    alone = figures(pair_of(folder, "W3.5-g16+gap"), search(1))
-    assert one_after_another[1] == alone
-    with pytest.raises(UnsupportedError, match=r"MockSTSTask \(STS\) is none"):
-        scores(pair, MockSTSTask())  # not with the widths of the search before
-
-
 @pytest.mark.parametrize(
     ("task", "said"),
     [
@@ -80,12 +57,6 @@ def test_what_a_task_gives_does_not_depend_on_the_task_before(folder: Path) -> N
 def test_without_a_search_over_embeddings_it_says_what_to_do(task: Any, said: str, folder: Path) -> None:
     with pytest.raises(UnsupportedError, match=f"{said}. Choose widths with quantdrift allocate"):
         scores(pair_of(folder, "W3.5-g16+gap"), task())
-
-
-def test_a_model_that_never_embeds_is_refused_at_once(tmp_path: Path) -> None:
-    reranker = save_cross_encoder(tmp_path)
-    with pytest.raises(UnsupportedError, match=r"Choose widths .* MODEL@allocation\.json"):
-        pair_of(reranker, "W3.5-g16+gap")
 
 
 def test_a_stored_allocation_serves_every_task(folder: Path) -> None:

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mteb
 import numpy as np
 import pytest
-
-pytest.importorskip("mteb")
-
-import mteb
 from datasets import Dataset, DatasetDict
 from mteb._create_dataloaders import _create_dataloader_from_texts
-from mteb._evaluators import BitextMiningEvaluator
 from mteb.abstasks import AbsTaskBitextMining
 from mteb.abstasks.task_metadata import TaskMetadata
 from numpy.typing import NDArray
 
 from quantdrift.runs import read_run
-from support.mteb_samples import (
-    QUIET,
-    one_thread,  # noqa: F401 -- used by being here
-    quantized,
-    save_encoder,
-    scores,
-    stock,
-    text,
-)
+from support.mteb_samples import QUIET, quantized, save_encoder, scores, stock, text
 
 SCHEME = "W2-rtn"
 
@@ -150,19 +137,6 @@ def test_languages_side_by_side_are_searched_pair_by_pair(model: Model) -> None:
         assert_drift(entry, cosines(model, columns[one], columns[other]), list(range(50)))
 
 
-def test_more_pairs_of_languages_than_memory_holds_are_not_measured(
-    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("quantdrift_mteb.families.MOST_SEARCHES", 1)
-    languages = {"a-b": ["eng-Latn", "fra-Latn"], "b-a": ["fra-Latn", "eng-Latn"]}
-    data = DatasetDict(test=Dataset.from_dict({"a": ONES, "b": OTHERS}))
-    task = make(data, languages=languages, parallel_subsets=True)
-    for entry in scores(model.pair, task)["test"]:
-        assert "drift_flip_at_1" not in entry
-        assert "drift_reference_main_score" in entry
-    assert "more than 1 pairs of languages" in capsys.readouterr().err
-
-
 def test_gold_positions_that_the_data_give_are_what_is_right(model: Model) -> None:
     gold = [(row, (row + 10) % 50) for row in range(50)]
     turned = OTHERS[-10:] + OTHERS[:-10]
@@ -180,22 +154,3 @@ def test_a_similarity_of_the_models_own_leaves_the_evaluation_as_it_is(
     (found,) = scores(model.pair, plain())["test"]
     assert {key for key in found if key.startswith("drift_")} == {"drift_spec", "drift_reference_main_score"}
     assert "no drift is measured on TinyBitext test/default" in capsys.readouterr().err
-
-
-def test_a_stock_run_beside_it_is_not_heard(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    search = vars(BitextMiningEvaluator)["_similarity_search"]
-    (alone,) = scores(model.pair, plain())["test"]
-    encode = model.pair.base.encode
-
-    def beside(inputs: Any, **kwargs: Any) -> Any:
-        other = make(DatasetDict(test=Dataset.from_dict({**PAIRS, "sentence2": THIRD})))
-        asked = {"encode_kwargs": dict(QUIET)}
-        thread = threading.Thread(target=lambda: other.evaluate(model.stock, "test", **asked))
-        thread.start()
-        thread.join()
-        return encode(inputs, **kwargs)
-
-    monkeypatch.setattr(model.pair.base, "encode", beside)
-    (found,) = scores(model.pair, plain())["test"]
-    assert found == alone
-    assert vars(BitextMiningEvaluator)["_similarity_search"] is search

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("mteb")
-
 import mteb
+import pytest
 
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.errors import DataError, SpecError, UnsupportedError
-from quantdrift.models.named import ModelSource
+from quantdrift.errors import DataError, SpecError
 from quantdrift.progress import Silent
 from quantdrift.runs import read_run
-from quantdrift.spec import parse, parse_scheme
-from quantdrift_mteb.pairs import make_pair
+from quantdrift.spec import parse_scheme
 from support.mteb_samples import (
-    QUIET,
-    one_thread,  # noqa: F401 -- used by being here
     other_task,
     retrieval_task,
     save_cross_encoder,
@@ -140,22 +131,6 @@ def test_a_cross_encoder_is_calibrated_on_documents_alone(
         assert document.startswith(query)
 
 
-def test_an_encoder_that_reranks_is_calibrated_on_whole_documents(
-    folders: dict[str, Path], prepared: list[Sample], tmp_path: Path
-) -> None:
-    """Three batches of documents side by side, none of them queries or openings."""
-    cache = mteb.ResultCache(tmp_path)
-    pair = mteb.get_model(f"quantdrift:{folders['encoder']}@{SCHEME}")
-    scores(pair, retrieval_task("TinyRerank", SHORTLISTS, kind="Reranking"), cache=cache)
-    assert len(prepared[0].batches) == 3
-    texts = texts_of(pair.base, prepared[0])
-    assert len(texts) == 20
-    assert set(texts) <= set(SHORTLISTS["default"]["test"]["corpus"]["text"])
-    layers = read_run(next(tmp_path.rglob("run.json"))).record["quantization"]["layers"]
-    words = sum(len(one.split()) + 2 for one in texts)  # and the marks around them
-    assert layers[0]["n_tokens"] == words
-
-
 @pytest.mark.parametrize("name", ["MockSTSTask", "MockClassificationTask"])
 def test_other_tasks_are_calibrated_on_what_they_encode(
     name: str, folders: dict[str, Path], prepared: list[Sample]
@@ -202,28 +177,3 @@ def test_what_cannot_be_calibrated_on_is_refused_with_the_name(
 ) -> None:
     with pytest.raises(error, match=message):
         mteb.get_model_meta(f"quantdrift:{folders['encoder']}@W3-adaround+{setting}")
-
-
-def test_a_model_that_is_quantized_already_is_refused_with_the_name(folders: dict[str, Path], tmp_path: Path) -> None:
-    saved, packed = (shutil.copytree(folders["encoder"], tmp_path / name) for name in ("g1", "g2"))
-    (saved / "scheme.json").write_text('{"format": "quantdrift-candidate"}')
-    config = json.loads((packed / "config.json").read_text())
-    config["quantization_config"] = {"quant_method": "gptq"}
-    (packed / "config.json").write_text(json.dumps(config))
-    for folder, why in ((saved, "saved by quantdrift quantize"), (packed, "says gptq")):
-        with pytest.raises(UnsupportedError, match=f"is quantized already .*{why}"):
-            mteb.get_model_meta(f"quantdrift:{folder}@W4")
-    model = stock(folders["encoder"])  # one from the hub is known to be when it is loaded
-    body = next(module for module in modules_of(model)[0].modules() if hasattr(module, "config"))
-    body.config.quantization_config = {"quant_method": "awq"}
-    source = ModelSource(name="org/m", canonical="org/m", kind="hub", location="org/m")
-    with pytest.raises(UnsupportedError, match=r"org/m is quantized already .*says awq"):
-        make_pair(model, parse("org/m@W4"), source)
-
-
-def test_a_candidate_that_was_never_calibrated_cannot_answer(folders: dict[str, Path]) -> None:
-    pair = mteb.get_model(f"quantdrift:{folders['encoder']}@{SCHEME}")
-    task = retrieval_task("TinyAlone", DATA)
-    task.load_data()
-    with pytest.raises(UnsupportedError, match="is calibrated on documents"):
-        task.evaluate(pair, "test", encode_kwargs=dict(QUIET))

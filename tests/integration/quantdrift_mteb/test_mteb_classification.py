@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mteb
 import numpy as np
 import pytest
-
-pytest.importorskip("mteb")
-
-import mteb
 from datasets import Dataset, DatasetDict
 from mteb._create_dataloaders import _create_dataloader_from_texts
 from mteb.abstasks import AbsTaskClassification, AbsTaskMultilabelClassification, AbsTaskRegression
@@ -23,15 +20,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 
 from quantdrift.runs import read_run
-from support.mteb_samples import (
-    QUIET,
-    one_thread,  # noqa: F401 -- used by being here
-    quantized,
-    save_encoder,
-    scores,
-    stock,
-    text,
-)
+from support.mteb_samples import QUIET, quantized, save_encoder, scores, stock, text
 
 SCHEME = "W2-rtn"
 Data = Mapping[str, Mapping[str, list[Any]]]
@@ -214,50 +203,6 @@ def test_in_cross_validation_every_fold_has_a_probe_that_did_not_see_it(model: M
     assert found["drift_probe_n_train"] == len(seen)
 
 
-def test_each_subset_has_a_probe_of_its_own(model: Model, tmp_path: Path) -> None:
-    parts = {"eng": THREE, "fra": {"train": labelled(60, 900), "test": labelled(30, 1500)}}
-    languages = {"eng": ["eng-Latn"], "fra": ["fra-Latn"]}
-    cache = mteb.ResultCache(tmp_path)
-    found = scores(model.pair, make(parts, languages=languages), cache=cache)["test"]
-    for entry in found:
-        (alone,) = scores(model.pair, make(parts[entry["hf_subset"]]))["test"]
-        assert entry["drift_evidence"].endswith(f"/test-{entry['hf_subset']}")
-        for key, value in alone.items():
-            if key.startswith("drift_"):
-                assert entry[key] == value, key
-    assert found[0]["drift_n_inputs"] != found[1]["drift_n_inputs"]
-
-
-def test_a_label_that_training_never_showed_is_never_right(model: Model) -> None:
-    test = {**THREE["test"], "label": [*THREE["test"]["label"][:-5], *[9] * 5]}
-    (found,) = scores(model.pair, make({"train": THREE["train"], "test": test}))["test"]
-    rows = drawn(make(), THREE["train"])
-    expected = by_hand(model, THREE["train"], rows, test["text"])
-    assert found["drift_accuracy"] == pytest.approx(np.mean(expected.candidate == np.array(test["label"])))
-
-
-def test_nothing_is_embedded_twice(model: Model, folder: Path) -> None:
-    pair, texts = mteb.get_model(f"quantdrift:{folder}@{SCHEME}"), []
-    encode = pair.base.encode
-
-    def counting(inputs: Any, **kwargs: Any) -> Any:
-        texts.append(len(inputs.dataset))
-        return encode(inputs, **kwargs)
-
-    pair.base.encode = counting
-    scores(pair, make())
-    n_train = len(drawn(make(), THREE["train"]))
-    # two texts once more, to see which layers are reached
-    assert texts == [n_train, 2, 70, n_train, 70]
-
-
-def test_schemes_that_calibrate_have_a_drift_too(folder: Path, model: Model) -> None:
-    (found,) = scores(mteb.get_model(f"quantdrift:{folder}@W3-gptq+calib=40"), make())["test"]
-    (plain,) = scores(model.pair, make())["test"]
-    assert found["drift_reference_accuracy"] == plain["drift_reference_accuracy"]
-    assert 0 < found["drift_epsilon_median"] < plain["drift_epsilon_median"]
-
-
 LABELS = [[[row % 3], [3, row % 3]][row % 2] for row in range(90)]
 MANY = {
     "train": {"text": THREE["train"]["text"], "label": LABELS},
@@ -290,30 +235,9 @@ def test_where_no_probe_can_be_fitted_the_evaluation_stands_and_a_line_says_why(
     assert "at least two" in line
 
 
-def test_a_task_that_never_runs_an_experiment_is_left_as_it_is(
-    model: Model, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def of_its_own(self: Any, *_: Any, **__: Any) -> dict[str, float]:
-        return {"accuracy": 0.5}
-
-    (found,) = scores(model.pair, make(_evaluate_subset=of_its_own))["test"]
-    assert {key for key in found if key.startswith("drift_")} == OWN
-    assert "mteb did not call _run_experiment" in capsys.readouterr().err
-
-
-def test_the_task_object_is_as_it_was_afterwards(model: Model) -> None:
-    task = make()
-    before = set(vars(task)) | {"dataset", "data_loaded"}
-    scores(model.pair, task)
-    assert set(vars(task)) - before <= {"evaluator_model"}
-    (again,) = scores(model.stock, task)["test"]
-    assert not [key for key in again if key.startswith("drift_")]
-
-
 def test_the_line_at_the_end_tells_of_classes(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
     loud = {"batch_size": 8, "show_progress_bar": True}
     (found,) = scores(model.pair, make(), encode_kwargs=loud)["test"]
     lines = capsys.readouterr().err.splitlines()
     (line,) = [line for line in lines if line.startswith("drift of ")]
     assert f"another class for {100 * found['drift_flip_at_1']:.1f} % of 70 inputs" in line
-    assert f"at full precision {100 * found['drift_reference_accuracy']:.1f} %" in line

@@ -7,31 +7,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("mteb")
-
 import mteb
-import torch
+import pytest
 from mteb.models import CrossEncoderWrapper, MultiVectorWrapper, SentenceTransformerEncoderWrapper, SparseEncoderWrapper
-from mteb.models.model_implementations import MODEL_REGISTRY
-from mteb.models.model_meta import ModelMeta
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 
-from quantdrift.errors import QuantDriftError, UnknownNameError, UnsupportedError
+from quantdrift.errors import UnsupportedError
 from quantdrift_mteb.meta import local_meta
 from quantdrift_mteb.pairs import PairedEncoder, PairedSearcher
-from support.mteb_samples import (
-    WORDS,
-    one_thread,  # noqa: F401 -- used by being here
-    retrieval_task,
-    save_cross_encoder,
-    save_encoder,
-    scores,
-    split_data,
-    tokenizer,
-)
+from support.mteb_samples import WORDS, retrieval_task, save_cross_encoder, save_encoder, scores, split_data, tokenizer
 
 DATA = {"default": {"test": split_data(10, 30)}}
 
@@ -73,12 +58,6 @@ def test_a_folder_is_named_after_itself_and_its_files(folder: Path, home: Path) 
     assert figures(pair)["drift_spec"] == "./my@model@W4-g128-rtn"
     with pytest.raises(UnsupportedError, match="has no revision 'abc'"):
         mteb.get_model_meta("quantdrift:./my@model@W4", revision="abc")
-
-
-def test_an_experiment_of_mteb_keeps_its_name(folder: Path) -> None:
-    options = {"experiment_kwargs": {"note": "first"}}
-    meta = mteb.get_model_meta(f"quantdrift:{folder}@W4", **options)
-    assert meta.experiment_name == "note_first"
 
 
 def test_a_folder_says_what_kind_of_model_it_holds(folder: Path, tmp_path: Path) -> None:
@@ -128,55 +107,3 @@ def test_what_has_no_linear_layer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "broken" / "config.json").write_text("{")
     with pytest.raises(UnsupportedError, match=r"broken.config\.json cannot be read: "):
         mteb.get_model("quantdrift:./broken@W4")
-
-
-@pytest.fixture
-def registered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """A model in mteb's registry whose loader notes how it is called."""
-    calls: list[dict[str, Any]] = []
-
-    def loader(name: str, revision: str | None = None, **kwargs: Any) -> Any:
-        calls.append({"name": name, "revision": revision, **kwargs})
-        prompts = kwargs.get("model_prompts")
-        return SentenceTransformerEncoderWrapper(str(folder), device="cpu", model_prompts=prompts)
-
-    meta = ModelMeta.create_empty(
-        {
-            "name": "somebody/registered",
-            "revision": "abc123",
-            "loader": loader,
-            "loader_kwargs": {"model_prompts": {"query": "ba: ", "document": "bo: "}, "x": 1},
-            "framework": ["PyTorch"],
-        }
-    )
-    monkeypatch.setitem(MODEL_REGISTRY, "somebody/registered", meta)
-    return calls
-
-
-def test_a_registered_model_is_loaded_as_mteb_loads_it(registered: list[dict[str, Any]]) -> None:
-    expected = figures(mteb.get_model("somebody/registered", device="cpu", y=2))
-    pair = mteb.get_model("quantdrift:somebody/registered@W3", device="cpu", y=2)
-    assert registered[1] == registered[0]
-    assert registered[0]["revision"] == "abc123"
-    assert registered[0]["x"], registered[0]["y"] == (1, 2)
-    assert pair.mteb_model_meta.name == "quantdrift/somebody__registered@W3-g128-rtn"
-    assert pair.mteb_model_meta.revision == "abc123"
-    assert pair.base.model_prompts == {"query": "ba: ", "document": "bo: "}
-    assert figures(pair)["drift_reference_main_score"] == expected["main_score"]
-    short = mteb.get_model_meta("quantdrift:Registered@W3")
-    assert short.adapted_from == "somebody/registered"
-    with pytest.raises(QuantDriftError, match="revision other not found"):
-        mteb.get_model_meta("quantdrift:somebody/registered@W3", revision="other")
-    with pytest.raises(UnknownNameError, match="did you mean somebody/registered"):
-        mteb.get_model_meta("quantdrift:registred@W3")
-
-
-def test_a_model_that_loads_what_is_no_model_is_refused(
-    registered: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meta = MODEL_REGISTRY["somebody/registered"]
-    for loaded, message in ((object(), "mteb could not load"), (torch.nn.Linear(2, 2), "neither")):
-        changed = meta.model_copy(update={"loader": lambda *_, loaded=loaded, **__: loaded})
-        monkeypatch.setitem(MODEL_REGISTRY, "somebody/registered", changed)
-        with pytest.raises(UnsupportedError, match=message):
-            mteb.get_model("quantdrift:somebody/registered@W3")

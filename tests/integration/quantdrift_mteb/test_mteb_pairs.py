@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import mteb
 import numpy as np
 import pytest
-
-pytest.importorskip("mteb")
-
-import mteb
 from mteb._create_dataloaders import _create_dataloader_from_texts
 from mteb.mocks.mock_tasks import MockSTSTask
 
 from quantdrift import harness
-from support.mteb_samples import (
-    QUIET,
-    one_thread,  # noqa: F401 -- used by being here
-    quantized,
-    retrieval_task,
-    save_cross_encoder,
-    save_encoder,
-    scores,
-    split_data,
-    stock,
-    text,
-)
+from support.mteb_samples import QUIET, quantized, retrieval_task, save_encoder, scores, split_data, stock, text
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")
@@ -79,29 +60,6 @@ def test_alone_the_pair_is_its_candidate_and_an_evaluation_restores_the_weights(
         np.testing.assert_array_equal(embed(pair.base), full)
 
 
-def test_two_schemes_in_one_process_do_not_meet(folder: Path) -> None:
-    ones = {spec: mteb.get_model(f"quantdrift:{folder}@{spec}") for spec in ("W2", "W8")}
-    apart = {spec: figures(model, small()) for spec, model in ones.items()}
-    embed(ones["W2"])
-    again = {spec: figures(model, small()) for spec, model in reversed(ones.items())}
-    assert apart == again
-    assert apart["W2"]["drift_epsilon_median"] > 10 * apart["W8"]["drift_epsilon_median"]
-    assert apart["W2"]["drift_reference_main_score"] == apart["W8"]["drift_reference_main_score"]
-
-
-def test_tasks_of_one_name_with_other_data_do_not_meet(pair: Any, folder: Path) -> None:
-    other = split_data(10, 30)
-    letters = str.maketrans("bdfg", "klmn")  # other words of the same lengths
-    for side in ("corpus", "queries"):
-        texts = [one.translate(letters) for one in other[side]["text"]]
-        other[side] = other[side].remove_columns("text").add_column("text", texts)
-    for content in (split_data(10, 30), other, split_data(10, 30, seed=1)):
-        data = {"default": {"test": content}}
-        expected = figures(stock(folder), retrieval_task("TinyState", data))["main_score"]
-        found = figures(pair, retrieval_task("TinyState", data))
-        assert found["drift_reference_main_score"] == expected
-
-
 @pytest.mark.parametrize(
     ("make", "call", "fatal"),
     [
@@ -135,14 +93,6 @@ def test_what_is_interrupted_leaves_weights_and_nothing_half_written(
     assert figures(pair, other)["drift_reference_main_score"] == expected
 
 
-def test_an_error_of_ours_is_recorded_as_mteb_records_errors(tmp_path: Path) -> None:
-    model = mteb.get_model(f"quantdrift:{save_cross_encoder(tmp_path)}@W4")
-    options = {"cache": None, "encode_kwargs": dict(QUIET), "raise_error": False}
-    result = mteb.evaluate(model, small(), **options)
-    assert result.task_results == []
-    assert "is a cross-encoder" in result.exceptions[0].exception
-
-
 def test_emission_tracking_measures_once(
     pair: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,26 +121,6 @@ def test_emission_tracking_measures_once(
     assert "evaluate" not in vars(task)
     phases = [phase["name"] for phase in result.evaluation_phases]
     assert len(phases) == len(set(phases))
-
-
-def test_saved_predictions_are_the_candidates(pair: Any, folder: Path, tmp_path: Path) -> None:
-    scores(pair, small(), prediction_folder=tmp_path / "pair")
-    plain = stock(folder)
-    with quantized(plain, "W3-rtn"):
-        scores(plain, small(), prediction_folder=tmp_path / "stock")
-    saved, expected = (
-        json.loads((tmp_path / name / "TinyState_predictions.json").read_text()) for name in ("pair", "stock")
-    )
-    assert saved["mteb_model_meta"]["model_name"] == "quantdrift/local__encoder@W3-g128-rtn"
-    for query, found in expected["default"]["test"].items():
-        assert saved["default"]["test"][query] == pytest.approx(found, abs=1e-6)
-
-
-def test_results_are_as_deep_as_mteb_asks(pair: Any, tmp_path: Path) -> None:
-    task = small(k_values=(1, 5, 10))
-    scores(pair, task, prediction_folder=tmp_path)
-    saved = json.loads((tmp_path / "TinyState_predictions.json").read_text())["default"]["test"]
-    assert {len(found) for found in saved.values()} == {10}
 
 
 def test_outside_of_an_evaluation_a_search_is_the_candidates(pair: Any, folder: Path) -> None:
@@ -235,9 +165,3 @@ def test_kept_embeddings_are_not_taken_for_others(name: str, folder: Path, pair:
         expected = figures(fresh, small(), **options)
     assert changed == expected
     assert changed["drift_epsilon_median"] != first["drift_epsilon_median"]
-
-
-def test_the_reference_is_embedded_once_for_all_schemes(folder: Path, cache: Path) -> None:
-    for scheme, files in (("W3", 6), ("W4", 8), ("W3", 8)):
-        scores(mteb.get_model(f"quantdrift:{folder}@{scheme}"), small())
-        assert len(list(cache.rglob("*.npy"))) == files

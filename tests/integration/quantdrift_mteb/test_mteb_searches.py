@@ -6,11 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("mteb")
-
 import mteb
+import pytest
 import torch
 from mteb.models import MultiVectorWrapper, SparseEncoderWrapper
 from sentence_transformers import MultiVectorEncoder, SparseEncoder
@@ -18,23 +15,11 @@ from transformers import BertForMaskedLM, BertModel
 
 from quantdrift.runs import read_run
 from quantdrift_mteb import pairs
-from support.mteb_samples import (
-    one_thread,  # noqa: F401 -- used by being here
-    quantized,
-    retrieval_task,
-    save_backbone,
-    save_encoder,
-    scores,
-    split_data,
-    stock,
-)
+from support.mteb_samples import quantized, retrieval_task, save_backbone, save_encoder, scores, split_data, stock
+
+pytestmark = pytest.mark.usefixtures("cache")
 
 DATA = {"default": {"test": split_data(10, 30)}}
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
 
 
 def task() -> Any:
@@ -78,25 +63,6 @@ def test_late_interaction_and_sparse_models_search_by_themselves(
     unreached = run.record["model"]["layers_never_reached"]
     assert all("pooler" in layer for layer in unreached)
     assert bool(run.record["data"]["warnings"]) == (kind == "sparse")
-
-
-@pytest.mark.parametrize("shortlist", [None, 6])
-@pytest.mark.parametrize("kind", KINDS)
-def test_models_that_search_by_themselves_are_calibrated_on_documents(
-    kind: str, shortlist: int | None, tmp_path: Path
-) -> None:
-    make, backbone, _ = KINDS[kind]
-    saved = str(tmp_path / "model")
-    make(save_backbone(backbone, tmp_path / "backbone"), device="cpu").save_pretrained(saved)
-    content = split_data(10, 30, shortlist=shortlist)
-    task = retrieval_task(f"Tiny{kind}", {"default": {"test": content}}, kind="Reranking")
-    pair = mteb.get_model(f"quantdrift:{saved}@W3-g16-adaround+calib=20")
-    scores(pair, task, cache=mteb.ResultCache(tmp_path))
-    made = read_run(next(tmp_path.rglob("run.json"))).record["quantization"]
-    assert made["calibration"]["n_inputs"] == 20
-    # documents have nine words, and marks around them
-    assert made["layers"][0]["n_tokens"] >= 20 * 9
-    assert not [name for name in made["fallbacks"] if "pooler" not in name]
 
 
 @pytest.fixture

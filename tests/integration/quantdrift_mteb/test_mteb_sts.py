@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mteb
 import numpy as np
 import pytest
-
-pytest.importorskip("mteb")
-
-import mteb
 from datasets import Dataset, DatasetDict
 from mteb._create_dataloaders import _create_dataloader_from_texts
 from mteb.abstasks import AbsTaskPairClassification, AbsTaskSTS
@@ -22,15 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from quantdrift.runs import read_run
-from support.mteb_samples import (
-    QUIET,
-    one_thread,  # noqa: F401 -- used by being here
-    quantized,
-    save_encoder,
-    scores,
-    stock,
-    text,
-)
+from support.mteb_samples import QUIET, quantized, save_encoder, scores, stock, text
 
 SCHEME = "W2-rtn"
 N_PAIRS = 60
@@ -179,18 +168,6 @@ def test_sts_compares_the_order_that_its_main_score_is_of(main_score: str, kind:
     assert "drift_flip_at_1" not in found
 
 
-def test_every_subset_is_an_order_of_its_own(model: Model) -> None:
-    parts = {"eng": pairs(), "fra": pairs(seed=3000, number=30)}
-    languages = {"eng": ["eng-Latn"], "fra": ["fra-Latn"]}
-    found = scores(model.pair, make(AbsTaskSTS, parts, languages=languages))["test"]
-    by_name = {entry["hf_subset"]: entry for entry in found}
-    assert_order(by_name["eng"], model)
-    assert by_name["fra"]["drift_n_inputs"] == 30
-    assert by_name["fra"]["drift_order_flip"] == pytest.approx(
-        reversed_share(*similarities(model, parts["fra"])), rel=1e-5
-    )
-
-
 def test_where_all_pairs_score_the_same_there_is_no_order(model: Model) -> None:
     data = {**pairs(), "sentence1": [text(1)] * N_PAIRS, "sentence2": [text(2)] * N_PAIRS}
     (found,) = scores(model.pair, make(AbsTaskSTS, data))["test"]
@@ -252,16 +229,6 @@ def test_of_a_maximum_the_similarity_that_reaches_it_decides(model: Model, tmp_p
     assert found["drift_reference_accuracy"] == pytest.approx(full[f"{settings['similarity']}_accuracy"])
 
 
-def test_data_in_a_single_row_are_the_same_pairs(model: Model) -> None:
-    rows = {name: [column] for name, column in pairs().items()}
-    whole, single = (
-        scores(model.pair, make(AbsTaskPairClassification, data, main_score="max_ap"))["test"][0]
-        for data in (pairs(), rows)
-    )
-    assert whole == {**single, **{key: whole[key] for key in ("hf_subset", "languages")}}
-    assert single["drift_n_inputs"] == N_PAIRS
-
-
 OWN = {"drift_spec", "drift_reference_main_score"}
 UNTOLD = "quantdrift: no drift is measured on TinyPairClassification test/default: "
 
@@ -275,28 +242,3 @@ def test_where_no_threshold_tells_pairs_apart_the_evaluation_stands_and_a_line_s
     assert {key for key in found if key.startswith("drift_")} == OWN
     assert found["main_score"] > 0
     assert capsys.readouterr().err == f"{UNTOLD}no threshold tells its pairs apart\n"
-
-
-def test_a_main_score_of_several_similarities_freezes_no_threshold(
-    model: Model, capsys: pytest.CaptureFixture[str]
-) -> None:
-    task = make(AbsTaskPairClassification, main_score="mean_ap")
-
-    def with_a_mean(self: Any, similarity_scores: Any, labels: Any) -> dict[str, float]:
-        found = AbsTaskPairClassification._compute_metrics(self, similarity_scores, labels)
-        return {**found, "mean_ap": 0.5}
-
-    type(task)._compute_metrics = with_a_mean
-    (found,) = scores(model.pair, task)["test"]
-    assert {key for key in found if key.startswith("drift_")} == OWN
-    assert found["main_score"] == 0.5
-    assert capsys.readouterr().err.startswith(f"{UNTOLD}its main score is mean_ap")
-
-
-def test_the_line_at_the_end_tells_of_the_order(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
-    loud = {"batch_size": 8, "show_progress_bar": True}
-    (found,) = scores(model.pair, make(AbsTaskSTS), encode_kwargs=loud)["test"]
-    lines = capsys.readouterr().err.splitlines()
-    (line,) = [line for line in lines if line.startswith("drift of ")]
-    share = f"{100 * found['drift_order_flip']:.2f} %"
-    assert line.endswith(f"order reversed in {share} of the comparisons of two pairs")

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mteb
 import numpy as np
 import pytest
-
-pytest.importorskip("mteb")
-
-import mteb
 from datasets import Dataset
 
 from quantdrift.engine.pair import QuantizedPair
@@ -20,10 +17,8 @@ from quantdrift.errors import UnsupportedError
 from quantdrift.runs import read_run
 from quantdrift.spec import parse_scheme
 from support.mteb_samples import (
-    MOCKS,
     OTHERS,
     QUIET,
-    one_thread,  # noqa: F401 -- used by being here
     other_task,
     quantized,
     retrieval_task,
@@ -138,6 +133,7 @@ def test_a_cross_encoder_needs_a_shortlist(models: Mapping[str, Model]) -> None:
         scores(models["reranker"].pair, task)
 
 
+@pytest.mark.slow
 def test_a_document_of_the_querys_own_id_does_not_count(models: Mapping[str, Model], tmp_path: Path) -> None:
     content = split_data(12, 40)
     ids = [f"d{number}" for number in range(12)]
@@ -178,11 +174,6 @@ def test_both_arms_of_other_tasks_are_what_stock_mteb_finds(name: str, models: M
     for entry in entries:
         assert ("drift_flip_at_1" in entry) == (name in RANKED)
         assert ("drift_order_flip" in entry) == (name in ORDERED)
-
-
-@pytest.mark.parametrize("name", ["MockSummarizationTask", "MockTextZeroShotClassificationTask"])
-def test_mock_tasks_as_they_are(name: str, models: Mapping[str, Model]) -> None:
-    compare(models["encoder"], MOCKS[name])
 
 
 @pytest.fixture

@@ -6,12 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import mteb
 import numpy as np
 import pytest
-
-pytest.importorskip("mteb")
-
-import mteb
 import torch
 from sentence_transformers import CrossEncoder
 from torch import nn
@@ -26,19 +23,11 @@ from quantdrift.finished.shortlist import Shortlist
 from quantdrift.progress import Silent
 from quantdrift.runs import Run, find_runs
 from quantdrift.spec import parse
-from support.mteb_samples import (
-    one_thread,
-    quantized,
-    retrieval_task,
-    save_cross_encoder,
-    save_encoder,
-    scores,
-    split_data,
-    stock,
-)
+from support.mteb_samples import quantized, retrieval_task, save_cross_encoder, scores, split_data, stock
 from support.rerank_samples import save_cross_encoder as several_scores
 
-__all__ = ["one_thread"]
+pytestmark = pytest.mark.usefixtures("cache")
+
 
 DATA = split_data(15, 40, shortlist=8)
 SCHEME = "W3-g16-rtn"
@@ -47,11 +36,6 @@ SCHEME = "W3-g16-rtn"
 @pytest.fixture(scope="module")
 def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_cross_encoder(tmp_path_factory.mktemp("cross"))
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
 
 
 def task(content: dict[str, Any] | None = None) -> Any:
@@ -108,6 +92,7 @@ def parts(evidence: Evidence) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_pair_by_pair_both_ways_are_the_same_to_the_last_bit(reranker: Path, tmp_path: Path) -> None:
     run, own = (made(reranker, tmp_path / made.__name__, batch_size=1) for made in (inside, alone))
     evidence, expected = run.evidence(), own.evidence()
@@ -122,17 +107,7 @@ def test_pair_by_pair_both_ways_are_the_same_to_the_last_bit(reranker: Path, tmp
     assert run.record["model"]["fingerprint"] == own.record["model"]["fingerprint"]
 
 
-def test_in_batches_they_differ_by_rounding_alone(reranker: Path, tmp_path: Path) -> None:
-    # mteb batches the pairs of a query after another, quantdrift run those of similar length
-    run, own = (made(reranker, tmp_path / made.__name__, batch_size=8) for made in (inside, alone))
-    theirs = parts(own.evidence())
-    for name, values in parts(run.evidence()).items():
-        if name.endswith("items"):
-            assert values == theirs[name]
-        else:
-            np.testing.assert_allclose(values, theirs[name], atol=1e-5, err_msg=name)
-
-
+@pytest.mark.slow
 def test_both_are_calibrated_on_the_same_tokens(reranker: Path, tmp_path: Path) -> None:
     scheme = "W3-g16-gptq+calib=20"
     made = [
@@ -174,37 +149,11 @@ def test_evidence_is_of_raw_scores_and_mtebs_predictions_are_stock(
     assert run.record["settings"]["similarity"] == expected_words
 
 
-def test_the_second_of_two_stages_reranks_what_the_first_predicted(reranker: Path, tmp_path: Path) -> None:
-    content = split_data(15, 40)
-    first = retrieval_task("TinyStages", {"default": {"test": content}})
-    scores(stock(save_encoder(tmp_path)), first, prediction_folder=tmp_path / "first")
-    second = retrieval_task("TinyStages", {"default": {"test": content}})
-    second = second.convert_to_reranking(tmp_path / "first", top_k=6)
-    shortlist = {query: set(names) for query, names in _shortlist_of(second).items()}
-    pair = mteb.get_model(f"quantdrift:{reranker}@{SCHEME}")
-    found = scores(pair, second, cache=mteb.ResultCache(tmp_path / "results"))["test"][0]
-    (run,) = find_runs([tmp_path / "results"])
-    evidence = run.evidence()
-    assert set(evidence.n_items.tolist()) == {6}
-    for top in (evidence.reference_top, evidence.candidate_top):
-        ranked = evidence.item_ids[top.items]
-        names = evidence.input_ids.tolist()
-        assert {q: set(row) for q, row in zip(names, ranked.tolist(), strict=True)} == shortlist
-    assert found["drift_epsilon_median"] > 0
-    main = found["drift_reference_main_score"]  # which mteb rounds
-    assert main == pytest.approx(found["drift_reference_ndcg_at_10"], abs=1e-5)
-
-
 def test_a_cross_encoder_of_several_scores_is_refused(tmp_path: Path) -> None:
     folder = several_scores(tmp_path / "nli", n_scores=3)
     pair = mteb.get_model(f"quantdrift:{folder}@{SCHEME}")
     with pytest.raises(UnsupportedError, match="gives a pair 3 scores"):
         scores(pair, task())
-
-
-def _shortlist_of(task: Any) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = task.dataset["default"]["test"]["top_ranked"]
-    return found
 
 
 def _tensor(values: Any) -> Any:

@@ -20,7 +20,6 @@ import quantdrift_beir
 from quantdrift.errors import MissingExtraError, QuantDriftError, SpecError, UnsupportedError
 from quantdrift.patching import is_replaced
 from quantdrift_beir import QuantizedPair, hooks
-from quantdrift_beir.pairs import held_pair
 from support.beir_letters import CORPUS, Letters
 
 WRAPPED = (
@@ -134,11 +133,3 @@ def test_a_beir_that_is_not_as_expected_is_an_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.delattr(Rerank, "rerank")
     with pytest.raises(UnsupportedError, match="has no method rerank"):
         hooks.wrap_beir()
-
-
-def test_the_pair_is_found_where_an_object_keeps_it() -> None:
-    pair = QuantizedPair(Letters(), "W4-channel")
-    assert held_pair(DenseRetrievalExactSearch(pair)) is pair
-    assert held_pair(Rerank(pair)) is pair
-    assert held_pair(DenseRetrievalExactSearch(Letters())) is None
-    assert held_pair(None) is None

@@ -49,15 +49,6 @@ def test_what_is_kept_is_not_asked_again() -> None:
     assert len(model.asked) == 2
 
 
-def test_arms_and_kinds_share_nothing() -> None:
-    kept: dict[str, Any] = {}
-    model = Model()
-    for arm, kind in (("w", "loglikelihood"), ("v", "loglikelihood"), ("w", "generate_until")):
-        filled = ArmCache(kept, arm).fill(kind, [request("c", {})], model, alone)
-        assert filled[1] == 0
-    assert len(kept) == 3
-
-
 def test_what_a_stock_run_has_kept_is_not_taken_nor_given() -> None:
     kept = {hash_args("loglikelihood", ("c", " a")): "of a stock run"}
     filled = ArmCache(kept, "w").fill("loglikelihood", REQUESTS[:1], Model(), alone)
@@ -129,8 +120,3 @@ def test_an_answer_is_drawn_where_lm_eval_draws_it(settings: dict[str, Any]) -> 
     assert is_drawn("generate_until", ("prompt", settings)) is wanted
     kept = ArmCache({}, "weights").key("generate_until", ("prompt", settings))
     assert (kept is None) is wanted
-
-
-@pytest.mark.parametrize("kind", ["loglikelihood", "loglikelihood_rolling"])
-def test_log_likelihoods_are_never_drawn(kind: str) -> None:
-    assert not is_drawn(kind, ("prompt", " answer")[: 2 if kind == "loglikelihood" else 1])

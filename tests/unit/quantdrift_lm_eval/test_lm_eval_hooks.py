@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("lm_eval")
 
-from quantdrift import _hook
 from quantdrift_lm_eval import hooks
 
 
@@ -39,11 +38,6 @@ def evaluator() -> ModuleType:
         return model
 
     return module("lm_eval.evaluator", evaluate=evaluate, simple_evaluate=simple_evaluate)
-
-
-def test_both_modules_are_watched() -> None:
-    assert _hook.WATCHED["lm_eval.models"] == "quantdrift_lm_eval.hooks:on_models_imported"
-    assert _hook.WATCHED["lm_eval.evaluator"] == "quantdrift_lm_eval.hooks:on_evaluator_imported"
 
 
 @pytest.mark.parametrize("found", [[], [EntryPoint(name="quantdrift", value=hooks.TARGET, group=hooks.GROUP)]])

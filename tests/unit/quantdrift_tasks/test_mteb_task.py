@@ -8,12 +8,10 @@ import pytest
 
 pytest.importorskip("mteb")
 
-from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.results import TaskResult
-from mteb.timing import TimingStack
 
 from quantdrift_tasks import python_docs
-from quantdrift_tasks.mteb_tasks import TASKS, PythonDocsRetrieval
+from quantdrift_tasks.mteb_tasks import PythonDocsRetrieval
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +26,6 @@ def loaded() -> PythonDocsRetrieval:
         patch.setattr(socket, "getaddrinfo", refuse)
         task.load_data(num_proc=1)
     return task
-
-
-def test_every_task_is_listed_once() -> None:
-    assert list(TASKS) == [PythonDocsRetrieval]
-    assert all(issubclass(task, AbsTaskRetrieval) for task in TASKS)
 
 
 def test_the_metadata_is_complete_and_valid() -> None:
@@ -50,6 +43,7 @@ def test_making_a_task_generates_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not PythonDocsRetrieval().data_loaded
 
 
+@pytest.mark.slow
 def test_the_data_have_the_form_that_mteb_evaluates(loaded: PythonDocsRetrieval) -> None:
     assert loaded.data_loaded
     assert list(loaded.dataset) == ["default"]
@@ -60,23 +54,6 @@ def test_the_data_have_the_form_that_mteb_evaluates(loaded: PythonDocsRetrieval)
     assert split["queries"].to_dict() == {"id": list(data.query_ids), "text": list(data.queries)}
     assert split["relevant_docs"] == data.qrels
     assert split["top_ranked"] is None
-
-
-def test_loading_twice_keeps_the_data_and_unloading_drops_them(loaded: PythonDocsRetrieval) -> None:
-    task = PythonDocsRetrieval()
-    task.dataset, task.data_loaded = loaded.dataset, True
-    task.load_data()
-    assert task.dataset is loaded.dataset
-    task.unload_data()
-    assert not task.data_loaded
-
-
-def test_the_time_of_loading_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = python_docs.load()
-    monkeypatch.setattr(python_docs, "load", lambda: small)
-    timer = TimingStack()
-    PythonDocsRetrieval().load_data(timer=timer)
-    assert [phase["name"] for phase in timer.phases] == ["Data loading", "Dataset transform"]
 
 
 def test_results_of_another_python_are_not_reused() -> None:

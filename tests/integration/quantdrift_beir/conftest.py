@@ -1,0 +1,22 @@
+"""A small encoder for tests of the beir plugin, each with an empty cache; without beir none is collected."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+collect_ignore_glob = [] if find_spec("beir") else ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    from support.beir_samples import save_encoder  # noqa: PLC0415 -- it imports beir
+
+    return save_encoder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))

@@ -1,0 +1,23 @@
+"""Tests of the mteb plugin run on one thread; without mteb none is collected."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+collect_ignore_glob = [] if find_spec("mteb") else ["test_*.py"]
+
+if find_spec("mteb"):
+    from support.mteb_samples import one_thread
+
+    __all__ = ["one_thread"]  # a fixture
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own, in a folder that is the current one."""
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
