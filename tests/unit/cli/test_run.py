@@ -93,7 +93,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         found.append(out)
         raise UnsupportedError("measured")
 
-    monkeypatch.setattr("quantdrift.engine.run.run_pair", run)
+    monkeypatch.setattr("quantdrift.engine.run.run", run)
     monkeypatch.setattr("quantdrift.cli.run.corpus", lambda *_: data("b"))
     return found
 
@@ -118,7 +118,7 @@ def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("quantdrift.engine.run.run_pair", interrupted)
+    monkeypatch.setattr("quantdrift.engine.run.run", interrupted)
     code, out, err = cli("run", "minilm@W4", "--data", "mydata")
     assert (code, out) == (130, "")
     assert "what was finished is kept, and the same command goes on" in err
