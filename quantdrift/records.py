@@ -48,27 +48,18 @@ DIGEST = "digest"
 # --- JSON from outside ------------------------------------------------------------------------
 
 
-def parse_json(text: str | bytes, *, once: bool = False, finite: bool = False) -> Any:
-    """The value of a JSON text from anywhere.
-
-    Args:
-        text: the whole text; bytes are UTF-8.
-        once: refuse an object that has a key twice.
-        finite: refuse NaN and infinities, also those that a number like 1e999 becomes.
+def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
+    """The value of a JSON text from anywhere, in UTF-8.
 
     Raises:
-        ValueError: and nothing else: it is no JSON, nested deeper than `MAX_DEPTH`, holds an
-            integer of thousands of digits, or what `once` and `finite` refuse.
+        ValueError: and nothing else. If `strict`, also of a key that an object has twice, and of NaN
+            and infinities, those that a number like 1e999 becomes included.
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8")  # a UnicodeDecodeError is a ValueError
-    hooks: dict[str, Any] = {}
-    if once:
-        hooks["object_pairs_hook"] = _once
-    if finite:
-        hooks |= {"parse_constant": _not_finite, "parse_float": _finite}
+    hooks: dict[str, Any] = {"object_pairs_hook": _once, "parse_constant": _finite, "parse_float": _finite}
     try:
-        value = json.loads(text, **hooks)
+        value = json.loads(text, **(hooks if strict else {}))
     except RecursionError:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from None
     level = [value]
@@ -85,24 +76,13 @@ def parse_json(text: str | bytes, *, once: bool = False, finite: bool = False) -
     raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
-def read_json(path: Path, *, once: bool = False, finite: bool = False, limit: int = MAX_JSON) -> Any:
-    """The value in a JSON file from anywhere.
-
-    Args:
-        path: the file. A pipe or a device, which may never end, is refused.
-        once: as in `parse_json`.
-        finite: likewise.
-        limit: bytes that are read at most.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is no JSON, or too large, or what `parse_json` refuses.
-    """
+def read_json(path: Path, *, strict: bool = False, limit: int = MAX_JSON) -> Any:
+    """The value in a JSON file from anywhere, of `limit` bytes at most; raises as `open_file` and `parse_json`."""
     with open_file(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
         raise ValueError(f"it is larger than {limit:,} bytes")
-    return parse_json(content, once=once, finite=finite)
+    return parse_json(content, strict=strict)
 
 
 @contextmanager
@@ -133,10 +113,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _not_finite(name: str) -> float:
-    raise ValueError(f"expected finite numbers, got {name}")
-
-
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
@@ -148,23 +124,14 @@ def _finite(text: str) -> float:
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with the digest of its content, as its last key.
-
-    Args:
-        content: JSON values, without NaN. What JSON has no form of its own for (tuples, keys that
-            are numbers) comes out as it would be read back.
-    """
+    """A JSON object with the digest of its content, as its last key; tuples come out as they would be read back."""
     own = {key: value for key, value in content.items() if key != DIGEST}
     plain = json.loads(json.dumps(own, allow_nan=False))
     return {**plain, DIGEST: _content_digest(plain)}
 
 
 def check_seal(content: Mapping[str, Any]) -> None:
-    """See that an object is as it was when it was sealed.
-
-    Raises:
-        ValueError: it was changed, or its digest is missing.
-    """
+    """Raise a ValueError unless an object is as it was when it was sealed."""
     stated = content.get(DIGEST)
     if not isinstance(stated, str):
         raise ValueError("its digest is missing")  # noqa: TRY004 -- of the content, not of an argument
@@ -183,26 +150,16 @@ def bytes_digest(content: bytes | memoryview) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """A digest of a file's bytes, 40 hex digits.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """A digest of a file's bytes, 40 hex digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
 
 
 def read_bytes(path: Path, *, digest: str | None = None) -> bytes:
-    """What is in a file, if it is what its digest was taken of.
-
-    Args:
-        path: the file.
-        digest: that `file_digest` gave; None if it is not known.
+    """What is in a file.
 
     Raises:
-        RunError: it is something else.
-        OSError: it cannot be read.
-        ValueError: it is a pipe or a device.
+        RunError: it is not what its digest, of `file_digest`, was taken of; and as of `open_file`.
     """
     with open_file(path) as file:
         content = file.read()
@@ -254,7 +211,7 @@ class Record(BaseModel):
         """The JSON object in a file of this format and version, as it was written; its fields are not checked."""
         written = f"One is written by: {cls.MAKE}"
         try:
-            content = read_json(path, once=True, finite=True)
+            content = read_json(path, strict=True)
             found = content.get("format") if isinstance(content, dict) else None
             if found == cls.FORMAT and content.get(cls.VERSION_KEY) == cls.VERSION and cls.is_sealed(content):
                 check_seal(content)
@@ -346,15 +303,7 @@ def problem_of(error: ValidationError) -> str:
 
 
 def check_writable(path: Path, *, what: str) -> None:
-    """Try whether a file or folder can be written at a place, before hours go into it.
-
-    Args:
-        path: the place; folders that are not there yet would be made. Nothing is left behind.
-        what: is to be written, for messages: "the run".
-
-    Raises:
-        RunError: no permission, no such disk, a file where a folder would have to be.
-    """
+    """Raise a RunError unless `what` ("the run") can be written at a place, before hours go into it."""
     place = Path(os.path.realpath(path))
     beside = next(folder for folder in place.parents if folder.exists())
     try:
@@ -368,13 +317,8 @@ def check_writable(path: Path, *, what: str) -> None:
 def write_text(path: Path, text: str, *, what: str) -> None:
     """Write a text file whole, replacing an earlier one.
 
-    Args:
-        path: the file.
-        text: its content.
-        what: is written, for messages: "the allocation".
-
     Raises:
-        RunError: no space, no permission; nothing is left behind.
+        RunError: no space, no permission; nothing is left behind. It names `what`: "the allocation".
     """
     with _complaints(path, what), whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
@@ -384,15 +328,8 @@ def write_text(path: Path, text: str, *, what: str) -> None:
 def whole_file(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """A place to write to; when the block ends the file is at `path`, in place of what was there.
 
-    After an error nothing is left of it and the place is as it was. After a kill a hidden file may
-    be left beside it.
-
-    Args:
-        path: the file; its folder is made if need be.
-        sync: force it onto the disk before it takes its place, so that a power cut leaves it whole.
-
-    Raises:
-        OSError: the folder cannot be made, or the file not be moved.
+    After an error nothing is left of it and the place is as it was. With `sync` it is forced onto
+    the disk before it takes its place, so that a power cut leaves it whole.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
@@ -417,14 +354,10 @@ def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
     places with what is there in one step: who reads finds one or the other, whoever writes at the
     same time. After an error, Ctrl-C too, nothing is left of it and the place is as it was. What a
     kill leaves is hidden, and removed by whoever writes here a day later.
-
-    Args:
-        path: folder to make or to replace. Whether what is there may go has to be checked before. A
-            link to a folder stays one: what it leads to is replaced.
-        what: is written, for messages: "the run".
+    Whether what is there may go has to be checked before. A link to a folder stays one.
 
     Raises:
-        RunError: no space, no permission.
+        RunError: no space, no permission. It names `what`: "the run".
     """
     with _complaints(path, what):
         place = Path(os.path.realpath(path))

@@ -213,9 +213,9 @@ def ask(
         raise RuleError(
             f"the rule '{comparing[0]}' compares with a baseline; expected one too: baseline=\"drift-baseline.json\""
         )
-    path = None if baseline is None else session.root / baseline
+    path = None if baseline is None else session.config.rootpath / baseline
     held: Snapshot | None = None
-    if path is not None and session.updates:
+    if path is not None and session.config.getoption("quantdrift_update"):
         Baseline.check_place(path)
     elif path is not None and not path.exists():
         raise RunError(
@@ -334,7 +334,8 @@ def write_asked(session: Session, *, broken_off: bool) -> tuple[list[str], bool]
     lines, whole = [], True
     for place, updates in sorted(asked.items()):
         path = Path(place)
-        name = path.relative_to(session.root) if path.is_relative_to(session.root) else path
+        root = session.config.rootpath
+        name = path.relative_to(root) if path.is_relative_to(root) else path
         try:
             lines.append(f"wrote {name}: {_write(path, updates)}; commit it")
         except QuantDriftError as error:

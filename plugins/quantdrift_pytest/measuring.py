@@ -162,15 +162,14 @@ def _model(name: str, revision: str | None, known: Path) -> str | None:
 
 def _downloaded(repo: str, revision: str | None) -> Path | None:
     """The snapshot of a hub model that lies on this machine."""
-    from huggingface_hub.constants import HF_HUB_CACHE  # noqa: PLC0415 -- only for hub models
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 -- only for hub models
+    from huggingface_hub.errors import LocalEntryNotFoundError  # noqa: PLC0415 -- likewise
 
-    root = Path(os.environ.get("SENTENCE_TRANSFORMERS_HOME") or HF_HUB_CACHE)
-    folder = root / f"models--{repo.replace('/', '--')}"
-    commit = revision or "main"
-    with suppress(OSError, ValueError):  # the name is a commit
-        commit = (folder / "refs" / commit).read_text(encoding="utf-8").strip()
-    snapshot = folder / "snapshots" / commit
-    return snapshot if snapshot.is_dir() else None
+    own = os.environ.get("SENTENCE_TRANSFORMERS_HOME")
+    try:
+        return Path(snapshot_download(repo, revision=revision, cache_dir=own, local_files_only=True))
+    except (LocalEntryNotFoundError, ValueError):  # not here, or no such name
+        return None
 
 
 def _versions() -> Iterator[tuple[str, str]]:
@@ -193,7 +192,7 @@ def read_data(session: Session, *, data: str | PathLike[str] | None, task: str |
     if (data is None) == (task is None):
         got = "neither" if data is None else "both"
         raise pytest.UsageError('expected either data="FOLDER" or task="NAME" (quantdrift list tasks); got ' + got)
-    folder = session.root / (data or "")
+    folder = session.config.rootpath / (data or "")
     seen = looks(folder) if data is not None and folder.exists() else []
     name = (task, folder, split, *map(tuple, seen))
     if name not in session.data:
@@ -229,14 +228,15 @@ def measured(
     runs = session.folder("runs")
     path, note = runs / name, runs / f"{name}.session"
     # models that are not seen from here may be others in the next session
-    lasts = not session.anew and None not in (who.model_fingerprint, who.candidate_fingerprint)
+    anew = bool(session.config.getoption("quantdrift_no_cache"))
+    lasts = not anew and None not in (who.model_fingerprint, who.candidate_fingerprint)
     with _one_at_a_time(runs / f"{name}.lock"):
         found = _kept(path, session, note, lasts=lasts)
         if kept := found is not None:
             drift = found
         else:
             shutil.rmtree(path, ignore_errors=True)  # of another session, or damaged
-            run = _measure(pair, dataset, path, how, anew=session.anew)
+            run = _measure(pair, dataset, path, how, anew=anew)
             drift = Drift(run=run, target=target_of_run(run), kept=False, session=session)
             write_text(note, session.id, what="a note beside a run")
     # whoever asks next gets one that was measured before

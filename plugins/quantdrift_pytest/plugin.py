@@ -111,7 +111,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the baselines, in one process only."""
     running = sessions.current()
-    if running.updates and not running.is_worker:
+    if session.config.getoption("quantdrift_update") and not sessions.is_worker(session.config):
         from quantdrift_pytest.drift import write_asked  # noqa: PLC0415 -- numpy, pyarrow
 
         broken_off = exitstatus in {pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR}

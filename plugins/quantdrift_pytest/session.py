@@ -53,26 +53,6 @@ class Session:
     written: list[str] = field(default_factory=list)
 
     @property
-    def root(self) -> Path:
-        """Where paths begin that tests name: pytest's rootdir."""
-        return self.config.rootpath
-
-    @property
-    def is_worker(self) -> bool:
-        """Whether it is one of pytest-xdist's workers, which leave writing to the controller."""
-        return hasattr(self.config, "workerinput")
-
-    @property
-    def updates(self) -> bool:
-        """Whether baselines are written instead of compared with."""
-        return bool(self.config.getoption("quantdrift_update"))
-
-    @property
-    def anew(self) -> bool:
-        """Whether nothing is taken from earlier sessions."""
-        return bool(self.config.getoption("quantdrift_no_cache"))
-
-    @property
     def temporary(self) -> Path:
         """A folder of this session only."""
         return Path(tempfile.gettempdir()) / f"quantdrift-pytest-{self.id}"
@@ -90,6 +70,11 @@ class Session:
         return folder
 
 
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this is one of pytest-xdist's workers, which leave writing to the controller."""
+    return hasattr(config, "workerinput")
+
+
 _RUNNING: list[Session] = []
 """The sessions of this process; more than one where a test runs pytest inside itself."""
 
@@ -104,7 +89,7 @@ def end(config: pytest.Config) -> None:
     """A session ends; what was only for it goes when no process needs it any more."""
     for session in [each for each in _RUNNING if each.config is config]:
         _RUNNING.remove(session)
-        if not session.is_worker:
+        if not is_worker(config):
             shutil.rmtree(session.temporary, ignore_errors=True)
 
 

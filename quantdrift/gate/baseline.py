@@ -37,7 +37,7 @@ _MOST = sys.float_info.max
 NAME = Path("drift-baseline.json")
 """Where it lies if nobody says otherwise."""
 
-ANSWER = re.compile(r"(?P<reference>-|[0-9a-f]{6})(?:>(?P<candidate>-|[0-9a-f]{6}))?")
+ANSWER = re.compile(r"(-|[0-9a-f]{6})(>(-|[0-9a-f]{6}))?")
 """What `answer_of` returns."""
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
 from quantdrift.finished.diff import Changed, changed_inputs
-from quantdrift.gate.baseline import ANSWER, Snapshot
+from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.rules import NOISE, Rule, RuleError, Slices, check_slices, in_slice, stored_metrics
 from quantdrift.gate.target import Target
 from quantdrift.identity import Identity
@@ -371,7 +371,8 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
     elif told:
         differs.append(f"inputs: {told}")
     one, other = now.part(rows), baseline.part([order[now.input_ids[row]] for row in rows])
-    answers = [[_first_answers(text) for text in each.answers] for each in (one, other)]
+    # of both arms, or of both at once where they are the same
+    answers = [[(text.split(">")[0], text.split(">")[-1]) for text in each.answers] for each in (one, other)]
     moved, answered = (sum(x[arm] != y[arm] for x, y in zip(*answers, strict=True)) for arm in (0, 1))
     told = f"the reference gives another first answer on {moved:,} of {len(rows):,} inputs"
     if moved > _OTHER_REFERENCE * len(rows):
@@ -394,12 +395,6 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
         n_answers_changed=answered,
         same_candidate=same,
     )
-
-
-def _first_answers(text: str) -> tuple[str, str]:
-    found = ANSWER.fullmatch(text)
-    assert found is not None  # written by `answer_of`, or checked when it was read
-    return found["reference"], found["candidate"] or found["reference"]
 
 
 # --- a limit: is a value at most, or at least, so much? ---------------------------------------

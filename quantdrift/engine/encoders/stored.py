@@ -107,7 +107,7 @@ def read_head(file: Path) -> dict[str, StoredTensor]:
         size = file.stat().st_size
         with open_file(file) as opened:
             length = int.from_bytes(opened.read(8), "little")
-            head = parse_json(opened.read(min(length, size, _MAX_HEAD)), once=True)
+            head = parse_json(opened.read(min(length, size, _MAX_HEAD)), strict=True)
         tensors = {
             name: StoredTensor(
                 dtype=str(entry["dtype"]),

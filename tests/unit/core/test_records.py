@@ -154,13 +154,13 @@ def test_json_as_deep_as_allowed_is_read() -> None:
 def test_finite_refuses_what_is_no_number(number: str) -> None:
     parse_json(f"[{number}]")
     with pytest.raises(ValueError, match="finite"):
-        parse_json(f"[{number}]", finite=True)
+        parse_json(f"[{number}]", strict=True)
 
 
 def test_once_refuses_a_key_that_stands_twice() -> None:
     assert parse_json('{"a": 1, "a": 2}') == {"a": 2}
     with pytest.raises(ValueError, match="'a'"):
-        parse_json('{"b": {"a": 1, "a": 2}}', once=True)
+        parse_json('{"b": {"a": 1, "a": 2}}', strict=True)
 
 
 def test_a_pipe_a_device_and_a_large_file_are_refused_at_once(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_of_what_a_server_lists_little_is_kept(server: Server, tmp_path: Path, m
     ]
     found = measured(server, tmp_path / "run")
     text = (found.path / "run.json").read_text(encoding="utf-8")
-    record = parse_json(text, finite=True)["model"]
+    record = parse_json(text, strict=True)["model"]
     assert record["candidate"]["server"]["listed"] == server.listed[0]
     kept = record["server"]["listed"]
     assert list(kept) == ["id", "owned_by"]
