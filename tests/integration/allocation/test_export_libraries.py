@@ -19,8 +19,9 @@ from torch import nn
 from transformers import BertForSequenceClassification
 
 from quantdrift.allocation.exports import export_allocation, exporter, usage_of
-from quantdrift.allocation.record import AllocatedLayer, Allocation
+from quantdrift.allocation.record import AllocatedLayer
 from quantdrift.engine.layers import find_linears, modules_of
+from support.allocations import allocation
 from support.candidate_samples import TEXTS, tiny, tokenizer
 
 WIDE = "encoder.layer.0.output.dense"
@@ -45,21 +46,7 @@ def exported(name: str, given: Mapping[str, int] | None = None) -> Any:
         )
         for layer in linears
     ]
-    allocation = Allocation(
-        model="tiny",
-        fingerprint="0123abcd",
-        group_size=32,
-        criterion="gap",
-        widths=(4, 8),
-        budget=8,
-        method="knapsack",
-        status="optimal",
-        bound=None,
-        layers=tuple(layers),
-        n_others=10,
-        others_bits=320,
-    )
-    return json.loads(export_allocation(allocation, exporter(name))[0])
+    return json.loads(export_allocation(allocation(layers, widths=(4, 8)), exporter(name))[0])
 
 
 def used(name: str, folder: Path, given: Mapping[str, int] | None = None) -> dict[str, Any]:

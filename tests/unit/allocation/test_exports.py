@@ -20,10 +20,15 @@ from quantdrift.allocation.exports import (
 )
 from quantdrift.allocation.record import Allocation
 from quantdrift.errors import UnknownNameError, UnsupportedError
-from support.export_samples import allocation, decoder, encoder
+from support import allocations
+from support.allocations import decoder, encoder
 
 QUERY, KEY = (f"0.model.encoder.layer.0.attention.self.{part}" for part in ("query", "key"))
-UNIT = "model.layers.0.self_attn.{}_proj"
+Q, OUT, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.o_proj", "model.layers.0.mlp.down_proj"
+
+
+def allocation(widths: dict[str, int], **changes: Any) -> Allocation:
+    return allocations.allocation(widths, **{"widths": (3, 4, 8), **changes})
 
 
 def text_of(given: Allocation, name: str) -> str:
@@ -39,26 +44,20 @@ def content(given: Allocation, name: str) -> Any:
     [
         ("0.model.encoder.layer.0.x", "encoder.layer.0.x"),
         ("0.auto_model.encoder.layer.0.x", "encoder.layer.0.x"),
-        ("0.model.layers.3.self_attn.q_proj", "layers.3.self_attn.q_proj"),
         ("model.layers.3.self_attn.q_proj", "model.layers.3.self_attn.q_proj"),
         ("0.model.model.layers.3.x", "model.layers.3.x"),
         ("0.model.mlp.0", "mlp.0"),
     ],
 )
 def test_a_name_is_the_path_inside_the_transformers_model(stored: str, inside: str) -> None:
-    assert [layer.name for layer in runtime_layers(allocation({stored: 4}))] == [inside]
-
-
-def test_a_layer_after_the_transformers_model_must_be_unquantized() -> None:
-    widths = encoder({"2.linear": 16})
-    assert len(runtime_layers(allocation(widths))) == 6
-    with pytest.raises(UnsupportedError, match=r"^2\.linear: outside .* --keep '2\.linear'"):
-        runtime_layers(allocation({**widths, "2.linear": 4}))
+    after = {"2.linear": 16}  # unquantized, or refused
+    assert [layer.name for layer in runtime_layers(allocation({stored: 4, **after}))] == [inside]
 
 
 @pytest.mark.parametrize(
     ("widths", "why"),
     [
+        (encoder({"2.linear": 4}), r"^2\.linear: outside .* --keep '2\.linear'"),
         ({"a.experts.down_proj.3": 4}, "part of a larger module"),
         ({"attn.in_proj_weight": 4}, "part of a larger module"),
         ({"0.model.a.fc": 4, "1.model.a.fc": 4}, "more than one"),
@@ -82,11 +81,11 @@ def test_an_expression_matches_the_layer_in_any_model_class_and_no_other() -> No
 @pytest.mark.parametrize("name", EXPORTERS)
 def test_every_layer_keeps_its_width_in_every_format(name: str) -> None:
     changed = {f"0.model.encoder.layer.{block}.output.dense": 8 for block in range(2)}
-    text, _ = export_allocation(allocation(encoder(changed, blocks=2)), exporter(name))
+    text = text_of(allocation(encoder(changed, blocks=2)), name)
     seen = re.findall(r'(?:bits": |"int|=q)([48])', text)
     per_layer = {"gptqmodel": (7, 2), "hqq": (5, 1), "compressed_tensors": (1, 1)}
-    n_four, n_eight = per_layer.get(name, (10, 2))  # three for a unit, one for a kind, a width
-    assert (seen.count("4"), seen.count("8")) == (n_four, n_eight)
+    # three for a unit, one for a kind, a width
+    assert (seen.count("4"), seen.count("8")) == per_layer.get(name, (10, 2))
     assert text.endswith("\n")
     usage = usage_of(exporter(name), "a 'b'.json")
     if name == "llama_cpp":
@@ -96,27 +95,25 @@ def test_every_layer_keeps_its_width_in_every_format(name: str) -> None:
 
 
 def test_gptqmodel_has_one_expression_for_a_unit_and_skips_what_is_unquantized() -> None:
-    given = allocation(decoder({"model.layers.0.mlp.down_proj": 16, UNIT.format("o"): 8}))
-    config = content(given, "gptqmodel")
-    assert {key: config[key] for key in ("bits", "group_size", "sym", "desc_act")} == {
-        "bits": 4,
-        "group_size": 32,
+    config = content(allocation(decoder({DOWN: 16, OUT: 8})), "gptqmodel")
+    before, grid = r"^(?:.*\.)?model\.layers\.0\.", {"bits": 4, "group_size": 32}
+    assert config == {
+        **grid,
         "sym": True,
         "desc_act": False,
-    }
-    before = r"^(?:.*\.)?model\.layers\.0\."
-    assert config["dynamic"] == {
-        rf"{before}self_attn\.(?:q_proj|k_proj|v_proj|qkv_proj)$": {"bits": 4, "group_size": 32},
-        rf"{before}self_attn\.o_proj$": {"bits": 8, "group_size": 32},
-        rf"{before}mlp\.(?:gate_proj|up_proj|gate_up_proj)$": {"bits": 4, "group_size": 32},
-        rf"-:{before}mlp\.down_proj$": {},
+        "dynamic": {
+            rf"{before}self_attn\.(?:q_proj|k_proj|v_proj|qkv_proj)$": grid,
+            rf"{before}self_attn\.o_proj$": {**grid, "bits": 8},
+            rf"{before}mlp\.(?:gate_proj|up_proj|gate_up_proj)$": grid,
+            rf"-:{before}mlp\.down_proj$": {},
+        },
     }
 
 
 def test_a_whole_channel_is_written_as_each_format_calls_it() -> None:
     given = allocation(decoder({}), group_size=None)
     assert content(given, "gptqmodel")["group_size"] == -1
-    assert content(given, "autoround")[UNIT.format("q")]["group_size"] == -1
+    assert content(given, "autoround")[Q]["group_size"] == -1
     assert content(given, "hqq")["dynamic_config"]["self_attn.q_proj"]["group_size"] is None
     weights = content(given, "compressed_tensors")["config_groups"]["group_0"]["weights"]
     assert weights["strategy"] == "channel"
@@ -128,44 +125,35 @@ def test_untied_layers_are_refused_where_the_runtime_fuses_and_else_said() -> No
     given = allocation(encoder({QUERY: 8}))
     with pytest.raises(UnsupportedError, match=r"query \(8 bits\).*key \(4 bits\).*units=fused"):
         text_of(given, "compressed_tensors")
-    _, notes = export_allocation(given, exporter("gptqmodel"))
-    assert "vLLM and SGLang cannot run it" in notes[-1]
-    query = r"^(?:.*\.)?encoder\.layer\.0\.attention\.self\.query$"
-    assert content(given, "gptqmodel")["dynamic"][query]["bits"] == 8
-    assert len(content(given, "gptqmodel")["dynamic"]) == 6
+    assert "vLLM and SGLang cannot run it" in export_allocation(given, exporter("gptqmodel"))[1][-1]
+    dynamic = content(given, "gptqmodel")["dynamic"]
+    assert dynamic[r"^(?:.*\.)?encoder\.layer\.0\.attention\.self\.query$"]["bits"] == 8
+    assert len(dynamic) == 6
 
 
 def test_compressed_tensors_has_a_group_for_each_width() -> None:
-    widths = decoder({"model.layers.0.mlp.down_proj": 8, UNIT.format("o"): 16})
-    recipe = content(allocation(widths), "compressed_tensors")
+    recipe = content(allocation(decoder({DOWN: 8, OUT: 16})), "compressed_tensors")
     groups = recipe["config_groups"].values()
     assert [(group["weights"]["num_bits"], len(group["targets"])) for group in groups] == [(4, 5), (8, 1)]
     assert recipe["ignore"] == [r"re:^(?:.*\.)?model\.layers\.0\.self_attn\.o_proj$"]
 
 
 def test_hqq_knows_kinds_of_layers_only() -> None:
-    both = {f"0.model.encoder.layer.{block}.output.dense": 8 for block in range(2)}
-    given = allocation(encoder(both, blocks=2))
-    kinds = content(given, "hqq")["dynamic_config"]
+    blocks = [f"0.model.encoder.layer.{block}.output.dense" for block in range(2)]
+    kinds = content(allocation(encoder(dict.fromkeys(blocks, 8), blocks=2)), "hqq")["dynamic_config"]
     assert kinds["encoder.layer.output.dense"] == {"nbits": 8, "group_size": 32, "axis": 1}
-    one = allocation(encoder({"0.model.encoder.layer.1.output.dense": 8}, blocks=2))
-    with pytest.raises(UnsupportedError, match=r"layer\.0\.output\.dense \(4 bits\).*in all bl"):
-        text_of(one, "hqq")
+    with pytest.raises(UnsupportedError, match=r"layer\.0\.output\.dense \(4 bits\).*in all blocks"):
+        text_of(allocation(encoder({blocks[1]: 8}, blocks=2)), "hqq")
 
 
-def test_autoround_names_layers_whole() -> None:
+def test_autoround_and_onnxruntime_tell_what_is_unquantized() -> None:
     given = allocation(encoder({QUERY: 8, KEY: 16}))
     config = content(given, "autoround")
     assert config["encoder.layer.0.attention.self.query"] == {"bits": 8, "group_size": 32, "sym": True}
     assert config["encoder.layer.0.attention.self.key"] == {"bits": 16}
-
-
-def test_onnxruntime_lists_nodes_to_leave_alone_and_bits_of_the_others() -> None:
-    given = content(allocation(encoder({QUERY: 8, KEY: 16})), "onnxruntime")
-    path = "/encoder/layer.0/attention/self/{}/MatMul"
-    assert given["nodes_to_exclude"] == [path.format("key")]
-    settings = given["customized_weight_config"]
-    assert settings[path.format("query")] == {"bits": 8, "group_size": 32, "scheme": "sym"}
+    nodes, path = content(given, "onnxruntime"), "/encoder/layer.0/attention/self/{}/MatMul"
+    assert nodes["nodes_to_exclude"] == [path.format("key")]
+    assert nodes["customized_weight_config"][path.format("query")] == {"bits": 8, "group_size": 32, "scheme": "sym"}
     assert node_name("model.layers.10.mlp.up_proj") == "/model/layers.10/mlp/up_proj/MatMul"
 
 
@@ -174,78 +162,64 @@ def test_a_pooler_is_no_node_and_no_tensor() -> None:
     assert "pooler" not in text_of(given, "llama_cpp")
     text, notes = export_allocation(given, exporter("onnxruntime"))
     assert "pooler" not in text
-    assert notes[-1].startswith("pooler.dense: a Gemm in the graph, which stays unquantized")
+    assert notes[-1].startswith("pooler.dense: a Gemm")
 
 
 @pytest.mark.parametrize(
-    ("name", "tensor"),
+    ("name", "option"),
     [
-        ("0.model.encoder.layer.7.attention.self.key", "blk.7.attn_k.weight"),
-        ("bert.encoder.layer.7.attention.output.dense", "blk.7.attn_output.weight"),
-        ("bert.encoder.layer.7.output.dense", "blk.7.ffn_down.weight"),
-        ("0.model.transformer.layer.2.ffn.lin1", "blk.2.ffn_up.weight"),
-        ("0.model.layers.11.mlp.gate_proj", "blk.11.ffn_gate.weight"),
-        ("model.layers.0.self_attn.o_proj", "blk.0.attn_output.weight"),
+        ("0.model.encoder.layer.7.attention.self.key", "--tensor-type blk.7.attn_k.weight="),
+        ("bert.encoder.layer.7.attention.output.dense", "--tensor-type blk.7.attn_output.weight="),
+        ("bert.encoder.layer.7.output.dense", "--tensor-type blk.7.ffn_down.weight="),
+        ("0.model.transformer.layer.2.ffn.lin1", "--tensor-type blk.2.ffn_up.weight="),
+        ("0.model.layers.11.mlp.gate_proj", "--tensor-type blk.11.ffn_gate.weight="),
+        # as an expression, output.weight would be found in attn_output.weight
+        ("lm_head", "--output-tensor-type "),
     ],
 )
-def test_llama_cpp_gets_the_names_of_tensors(name: str, tensor: str) -> None:
-    given = allocation({name: 4}, shape=(256, 256))
-    assert text_of(given, "llama_cpp") == f"--tensor-type {tensor}=q4_K\n"
+def test_llama_cpp_gets_the_names_of_tensors(name: str, option: str) -> None:
+    assert text_of(allocation({name: 4}, shape=(256, 256)), "llama_cpp") == f"{option}q4_K\n"
 
 
 def test_llama_cpp_has_types_of_blocks_of_32_for_some_widths_only() -> None:
     # 384 inputs are no multiple of the 256 that a K-quant needs, but of 32
-    names = [UNIT.format(part) for part in "qkv"]
+    names = [f"model.layers.0.self_attn.{part}_proj" for part in "qkv"]
     given = allocation(dict(zip(names, (4, 8, 16), strict=True)), shape=(384, 384))
     text, notes = export_allocation(given, exporter("llama_cpp"))
     assert [line.split("=")[1] for line in text.splitlines()] == ["q4_0", "q8_0", "f16"]
     assert "9.67 bits per weight here" in notes[0]  # (4.5 + 8.5 + 16) / 3
-    with pytest.raises(UnsupportedError, match=r"o_proj \(3 bits\).*384 in the first.*widths=4,8"):
-        text_of(allocation({UNIT.format("o"): 3}, shape=(384, 384)), "llama_cpp")
-
-
-def test_the_output_tensor_of_llama_cpp_has_an_option_of_its_own() -> None:
-    # as an expression, output.weight would be found in attn_output.weight
-    given = allocation({"lm_head": 8}, shape=(64, 64))
-    assert text_of(given, "llama_cpp") == "--output-tensor-type q8_0\n"
+    with pytest.raises(UnsupportedError, match=r"o_proj \(3 bits\).*384 in the first"):
+        text_of(allocation({OUT: 3}, shape=(384, 384)), "llama_cpp")
 
 
 @pytest.mark.parametrize(
-    ("name", "widths", "group_size", "said"),
+    ("name", "layer", "width", "group_size", "said"),
     [
-        ("autoround", {UNIT.format("q"): 5}, 32, r"widths of 2, 3, 4, 8; .*\+widths=4,8"),
-        ("onnxruntime", {UNIT.format("q"): 3}, 32, r"widths of 4, 8"),
-        ("hqq", {UNIT.format("q"): 7}, 32, r"widths of 2, 3, 4, 5, 6, 8"),
-        ("onnxruntime", {UNIT.format("q"): 4}, None, "not whole channels"),
-        ("gptqmodel", {UNIT.format("q"): 4}, 48, "not of 48"),
-        ("hqq", {UNIT.format("q"): 4}, 4, "multiples of 8"),
-        ("torchao", {UNIT.format("q"): 4}, 96, "the first has 256"),
-        ("compressed_tensors", {UNIT.format("q"): 4}, 96, "the first has 256"),
-        ("llama_cpp", {"h.0.attn.c_attn": 4}, 32, "are not known here"),
+        ("autoround", Q, 5, 32, r"widths of 2, 3, 4, 8; .*\+widths=4,8"),
+        ("onnxruntime", Q, 3, 32, "widths of 4, 8"),
+        ("hqq", Q, 7, 32, "widths of 2, 3, 4, 5, 6, 8"),
+        ("onnxruntime", Q, 4, None, "not whole channels"),
+        ("gptqmodel", Q, 4, 48, "not of 48"),
+        ("hqq", Q, 4, 4, "multiples of 8"),
+        ("torchao", Q, 4, 96, "the first has 256"),
+        ("compressed_tensors", Q, 4, 96, "the first has 256"),
+        ("llama_cpp", "h.0.attn.c_attn", 4, 32, "are not known here"),
     ],
 )
 def test_what_a_format_cannot_express_is_refused_with_the_layer(
-    name: str, widths: dict[str, int], group_size: int | None, said: str
+    name: str, layer: str, width: int, group_size: int | None, said: str
 ) -> None:
-    layer = next(iter(widths))
     with pytest.raises(UnsupportedError, match=rf"{re.escape(layer)} \(\d bits\): .*{said}"):
-        text_of(allocation(widths, group_size=group_size), name)
+        text_of(allocation({layer: width}, group_size=group_size), name)
 
 
-def test_torchao_leaves_a_layer_of_16_bits_and_groups_divide_inputs_not_outputs() -> None:
+def test_groups_divide_inputs_not_outputs_and_shapes_have_to_suit() -> None:
     # 512 inputs, 256 outputs
-    widths = {"model.layers.0.mlp.down_proj": 4, UNIT.format("q"): 16}
-    configs = content(allocation(widths, group_size=512), "torchao")["_data"]["fqn_to_config"]
+    configs = content(allocation({DOWN: 4, Q: 16}, group_size=512), "torchao")["_data"]["fqn_to_config"]
     down, query = configs.values()
     assert down["_data"]["granularity"]["_data"] == {"group_size": 512}
     assert query is None
-
-
-def test_autoround_passes_over_odd_shapes_so_they_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="the first is 33 by 64"):
-        text_of(allocation({UNIT.format("q"): 4}, shape=(33, 64)), "autoround")
-
-
-def test_an_unknown_format_gets_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean gptqmodel"):
+        text_of(allocation({Q: 4}, shape=(33, 64)), "autoround")
+    with pytest.raises(UnknownNameError, match="gptqmodel"):
         exporter("gptmodel")

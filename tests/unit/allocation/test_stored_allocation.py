@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch import nn
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation
+from quantdrift.allocation.record import Allocation
 from quantdrift.engine.calibration.candidate import summary
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import DataError, SpecError
 from quantdrift.spec import Scheme, parse
+from support import allocations
 
 WIDTHS = {"a": 4, "b": 3, "c": 16, "d": 6}
 """Two that were chosen, one that is not quantized, and one kept at a width that is not offered."""
@@ -29,27 +30,8 @@ def model(seed: int = 0) -> nn.Module:
 
 
 def allocation(**changes: Any) -> Allocation:
-    layers = tuple(
-        AllocatedLayer(name=name, shape=(8, 8), width=width, loss=(1.0, 0.0) if width in {3, 4} else None)
-        for name, width in WIDTHS.items()
-    )
-    fields = {
-        "model": "tiny",
-        "fingerprint": weights_fingerprint([model()]),
-        "group_size": 8,
-        "quantizer": "rtn",
-        "criterion": "gap",
-        "widths": (3, 4),
-        "budget": 3.5,
-        "method": "knapsack",
-        "status": "optimal",
-        "bound": 1.0,
-        "layers": layers,
-        "n_others": 0,
-        "others_bits": 0,
-        "input_ids": ("q1", "q2"),
-    }
-    return Allocation(**{**fields, **changes})
+    fields = {"fingerprint": weights_fingerprint([model()]), "group_size": 8, "quantizer": "rtn", "budget": 3.5}
+    return allocations.allocation(WIDTHS, shape=(8, 8), **{**fields, "input_ids": ("q1", "q2"), **changes})
 
 
 @pytest.fixture
@@ -140,8 +122,10 @@ def test_a_pair_of_a_file_has_its_widths_from_the_start_and_says_so(file: Path) 
 
 
 def test_the_names_of_layers_count_and_not_their_order(file: Path) -> None:
-    found = allocation()
-    allocation(layers=found.layers[::-1]).write(Path("b.json"))
+    backwards = allocations.allocation(
+        dict(reversed(WIDTHS.items())), shape=(8, 8), fingerprint=allocation().fingerprint
+    )
+    backwards.write(Path("b.json"))
     codes = []
     for name in ("a.json", "b.json"):
         pair = QuantizedPair([model()], parse(f"tiny@{name}").scheme)
@@ -181,10 +165,3 @@ def test_another_model_is_refused(file: Path) -> None:
 def test_a_scheme_that_says_otherwise_than_the_file_is_refused(scheme: str, said: str, file: Path) -> None:
     with pytest.raises(DataError, match=f"{said}; write MODEL@FILE.json"):
         QuantizedPair([model()], parse(f"tiny@{scheme}+allocation=a.json").scheme)
-
-
-def test_widths_may_be_listed_in_any_order(file: Path) -> None:
-    scheme = parse("tiny@W3.5-g8+gap+widths=4,3+allocation=a.json").scheme
-    pair = QuantizedPair([model()], scheme)
-    assert pair.allocation is not None
-    assert pair.allocation == allocation(date=pair.allocation.date)

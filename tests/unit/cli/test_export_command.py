@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from support.allocations import allocation, encoder
 from support.command_line import cli
-from support.export_samples import allocation, encoder
 
 QUERY = "0.model.encoder.layer.0.attention.self.query"
 

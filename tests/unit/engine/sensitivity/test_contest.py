@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +18,14 @@ from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity import contest as module
 from quantdrift.engine.sensitivity.contest import held_out_queries, hold_contest, rivals_of
 from quantdrift.engine.sensitivity.gaps import rounded
+from support import allocations
 from support.sensitivity import drawn, setting_of
 from support.worlds import Rower, rows_of
 
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "head")
 
 
-def allocation(**changes: object) -> Allocation:
+def allocation(**changes: Any) -> Allocation:
     """Three layers tied, one free, one kept."""
     layers = tuple(
         AllocatedLayer(
@@ -35,9 +37,8 @@ def allocation(**changes: object) -> Allocation:
         )
         for name in NAMES
     )
-    fields = {"model": "m", "fingerprint": "f", "group_size": None, "criterion": "sqnr", "widths": (3, 4)}
-    solved = {"budget": 3.75, "method": "greedy", "status": "greedy", "bound": None}
-    return Allocation(**{**fields, **solved, "layers": layers, "n_others": 0, "others_bits": 0, **changes})
+    fields = {"group_size": None, "criterion": "sqnr", "budget": 3.75, "method": "greedy"}
+    return allocations.allocation(layers, **{**fields, **changes})
 
 
 class World:
@@ -137,5 +138,5 @@ def test_the_uniform_rival_is_the_widest_within_the_budget(budget: float, width:
     layers = tuple(
         layer.model_copy(update={"width": 2, "loss": layer.loss and (1.0, 0.0)}) for layer in allocation().layers
     )
-    given = allocation(widths=(2, 8), budget=budget, layers=layers)
+    given = allocations.allocation(layers, widths=(2, 8), budget=budget)
     assert f"W{width} throughout" in rivals_of(given, replace(World().setting, widths=(2, 8)))

@@ -51,11 +51,6 @@ def test_a_wider_width_never_costs_more_than_a_narrower_one() -> None:
     assert criterion("reconstruction").losses(replace(setting, widths=(4, 8)))[0, 0] > 0
 
 
-def test_a_layer_of_zeros_loses_nothing() -> None:
-    for name in ("reconstruction", "sqnr"):
-        assert not criterion(name).losses(setting_of(linear([0, 0], [0, 0]))).any()
-
-
 @pytest.mark.parametrize("name", ON_ROUNDING)
 def test_weights_that_are_not_finite_are_refused(name: str) -> None:
     with pytest.raises(DataError, match="finite weights"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation
+from quantdrift.allocation.record import Allocation
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import Measured, not_calibrated_on
 from quantdrift.engine.measure import measure as measure_pair
@@ -21,23 +21,14 @@ from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError
 from quantdrift.progress import Silent
 from quantdrift.spec import parse_scheme
+from support.allocations import allocation
+from support.sensitivity import drawn
 from support.worlds import Rower, rows_of
 
 
-class Encoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.low, self.high = nn.Linear(8, 8), nn.Linear(8, 8)
-        for parameter in self.parameters():
-            parameter.data = torch.randn(parameter.shape, generator=generator)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.high(self.low(x))  # type: ignore[no-any-return]  # nn.Module's call is untyped
-
-
 def pair_of(scheme: str = "W3.5-channel+gap") -> QuantizedPair:
-    return QuantizedPair([Encoder()], parse_scheme(scheme))
+    model = nn.Sequential(OrderedDict(low=nn.Linear(8, 8), high=nn.Linear(8, 8)))
+    return QuantizedPair([drawn(model)], parse_scheme(scheme))
 
 
 def measure(pair: QuantizedPair, seed: int = 0, n: int = 16, dataset: str = "toy") -> Measured:
@@ -56,27 +47,8 @@ def measure(pair: QuantizedPair, seed: int = 0, n: int = 16, dataset: str = "toy
     return measure_pair(pair, search, settings=settings, store=EmbeddingStore(None), progress=Silent())
 
 
-def chosen(ids: tuple[str, ...], dataset: str | None = "toy", **of: Any) -> Allocation:
-    layers = tuple(
-        AllocatedLayer(name=name, shape=(8, 8), width=width, loss=(1.0, 0.0))
-        for name, width in (("low", 3), ("high", 4))
-    )
-    return Allocation(
-        model="m",
-        fingerprint="f",
-        group_size=None,
-        criterion="gap",
-        widths=(3, 4),
-        budget=3.5,
-        method="knapsack",
-        status="optimal",
-        bound=None,
-        layers=layers,
-        n_others=0,
-        others_bits=0,
-        dataset=dataset,
-        input_ids=ids,
-    )
+def chosen(ids: tuple[str, ...], dataset: str | None = "toy") -> Allocation:
+    return allocation({"low": 3, "high": 4}, shape=(8, 8), dataset=dataset, input_ids=ids)
 
 
 IDS = [f"q{number}" for number in range(5)]
@@ -114,7 +86,7 @@ def test_where_none_is_left_that_is_said_before_anything_is_embedded() -> None:
     pair.choose([3, 4], by=chosen(("q0", "q1")))
     embedded: list[int] = []
     pair.modules[0].register_forward_hook(lambda *_: embedded.append(1))
-    with pytest.raises(DataError, match="of m were chosen on these 2 queries"):
+    with pytest.raises(DataError, match="chosen on these 2 queries"):
         measure(pair, n=2)
     assert not embedded
 
