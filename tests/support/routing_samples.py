@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,14 @@ def classified(reference: Any, candidate: Any, labels: Any = None, *, noise: Noi
     """Evidence of a classifier from logits written by hand."""
     before, after = (np.asarray(arm, dtype=np.float32) for arm in (reference, candidate))
     classes = [f"c{number}" for number in range(before.shape[1])]
-    return evidence_of_logits(
+    made = evidence_of_logits(
         before,
         after,
         input_ids=[f"x{number}" for number in range(len(before))],
         classes=classes,
         labels=None if labels is None else [classes[number] for number in labels],
-        noise=noise,
     )
+    return replace(made, noise=noise)
 
 
 def searched(reference: Any, candidate: Any, relevant: Any = None, *, depth: int | None = None) -> Evidence:
