@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 
 from quantdrift.errors import MissingExtraError
@@ -31,6 +32,14 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Extra of quantdrift to the modules that it brings."""
 _PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "awq": "autoawq"}
 """Module to the package that it comes in, where the names differ by more than a hyphen."""
+
+
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 @contextmanager

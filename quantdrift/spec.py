@@ -229,11 +229,6 @@ class Scheme:
         return "channel" if self.group_size is None else f"g{self.group_size}"
 
     @property
-    def is_mixed(self) -> bool:
-        """Whether layers differ in width, which a fractional width means."""
-        return not self.weight_bits.is_integer()
-
-    @property
     def widths(self) -> tuple[int, ...]:
         """Whole bits per weight that a layer may have, ascending; one unless a criterion chooses.
 
@@ -246,7 +241,7 @@ class Scheme:
         if self.criterion is None:
             return (int(self.weight_bits),)
         given, text = self.option("widths"), str(self)
-        if given is None and self.is_mixed:
+        if given is None and not self.weight_bits.is_integer():
             return int(self.weight_bits), int(self.weight_bits) + 1
         if given is None:
             expected = "a fraction (W3.5), or the widths to choose from, e.g. +widths=2,3,4,8"

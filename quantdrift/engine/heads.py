@@ -151,23 +151,12 @@ def _size(module: nn.Module) -> int:
 # --- the layers that a pair quantizes, and those that it leaves alone -----------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizableLayers:
-    """The linear layers of a model.
+def quantizable_layers(
+    modules: Sequence[nn.Module], name: str, *, head: str | None = None
+) -> tuple[list[LinearLayer], dict[str, str]]:
+    """The linear layers that are quantized, in order of definition, and name to reason of those left out.
 
-    Attributes:
-        layers: those that are quantized, in order of definition.
-        left_out: name to reason of those that are not.
-        head: the classification head that was found or named.
-    """
-
-    layers: list[LinearLayer]
-    left_out: dict[str, str]
-    head: Head | None
-
-
-def quantizable_layers(modules: Sequence[nn.Module], name: str, *, head: str | None = None) -> QuantizableLayers:
-    """The linear layers, all with floating-point weights in memory; a classification head is out.
+    All have floating-point weights in memory; a classification head is out.
 
     Args:
         modules: the outermost torch modules of the model.
@@ -206,8 +195,7 @@ def quantizable_layers(modules: Sequence[nn.Module], name: str, *, head: str | N
                 f"the layer {layer.name} of {name} is {state}; a pair starts from a model with "
                 "floating-point weights, not one that is already quantized or offloaded"
             )
-    others = left_out(modules)
-    return QuantizableLayers(layers=layers, left_out=others | {layer.name: HEAD for layer in out}, head=found)
+    return layers, left_out(modules) | {layer.name: HEAD for layer in out}
 
 
 def _in_head(linears: Sequence[LinearLayer], modules: Sequence[nn.Module], head: Head) -> list[LinearLayer]:

@@ -26,7 +26,7 @@ from quantdrift.engine.calibration.sample import Sample, draw_sample
 from quantdrift.engine.encoders.vetting import refuse_small_vocabulary
 from quantdrift.engine.heads import quantizable_layers
 from quantdrift.engine.inputs import Inputs, Model
-from quantdrift.engine.layers import LinearLayer, WeightUse, find_linears
+from quantdrift.engine.layers import WeightUse, find_linears
 from quantdrift.engine.quantizers.base import LayerQuantizer
 from quantdrift.engine.quantizers.registry import method_at, methods_of, stored_allocation
 from quantdrift.engine.scoring.streamed import Similarity
@@ -91,9 +91,7 @@ class QuantizedPair:
         for module in self.modules:
             refuse_small_vocabulary(module, name)
         self.name, self.scheme, self.encoder = name, scheme, encoder
-        found = quantizable_layers(self.modules, name, head=scheme.option("head"))
-        self.layers: list[LinearLayer] = found.layers
-        self.left_out: dict[str, str] = found.left_out
+        self.layers, self.left_out = quantizable_layers(self.modules, name, head=scheme.option("head"))
         self.allocation: Allocation | None = None
         self._widths = [*self._methods] * len(self.layers) if scheme.criterion is None else None
         self._for_all_data = True

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from quantdrift.engine.encoders.server import Limit, _fingerprint, batches, in_halves, side_by_side
 from quantdrift.engine.encoders.server_client import OneInputError, TooMuchError
-from quantdrift.spec import Versus, parse_pair, read_endpoint
+from quantdrift.spec import read_endpoint
 
 WORDS = st.text(st.characters(categories=("L", "N"), include_characters="-_."), min_size=1)
 PATHS = st.lists(st.text("abcv1-", min_size=1).filter(lambda part: part != "embeddings"), max_size=3).map("/".join)
@@ -35,14 +35,6 @@ def test_the_canonical_form_means_the_same_and_is_its_own(name: str) -> None:
     assert str(read_endpoint(str(found))) == str(found)
     assert found.embeddings.endswith("/embeddings")
     assert not found.embeddings.endswith("/embeddings/embeddings")
-
-
-@given(NAMES, st.one_of(NAMES, st.just("minilm"), st.just("./a folder")))
-def test_two_models_with_servers_are_read_back(one: str, other: str) -> None:
-    pair = parse_pair(f"{one} vs {other}")
-    assert isinstance(pair, Versus)
-    assert parse_pair(str(pair)) == pair
-    assert Versus(reference=one, candidate=other) == pair
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(1, 10), st.integers(1, 100))

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,7 @@ from quantdrift.engine.encoders.vetting import loading
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
 from quantdrift.engine.weights import add_tensor
 from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.extras import version_of
 from quantdrift.models.checkpoint import NEEDED, Checkpoint, refuse_missing
 from quantdrift.models.named import ModelSource
 from quantdrift.models.saved import check_weights, read_record
@@ -126,7 +126,7 @@ class StoredCandidate(SentenceEncoder):
             packed = [one for one in record["layers"] if one["stored"].startswith("MatMulNBits")]
             return {f"MatMulNBits by {self._onnx.provider}": len(packed)}
         found: dict[str, int] = {}
-        modules = {in_body(name): module for name, module in self.module.named_modules()}
+        modules = {_in_body(name): module for name, module in self.module.named_modules()}
         for module in (modules[name] for name in self.layers or () if name in modules):
             weight = getattr(module, "weight", None)
             special = isinstance(weight, Tensor) and type(weight) not in {Tensor, nn.Parameter}
@@ -138,19 +138,12 @@ class StoredCandidate(SentenceEncoder):
         if self._onnx is not None:
             return {"onnxruntime": str(self._onnx.version)}
         packages, _ = NEEDED.get(self.checkpoint.method, ((), ""))
-        return {package: _version(package) for package in packages}
+        return {package: version_of(package) or "not installed" for package in packages}
 
 
-def in_body(name: str) -> str:
+def _in_body(name: str) -> str:
     """A layer's name below its module of sentence-transformers, which keep theirs in 0.model."""
     return name.split(".", 2)[-1]
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 # --- loading --------------------------------------------------------------------------------------
@@ -235,7 +228,7 @@ def _own(checkpoint: Checkpoint, source: ModelSource, device: torch.device) -> t
     """What `quantdrift quantize` wrote, in either of its formats."""
     record = read_record(checkpoint.folder)
     check_weights(checkpoint.folder, record)
-    names = tuple(in_body(layer["name"]) for layer in record["layers"])
+    names = tuple(_in_body(layer["name"]) for layer in record["layers"])
     bits = BitsReport(**checkpoint.quantization["bits_per_weight"])
     stored = StoredLayers(packed=names, plain=(), missing=(), bits=bits)
     return load_encoder(source, device=device).model, stored

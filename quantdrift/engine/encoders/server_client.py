@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from importlib.metadata import PackageNotFoundError, version
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from quantdrift.display import NAME, clean, shorten
 from quantdrift.errors import MissingExtraError, ServerError, UnsupportedError
+from quantdrift.extras import version_of
 from quantdrift.records import parse_json
 from quantdrift.spec import Endpoint
 
@@ -517,12 +517,8 @@ def _quota_spent(content: bytes) -> bool:
 def _connections(endpoint: Endpoint, key: Key | None, patience: Patience) -> httpx.Client:
     import httpx  # noqa: PLC0415 -- an extra, and slow to import
 
-    try:
-        own = version("quantdrift")
-    except PackageNotFoundError:
-        own = "0"
     # httpx unpacks more than gzip, and one thing in another: a small answer could fill the memory at once
-    headers = {"User-Agent": f"quantdrift/{own}", "Accept-Encoding": "gzip"}
+    headers = {"User-Agent": f"quantdrift/{version_of('quantdrift') or '0'}", "Accept-Encoding": "gzip"}
     if key is not None:
         headers["Authorization"] = f"Bearer {key.value}"
     here = endpoint.host in {"localhost", "127.0.0.1", "::1"}  # a proxy could not reach it

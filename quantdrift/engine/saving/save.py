@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from quantdrift.engine.saving.candidate import Candidate, save_safetensors
 from quantdrift.engine.saving.onnx import save_onnx
 from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.errors import UnsupportedError
+from quantdrift.extras import version_of
 from quantdrift.models.checkpoint import full_precision, refuse_quantized
 from quantdrift.models.saved import ModelFormat, check_savable, digests_of, write_folder
 from quantdrift.progress import Progress
@@ -63,7 +63,7 @@ def save_candidate(
                 "revision": candidate.revision,
                 "fingerprint": candidate.fingerprint,
             },
-            "versions": {name: _version(name) for name in _PACKAGES + _ONNX_PACKAGES * (model_format == "onnx")},
+            "versions": {name: version_of(name) for name in _PACKAGES + _ONNX_PACKAGES * (model_format == "onnx")},
             "bits_per_weight": candidate.bits.to_json(),
             **made,
             "calibration": None if candidate.calibration is None else dict(candidate.calibration),
@@ -89,13 +89,6 @@ def _described(layer: LayerCandidate, stored: str | None) -> dict[str, Any]:
         "fallback": layer.fallback,
         **({} if stored is None else {"stored": stored}),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def make_candidate(

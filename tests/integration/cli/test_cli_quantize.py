@@ -69,15 +69,6 @@ def test_a_candidate_is_not_quantized_again() -> None:
     assert read_record(Path("out"))["spec"] == "./tiny@W3-g64-rtn"
 
 
-def test_a_second_time_replaces_the_first() -> None:
-    quantize()
-    first = read_record(Path("out"))["candidate_fingerprint"]
-    quantize("./tiny@W2-g64")
-    record = read_record(Path("out"))
-    assert record["spec"] == "./tiny@W2-g64-rtn"
-    assert record["candidate_fingerprint"] != first
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -59,7 +59,7 @@ def test_a_spec_with_everything() -> None:
         criterion="gap_exact",
         options=(("calib", "64"), ("seed", "3")),
     )
-    assert (scheme.is_mixed, scheme.granularity, scheme.widths) == (True, "g64", (3, 4))
+    assert (scheme.granularity, scheme.widths) == ("g64", (3, 4))
     assert (scheme.option("seed"), scheme.option("grid"), scheme.option("grid", "paper")) == ("3", None, "paper")
     assert str(scheme.at(4)) == "W4A8-g64-gptq_ao+query+calib=64+seed=3"
     with pytest.raises(UnknownNameError, match="did you mean seed"):

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from quantdrift import records as whole
 from quantdrift.errors import RunError
 from quantdrift.models.saved import (
     check_place,
@@ -70,29 +69,6 @@ def test_a_place_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
     check_place(tmp_path / "new")
 
 
-def test_empty_folders_of_an_earlier_candidate_are_its_own(tmp_path: Path) -> None:
-    def fill(folder: Path) -> dict[str, Any]:
-        (folder / "2_Normalize").mkdir()  # as sentence-transformers leaves it
-        return {}
-
-    for _ in range(2):
-        write_folder(tmp_path / "out", fill)
-    assert (tmp_path / "out" / "2_Normalize").is_dir()
-
-
-@pytest.mark.parametrize("there", [False, True])
-def test_a_link_stays_a_link_to_the_folder_that_is_written(tmp_path: Path, there: bool) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if there:
-        write_folder(disk / "real", write("one"))
-    (tmp_path / "link").symlink_to(disk / "real")
-    write_folder(tmp_path / "link", write("two"))
-    assert (tmp_path / "link").is_symlink()
-    assert read_record(disk / "real")["spec"] == "two"
-    assert [entry.name for entry in disk.iterdir()] == ["real"]
-
-
 @pytest.mark.parametrize("change", ["other", "removed", "added"])
 def test_weights_that_are_not_those_that_were_written_are_refused(tmp_path: Path, change: str) -> None:
     def fill(folder: Path) -> dict[str, Any]:
@@ -132,50 +108,6 @@ def test_what_was_interrupted_leaves_the_earlier_one_and_nothing_else(
             write_folder(tmp_path / name, broken)
     assert read_record(tmp_path / "out")["spec"] == "one"
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
-
-
-def test_a_kill_at_the_last_moment_leaves_nothing_that_looks_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a kill leaves it: the clean-up does not run."""
-    monkeypatch.setattr(whole.shutil, "rmtree", lambda *_, **__: None)
-    monkeypatch.setattr(json, "dumps", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        write_folder(tmp_path / "out", write("one"))
-    left = list(tmp_path.rglob("*"))
-    assert any(path.name == "weights" for path in left)
-    assert not any(path.name == "scheme.json" for path in left)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_appears_with_its_record_and_the_earlier_one_comes_back_if_it_cannot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    write_folder(out, write("one"))
-    real = whole.os.rename
-
-    def rename(here: Path, there: Path) -> None:
-        if there == out and "partial" in str(here):
-            assert (here / "scheme.json").is_file()
-            raise KeyboardInterrupt
-        real(here, there)
-
-    monkeypatch.setattr(whole.os, "rename", rename)
-    with pytest.raises(KeyboardInterrupt):
-        write_folder(out, write("two"))
-    assert read_record(out)["spec"] == "one"
-    assert (out / "part" / "weights").read_text() == "one"
-    assert list(tmp_path.iterdir()) == [out]
-
-
-def test_a_full_disk_says_so(tmp_path: Path) -> None:
-    def full(folder: Path) -> dict[str, Any]:
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(RunError, match=r"the candidate was not written .*no space left"):
-        write_folder(tmp_path / "out", full)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_records_that_cannot_be_read(tmp_path: Path) -> None:

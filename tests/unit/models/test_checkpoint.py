@@ -39,12 +39,6 @@ def test_a_folder_is_what_its_config_says(tmp_path: Path) -> None:
     }
 
 
-def test_a_folder_without_quantization_config_is_not_quantized(tmp_path: Path) -> None:
-    found = find_checkpoint(str(folder_of(tmp_path, None)))
-    assert found.method == "none"
-    assert found.describe()["nominal_bits"] is None
-
-
 def test_the_transformer_of_a_sentence_transformers_folder_lies_where_modules_json_says(tmp_path: Path) -> None:
     folder_of(tmp_path, None, modules='[{"path": "0_Transformer"}, {"path": "1_Pooling"}]')
     folder_of(tmp_path / "0_Transformer", {"load_in_8bit": True})

@@ -12,7 +12,6 @@ import pytest
 import torch
 import transformers as hf
 from sentence_transformers import CrossEncoder
-from torch import nn
 
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.heads import find_head
@@ -25,7 +24,6 @@ from quantdrift.models.named import ModelSource, resolve
 from quantdrift.spec import parse_scheme
 from support.classifier_samples import (
     CPU,
-    IMAGE,
     IMAGE_MODELS,
     LABELS,
     OTHER_MODELS,
@@ -111,17 +109,6 @@ def test_the_head_of_every_model_is_found_and_left_out(name: str) -> None:
     assert [layer.name for layer in whole.layers] == everything
 
 
-def test_what_is_no_classifier_has_no_head() -> None:
-    def none(model: nn.Module) -> bool:
-        return find_head([model]) is None
-
-    clip = {"projection_dim": 24}
-    tower = {**common(), "image_size": IMAGE, "patch_size": 8}
-    assert none(hf.BertModel(hf.BertConfig(**common())))
-    assert none(hf.LlamaForCausalLM(hf.LlamaConfig(**decoder())))
-    assert none(hf.CLIPModel(hf.CLIPConfig(text_config=common() | clip, vision_config=tower | clip, **clip)))
-
-
 @pytest.mark.parametrize("name", ["bert", "llama", "vit"])
 def test_the_candidate_answers_otherwise_with_the_same_head_and_is_undone(name: str, tmp_path: Path) -> None:
     classifier = loaded(tmp_path, name)
@@ -175,14 +162,6 @@ def test_without_a_padding_token_texts_go_one_by_one(tmp_path: Path) -> None:
     assert classifier.one_by_one
     together = classifier.encode(TEXTS, "input", 3)
     assert np.array_equal(together, np.concatenate([classifier.encode([t], "input", 1) for t in TEXTS]))
-
-
-def test_a_padding_token_that_only_the_tokenizer_knows_is_enough(tmp_path: Path) -> None:
-    config = decoder(pad_token_id=None)
-    source = saved(tmp_path, lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**config)), tokenizer())
-    classifier = load_classifier(source, device=CPU)
-    assert not classifier.one_by_one
-    assert close(classifier.encode(TEXTS, "input", 3), classifier.encode(TEXTS, "input", 1))
 
 
 def test_what_decides_logits_beside_weights_is_described(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.saving.onnx import PackedWeight, block_size_for, container_for, pack
+from quantdrift.engine.saving.onnx import PackedWeight, block_size_for, pack
 from quantdrift.errors import UnsupportedError
 
 
@@ -66,22 +66,9 @@ def test_two_four_bit_codes_share_a_byte_the_first_one_low() -> None:
     assert packed.zero_point is None  # 8, which the operator takes if there is none
 
 
-def test_four_two_bit_codes_share_a_byte() -> None:
-    packed = pack(quantized([[-2, -1, 0, 1] * 4], bits=2))
-    assert packed.codes[0, 0].tolist() == [0b11_10_01_00] * 4
-
-
-def test_eight_bit_codes_are_shifted_alone() -> None:
-    assert pack(quantized([[-128, 127] * 8], bits=8)).codes[0, 0, :2].tolist() == [0, 255]
-
-
 def test_three_bits_lie_in_four_and_keep_their_zero() -> None:
     packed = pack(quantized([[-4, 3] * 8], bits=3))
     assert (packed.bits, packed.codes[0, 0, 0]) == (4, 0xB4)  # -4 + 8 low, 3 + 8 high
-
-
-def test_containers_are_the_next_larger_ones() -> None:
-    assert [container_for(bits) for bits in range(2, 9)] == [2, 4, 4, 8, 8, 8, 8]
 
 
 def test_zero_points_share_bytes_and_keep_their_fractions_apart() -> None:
@@ -98,14 +85,6 @@ def test_zero_points_share_bytes_and_keep_their_fractions_apart() -> None:
     # -8 -> 0, 1.25 -> 9 and a quarter; 0 -> 8, 9 -> 15 and two more than a code can be
     assert packed.zero_point.tolist() == [[0x90], [0xF8]]
     assert packed.correction.tolist() == [[0.0, 0.0], [-0.25 * 2.0, -2.0 * 1.0]]
-
-
-def test_whole_zero_points_need_no_correction() -> None:
-    given = quantized([[0] * 16], bits=8, zero_point=torch.tensor([[-3.0]]))
-    packed = pack(given)
-    assert packed.correction is None
-    assert packed.zero_point is not None
-    assert packed.zero_point.tolist() == [[125]]
 
 
 def test_a_block_is_as_large_as_pays() -> None:

@@ -85,19 +85,6 @@ def test_inside_the_weights_are_the_codes_and_afterwards_the_tensors_are_back(dt
     assert tensors(model) == before  # the same memory, the same bytes
 
 
-def test_parameters_that_share_memory_share_the_codes() -> None:
-    model = Network()
-    model.again.weight = nn.Parameter(model.first.weight.data)  # tied, and yet two parameters
-    before = tensors(model)
-    given = candidate(model)
-    assert [layer.name for layer in given.layers] == ["first", "second"]
-    with in_place(given):
-        assert torch.equal(model.again.weight, model.first.weight)
-        wanted = given.layers[0].quantized.dequantize(torch.float32)
-        assert torch.equal(model.again.weight, wanted)
-    assert tensors(model) == before
-
-
 def test_a_transpose_that_shares_memory_has_the_codes_too_as_it_has_in_a_run() -> None:
     model = nn.Sequential(nn.Linear(48, 8, bias=False), nn.Linear(8, 48, bias=False))
     model[1].weight = nn.Parameter(model[0].weight.data.t())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.engine.calibration.sample import Sample
-from quantdrift.engine.heads import Head, find_head, named_head
+from quantdrift.engine.heads import find_head, named_head
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.weights import weights_fingerprint
@@ -78,20 +78,6 @@ def test_all_layers_of_a_head_module_belong_to_it() -> None:
     pair = QuantizedPair([ToyForSequenceClassification(head)], W4)
     assert layers(pair) == ["body.0", "body.2", "pooler"]
     assert list(pair.left_out) == ["classifier.0", "classifier.2"]
-
-
-def test_a_layer_before_the_head_that_is_as_wide_is_none() -> None:
-    model = ToyForSequenceClassification()
-    model.projector = nn.Linear(8, N_CLASSES)
-    assert names(model) == ("classifier",)
-
-
-def test_the_rule_is_said() -> None:
-    found = find_head([ToyForSequenceClassification()])
-    assert found is not None
-    assert found.rule == "transformers: ToyForSequenceClassification, 3 classes"
-    found = find_head([Timm(nn.Linear(8, N_CLASSES))])
-    assert found == Head(names=("head",), rule="timm: get_classifier()")
 
 
 def test_a_classifier_inside_of_something_is_found() -> None:
@@ -214,14 +200,6 @@ def test_the_input_of_the_head_is_not_quantized_either() -> None:
     given, found = seen
     assert torch.equal(found, nn.functional.linear(given, *model.classifier.parameters()))
     assert len(given.unique()) > 15  # there are no more on a 4-bit grid
-
-
-@pytest.mark.parametrize("text", ["W4+head=none", "W4-gptq+head=a.b,c.0+calib=8", "W3.5+gap+head=x"])
-def test_the_option_is_part_of_the_canonical_string(text: str) -> None:
-    scheme = parse_scheme(text)
-    assert parse_scheme(str(scheme)) == scheme
-    assert scheme.option("head") is not None
-    assert scheme.at(3).option("head") == scheme.option("head")  # the same layers at each width
 
 
 def allocation(model: nn.Module, pair: QuantizedPair) -> Allocation:
