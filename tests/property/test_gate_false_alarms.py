@@ -32,14 +32,10 @@ Ranks = NDArray[np.int64]
 RULES = [parse_rule(rule) for rule in SEARCH]
 POINT = 0.01
 NOWHERE = 10**6
-IDENTITY = Identity(
-    spec="simulated",
-    model="simulated",
-    model_fingerprint=None,
-    candidate_fingerprint=None,
-    data="simulated",
-    data_fingerprint=None,
-)
+IDENTITY = Identity(spec="simulated", data="simulated")
+
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +128,7 @@ def snapshot(values: Columns) -> Snapshot:
 
 
 def verdict(before: Columns, now: Columns, rules: Any = RULES) -> Verdict:
-    matched = Matched(now=snapshot(now), before=snapshot(before), differs=(), notes=(), n_answers_changed=0)
+    matched = Matched(now=snapshot(now), before=snapshot(before))
     return verdict_of([each.outcome for each in judge_changes(rules, matched)])
 
 

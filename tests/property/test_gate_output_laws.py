@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from quantdrift.display import clean, code, prose, shown
+from quantdrift.display import clean, prose, shown
 from quantdrift.finished.diff import Changed
 from quantdrift.gate.judge import GateResult, Judgement, Worst
 from quantdrift.gate.output import junit_text, markdown_text, report_json
@@ -39,9 +39,7 @@ def read(token: Token) -> str:
 
 def judged(name: str) -> GateResult:
     """A run in which everything from outside is that name."""
-    identity = Identity(
-        spec=name, model="r", model_fingerprint=None, candidate_fingerprint=None, data=name, data_fingerprint=None
-    )
+    identity = Identity(spec=name, data=name)
     changed = Changed(
         input_id=name, before=name, after=name, rank_before=None, rank_after=2, was_right=None, is_right=None, lead=None
     )
@@ -60,14 +58,6 @@ def judged(name: str) -> GateResult:
         worst=(Worst(changed=changed, part="", new=True),),
         alpha=0.05,
     )
-
-
-@given(name=TEXTS)
-def test_a_name_in_code_is_read_as_it_is(name: str) -> None:
-    kept = clean(name)
-    assert [read(token) for token in inlines(code(name))] == ([kept] if kept else [])
-    cells = inlines(f"| a | b |\n|---|---|\n| {code(name)} | end |")
-    assert [read(token) for token in cells] == ["a", "b", kept, "end"]
 
 
 @given(sentence=TEXTS)

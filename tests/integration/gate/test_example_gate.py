@@ -22,6 +22,8 @@ EXAMPLE = ROOT / "docs" / "example-gate"
 PYTEST = ("pytest", *PLUGIN, "-p", "no:xdist")
 GATE = ("quantdrift", "gate", "--quiet", "--json")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:

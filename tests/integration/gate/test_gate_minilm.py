@@ -50,6 +50,9 @@ def write_data(folder: Path, *, n: int = 210, more: Sequence[str] = ()) -> Path:
     return folder
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path_factory.getbasetemp() / "gate-cache"))

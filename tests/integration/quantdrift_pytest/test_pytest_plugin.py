@@ -87,6 +87,7 @@ def run(suite: pytest.Pytester, *options: str, **more: Any) -> pytest.RunResult:
     return suite.runpytest_inprocess(*PLUGIN, *without, *quiet, *options, **more)
 
 
+@pytest.mark.slow
 def test_the_real_model_is_measured_once_and_kept_for_the_next_session(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -195,6 +196,7 @@ def test_what_is_asked_wrongly_is_told_before_anything_is_measured(
     assert not measurements
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measurements")
 def test_tests_with_fixture_or_marker_can_be_left_out(suite: pytest.Pytester) -> None:
     suite.makepyfile(
@@ -282,6 +284,7 @@ def test_baselines_are_written_on_request_and_then_compared_with(
     assert baseline.read_bytes() == first
 
 
+@pytest.mark.slow
 def test_too_few_inputs_fail_unless_they_are_accepted(suite: pytest.Pytester, measurements: list[str]) -> None:
     suite.makepyfile(
         """
@@ -323,6 +326,7 @@ def test_too_few_inputs_fail_unless_they_are_accepted(suite: pytest.Pytester, me
     assert len(measurements) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measurements")
 def test_one_baseline_for_two_runs_is_refused(suite: pytest.Pytester) -> None:
     suite.makepyfile(
@@ -340,6 +344,7 @@ def test_one_baseline_for_two_runs_is_refused(suite: pytest.Pytester) -> None:
     assert not (suite.path / "base.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_is_used_again_only_where_it_is_of_the_same(suite: pytest.Pytester, measurements: list[str]) -> None:
     suite.makepyfile(
         """
@@ -380,6 +385,7 @@ def test_a_run_is_used_again_only_where_it_is_of_the_same(suite: pytest.Pytester
     assert counts[8:] == [6]
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_that_is_taken_for_a_run_or_a_baseline(
     suite: pytest.Pytester, measurements: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,6 +419,7 @@ def test_ctrl_c_leaves_nothing_that_is_taken_for_a_run_or_a_baseline(
     assert measurements == ["minilm@W8-g128-rtn", "minilm@W2-g128-rtn"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("measurements")
 def test_junit_has_the_verdict_and_the_metrics(suite: pytest.Pytester) -> None:
     suite.makepyfile(
@@ -433,6 +440,7 @@ def test_junit_has_the_verdict_and_the_metrics(suite: pytest.Pytester) -> None:
     assert {"quantdrift.gold_lost@10", "quantdrift.ndcg@10"} <= found.keys()
 
 
+@pytest.mark.slow
 def test_an_assertion_where_a_module_is_imported_is_refused(suite: pytest.Pytester, measurements: list[str]) -> None:
     suite.makepyfile(
         """

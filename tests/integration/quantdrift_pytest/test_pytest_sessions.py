@@ -106,6 +106,7 @@ def test_light():
 """
 
 
+@pytest.mark.slow
 def test_two_workers_measure_once_and_the_next_session_needs_no_torch(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
