@@ -20,6 +20,7 @@ from quantdrift.datasets.retrieval import load_task
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Encoder, Inputs, text_inputs
 from quantdrift.engine.layers import find_linears
+from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, median_shifts
 from quantdrift.engine.sensitivity.problem import KeptArrays, Setting, retrieval_problem
@@ -69,10 +70,8 @@ def test_all_layers_at_once_and_one_by_one(capsys: pytest.CaptureFixture[str]) -
         progress=Silent(),
         problem=retrieval_problem(
             encoder,
-            queries,
-            documents,
+            Search(queries=queries, documents=documents, similarity=Similarity.COSINE),
             reference,
-            similarity=Similarity.COSINE,
             chosen=np.arange(N_QUERIES),
             batch_size=BATCH,
         ),

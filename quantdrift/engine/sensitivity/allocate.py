@@ -85,20 +85,19 @@ def allocate_for_search(
     """Measure the layers on a quarter of the queries at most and choose their widths; labels play no part.
 
     Args:
-        job: its pair is in the reference arm, and its scheme has a criterion.
-        reference: embeddings of queries and documents by the reference.
+        flow: how inputs go through the pair.
+        pair: in the reference arm; its scheme has a criterion.
+        search: queries and documents.
+        reference: embeddings of both by the reference.
         keep: pattern of layer names to the width that such layers are kept at.
         n_contenders: documents behind the first that gaps are taken to; by the number of
             calibration queries if not given.
-
-    Raises:
-        QuantDriftError: the criterion cannot measure this model, or there are too few queries.
     """
     chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     inputs = None
     if criterion(pair.scheme.criterion or "").needs_inputs:
-        settings, (queries, documents) = settings_of(pair.scheme), search.sides
-        chosen = draw_queries(len(queries.ids), wanted=settings.n_queries, seed=settings.seed)
+        settings, size = settings_of(pair.scheme), flow.settings.batch_size
+        chosen = draw_queries(len(search.queries.ids), wanted=settings.n_queries, seed=settings.seed)
         n_contenders = n_contenders or contenders_for(len(chosen))
         known = [described(pair.encoder, side) for side in search.sides]
         key = {
@@ -106,40 +105,27 @@ def allocate_for_search(
             "chosen": digest_of(chosen),
             "excluded": None if search.excluded is None else digest_of(search.excluded),
             "similarity": str(search.similarity),
-            "batch_size": flow.settings.batch_size,
+            "batch_size": size,
             "contenders": n_contenders,
             "query_only": pair.query_only,
         }
         problem = retrieval_problem(
             pair.encoder,
-            queries,
-            documents,
-            (reference[0], reference[1]),
-            similarity=search.similarity,
+            search,
+            reference,
             chosen=chosen,
-            batch_size=flow.settings.batch_size,
+            batch_size=size,
             n_contenders=n_contenders,
             query_only=pair.query_only,
-            excluded=search.excluded,
         )
-        ids = [queries.ids[row] for row in chosen.tolist()]
+        ids = [search.queries.ids[row] for row in chosen.tolist()]
         inputs = Calibration(problem=problem, ids=ids, dataset=search.dataset, key=None if None in known else key)
     allocation, setting = allocate(pair, inputs, root=flow.store.root, progress=flow.progress, keep=keep)
     return Allocated(allocation=allocation, setting=setting, calibration=chosen)
 
 
 def allocate_for_classes(flow: Flow, pair: QuantizedPair, classes: Classes) -> Allocation:
-    """Measure the layers on the gaps of training inputs and choose their widths; labels play no part.
-
-    Args:
-        job: its pair is in the reference arm, and its scheme has a criterion.
-        logits: from what the model puts out [..., dim] to logits [..., n_classes]; differentiable.
-        reading: what decides these beside the model, for what is kept.
-
-    Raises:
-        DataError: there is no train part.
-        QuantDriftError: the criterion cannot measure this model.
-    """
+    """Measure the layers on the gaps of training inputs and choose their widths; DataError without a train part."""
     inputs = None
     if criterion(pair.scheme.criterion or "").needs_inputs:
         if classes.train is None:

@@ -7,8 +7,9 @@ is where the bits are, and that takes a fraction of a run per rival.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ from quantdrift.engine.sensitivity.problem import Setting
 from quantdrift.errors import UnsupportedError
 from quantdrift.spec import MAX_BITS
 from quantdrift.statistics import Estimate, paired_rate_difference, rate_estimate
+
+if TYPE_CHECKING:  # it imports what imports this
+    from quantdrift.engine.readings import Search
 
 QUERIES = 128
 """Held-out queries at most: an interval of some eight points on a rate, at a minute per rival."""
@@ -80,11 +84,10 @@ def hold_contest(
     allocation: Allocation,
     setting: Setting,
     encoder: Encoder,
-    queries: Inputs,
-    documents: Inputs,
+    search: Search,
     *,
-    reference: tuple[Vectors, Vectors],
-    similarity: Similarity,
+    held: NDArray[np.int64],
+    reference: Sequence[Vectors],
     batch_size: int,
     query_only: bool = False,
 ) -> Contest:
@@ -93,16 +96,17 @@ def hold_contest(
     Args:
         allocation: in question.
         setting: it was measured in; the model is in the reference arm, and left so.
-        queries: the held-out ones.
-        documents: the corpus.
+        encoder: what the model is run by.
+        search: queries and documents.
+        held: int64, positions of the held-out queries.
         reference: embeddings of both by the reference.
-        similarity: how embeddings become scores.
         batch_size: inputs per forward pass.
         query_only: whether the documents stay at the reference.
     """
-    tops = _tops(*reference, similarity, min(DEPTH, len(documents.ids)))
+    queries, documents, similarity = search.queries.part(held), search.sides[-1], search.similarity
+    tops = _tops(np.asarray(reference[0])[held], reference[-1], similarity, min(DEPTH, len(documents.ids)))
     pool = np.unique(tops[tops >= 0])
-    near, fixed = documents.part(pool), np.asarray(reference[1])[pool]
+    near, fixed = documents.part(pool), np.asarray(reference[-1])[pool]
     n_rows = len(queries.ids) + (0 if query_only else len(pool))
     widths = rivals_of(allocation, setting)
     flips: dict[str, NDArray[np.bool_]] = {}

@@ -85,10 +85,9 @@ def allocate_spec(
         found.allocation,
         found.setting,
         opened.quantized.encoder,
-        search.queries.part(held),
-        search.sides[-1],
-        reference=(np.asarray(reference[0])[held], reference[1]),
-        similarity=search.similarity,
+        search,
+        held=held,
+        reference=reference,
         batch_size=settings.batch_size,
         query_only=spec.scheme.query_only,
     )

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.errors import DataError, RunError
 from quantdrift.progress import Progress
+
+if TYPE_CHECKING:  # it calls this
+    from quantdrift.engine.readings import Search
 
 LEAST_SHARE = 4
 """At most one query in this many is taken for calibration."""
@@ -170,35 +174,31 @@ def contenders_for(n_queries: int) -> int:
 
 def retrieval_problem(
     encoder: Encoder,
-    queries: Inputs,
-    documents: Inputs,
-    reference: tuple[Vectors, Vectors],
+    search: Search,
+    reference: Sequence[Vectors],
     *,
-    similarity: Similarity,
     chosen: NDArray[np.int64],
     batch_size: int,
     n_contenders: int = 1,
     query_only: bool = False,
-    excluded: NDArray[np.int64] | None = None,
 ) -> GapProblem:
     """The gaps between the first document and those behind it, in the reference's order.
 
     Args:
-        queries: the pool.
-        documents: the corpus.
+        encoder: what the model is run by.
+        search: the pool of queries, the corpus, and how they are compared.
         reference: embeddings of both by the reference.
-        similarity: how embeddings become scores.
         chosen: int64 [n_inputs], positions of the calibration queries.
         batch_size: rows per forward pass.
         n_contenders: documents behind the first.
         query_only: whether the documents stay at the reference's embeddings.
-        excluded: per query one document position that does not count, or -1.
 
     Raises:
         DataError: no query has two documents to choose from.
     """
-    own, index = np.asarray(reference[0])[chosen], reference[1]
-    without = None if excluded is None else excluded[chosen]
+    queries, documents, similarity = search.queries, search.sides[-1], search.similarity
+    own, index = np.asarray(reference[0])[chosen], reference[-1]
+    without = None if search.excluded is None else search.excluded[chosen]
     state = score_embeddings(own, own, index, index, similarity=similarity, k=n_contenders + 1, excluded=without)
     tops = state.reference_top()[0]  # [n_inputs, up to n_contenders + 1], -1 behind the last
     valid = (tops[:, 1:] >= 0) & (tops[:, :1] >= 0)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity import contest as module
 from quantdrift.engine.sensitivity.contest import held_out_queries, hold_contest, rivals_of
@@ -86,10 +87,9 @@ def test_flips_are_those_of_the_whole_corpus(query_only: bool, monkeypatch: pyte
         allocation(),
         world.setting,
         Rower(world.run),
-        world.side("query"),
-        world.side("document"),
+        Search(queries=world.side("query"), documents=world.side("document"), similarity=Similarity.DOT),
+        held=np.arange(24),
         reference=(world.embed(world.texts["query"]), world.embed(world.texts["document"])),
-        similarity=Similarity.DOT,
         batch_size=5,
         query_only=query_only,
     )

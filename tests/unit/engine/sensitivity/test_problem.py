@@ -12,6 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.sensitivity.problem import (
     GapProblem,
@@ -40,12 +41,15 @@ class Side:
         return self.vectors[rows]
 
 
-def problem_of(queries: Side, documents: Side, similarity: Similarity = Similarity.DOT, **options: Any) -> GapProblem:
+def problem_of(
+    queries: Side, documents: Side, similarity: Similarity = Similarity.DOT, excluded: Any = None, **options: Any
+) -> GapProblem:
     settings = {"chosen": np.arange(len(queries.vectors)), "batch_size": 8, "n_contenders": 4, **options}
     reference = (queries.vectors, documents.vectors)
     sides = {side.inputs.role: side for side in (queries, documents)}
     encoder = Rower(lambda role, rows, size: sides[role].run(role, rows, size))
-    return retrieval_problem(encoder, queries.inputs, documents.inputs, reference, similarity=similarity, **settings)
+    search = Search(queries=queries.inputs, documents=documents.inputs, similarity=similarity, excluded=excluded)
+    return retrieval_problem(encoder, search, reference, **settings)
 
 
 QUERY = [[1.0, 0.0]]
