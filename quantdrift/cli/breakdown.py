@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, METRIC, RUNS, argument, decimals, flag, option
-from quantdrift.cli.output import Grid, Shown, counted, emit, form_of
+from quantdrift.cli.options import METRIC, RUNS, argument, decimals, option, prints
+from quantdrift.cli.output import Grid, Shown, counted
 from quantdrift.compare.buckets import Bucket, breakdown
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, parse_metric
@@ -18,6 +18,7 @@ from quantdrift.runs import Run, find_runs, refuse_copies
 _DEFAULT = ("flip@1", "harm", "benefit")
 
 
+@prints("json", "markdown")
 def command(
     *,
     runs: list[Path] = argument(RUNS),
@@ -27,15 +28,12 @@ def command(
         "A,B,...: Where buckets begin, e.g. 0,0.1,1; the last has no upper end. The paper's for separation and "
         "contenders, quartiles for others, if not given."
     ),
-    json_output: bool = flag(AS_JSON),
-    markdown: bool = flag(AS_MARKDOWN),
-) -> None:
+) -> Shown:
     """Sort inputs into buckets, and compute metrics in each: which inputs change, which are harmed.
 
     Without -m these are flip@1, harm and benefit. Several runs are pooled: every input of every run
     counts once.
     """
-    form = form_of(json_output=json_output, markdown=markdown)
     sorted_by = parse_metric(by)
     metrics = list(dict.fromkeys(parse_metric(name) for name in metric or _DEFAULT))
     starts = None if edges is None else decimals(edges, "--edges", "0,0.1,1")
@@ -51,7 +49,7 @@ def command(
         ]
         for bucket in buckets
     ]
-    shown = Shown(
+    return Shown(
         data={
             "runs": [str(run.path) for run in found],
             "by": by,
@@ -69,7 +67,6 @@ def command(
         grids=[Grid(head=[by, "inputs", *map(str, metrics)], rows=rows)],
         lines=list(_notes(found, evidence, buckets, metrics)),
     )
-    emit(shown, form)
 
 
 def _notes(

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from quantdrift.cli.options import flag
-from quantdrift.cli.output import Shown, counted, emit
+from quantdrift.cli.options import flag, prints
+from quantdrift.cli.output import Shown, counted
 from quantdrift.display import shown
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
 from quantdrift.records import hold
@@ -35,16 +35,16 @@ _DEAD = 600
 """Seconds after which what is being written is not written any more."""
 
 
-def command(*, clear: bool = flag("--clear: Delete it all; it is made again when needed.")) -> None:
+@prints()
+def command(*, clear: bool = flag("--clear: Delete it all; it is made again when needed.")) -> Shown:
     """Show where embeddings, quantized layers and sensitivities are kept, and how much they take.
 
     Later runs reuse them, and an interrupted run goes on from them. --clear leaves alone what is not
     quantdrift's, and what a run is writing.
     """
     if os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off":
-        emit(Shown(next=[f"nothing is kept: {CACHE_VARIABLE} is off"]))
-        return
-    emit(Shown(next=[line for name in KINDS for line in _of_kind(name, clear=clear)]))
+        return Shown(next=[f"nothing is kept: {CACHE_VARIABLE} is off"])
+    return Shown(next=[line for name in KINDS for line in _of_kind(name, clear=clear)])
 
 
 def _of_kind(kind: str, *, clear: bool) -> Iterator[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, RUNS, SEED, SHARE, SPLITS, argument, flag, option
-from quantdrift.cli.output import Grid, Shown, emit, form_of, percent, some, with_interval
+from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, option, prints
+from quantdrift.cli.output import Grid, Shown, percent, some, with_interval
 from quantdrift.conformal import STATISTICS, StabilityError, Statistic, confidence_name
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.evidence import Evidence
@@ -17,13 +17,13 @@ from quantdrift.trust.certify import ALPHAS, Certificate, Certified, Spread, cer
 from quantdrift.trust.check import Applied, StabilityCheck, apply_check
 
 _NO_CONFIDENCE = "msp and entropy are left out: they are of class probabilities, and this run ranks by similarities."
-_TWO_CLASSES = "With two classes gap, msp and entropy order the inputs alike: their rows differ in the threshold only."
 _LIKENESS = (
     "The guarantee covers answers that are accepted and changed, for inputs like these: from the same source, in the "
     "same mix."
 )
 
 
+@prints("json", "markdown")
 def command(
     *,
     runs: list[Path] = argument(RUNS),
@@ -46,9 +46,7 @@ def command(
         "FILE: Instead of splits: apply a check that --save wrote to these runs of the same pair, e.g. on newer "
         "data. Says too whether their inputs look like those it was calibrated on."
     ),
-    json_output: bool = flag(AS_JSON),
-    markdown: bool = flag(AS_MARKDOWN),
-) -> None:
+) -> Shown:
     """Which quantized answers are the same as at full precision? Checks them without labels.
 
     Part of the inputs sets a threshold for the quantized model's gap (first minus second score); an
@@ -68,7 +66,6 @@ def command(
 
         quantdrift certify NEWER_RUN --check check.json
     """
-    form = form_of(json_output=json_output, markdown=markdown)
     alphas, asked = (
         list(dict.fromkeys(alpha or ())),
         tuple(cast(Statistic, one) for one in dict.fromkeys(statistic or ())),
@@ -81,8 +78,8 @@ def command(
                 "--check applies a check as it is stored, with its own level; expected no --alpha, --statistic or "
                 "--save beside it"
             )
-        emit(_applied(check, find_runs(runs)), form)
-        return
+        return _applied(check, find_runs(runs))
+        return None
     if save is not None:
         StabilityCheck.check_place(save)
     found = find_runs(runs)
@@ -102,9 +99,6 @@ def command(
         lines = list(_lines(certified))
         if not asked and evidence.confidence is None:
             lines.append(_NO_CONFIDENCE)
-        alike = {"gap", "msp", "entropy"} & {each.statistic for each in certified.certificates}
-        if len(alike) > 1 and evidence.n_items.max(initial=0) == 2:  # noqa: PLR2004 -- two classes
-            lines.append(_TWO_CLASSES)
         if save is not None:
             stored = StabilityCheck.calibrate(
                 evidence, alpha=alphas[0], statistic=asked[0] if asked else "S", on=run.record
@@ -123,7 +117,7 @@ def command(
                 lines=lines,
             )
         )
-    emit(Shown(data={"runs": listed}, grids=grids), form)
+    return Shown(data={"runs": listed}, grids=grids)
 
 
 def _allowed(evidence: Evidence) -> tuple[Statistic, ...]:

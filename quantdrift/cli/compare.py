@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, METRIC, SEED, argument, flag, option
-from quantdrift.cli.output import Grid, Shown, emit, form_of, percent
+from quantdrift.cli.options import METRIC, SEED, argument, option, prints
+from quantdrift.cli.output import Grid, Shown, percent
 from quantdrift.compare.two_runs import Comparison, compare_runs
 from quantdrift.metrics import Metric, parse_metric
 from quantdrift.metrics.numbers import show_p, show_step
@@ -24,6 +24,7 @@ _VERDICTS = {
 }
 
 
+@prints("json", "markdown")
 def command(
     *,
     a: Path = argument("A: The run to compare with, e.g. of MODEL@W4-g64."),
@@ -36,9 +37,7 @@ def command(
     ),
     alpha: float = option("P: Accepted chance of a wrong verdict, over all metrics together.", default=0.05),
     seed: int = option(SEED, default=0),
-    json_output: bool = flag(AS_JSON),
-    markdown: bool = flag(AS_MARKDOWN),
-) -> None:
+) -> Shown:
     """Two candidates of one reference on the same inputs: is B worse than A, or no worse?
 
     Input by input, with exact or resampling tests, adjusted for the number of metrics. "No
@@ -48,17 +47,15 @@ def command(
     Without -m: flip@1, gold_lost, ndcg@10, recall, mrr@10 and separation, where defined; on
     classification data flip@1, gold_lost@1, accuracy and separation.
     """
-    form = form_of(json_output=json_output, markdown=markdown)
     asked = [parse_metric(name) for name in metric or ()]
     found = compare_runs(read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed)
     runs = (("A", found.a), ("B", found.b))
-    shown = Shown(
+    return Shown(
         data=found.to_json(),
-        about=[f"{name}  {run.record.get('spec')}  {run.path}" for name, run in runs] if form == "table" else [],
+        about=[f"{name}  {run.record.get('spec')}  {run.path}" for name, run in runs],
         grids=[_grid(found)],
         lines=list(_lines(found)),
     )
-    emit(shown, form)
 
 
 def _grid(found: Comparison) -> Grid:

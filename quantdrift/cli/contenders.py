@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, RUNS, argument, flag, option
-from quantdrift.cli.output import Grid, Shown, emit, form_of, percent
+from quantdrift.cli.options import RUNS, argument, option, prints
+from quantdrift.cli.output import Grid, Shown, percent
 from quantdrift.compare.contenders import ContenderBucket, ContenderGroup, contender_findings, contender_groups
 from quantdrift.progress import Terminal
 from quantdrift.runs import find_runs
 
 
+@prints("json", "markdown")
 def command(
     *,
     runs: list[Path] = argument(RUNS),
@@ -19,15 +20,12 @@ def command(
         " all of them (none).",
         default="scheme",
     ),
-    json_output: bool = flag(AS_JSON),
-    markdown: bool = flag(AS_MARKDOWN),
-) -> None:
+) -> Shown:
     """Compare the theory's flip rate with the measured one, by number of contenders.
 
     Contenders are items so close behind the first that quantization could put them first. Only one
     number, a scale, is fitted per group of runs.
     """
-    form = form_of(json_output=json_output, markdown=markdown)
     groups = contender_groups(find_runs(runs), group_by=group_by, progress=Terminal())
     findings = contender_findings(groups)
     about = Grid(
@@ -40,7 +38,7 @@ def command(
         ruled=True,
     )
     data = {"group_by": group_by, "groups": [_json(group) for group in groups], "findings": findings}
-    emit(Shown(data=data, grids=[about, by_count], lines=findings), form)
+    return Shown(data=data, grids=[about, by_count], lines=findings)
 
 
 def _about(group: ContenderGroup) -> list[str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, SPEC, Measuring, argument, flag, option, takes
-from quantdrift.cli.output import Grid, Shown, emit, form_of
+from quantdrift.cli.options import SPEC, Measuring, argument, option, prints
+from quantdrift.cli.output import Grid, Shown
 from quantdrift.cli.run import RUNS, data_line, default_place, telling_replaced
 from quantdrift.display import clean, say
 from quantdrift.errors import DataError
@@ -38,8 +38,6 @@ class ContrastOptions(Measuring):
         "DIR: Folder for the run folders, two of each spec and data: SPEC_on_DATA-probe and -self; "
         "quantdrift-runs if not given."
     )
-    json_output: bool = flag(AS_JSON)
-    markdown: bool = flag(AS_MARKDOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +71,8 @@ class _Read:
         }
 
 
-@takes(ContrastOptions)
-def command(options: ContrastOptions) -> None:
+@prints("json", "markdown")
+def command(options: ContrastOptions) -> Shown:
     """Read the same embeddings both ways: as classes, and as a search among the inputs.
 
     Classes are read by a linear probe that is fitted on the full-precision embeddings of the train
@@ -84,7 +82,6 @@ def command(options: ContrastOptions) -> None:
 
     Give several specs of one model (minilm@W8 minilm@W4 minilm@W3): they share its embeddings.
     """
-    form = form_of(json_output=options.json_output, markdown=options.markdown)
     specs = list(dict.fromkeys(parse(text) for text in options.specs))
     from quantdrift.engine.refusals import check_pair
     from quantdrift.records import check_writable
@@ -114,22 +111,17 @@ def command(options: ContrastOptions) -> None:
             place=lambda spec, dataset: Places(
                 **dict(zip(("classification", "retrieval"), places[str(spec), dataset.fingerprint], strict=True))
             ),
-            settings=options.settings,
-            store=options.store,
-            progress=options.progress,
+            **options.how,
             announce=lambda what: None if options.quiet else say(f"\n{clean(what)}", error=True),
-            device=options.device,
-            revision=options.revision,
         )
     read = [_Read(both=one, classes=_measured(one.classification), search=_measured(one.retrieval)) for one in found]
-    shown = Shown(
+    return Shown(
         data={"contrasts": [one.to_json() for one in read]},
         about=_about(read),
         grids=[_grid(read)],
         lines=list(_lines(read)),
         next=[f"\nrun folders: {root / '*-probe'} and {root / '*-self'}"],
     )
-    emit(shown, form)
 
 
 def _dataset(path: Path, split: str) -> ClassificationDataset:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantdrift.cli.options import AS_JSON, DATA, SPEC, SPLIT, TASK, Measuring, argument, corpus, flag, option, takes
-from quantdrift.cli.output import Grid, Shown, emit, form_of
+from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, Measuring, argument, corpus, option, prints
+from quantdrift.cli.output import Grid, Shown
 from quantdrift.cli.run import default_place
 from quantdrift.spec import parse
 
@@ -37,11 +37,10 @@ class SizeOptions(Measuring):
     )
     noise_floor: bool = option("Run the reference a second time at the largest size.", default=False)
     seed: int = option("Random seed for drawing the parts of the corpus, and for the noise floor.", default=0, min=0)
-    json_output: bool = flag(AS_JSON)
 
 
-@takes(SizeOptions)
-def command(options: SizeOptions) -> None:
+@prints("json")
+def command(options: SizeOptions) -> Shown:
     """Compare a model with its quantized self on growing parts of one corpus, same queries.
 
     Every part contains the smaller ones, and embeddings are computed once. One run folder is
@@ -67,16 +66,12 @@ def command(options: SizeOptions) -> None:
             dataset,
             out=out,
             sizes=default_sizes(n) if options.sizes is None else parse_sizes(options.sizes, n),
-            settings=options.settings,
-            store=options.store,
-            progress=options.progress,
-            device=options.device,
-            revision=options.revision,
+            **options.how,
         )
     effect = compare_sizes(runs[0].evidence(), runs[-1].evidence())
     record = runs[-1].record
     size = record["data"]["corpus_size"]
-    shown = Shown(
+    return Shown(
         data={"runs": [{**run.record, "path": str(run.path)} for run in runs], "effect": effect.to_json()},
         title=f"{record['spec']} on {size['corpus']}: {record['data']['n_queries']:,} queries, parts of "
         f"{size['of']:,} documents drawn with seed {size['seed']}",
@@ -85,7 +80,6 @@ def command(options: SizeOptions) -> None:
         lines=["Rates and medians; in brackets 95 % intervals.", *effect.explain()],
         next=[f"\nrun folders: {out}", f"more metrics: quantdrift metrics {out}"],
     )
-    emit(shown, form_of(json_output=options.json_output))
 
 
 def _grid(runs: Sequence[Run]) -> Grid:

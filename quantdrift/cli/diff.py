@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from quantdrift import perturbation
-from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, COMMON, COMPLETE, METRIC, PART, QRELS, argument, flag, option
-from quantdrift.cli.output import Form, Grid, Shown, emit, form_of, metric_grid, percent
+from quantdrift.cli.options import COMMON, COMPLETE, METRIC, PART, QRELS, argument, flag, option, prints
+from quantdrift.cli.output import Grid, Shown, metric_grid, percent
 from quantdrift.display import clean
 from quantdrift.errors import QuantDriftError
 from quantdrift.finished.contents import ARMS, FORMATS, Arm
@@ -37,6 +37,7 @@ _ANSWER = 40
 """Characters of an answer in a table."""
 
 
+@prints("json", "markdown")
 def command(
     *,
     a: Path = argument(
@@ -65,9 +66,7 @@ def command(
     out: Path | None = option(
         "-o --out FOLDER: Write a run folder, which quantdrift metrics, breakdown and compare read."
     ),
-    json_output: bool = flag(AS_JSON),
-    markdown: bool = flag(AS_MARKDOWN),
-) -> None:
+) -> Shown:
     """What changed between two finished runs, of whatever wrote them: A is the reference.
 
     For models that cannot be loaded here: APIs, vLLM, GGUF servers. Run your harness twice and give
@@ -75,7 +74,6 @@ def command(
     the differences. For truncated rankings, values that cannot be computed exactly are left out or
     marked as bounds. The exit code is 0 whatever changed.
     """
-    form = form_of(json_output=json_output, markdown=markdown)
     metrics = [parse_metric(name) for name in dict.fromkeys(metric or ())]
     arm = _two(arms, "--arms", ARMS)
     formats = (None, None) if format is None else _two(format, "--format", FORMATS)
@@ -97,7 +95,7 @@ def command(
     lines = [*(f"{note[0].upper()}{note[1:]}." for note in told), *_sentences(found)]
     runs = {"a": found.a, "b": found.b}
     pooled = {str(each): pooled_estimate(each, found.parts).to_json() for each in chosen if len(found.parts) > 1}
-    shown = Shown(
+    return Shown(
         data={
             **{
                 letter: {"path": str(run.path), "format": run.format, "name": run.name, "digest": run.digest}
@@ -109,11 +107,10 @@ def command(
             "folders": folders,
         },
         about=[f"{letter.upper()}  {run.name}  {run.path} ({run.format})" for letter, run in runs.items()],
-        grids=list(_grids(found, chosen, changed, form)),
+        grids=list(_grids(found, chosen, changed)),
         lines=lines,
         next=[f"written: {folder}" for folder in folders],
     )
-    emit(shown, form)
 
 
 def _two(text: str, option: str, known: Collection[str]) -> tuple[str, str]:
@@ -146,13 +143,13 @@ def _chosen(found: Diff) -> list[Metric]:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _grids(found: Diff, chosen: Sequence[Metric], n_changed: int, form: Form) -> Iterator[Grid]:
+def _grids(found: Diff, chosen: Sequence[Metric], n_changed: int) -> Iterator[Grid]:
     if len(found.parts) > 1:
         head = ["part", "inputs", *map(str, chosen)]
         yield Grid(head=head, rows=list(_part_rows(found, chosen)), stacked=True)
     elif found.parts[0].evidence is not None:
         estimates = {str(metric): estimate_of(metric, found.parts[0]) for metric in chosen}
-        yield metric_grid(estimates, form, found.parts[0].name)
+        yield metric_grid(estimates, found.parts[0].name)
     if rows := list(_own_rows(found)):
         yield Grid(head=["task", "metric", "A", "B", "B - A (95 %)", "n"], rows=rows, words={"metric"})
     if n_changed and (changed := list(_changed_rows(found, n_changed))):

@@ -2,51 +2,43 @@
 
 from __future__ import annotations
 
-import typer
+from collections.abc import Iterator
+from typing import Any
 
-from quantdrift.cli.options import AS_JSON, flag
-from quantdrift.cli.output import Grid, Shown, emit, form_of
-from quantdrift.doctor import Diagnosis, diagnose
+from quantdrift.cli.options import prints
+from quantdrift.cli.output import Grid, Shown
+from quantdrift.doctor import diagnose
 
 SETTINGS = {"no_args_is_help": False}
 
 
-def command(*, json_output: bool = flag(AS_JSON)) -> None:
+@prints("json")
+def command() -> Shown:
     """Say what is installed, whether the start-up hook is active, and what is missing.
 
     The exit code is 1 where something for the main job is missing. An inactive hook is no failure:
     `quantdrift mteb run` works without it.
     """
     found = diagnose()
+    parts, problems = found["components"], found["problems"]
+    rows = [[each["kind"], each["name"], each["version"] or "missing", each["note"]] for each in parts]
     packages = Grid(
-        head=["kind", "package", "version", "what for"],
-        rows=[[each.kind, each.name, each.version or "missing", each.note] for each in found.components],
-        words={"package", "version", "what for"},
-        ruled=True,
+        head=["kind", "package", "version", "what for"], rows=rows, words=["package", "what for"], ruled=True
     )
-    extras = [f"For {each.name}: {each.install}" for each in found.components if each.install and not each.needed]
-    lines = [*extras, *(f"Note: {line}" for line in found.advice), *(f"Missing: {line}" for line in found.problems)]
-    if not found.problems:
-        lines.append("Ready: models can be scored inside mteb.")
-    emit(
-        Shown(data=found.to_json(), about=_environment(found), grids=[packages], next=lines),
-        form_of(json_output=json_output),
-    )
-    raise typer.Exit(1 if found.problems else 0)
+    lines = [f"For {each['name']}: {each['install']}" for each in parts if each["install"] and not each["needed"]]
+    lines += [f"Note: {line}" for line in found["advice"]]
+    lines += [f"Missing: {line}" for line in problems] or ["Ready: models can be scored inside mteb."]
+    code = 1 if problems else 0
+    return Shown(data=found, about=list(_environment(found)), grids=[packages], next=lines, code=code)
 
 
-def _environment(found: Diagnosis) -> list[str]:
-    hook, cache = found.hook, found.cache
-    how = {None: "", "manual": ", started by hand"}.get(hook.started_by, f", started by quantdrift.{hook.started_by}")
-    space = "" if cache.free_bytes is None else f", {cache.free_bytes / 1e9:.1f} GB free"
-    rows = {
-        "quantdrift": f"{found.quantdrift} in {found.location}",
-        "Python": f"{found.python} at {found.executable}",
-        "Platform": found.platform,
-        "Start-up hook": f"active{how}" if hook.active else "not active",
-        "Start-up file": hook.startup_file or "none in site-packages",
-        "Cache": f"{cache.path or 'no folder'}{space}",
-    }
-    if found.accelerators is not None:
-        rows["Accelerators"] = ", ".join(found.accelerators) or "none: models run on CPU"
-    return [f"{name + ':':<15}{value}" for name, value in rows.items()]
+def _environment(found: dict[str, Any]) -> Iterator[str]:
+    hook, cache = found["hook"], found["cache"]
+    how = f"active, started by {hook['started_by']}" if hook["started_by"] else "active"
+    space = "" if cache["free_bytes"] is None else f", {cache['free_bytes'] / 1e9:.1f} GB free"
+    yield f"quantdrift {found['quantdrift']} in {found['location']}"
+    yield f"Python {found['python']} at {found['executable']} on {found['platform']}"
+    yield f"start-up hook: {how if hook['active'] else 'not active'}; {hook['startup_file'] or 'no file of it'}"
+    yield f"cache: {cache['path'] or 'no folder'}{space}"
+    if found["accelerators"] is not None:
+        yield f"accelerators: {', '.join(found['accelerators']) or 'none, models run on CPU'}"

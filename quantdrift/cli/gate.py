@@ -12,8 +12,7 @@ import typer
 
 from quantdrift.cli import Interrupted
 from quantdrift.cli.options import (
-    AS_JSON,
-    AS_MARKDOWN,
+    AS,
     COMMON,
     COMPLETE,
     PART,
@@ -23,7 +22,7 @@ from quantdrift.cli.options import (
     flag,
     given,
     option,
-    takes,
+    prints,
 )
 from quantdrift.cli.output import Grid, Shown, emit, form_of
 from quantdrift.cli.run import measured
@@ -85,8 +84,8 @@ class GateOptions(MeasuringAnything):
     part: list[str] | None = option(PART)
     common: bool = flag(COMMON)
     complete: bool = flag(COMPLETE)
-    json_output: bool = flag(AS_JSON)
-    markdown: bool = flag(AS_MARKDOWN)
+    json_output: bool = flag(AS["json"])
+    markdown: bool = flag(AS["markdown"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +103,7 @@ class _Plan:
     accepts: bool
 
 
-@takes(GateOptions)
+@prints()
 def command(options: GateOptions) -> None:
     """Judge a quantized model in CI: against limits, and input by input against a baseline.
 
@@ -145,7 +144,7 @@ def command(options: GateOptions) -> None:
 
 
 def _plan(options: GateOptions) -> _Plan:
-    form_of(json_output=options.json_output, markdown=options.markdown)
+    form_of([name for name, wanted in (("json", options.json_output), ("markdown", options.markdown)) if wanted])
     for path in options.report or ():
         output.check_report(path)
     place = options.config or gate_rules.find_config(Path.cwd())

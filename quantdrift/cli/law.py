@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, FIGURE, RUNS, argument, flag, option
-from quantdrift.cli.output import Grid, Shown, counted, emit, form_of
+from quantdrift.cli.options import FIGURE, RUNS, argument, option, prints
+from quantdrift.cli.output import Grid, Shown, counted
 from quantdrift.compare.law import (
     LEAST_RUNS,
     NAMES,
@@ -32,6 +32,7 @@ _NOTE = (
 )
 
 
+@prints("json", "markdown")
 def command(
     *,
     runs: list[Path] = argument(RUNS),
@@ -44,15 +45,12 @@ def command(
         "number of bits (scheme)."
     ),
     figure: Path | None = option(FIGURE),
-    json_output: bool = flag(AS_JSON),
-    markdown: bool = flag(AS_MARKDOWN),
-) -> None:
+) -> Shown:
     """Over many runs: does a larger separation go with fewer changed answers, and by how much?
 
     Shows rank correlations (also of other predictors), fits a line, and tests the line on runs that
     it was not fitted on. Needs at least three runs.
     """
-    form = form_of(json_output=json_output, markdown=markdown)
     if hold_out and by is not None:
         raise QuantDriftError("--hold-out and --by both choose which runs the line never sees; give one of them")
     if figure is not None:
@@ -71,13 +69,12 @@ def command(
     findings = law_findings(study)
     if study.line is not None and not hold_out:  # else it stands in the table
         findings.append(f"The line through {counted(fitted, 'run')}: {_formula(study.line)}.")
-    shown = Shown(
+    return Shown(
         data=law_json(study, figure),
         grids=list(_grids(study)),
         lines=[_NOTE, *findings],
         next=[] if figure is None else [f"\nfigure: {figure}"],
     )
-    emit(shown, form)
 
 
 def _grids(study: LawStudy) -> Iterator[Grid]:

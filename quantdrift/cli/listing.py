@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from math import isinf
 from typing import Any
 
-from quantdrift.cli.options import AS_JSON, argument, flag
-from quantdrift.cli.output import Grid, Shown, emit, form_of
+from quantdrift.cli.options import argument, prints
+from quantdrift.cli.output import Grid, Shown
 from quantdrift.datasets.retrieval import task_names
 from quantdrift.doctor import CALIBRATED, ONLY_BY_NAME, QUANTIZED_BY, components
 from quantdrift.errors import UnknownNameError
@@ -31,9 +31,8 @@ _MORE = {
 }
 
 
-def command(
-    *, what: str = argument("WHAT: metrics, models, quantizers or tasks."), json_output: bool = flag(AS_JSON)
-) -> None:
+@prints("json")
+def command(*, what: str = argument("WHAT: metrics, models, quantizers or tasks.")) -> Shown:
     """List the metrics, model short names, quantizers or tasks there are."""
     lists = {"metrics": _metrics, "models": _models, "quantizers": _quantizers, "tasks": _tasks}
     if what not in lists:
@@ -42,7 +41,7 @@ def command(
     rows = [_in_words(row) for row in found] if what == "quantizers" else found
     head = [name for name in (rows[0] if rows else ()) if name not in _ONLY_IN_JSON]
     grid = Grid(head=head, rows=[[str(row[name]) for name in head] for row in rows], words=head)
-    emit(Shown(data=found, grids=[grid], lines=_MORE.get(what, ())), form_of(json_output=json_output))
+    return Shown(data=found, grids=[grid], lines=_MORE.get(what, ()))
 
 
 def _metrics() -> list[dict[str, Any]]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, METRIC, RUNS, argument, flag, option
-from quantdrift.cli.output import Grid, Shown, emit, form_of, metric_grid
-from quantdrift.display import one_line, print_json, say
+from quantdrift.cli.options import METRIC, RUNS, argument, option, prints
+from quantdrift.cli.output import Grid, Shown, metric_grid
+from quantdrift.display import one_line
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
@@ -21,28 +21,25 @@ _OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")
 _OF_MANY_CLASSIFIED = ("flip@1", "separation", "change.accuracy", "coverage@0.10")
 
 
+@prints("json", "markdown")
 def command(
     *,
     runs: list[Path] = argument(RUNS),
     metric: list[str] | None = option(METRIC),
     per_input: bool = option("One row per input instead of the mean or median.", default=False),
-    json_output: bool = flag(AS_JSON),
-    markdown: bool = flag(AS_MARKDOWN),
-) -> None:
+) -> Shown:
     """Compute metrics again from run folders, without the model (and without torch).
 
     One run: every metric with its interval and meaning. Several: one row per run, with flip@1,
     separation, relative.ndcg@10 and gold_lost@1 if -m asks for no others; change.accuracy and
     coverage@0.10 in place of the last two if all runs are on classification data.
     """
-    form = form_of(json_output=json_output, markdown=markdown)
     chosen = list(dict.fromkeys(parse_metric(name) for name in metric or ()))
     found = find_runs(runs)
     if per_input:
         if len(found) > 1:
             raise QuantDriftError(f"--per-input is for one run; got {len(found)}")
-        _per_input(found[0].evidence(), chosen, json_output=json_output)
-        return
+        return _per_input(found[0].evidence(), chosen)
     if len(found) > 1:
         classified = all(classifies(run.record) for run in found)
         chosen = chosen or [parse_metric(name) for name in (_OF_MANY_CLASSIFIED if classified else _OF_MANY)]
@@ -50,8 +47,8 @@ def command(
     data = [_json(run, estimates) for run, estimates in measured]
     if len(found) == 1:
         title = f"{found[0].record['spec']} on {found[0].record['data']['name']}"
-        emit(Shown(data=data[0], grids=[metric_grid(measured[0][1], form, title if form == "table" else "")]), form)
-        return
+        return Shown(data=data[0], grids=[metric_grid(measured[0][1], title)])
+        return None
     rows = [
         [
             str(run.record["data"]["name"]),
@@ -61,7 +58,7 @@ def command(
         for run, estimates in measured
     ]
     grid = Grid(head=["data", "spec", *map(str, chosen)], rows=rows, words={"spec"}, stacked=True)
-    emit(Shown(data={"runs": data}, grids=[grid]), form)
+    return Shown(data={"runs": data}, grids=[grid])
 
 
 def _json(run: Run, estimates: Mapping[str, Estimate]) -> dict[str, object]:
@@ -69,7 +66,7 @@ def _json(run: Run, estimates: Mapping[str, Estimate]) -> dict[str, object]:
     return {"path": str(run.path), "data": run.record["data"]["name"], "spec": run.record["spec"], "metrics": values}
 
 
-def _per_input(evidence: Evidence, chosen: list[Metric], *, json_output: bool) -> None:
+def _per_input(evidence: Evidence, chosen: list[Metric]) -> Shown:
     if not chosen:  # those whose values are not another's, and that the stored ranks allow
         estimates = measure(evidence)
         chosen = [
@@ -77,17 +74,14 @@ def _per_input(evidence: Evidence, chosen: list[Metric], *, json_output: bool) -
             for metric in default_metrics()
             if metric.family.cutoff_is != "percentile" and estimates[str(metric)].value is not None
         ]
-    columns = {str(metric): metric.per_input(evidence) for metric in chosen}
-    if json_output:
-        rows = {
-            str(name): {
-                metric: float(values[row]) if np.isfinite(values[row]) else None for metric, values in columns.items()
-            }
-            for row, name in enumerate(evidence.input_ids)
-        }
-        print_json({"inputs": rows})
-        return
-    say("\t".join(["input_id", *columns]))
-    for row, name in enumerate(evidence.input_ids):
-        cells = ("" if np.isnan(values[row]) else f"{values[row]:.6g}" for values in columns.values())
-        say("\t".join([one_line(str(name)), *cells]))
+    columns = {str(metric): metric.per_input(evidence).astype(float).tolist() for metric in chosen}
+    names = [str(name) for name in evidence.input_ids]
+    values = {
+        name: {metric: column[row] if np.isfinite(column[row]) else None for metric, column in columns.items()}
+        for row, name in enumerate(names)
+    }
+    lines = ["\t".join(["input_id", *columns])]
+    for row, name in enumerate(names):
+        cells = ("" if np.isnan(column[row]) else f"{column[row]:.6g}" for column in columns.values())
+        lines.append("\t".join([one_line(name), *cells]))
+    return Shown(data={"inputs": values}, text="\n".join(lines))

@@ -7,20 +7,20 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import typer
 
 from quantdrift.cli import Interrupted
+from quantdrift.cli.output import Shown, emit, form_of
 from quantdrift.errors import QuantDriftError
 from quantdrift.progress import Progress, Silent, Terminal
 
 if TYPE_CHECKING:
     from quantdrift.datasets.retrieval import RetrievalDataset
     from quantdrift.engine.inputs import Settings
-    from quantdrift.engine.store import EmbeddingStore
 
 _HEAD = re.compile(r"(?P<names>(?:--?[a-z/-]+ ?)*)(?P<metavar>[A-Z][A-Z.,=|\[\]]*)?: ")
 
@@ -77,8 +77,6 @@ FIGURE = "FILE: Draw it into this file: .svg, .png or .pdf (needs quantdrift[fig
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
 SPLITS = "Random splits into those two parts."
 SEED = "Random seed."
-AS_JSON = "--json: Print JSON."
-AS_MARKDOWN = "--markdown: Print Markdown."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,16 +97,22 @@ class OnModel:
         return Settings(batch_size=self.batch_size, noise_floor=False)
 
     @property
-    def store(self) -> EmbeddingStore:
-        """Where embeddings are kept, if they are."""
-        from quantdrift.engine.store import EmbeddingStore, default_store
-
-        return default_store() if self.cache else EmbeddingStore(None)
-
-    @property
     def progress(self) -> Progress:
         """Bars on the terminal, unless it is to be quiet."""
         return Silent() if self.quiet else Terminal()
+
+    @property
+    def how(self) -> dict[str, Any]:
+        """What all that runs a model is told: settings, where embeddings are kept, progress, device, revision."""
+        from quantdrift.engine.store import EmbeddingStore, default_store
+
+        return {
+            "settings": self.settings,
+            "store": default_store() if self.cache else EmbeddingStore(None),
+            "progress": self.progress,
+            "device": self.device,
+            "revision": self.revision,
+        }
 
     @contextmanager
     def stoppable(self, left: str) -> Iterator[None]:
@@ -117,7 +121,7 @@ class OnModel:
             yield
         except KeyboardInterrupt:
             kept = "what was finished is kept, and the same command goes on from there"
-            raise Interrupted(f"{left}; {kept}" if self.store.root else left) from None
+            raise Interrupted(f"{left}; {kept}" if self.how["store"].root else left) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +175,6 @@ class OnQueries(OnModel):
         "FILE: Queries without labels, in place of --data: .txt with one a line, or .jsonl with a text."
     )
     documents: Path | None = option("FILE: Documents to go with --queries, in the same formats.")
-    json_output: bool = flag(AS_JSON)
 
     @property
     def dataset(self) -> RetrievalDataset:
@@ -214,33 +217,55 @@ def corpus(data: Path | None, task: str | None, split: str, *, also: str = "") -
     return read_search_folder(data, split) if data is not None else load_task(str(task))
 
 
-def takes(options: type[Any]) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
-    """Give a command the fields of a dataclass as its options; it is called with one such object.
+AS = {"json": "--json: Print JSON.", "markdown": "--markdown: Print Markdown."}
 
-    What typer has to know of a field stands in its annotation. A class's own fields come before those of its bases.
+
+def prints(*formats: str) -> Callable[[Callable[..., Shown | None]], Callable[..., None]]:
+    """Print what a command returns, in the formats that it has beside tables: "json", "markdown".
+
+    The command takes its options as keywords, or as one dataclass of them; there a class's own fields come before
+    those of its bases.
     """
 
-    def decorate(command: Callable[[Any], None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., Shown | None]) -> Callable[..., None]:
         def called(**given: Any) -> None:
-            command(options(**given))
+            form = form_of([name for name in formats if given.pop(name)])
+            shown = command(options(**given)) if options else command(**given)
+            if shown is not None:
+                emit(shown, form)
+                raise typer.Exit(shown.code)
 
-        hints = get_type_hints(options)
-        order = dict.fromkeys(name for each in options.__mro__ for name in inspect.get_annotations(each))
-        known = {field.name: field for field in fields(options)}
-        parameters = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if known[name].default is MISSING else known[name].default,
-                annotation=hints[name],
-            )
-            for name in order
+        hints = get_type_hints(command)
+        found = [each for each in hints.values() if is_dataclass(each) and each is not Shown]
+        options: Any = found[0] if found else None
+        parameters = _parameters(options) if options else [*inspect.signature(command).parameters.values()]
+        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=flag(AS[name]), annotation=bool)
+            for name in formats
         ]
-        called.__name__, called.__doc__, called.__annotations__ = command.__name__, command.__doc__, hints
+        called.__name__, called.__doc__ = command.__name__, command.__doc__
+        hints = get_type_hints(options) if options else hints
+        called.__annotations__ = {**hints, **dict.fromkeys(formats, bool)}
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return called
 
     return decorate
+
+
+def _parameters(options: type[Any]) -> list[inspect.Parameter]:
+    hints, known = get_type_hints(options), {field.name: field.default for field in fields(options)}
+    order = dict.fromkeys(name for each in options.__mro__ for name in inspect.get_annotations(each))
+    empty = inspect.Parameter.empty
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=empty if known[name] is MISSING else known[name],
+            annotation=hints[name],
+        )
+        for name in order
+    ]
 
 
 def given(context: typer.Context, name: str) -> bool:

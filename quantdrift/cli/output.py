@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from quantdrift.display import clean, markdown_table, print_json, prose, say
 from quantdrift.errors import QuantDriftError
@@ -42,13 +42,16 @@ class Grid:
     ruled: bool = False
     lines: Sequence[str] = ()
     """Sentences below this table."""
+    on_terminal: Grid | None = None
+    """What a terminal shows in its place, if that is another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
     """All that a command says: `data` is the JSON; `about` stands above the tables and `lines` below.
 
-    `next`, on a terminal only, is where something lies and what to type next: lines that are not broken.
+    `next`, on a terminal only, is where something lies and what to type next: lines that are not broken. `text` is
+    printed as it is, whatever the format but JSON. `code` is the exit code.
     """
 
     data: Any = None
@@ -57,23 +60,27 @@ class Shown:
     grids: Sequence[Grid] = ()
     lines: Sequence[str] = ()
     next: Sequence[str] = ()
+    text: str = ""
+    code: int = 0
 
 
-def form_of(*, json_output: bool, markdown: bool = False) -> Form:
-    """The format that was asked for.
+def form_of(asked: Sequence[str]) -> Form:
+    """The format that was asked for; a table if none was.
 
     Raises:
-        QuantDriftError: both are.
+        QuantDriftError: several were.
     """
-    if json_output and markdown:
-        raise QuantDriftError("expected --json or --markdown; got both")
-    return "json" if json_output else "markdown" if markdown else "table"
+    if len(asked) > 1:
+        raise QuantDriftError(f"expected {' or '.join(f'--{name}' for name in asked)}; got both")
+    return cast(Form, asked[0]) if asked else "table"
 
 
 def emit(shown: Shown, form: Form = "table") -> None:
     """Print what a command found."""
     if form == "json":
         print_json(shown.data)
+    elif shown.text:
+        say(shown.text)
     elif form == "markdown":
         _emit_markdown(shown)
     else:
@@ -100,7 +107,7 @@ def _emit_tables(shown: Shown) -> None:
         out.print(Text(clean(shown.title), "bold"), soft_wrap=True)
     for line in shown.about:
         out.print(line)
-    for grid in shown.grids:
+    for grid in (each.on_terminal or each for each in shown.grids):
         # numbers are not broken: where the terminal is too narrow for them, the table is wider
         numbers = [column for column, name in enumerate(grid.head) if column and name not in grid.words]
         cells = [[_on_terminal(cell, grid) for cell in row] for row in (grid.head, *grid.rows)]
@@ -141,32 +148,30 @@ def _table(grid: Grid, cells: Sequence[Sequence[str]], unbroken: Collection[int]
 # --- tables and words that several commands have --------------------------------------------------
 
 
-def metric_grid(estimates: Mapping[str, Estimate], form: Form, title: str = "") -> Grid:
-    """Value, interval and meaning of every metric; what is undefined for one reason is one row."""
+def metric_grid(estimates: Mapping[str, Estimate], title: str = "") -> Grid:
+    """Value and interval of every metric; on a terminal its meaning too, and what is undefined for one reason once."""
     from quantdrift.metrics import parse_metric
     from quantdrift.metrics.numbers import has_value, show, show_interval
 
     def reason(item: tuple[str, Estimate]) -> str:
         return "" if has_value(item[1]) else str(item[1].to_json()["reason"])
 
-    def rows() -> Iterator[list[str]]:
-        told = ""
-        for why, group in groupby(estimates.items(), key=reason):
-            items = list(group)
-            if why and form == "table":
-                more = f" and {len(items) - 1} more" if len(items) > 1 else ""
-                yield [f"{items[0][0]}{more}", "-", "", "", why]
-                continue
-            for name, estimate in items:
-                metric = parse_metric(name)
-                row = [name, show(metric, estimate), why or show_interval(metric, estimate), f"{estimate.n:,}"]
-                # members of a family stand beside each other: one explanation for all of them
-                summary = metric.family.summary if metric.family.name != told else ""
+    head, rows, meanings, told = ["metric", "value", "95 % interval", "n"], [], [], ""
+    for why, group in groupby(estimates.items(), key=reason):
+        items = list(group)
+        for name, estimate in items:
+            metric = parse_metric(name)
+            row = [name, show(metric, estimate), why or show_interval(metric, estimate), f"{estimate.n:,}"]
+            rows.append(row)
+            if not why:  # members of a family stand beside each other: one explanation for all of them
+                meanings.append([*row, metric.family.summary if metric.family.name != told else ""])
                 told = metric.family.name
-                yield [*row, summary] if form == "table" else row
-
-    head = ["metric", "value", "95 % interval", "n", "what it says"]
-    return Grid(head=head if form == "table" else head[:-1], rows=list(rows()), title=title, words={head[-1]})
+        if why:
+            more = f" and {len(items) - 1} more" if len(items) > 1 else ""
+            meanings.append([f"{items[0][0]}{more}", "-", "", "", why])
+    last = "what it says"
+    on_terminal = Grid(title=title, head=[*head, last], rows=meanings, words={last})
+    return Grid(title=title, head=head, rows=rows, on_terminal=on_terminal)
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -8,19 +8,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quantdrift.cli.options import OnQueries, argument, data_words, option, takes
-from quantdrift.cli.output import Grid, Shown, emit, form_of, with_interval
+from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
+from quantdrift.cli.output import Grid, Shown, with_interval
 from quantdrift.errors import QuantDriftError, SpecError
 from quantdrift.spec import parse
 
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Predicted
-    from quantdrift.statistics import Estimate
 
 _LARGE = 3
 """At this many bits and below, the change of the weights is too large for first order."""
-_FEW, _WANTED = 32, 128
-"""Calibration queries: below the first, a rate is known to some twenty points."""
+_FEW = 32
+"""Calibration queries below which a rate is known to some twenty points only."""
 _NOTES = (
     "other first answer: share of queries predicted to change, for rounding to nearest (in brackets 95 % intervals); "
     "'by gap': widths chosen on the other half of the queries.",
@@ -50,8 +49,8 @@ class PredictOptions(OnQueries):
         return None if self.group == "channel" else int(self.group)
 
 
-@takes(PredictOptions)
-def command(options: PredictOptions) -> None:
+@prints("json")
+def command(options: PredictOptions) -> Shown:
     """Estimate which share of first answers each width would change, before quantizing anything.
 
     One forward and one backward pass over 128 queries (at most a quarter of them) estimates how far
@@ -89,15 +88,11 @@ def command(options: PredictOptions) -> None:
             dataset,
             widths=tuple(sorted({int(width) for width in options.widths.split(",")})),
             group_size=group_size,
-            settings=options.settings,
-            store=options.store,
-            progress=options.progress,
-            device=options.device,
-            revision=options.revision,
+            **options.how,
         )
     n, by = len(found.input_ids), "per output channel" if group_size is None else f"in groups of {group_size}"
     scales = "" if group_size is None else f" (scales add {16 / group_size:.3f} per weight)"
-    shown = Shown(
+    return Shown(
         data={
             "model": options.model,
             "data": dataset.name,
@@ -122,11 +117,8 @@ def command(options: PredictOptions) -> None:
         f"{found.n_contenders} documents behind each first one; nothing was quantized",
         about=[]
         if n >= _FEW
-        else [
-            f"note: {n} queries are too few for a rate, so only its 95 % interval is shown; a quarter of the queries "
-            f"is used, so {4 * _WANTED} queries would give the {_WANTED} that are wanted"
-        ],
-        grids=[_curve(found, few=n < _FEW)],
+        else [f"note: {n} queries are too few for a rate; a quarter of those given is used, up to 128"],
+        grids=[_curve(found)],
         lines=[
             f"median gap to the runner-up {found.median_gap:.4f}; {found.n_layers} linear layers, bits of codes "
             f"alone{scales}",
@@ -134,14 +126,9 @@ def command(options: PredictOptions) -> None:
         ],
         next=list(_next(found, options)),
     )
-    emit(shown, form_of(json_output=options.json_output))
 
 
-def _curve(found: Predicted, *, few: bool) -> Grid:
-    def rate(estimate: Estimate) -> str:
-        text = with_interval(estimate)
-        return f"{text.partition('(')[2].rstrip(')')} %" if few and "(" in text else text
-
+def _curve(found: Predicted) -> Grid:
     rows = []
     for point in found.points:
         shift = point.prediction.shift.value
@@ -149,8 +136,8 @@ def _curve(found: Predicted, *, few: bool) -> Grid:
             [
                 f"at most {point.budget:g}, by gap" if point.allocated else f"W{point.budget:g}",
                 f"{point.prediction.bits_per_weight:.2f}",
-                rate(point.prediction.flips),
-                rate(point.prediction.chance),
+                with_interval(point.prediction.flips),
+                with_interval(point.prediction.chance),
                 "-" if shift is None else f"{shift:.3g}",
                 "*" if point.on_front else "",
             ]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, data_words, option, takes
-from quantdrift.cli.output import Shown, emit, some
+from quantdrift.cli.options import DATA, SPEC, SPLIT, TASK, OnModel, argument, corpus, data_words, option, prints
+from quantdrift.cli.output import Shown, some
 from quantdrift.errors import QuantDriftError
 from quantdrift.spec import parse
 
@@ -30,8 +30,8 @@ class QuantizeOptions(OnModel):
     split: str = option(SPLIT, default="test")
 
 
-@takes(QuantizeOptions)
-def command(options: QuantizeOptions) -> None:
+@prints()
+def command(options: QuantizeOptions) -> Shown:
     """Quantize a model and save the candidate, so that what is deployed is what was measured.
 
     Methods that calibrate (gptq, awq, adaround) need documents: --data, --task, or a file of texts
@@ -66,7 +66,7 @@ def command(options: QuantizeOptions) -> None:
         )
         chosen: Any = options.model_format
         record = save_candidate(candidate, options.out, model_format=chosen, progress=options.progress)
-    emit(Shown(title=f"{record['spec']} saved as {record['model_format']}", next=list(_lines(options, record))))
+    return Shown(title=f"{record['spec']} saved as {record['model_format']}", next=list(_lines(options, record)))
 
 
 def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]:

@@ -8,21 +8,8 @@ from typing import Any
 
 import typer
 
-from quantdrift.cli.options import (
-    AS_JSON,
-    AS_MARKDOWN,
-    FIGURE,
-    RUNS,
-    SEED,
-    SHARE,
-    SPLITS,
-    argument,
-    decimals,
-    flag,
-    given,
-    option,
-)
-from quantdrift.cli.output import Grid, Shown, emit, form_of, percent
+from quantdrift.cli.options import FIGURE, RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints
+from quantdrift.cli.output import Grid, Shown, percent
 from quantdrift.compare.law_figure import check_figure
 from quantdrift.conformal import CONFIDENCES
 from quantdrift.errors import QuantDriftError, UnknownNameError
@@ -48,6 +35,7 @@ _WORDS = {"score", "recommended"}
 """Columns that hold words."""
 
 
+@prints("json", "markdown")
 def command(
     *,
     context: typer.Context,
@@ -78,9 +66,7 @@ def command(
         "--percentile if only that is given."
     ),
     figure: Path | None = option(FIGURE),
-    json_output: bool = flag(AS_JSON),
-    markdown: bool = flag(AS_MARKDOWN),
-) -> None:
+) -> Shown:
     """What would it bring to answer the unsure inputs at full precision, and what would it cost?
 
     The quantized model answers every input; where its first two scores are close, the original is
@@ -94,7 +80,6 @@ def command(
     quantdrift route runs/ --score gap --save router.json; then, in a server:
     quantdrift.RoutedModel(quantized, original, quantdrift.GapRouter.load("router.json")).
     """
-    form = form_of(json_output=json_output, markdown=markdown)
     if figure is not None:
         check_figure(figure)
     if save is not None:
@@ -126,9 +111,8 @@ def command(
         at_percentile = given(context, "percentile") and not given(context, "recover")
         router = _router(studied[0], settings, at_percentile=at_percentile)
         router.save(save)
-        told = _saved(router, studied[0], settings, at_percentile=at_percentile)
-        after.append(f"router: {save} {told}")
-    shown = Shown(
+        after.append(f"router: {save} {_saved(router, studied[0])}")
+    return Shown(
         data={
             "speed_up": speed_up,
             "break_even": break_even,
@@ -149,7 +133,6 @@ def command(
         grids=[grid for group in groups for grid in _grids(group, settings)],
         next=[*after, *([] if figure is None else [f"figure: {figure}"])],
     )
-    emit(shown, form)
 
 
 def _router(studied: RoutedRun, settings: RouteSettings, *, at_percentile: bool) -> GapRouter:
@@ -163,25 +146,14 @@ def _router(studied: RoutedRun, settings: RouteSettings, *, at_percentile: bool)
     return router.set_on(studied.run)
 
 
-def _saved(router: GapRouter, studied: RoutedRun, settings: RouteSettings, *, at_percentile: bool) -> str:
+def _saved(router: GapRouter, studied: RoutedRun) -> str:
     """What a router does on the inputs it was set on."""
     answers = answers_of(studied.run.evidence(), router.score)
     routed = answers.confidence < router.threshold
-    if studied.logits:
-        caught = routed[answers.changed]
-        share = f", catches {percent(float(caught.mean()))} of the changed answers" if caught.size else ""
-        return f"routes {percent(float(routed.mean()))} of these inputs{share} (to full precision: {router.rule})"
-    told = f"has {percent(float(routed.mean()))} of these queries rescored ({router.rule})"
-    what, k = None, 0
-    if at_percentile:
-        at = [each for each in studied.rescoring if each.percentile == settings.percentiles[0]]
-        deepest = max(at, key=lambda each: each.k, default=None)
-        if deepest is not None and deepest.restored is not None:
-            what, k = f"{percent(deepest.restored)} of the changed first answers are restored", deepest.k
-    elif (point := studied.restoring) is not None:
-        counted = {"restored": "are restored", "caught": "are caught (so many cannot be restored)"}[point.counts]
-        what, k = f"{100 * studied.recover:g} % of the changed first answers {counted}", point.k
-    return told if what is None else f"{told}; {what} by rescoring the first {k} below it"
+    caught = routed[answers.changed]
+    share = f" and {percent(float(caught.mean()))} of those whose answer changed" if caught.size else ""
+    what = "to full precision" if studied.logits else "to be rescored"
+    return f"sends {percent(float(routed.mean()))} of these inputs{share} {what} ({router.rule})"
 
 
 # --- tables ---------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quantdrift.cli.options import AS_JSON, SPEC, MeasuringAnything, argument, corpus, flag, option, takes
-from quantdrift.cli.output import Shown, emit, form_of, metric_grid, percent, some
+from quantdrift.cli.options import SPEC, MeasuringAnything, argument, corpus, option, prints
+from quantdrift.cli.output import Shown, metric_grid, percent, some
 from quantdrift.display import note
 from quantdrift.errors import QuantDriftError, RunError, UnsupportedError
 from quantdrift.spec import FULL_BITS, Spec, Versus, parse_pair
@@ -36,7 +36,6 @@ class RunOptions(MeasuringAnything):
         f'{SPEC}; or a model and a checkpoint that is quantized already: "minilm vs ./my-gptq"; or a model on a '
         'server: "minilm vs openai:http://localhost:8000/v1#my-model"'
     )
-    json_output: bool = flag(AS_JSON)
     concurrency: int | None = option(
         "N: Servers: how many requests to send at the same time; 4 by default.", min=1, max=64
     )
@@ -75,8 +74,8 @@ class RunOptions(MeasuringAnything):
         return servers if self.concurrency is None else replace(servers, concurrency=self.concurrency)
 
 
-@takes(RunOptions)
-def command(options: RunOptions) -> None:
+@prints("json")
+def command(options: RunOptions) -> Shown:
     """Compare a model with its quantized self on a corpus, and write a run folder.
 
     On classification data, a classifier's own logits are compared. An embedding model gets a linear
@@ -95,7 +94,7 @@ def command(options: RunOptions) -> None:
     """
     pair = parse_pair(options.spec)
     run = measured(pair, options, data=options.data, task=options.task, servers=options.servers(pair))
-    emit(shown_run(run), form_of(json_output=options.json_output))
+    return shown_run(run)
 
 
 def measured(
@@ -136,18 +135,7 @@ def measured(
     from quantdrift.engine.run import run
 
     with options.stoppable("no run was written"), telling_replaced(out):
-        return run(
-            pair,
-            dataset,
-            out=out,
-            settings=options.settings,
-            store=options.store,
-            progress=options.progress,
-            device=options.device,
-            revision=options.revision,
-            shortlist=shortlist,
-            servers=servers or OnServers(),
-        )
+        return run(pair, dataset, out=out, **options.how, shortlist=shortlist, servers=servers or OnServers())
 
 
 def _refuse_reranking(options: MeasuringAnything, pair: Spec | Versus) -> None:
@@ -241,7 +229,7 @@ def shown_run(run: Run) -> Shown:
         data={**record, "path": str(run.path)},
         title=f"{record['spec']} on {record['data']['name']}",
         about=[data_line(record), weights, *candidate_lines(record), *notes],
-        grids=[metric_grid(estimates, "table")],
+        grids=[metric_grid(estimates)],
         lines=list(_findings(record)),
         next=[
             f"\nrun folder: {run.path}",

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from quantdrift.cli.options import AS_JSON, AS_MARKDOWN, TASK, argument, flag, option
-from quantdrift.cli.output import Grid, Shown, emit
-from quantdrift.display import clean, prose, say, shorten, shown
+from quantdrift.cli.options import TASK, argument, flag, option, prints
+from quantdrift.cli.output import Grid, Shown
+from quantdrift.display import clean, shorten, shown
 from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.finished.diff import KINDS, Changed, changed_inputs
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.records import write_text
 from quantdrift.runs import Run, classifies, read_run
 
+_HEAD = ("input", "reference", "candidate", "change")
 _FIRST = 10
 """Inputs that people are shown if they do not say how many."""
 _TEXT = 240
@@ -27,6 +28,7 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """What a spreadsheet takes for the beginning of a formula."""
 
 
+@prints("json", "markdown")
 def command(
     *,
     run: Path = argument("RUN: A run folder."),
@@ -41,9 +43,7 @@ def command(
     k: int = option("-k --k: Look at the first K answers, as a set.", default=1, min=1),
     as_csv: bool = flag("--csv: Print CSV, with whole texts, for a spreadsheet."),
     out: Path | None = option("-o --out FILE: Write the CSV to this file."),
-    json_output: bool = flag(AS_JSON),
-    markdown: bool = flag(AS_MARKDOWN),
-) -> None:
+) -> Shown:
     """The inputs whose first answer changed, with their texts: harmful changes first.
 
     Of every input: the reference's first answer and the candidate's, their scores, whether they are
@@ -54,9 +54,6 @@ def command(
     they are still the same.
     """
     as_csv = as_csv or out is not None
-    asked = [name for name, wanted in (("json", json_output), ("markdown", markdown), ("csv", as_csv)) if wanted]
-    if len(asked) > 1:
-        raise QuantDriftError(f"expected one format; got {' and '.join(asked)}")
     if kind not in {*KINDS, "all"}:
         raise QuantDriftError(f"--kind {kind}: expected {', '.join(KINDS)} or all")
     found = read_run(run)
@@ -68,26 +65,19 @@ def command(
     first = n if n is not None else len(wanted) if as_csv else _FIRST
     listed = wanted if everything else wanted[:first]
     texts = read_texts(found, data=data, task=task)
-    if as_csv:
-        content = _csv(listed, texts)
-        if out is None:
-            say(content.removesuffix("\n"))
-        else:
-            write_text(out, content, what="the changed inputs")
-        return
-    title = _title(found, k, evidence.n_inputs, every)
-    lines = []
-    if every:
-        if 0 < len(listed) < len(every):
-            lines.append(f"{len(listed):,} of {len(every):,} are shown; --all shows all")
-        lines.append(f"{texts.told[0].upper()}{clean(texts.told[1:])}")
-    if markdown:
-        say(f"{prose(title)}\n")
-        rows = [list(_row(one, texts)) for one in listed]
-        grid = Grid(head=["input", "reference", "candidate", "change"], rows=rows)
-        emit(Shown(grids=[grid] if rows else [], lines=lines), "markdown")
-        return
-    data_out = {
+    text = _csv(listed, texts) if as_csv else ""
+    if out is not None:
+        write_text(out, text, what="the changed inputs")
+    lines = [f"{len(listed):,} of {len(every):,} are shown; --all shows all"] if 0 < len(listed) < len(every) else []
+    grid = Grid(
+        title=_title(found, k, evidence.n_inputs, every),
+        head=_HEAD,
+        rows=[list(_row(one, texts)) for one in listed],
+        words=_HEAD,
+        ruled=True,
+        lines=[*lines, f"{texts.told[0].upper()}{texts.told[1:]}"] if every else [],
+    )
+    data_shown = {
         "path": str(found.path),
         "spec": found.record["spec"],
         "k": k,
@@ -97,8 +87,7 @@ def command(
         "changed": [_json(one, texts) for one in listed],
         "texts": texts.told,
     }
-    each = [line for number, one in enumerate(listed, start=1) for line in _lines(number, one, texts)]
-    emit(Shown(data=data_out, title=title, next=[*each, "", *lines]), "json" if json_output else "table")
+    return Shown(data=data_shown, grids=[] if as_csv else [grid], text="" if out else text.removesuffix("\n"))
 
 
 def _counts(every: Sequence[Changed]) -> dict[str, int]:
@@ -115,13 +104,6 @@ def _title(run: Run, k: int, n_inputs: int, every: Sequence[Changed]) -> str:
         f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(every):,} of {n_inputs:,} inputs have "
         f"{f'other first {k}' if k > 1 else what}{f' ({parts})' if parts else ''}"
     )
-
-
-def _lines(number: int, one: Changed, texts: Texts) -> Iterator[str]:
-    name, reference, candidate, change = _row(one, texts)
-    yield f"\n{number:<4} {name}   {change}"
-    yield f"     reference  {reference}"
-    yield f"     candidate  {candidate}"
 
 
 def _row(one: Changed, texts: Texts) -> Iterator[str]:
