@@ -278,14 +278,6 @@ def test_entropy_thresholds_are_told_in_nats(cli: Cli, write: Callable[..., Path
     assert f"accepted where its entropy is below {-stored:.6g} nats" in out
 
 
-def test_with_two_classes_it_is_said_that_confidences_order_alike(cli: Cli, write: Callable[..., Path]) -> None:
-    said = "With two classes gap, msp and entropy order the inputs alike"
-    two = write("two", n_items=2)
-    assert said in cli("certify", two)[1]
-    assert said not in cli("certify", two, "--statistic", "gap")[1]
-    assert said not in cli("certify", write("six"))[1]
-
-
 def test_one_split_has_no_spread(cli: Cli, write: Callable[..., Path]) -> None:
     _, out, _ = cli("certify", write("logits"), "--splits", 1, "--statistic", "S")
     assert "over one random split;" in out

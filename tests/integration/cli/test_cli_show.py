@@ -155,7 +155,7 @@ def test_kinds_and_how_many(run: Run, cli: Cli) -> None:
     assert len(ids("-n", 1, "--all")) == 4
     assert "1 of 4 are shown" in cli(run.path, "-n", 1)[1]
     assert cli(run.path, "--kind", "bad")[0] == 2
-    assert cli(run.path, "--json", "--csv")[0] == 2
+    assert cli(run.path, "--json", "--markdown")[0] == 2
 
 
 def test_what_left_the_first_two(tmp_path: Path, cli: Cli) -> None:

@@ -78,7 +78,7 @@ def test_a_source_folder_without_metadata_declares_no_minimum(
 
 def test_every_extra_that_is_named_exists() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    named = {extra for _, _, _, extra, _ in components._KNOWN if extra}
+    named = {extra for _, extra, _ in components._KNOWN.values() if extra}
     assert named <= set(project["optional-dependencies"])
 
 
@@ -129,31 +129,31 @@ def test_the_advice_names_the_reason_and_the_way_without_the_hook(
     monkeypatch.setattr(_hook, "status", lambda: status)
     monkeypatch.setattr(diagnostics, "_startup_file", lambda: startup_file)
     found = diagnostics.diagnose()
-    assert says in found.hook.advice
-    assert status.active or "`quantdrift mteb run ...` works" in found.hook.advice
+    assert says in found["hook"]["advice"]
+    assert status.active or "`quantdrift mteb run ...` works" in found["hook"]["advice"]
     fine = status.active and not status.errors
-    assert (found.hook.advice in found.advice) is not fine
+    assert (found["hook"]["advice"] in found["advice"]) is not fine
 
 
 def test_the_startup_file_is_looked_for_in_site_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("site.getsitepackages", lambda: [str(tmp_path)])
     monkeypatch.setattr("site.ENABLE_USER_SITE", False)
-    assert diagnostics.diagnose().hook.startup_file is None
+    assert diagnostics.diagnose()["hook"]["startup_file"] is None
     name = "quantdrift.start" if sys.version_info >= (3, 15) else "quantdrift.pth"
     (tmp_path / name).touch()
-    assert diagnostics.diagnose().hook.startup_file == str(tmp_path / name)
+    assert diagnostics.diagnose()["hook"]["startup_file"] == str(tmp_path / name)
 
 
 def test_accelerators_are_named_only_when_torch_is_there_already(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
-    assert diagnostics.diagnose().accelerators is None
+    assert diagnostics.diagnose()["accelerators"] is None
 
     torch: Any = SimpleNamespace(
         cuda=SimpleNamespace(device_count=lambda: 2, get_device_name="GPU {}".format),
         backends=SimpleNamespace(mps=SimpleNamespace(is_available=lambda: False)),
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert diagnostics.diagnose().accelerators == ("GPU 0", "GPU 1")
+    assert diagnostics.diagnose()["accelerators"] == ["GPU 0", "GPU 1"]
 
 
 def test_looking_imports_nothing_heavy() -> None:
@@ -195,16 +195,16 @@ def test_without_a_home_folder_the_error_names_the_variable(monkeypatch: pytest.
     monkeypatch.setattr(Path, "home", home)
     with pytest.raises(RunError, match="set QUANTDRIFT_CACHE"):
         paths.cache_dir()
-    assert diagnostics.diagnose().cache.path is None
+    assert diagnostics.diagnose()["cache"]["path"] is None
 
 
 def test_the_cache_folder_need_not_exist_to_be_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "not" / "yet"))
-    cache = diagnostics.diagnose().cache
-    assert cache.path == str(tmp_path / "not" / "yet")
-    assert cache.writable
-    assert cache.free_bytes is not None
-    assert cache.free_bytes > 0
+    cache = diagnostics.diagnose()["cache"]
+    assert cache["path"] == str(tmp_path / "not" / "yet")
+    assert cache["writable"]
+    assert cache["free_bytes"] is not None
+    assert cache["free_bytes"] > 0
     assert not (tmp_path / "not").exists()
 
 
@@ -219,6 +219,6 @@ def test_a_cache_folder_that_will_not_do_is_pointed_out(
     spoil(folder)
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(folder))
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**6))
-    (sentence,) = (s for s in diagnostics.diagnose().advice if "cache folder" in s)
+    (sentence,) = (s for s in diagnostics.diagnose()["advice"] if "cache folder" in s)
     assert says in sentence
     assert "QUANTDRIFT_CACHE" in sentence
