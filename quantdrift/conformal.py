@@ -1,7 +1,7 @@
 """How sure a model looks, from its own scores, and the least of it that can be trusted.
 
-A confidence is larger where a model is surer, so one rule ("trust what is at least this sure")
-serves the stability check and routing. None of it needs torch.
+A confidence is larger where a model is surer, so one rule ("trust what is at least this sure") serves the stability
+check and routing. None of it needs torch.
 
 Source: paper, section 3; appendix, "Comparison with confidence scores".
 """
@@ -52,11 +52,7 @@ class ExchangeabilityWarning(UserWarning):
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """An array of what a model returned: array, nested list, a tensor on any device, a result with `logits`.
-
-    Raises:
-        ScoreError: numpy cannot read it.
-    """
+    """An array of what a model returned: array, nested list, a tensor on any device, a result with `logits`."""
     values = getattr(values, "logits", values)
     try:
         if hasattr(values, "detach"):  # a tensor is told by what it can do, so that no framework is imported
@@ -70,13 +66,12 @@ def as_array(values: Any) -> NDArray[Any]:
 def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> Floats:
     """How sure these scores look; larger is surer.
 
-    gap = first - second score; msp = max softmax(scores); entropy = sum_j p_j log p_j, which is
-    minus the predictive entropy.
+    gap = first - second score; msp = max softmax(scores); entropy = sum_j p_j log p_j, which is minus the predictive
+    entropy.
 
     Args:
-        scores: [n_inputs, n_items], what one model ranks by, in any order of items: an array, or a
-            tensor on any device. Those of the softmax need the scores of all items, the gap only
-            the first two.
+        scores: [n_inputs, n_items], what one model ranks by, in any order of items: an array, or a tensor on any
+            device. Those of the softmax need the scores of all items, the gap only the first two.
         name: which confidence.
 
     Returns:
@@ -84,9 +79,9 @@ def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> Floats:
         most 0 (entropy).
 
     Raises:
-        ScoreError: scores are no matrix, have fewer than two items, or are not finite: a NaN or
-            +infinity anywhere, or -infinity among the first two. -infinity behind them is let
-            pass, as of a class that was masked (probability 0).
+        ScoreError: scores are no matrix, have fewer than two items, or are not finite: a NaN or +infinity anywhere, or
+            -infinity among the first two. -infinity behind them is let pass, as of a class that was masked
+            (probability 0).
         UnknownNameError: there is no such confidence.
 
     >>> confidence_of([[1.0, 4.0, 3.5], [2.0, 2.0, 0.0]])
@@ -100,12 +95,7 @@ def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> Floats:
 
 
 def confidence_in(evidence: Evidence, name: ConfidenceName = "gap") -> Floats:
-    """How sure the candidate looked on every input of a run; NaN where there is only one item.
-
-    Raises:
-        RunError: it is one of the softmax, and the run's scores are not logits.
-        UnknownNameError: there is no such confidence.
-    """
+    """How sure the candidate looked on every input of a run; NaN where there is only one item."""
     if name == "gap":
         return perturbation.candidate_gap(evidence)
     _check_name(name)
@@ -179,11 +169,11 @@ class Observed:
     """What calibration inputs show.
 
     Attributes:
-        confidence: float64 [n_inputs], what a server will see, larger is surer; NaN where there is
-            only one item, which cannot change and takes no part.
+        confidence: float64 [n_inputs], what a server will see, larger is surer; NaN where there is only one item,
+            which cannot change and takes no part.
         flipped: bool [n_inputs], whether the top-1 changed.
-        values: float64 [n_inputs], the nonconformity, above the candidate gap wherever the top-1
-            changed; None for a confidence, which has none.
+        values: float64 [n_inputs], the nonconformity, above the candidate gap wherever the top-1 changed; None for a
+            confidence, which has none.
         n_items: least and greatest number of items of an input that takes part; 0 if none does.
     """
 
@@ -211,11 +201,7 @@ def bounds_gap(statistic: Statistic) -> bool:
 
 
 def confidence_name(statistic: Statistic) -> ConfidenceName:
-    """Which confidence a check by this statistic looks at when it serves.
-
-    Raises:
-        UnknownNameError: there is no such statistic.
-    """
+    """Which confidence a check by this statistic looks at when it serves."""
     if statistic not in STATISTICS:
         raise UnknownNameError("statistic", statistic, STATISTICS, hint=f"(expected {', '.join(STATISTICS)})")
     return "gap" if bounds_gap(statistic) else cast(ConfidenceName, statistic)
@@ -224,14 +210,14 @@ def confidence_name(statistic: Statistic) -> ConfidenceName:
 def observe(source: Source, statistic: Statistic = "S") -> Observed:
     """Confidence, flips and nonconformity of every input.
 
-    S = max_j (delta[c] - delta[j]) with c the candidate's top-1, or 2 max_j |delta[j]|. Where the
-    top-1 changed and the candidate gap is not below that (a tie broken by position, or a delta that
-    was rounded), the value is the next floating-point number above the gap instead: the guarantee
-    rests on "a flip implies gap < value", and so it holds to the last bit.
+    S = max_j (delta[c] - delta[j]) with c the candidate's top-1, or 2 max_j |delta[j]|. Where the top-1 changed and
+    the candidate gap is not below that (a tie broken by position, or a delta that was rounded), the value is the next
+    floating-point number above the gap instead: the guarantee rests on "a flip implies gap < value", and so it holds
+    to the last bit.
 
     Args:
-        source: evidence, or a pair of arrays (reference, candidate) [n_inputs, n_items]. The
-            candidate's scores are to have the dtype they are served in.
+        source: evidence, or a pair of arrays (reference, candidate) [n_inputs, n_items]. The candidate's scores are to
+            have the dtype they are served in.
         statistic: which.
 
     Raises:
@@ -280,19 +266,12 @@ def observe(source: Source, statistic: Statistic = "S") -> Observed:
 
 
 def conformal_rank(n: int, alpha: float) -> int:
-    """ceil((n + 1) (1 - alpha)), from 1 to n + 1, in exact arithmetic: 100 * 0.99 must not become 100.
-
-    Raises:
-        StabilityError: alpha is not above 0 and below 1.
-    """
+    """ceil((n + 1) (1 - alpha)), from 1 to n + 1, in exact arithmetic: 100 * 0.99 must not become 100."""
     return math.ceil((n + 1) * (1 - _exact(alpha)))
 
 
 def least_inputs(alpha: float) -> int:
     """How many calibration inputs a level takes before anything is accepted: ceil(1 / alpha) - 1.
-
-    Raises:
-        StabilityError: alpha is not above 0 and below 1.
 
     >>> [least_inputs(alpha) for alpha in (0.1, 0.05, 0.01)]
     [9, 19, 99]
@@ -313,8 +292,8 @@ def nothing_accepted(n: int, alpha: float) -> str | None:
 def split_conformal_threshold(values: Floats, alpha: float) -> float:
     """The ceil((n + 1)(1 - alpha))-th smallest value; accept where the candidate gap reaches it.
 
-    A flip implies gap < value, so an accepted flip has a value above the threshold, and among n + 1
-    exchangeable inputs at most a share alpha can have that.
+    A flip implies gap < value, so an accepted flip has a value above the threshold, and among n + 1 exchangeable
+    inputs at most a share alpha can have that.
 
     Args:
         values: float64 [n], nonconformity of the calibration inputs, no NaN.
@@ -335,14 +314,13 @@ def split_conformal_threshold(values: Floats, alpha: float) -> float:
 def generic_threshold(confidence: Floats, flipped: NDArray[np.bool_], alpha: float) -> float:
     """The confidence quantile of flipped calibration inputs; accept what is surer than it.
 
-    The r-th smallest confidence among the flipped ones, r = min(ceil((n_flipped + 1)(1 - alpha)),
-    n_flipped); -inf (accept everything) where none flipped; +inf where there are too few inputs.
+    The r-th smallest confidence among the flipped ones, r = min(ceil((n_flipped + 1)(1 - alpha)), n_flipped); -inf
+    (accept everything) where none flipped; +inf where there are too few inputs.
 
-    It is valid for any confidence: let m of the n + 1 exchangeable inputs flip, the new one among
-    them, so that n_flipped = m - 1. It is accepted only if it ranks above r of the m, which m - r
-    of them do at most. So P(accepted and flipped) <= (m - r) / (n + 1), which is at most
-    alpha m / (n + 1) for the first r and 1 / (n + 1) for the second; both are at most alpha if
-    n + 1 >= 1 / alpha.
+    It is valid for any confidence: let m of the n + 1 exchangeable inputs flip, the new one among them, so that
+    n_flipped = m - 1. It is accepted only if it ranks above r of the m, which m - r of them do at most. So P(accepted
+    and flipped) <= (m - r) / (n + 1), which is at most alpha m / (n + 1) for the first r and 1 / (n + 1) for the
+    second; both are at most alpha if n + 1 >= 1 / alpha.
 
     Args:
         confidence: float64 [n], larger is surer, no NaN.
@@ -371,8 +349,8 @@ def threshold_of(observed: Observed, alpha: float) -> float:
 def accepts(confidence: Floats, threshold: float, statistic: Statistic) -> NDArray[np.bool_]:
     """At or above the threshold where it bounds the gap; above it for a generic confidence.
 
-    What is NaN or infinite comes of no finite scores and is never accepted; without that a check
-    which accepts nothing, by a threshold of +inf, would accept an infinite confidence.
+    What is NaN or infinite comes of no finite scores and is never accepted; without that a check which accepts
+    nothing, by a threshold of +inf, would accept an infinite confidence.
     """
     reached = confidence >= threshold if bounds_gap(statistic) else confidence > threshold
     return np.asarray(reached & np.isfinite(confidence))

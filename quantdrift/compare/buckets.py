@@ -35,20 +35,7 @@ class Bucket:
 def breakdown(
     group: Sequence[Evidence], *, by: Metric, metrics: Sequence[Metric], edges: Sequence[float] | None = None
 ) -> tuple[Bucket, ...]:
-    """Metrics over the inputs of each bucket, pooled over runs.
-
-    Args:
-        group: evidence of the runs.
-        by: what the inputs are sorted by.
-        metrics: what is computed in each bucket.
-        edges: where buckets begin, rising; the last has no upper end. `edges_of` if not given.
-
-    Returns:
-        One bucket per edge, in that order. A metric without inputs is undefined, with the reason.
-
-    Raises:
-        MetricError: the edges do not rise, or a metric is a slice already.
-    """
+    """Metrics over the inputs of each bucket, pooled over runs."""
     if by.family.when_cut != "the same" and not all(evidence.exact for evidence in group):
         raise MetricError(
             f"inputs cannot be sorted by {by}: of lists that were cut short, or answers without "
@@ -73,9 +60,6 @@ def edges_of(by: Metric, group: Sequence[Evidence]) -> tuple[float, ...]:
     """Default edges: the paper's for separation and contenders, quartiles for anything else.
 
     Where runs stored too few ranks to tell large contender counts apart, these buckets are joined.
-
-    Raises:
-        MetricError: no input has a value to sort by.
     """
     if str(by) in EDGES:
         censored = by.family.censored

@@ -1,8 +1,8 @@
 """One effective perturbation scale per group of inputs, and what it predicts per contender count.
 
-Real perturbations are neither uniform nor independent, and epsilon is a maximum over all items. So
-one number per group is fitted, the half-width s at which the predicted flip rate of the group is
-the measured one. What the model then says of each contender count was not fitted: that is the test.
+Real perturbations are neither uniform nor independent, and epsilon is a maximum over all items. So one number per
+group is fitted, the half-width s at which the predicted flip rate of the group is the measured one. What the model
+then says of each contender count was not fitted: that is the test.
 
 Source: paper, appendix A ("The predicted curve") and its table of predicted and measured rates.
 """
@@ -40,10 +40,10 @@ def flip_probability(gaps: ArrayLike, scale: ArrayLike) -> Floats:
     1 - integral over u in [0, 1] of prod_j min(u + gap_j / (2 scale), 1).
 
     Args:
-        gaps: float [n_inputs, k], first score minus that of each *other* rank, at least 0, in any
-            order and unit. NaN: no such rank; +inf: cannot overtake. A row may come as float [k].
-        scale: half-width s of the interval, in the same unit, finite and at least 0; one number or
-            float [n_inputs]. At 0 nothing moves and nothing flips, ties included.
+        gaps: float [n_inputs, k], first score minus that of each *other* rank, at least 0, in any order and unit. NaN:
+            no such rank; +inf: cannot overtake. A row may come as float [k].
+        scale: half-width s of the interval, in the same unit, finite and at least 0; one number or float [n_inputs].
+            At 0 nothing moves and nothing flips, ties included.
 
     Returns:
         float64 [n_inputs], from 0 (no contender) to w / (w + 1) with w contenders, all tied. A list
@@ -79,8 +79,8 @@ def _gap_table(gaps: ArrayLike) -> Floats:
 def _flip_integral(ratios: Floats) -> Floats:
     """The integral of 1 - prod_j min(u + a_j, 1), for each row of a_j.
 
-    From u = 1 down, one contender after the other becomes active: between the breakpoints
-    1 - a_m and 1 - a_(m + 1), exactly the m nearest contenders have a factor below 1.
+    From u = 1 down, one contender after the other becomes active: between the breakpoints 1 - a_m and 1 - a_(m + 1),
+    exactly the m nearest contenders have a factor below 1.
     """
     nearest = np.sort(np.where(np.isnan(ratios), 1.0, np.minimum(ratios, 1.0)), axis=1)
     n_inputs, depth = nearest.shape
@@ -128,8 +128,8 @@ def _rule(nodes: int) -> tuple[Floats, Floats]:
 def relative_gaps(evidence: Evidence) -> Floats:
     """Gaps of the stored ranks 2, 3, ... in units of each input's own epsilon, [n_inputs, depth - 1].
 
-    Below 2 the item is a contender. As gaps they make the scale a fraction of epsilon, so that runs
-    with other score units can be pooled. NaN where there is no such item; +inf where epsilon is 0.
+    Below 2 the item is a contender. As gaps they make the scale a fraction of epsilon, so that runs with other score
+    units can be pooled. NaN where there is no such item; +inf where epsilon is 0.
     """
     scores = evidence.reference_top.reference_scores.astype(np.float64)
     gaps, epsilon = scores[:, :1] - scores[:, 1:], perturbation.epsilon(evidence)[:, None]
@@ -173,8 +173,8 @@ class EffectiveScale:
 def fit_effective_scale(gaps: ArrayLike, observed_rate: float) -> EffectiveScale:
     """The one scale s at which the mean of `flip_probability(gaps, s)` is the observed flip rate.
 
-    The mean grows with s, so the root is bracketed by doubling from below and then found by Brent's
-    method to 12 digits of s.
+    The mean grows with s, so the root is bracketed by doubling from below and then found by Brent's method to 12
+    digits of s.
 
     Args:
         gaps: float [n_inputs, k], as for `flip_probability`.
@@ -237,8 +237,8 @@ class ContenderBucket:
         high: greatest, or None for no upper end. Counts stop at the stored depth minus 1.
         predicted: mean predicted flip probability, in [0, 1]; None without inputs or scale.
         measured: their flip rate, with its Wilson interval.
-        n_cut_short: inputs whose stored list ends while items are still within 2 s of the first;
-            for these the prediction is too low.
+        n_cut_short: inputs whose stored list ends while items are still within 2 s of the first; for these the
+            prediction is too low.
     """
 
     low: int
@@ -261,12 +261,12 @@ class ContenderGroup:
     Attributes:
         fit: the one fitted number, as a fraction of each input's epsilon.
         buckets: one per range of contender counts, in that order.
-        n_list_full: inputs of which every stored rank is a contender, while more items were scored:
-            their count is a lower bound.
+        n_list_full: inputs of which every stored rank is a contender, while more items were scored: their count is a
+            lower bound.
         name: the scheme, the corpus, or "all runs".
         paths: folders of its runs.
-        repeated: whether some corpus occurs in several of its runs, so that the same inputs count
-            more than once and the intervals are too narrow.
+        repeated: whether some corpus occurs in several of its runs, so that the same inputs count more than once and
+            the intervals are too narrow.
     """
 
     fit: EffectiveScale
@@ -287,9 +287,8 @@ def predicted_by_contender_count(
 ) -> ContenderGroup:
     """Predicted and measured flip rate by number of contenders, with one scale for the group.
 
-    The scale is a fraction of each input's own epsilon, fitted on the flip rate of all inputs that
-    have an item. An input belongs to a bucket by its contender count at the full epsilon, not at
-    the fitted scale.
+    The scale is a fraction of each input's own epsilon, fitted on the flip rate of all inputs that have an item. An
+    input belongs to a bucket by its contender count at the full epsilon, not at the fitted scale.
 
     Args:
         group: evidence of the runs that share a scale, e.g. one model on several tasks.
@@ -344,18 +343,7 @@ ENOUGH = 30
 def contender_groups(
     runs: Sequence[Run], *, group_by: str = "scheme", progress: Progress | None = None
 ) -> list[ContenderGroup]:
-    """Fit one scale per group, and predict flip rates per contender count.
-
-    Args:
-        runs: as found on disk.
-        group_by: one of GroupBy.
-        progress: where progress is shown; nowhere if not given.
-
-    Raises:
-        UnknownNameError: `group_by` is none of GroupBy.
-        RunError: a run lies there twice, or one cannot be read.
-        TheoryError: no input of a group has an item.
-    """
+    """Fit one scale per group, and predict flip rates per contender count."""
     if group_by not in (known := get_args(GroupBy)):
         raise UnknownNameError("grouping", group_by, known, hint=f"(--group-by {', '.join(known)})")
     members: dict[str, list[Run]] = {}
@@ -379,8 +367,8 @@ def contender_groups(
 def contender_findings(groups: Sequence[ContenderGroup]) -> list[str]:
     """What predicted and measured rates say of the model, in plain sentences.
 
-    Counted are buckets with at least 30 inputs: any prediction lies in the interval of a few.
-    Those without contenders are not: nothing can flip there, in the model neither.
+    Counted are buckets with at least 30 inputs: any prediction lies in the interval of a few. Those without contenders
+    are not: nothing can flip there, in the model neither.
     """
     tested = [
         (bucket, group)

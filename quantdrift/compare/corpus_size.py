@@ -1,7 +1,7 @@
 """What the size of the corpus did: the same queries at the smallest and the largest size.
 
-Two paired exact tests: McNemar's on which queries flip, and the sign test on which way each query's
-separation ratio moved. The sign test is McNemar's on "rose" and "fell".
+Two paired exact tests: McNemar's on which queries flip, and the sign test on which way each query's separation ratio
+moved. The sign test is McNemar's on "rose" and "fell".
 
 Source: paper, appendix, "Corpus size, case by case".
 """
@@ -39,8 +39,8 @@ class SizeEffect:
         only_large: in the larger one only.
         p_flip: two-sided exact McNemar p-value of these two.
         change: rate in the larger corpus minus rate in the smaller, with Tango's 95 % interval.
-        expected_large: the rate in the larger corpus if queries flipped there as often as those of
-            like separation did in the smaller one; None where the smaller holds none alike.
+        expected_large: the rate in the larger corpus if queries flipped there as often as those of like separation did
+            in the smaller one; None where the smaller holds none alike.
         separation_small: median separation ratio in the smaller corpus; None if not finite.
         separation_large: in the larger one.
         fell: queries whose separation ratio is lower in the larger corpus.
@@ -121,15 +121,7 @@ class SizeEffect:
 
 
 def compare_sizes(smaller: Evidence, larger: Evidence) -> SizeEffect:
-    """Compare the same queries at two corpus sizes.
-
-    Args:
-        smaller: evidence over the smaller corpus.
-        larger: evidence over the larger one, which holds the smaller.
-
-    Raises:
-        RunError: the two are not of the same queries, in the same order.
-    """
+    """Compare the same queries at two corpus sizes."""
     if not np.array_equal(smaller.input_ids, larger.input_ids):
         raise RunError(
             "corpus sizes are compared over the same queries; the two runs hold different ones. "

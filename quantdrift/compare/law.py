@@ -1,7 +1,7 @@
 """The law over many runs: the larger the median separation ratio, the fewer answers change.
 
-It is an observation, worth as much as the runs it is computed from. So a line is judged on runs it
-never saw, and beside its rivals: the gap alone, epsilon alone, the number of items.
+It is an observation, worth as much as the runs it is computed from. So a line is judged on runs it never saw, and
+beside its rivals: the gap alone, epsilon alone, the number of items.
 
 Source: paper, section 5.2 (the contender set is the mechanism).
 """
@@ -69,8 +69,7 @@ class LawPoint:
         spec: of the run.
         data: name of the corpus.
         n_documents: its size.
-        bits: weight and activation bits as a spec spells them, e.g. W4A8; what a stored candidate
-            says of itself.
+        bits: weight and activation bits as a spec spells them, e.g. W4A8; what a stored candidate says of itself.
         width: the same as numbers, by which runs are sorted.
         path: folder of the run.
     """
@@ -91,11 +90,7 @@ class LawPoint:
 
 
 def law_point(evidence: Evidence, *, label: str) -> LawPoint:
-    """One run as a point of the law.
-
-    Raises:
-        TheoryError: no input has two items, so that there is no gap.
-    """
+    """One run as a point of the law."""
     separation, scored = perturbation.separation_ratio(evidence), evidence.n_items > 0
     defined = ~np.isnan(separation)
     if not defined.any():
@@ -113,13 +108,7 @@ def law_point(evidence: Evidence, *, label: str) -> LawPoint:
 
 
 def law_runs(runs: Sequence[Run]) -> list[LawPoint]:
-    """Read runs as points, labelled `SPEC on DATA`; documents and folder are added where two share it.
-
-    Raises:
-        RunError: a run lies there twice, or one cannot be read.
-        SpecError: this version cannot read what a run names.
-        TheoryError: a run has no input with two items.
-    """
+    """Read runs as points, labelled `SPEC on DATA`; documents and folder are added where two share it."""
     refuse_copies(runs)
     points = [_point_of(run) for run in runs]
     for more in ("{0.n_documents:,} documents", "{0.path}"):
@@ -179,9 +168,9 @@ class Line:
 def spearman(points: Sequence[LawPoint], predictor: Predictor = "separation") -> Estimate:
     """Rank correlation of a predictor with the change rate over runs, from -1 to 1.
 
-    Ties share their mean rank; infinite predictors count as the greatest. Runs that share a model
-    or a corpus are not independent, so there is no p-value. Undefined for fewer than three runs,
-    and if either side is the same in all of them.
+    Ties share their mean rank; infinite predictors count as the greatest. Runs that share a model or a corpus are not
+    independent, so there is no p-value. Undefined for fewer than three runs, and if either side is the same in all of
+    them.
     """
     from scipy import stats  # noqa: PLC0415 -- takes long to import
 
@@ -200,9 +189,6 @@ def fit_line(points: Sequence[LawPoint], predictor: Predictor = "separation") ->
 
     A point whose predictor is 0 or infinite has no logarithm and is left out.
 
-    Raises:
-        TheoryError: fewer than two runs with different finite logarithms are left.
-
     >>> points = [LawPoint(label=f"{x}", separation=x, gap=1, epsilon=1, n_items=9, change_rate=y)
     ...           for x, y in ((0.01, 0.5), (0.1, 0.3), (1, 0.1))]
     >>> line = fit_line(points)
@@ -216,15 +202,9 @@ def fit_line(points: Sequence[LawPoint], predictor: Predictor = "separation") ->
             f"a line on log10({predictor}) needs two runs with different finite values; "
             f"got {different} among {len(points)} runs"
         )
-    x, y = logarithms - logarithms.mean(), rates - rates.mean()
-    slope, spread = float(x @ y / (x @ x)), float(np.sqrt((x @ x) * (y @ y)))
-    return Line(
-        predictor=predictor,
-        slope=slope,
-        intercept=float(rates.mean() - slope * logarithms.mean()),
-        pearson=float(x @ y) / spread if spread > 0 else 0.0,
-        n=len(rates),
-    )
+    slope, intercept = np.polyfit(logarithms, rates, 1).tolist()
+    pearson = float(np.corrcoef(logarithms, rates)[0, 1]) if np.ptp(rates) > 0 else 0.0
+    return Line(predictor=predictor, slope=slope, intercept=intercept, pearson=pearson, n=len(rates))
 
 
 def on_the_axis(points: Sequence[LawPoint], predictor: Predictor = "separation") -> list[LawPoint]:
@@ -247,8 +227,8 @@ class HeldOut:
         name: of the group; of all groups together the predictor.
         line: fitted on the other runs; None without one, and where each group has its own.
         predicted: rate of each run with a finite logarithm, by label; not clipped.
-        r_squared: 1 - sum (rate - predicted)^2 / sum (rate - mean rate of these runs)^2; at most 1,
-            and negative where their mean is the better guess.
+        r_squared: 1 - sum (rate - predicted)^2 / sum (rate - mean rate of these runs)^2; at most 1, and negative where
+            their mean is the better guess.
         mean_error: mean of abs(rate - predicted).
         groups: those held out one after the other.
         reason: why there is no line.
@@ -264,16 +244,7 @@ class HeldOut:
 
 
 def hold_out(groups: Mapping[str, tuple[Sequence[LawPoint], Sequence[LawPoint]]], predictor: Predictor) -> HeldOut:
-    """Predict runs by lines through others.
-
-    Args:
-        groups: name to the runs that a line is fitted on, and those that it is judged on. Labels
-            are unique.
-        predictor: what the lines read.
-
-    Returns:
-        All groups together; one without a line has the reason, and no part in the result.
-    """
+    """Predict runs by lines through others."""
     judged = []
     for name, (fitted, held) in groups.items():
         line, reason = None, None
@@ -299,15 +270,13 @@ def leave_one_out(groups: Mapping[str, Sequence[LawPoint]], predictor: Predictor
 
 def _judged(name: str, points: Sequence[LawPoint], predicted: Sequence[float], **more: Any) -> HeldOut:
     rates = _values(points, "change_rate")
-    residuals, around = rates - np.array(predicted, dtype=np.float64), rates - rates.mean() if len(rates) else rates
+    residuals = rates - np.array(predicted, dtype=np.float64)
     score = error = undefined("no run could be predicted")
     if len(rates):
         error = Estimate(value=float(np.abs(residuals).mean()), n=len(rates))
-        score = undefined(f"R2 needs two runs that were predicted; got {len(rates)}")
-    if len(rates) > 1 and (rates == rates[0]).all():
-        score = undefined("the change rate is the same in all runs held out")
-    elif len(rates) > 1:
-        score = Estimate(value=1 - float(residuals @ residuals) / float(around @ around), n=len(rates))
+        score = undefined("R2 needs runs with different change rates")
+    if len(rates) and np.ptp(rates) > 0:
+        score = Estimate(value=1 - float((residuals**2).mean() / rates.var()), n=len(rates))
     labels = [point.label for point in points]
     return HeldOut(
         name=name, predicted=dict(zip(labels, predicted, strict=True)), r_squared=score, mean_error=error, **more
@@ -317,11 +286,8 @@ def _judged(name: str, points: Sequence[LawPoint], predicted: Sequence[float], *
 def split_by_patterns(points: Sequence[LawPoint], patterns: Sequence[str]) -> tuple[list[LawPoint], list[LawPoint]]:
     """Sort runs into those to fit and those to hold out, in that order.
 
-    A run is held out if its label holds a pattern, or matches it as a whole with the wildcards
-    *, ? and [...]; case counts.
-
-    Raises:
-        TheoryError: a pattern matches no run, or all of them leave none to fit.
+    A run is held out if its label holds a pattern, or matches it as a whole with the wildcards *, ? and [...]; case
+    counts.
     """
     held: set[str] = set()
     for pattern in patterns:
@@ -368,17 +334,7 @@ class LawStudy:
 
 
 def study_law(runs: Sequence[LawPoint], *, by: str = "data", patterns: Sequence[str] = ()) -> LawStudy:
-    """Compute everything that is said of the law on some runs.
-
-    Args:
-        runs: at least one.
-        by: "data" leaves each corpus out in turn, "scheme" each number of bits.
-        patterns: hold out the runs whose label matches any, instead.
-
-    Raises:
-        UnknownNameError: `by` is neither.
-        TheoryError: the patterns match nothing, or everything.
-    """
+    """Compute everything that is said of the law on some runs."""
     groups, corpora = _grouped(runs, by), _grouped(runs, "data")
     fitted, held = split_by_patterns(runs, patterns) if patterns else (list(runs), [])
     line, reason, held_out = None, None, {}
@@ -435,10 +391,6 @@ def _order(study: LawStudy) -> list[str]:
         lines = [f"The order is NOT as the law says: {over}, where the law says close to -1."]
     if n < FEW:
         lines.append(f"{n} runs are too few to rely on that; {FEW} or more are better.")
-    own = {name: estimates["separation"].value for name, estimates in study.within.items()}
-    apart = [f"{name} ({within:+.2f})" for name, within in own.items() if within is not None and within > ORDERED]
-    if apart and len(study.within) > 1:
-        lines.append(f"Within these corpora the order is NOT as the law says: {', '.join(apart)}.")
     rivals = {which: rival for which in PREDICTORS[1:] if (rival := study.spearman[which].value) is not None}
     if not rivals:
         return lines

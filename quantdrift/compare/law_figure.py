@@ -1,7 +1,7 @@
 """The law as a figure: change rate against median separation, one point per run.
 
-Marker and colour tell the corpus, the filling tells the bits (the more bits, the darker), so that
-it reads in grey too. The same runs and the same matplotlib give the same file, byte for byte.
+Marker and colour tell the corpus, the filling tells the bits (the more bits, the darker), so that it reads in grey
+too. The same runs and the same matplotlib give the same file, byte for byte.
 
 Source: paper, section 5.2, figure "One quantity predicts the top-1 change rate".
 """
@@ -42,12 +42,7 @@ _GREY, _BLACK = "0.35", "black"
 
 
 def check_figure(path: Path) -> None:
-    """Refuse a figure that cannot be drawn, before anything is computed.
-
-    Raises:
-        QuantDriftError: not a format of FORMATS, or no folder to write into.
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Refuse a figure that cannot be drawn, before anything is computed."""
     if path.suffix.lower().removeprefix(".") not in FORMATS:
         raise QuantDriftError(f"a figure's name ends in {', '.join(f'.{name}' for name in FORMATS)}; got {path}")
     if not path.absolute().parent.is_dir():
@@ -60,11 +55,7 @@ def check_figure(path: Path) -> None:
 
 
 def save_figure(figure: Figure, path: Path, **options: Any) -> None:
-    """Write a figure, without the dates that would make every file another.
-
-    Raises:
-        QuantDriftError: it cannot be written.
-    """
+    """Write a figure, without the dates that would make every file another."""
     kind = path.suffix.lower().removeprefix(".")
     metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
     try:
@@ -74,18 +65,7 @@ def save_figure(figure: Figure, path: Path, **options: Any) -> None:
 
 
 def draw_law(runs: Sequence[LawPoint], line: Line | None, path: Path, *, line_label: str = "least squares") -> None:
-    """Draw the runs, the line and the stability threshold of an input, and write the file.
-
-    Args:
-        runs: a note counts those whose median separation is 0 or infinite: the axis has no place.
-        line: on the median separation; none is drawn for None.
-        path: .svg, .png or .pdf; replaced if it is there.
-        line_label: of the line, in the legend.
-
-    Raises:
-        QuantDriftError: no run has a place, or the file cannot be written.
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Draw the runs, the line and the stability threshold of an input, and write the file."""
     check_figure(path)
     shown = on_the_axis(runs)
     if not shown:

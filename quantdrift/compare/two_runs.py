@@ -1,7 +1,7 @@
 """Two candidates of one reference on the same inputs: is B worse than A, or no worse?
 
-Run A is, say, of minilm@W4-g64 and run B of minilm@W4-channel, on the same corpus. They are joined
-by input id; `quantdrift.statistics` then has difference, tests and verdict of each metric.
+Run A is, say, of minilm@W4-g64 and run B of minilm@W4-channel, on the same corpus. They are joined by input id;
+`quantdrift.statistics` then has difference, tests and verdict of each metric.
 """
 
 from __future__ import annotations
@@ -124,9 +124,6 @@ def _joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
     """The evidence of both, input by input, and what to know of it.
 
     Inputs are left out that the other run does not have because it measured its layers on them.
-
-    Raises:
-        RunError: the runs have another reference, other data, inputs or settings that change scores.
     """
     one, other = a.evidence(), b.evidence()
     if not one.n_inputs:

@@ -41,8 +41,8 @@ class Part:
 
     Attributes:
         kind: what it holds.
-        content: of rankings, input to item to score; of answers, input to answer; of samples, as
-            lm-eval logged them, one per document and filter.
+        content: of rankings, input to item to score; of answers, input to answer; of samples, as lm-eval logged them,
+            one per document and filter.
         depth: how many of the first ranks are surely the first; None for all of them.
         complete: whether every input's list holds all its items.
         qrels: relevance labels, where the run has them; of answers only those given are graded.
@@ -67,8 +67,8 @@ class FinishedRun:
         name: of the model, or else of the file.
         digest: of the content.
         parts: by name; one of no name where there is only one.
-        settings: what must be the same in the other run, if it has the format of this one: by name
-            of the part, and of no name for all of them.
+        settings: what must be the same in the other run, if it has the format of this one: by name of the part, and of
+            no name for all of them.
         data: what it is a run on, where that is known.
         data_by: of a run folder, the program whose queries and documents these are.
         reference: digest of the reference model of a run folder.
@@ -93,11 +93,7 @@ class FinishedRun:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; what is gzipped is known by its first bytes, whatever its name.
-
-    Raises:
-        DataError: it cannot be read, or is not text.
-    """
+    """The text of a file; what is gzipped is known by its first bytes, whatever its name."""
     try:
         raw = path.read_bytes()
         raw = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
@@ -112,11 +108,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(text: str, where: object) -> Any:
-    """The JSON value in the text of a file or of one line.
-
-    Raises:
-        DataError: it is not JSON.
-    """
+    """The JSON value in the text of a file or of one line."""
     try:
         return records.parse_json(text)
     except ValueError as error:

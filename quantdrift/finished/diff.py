@@ -39,12 +39,7 @@ class _Matched:
 
 
 def _match(a: FinishedRun, b: FinishedRun, *, common: bool, only: Sequence[str]) -> tuple[list[_Matched], list[str]]:
-    """The parts of two runs, pair by pair, and what to know.
-
-    Raises:
-        RunError: the runs cannot be compared; lists everything that differs.
-        UnknownNameError: neither run has a part of a name that is asked for.
-    """
+    """The parts of two runs, pair by pair, and what to know."""
     kinds = [" and ".join(sorted({HELD[part.kind] for part in run.parts.values()})) for run in (a, b)]
     if not {part.kind for part in a.parts.values()} & {part.kind for part in b.parts.values()}:
         raise RunError(
@@ -181,8 +176,8 @@ class PartDiff:
         lists: how deep the rankings are; None if they are none.
         values: lm-eval's own metrics: name to the value of every document in A and in B.
         judged_by: of these, the one that says which answers are right.
-        asked: digest of what the inputs were asked, beside their ids: documents, prompts and
-            targets of lm-eval; empty where that is not known.
+        asked: digest of what the inputs were asked, beside their ids: documents, prompts and targets of lm-eval; empty
+            where that is not known.
         left_out: inputs of A and of B that the other does not have.
         notes: what to know; one sentence each, without a full stop.
     """
@@ -233,8 +228,8 @@ def diff_runs(
         depth: how many ranks to keep of either list at most.
 
     Raises:
-        RunError: the runs cannot be compared (lists everything that differs), or lists are said to
-            be complete and are not.
+        RunError: the runs cannot be compared (lists everything that differs), or lists are said to be complete and are
+            not.
         DataError: the labels are of other inputs.
     """
     matched, notes = _match(a, b, common=common, only=only)
@@ -431,8 +426,8 @@ def estimate_of(metric: Metric, part: PartDiff) -> Estimate:
 def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
     """A metric over the inputs of all parts that have evidence, where every input counts once.
 
-    Parts that hold the same inputs (experiments of mteb, filters of lm-eval) are averaged first,
-    input by input: a mean of means, with a bootstrap interval over inputs.
+    Parts that hold the same inputs (experiments of mteb, filters of lm-eval) are averaged first, input by input: a
+    mean of means, with a bootstrap interval over inputs.
     """
     groups: dict[str, list[Evidence]] = {}
     for part in parts:
@@ -461,11 +456,7 @@ def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
 
 
 def change_of(values: Values) -> tuple[float | None, float | None, Estimate]:
-    """One of the harness's own metrics: mean in A, mean in B, and the change with its interval.
-
-    Args:
-        values: of every document, in A and in B; documents without a value in one are left out.
-    """
+    """One of the harness's own metrics: mean in A, mean in B, and the change with its interval."""
     before, after = values
     both = ~(np.isnan(before) | np.isnan(after))
     if not both.any():
@@ -478,12 +469,7 @@ def change_of(values: Values) -> tuple[float | None, float | None, Estimate]:
 
 
 def write_diff(diff: Diff, folder: Path) -> list[Run]:
-    """Write one run folder, or one per part below it, of the name of the part.
-
-    Raises:
-        RunError: no part has evidence, it would replace one of the two runs, or it cannot be
-            written.
-    """
+    """Write one run folder, or one per part below it, of the name of the part."""
     known = [part for part in diff.parts if part.evidence is not None]
     if not known:
         raise RunError("there is no evidence to write: no part has an answer that could change")
@@ -570,11 +556,10 @@ class Changed:
 
     Attributes:
         input_id: its name.
-        before: the reference's first answer; with a cut-off, the first that left the first k, a
-            relevant one if there is any.
+        before: the reference's first answer; with a cut-off, the first that left the first k, a relevant one if there
+            is any.
         after: the candidate's; likewise the first that came in.
-        rank_before: rank that `after` has in the reference's list; None if it is not among the
-            ranks kept.
+        rank_before: rank that `after` has in the reference's list; None if it is not among the ranks kept.
         rank_after: rank that `before` has in the candidate's list.
         was_right: whether `before` is relevant; None without labels.
         is_right: likewise `after`.

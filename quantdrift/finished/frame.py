@@ -15,16 +15,7 @@ if TYPE_CHECKING:
 
 
 def frame_of(evidence: Evidence, metrics: Iterable[str] = ()) -> pd.DataFrame:
-    """The figures and first answers of every input, with a column for each metric.
-
-    Args:
-        evidence: of one run.
-        metrics: metric strings.
-
-    Raises:
-        MissingExtraError: pandas is not installed.
-        QuantDriftError: a metric is not known, or has no value per input.
-    """
+    """The figures and first answers of every input, with a column for each metric."""
     with extras_named(needed_for="Run.to_pandas"):
         import pandas as pd  # noqa: PLC0415 -- an extra
     tops = {"reference": evidence.reference_top, "candidate": evidence.candidate_top}

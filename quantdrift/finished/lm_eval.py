@@ -1,7 +1,7 @@
 """The samples that lm-eval logs: samples_TASK_DATE.jsonl, beside a results_DATE.json.
 
-`--log_samples` writes one line per document and filter. The results file of the same date says how
-the tasks were set; where it is missing, the hashes in the samples have to do.
+`--log_samples` writes one line per document and filter. The results file of the same date says how the tasks were set;
+where it is missing, the hashes in the samples have to do.
 """
 
 from __future__ import annotations
@@ -46,9 +46,6 @@ def read_lm_eval(path: Path) -> FinishedRun:
     """Read one file of samples, or those of one model in a folder.
 
     Of a task that was logged several times, the latest samples count.
-
-    Raises:
-        DataError: there are none, or those of several models; or a line is not a sample.
     """
     files = sample_files(path) if path.is_dir() else [path]
     homes = sorted({file.parent.name for file in files})

@@ -67,11 +67,7 @@ class Document:
 
 
 def read_document(sample: Sample, task: str) -> Document:
-    """Read a sample as lm-eval has it in memory or in a file.
-
-    Raises:
-        RunError: it is no such sample; names the task.
-    """
+    """Read a sample as lm-eval has it in memory or in a file."""
     try:
         requests = _requests(sample["arguments"])
         generates = [len(own) >= _TWO and isinstance(own[1], Mapping) for own in requests]
@@ -149,8 +145,8 @@ ACCURACY = "acc"
 def n_choices(document: Document) -> int:
     """How many choices a question has.
 
-    With mutual information a task asks for every choice twice, the second time without the prompt.
-    These are not the scores that `acc` goes by.
+    With mutual information a task asks for every choice twice, the second time without the prompt. These are not the
+    scores that `acc` goes by.
     """
     n, requests = len(document.requests), document.requests
     half = n // 2
@@ -163,8 +159,8 @@ def n_choices(document: Document) -> int:
 def right_choices(reference: Sequence[Document], candidate: Sequence[Document]) -> list[frozenset[int]] | None:
     """The right choices of every question of two arms, in their order; None where they are not sure.
 
-    The target may be a number, or the text of a choice, or only the accuracies tell. A reading has
-    to name a choice of every question, and to agree with every accuracy.
+    The target may be a number, or the text of a choice, or only the accuracies tell. A reading has to name a choice of
+    every question, and to agree with every accuracy.
     """
     pairs = list(zip(reference, candidate, strict=True))
     fitting = []
@@ -226,11 +222,10 @@ class PairedFilter:
     Attributes:
         kind: of the task's requests.
         doc_ids: of the documents, in order; inputs of the evidence are called by them.
-        values: name to the value of every document in the reference and in the candidate, float64
-            [n_documents], NaN where it has none: lm-eval's metrics that are one number, and
-            "loglikelihood" where a document is one text.
-        evidence: the choices as rankings, the generated text as an answer, or whether greedy
-            decoding gives the text; None where there is no answer to compare.
+        values: name to the value of every document in the reference and in the candidate, float64 [n_documents], NaN
+            where it has none: lm-eval's metrics that are one number, and "loglikelihood" where a document is one text.
+        evidence: the choices as rankings, the generated text as an answer, or whether greedy decoding gives the text;
+            None where there is no answer to compare.
         reason: why there is no evidence.
         judged_by: the metric that says which answers are right; None if none does.
     """
@@ -263,8 +258,8 @@ class PairedSamples:
 def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, task: str) -> PairedSamples:
     """Join the samples of two runs on document and filter.
 
-    The chosen answer of a question is the choice of highest log-likelihood, the first of equal
-    ones, as in lm-eval's `acc`.
+    The chosen answer of a question is the choice of highest log-likelihood, the first of equal ones, as in lm-eval's
+    `acc`.
 
     Args:
         reference: samples of one task, as lm-eval has them in memory or in a --log_samples file.
@@ -272,8 +267,8 @@ def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, ta
         task: its name.
 
     Raises:
-        RunError: they are no samples, or not of the same documents with the same prompts, targets,
-            choices and settings of generation; says what differs.
+        RunError: they are no samples, or not of the same documents with the same prompts, targets, choices and
+            settings of generation; says what differs.
     """
     before, after = (_by_filter(samples, task) for samples in (reference, candidate))
     _same("filters", before, after, task)

@@ -25,11 +25,7 @@ _MEANS = frozenset({"ndcg", "map", "recall", "precision"})
 
 
 def read_json_rankings(path: Path) -> FinishedRun:
-    """Read rankings that were written as JSON, plain or gzipped.
-
-    Raises:
-        DataError: it is not JSON, holds other things than rankings, or means only.
-    """
+    """Read rankings that were written as JSON, plain or gzipped."""
     text = read_text(path)
     content = parse_json(text, path)
     if isinstance(content, dict) and content.keys() >= _MEANS:
@@ -78,12 +74,7 @@ def _is_number(text: str) -> bool:
 
 
 def read_trec(path: Path) -> FinishedRun:
-    """Read a TREC run file, plain or gzipped; the score decides, as in trec_eval.
-
-    Raises:
-        DataError: a line has not six columns, a score is no number, a query has a document twice,
-            or the lowest scores are the best.
-    """
+    """Read a TREC run file, plain or gzipped; the score decides, as in trec_eval."""
     text = read_text(path)
     rankings: dict[str, dict[str, float]] = {}
     first: dict[str, tuple[float, float]] = {}  # the least rank of a query, and its score
@@ -141,14 +132,7 @@ _ABOUT_LABELS = (
 
 
 def read_mteb(path: Path) -> FinishedRun:
-    """Read a file of predictions, or all such files in a folder.
-
-    Returns:
-        The run; its parts are named SUBSET/SPLIT, TASK/SUBSET/SPLIT in a folder.
-
-    Raises:
-        DataError: it is not such a file, or of a kind of task whose inputs have no answer.
-    """
+    """Read a file of predictions, or all such files in a folder."""
     files = sorted(path.glob(f"*{SUFFIX}")) if path.is_dir() else [path]
     parts: dict[str, Part] = {}
     notes: list[str] = []
@@ -240,11 +224,8 @@ _TELLING = ("name", "split", "subset", "revision", "n_fewshot")
 def read_own(path: Path, arm: Arm) -> FinishedRun:
     """Read the ranking of one arm of a run.
 
-    A run holds both arms' scores of the first items of either arm. So more scores are known than
-    ranks: those of the other arm's first items too, which lie somewhere below.
-
-    Raises:
-        RunError: it is not a run folder, or one that `quantdrift diff` wrote.
+    A run holds both arms' scores of the first items of either arm. So more scores are known than ranks: those of the
+    other arm's first items too, which lie somewhere below.
     """
     run = read_run(path)
     if "diff" in run.record:
@@ -269,8 +250,8 @@ def read_own(path: Path, arm: Arm) -> FinishedRun:
 def _own_settings(run: Run) -> dict[str, Any]:
     """What does not depend on the model: the data, and how answers were read from scores.
 
-    Every program names its data, and takes a digest of them, in a way of its own. So both say
-    something only beside those of the same program; of others ids and sizes have to do.
+    Every program names its data, and takes a digest of them, in a way of its own. So both say something only beside
+    those of the same program; of others ids and sizes have to do.
     """
     data, settings = run.record.get("data", {}), run.record.get("settings", {})
     told = ", ".join(str(data[name]) for name in _TELLING if data.get(name) not in (None, ""))
@@ -326,18 +307,7 @@ _ANY_FORMAT = f"{'; '.join([*FORMATS.values()][:-1])}; or {FORMATS['run']}"
 
 
 def read_finished(path: Path, *, format: str | None = None, arm: Arm = "candidate") -> FinishedRun:
-    """Read a finished run.
-
-    Args:
-        path: a file, or a folder.
-        format: one of `FORMATS`; told by the content if not given.
-        arm: which arm of a run folder of quantdrift; others have one.
-
-    Raises:
-        DataError: it is of no format, or damaged.
-        RunError: it is a run folder that cannot be read.
-        UnknownNameError: there is no such format.
-    """
+    """Read a finished run."""
     if format is not None and format not in FORMATS:
         raise UnknownNameError("format", format, FORMATS, hint=f"({', '.join(FORMATS)})")
     if not path.exists():
@@ -347,11 +317,7 @@ def read_finished(path: Path, *, format: str | None = None, arm: Arm = "candidat
 
 
 def recognise(path: Path) -> Format:
-    """The format of a file or folder that exists.
-
-    Raises:
-        DataError: it is of none.
-    """
+    """The format of a file or folder that exists."""
     if path.name == RECORD or (path / RECORD).is_file():
         return "run"
     if not path.is_dir():
@@ -399,15 +365,7 @@ def _of_text(text: str, path: Path) -> Format:
 
 
 def read_qrels(path: Path) -> tuple[dict[str, dict[str, int]], tuple[str, ...]]:
-    """Relevance labels, in whichever of the three forms they are; gzipped or not.
-
-    Returns:
-        Query to document to grade, and what to know: one sentence or none.
-
-    Raises:
-        DataError: there is no such file, it is in none of these forms, or a grade is no whole
-            number.
-    """
+    """Relevance labels, in whichever of the three forms they are; gzipped or not."""
     if not path.is_file():
         raise DataError(f"expected a file of relevance labels; {path} is none")
     text = read_text(path)

@@ -48,20 +48,7 @@ class Shortlist:
 
 
 def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -> Shortlist:
-    """The first documents of each query of a finished search.
-
-    Args:
-        path: a run folder of the same data, of which the reference's ranking is taken: no
-            quantization has touched it. Or a TREC run file (query Q0 document rank score tag),
-            plain or gzipped, whose scores decide; ties break by position in the corpus.
-        dataset: what was searched.
-        top: documents per query.
-
-    Raises:
-        RunError: a folder that is no run.
-        DataError: it is of other data, says what differs; or it holds fewer ranks; or no query has
-            a document.
-    """
+    """The first documents of each query of a finished search."""
     if top < 1:
         raise DataError(f"expected a shortlist of at least 1 document, got --top {top}")
     if not path.exists():

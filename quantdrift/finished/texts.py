@@ -43,14 +43,6 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     """The texts of a run, of the data that are named, or else of where it found them.
 
     Of data that are not named, only such are taken as have the digest that the run recorded.
-
-    Args:
-        run: a finished run.
-        data: a folder as `quantdrift run` takes it; of a run of lm-eval its samples.
-        task: a built-in task.
-
-    Raises:
-        QuantDriftError: data that are named cannot be read, or are others.
     """
     said: Mapping[str, Any] = run.record["data"]
     path, name = said.get("path"), str(said.get("name"))

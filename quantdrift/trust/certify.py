@@ -27,8 +27,8 @@ class Spread:
 
     Attributes:
         mean: over the splits where it is defined.
-        sd: sample standard deviation over these; None if there is only one. Splits share inputs,
-            so that it is no standard error.
+        sd: sample standard deviation over these; None if there is only one. Splits share inputs, so that it is no
+            standard error.
         n: how many splits these are.
     """
 
@@ -48,10 +48,10 @@ class Certificate:
     Attributes:
         statistic: what was calibrated.
         alpha: level.
-        coverage: share of the tested inputs that are accepted; None if there are too few
-            calibration inputs for the level.
-        joint_violation: share of the tested inputs that are accepted though their top-1 changed;
-            what the level bounds in the mean. None likewise.
+        coverage: share of the tested inputs that are accepted; None if there are too few calibration inputs for the
+            level.
+        joint_violation: share of the tested inputs that are accepted though their top-1 changed; what the level bounds
+            in the mean. None likewise.
         violation: share of the *accepted* inputs whose top-1 changed; None if no split accepts any.
         threshold: median over the splits, +inf if it accepts nothing, -inf if everything.
         reason: why one of them is None.
@@ -89,8 +89,7 @@ class Certified:
         n_splits: number of random splits.
         share: of the inputs that calibrate.
         seed: of the splits.
-        flip_rate: share of the inputs whose top-1 changed: the joint violation if everything were
-            accepted.
+        flip_rate: share of the inputs whose top-1 changed: the joint violation if everything were accepted.
         certificates: by statistic, then by level, in the order asked for.
     """
 
@@ -108,11 +107,7 @@ class Certified:
 
 
 def random_splits(n: int, share: float, n_splits: int, seed: int) -> tuple[int, list[NDArray[np.int64]]]:
-    """How many of n inputs come first in each split, and the inputs in their order.
-
-    Raises:
-        QuantDriftError: a number is out of its range, or there are fewer than two inputs.
-    """
+    """How many of n inputs come first in each split, and the inputs in their order."""
     if n_splits < 1 or not 0 < share < 1:
         raise QuantDriftError(
             f"expected at least one split, and a share above 0 and below 1 to set a threshold on; got {n_splits} and "

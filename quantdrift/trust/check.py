@@ -105,14 +105,14 @@ Count = Annotated[int, Field(ge=0)]
 class StabilityCheck(Record):
     """Accepts an answer of the quantized model iff its confidence reaches a calibrated threshold.
 
-    For an input exchangeable with the calibration inputs,
-    P(accepted and top-1 changed) <= alpha, without labels and without the reference.
+    For an input exchangeable with the calibration inputs, P(accepted and top-1 changed) <= alpha, without labels and
+    without the reference.
 
     Attributes:
         statistic: what was calibrated.
         alpha: level of that bound.
-        threshold: of the candidate gap (S, 2 epsilon: accept at or above it) or of the confidence
-            (accept above it); +inf accepts nothing, -inf everything.
+        threshold: of the candidate gap (S, 2 epsilon: accept at or above it) or of the confidence (accept above it);
+            +inf accepts nothing, -inf everything.
         n_calibration: inputs calibrated on.
         n_flipped: of these, how many changed their top-1.
         expected_coverage: of these, the share that is accepted.
@@ -165,8 +165,8 @@ class StabilityCheck(Record):
         Raises:
             StabilityError: there is no input, or alpha is out of its range.
             ScoreError: the arrays cannot be used.
-            RunError: msp or entropy of evidence whose scores are not logits, or `on` is the record
-                of another pair than `spec`.
+            RunError: msp or entropy of evidence whose scores are not logits, or `on` is the record of another pair
+                than `spec`.
             UnknownNameError: there is no such statistic.
         """
         observed = observe(source, statistic)
@@ -210,8 +210,8 @@ class StabilityCheck(Record):
         """Which answers can be trusted as the reference's, from the candidate's own scores.
 
         Args:
-            scores: float [n_inputs, n_items], of the candidate, in the dtype calibrated with. Of
-                msp and entropy, the scores of all items; else the first two would do.
+            scores: float [n_inputs, n_items], of the candidate, in the dtype calibrated with. Of msp and entropy, the
+                scores of all items; else the first two would do.
 
         Returns:
             bool [n_inputs].
@@ -229,8 +229,8 @@ class StabilityCheck(Record):
         """What this check looks at: the candidate gap, or another confidence; float64 [n_inputs].
 
         Raises:
-            ScoreError: scores are no finite matrix, or, for msp and entropy, of another number of
-                items than those calibrated on.
+            ScoreError: scores are no finite matrix, or, for msp and entropy, of another number of items than those
+                calibrated on.
         """
         name, matrix = self.score, as_array(scores)
         found = confidence_of(matrix, name)
@@ -244,8 +244,8 @@ class StabilityCheck(Record):
     def resembles(self, scores: ArrayLike) -> Resemblance:
         """Whether served inputs look like the calibration inputs, as the guarantee supposes.
 
-        A two-sample test of their confidences, for a given set of inputs: asked again
-        and again it rejects in the end whatever the inputs.
+        A two-sample test of their confidences, for a given set of inputs: asked again and again it rejects in the end
+        whatever the inputs.
 
         Args:
             scores: float [n_inputs, n_items], of the candidate.
@@ -312,8 +312,8 @@ class StabilityCheck(Record):
             on: record of a run of what is served, which says all of these and what its scores are.
 
         Raises:
-            StabilityError: the file is missing, damaged or of another version, or the check is of
-                another pair, other quantized weights, or other scores.
+            StabilityError: the file is missing, damaged or of another version, or the check is of another pair, other
+                quantized weights, or other scores.
             RunError: the record is of another pair than `spec`.
         """
         check = cls.read(Path(path))
@@ -392,17 +392,7 @@ class Applied:
 
 
 def apply_check(check: StabilityCheck, evidence: Evidence, record: Mapping[str, Any]) -> Applied:
-    """Apply a check to the inputs of a run.
-
-    Args:
-        check: to apply.
-        evidence: of the run.
-        record: its run.json; says of which pair and data it is.
-
-    Raises:
-        StabilityError: the run is of another pair or of other scores, or no input has two items.
-        RunError: the check is by msp or entropy, and the run's scores are not logits.
-    """
+    """Apply a check to the inputs of a run."""
     # refused before the evidence is looked at: msp of similarities would be another message
     here = Identity.of(record, input_ids=evidence.input_ids[evidence.n_items > 1])
     check.origin.refuse_other(
@@ -448,20 +438,19 @@ def _provenance(was: Identity, here: Identity) -> list[str]:
     notes = []
     if differ(was.candidate_fingerprint, here.candidate_fingerprint):
         notes.append(
-            "these are other quantized weights than the check was calibrated on (made on other "
-            "data?); its bound is not for these"
+            "these are other quantized weights than the check was calibrated on (made on other data?); its bound is "
+            "not for these"
         )
     part, own = ((each.data, each.split, each.subset) for each in (was, here))
+    digests = (was.data_fingerprint, here.data_fingerprint), (was.inputs, here.inputs)
     # ids alone would not do: mteb's tasks without ids have "test-0" and so on in every subset
-    known = was.data is not None and part == own
-    same_data = was.data_fingerprint is not None and was.data_fingerprint == here.data_fingerprint
-    if (same_data and part[1:] == own[1:]) or (known and was.inputs is not None and was.inputs == here.inputs):
+    if part == own and any(mine is not None and mine == theirs for mine, theirs in digests):
         notes.append("the check was calibrated on these very inputs, so that these figures are not held out")
-    elif None not in (was.data, here.data) and (not known or differ(was.data_fingerprint, here.data_fingerprint)):
+    elif None not in (part[0], own[0]):
         names = [" ".join(one for one in each if one) for each in (part, own)]
+        other = "other content of " if part == own else ""
         notes.append(
-            f"calibrated on {names[0]}; this is {names[1]}{' of other content' if known else ''}: the bound is for "
-            "inputs like those calibrated on"
+            f"calibrated on {names[0]}; this is {other}{names[1]}: the bound is for inputs like those calibrated on"
         )
     return notes
 

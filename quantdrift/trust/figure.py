@@ -20,17 +20,7 @@ DASHES = {"gap": "-", "msp": "--", "entropy": ":"}
 
 
 def draw_cost(runs: Sequence[RoutedRun], path: Path, *, speed_up: float) -> None:
-    """Draw changed answers and lost accuracy given back, averaged over runs, against cost.
-
-    Args:
-        runs: at least one; the confidences that all of them have are drawn.
-        path: .svg, .png or .pdf; replaced if it is there.
-        speed_up: stated.
-
-    Raises:
-        QuantDriftError: nothing changed in any run, or the file cannot be written.
-        MissingExtraError: matplotlib is not installed.
-    """
+    """Draw changed answers and lost accuracy given back, averaged over runs, against cost."""
     check_figure(path)
     by_score = {
         curve.score: [each for run in runs for each in run.curves if each.score == curve.score]

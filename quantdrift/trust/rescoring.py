@@ -1,12 +1,10 @@
 """Retrieval's analogue of routing: the candidate's first k items in the order of the reference.
 
-A query whose gap is small is encoded at full precision, and the k documents that the candidate
-found are compared with it again by full-precision embeddings. What the candidate did not find among
-its first k cannot come back: the share of changed first answers whose true first item is there is
-the ceiling.
+A query whose gap is small is encoded at full precision, and the k documents that the candidate found are compared with
+it again by full-precision embeddings. What the candidate did not find among its first k cannot come back: the share of
+changed first answers whose true first item is there is the ceiling.
 
-All of it is computed from stored evidence, which holds the reference's scores of the candidate's
-first items.
+All of it is computed from stored evidence, which holds the reference's scores of the candidate's first items.
 """
 
 from __future__ import annotations
@@ -40,15 +38,6 @@ def reorder(
     """The first k items of each row by these scores, best first; the others stay where they are.
 
     Ties break by place, lowest first. What has no item (-1) stays last.
-
-    Args:
-        items: int64 [n, width], positions; -1 where there are fewer.
-        scores: [n, width], larger is better; not looked at where there is no item or behind k.
-        k: at least 1.
-        places: int64 [n, width], what ties break by; the items' positions if not given.
-
-    Returns:
-        (items, scores) in the new order, as new arrays.
     """
     found = items[:, :k] >= 0
     head = np.where(found, scores[:, :k], -np.inf)
@@ -64,9 +53,6 @@ def rescored_ranking(evidence: Evidence, k: int) -> NDArray[np.int64]:
     """The candidate's ranking after the first k items of all inputs were rescored, int64 [n_inputs, depth].
 
     Ties in the reference's scores break by its stored ranking, then by the candidate's.
-
-    Raises:
-        QuantDriftError: fewer than k ranks are stored of a longer ranking.
     """
     if k < 1 or (k > evidence.depth and evidence.cut_short):
         raise QuantDriftError(f"expected k from 1 to the {evidence.depth} ranks that the run stores; got {k}")
@@ -85,11 +71,7 @@ def within(evidence: Evidence, k: int) -> NDArray[np.bool_]:
 
 
 def stored_depths(evidence: Evidence, depths: Sequence[int] = DEPTHS) -> list[int]:
-    """Those depths that a run stores enough ranks for.
-
-    Raises:
-        QuantDriftError: there is none.
-    """
+    """Those depths that a run stores enough ranks for."""
     stored = [k for k in depths if k <= evidence.depth or not evidence.cut_short]
     if not stored:
         raise QuantDriftError(
@@ -107,12 +89,9 @@ class Rescoring:
         percentile: of the candidate gap; queries below it are rescored.
         k: how many of the candidate's first items are rescored.
         encoded: share of the queries that are encoded at full precision, 0 to 1.
-        documents: documents compared at full precision, per query of the run (no document is
-            encoded).
-        restored: share of the changed first answers that become the reference's again; None if
-            none changed.
-        ceiling: the same if every query were rescored: share whose reference's first item is among
-            the k.
+        documents: documents compared at full precision, per query of the run (no document is encoded).
+        restored: share of the changed first answers that become the reference's again; None if none changed.
+        ceiling: the same if every query were rescored: share whose reference's first item is among the k.
         metric: of `change` and `loss`: "ndcg@10" or "accuracy"; None without labels.
         change: mean of the metric after rescoring minus the candidate's.
         loss: the reference's minus the candidate's: what there was to gain.
@@ -141,14 +120,6 @@ def rescore(
     """What rescoring gives back, one entry for each percentile and depth, in that order.
 
     The threshold is the percentile on the run itself. Depths beyond the stored ranks are left out.
-
-    Args:
-        evidence: of one run.
-        percentiles: of the candidate gap, from 0 to 100.
-        depths: values of k.
-
-    Raises:
-        QuantDriftError: no such percentile, or no depth is stored.
     """
     confidence, changed = confidence_in(evidence, "gap"), flips(evidence)
     top, first = evidence.candidate_top, evidence.reference_top.items[:, 0]
@@ -214,8 +185,8 @@ class Restoring:
     Attributes:
         k: how many of the candidate's first items are rescored.
         threshold: of the candidate gap; queries below it are rescored.
-        counts: what the share is of: "restored" answers, or "caught" ones (changed, and rescored)
-            where fewer than that share can be restored.
+        counts: what the share is of: "restored" answers, or "caught" ones (changed, and rescored) where fewer than
+            that share can be restored.
         routed: share of the queries that are rescored, 0 to 1.
         cost: of encoding queries, relative to full precision alone.
         caught: share of the changed answers whose query is rescored.
@@ -238,16 +209,7 @@ class Restoring:
 
 
 def restoring_point(evidence: Evidence, share: float, *, base_cost: float) -> Restoring | None:
-    """The smallest threshold of the gap whose rescoring restores a share of the changed answers; None if none changed.
-
-    Args:
-        evidence: of one run on similarities.
-        share: of the inputs whose first answer changed, above 0 and at most 1.
-        base_cost: of the candidate, relative to full precision alone.
-
-    Raises:
-        QuantDriftError: no such share, or fewer ranks are stored than the least depth.
-    """
+    """The smallest threshold whose rescoring restores a share of the changed answers; None if none changed."""
     k = max(depth for depth in stored_depths(evidence) if depth <= K)
     changed, gaps = flips(evidence), confidence_in(evidence, "gap")
     if not changed.any():

@@ -1,7 +1,7 @@
 """The rule: an input whose confidence lies below a threshold goes to full precision.
 
-The confidence is read from the candidate's own scores, so the rule costs nothing that the
-deployment does not compute already, and its threshold is set without labels.
+The confidence is read from the candidate's own scores, so the rule costs nothing that the deployment does not compute
+already, and its threshold is set without labels.
 
 Source: paper, section 5.3 (routing inputs by the gap).
 """
@@ -77,8 +77,8 @@ class GapRouter:
         """Which inputs of a batch go to full precision.
 
         Args:
-            scores: [n, n_items] array or tensor, the candidate's scores of all items (for the gap,
-                at least of its first two), in any order.
+            scores: [n, n_items] array or tensor, the candidate's scores of all items (for the gap, at least of its
+                first two), in any order.
 
         Returns:
             bool [n], true where the confidence is strictly below the threshold.
@@ -93,8 +93,7 @@ class GapRouter:
         """Set the threshold at a percentile of the confidence on an unlabeled slice.
 
         Args:
-            slice_: evidence of a run, or the candidate's scores [n, n_items] on the slice. Labels
-                are not looked at.
+            slice_: evidence of a run, or the candidate's scores [n, n_items] on the slice. Labels are not looked at.
             percentile: from 0 (routes none of the slice) to 100 (all of it).
             score: which confidence.
 
@@ -114,8 +113,8 @@ class GapRouter:
         """Set the smallest threshold that routes a share of the changed answers of a slice.
 
         Args:
-            slice_: evidence of a run, or the scores of reference and candidate, each
-                [n, n_items]. Labels are not looked at.
+            slice_: evidence of a run, or the scores of reference and candidate, each [n, n_items]. Labels are not
+                looked at.
             share: of the inputs whose first answer changed, above 0 and at most 1.
             score: which confidence.
 
@@ -164,8 +163,8 @@ class GapRouter:
             on: record of a run of what is served, which says all of these and what its scores are.
 
         Raises:
-            RunError: no such file, a damaged one, or one that was set on another spec, model or
-                candidate, or on other scores; or the record is of another pair than `spec`.
+            RunError: no such file, a damaged one, or one that was set on another spec, model or candidate, or on other
+                scores; or the record is of another pair than `spec`.
         """
         held = RouterFile.read(Path(path))
         here = Identity.of(
@@ -178,10 +177,10 @@ class GapRouter:
 def percentile_threshold(confidence: Floats, percentile: float) -> float:
     """The threshold below which about a percentile of the slice lies.
 
-    It is one of the slice's own values: the one at place (n - 1) percentile / 100, counted from 0
-    and rounded up (numpy's "higher"). Without ties that many inputs lie strictly below it, which is
-    within one input of the percentile. Inputs that tie with the threshold are not routed, so with
-    ties fewer are. 100 is taken at its word: the next number above the largest value.
+    It is one of the slice's own values: the one at place (n - 1) percentile / 100, counted from 0 and rounded up
+    (numpy's "higher"). Without ties that many inputs lie strictly below it, which is within one input of the
+    percentile. Inputs that tie with the threshold are not routed, so with ties fewer are. 100 is taken at its word:
+    the next number above the largest value.
 
     Args:
         confidence: float64 [n]; NaN (an input with one item) is left out.
@@ -203,8 +202,8 @@ def percentile_threshold(confidence: Floats, percentile: float) -> float:
 def recovery_threshold(confidence: Floats, changed: NDArray[np.bool_], share: float) -> float:
     """The smallest threshold that routes at least a share of the changed answers.
 
-    With c the confidences of the changed answers in increasing order and m their number, the next
-    number above c[ceil(share m)]: inputs are routed strictly below the threshold.
+    With c the confidences of the changed answers in increasing order and m their number, the next number above
+    c[ceil(share m)]: inputs are routed strictly below the threshold.
 
     Args:
         confidence: float64 [n]; NaN (an input with one item) is left out, as it never changes.

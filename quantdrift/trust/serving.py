@@ -23,28 +23,14 @@ Gate = GapRouter | StabilityCheck
 
 
 def batch_length(batch: Any) -> int:
-    """How many inputs a batch has.
-
-    Args:
-        batch: a sequence of inputs, an array or tensor with inputs along the first axis, a table
-            with `iloc`, a Dataset of Hugging Face, or a mapping of equally long columns.
-
-    Raises:
-        DataError: a single text, something without a length (a generator, a single number), or
-            columns of different lengths.
-    """
+    """How many inputs a batch has."""
     lengths = {_length(column) for column in batch.values()} if isinstance(batch, Mapping) else {_length(batch)}
     if len(lengths) == 1 and (found := lengths.pop()) is not None:
         return found
-    if isinstance(batch, Mapping):
-        raise DataError(
-            f"expected a mapping of equally long columns, one row per input; got {', '.join(map(str, batch))}. "
-            "Settings that are not per input belong into the callable"
-        )
+    got = "a single text" if isinstance(batch, str | bytes) else type(batch).__name__
     raise DataError(
-        "expected a batch of inputs that has a length and whose rows can be picked; got "
-        f"{'a single text' if isinstance(batch, str | bytes) else type(batch).__name__}. Make a list of it: "
-        "list(batch), or [input] of one input"
+        f"expected a batch of inputs with a length, or a mapping of equally long columns; got {got}. Make a list of "
+        "it: list(batch), or [input] of one input; settings that are not per input belong into the callable"
     )
 
 
@@ -56,11 +42,7 @@ def _length(values: Any) -> int | None:
 
 
 def batch_rows(batch: Any, rows: NDArray[np.int64]) -> Any:
-    """Some inputs of a batch, in the order given, as a batch of the same kind; a sequence becomes a list.
-
-    Raises:
-        DataError: its rows cannot be picked.
-    """
+    """Some inputs of a batch, in the order given, as a batch of the same kind; a sequence becomes a list."""
     if isinstance(batch, Mapping):
         return {name: batch_rows(column, rows) for name, column in batch.items()}
     if hasattr(batch, "iloc"):
@@ -205,8 +187,8 @@ class RoutedBatch:
 class RoutedModel(_TwoModels):
     """A candidate that asks the reference where it is unsure.
 
-    The candidate runs on every batch. The reference runs once per batch on the routed rows only,
-    and not at all where there are none. Threads may share it if both callables allow that.
+    The candidate runs on every batch. The reference runs once per batch on the routed rows only, and not at all where
+    there are none. Threads may share it if both callables allow that.
 
     >>> from quantdrift import GapRouter
     >>> router = GapRouter(threshold=1.0)
@@ -227,12 +209,11 @@ class RoutedModel(_TwoModels):
         """Make it of two callables.
 
         Args:
-            candidate: batch to logits [n, n_classes], as array or tensor (of any device), or as a
-                result that has `logits`.
-            reference: likewise, of the same classes in the same order. It is called with the rows
-                that `batch_rows` picks.
-            router: a `GapRouter`, or a check: anything with `accepts(scores)`, whose unaccepted
-                inputs are routed.
+            candidate: batch to logits [n, n_classes], as array or tensor (of any device), or as a result that has
+                `logits`.
+            reference: likewise, of the same classes in the same order. It is called with the rows that `batch_rows`
+                picks.
+            router: a `GapRouter`, or a check: anything with `accepts(scores)`, whose unaccepted inputs are routed.
             classes: names of the classes.
 
         Raises:
@@ -252,9 +233,8 @@ class RoutedModel(_TwoModels):
 
         Raises:
             DataError: it is no batch, or its rows cannot be picked.
-            ScoreError: logits that are not finite, or not one row per input. -infinity (a class
-                that is masked) is let pass behind the candidate's first two and the reference's
-                first.
+            ScoreError: logits that are not finite, or not one row per input. -infinity (a class that is masked) is let
+                pass behind the candidate's first two and the reference's first.
         """
         logits: NDArray[Any] = np.zeros((0, 2))
         confidence: NDArray[np.float64] = np.zeros(0)
@@ -313,10 +293,9 @@ class RescoredBatch:
     """What was found for a batch of queries; unpacks as (positions, scores, rescored).
 
     Attributes:
-        positions: int64 [n, width], rows of the document matrix, best first; -1 where there are
-            fewer.
-        scores: [n, width]. Of a rescored query the first k are the reference's and those behind
-            them the candidate's: two scales, in the order to be shown.
+        positions: int64 [n, width], rows of the document matrix, best first; -1 where there are fewer.
+        scores: [n, width]. Of a rescored query the first k are the reference's and those behind them the candidate's:
+            two scales, in the order to be shown.
         rescored: bool [n], which queries the reference looked at.
     """
 
@@ -334,9 +313,8 @@ class RescoredBatch:
 class RescoredSearch(_TwoModels):
     """A search whose unsure results are put in the order of the reference.
 
-    The reference encodes only the queries that the gate does not let pass, and only rows of its
-    document matrix that were found are read, so that this can be a memory map. Threads may share it
-    if both callables allow that.
+    The reference encodes only the queries that the gate does not let pass, and only rows of its document matrix that
+    were found are read, so that this can be a memory map. Threads may share it if both callables allow that.
     """
 
     def __init__(
@@ -352,18 +330,16 @@ class RescoredSearch(_TwoModels):
         """Make it of the candidate's search and the reference's embeddings.
 
         Args:
-            search: batch of queries to (positions [n, width], scores [n, width]), best first,
-                larger is better (of distances: minus the distance); positions below 0 stand for
-                nothing found.
-            encode_reference: batch of queries to embeddings [n, dim], with the query prompt of the
-                reference where it has one. It is called with the rows that `batch_rows` picks.
-            reference_documents: [n_docs, dim], array or memory map: the reference's embeddings, in
-                the order that positions count in.
-            gate: a `GapRouter` with the score gap, or a check: anything with `accepts(scores)`.
-                It is shown the first two scores of each query.
+            search: batch of queries to (positions [n, width], scores [n, width]), best first, larger is better (of
+                distances: minus the distance); positions below 0 stand for nothing found.
+            encode_reference: batch of queries to embeddings [n, dim], with the query prompt of the reference where it
+                has one. It is called with the rows that `batch_rows` picks.
+            reference_documents: [n_docs, dim], array or memory map: the reference's embeddings, in the order that
+                positions count in.
+            gate: a `GapRouter` with the score gap, or a check: anything with `accepts(scores)`. It is shown the first
+                two scores of each query.
             k: how many of the first results are rescored, at least 1.
-            similarity: how the reference compares: "cosine", "dot", or "euclidean" (minus the
-                distance).
+            similarity: how the reference compares: "cosine", "dot", or "euclidean" (minus the distance).
 
         Raises:
             QuantDriftError: a setting is not one of these, or the gate is of other scores.
@@ -392,8 +368,7 @@ class RescoredSearch(_TwoModels):
 
         Raises:
             DataError: it is no batch.
-            ScoreError: results or embeddings do not fit in shape, or are not finite, or scores
-                increase along a row.
+            ScoreError: results or embeddings do not fit in shape, or are not finite, or scores increase along a row.
         """
         n = batch_length(queries)
         if n == 0:

@@ -43,8 +43,8 @@ class Answers:
     Attributes:
         confidence: float64 [n], of the candidate, larger is surer.
         changed: bool [n], whether the first answer differs.
-        gain: float64 [n], by how much the accuracy of the input rises if it is routed: 1, 0 or -1;
-            NaN where it has no label.
+        gain: float64 [n], by how much the accuracy of the input rises if it is routed: 1, 0 or -1; NaN where it has no
+            label.
     """
 
     confidence: Floats
@@ -70,11 +70,7 @@ class Answers:
 
 
 def answers_of(evidence: Evidence, score: ConfidenceName = "gap") -> Answers:
-    """Confidence, changes and labels of a run.
-
-    Raises:
-        RunError: the run has no such confidence, or no input with two items.
-    """
+    """Confidence, changes and labels of a run."""
     confidence = confidence_in(evidence, score)
     known = ~np.isnan(confidence)
     if not known.any():
@@ -92,9 +88,9 @@ class Share:
 
     Attributes:
         value: the share, or None if it is undefined.
-        sd: standard deviation, over the splits of one run or over several runs; None for fewer than
-            two. Of a ratio of sums R it is that of (gain - R headroom) / mean headroom, which stays
-            finite where a split has nothing to gain.
+        sd: standard deviation, over the splits of one run or over several runs; None for fewer than two. Of a ratio of
+            sums R it is that of (gain - R headroom) / mean headroom, which stays finite where a split has nothing to
+            gain.
         n: how many splits or runs it is of.
         reason: why value is None.
     """
@@ -113,8 +109,8 @@ class SweepPoint:
         score: which confidence.
         percentile: of it on the slice, where the threshold is set.
         routed: share of the other inputs that are routed, 0 to 1.
-        accuracy: recovered share of the accuracy loss; 1 is all of it, and beyond 1 or below 0 is
-            possible where changed answers were better than before, or are.
+        accuracy: recovered share of the accuracy loss; 1 is all of it, and beyond 1 or below 0 is possible where
+            changed answers were better than before, or are.
         changes: recovered share of the changed answers, 0 to 1.
     """
 
@@ -138,23 +134,7 @@ def sweep(
     n_splits: int = N_SPLITS,
     seed: int = 0,
 ) -> tuple[SweepPoint, ...]:
-    """Route one run at several percentiles of several confidences; all see the same splits.
-
-    Args:
-        evidence: of one run.
-        scores: which confidences.
-        percentiles: where thresholds are set.
-        share: of the inputs that a threshold is set on, above 0 and below 1.
-        n_splits: how many random splits, at least 1.
-        seed: of the splits.
-
-    Returns:
-        One point per confidence and percentile, in that order.
-
-    Raises:
-        RunError: the run has no such confidence.
-        QuantDriftError: a setting is out of range, or there are too few inputs to split.
-    """
+    """Route one run at several percentiles of several confidences; all see the same splits."""
     points = []
     for score in scores:
         answers = answers_of(evidence, score)
@@ -225,9 +205,6 @@ SHARES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
 def relative_cost(routed_share: float, speed_up: float = SPEED_UP) -> float:
     """Cost per input of candidate plus routed reference: 1 / speed_up + routed_share; full precision alone is 1.
 
-    Raises:
-        QuantDriftError: speed_up (of the candidate) is below 1 or not finite.
-
     >>> round(relative_cost(0.25), 3)
     0.472
     """
@@ -247,11 +224,11 @@ class CostCurve:
 
     Attributes:
         score: which confidence.
-        routed: float64 [n_points], share routed, increasing from 0 to 1. Inputs that tie in
-            confidence are routed together, so that there are as many points as thresholds.
+        routed: float64 [n_points], share routed, increasing from 0 to 1. Inputs that tie in confidence are routed
+            together, so that there are as many points as thresholds.
         cost: float64 [n_points], relative to full precision.
-        changes: float64 [n_points], recovered share of the changed answers, 0 to 1, never falling;
-            None if none changed.
+        changes: float64 [n_points], recovered share of the changed answers, 0 to 1, never falling; None if none
+            changed.
         accuracy: float64 [n_points], recovered share of the accuracy loss, or None.
         accuracy_reason: why there is none.
     """
@@ -284,12 +261,8 @@ class CostCurve:
 def cost_curve(evidence: Evidence, *, score: ConfidenceName = "gap", speed_up: float = SPEED_UP) -> CostCurve:
     """Route the inputs of a run in order of confidence, the least sure first.
 
-    Exact, but of this very run: a threshold that is to be used is set on one part of the inputs and
-    judged on another (`sweep`).
-
-    Raises:
-        RunError: the run has no such confidence, or no input with two items.
-        QuantDriftError: speed_up is below 1 or not finite.
+    Exact, but of this very run: a threshold that is to be used is set on one part of the inputs and judged on another
+    (`sweep`).
     """
     base, answers = relative_cost(0, speed_up), answers_of(evidence, score)
     order = np.argsort(answers.confidence, kind="stable")
@@ -333,13 +306,11 @@ class Advice:
         flip_rate: share of the inputs whose first answer changed.
         noise_floor: the same of the reference against itself, if measured.
         at_risk: share of the inputs whose separation ratio is below 1.
-        limit: share at risk from which on routing is not advised: break_even or the majority,
-            whichever is less.
+        limit: share at risk from which on routing is not advised: break_even or the majority, whichever is less.
         break_even: routed share at which routing costs what full precision does.
-        straddles: whether the interval of at_risk holds the limit, so that more inputs could change
-            the advice.
-        above_noise: whether the exact McNemar test tells the flips from the noise floor (p < 0.05);
-            None if that was not measured.
+        straddles: whether the interval of at_risk holds the limit, so that more inputs could change the advice.
+        above_noise: whether the exact McNemar test tells the flips from the noise floor (p < 0.05); None if that was
+            not measured.
     """
 
     fix: Fix
@@ -404,15 +375,8 @@ class Advice:
 def advise(evidence: Evidence, *, speed_up: float = SPEED_UP) -> Advice:
     """Decide between routing, more bits and nothing.
 
-    Nothing, if no answer changed or no more than between two runs of the reference; routing, if
-    fewer are at risk than both the break-even share and a half; allocation otherwise.
-
-    Args:
-        evidence: of one run, with at least one input.
-        speed_up: of the candidate, at least 1.
-
-    Raises:
-        QuantDriftError: speed_up is below 1 or not finite.
+    Nothing, if no answer changed or no more than between two runs of the reference; routing, if fewer are at risk than
+    both the break-even share and a half; allocation otherwise.
     """
     break_even = break_even_share(speed_up)
     limit = min(break_even, MAJORITY)
@@ -445,10 +409,6 @@ def advise(evidence: Evidence, *, speed_up: float = SPEED_UP) -> Advice:
 
 def allocate_command(spec: str, *, classes: bool) -> str | None:
     """What spends half a bit more than a spec does, by the gap; None where that makes no spec.
-
-    Args:
-        spec: of a run.
-        classes: whether it is on classification data, where the run itself measures the layers.
 
     >>> allocate_command("minilm@W3-gptq", classes=False)
     'quantdrift allocate minilm@W3.5-g128-gptq+gap --data FOLDER'
@@ -563,13 +523,8 @@ class RoutedRun:
 def study_run(run: Run, settings: RouteSettings) -> RoutedRun:
     """Look at one run.
 
-    For logits: the sweep and the cost curves of every confidence. For similarities only the gap is
-    one, and the first items are rescored instead.
-
-    Raises:
-        RunError: only softmax confidences are asked of a run on similarities, or the run is too
-            small.
-        QuantDriftError: a setting is out of range.
+    For logits: the sweep and the cost curves of every confidence. For similarities only the gap is one, and the first
+    items are rescored instead.
     """
     evidence, speed_up = run.exact_evidence("the advice of what to do"), settings.speed_up
     if evidence.n_inputs == 0:
