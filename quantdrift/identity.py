@@ -18,7 +18,7 @@ SOFTWARE = frozenset({"device", "probe", "torch", "transformers", "sentence-tran
 """Settings that change scores by rounding only; the reference's own answers show if they did. A
 probe of the same data and weights is one: fitted anew elsewhere, it differs in its last digits."""
 
-COMPARED = ("reference", "data", "settings")
+COMPARED = ("reference", "data", "meaning")
 """Facts that two runs share whose candidates are compared."""
 
 SERVED = ("pair", "reference", "candidate", "scores", "probe")
@@ -129,7 +129,7 @@ class Identity:
 
     def to_json(self) -> dict[str, str | None]:
         """What a file says of where its threshold comes from, as a JSON object."""
-        return {name: getattr(self, name) for name in _STORED}
+        return {name: getattr(self, name, None) or _text(self.settings, name) for name in _STORED}
 
     def brief(self) -> Identity:
         """What a file of a threshold holds of it, and so what reads back."""
@@ -149,16 +149,6 @@ class Identity:
     def probe(self) -> str | None:
         """Digest of the linear probe, where there is one."""
         return _text(_part(self.settings, "probe"), "digest")
-
-    @property
-    def dtype(self) -> str | None:
-        """Of the reference's weights."""
-        return _text(self.settings, "dtype")
-
-    @property
-    def device(self) -> str | None:
-        """That the models ran on."""
-        return _text(self.settings, "device")
 
     @property
     def data_name(self) -> str:
@@ -185,7 +175,7 @@ class Identity:
         Args:
             other: of the other side.
             facts: that count: "pair", "reference", "name" (of a reference without a digest), "candidate",
-                "data", "scores", "probe", "settings", "software".
+                "data", "scores", "probe", "meaning" (settings that change what scores mean), "software".
             sides: what to call this one and the other.
         """
         found: list[str] = []
@@ -194,35 +184,32 @@ class Identity:
             if mine != theirs:
                 found.append(f"{what}: {_told(mine)} {sides[0]}, {_told(theirs)} {sides[1]}")
 
-        def digests(what: str, mine: str | None, theirs: str | None, names: tuple[Any, Any], hint: str = "") -> None:
-            if differ(mine, theirs):
-                name = f", {sides[1]} ".join(dict.fromkeys(str(each) for each in names if each))
-                found.append(
-                    f"{what}: {name} (digest {str(mine)[:12]} {sides[0]}, {str(theirs)[:12]} {sides[1]}){hint}"
-                )
+        def digests(what: str, field: str, name: str, hint: str = "") -> None:
+            mine, theirs = (str(getattr(each, field))[:12] for each in (self, other))
+            if differ(getattr(self, field), getattr(other, field)):
+                named = dict.fromkeys(getattr(each, name) or each.spec or "" for each in (self, other))
+                names = f", {sides[1]} ".join(each for each in named if each)
+                found.append(f"{what}: {names} (digest {mine} {sides[0]}, {theirs} {sides[1]}){hint}")
 
         if "pair" in facts and not self._same_pair(other):
             held("pair", *(each.spec or each.model_fingerprint or "none that is told" for each in (self, other)))
-        models = self.model_fingerprint, other.model_fingerprint
         if "reference" in facts:
-            digests("reference model", *models, (self.model or self.spec, other.model or other.spec))
-        if "name" in facts and None in models:
+            digests("reference model", "model_fingerprint", "model")
+        if "name" in facts and None in (self.model_fingerprint, other.model_fingerprint):
             held("reference model", self.model, other.model)
         if "candidate" in facts:
-            candidates = self.candidate_fingerprint, other.candidate_fingerprint
-            digests("quantized weights", *candidates, (self.spec, other.spec))
+            digests("quantized weights", "candidate_fingerprint", "spec")
         if "data" in facts:
-            names, data = (self.data_name, other.data_name), (self.data_fingerprint, other.data_fingerprint)
-            digests("data", *data, names, ": ids, texts or labels are others, or their order")
-            if None in data:
-                held("data", *names)
+            digests("data", "data_fingerprint", "data_name", ": ids, texts or labels are others, or their order")
+            if None in (self.data_fingerprint, other.data_fingerprint):
+                held("data", self.data_name, other.data_name)
         if "scores" in facts and (differ(self.reading, other.reading) or differ(self.similarity, other.similarity)):
             held("scores", self.scores, other.scores)
         if "probe" in facts:
-            digests("linear probe", self.probe, other.probe, ("another fit",) * 2)
-        for fact, title in (("settings", "setting {}"), ("software", "{} differs")):
+            digests("linear probe", "probe", "spec")
+        for fact, title in (("meaning", "setting {}"), ("software", "{} differs")):
             if fact in facts:
-                mine, theirs = (each.meaning if fact == "settings" else each.software for each in (self, other))
+                mine, theirs = (getattr(each, fact) for each in (self, other))
                 for name in sorted(mine.keys() | theirs.keys()):
                     held(title.format(name), mine.get(name), theirs.get(name))
         return found

@@ -134,7 +134,7 @@ def _joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
     left_out = [int(run.record.get("data", {}).get("inputs_left_out") or 0) for run in (a, b)]
     explained = kept.any() and only_a <= left_out[1] and only_b <= left_out[0]
     here, there = (Identity.of(run.record) for run in (a, b))
-    wrong = here.differences(there, ("reference", "name", "data", "settings"))
+    wrong = here.differences(there, ("reference", "name", "data", "meaning"))
     if (only_a or only_b) and not explained:
         wrong.append(
             f"inputs: {only_a:,} of {one.n_inputs:,} are only in A, {only_b:,} of {other.n_inputs:,} only in B"
