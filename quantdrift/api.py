@@ -24,12 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift import __version__
-from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Labelled, read_folder
+from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Labelled, match_labels, read_folder
 from quantdrift.datasets.retrieval import RetrievalDataset, load_task, task_names
+from quantdrift.engine.inputs import Settings
+from quantdrift.engine.refusals import check_pair
+from quantdrift.engine.store import EmbeddingStore, default_store
 from quantdrift.errors import DataError, ScoreError, SpecError, UnknownNameError, UnsupportedError
 from quantdrift.evidence import Evidence
 from quantdrift.extras import extras_named
 from quantdrift.metrics import measure
+from quantdrift.progress import Silent, Terminal
 from quantdrift.runs import Run, check_place, write_run
 from quantdrift.spec import Scheme, Spec, Versus, parse_pair, parse_scheme
 
@@ -43,7 +47,6 @@ _ROWS = 65_536
 """Rows of an array that are looked at together."""
 _LIKE_A_SCHEME = re.compile(r"\s*[Ww]\d")
 _STORED = ".json"
-_OF_ARRAYS = ("qrels", "classes", "labels", "input_ids", "item_ids", "similarity")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,46 +136,46 @@ def drift(
     place = None if out is None else Path(out).expanduser().absolute()
     if place is not None:
         check_place(place)  # before anything is computed
-    given = _Given(
-        dataset=_dataset(data, split),
-        qrels=qrels,
-        classes=classes,
-        labels=labels,
-        input_ids=input_ids,
-        item_ids=item_ids,
-        similarity=similarity,
-        k=k,
-    )
+    dataset = _dataset(data, split)
+    said = {
+        "qrels": qrels,
+        "classes": classes,
+        "labels": labels,
+        "input_ids": input_ids,
+        "item_ids": item_ids,
+        "similarity": similarity,
+    }
     with ExitStack() as stack:
         stack.enter_context(extras_named(needed_for="quantdrift.drift"))
         folder = _Temporary() if place is None else None
         where = folder.path / "run" if folder is not None else place
         assert where is not None  # one of the two is there
         if not _is_model(reference):
-            evidence, record = _of_arrays(reference, candidate, given)
+            evidence, record = _of_arrays(reference, candidate, dataset, said, k)
             run = write_run(where, evidence=evidence, record=record)
         else:
-            given.refuse(
-                *_OF_ARRAYS, why="they are of arrays; a model takes labels from data, and has a similarity of its own"
-            )
-            if given.dataset is None:
+            why = "they are of arrays; a model takes labels from data, and has a similarity of its own"
+            _refuse(said, *said, why=why)
+            if dataset is None:
                 raise DataError(
                     "expected data for the models: a RetrievalDataset "
                     "(RetrievalDataset.of(queries, documents)), a folder or the name of a task"
                 )
             pair, models = _pair(reference, candidate, device, stack)
-            run = _measured(
+            check_pair(pair, dataset, loaded=models != (None, None))
+            from quantdrift.engine.run import run as measured  # noqa: PLC0415 -- torch, after all refusals
+
+            run = measured(
                 pair,
-                given.dataset,
-                where,
-                models,
-                k=k,
-                batch_size=batch_size,
-                noise_floor=noise_floor,
+                dataset,
+                out=where,
+                settings=Settings(k=k, batch_size=batch_size, noise_floor=noise_floor),
+                # what code a model in memory runs is not known, so nothing of it is kept
+                store=default_store() if cache and models == (None, None) else EmbeddingStore(None),
+                progress=Terminal() if progress else Silent(),
                 device=device,
                 revision=revision,
-                cache=cache,
-                progress=progress,
+                models=models,
             )
     return run if folder is None else replace(run, keeper=folder)
 
@@ -272,66 +275,18 @@ def _loaded(model: Any, device: str | None, stack: ExitStack) -> SentenceEncoder
     return encoder_of(model, ModelSource(name=name, canonical=name, kind="loaded", location=""))
 
 
-def _measured(
-    pair: Spec | Versus,
-    dataset: Dataset,
-    out: Path,
-    models: tuple[SentenceEncoder | None, SentenceEncoder | None],
-    *,
-    k: int,
-    batch_size: int,
-    noise_floor: bool,
-    device: str | None,
-    revision: str | None,
-    cache: bool,
-    progress: bool,
-) -> Run:
-    from quantdrift.engine.refusals import check_pair  # noqa: PLC0415 -- as below
-
-    loaded = models != (None, None)
-    check_pair(pair, dataset, loaded=loaded)
-    from quantdrift.engine import run as engine  # noqa: PLC0415 -- torch, after all refusals
-    from quantdrift.engine.inputs import Settings  # noqa: PLC0415
-    from quantdrift.engine.store import EmbeddingStore, default_store  # noqa: PLC0415
-    from quantdrift.progress import Silent, Terminal  # noqa: PLC0415
-
-    return engine.run(
-        pair,
-        dataset,
-        out=out,
-        settings=Settings(k=k, batch_size=batch_size, noise_floor=noise_floor),
-        # what code a model in memory runs is not known, so nothing of it is kept
-        store=default_store() if cache and not loaded else EmbeddingStore(None),
-        progress=Terminal() if progress else Silent(),
-        device=device,
-        revision=revision,
-        models=models,
-    )
-
-
 # --- arrays -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Given:
-    """What is said of arrays beside the arrays."""
-
-    dataset: Dataset | None
-    qrels: Qrels | None
-    classes: Names | None
-    labels: Names | None
-    input_ids: Names | None
-    item_ids: Names | None
-    similarity: str | None
-    k: int
-
-    def refuse(self, *names: str, why: str) -> None:
-        """Refuse what does not belong to these arrays."""
-        if found := [name for name in names if getattr(self, name) is not None]:
-            raise DataError(f"{', '.join(found)} given: {why}")
+def _refuse(said: Mapping[str, Any], *names: str, why: str) -> None:
+    """Refuse what does not belong to these arrays."""
+    if found := [name for name in names if said.get(name) is not None]:
+        raise DataError(f"{', '.join(found)} given: {why}")
 
 
-def _of_arrays(reference: Any, candidate: Any, given: _Given) -> tuple[Evidence, dict[str, Any]]:
+def _of_arrays(
+    reference: Any, candidate: Any, dataset: Dataset | None, said: Mapping[str, Any], k: int
+) -> tuple[Evidence, dict[str, Any]]:
     """Evidence of what two models put out, and the record of its run."""
     kinds = [isinstance(arm, Embeddings) for arm in (reference, candidate)]
     if candidate is None or any(kinds) != all(kinds) or _is_model(candidate):
@@ -340,92 +295,79 @@ def _of_arrays(reference: Any, candidate: Any, given: _Given) -> tuple[Evidence,
             "expected a model's name or a SentenceTransformer and a scheme, two models, two "
             f"Embeddings, or two arrays of scores; got {shown}"
         )
-    if given.dataset is not None:
-        given.refuse("qrels", "labels", "input_ids", why="data have their own; expected one of both")
+    from quantdrift.engine.measure import assemble  # noqa: PLC0415 -- torch
+    from quantdrift.engine.opening import describe_data, describe_labelled  # noqa: PLC0415 -- torch
+    from quantdrift.engine.readings import evidence_of_logits  # noqa: PLC0415 -- torch
+    from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix  # noqa: PLC0415 -- torch
+
+    if dataset is not None:
+        _refuse(said, "qrels", "labels", "input_ids", why="data have their own; expected one of both")
+    settings: dict[str, Any] = {}
     if all(kinds):
-        given.refuse("classes", "labels", why="they are of logits, arrays [n_inputs, n_classes]")
-        found = _of_embeddings(reference, candidate, given)
+        _refuse(said, "classes", "labels", why="they are of logits, arrays [n_inputs, n_classes]")
+        similarity = Similarity.of(said["similarity"] or "cosine")
+        settings["similarity"] = str(similarity)
+        arms = [_embeddings(reference, "reference"), _embeddings(candidate, "candidate")]
+        if candidate.documents is reference.documents:
+            arms[1] = (arms[1][0], arms[0][1])
+        shape: tuple[int, ...] = (len(arms[0][0]), len(arms[0][1]))
     else:
-        given.refuse("similarity", why="arrays of scores have been compared; it is of Embeddings")
-        arms = _matrix(reference, "reference scores"), _matrix(candidate, "candidate scores")
-        if arms[0].shape != arms[1].shape:
+        _refuse(said, "similarity", why="arrays of scores have been compared; it is of Embeddings")
+        arms = [(_matrix(reference, "reference scores"),), (_matrix(candidate, "candidate scores"),)]
+        shape = arms[0][0].shape
+        if shape != arms[1][0].shape:
             raise ScoreError(
-                "expected scores of the same inputs and items in both arms; got shapes "
-                f"{arms[0].shape} and {arms[1].shape}"
+                f"expected scores of the same inputs and items in both arms; got shapes {shape} and {arms[1][0].shape}"
             )
-        found = (_of_scores if given.classes is None else _of_logits)(*arms, given)
-    evidence, data, settings, digests = found
+    if said["classes"] is not None:
+        labelled, classes = _labelled(dataset, said, shape[0], shape[1])
+        labels, note = labelled.test.labels, None
+        if labels is not None:
+            labels, note = match_labels(labels, classes)
+        first, second = (arm[0].astype(np.float32) for arm in arms)
+        evidence = evidence_of_logits(
+            first, second, input_ids=labelled.test.ids, classes=classes, labels=labels, depth=k
+        )
+        data = {**describe_labelled(labelled), "n_classes": len(classes)}
+        data["warnings"] += [note] if note else []
+        settings["reading"] = "logits"
+    else:
+        _refuse(said, "labels", why="they are of logits, which have classes=...")
+        searched = _searched(dataset, said, shape[0], shape[1])
+        if all(kinds):
+            state = score_embeddings(arms[0][0], arms[1][0], arms[0][1], arms[1][1], similarity=similarity, k=k)
+        else:
+            state = score_matrix(arms[0][0], arms[1][0], k=k)
+        ids, items = searched.query_ids, searched.document_ids
+        evidence = assemble(state, input_ids=ids, item_ids=items, qrels=searched.qrels)
+        data = describe_data(searched)
     return evidence, {
         "spec": "reference vs candidate",
         "model": {
             "name": "reference",
-            "fingerprint": digests[0],
+            "fingerprint": _digest(*arms[0]),
             "candidate_name": "candidate",
-            "candidate_fingerprint": digests[1],
+            "candidate_fingerprint": _digest(*arms[1]),
         },
         "bits_per_weight": None,
-        "data": data if given.dataset is not None else {**data, "harness": "arrays"},
+        "data": data if dataset is not None else {**data, "harness": "arrays"},
         "settings": {"k": evidence.depth, **settings},
         "versions": {"quantdrift": __version__},
         "metrics": {name: found.to_json() for name, found in measure(evidence).items()},
     }
 
 
-_Found = tuple[Evidence, Mapping[str, Any], Mapping[str, Any], tuple[str, str]]
-"""Evidence, what is said of data and settings, and digests of both arms."""
-
-
-def _of_embeddings(reference: Embeddings, candidate: Embeddings, given: _Given) -> _Found:
-    from quantdrift.engine.measure import assemble  # noqa: PLC0415 -- torch
-    from quantdrift.engine.opening import describe_data  # noqa: PLC0415 -- as above
-    from quantdrift.engine.scoring.streamed import Similarity, score_embeddings  # noqa: PLC0415 -- as above
-
-    similarity = Similarity.of(given.similarity or "cosine")
-    queries, low_queries = (
-        _matrix(arm.queries, f"{name} embeddings of queries")
-        for name, arm in (("reference", reference), ("candidate", candidate))
-    )
-    documents = _matrix(reference.documents, "reference embeddings of documents")
-    low_documents = documents
-    if candidate.documents is not reference.documents:
-        low_documents = _matrix(candidate.documents, "candidate embeddings of documents")
-    dataset = _searched(given, len(queries), len(documents))
-    state = score_embeddings(queries, low_queries, documents, low_documents, similarity=similarity, k=given.k)
-    evidence = assemble(state, input_ids=dataset.query_ids, item_ids=dataset.document_ids, qrels=dataset.qrels)
-    digests = _digest(queries, documents), _digest(low_queries, low_documents)
-    return evidence, describe_data(dataset), {"similarity": str(similarity)}, digests
-
-
-def _of_scores(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) -> _Found:
-    from quantdrift.engine.measure import assemble  # noqa: PLC0415 -- torch
-    from quantdrift.engine.opening import describe_data  # noqa: PLC0415 -- as above
-    from quantdrift.engine.scoring.streamed import score_matrix  # noqa: PLC0415 -- as above
-
-    given.refuse("labels", why="they are of logits, which have classes=...")
-    dataset = _searched(given, *reference.shape)
-    evidence = assemble(
-        score_matrix(reference, candidate, k=given.k),
-        input_ids=dataset.query_ids,
-        item_ids=dataset.document_ids,
-        qrels=dataset.qrels,
-    )
-    return evidence, describe_data(dataset), {}, (_digest(reference), _digest(candidate))
-
-
-def _of_logits(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) -> _Found:
-    from quantdrift.datasets.labelled import match_labels  # noqa: PLC0415 -- torch
-    from quantdrift.engine.opening import describe_labelled  # noqa: PLC0415
-    from quantdrift.engine.readings import evidence_of_logits  # noqa: PLC0415
-
-    given.refuse("qrels", "item_ids", why="logits have labels and classes in their place")
-    n_inputs, n_classes = reference.shape
-    classes = _names(given.classes, n_classes, "classes")
-    dataset = given.dataset
+def _labelled(
+    dataset: Dataset | None, said: Mapping[str, Any], n_inputs: int, n_classes: int
+) -> tuple[ClassificationDataset, tuple[str, ...]]:
+    """The dataset that logits are of, and the names of their classes; without one, ids stand for the inputs."""
+    _refuse(said, "qrels", "item_ids", why="logits have labels and classes in their place")
+    classes = _names(said["classes"], n_classes, "classes")
     if dataset is None:
-        ids = _names(given.input_ids, n_inputs, "input_ids")
-        labels = None if given.labels is None else tuple(str(label) for label in given.labels)
+        ids = _names(said["input_ids"], n_inputs, "input_ids")
+        labels = None if said["labels"] is None else tuple(map(str, said["labels"]))
         test = Labelled(ids=ids, inputs=ids, labels=labels)
-        dataset = ClassificationDataset(name="arrays", kind="text", split="test", test=test)
+        return ClassificationDataset(name="arrays", kind="text", split="test", test=test), classes
     if not isinstance(dataset, ClassificationDataset):
         raise DataError(f"expected classification data beside logits; {dataset.name} is for a search")
     if len(dataset.test.ids) != n_inputs:
@@ -433,46 +375,33 @@ def _of_logits(reference: NDArray[Any], candidate: NDArray[Any], given: _Given) 
             f"expected one row of logits for each of the {len(dataset.test.ids):,} inputs of "
             f"{dataset.name}; got {n_inputs:,}"
         )
-    labels, note = dataset.test.labels, None
-    if labels is not None:
-        labels, note = match_labels(labels, classes)
-    evidence = evidence_of_logits(
-        reference.astype(np.float32),
-        candidate.astype(np.float32),
-        input_ids=dataset.test.ids,
-        classes=classes,
-        labels=labels,
-        depth=given.k,
-    )
-    data = describe_labelled(dataset)
-    data |= {"n_classes": n_classes, "warnings": [*data["warnings"], *([note] if note else [])]}
-    return evidence, data, {"reading": "logits"}, (_digest(reference), _digest(candidate))
+    return dataset, classes
 
 
-def _searched(given: _Given, n_queries: int, n_docs: int) -> RetrievalDataset:
+def _searched(dataset: Dataset | None, said: Mapping[str, Any], n_queries: int, n_docs: int) -> RetrievalDataset:
     """The dataset that arrays are of; without one their ids stand for the texts."""
-    if isinstance(given.dataset, ClassificationDataset):
+    if isinstance(dataset, ClassificationDataset):
         raise DataError(
-            f"{given.dataset.name} is classification data; expected classes=... and arrays of "
+            f"{dataset.name} is classification data; expected classes=... and arrays of "
             "logits [n_inputs, n_classes] beside it"
         )
-    if given.dataset is None:
-        input_ids = _names(given.input_ids, n_queries, "input_ids")
-        item_ids = _names(given.item_ids, n_docs, "item_ids")
+    if dataset is None:
+        queries = _names(said["input_ids"], n_queries, "input_ids")
+        documents = _names(said["item_ids"], n_docs, "item_ids")
+        qrels = {
+            str(query): {str(name): grade for name, grade in own.items()}
+            for query, own in (said["qrels"] or {}).items()
+        }
         return RetrievalDataset(
             name="arrays",
-            query_ids=input_ids,
-            queries=input_ids,
-            document_ids=item_ids,
-            documents=item_ids,
-            qrels={
-                str(query): {str(document): grade for document, grade in own.items()}
-                for query, own in (given.qrels or {}).items()
-            },
+            query_ids=queries,
+            queries=queries,
+            document_ids=documents,
+            documents=documents,
+            qrels=qrels,
             split="test",
         )
-    given.refuse("item_ids", why="data have their own; expected one of both")
-    dataset = given.dataset
+    _refuse(said, "item_ids", why="data have their own; expected one of both")
     if (len(dataset.query_ids), len(dataset.document_ids)) != (n_queries, n_docs):
         raise DataError(
             f"expected arrays of the {len(dataset.query_ids):,} queries and "
@@ -480,6 +409,10 @@ def _searched(given: _Given, n_queries: int, n_docs: int) -> RetrievalDataset:
             f"{n_queries:,} and {n_docs:,}"
         )
     return dataset
+
+
+def _embeddings(arm: Embeddings, name: str) -> tuple[NDArray[Any], ...]:
+    return tuple(_matrix(getattr(arm, side), f"{name} embeddings of {side}") for side in ("queries", "documents"))
 
 
 def _names(given: Names | None, n: int, what: str) -> tuple[str, ...]:
