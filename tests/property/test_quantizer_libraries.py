@@ -33,14 +33,9 @@ from support.quantizer_samples import (
 
 def plain_gptqmodel(weight: Tensor, inputs: Tensor, act_order: bool) -> Tensor:
     library, _ = import_gptqmodel()
+    settings = {"bits": 4, "group_size": 128, "damp_percent": 0.01}
     config = library.QuantizeConfig(
-        bits=4,
-        group_size=128,
-        desc_act=act_order,
-        act_group_aware=False,
-        damp_percent=0.01,
-        fallback=None,
-        offload_to_disk=False,
+        **settings, desc_act=act_order, act_group_aware=False, fallback=None, offload_to_disk=False
     )
     solver = library.GPTQ(linear(weight), qcfg=config)
     solver.quantizer.configure(perchannel=True)
