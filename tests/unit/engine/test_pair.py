@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.engine import weights as aside
-from quantdrift.engine.layers import find_linears, modules_of
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
 from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
@@ -137,27 +136,6 @@ def test_no_room_to_put_weights_aside(tmp_path: Path, monkeypatch: pytest.Monkey
 # --- layers ----------------------------------------------------------------------------------
 
 
-def test_tied_layers_are_one() -> None:
-    assert [layer.name for layer in find_linears([Network()])] == ["first", "second"]
-
-
-def test_several_modules_are_numbered() -> None:
-    names = [layer.name for layer in find_linears([nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))])]
-    assert names == ["0.", "1.0"]
-
-
-def test_modules_are_found_inside_other_objects() -> None:
-    class Wrapper:
-        def __init__(self) -> None:
-            self.inner = {"models": [Network()]}
-            self.head = self.inner["models"][0].second  # inside the network already
-            self.itself = self
-
-    wrapper = Wrapper()
-    assert modules_of(wrapper) == wrapper.inner["models"]
-    assert modules_of(object()) == []
-
-
 @pytest.mark.parametrize("modules", [[], [nn.Sequential(nn.Conv1d(3, 3, 1), nn.Embedding(4, 3))]])
 def test_nothing_to_quantize(modules: list[nn.Module]) -> None:
     with pytest.raises(UnsupportedError, match=r"bm25 has no nn\.Linear layer"):
@@ -213,13 +191,6 @@ def test_bits_by_hand() -> None:
     assert report.linear_with_scales == pytest.approx(4 + scales * 16 / linear)
     assert report.all_parameters == pytest.approx((4 * linear + 16 * scales + 32 * others) / (linear + others))
     assert report.to_json()["n_quantized"] == linear
-
-
-def test_bits_of_a_half_precision_model_by_channel() -> None:
-    pair = QuantizedPair([Network().to(torch.bfloat16)], parse_scheme("W2-channel"))
-    report = pair.bits()
-    assert report.linear_with_scales == pytest.approx(2 + 108 * 16 / 10_800)
-    assert report.all_parameters == pytest.approx((2 * 10_800 + 108 * 16 + 1_400 * 16) / 12_200)
 
 
 def test_layers_get_the_widths_that_are_chosen_for_them() -> None:
