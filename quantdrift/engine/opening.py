@@ -131,18 +131,7 @@ LocalModel = SentenceEncoder | Classifier | CrossEncoderModel
 def load_model(
     name: str, kind: Kind | None, *, reranks: bool = False, device: str | None = None, revision: str | None = None
 ) -> LocalModel:
-    """The model that these data take, at full precision.
-
-    Args:
-        name: as the user wrote it.
-        kind: of labelled inputs; None for a search.
-        reranks: whether it scores a shortlist.
-        device: where it runs; the best there is if not given.
-        revision: of a hub model.
-
-    Raises:
-        QuantDriftError: there is no such model, or it takes other data.
-    """
+    """The model that these data take, at full precision."""
     source, where = full_precision(name), pick_device(device)
     model: LocalModel
     if reranks:
@@ -171,21 +160,7 @@ def open_loaded(
     shortlist: Lists | None = None,
     contrast: bool = False,
 ) -> Opened:
-    """A model that is loaded as a pair.
-
-    Args:
-        name: model and scheme.
-        dataset: what it is measured on.
-        model: that takes these data.
-        texts: of a file that the scheme names to calibrate on.
-        started: when loading began, ISO 8601.
-        revision: of a hub model.
-        shortlist: what a cross-encoder ranks again.
-        contrast: whether a classifier gives what goes into its head.
-
-    Raises:
-        QuantDriftError: the scheme cannot be made of this model, or not on these data.
-    """
+    """A model that is loaded as a pair."""
     pair = QuantizedPair([model.module], name.scheme, name=repr(name.model), encoder=model)
     reading: Reading
     if isinstance(model, CrossEncoderModel):
@@ -336,11 +311,7 @@ def describe_labelled(dataset: ClassificationDataset) -> dict[str, Any]:
 
 
 def refuse_classifier(source: ModelSource) -> None:
-    """Refuse a classifier, and a cross-encoder, where embeddings are needed.
-
-    Raises:
-        UnsupportedError: it is one.
-    """
+    """Refuse a classifier, and a cross-encoder, where embeddings are needed."""
     found = reranks = False
     with suppress(UnsupportedError):  # of a hub that does not answer, loading says so
         reranks = is_cross_encoder(source)
@@ -482,11 +453,7 @@ class BeforeHead:
         return {**self.classifier.key(role), "before": self.name}
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
-        """One vector per input, float32 [n, dim].
-
-        Raises:
-            ScoreError: the head sees something else.
-        """
+        """One vector per input, float32 [n, dim]."""
         seen: list[NDArray[np.float32]] = []
         here = threading.get_ident()  # in calibration every batch is under way in a thread of its own
 
@@ -510,11 +477,7 @@ class BeforeHead:
 
 
 def before_head(name: Spec, classifier: Classifier, pair: QuantizedPair) -> tuple[BeforeHead, Head]:
-    """What goes into a classifier's head, and the head, which the pair leaves at full precision.
-
-    Raises:
-        UnsupportedError: the head is not one linear layer, or the scheme quantizes it.
-    """
+    """What goes into a classifier's head, and the head, which the pair leaves at full precision."""
     found = find_head([classifier.module])
     names = () if found is None else found.names
     layer = classifier.module.get_submodule(names[0]) if len(names) == 1 else None

@@ -37,11 +37,7 @@ def settings_taken(scheme: Scheme) -> set[str]:
 
 
 def refuse_settings(scheme: Scheme) -> None:
-    """Refuse a setting that would have no effect.
-
-    Raises:
-        UnsupportedError: names the setting, and says what takes it.
-    """
+    """Refuse a setting that would have no effect."""
     takes = settings_taken(scheme)
     stored = scheme.option("allocation")
     if scheme.criterion is not None:
@@ -67,17 +63,7 @@ def refuse_settings(scheme: Scheme) -> None:
 
 
 def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, loaded: bool = False) -> None:
-    """Refuse a pair that cannot be measured on data of this kind.
-
-    Args:
-        pair: what is to be measured.
-        dataset: on what.
-        reranks: whether a cross-encoder ranks a shortlist of it again.
-        loaded: whether the models are in memory, so that their names name nothing.
-
-    Raises:
-        QuantDriftError: pair, or pair and data, can be known to be impossible.
-    """
+    """Refuse a pair that cannot be measured on data of this kind."""
     classes = isinstance(dataset, ClassificationDataset)
     if isinstance(pair, Versus):
         if classes:
@@ -96,15 +82,7 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
 
 
 def check_spec(spec: Spec, *, loaded: bool = False) -> None:
-    """Refuse a spec that no data can be measured with.
-
-    Args:
-        spec: model and scheme.
-        loaded: whether the model is in memory, so that its name names nothing.
-
-    Raises:
-        QuantDriftError: a setting has no effect or a wrong value, or there is no such model.
-    """
+    """Refuse a spec that no data can be measured with."""
     refuse_settings(spec.scheme)
     if spec.scheme.criterion is not None:
         settings_of(spec.scheme)
@@ -114,15 +92,7 @@ def check_spec(spec: Spec, *, loaded: bool = False) -> None:
 
 
 def refuse_for_classes(spec: Spec, kind: Kind) -> None:
-    """Refuse a scheme that has no meaning for classification.
-
-    Args:
-        spec: model and scheme.
-        kind: of the inputs.
-
-    Raises:
-        UnsupportedError: it needs queries and an index, or texts where there are images.
-    """
+    """Refuse a scheme that has no meaning for classification."""
     if spec.scheme.query_only:
         raise UnsupportedError(
             f"{spec}: +query quantizes only the query side of a search, and classification has no "
@@ -136,14 +106,7 @@ def refuse_for_classes(spec: Spec, kind: Kind) -> None:
 
 
 def refuse_for_reranking(scheme: Scheme) -> None:
-    """Refuse a scheme that has no meaning for a reranker.
-
-    Args:
-        scheme: how the candidate is made.
-
-    Raises:
-        UnsupportedError: it quantizes queries only, or a criterion would choose widths.
-    """
+    """Refuse a scheme that has no meaning for a reranker."""
     if scheme.query_only:
         raise UnsupportedError(
             f"{scheme}: +query keeps the index at full precision, and a cross-encoder has none: it "

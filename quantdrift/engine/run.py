@@ -27,7 +27,6 @@ from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sizes import folder_of, nested_subsets
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.errors import DataError, RunError, UnsupportedError
-from quantdrift.evidence import Evidence
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.metrics import measure as all_metrics
 from quantdrift.progress import Progress
@@ -345,21 +344,6 @@ def _places(
 _PACKAGES = ("quantdrift", "torch", "transformers", "sentence-transformers", "numpy", "mteb", "lm_eval")
 
 
-class Outcome(Protocol):
-    """What a measurement gave, as far as its record tells it; see `Measured`."""
-
-    @property
-    def evidence(self) -> Evidence: ...  # noqa: D102 -- as in `Measured`, like the next ones
-    @property
-    def fingerprint(self) -> str: ...  # noqa: D102
-    @property
-    def candidate_fingerprint(self) -> str | None: ...  # noqa: D102
-    @property
-    def left_out(self) -> int: ...  # noqa: D102
-    @property
-    def seconds(self) -> Mapping[str, float]: ...  # noqa: D102
-
-
 class PairName(Protocol):
     """What names a pair; its string is canonical."""
 
@@ -372,7 +356,7 @@ class PairName(Protocol):
 def describe_run(
     spec: PairName,
     pair: Any,
-    measured: Outcome,
+    measured: Any,
     settings: Settings,
     *,
     model: Mapping[str, Any],
@@ -385,7 +369,7 @@ def describe_run(
     Args:
         spec: model and scheme.
         pair: a `Pair`, or whatever tells its layers, bits and so on.
-        measured: what came out.
+        measured: what came out, as in `Measured`.
         settings: how it was measured.
         model: what is known of where the model came from.
         data: what is known of the data.

@@ -22,15 +22,7 @@ _EXAMPLE = "e.g. 250,1000,all"
 
 
 def parse_sizes(text: str, n_documents: int) -> tuple[int, ...]:
-    """The sizes a list such as "250,1000,all" names.
-
-    Args:
-        text: numbers of documents that rise, at least two; "all" is the whole corpus.
-        n_documents: of the whole corpus.
-
-    Raises:
-        DataError: a part is neither a number nor "all", or `check_sizes` refuses the sizes.
-    """
+    """The sizes a list such as "250,1000,all" names."""
     sizes = []
     for part in (part.strip() for part in text.split(",")):
         if part != ALL and not (part.isascii() and part.isdigit()):
@@ -43,12 +35,7 @@ def parse_sizes(text: str, n_documents: int) -> tuple[int, ...]:
 
 
 def check_sizes(sizes: Sequence[int], n_documents: int) -> None:
-    """Refuse sizes that make no sweep.
-
-    Raises:
-        DataError: fewer than two sizes, one below 1 or beyond the corpus, or sizes that do not rise
-            (one that occurs twice, or "all" before another).
-    """
+    """Refuse sizes that make no sweep."""
     shown = ", ".join(map(str, sizes)) or "none"
     if any(size < 1 for size in sizes):
         raise DataError(f"a corpus has at least 1 document; got sizes {shown}")
@@ -69,9 +56,6 @@ def default_sizes(n_documents: int) -> tuple[int, ...]:
 
     >>> default_sizes(5183)
     (650, 1300, 2600, 5183)
-
-    Raises:
-        DataError: the corpus is too small for two sizes.
     """
     parts = (max(LEAST, int(float(f"{n_documents / share:.1e}"))) for share in (8, 4, 2))
     sizes = (*sorted({size for size in parts if size < n_documents}), n_documents)
@@ -89,17 +73,6 @@ def nested_subsets(n_documents: int, sizes: Sequence[int], *, seed: int) -> tupl
 
     >>> [subset.tolist() for subset in nested_subsets(5, [2, 5], seed=0)]
     [[2, 4], [0, 1, 2, 3, 4]]
-
-    Args:
-        n_documents: of the whole corpus.
-        sizes: rising.
-        seed: of the permutation.
-
-    Returns:
-        Per size int64 [size], increasing; each holds all smaller ones.
-
-    Raises:
-        DataError: as `check_sizes`.
     """
     check_sizes(sizes, n_documents)
     order = np.random.default_rng(seed).permutation(n_documents).astype(np.int64)

@@ -32,13 +32,6 @@ def reserve(path: Path, n_bytes: int) -> None:
 
     A file that is mapped into memory and has holes ends the process without a word when the disk is
     full at the moment of writing; asked for beforehand, the same is an error that can be reported.
-
-    Args:
-        path: the file; made if it is not there, never shortened.
-        n_bytes: its size.
-
-    Raises:
-        OSError: with errno ENOSPC, there is not enough room.
     """
     with path.open("ab") as file:
         if n_bytes > 0 and hasattr(os, "posix_fallocate"):
@@ -60,11 +53,7 @@ Encode = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 def key_of(**parts: object) -> str:
-    """A digest of named parts, 40 hex digits; any change of a part changes it.
-
-    Args:
-        parts: JSON values.
-    """
+    """A digest of named parts, 40 hex digits; any change of a part changes it."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 

@@ -69,16 +69,6 @@ def merge(left: ScoreState, right: ScoreState) -> ScoreState:
     """The state of the union of two disjoint item sets, for the same queries.
 
     Commutative and associative, exactly (no rounding is involved).
-
-    Args:
-        left: state over some items.
-        right: state over other items; positions must not overlap with those of `left`.
-
-    Returns:
-        The state that one pass over all of them would have given.
-
-    Raises:
-        ScoreError: the states are of different queries or of different k.
     """
     if left.reference_keys.shape != right.reference_keys.shape:
         raise ScoreError(
@@ -99,15 +89,7 @@ def merge(left: ScoreState, right: ScoreState) -> ScoreState:
 
 
 def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
-    """The same state with its items numbered as in a larger collection.
-
-    Args:
-        state: of items numbered from 0.
-        positions: int64 [n_items], increasing, so that ties keep their order.
-
-    Raises:
-        ScoreError: the positions do not increase from 0 or more.
-    """
+    """The same state with its items numbered by `positions` [n_items], increasing, so that ties keep their order."""
     index = torch.from_numpy(np.asarray(positions, dtype=np.int64)).to(state.reference_keys.device)
     if int(index[0]) < 0 or bool((index.diff() <= 0).any()):
         raise ScoreError("positions must be one increasing integer per item, from 0 up, so that ties keep order")
@@ -121,13 +103,7 @@ def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
 
 
 def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
-    """The same state with some queries' rows from another.
-
-    Args:
-        state: of all queries.
-        mask: bool [n_queries], which rows to take from `rows`.
-        rows: state of those queries, in order.
-    """
+    """The same state with the rows of the queries in `mask` from another state, which holds these queries alone."""
     whole = {name: getattr(state, name).clone() for name in FIELDS}
     for name, values in whole.items():
         values[mask] = getattr(rows, name)

@@ -42,14 +42,6 @@ def prepare(embeddings: Any, similarity: Similarity, device: torch.device) -> Te
     """The embeddings as a float32 tensor on `device`, normalized if the similarity is cosine.
 
     An all-zero vector stays zero: its cosine with everything is 0.
-
-    Args:
-        embeddings: [n, dim] array, memory map or tensor.
-        similarity: how they will be compared.
-        device: where to.
-
-    Returns:
-        float32 [n, dim], contiguous.
     """
     if not isinstance(embeddings, Tensor):
         embeddings = torch.from_numpy(np.array(embeddings, dtype=np.float32, order="C"))
@@ -70,15 +62,7 @@ def _normalized(vectors: Tensor) -> Tensor:
 
 
 def scores_from_products(queries: Tensor, documents: Tensor, similarity: Similarity, *, out: Tensor) -> None:
-    """Write the scores of every query against every document of a tile into `out`.
-
-    Args:
-        queries: float32 [n_queries, dim], prepared.
-        documents: float32 [n_docs, dim], prepared.
-        similarity: cosine and dot are the products themselves; euclidean is
-            -sqrt(|q|^2 + |d|^2 - 2 q.d).
-        out: float32 [n_queries, n_docs], overwritten.
-    """
+    """Write the scores of prepared queries and documents into `out`; euclidean is -sqrt(|q|^2 + |d|^2 - 2 q.d)."""
     torch.mm(queries, documents.t(), out=out)
     if similarity is Similarity.EUCLIDEAN:
         squares = documents.square().sum(1)[None, :] + queries.square().sum(1)[:, None]
@@ -87,17 +71,7 @@ def scores_from_products(queries: Tensor, documents: Tensor, similarity: Similar
 
 
 def check_embeddings(embeddings: Any, *, arm: str, what: str, ids: Any = None) -> None:
-    """Refuse embeddings that cannot be ranked.
-
-    Args:
-        embeddings: [n, dim] array or memory map.
-        arm: "reference" or "candidate", for the message.
-        what: "query" or "document", for the message.
-        ids: names of the rows, for the message.
-
-    Raises:
-        ScoreError: a value is NaN or infinite; names the first row.
-    """
+    """Refuse embeddings [n, dim] with NaN or infinity; names the first row."""
     for at in range(0, len(embeddings), 65536):
         chunk = np.asarray(embeddings[at : at + 65536])
         bad = ~np.isfinite(chunk).all(axis=1)
@@ -334,21 +308,7 @@ def score_matrix(
     k: int = 200,
     positions: NDArray[Any] | None = None,
 ) -> ScoreState:
-    """The state of scores that are already there (a shortlist, logits): one row per query.
-
-    Args:
-        reference_scores: float [n_queries, n_items].
-        candidate_scores: float [n_queries, n_items], of the same items.
-        k: how many items of either ranking to keep.
-        positions: int64 [n_items], increasing, the items' positions; 0..n_items-1 if not given.
-
-    Returns:
-        The same state as `score_embeddings` would give for these scores.
-
-    Raises:
-        ScoreError: shapes differ, a score or a difference is not finite, k is below 1, there is
-            nothing to score, or the positions do not increase.
-    """
+    """The state of scores [n_queries, n_items] that are already there, of items at increasing positions."""
     if reference_scores.shape != candidate_scores.shape or reference_scores.ndim != 2:  # noqa: PLR2004 -- a matrix
         raise ScoreError(
             "expected two score matrices of the same shape [n_queries, n_items]; got "
@@ -377,16 +337,7 @@ def score_matrix(
 def score_ragged(
     rows: Sequence[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]], *, k: int
 ) -> ScoreState:
-    """The state of queries that each have items of their own (shortlists).
-
-    Args:
-        rows: per query its items' positions, increasing, and their reference and candidate scores,
-            all of one length.
-        k: how many items of either ranking to keep.
-
-    Raises:
-        ScoreError: as `score_matrix`.
-    """
+    """The state of queries with items of their own: positions, reference and candidate scores of each query."""
     if not rows:
         raise ScoreError("nothing to score: there are no queries")
     states = [

@@ -19,15 +19,7 @@ _BUFFER_PER_K = 2
 
 
 def pack(scores: Tensor, positions: Tensor) -> Tensor:
-    """Pack scores and positions into keys whose order is the ranking order.
-
-    Args:
-        scores: float32, any shape.
-        positions: int64 of a shape that broadcasts to it, 0 <= position < 2**32.
-
-    Returns:
-        int64 keys. -0.0 and 0.0 give the same order, as they compare equal.
-    """
+    """int64 keys whose order is the ranking order, of float32 scores and positions from 0 up to 2**32."""
     bits = (scores + 0.0).view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.to(torch.int64) << 32) + (_LOW - positions)
@@ -41,17 +33,7 @@ def unpack(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def merge_top(keys_a: Tensor, paired_a: Tensor, keys_b: Tensor, paired_b: Tensor) -> tuple[Tensor, Tensor]:
-    """The best k of two top-k lists, best first, with the scores that travel along.
-
-    Args:
-        keys_a: int64 [n, k].
-        paired_a: float32 [n, k].
-        keys_b: int64 [n, k], of other positions.
-        paired_b: float32 [n, k].
-
-    Returns:
-        (keys int64 [n, k], paired float32 [n, k]).
-    """
+    """The best k of two top-k lists, best first, with the scores that travel along."""
     keys, where = torch.cat([keys_a, keys_b], 1).topk(keys_a.shape[1], dim=1)
     return keys, torch.cat([paired_a, paired_b], 1).gather(1, where)
 
@@ -84,13 +66,7 @@ class PairedTopK:
         self.seen = 0
 
     def add(self, reference: Tensor, candidate: Tensor, offset: int) -> None:
-        """Take a tile in.
-
-        Args:
-            reference: float32 [n_queries, width]; an item at -inf in both arms never enters.
-            candidate: float32 [n_queries, width].
-            offset: position of the tile's first column; larger than all positions before it.
-        """
+        """Take a tile in; positions start at `offset`, behind all before. An item at -inf in both arms never enters."""
         n, width = reference.shape
         filled, self.seen = self.seen, self.seen + width
         if filled < self.k and not self.primed:
