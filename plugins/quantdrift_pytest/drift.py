@@ -17,7 +17,7 @@ from quantdrift.display import clean, shown
 from quantdrift.errors import QuantDriftError, RunError, UnknownNameError
 from quantdrift.finished.diff import Changed, changed_inputs
 from quantdrift.gate.baseline import Baseline, Snapshot, read_baseline, write_baseline
-from quantdrift.gate.judge import ALPHA, WORST, GateResult, gate, snapshot_for, worst_inputs
+from quantdrift.gate.judge import ALPHA, GateResult, gate, snapshot_for
 from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
 from quantdrift.gate.rules import Rule, RuleError, Slices, check_slices, default_rules, parse_rule
 from quantdrift.gate.target import Target, target_of_run
@@ -243,17 +243,6 @@ def judged(drift: Drift, question: Question) -> GateResult:
         told = {"path": str(question.path), "run": str(drift.run.path), "rules": [str(rule) for rule in rules]}
         _note(drift, passed=True, line="", update=told)
         rules = tuple(rule for rule in rules if not rule.compares)
-        if not rules:
-            worst, n_changed, _ = worst_inputs(target, None, n=WORST)
-            return GateResult(
-                verdict="pass",
-                judgements=(),
-                identity=target.identity,
-                n_inputs=drift.n_inputs,
-                notes=target.notes,
-                n_changed=n_changed,
-                worst=worst,
-            )
     return gate(target, rules, question.baseline, slices=question.slices, alpha=question.alpha)
 
 

@@ -225,7 +225,7 @@ def gate(
 
     Args:
         target: what is judged.
-        rules: what is asked.
+        rules: what is asked; without any the run passes.
         baseline: what it is compared with; needed if a rule compares.
         slices: by name, for rules that look at one.
         alpha: level of the tests.
@@ -234,13 +234,11 @@ def gate(
         accept_underpowered: whether too few inputs end in success.
 
     Raises:
-        RuleError: there is no rule, or one compares and there is no baseline.
+        RuleError: a rule compares and there is no baseline.
         MetricError: a metric looks deeper than the run stored.
         QuantDriftError: alpha is out of its range, or a slice is not known or holds no input.
     """
     check_alpha(alpha)
-    if not rules:
-        raise RuleError("there is nothing to judge by: expected a rule, such as flip@1 <= 0.25")
     comparing = [rule for rule in rules if rule.compares]
     if comparing and baseline is None:
         raise RuleError(f"the rule '{comparing[0]}' needs a baseline, and there is none")
