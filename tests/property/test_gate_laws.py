@@ -140,29 +140,6 @@ def test_one_more_worse_input_never_turns_fail_into_pass(
         assert not (old.outcome == "fail" and new.outcome == "pass")
 
 
-@MANY
-@given(
-    st.lists(st.sampled_from([-1.0, -0.5, -0.1, 0.1, 0.5]), max_size=8),
-    st.sampled_from([-1.0, -0.5, -0.1]),
-    st.integers(20, 300),
-    st.sampled_from([0.02, 0.05, 0.2]),
-)
-def test_the_same_of_a_mean(steps: list[float], one_more: float, n: int, margin: float) -> None:
-    """Of few inputs that differ, where the test is exact and no draw of signs has a part in it."""
-    before = np.full(n, 0.5)
-    results = []
-    for each in (steps, [*steps, one_more]):
-        now = before.copy()
-        now[: len(each)] += np.array(each) / 2
-        rules = ["ndcg@10 no worse", f"ndcg@10 no worse by {margin}"]
-        results.append(judged(rules, {"ndcg@10": before}, {"ndcg@10": now}))
-    for old, new in zip(*results, strict=True):
-        assert old.p_worse is not None
-        assert new.p_worse is not None
-        assert new.p_worse <= old.p_worse + 1e-12
-        assert not (old.outcome == "fail" and new.outcome == "pass")
-
-
 @FEWER
 @given(outcomes(), st.sampled_from([0.01, 0.05, 0.5]))
 def test_exchanged_the_two_are_never_both_worse(sides: tuple[Columns, Columns], alpha: float) -> None:

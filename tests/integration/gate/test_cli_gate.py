@@ -109,14 +109,6 @@ def test_an_update_tells_what_it_writes(cli: Cli, tmp_path: Path) -> None:
     assert "by 0.2'" not in told  # 40 inputs are enough for that
 
 
-@pytest.mark.usefixtures("baseline")
-def test_limits_alone_leave_the_baseline_alone(cli: Cli, tmp_path: Path) -> None:
-    other = run_of(tmp_path / "other", range(10), data={"fingerprint": "other"})
-    code, out, _ = cli("gate", other, "-r", "flip@1 <= 0.5", "--json")
-    read = json.loads(out)
-    assert (code, read["baseline"], read["differs"], read["n_new"]) == (0, None, [], None)
-
-
 def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
     assert cli("gate", good, "-r", "flip@1 <= 5 %")[0] == 0
     code, out, _ = cli("gate", good, "-r", "flip@1 <= 3 %", "-r", "gold_lost@10 <= 0")

