@@ -49,13 +49,9 @@ def _rankings(content: Any, where: str) -> dict[str, dict[str, float]]:
     if not isinstance(content, dict) or not content:
         raise DataError(f"{where}: expected an object of query to document to score; got {excerpt(content)}")
     for query, own in content.items():
-        if not isinstance(own, dict):
-            raise DataError(f"{where}: expected document to score for query {query!r}; got {excerpt(own)}")
-        wrong = next((name for name, score in own.items() if not number(score)), None)
-        if wrong is not None:
-            raise DataError(
-                f"{where}: expected a number as the score of {wrong!r} for query {query!r}; got {excerpt(own[wrong])}"
-            )
+        if not isinstance(own, dict) or not all(map(number, own.values())):
+            found = next(((n, s) for n, s in own.items() if not number(s)), own) if isinstance(own, dict) else own
+            raise DataError(f"{where}: expected document to score, a number, for query {query!r}; got {excerpt(found)}")
     return content
 
 
@@ -89,10 +85,8 @@ def read_trec(path: Path) -> FinishedRun:
         try:
             score, place = float(written), float(rank)
         except ValueError:
-            wrong = f"the score, column 5, must be a number; got {excerpt(written)}"
-            if _is_number(written):
-                wrong = f"the rank, column 4, must be a number; got {excerpt(rank)}"
-            raise DataError(f"{path}, line {line_number}: {wrong}") from None
+            where = f"{path}, line {line_number}"
+            raise DataError(f"{where}: rank and score, columns 4 and 5, must be numbers; got {excerpt(line)}") from None
         own = rankings.setdefault(query, {})
         if document in own:
             raise DataError(

@@ -230,7 +230,6 @@ class CostCurve:
         changes: float64 [n_points], recovered share of the changed answers, 0 to 1, never falling; None if none
             changed.
         accuracy: float64 [n_points], recovered share of the accuracy loss, or None.
-        accuracy_reason: why there is none.
     """
 
     score: ConfidenceName
@@ -238,7 +237,6 @@ class CostCurve:
     cost: Floats
     changes: Floats | None
     accuracy: Floats | None
-    accuracy_reason: str | None
 
     def at(self, share: float) -> int:
         """The point that routes most without routing more than a share."""
@@ -274,14 +272,13 @@ def cost_curve(evidence: Evidence, *, score: ConfidenceName = "gap", speed_up: f
         sums = np.insert(np.cumsum(values[order].astype(np.float64)), 0, 0.0)
         return np.asarray(sums[points] / sums[-1])
 
-    routed, reason = points / len(order), answers.accuracy_reason
+    routed = points / len(order)
     return CostCurve(
         score=score,
         routed=routed,
         cost=base + routed,
         changes=gained(answers.changed) if answers.changed.any() else None,
-        accuracy=gained(np.nan_to_num(answers.gain)) if reason is None else None,
-        accuracy_reason=reason,
+        accuracy=gained(np.nan_to_num(answers.gain)) if answers.accuracy_reason is None else None,
     )
 
 

@@ -1,31 +1,34 @@
+"""Two rankings, or answers, of every input as evidence: by hand, and what cannot be compared."""
+
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from quantdrift import perturbation
-from quantdrift.conformal import observe
+from quantdrift.conformal import StabilityError, observe
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings
-from quantdrift.metrics import MetricError, measure, parse_metric
+from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.metrics.keys import drift_keys
 
 REFERENCE = {"q1": {"a": 3.0, "b": 2.0, "c": 1.0}, "q2": {"a": 1.0, "b": 0.5, "c": 0.0}}
 CANDIDATE = {"q1": {"a": 2.0, "b": 2.5, "c": 1.0}, "q2": {"a": 1.25, "b": 0.5, "c": 0.25}}
 
 
-def _value(evidence: Evidence, name: str) -> float | None:
+def value(evidence: Evidence, name: str) -> float | None:
     return parse_metric(name)(evidence).value
 
 
 def test_complete_lists_give_exact_evidence() -> None:
     evidence = evidence_of_rankings(REFERENCE, CANDIDATE, complete=True)
     assert evidence.exact
-    assert _value(evidence, "flip@1") == 0.5  # q1: a to b
+    assert value(evidence, "flip@1") == 0.5  # q1: a to b
     assert perturbation.epsilon(evidence).tolist() == [1.0, 0.25]
     assert perturbation.perturbation_s(evidence).tolist() == [1.5, 0.25]
     assert perturbation.separation_ratio(evidence).tolist() == [0.5, 1.0]
@@ -34,43 +37,19 @@ def test_complete_lists_give_exact_evidence() -> None:
 
 def test_lists_that_were_cut_short_give_bounds_and_say_so() -> None:
     reference = {name: dict(list(scores.items())[:2]) for name, scores in REFERENCE.items()}
-    candidate = {"q1": {"b": 2.5, "a": 2.0}, "q2": {"a": 1.25, "b": 0.5}}
-    evidence = evidence_of_rankings(reference, candidate)
-    assert not evidence.exact
-    assert evidence.depth == 2
-    assert _value(evidence, "flip@1") == 0.5
-    for name, bound in {
-        "epsilon": "lower",
-        "S": "lower",
-        "at_risk": "lower",
-        "separation": "upper",
-        "stable": "upper",
-        "gap": None,
-        "candidate_gap": None,
-        "flip@1": None,
-    }.items():
-        assert parse_metric(name)(evidence).bound == bound, name
-    estimate = parse_metric("coverage@0.10")(evidence)
-    assert estimate.value is None
-    assert "cut short" in str(estimate.reason)
-    with pytest.raises(MetricError, match="cut short"):
-        parse_metric("violation@0.10").per_input(evidence)
-    with pytest.raises(MetricError, match="2 deep"):
-        parse_metric("set_kept@3")(evidence)
-    with pytest.raises(Exception, match="the scores of some"):
+    evidence = evidence_of_rankings(reference, {"q1": {"b": 2.5, "a": 2.0}, "q2": {"a": 1.25, "b": 0.5}})
+    assert (evidence.exact, evidence.depth, value(evidence, "flip@1")) == (False, 2, 0.5)
+    bounds = dict.fromkeys(("epsilon", "S", "at_risk"), "lower") | {"separation": "upper", "stable": "upper"}
+    for name in (*bounds, "gap", "candidate_gap", "flip@1"):
+        assert parse_metric(name)(evidence).bound == bounds.get(name), name
+    assert "cut short" in str(parse_metric("coverage@0.10")(evidence).reason)
+    for name in ("violation@0.10", "set_kept@3"):
+        with pytest.raises(MetricError, match=r"cut short|2 deep"):
+            parse_metric(name).per_input(evidence)
+    with pytest.raises(StabilityError, match="the scores of some"):
         observe(evidence, "S")
-    assert measure(evidence)["flip@1"].value == 0.5
-
-
-def test_bounds_are_labelled_in_json_and_in_the_keys_of_a_harness() -> None:
-    evidence = evidence_of_rankings(REFERENCE, CANDIDATE)
-    metric = parse_metric("epsilon")
-    assert metric(evidence).to_json()["bound"] == "lower"
-    chosen = [metric, parse_metric("separation"), parse_metric("flip@1")]
-    keys = drift_keys(evidence, chosen, warn=pytest.fail)
-    assert keys["drift_epsilon_median_at_least"] == 0.625
-    assert "drift_separation_median_at_most" in keys
-    assert "drift_flip_at_1" in keys
+    keys = drift_keys(evidence, [parse_metric(name) for name in ("epsilon", "separation", "flip@1")], warn=pytest.fail)
+    assert {"drift_epsilon_median_at_least", "drift_separation_median_at_most", "drift_flip_at_1"} <= keys.keys()
 
 
 def test_only_items_of_both_lists_have_a_delta() -> None:
@@ -81,19 +60,16 @@ def test_only_items_of_both_lists_have_a_delta() -> None:
     assert perturbation.perturbation_s(evidence).tolist() == [0.0]
     assert np.isnan(evidence.candidate_top.reference_scores[0, 0])
     nothing = evidence_of_rankings({"q": {"a": 1.0}}, {"q": {"b": 1.0}})
-    assert perturbation.epsilon(nothing).tolist() == [0.0]
-    assert _value(nothing, "flip@1") == 1.0
+    assert (perturbation.epsilon(nothing).tolist(), value(nothing, "flip@1")) == ([0.0], 1.0)
+    empty = evidence_of_rankings({"q": {}, "p": {"a": 1.0}}, {"q": {}, "p": {"a": 1.0}})
+    assert parse_metric("flip@1")(empty).n == 1  # an input without items has no answer
 
 
-def test_lists_are_compared_as_deep_as_both_go() -> None:
+def test_lists_are_compared_as_deep_as_both_go_and_ties_break_alike() -> None:
     deep = {"q": {str(rank): 10.0 - rank for rank in range(9)}}
     shallow = {"q": {str(rank): 10.5 - rank for rank in range(3)}}
-    assert evidence_of_rankings(deep, shallow).depth == 3
-    assert evidence_of_rankings(deep, deep).depth == 9
-    assert evidence_of_rankings(deep, deep, depth=4).depth == 4
-
-
-def test_ties_break_by_position_the_same_way_in_both_arms() -> None:
+    made = ((deep, shallow, 200), (deep, deep, 200), (deep, deep, 4))
+    assert [evidence_of_rankings(a, b, depth=depth).depth for a, b, depth in made] == [3, 9, 4]
     tied = {"q": {"10": 1.0, "2": 1.0}}
     for position, first in ((None, "10"), (int, "2")):
         evidence = evidence_of_rankings(tied, tied, complete=True, position=position)
@@ -102,26 +78,18 @@ def test_ties_break_by_position_the_same_way_in_both_arms() -> None:
 
 
 def test_judged_items_that_no_list_holds_count_in_the_ideal_ranking() -> None:
-    qrels = {"q1": {"a": 1, "elsewhere": 1}}
-    evidence = evidence_of_rankings(REFERENCE, CANDIDATE, qrels=qrels, complete=True)
-    assert _value(evidence, "reference.recall@1") == 0.5
-    assert _value(evidence, "gold_lost@1") == 1.0
-
-
-def test_an_input_without_items_has_no_answer() -> None:
-    evidence = evidence_of_rankings({"q": {}, "p": {"a": 1.0}}, {"q": {}, "p": {"a": 1.0}})
-    assert parse_metric("flip@1")(evidence).n == 1
+    evidence = evidence_of_rankings(REFERENCE, CANDIDATE, qrels={"q1": {"a": 1, "elsewhere": 1}}, complete=True)
+    assert (value(evidence, "reference.recall@1"), value(evidence, "gold_lost@1")) == (0.5, 1.0)
 
 
 def test_the_file_keeps_what_is_known(tmp_path: Path) -> None:
-    path = tmp_path / "evidence.parquet"
     for evidence in (
         evidence_of_rankings(REFERENCE, CANDIDATE),
         evidence_of_rankings(REFERENCE, CANDIDATE, complete=True),
         evidence_of_answers({"q": "yes"}, {"q": "no"}),
     ):
-        write_evidence(evidence, path)
-        assert read_evidence(path).deltas == evidence.deltas
+        write_evidence(evidence, tmp_path / "evidence.parquet")
+        assert read_evidence(tmp_path / "evidence.parquet").deltas == evidence.deltas
 
 
 def test_answers_flip_and_are_right_or_wrong() -> None:
@@ -129,37 +97,37 @@ def test_answers_flip_and_are_right_or_wrong() -> None:
     candidate = {"q1": "4", "q2": "8", "q3": "10", "q4": "2"}
     right = ({"q1": True, "q2": True, "q3": False, "q4": False}, {"q1": True, "q2": False, "q3": True, "q4": False})
     evidence = evidence_of_answers(reference, candidate, right=right)
-    assert _value(evidence, "flip@1") == 0.75
-    assert _value(evidence, "harm") == 0.25
-    assert _value(evidence, "benefit") == 0.25
+    assert [value(evidence, name) for name in ("flip@1", "harm", "benefit", "accuracy")] == [0.75, 0.25, 0.25, 0.5]
     for name in ("epsilon", "separation", "S", "coverage@0.10"):
         assert parse_metric(name)(evidence).reason == "the answers have no scores"
     # two answers can both be right, which would halve the recall of either
     assert parse_metric("recall@1")(evidence).reason == "the answers are no rankings"
-    assert _value(evidence, "accuracy") == 0.5
+    with pytest.raises(RunError, match="right in one only"):
+        evidence_of_answers({"q": "a"}, {"q": "a"}, right=({"q": True}, {"q": False}))
+
+
+def scored(score: Any) -> Any:
+    return {**CANDIDATE, "q2": {"a": score, "b": 0.5}}
 
 
 @pytest.mark.parametrize(
     ("reference", "candidate", "complete", "message"),
     [
         ({"q": {"a": 1.0}}, {"p": {"a": 1.0}}, False, r"1 of 1 only in the reference \(q\); 1 of 1 only in"),
-        ({"q": {"a": 1.0}}, {"q": {"a": float("nan")}}, False, "candidate's score of 'a'"),
         ({"q": {"a": float("inf")}}, {"q": {"a": 1.0}}, False, "reference's score of 'a'"),
         ({"q": {"a": 1.0}}, {"q": {"b": 1.0}}, True, "score the same items"),
         ({"q": {}}, {"q": {}}, False, "none of the inputs has an item"),
         ({}, {}, False, "there are no inputs"),
+        # what no 32-bit float holds
+        *[
+            (REFERENCE, scored(score), False, "the candidate's score of 'a' for 'q2'")
+            for score in (float("nan"), float("inf"), 1e39, -1e39, 10**400)
+        ],
     ],
 )
-def test_what_cannot_be_compared_is_refused(
-    reference: dict[str, dict[str, float]], candidate: dict[str, dict[str, float]], complete: bool, message: str
-) -> None:
+def test_what_cannot_be_compared_is_refused(reference: Any, candidate: Any, complete: bool, message: str) -> None:
     with pytest.raises(RunError, match=message):
         evidence_of_rankings(reference, candidate, complete=complete)
-
-
-def test_one_answer_is_not_right_and_wrong() -> None:
-    with pytest.raises(RunError, match="right in one only"):
-        evidence_of_answers({"q": "a"}, {"q": "a"}, right=({"q": True}, {"q": False}))
 
 
 def test_an_input_whose_list_ends_at_rank_1_does_not_spoil_a_bound() -> None:
@@ -168,22 +136,10 @@ def test_an_input_whose_list_ends_at_rank_1_does_not_spoil_a_bound() -> None:
     before = {name: {"a": 1.0, "b": 0.5} for name in names}
     after = {name: {"a": 1.0, "b": 0.9 if name == "q1" else 0.6} for name in names}
     exact = evidence_of_rankings(before, after, complete=True)
-    listed = [{**arm, "q2": {"a": 1.0}, "q3": {"a": 1.0}} for arm in (before, after)]
-    cut = evidence_of_rankings(*listed)
+    cut = evidence_of_rankings(*({**arm, "q2": {"a": 1.0}, "q3": {"a": 1.0}} for arm in (before, after)))
     assert perturbation.at_risk(cut).tolist() == [1.0, 0.0, 0.0]
     assert perturbation.cut_separation(cut, 1)[1:].tolist() == [np.inf, np.inf]
     at_risk, separation = (parse_metric(name)(cut) for name in ("at_risk", "separation"))
-    assert at_risk.bound == "lower"
-    assert (at_risk.value, at_risk.n) == (_value(exact, "at_risk"), 3)
-    assert separation.bound == "upper"
-    assert separation.value == np.inf
+    assert (at_risk.value, at_risk.n, at_risk.bound) == (value(exact, "at_risk"), 3, "lower")
+    assert (separation.value, separation.bound) == (np.inf, "upper")
     assert "ends too early" in str(separation.reason)
-
-
-@pytest.mark.parametrize(
-    "score", [float("nan"), float("inf"), 1e39, -1e39, 10**400], ids=["nan", "inf", "large", "small", "no float"]
-)
-def test_scores_that_no_32_bit_float_holds_are_refused(score: float) -> None:
-    wrong = {**CANDIDATE, "q2": {"a": score, "b": 0.5}}
-    with pytest.raises(RunError, match="the candidate's score of 'a' for 'q2'"):
-        evidence_of_rankings(REFERENCE, wrong)
