@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,9 @@ class SentenceEncoder:
     def runtime(self) -> dict[str, str]:
         """What decides embeddings beside weights and inputs: libraries, device, dtype."""
         linears = find_linears(self.modules)
-        return runtime_of(linears[0].parameter if linears else next(self.module.parameters()))
+        # a graph that onnxruntime computes has buffers alone
+        first = linears[0].parameter if linears else next(chain(self.module.parameters(), self.module.buffers()))
+        return runtime_of(first)
 
     def bits(self) -> BitsReport | None:
         """Bits per weight, which are not known of a model that somebody has in memory."""
