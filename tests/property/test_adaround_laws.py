@@ -54,7 +54,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(layers(), BITS, GROUPS)
 def test_every_weight_goes_to_one_of_its_two_neighbours_and_what_is_on_the_grid_stays(
     layer: Layer, bits: int, group_size: int | None
