@@ -11,18 +11,8 @@ from quantdrift.cli.options import COMMON, COMPLETE, METRIC, PART, QRELS, argume
 from quantdrift.cli.output import Grid, Shown, metric_grid, percent
 from quantdrift.display import clean
 from quantdrift.errors import QuantDriftError
+from quantdrift.finished import diff as compared
 from quantdrift.finished.contents import ARMS, FORMATS, Arm
-from quantdrift.finished.diff import (
-    Changed,
-    Diff,
-    PartDiff,
-    change_of,
-    changed_inputs,
-    diff_runs,
-    estimate_of,
-    pooled_estimate,
-    write_diff,
-)
 from quantdrift.finished.readers import read_finished, read_qrels
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.metrics.numbers import cell
@@ -80,7 +70,7 @@ def command(
     if out is not None:
         check_writable(out / "part", what="the run")
     labels, told = (None, ()) if qrels is None else read_qrels(qrels)
-    found = diff_runs(
+    found = compared.diff_runs(
         read_finished(a, format=formats[0], arm=cast(Arm, arm[0])),
         read_finished(b, format=formats[1], arm=cast(Arm, arm[1])),
         qrels=labels,
@@ -91,10 +81,12 @@ def command(
         depth=k,
     )
     chosen = metrics or _chosen(found)
-    folders = [] if out is None else [str(run.path) for run in write_diff(found, out)]
+    folders = [] if out is None else [str(run.path) for run in compared.write_diff(found, out)]
     lines = [*(f"{note[0].upper()}{note[1:]}." for note in told), *_sentences(found)]
     runs = {"a": found.a, "b": found.b}
-    pooled = {str(each): pooled_estimate(each, found.parts).to_json() for each in chosen if len(found.parts) > 1}
+    pooled = {
+        str(each): compared.pooled_estimate(each, found.parts).to_json() for each in chosen if len(found.parts) > 1
+    }
     return Shown(
         data={
             **{
@@ -120,7 +112,7 @@ def _two(text: str, option: str, known: Collection[str]) -> tuple[str, str]:
     return names[0], names[-1]
 
 
-def _chosen(found: Diff) -> list[Metric]:
+def _chosen(found: compared.Diff) -> list[Metric]:
     """The metrics that are shown if none are asked for."""
     known = [part.evidence for part in found.parts if part.evidence is not None]
     ranked = all(part.lists is not None for part in found.parts)
@@ -143,17 +135,17 @@ def _chosen(found: Diff) -> list[Metric]:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _grids(found: Diff, chosen: Sequence[Metric], n_changed: int) -> Iterator[Grid]:
+def _grids(found: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> Iterator[Grid]:
     if len(found.parts) > 1:
         head = ["part", "inputs", *map(str, chosen)]
         yield Grid(head=head, rows=list(_part_rows(found, chosen)), stacked=True)
     elif found.parts[0].evidence is not None:
-        estimates = {str(metric): estimate_of(metric, found.parts[0]) for metric in chosen}
+        estimates = {str(metric): compared.estimate_of(metric, found.parts[0]) for metric in chosen}
         yield metric_grid(estimates, found.parts[0].name)
     if rows := list(_own_rows(found)):
         yield Grid(head=["task", "metric", "A", "B", "B - A (95 %)", "n"], rows=rows, words={"metric"})
     if n_changed and (changed := list(_changed_rows(found, n_changed))):
-        total = sum(len(changed_inputs(part.evidence)) for part in found.parts if part.evidence is not None)
+        total = sum(len(compared.changed_inputs(part.evidence)) for part in found.parts if part.evidence is not None)
         yield Grid(
             title=f"{len(changed):,} of {total:,} changed inputs, the worst first",
             head=list(changed[0]),
@@ -162,19 +154,23 @@ def _grids(found: Diff, chosen: Sequence[Metric], n_changed: int) -> Iterator[Gr
         )
 
 
-def _part_rows(found: Diff, chosen: Sequence[Metric]) -> Iterator[list[str]]:
+def _part_rows(found: compared.Diff, chosen: Sequence[Metric]) -> Iterator[list[str]]:
     for part in found.parts:
         n = "-" if part.evidence is None else f"{part.evidence.n_inputs:,}"
-        yield [part.name, n, *(cell(each, estimate_of(each, part)) for each in chosen)]
+        yield [part.name, n, *(cell(each, compared.estimate_of(each, part)) for each in chosen)]
     known = {part.inputs: part.evidence.n_inputs for part in found.parts if part.evidence is not None}
-    yield ["all", f"{sum(known.values()):,}", *(cell(each, pooled_estimate(each, found.parts)) for each in chosen)]
+    yield [
+        "all",
+        f"{sum(known.values()):,}",
+        *(cell(each, compared.pooled_estimate(each, found.parts)) for each in chosen),
+    ]
 
 
-def _own_rows(found: Diff) -> Iterator[list[str]]:
+def _own_rows(found: compared.Diff) -> Iterator[list[str]]:
     """The harness's own metrics of either run, and their change."""
     for part in found.parts:
         for name, values in part.values.items():
-            before, after, change = change_of(values)
+            before, after, change = compared.change_of(values)
             if before is None or after is None or change.value is None:
                 yield [part.name, name, "-", "-", "-", "0"]
                 continue
@@ -183,7 +179,7 @@ def _own_rows(found: Diff) -> Iterator[list[str]]:
             yield [part.name, name, f"{before:.4f}", f"{after:.4f}", f"{change.value:+.4f}{ends}", f"{change.n:,}"]
 
 
-def _changed_rows(found: Diff, n: int) -> Iterator[dict[str, str]]:
+def _changed_rows(found: compared.Diff, n: int) -> Iterator[dict[str, str]]:
     """By column; the worst changes of each part first."""
     ranked = all(part.lists is not None for part in found.parts)
     labelled = any(part.evidence is not None and part.evidence.judgements is not None for part in found.parts)
@@ -191,7 +187,7 @@ def _changed_rows(found: Diff, n: int) -> Iterator[dict[str, str]]:
         if part.evidence is None:
             continue
         below = f"below {part.evidence.depth:,}"
-        for each in changed_inputs(part.evidence)[:n]:
+        for each in compared.changed_inputs(part.evidence)[:n]:
             row = {"part": part.name} if len(found.parts) > 1 else {}
             row |= {"input": each.input_id, "A answers": _cut(each.before), "B answers": _cut(each.after)}
             if ranked:
@@ -205,7 +201,7 @@ def _cut(answer: str | None) -> str:
     return line if len(line) <= _ANSWER else line[: _ANSWER - 1] + "…"
 
 
-def _judged(each: Changed) -> str:
+def _judged(each: compared.Changed) -> str:
     if each.was_right is None:
         return "no label"
     return f"{'right' if each.was_right else 'wrong'} to {'right' if each.is_right else 'wrong'}"
@@ -214,7 +210,7 @@ def _judged(each: Changed) -> str:
 # --- sentences and JSON ---------------------------------------------------------------------------
 
 
-def _sentences(found: Diff) -> Iterator[str]:
+def _sentences(found: compared.Diff) -> Iterator[str]:
     """The finding of each part, what was left out, and what to know."""
     for part in found.parts:
         yield _finding(part)
@@ -233,7 +229,7 @@ def _sentences(found: Diff) -> Iterator[str]:
                 yield f"{part.name}: {note}."
 
 
-def _finding(part: PartDiff) -> str:
+def _finding(part: compared.PartDiff) -> str:
     before = f"{part.name}: " if part.name else ""
     if part.evidence is None:
         return f"{before}{part.reason}; only the harness's own metrics are compared."
@@ -243,19 +239,19 @@ def _finding(part: PartDiff) -> str:
         return f"{before}0 of {n:,} inputs have another {what} in B than in A."
     text = f"{before}{changed:,} of {n:,} inputs ({percent(changed / n)}) have another {what} in B"
     if part.evidence.judgements is not None:
-        lost, won = (estimate_of(parse_metric(name), part) for name in ("harm", "benefit"))
+        lost, won = (compared.estimate_of(parse_metric(name), part) for name in ("harm", "benefit"))
         if lost.value is not None and won.value is not None:
             text += f"; {round(lost.value * lost.n):,} went from right to wrong"
             text += f", {round(won.value * won.n):,} from wrong to right"
     return f"{text}."
 
 
-def _part_json(part: PartDiff, chosen: Sequence[Metric], n_changed: int) -> dict[str, Any]:
+def _part_json(part: compared.PartDiff, chosen: Sequence[Metric], n_changed: int) -> dict[str, Any]:
     evidence, own = part.evidence, {}
     for name, values in part.values.items():
-        before, after, change = change_of(values)
+        before, after, change = compared.change_of(values)
         own[name] = {"a": before, "b": after, "change": change.to_json()}
-    listed = [] if evidence is None else changed_inputs(evidence)
+    listed = [] if evidence is None else compared.changed_inputs(evidence)
     ranks = None
     if part.lists is not None and evidence is not None:
         ranks = {"a": list(part.lists.a), "b": list(part.lists.b), "compared": evidence.depth}
@@ -266,7 +262,7 @@ def _part_json(part: PartDiff, chosen: Sequence[Metric], n_changed: int) -> dict
         "left_out": {"a": part.left_out[0], "b": part.left_out[1]},
         "deltas": None if evidence is None else evidence.deltas,
         "ranks": ranks,
-        "metrics": {str(metric): estimate_of(metric, part).to_json() for metric in chosen},
+        "metrics": {str(metric): compared.estimate_of(metric, part).to_json() for metric in chosen},
         "harness_metrics": own,
         "judged_by": part.judged_by,
         "n_changed": len(listed),

@@ -7,18 +7,7 @@ from pathlib import Path
 
 from quantdrift.cli.options import FIGURE, RUNS, argument, option, prints
 from quantdrift.cli.output import Grid, Shown, counted
-from quantdrift.compare.law import (
-    LEAST_RUNS,
-    NAMES,
-    PREDICTORS,
-    HeldOut,
-    LawStudy,
-    Line,
-    law_findings,
-    law_json,
-    law_runs,
-    study_law,
-)
+from quantdrift.compare import law
 from quantdrift.compare.law_figure import check_figure, draw_law
 from quantdrift.errors import QuantDriftError
 from quantdrift.runs import find_runs
@@ -55,35 +44,35 @@ def command(
         raise QuantDriftError("--hold-out and --by both choose which runs the line never sees; give one of them")
     if figure is not None:
         check_figure(figure)
-    found = law_runs(find_runs(runs))
-    if len(found) < LEAST_RUNS:
+    found = law.law_runs(find_runs(runs))
+    if len(found) < law.LEAST_RUNS:
         raise QuantDriftError(
-            f"a law is seen over several runs: expected {LEAST_RUNS} or more, of other schemes, models or corpora; got "
-            f"{len(found)}. Two candidates are compared by: quantdrift compare A B"
+            f"a law is seen over several runs: expected {law.LEAST_RUNS} or more, of other schemes, models or corpora; "
+            f"got {len(found)}. Two candidates are compared by: quantdrift compare A B"
         )
-    study = study_law(found, by=by or "data", patterns=hold_out or ())
+    study = law.study_law(found, by=by or "data", patterns=hold_out or ())
     fitted = 0 if study.line is None else study.line.n
     if figure is not None:
         through = "through the other" if hold_out else "through"
         draw_law(study.runs, study.line, figure, line_label=f"line {through} {fitted} runs")
-    findings = law_findings(study)
+    findings = law.law_findings(study)
     if study.line is not None and not hold_out:  # else it stands in the table
         findings.append(f"The line through {counted(fitted, 'run')}: {_formula(study.line)}.")
     return Shown(
-        data=law_json(study, figure),
+        data=law.law_json(study, figure),
         grids=list(_grids(study)),
         lines=[_NOTE, *findings],
         next=[] if figure is None else [f"\nfigure: {figure}"],
     )
 
 
-def _grids(study: LawStudy) -> Iterator[Grid]:
+def _grids(study: law.LawStudy) -> Iterator[Grid]:
     runs, title = study.runs, "Spearman with the change rate"
     rows = []
-    for predictor in PREDICTORS:
+    for predictor in law.PREDICTORS:
         held = study.held_out.get(predictor)
         tested = (_number(held.r_squared), _points(held.mean_error)) if held else ("-", "-")
-        rows.append([NAMES[predictor], _signed(study.spearman[predictor]), *tested])
+        rows.append([law.NAMES[predictor], _signed(study.spearman[predictor]), *tested])
     yield Grid(
         title=f"What tells the change rate of {counted(len(runs), 'run')}",
         head=["predictor", title, "R2 on runs never seen", "mean error"],
@@ -94,7 +83,7 @@ def _grids(study: LawStudy) -> Iterator[Grid]:
     yield Grid(
         title=f"{title}, within each corpus",
         head=["corpus", "runs", "separation", "gap", "epsilon", "items"],
-        rows=[[name, f"{n}", *(_signed(each[one]) for one in PREDICTORS)] for name, (n, each) in corpora.items()],
+        rows=[[name, f"{n}", *(_signed(each[one]) for one in law.PREDICTORS)] for name, (n, each) in corpora.items()],
     )
     if (held := study.held_out.get("separation")) is not None:
         in_turn = {"data": "One corpus left out in turn", "scheme": "One width left out in turn"}
@@ -106,7 +95,7 @@ def _grids(study: LawStudy) -> Iterator[Grid]:
         )
 
 
-def _held_rows(held: HeldOut) -> list[list[str]]:
+def _held_rows(held: law.HeldOut) -> list[list[str]]:
     rows = [
         [
             group.name,
@@ -123,7 +112,7 @@ def _held_rows(held: HeldOut) -> list[list[str]]:
     return rows
 
 
-def _formula(line: Line) -> str:
+def _formula(line: law.Line) -> str:
     sign = "-" if line.slope < 0 else "+"
     return f"{100 * line.intercept:.1f} % {sign} {100 * abs(line.slope):.1f} % * log10(separation)"
 

@@ -13,6 +13,7 @@ from quantdrift.errors import QuantDriftError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from quantdrift.console import Console
     from quantdrift.statistics import Estimate
 
 Form = Literal["table", "json", "markdown"]
@@ -43,7 +44,8 @@ class Grid:
     lines: Sequence[str] = ()
     """Sentences below this table."""
     on_terminal: Grid | None = None
-    """What a terminal shows in its place, if that is another one."""
+    plain: Sequence[str] = ()
+    """What a terminal shows in its place, if that is another one, or lines that are not broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,19 +110,29 @@ def _emit_tables(shown: Shown) -> None:
     for line in shown.about:
         out.print(line)
     for grid in (each.on_terminal or each for each in shown.grids):
-        # numbers are not broken: where the terminal is too narrow for them, the table is wider
-        numbers = [column for column, name in enumerate(grid.head) if column and name not in grid.words]
-        cells = [[_on_terminal(cell, grid) for cell in row] for row in (grid.head, *grid.rows)]
-        needed = sum(max(len(part) for row in cells for part in row[column].split("\n")) + 3 for column in numbers)
-        fits = needed + _FIRST <= out.width
-        place = out if fits else console(wide=True)
-        place.print(_table(grid, cells, {*numbers} if needed + _FIRST <= place.width else set()))
+        if grid.plain or not grid.rows:
+            out.print(Text(clean(grid.title), "bold"), soft_wrap=True)
+            for line in (*grid.plain, ""):
+                out.print(line, soft_wrap=True)
+        else:
+            _print_table(grid, out)
         for line in grid.lines:
             out.print(line)
     for line in shown.lines:
         out.print(line)
     for line in shown.next:
         out.print(line, style=_STYLES.get(line.partition(":")[0]), soft_wrap=True)
+
+
+def _print_table(grid: Grid, out: Console) -> None:
+    """Numbers are not broken: where the terminal is too narrow for them, the table is wider."""
+    from quantdrift.console import console
+
+    numbers = {column for column, name in enumerate(grid.head) if column and name not in grid.words}
+    cells = [[_on_terminal(cell, grid) for cell in row] for row in (grid.head, *grid.rows)]
+    needed = _FIRST + sum(max(len(part) for row in cells for part in row[column].split("\n")) + 3 for column in numbers)
+    place = out if needed <= out.width else console(wide=True)
+    place.print(_table(grid, cells, numbers if needed <= place.width else set()))
 
 
 def _on_terminal(cell: str, grid: Grid) -> str:

@@ -14,22 +14,10 @@ from quantdrift.compare.law_figure import check_figure
 from quantdrift.conformal import CONFIDENCES
 from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.runs import find_runs, refuse_copies
+from quantdrift.trust import sweep
 from quantdrift.trust.figure import draw_cost
 from quantdrift.trust.router import GapRouter, RouterFile
 from quantdrift.trust.sentences import sentences_of
-from quantdrift.trust.sweep import (
-    RoutedGroup,
-    RoutedRun,
-    RouteSettings,
-    answers_of,
-    break_even_share,
-    group_runs,
-    mean_curve,
-    mean_rescoring,
-    relative_cost,
-    study_run,
-)
-from quantdrift.trust.sweep import Share as Recovered
 
 _WORDS = {"score", "recommended"}
 """Columns that hold words."""
@@ -88,7 +76,7 @@ def command(
         raise UnknownNameError("confidence", score, [*CONFIDENCES, "all"])
     if not 0 < recover <= 1:
         raise QuantDriftError(f"--recover {recover:g}: expected a share above 0 and at most 1")
-    settings = RouteSettings(
+    settings = sweep.RouteSettings(
         scores=tuple(name for name in CONFIDENCES if score in {name, "all"}),
         percentiles=decimals(percentile, "--percentile", "10,25,50"),
         share=share,
@@ -97,13 +85,13 @@ def command(
         speed_up=speed_up,
         recover=recover,
     )
-    break_even = break_even_share(speed_up)  # refuses one below 1 before runs are read
+    break_even = sweep.break_even_share(speed_up)  # refuses one below 1 before runs are read
     found = find_runs(runs)
     refuse_copies(found)
     if save is not None and len(found) != 1:
         raise QuantDriftError(f"--save sets a threshold on one run; got {len(found)} runs")
-    studied = [study_run(run, settings) for run in found]
-    groups = group_runs(studied)
+    studied = [sweep.study_run(run, settings) for run in found]
+    groups = sweep.group_runs(studied)
     if figure is not None:
         draw_cost(studied, figure, speed_up=speed_up)
     router, after = None, []
@@ -135,7 +123,7 @@ def command(
     )
 
 
-def _router(studied: RoutedRun, settings: RouteSettings, *, at_percentile: bool) -> GapRouter:
+def _router(studied: sweep.RoutedRun, settings: sweep.RouteSettings, *, at_percentile: bool) -> GapRouter:
     evidence, score = studied.run.evidence(), studied.curves[0].score
     if at_percentile:
         router = GapRouter.at_percentile(evidence, settings.percentiles[0], score)
@@ -146,9 +134,9 @@ def _router(studied: RoutedRun, settings: RouteSettings, *, at_percentile: bool)
     return router.set_on(studied.run)
 
 
-def _saved(router: GapRouter, studied: RoutedRun) -> str:
+def _saved(router: GapRouter, studied: sweep.RoutedRun) -> str:
     """What a router does on the inputs it was set on."""
-    answers = answers_of(studied.run.evidence(), router.score)
+    answers = sweep.answers_of(studied.run.evidence(), router.score)
     routed = answers.confidence < router.threshold
     caught = routed[answers.changed]
     share = f" and {percent(float(caught.mean()))} of those whose answer changed" if caught.size else ""
@@ -159,7 +147,7 @@ def _saved(router: GapRouter, studied: RoutedRun) -> str:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _grids(group: RoutedGroup, settings: RouteSettings) -> Iterator[Grid]:
+def _grids(group: sweep.RoutedGroup, settings: sweep.RouteSettings) -> Iterator[Grid]:
     """The tables of runs of one spec; below the last of them what they come to."""
     names = [str(run.run.record["data"]["name"]) for run in group.runs]
     title = f"{group.spec} on {names[0]}" if len(names) == 1 else f"{group.spec}, {len(names)} runs"
@@ -182,7 +170,7 @@ def _grids(group: RoutedGroup, settings: RouteSettings) -> Iterator[Grid]:
         )
 
 
-def _sweep(title: str, group: RoutedGroup, settings: RouteSettings) -> Grid:
+def _sweep(title: str, group: sweep.RoutedGroup, settings: sweep.RouteSettings) -> Grid:
     rows = [
         [
             point.score,
@@ -198,16 +186,16 @@ def _sweep(title: str, group: RoutedGroup, settings: RouteSettings) -> Grid:
     )
 
 
-def _share(share: Recovered, n_runs: int) -> str:
+def _share(share: sweep.Share, n_runs: int) -> str:
     if share.value is None:
         return "-"
     shown = percent(share.value) + ("" if share.sd is None else f" ± {100 * share.sd:.1f}")
     return shown + (f" ({share.n})" if n_runs > 1 else "")
 
 
-def _curve(group: RoutedGroup, lines: Sequence[str]) -> Grid:
+def _curve(group: sweep.RoutedGroup, lines: Sequence[str]) -> Grid:
     curves = [run.curves[0] for run in group.runs]
-    points: list[Any] = list(mean_curve(curves))
+    points: list[Any] = list(sweep.mean_curve(curves))
     rows = [
         [percent(row[name]) for name in ("routed", "cost", "changes", "accuracy")]
         for row in points
@@ -222,8 +210,8 @@ def _curve(group: RoutedGroup, lines: Sequence[str]) -> Grid:
     )
 
 
-def _rescoring(title: str, group: RoutedGroup, settings: RouteSettings, lines: Sequence[str]) -> Grid:
-    entries = mean_rescoring([run.rescoring for run in group.runs])
+def _rescoring(title: str, group: sweep.RoutedGroup, settings: sweep.RouteSettings, lines: Sequence[str]) -> Grid:
+    entries = sweep.mean_rescoring([run.rescoring for run in group.runs])
     metric = next((entry.metric for entry in entries if entry.metric), None)
     head = ["percentile", "k", "queries encoded again", "cost of encoding queries", "documents compared"]
     head += ["changes restored", "ceiling", *([f"{metric} regained", f"{metric} lost"] if metric else [])]
@@ -232,7 +220,7 @@ def _rescoring(title: str, group: RoutedGroup, settings: RouteSettings, lines: S
             f"{entry.percentile:g}",
             f"{entry.k}",
             percent(entry.encoded),
-            percent(relative_cost(entry.encoded, settings.speed_up)),
+            percent(sweep.relative_cost(entry.encoded, settings.speed_up)),
             f"{entry.documents:.1f}",
             percent(entry.restored),
             percent(entry.ceiling),
@@ -243,7 +231,7 @@ def _rescoring(title: str, group: RoutedGroup, settings: RouteSettings, lines: S
     return Grid(title=f"{title}: unsure queries' first k results rescored", head=head, rows=rows, lines=lines)
 
 
-def _run_cells(run: RoutedRun) -> list[str]:
+def _run_cells(run: sweep.RoutedRun) -> list[str]:
     advice, point, risk = run.advice, run.operating, run.advice.at_risk
     if run.restoring is not None and run.restoring.counts != "restored":
         point = None  # so many cannot be restored

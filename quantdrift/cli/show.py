@@ -74,7 +74,7 @@ def command(
         head=_HEAD,
         rows=[list(_row(one, texts)) for one in listed],
         words=_HEAD,
-        ruled=True,
+        plain=[line for number, one in enumerate(listed, start=1) for line in _lines(number, one, texts)],
         lines=[*lines, f"{texts.told[0].upper()}{texts.told[1:]}"] if every else [],
     )
     data_shown = {
@@ -104,6 +104,13 @@ def _title(run: Run, k: int, n_inputs: int, every: Sequence[Changed]) -> str:
         f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(every):,} of {n_inputs:,} inputs have "
         f"{f'other first {k}' if k > 1 else what}{f' ({parts})' if parts else ''}"
     )
+
+
+def _lines(number: int, one: Changed, texts: Texts) -> Iterator[str]:
+    name, reference, candidate, change = _row(one, texts)
+    yield f"\n{number:<10} {name}   {change}"
+    yield f"reference  {reference}"
+    yield f"candidate  {candidate}"
 
 
 def _row(one: Changed, texts: Texts) -> Iterator[str]:

@@ -1,0 +1,91 @@
+"""One object, printed as tables, JSON or Markdown; and what `quantdrift --help` loads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from quantdrift.cli import GROUPS
+from quantdrift.cli.output import Grid, Shown, emit, form_of
+from quantdrift.errors import QuantDriftError
+from support.command_line import cli
+
+SHOWN = Shown(
+    data={"flips": 3},
+    title="a title",
+    grids=[Grid(head=["run", "value"], rows=[["a\x1b[31m|b", "0.5 (0.4 to 0.6)"]], stacked=True, lines=["below"])],
+    lines=["<i>a finding</i>"],
+    next=["/a/path/that/is/not/broken" * 10],
+)
+
+
+def test_a_terminal_gets_tables_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    emit(SHOWN)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "│ 0.5 │" in " ".join(out.split())
+    assert "(0.4 to 0.6)" in out
+    assert out.index("a title") < out.index("below") < out.index("a finding")
+    assert SHOWN.next[0] in out.splitlines()
+
+
+def test_markdown_has_an_interval_in_one_cell_and_nothing_is_taken_for_markup(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    emit(SHOWN, "markdown")
+    out = capsys.readouterr().out
+    assert "| 0.5 (0.4 to 0.6) |" in out
+    assert "- below" in out
+    assert "<i>" not in out.replace("`<i>a`", "")
+    assert SHOWN.next[0] not in out
+
+
+def test_json_is_the_data_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    emit(SHOWN, "json")
+    assert capsys.readouterr().out == '{\n  "flips": 3\n}\n'
+
+
+def test_two_formats_are_refused() -> None:
+    assert [form_of([]), form_of(["json"])] == ["table", "json"]
+    with pytest.raises(QuantDriftError, match="--json or --markdown; got both"):
+        form_of(["json", "markdown"])
+
+
+def test_the_help_groups_every_command_and_loads_none() -> None:
+    code = (
+        "import sys; from quantdrift.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "sys.exit(bool({'numpy', 'rich', 'pyarrow', 'torch', 'quantdrift.cli.options'} & {*sys.modules}))"
+    )
+    for words in (["--help"], ["--version"]):
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0
+    _, out, err = cli()
+    assert not out
+    for title, commands in GROUPS.items():
+        assert f"\n{title}:\n" in err
+        assert all(f"\n  {name} " in err for name in commands)
+
+
+def test_a_spec_that_is_none_is_told_before_anything_heavy_is_loaded() -> None:
+    code = (
+        "import sys; from quantdrift.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "sys.exit(bool({'numpy', 'rich', 'pyarrow', 'torch'} & {*sys.modules}))"
+    )
+    for name in ("run", "corpus-size", "contrast", "quantize", "allocate"):
+        words = [name, "minilm@W99", *(["-o", "x"] if name == "quantize" else ["--data", "x"])]
+        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+        assert "unknown bits 'W99'" in done.stderr, name
+        assert done.returncode == 0, name
+
+
+@pytest.mark.parametrize(("words", "said"), [(("gat",), "Did you mean 'gate'?"), (("run", "--dta", "x"), "--data")])
+def test_a_name_that_is_not_known_gets_the_nearest(words: tuple[str, ...], said: str) -> None:
+    code, out, err = cli(*words)
+    assert (code, out) == (2, "")
+    assert said in err
