@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,14 @@ def evidence(seed: int) -> Evidence:
     reference = rng.normal(size=(N, CLASSES)).astype(np.float32)
     candidate = (reference + rng.normal(size=(N, CLASSES)) * 0.4).astype(np.float32)
     classes = [f"c{number}" for number in range(CLASSES)]
-    return evidence_of_logits(
+    made = evidence_of_logits(
         reference,
         candidate,
         input_ids=[f"x{number}" for number in range(N)],
         classes=classes,
         labels=[classes[number] for number in rng.integers(CLASSES, size=N)],
-        noise=Noise(flips=np.zeros(N, dtype=bool), epsilon=np.full(N, 1e-7, dtype=np.float32)),
     )
+    return replace(made, noise=Noise(flips=np.zeros(N, dtype=bool), epsilon=np.full(N, 1e-7, dtype=np.float32)))
 
 
 def record(spec: str = "vit@W4-channel-rtn", *, classes: bool = True) -> dict[str, Any]:
