@@ -35,18 +35,6 @@ def widths_of(seed: int) -> list[int]:
 
 
 @MANY
-@given(seed=SEEDS)
-def test_the_shift_is_the_sum_of_the_shifts_by_each_layer_alone(seed: int) -> None:
-    measured, widths = world(seed), widths_of(seed)
-    alone = []
-    for layer, width in enumerate(widths):
-        only = [16] * 4
-        only[layer] = width
-        alone.append(measured.shifts(only))
-    np.testing.assert_allclose(measured.shifts(widths), sum(alone), rtol=1e-9, atol=1e-12)
-
-
-@MANY
 @given(seed=SEEDS, factor=st.floats(1.0, 30.0))
 def test_larger_shifts_of_the_same_signs_flip_no_fewer(seed: int, factor: float) -> None:
     one, more, widths = world(seed), world(seed, scale=factor), widths_of(seed)

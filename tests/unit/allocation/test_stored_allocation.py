@@ -121,18 +121,6 @@ def test_a_pair_of_a_file_has_its_widths_from_the_start_and_says_so(file: Path) 
     json.dumps(told)
 
 
-def test_the_names_of_layers_count_and_not_their_order(file: Path) -> None:
-    backwards = allocations.allocation(
-        dict(reversed(WIDTHS.items())), shape=(8, 8), fingerprint=allocation().fingerprint
-    )
-    backwards.write(Path("b.json"))
-    codes = []
-    for name in ("a.json", "b.json"):
-        pair = QuantizedPair([model()], parse(f"tiny@{name}").scheme)
-        codes.append([made.quantized and made.quantized.bits for made in pair.candidate_layers()])
-    assert codes == [[4, 3, None, 6]] * 2
-
-
 def test_an_edited_file_is_taken_and_told(file: Path) -> None:
     content = file.read_text().replace('"width": 3', '"width": 4')
     file.write_text(content)

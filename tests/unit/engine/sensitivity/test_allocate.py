@@ -14,18 +14,16 @@ from torch import Tensor, nn
 
 from quantdrift import perturbation
 from quantdrift.allocation.record import Allocation
-from quantdrift.datasets.labelled import ClassificationDataset, Labelled
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.measure import Measured, measure
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import Classes, Head
-from quantdrift.engine.run import Places, run_contrast
 from quantdrift.engine.sensitivity.allocate import Calibration, allocate
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError, UnknownNameError, UnsupportedError
 from quantdrift.probe import LinearProbe
 from quantdrift.progress import Silent
-from quantdrift.spec import parse, parse_scheme
+from quantdrift.spec import parse_scheme
 from support.sensitivity import drawn, setting_of
 from support.worlds import Rower, rows_of
 
@@ -221,17 +219,3 @@ def test_evaluated_inputs_are_not_measured_on() -> None:
     with pytest.raises(DataError, match="never on those that are evaluated"):
         measured("W2.5+gap", train=False)
     assert measured("W2.5+sqnr", train=False)[0].allocation is not None  # looks at none
-
-
-def test_a_contrast_has_two_readings_and_refuses_a_criterion(tmp_path: Path) -> None:
-    part = Labelled(ids=("a", "b", "c"), inputs=("x", "y", "z"), labels=("0", "1", "0"))
-    dataset = ClassificationDataset(name="abc", kind="text", split="test", test=part, train=part, notes=())
-    with pytest.raises(UnsupportedError, match="one candidate both ways"):
-        run_contrast(
-            [parse("minilm@W3.5+gap")],
-            [dataset],
-            place=lambda spec, data: Places(classification=tmp_path / "classes", retrieval=tmp_path / "search"),
-            settings=Settings(),
-            store=EmbeddingStore(None),
-            progress=Silent(),
-        )

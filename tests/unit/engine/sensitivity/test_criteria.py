@@ -176,13 +176,6 @@ def test_two_towers_are_two_stacks_and_the_number_of_a_module_counts_no_blocks()
     assert distances_from_the_middle(names, n_modules=1) == [1, 1, 1, 1, 1, 1]
 
 
-def test_blocks_of_two_kinds_are_one_stack() -> None:
-    """Every third block has attention, the others a recurrence."""
-    kinds = ["in_proj", "in_proj", "q_proj"] * 2
-    names = [f"layers.{block}.mixer.{kind}" for block, kind in enumerate(kinds)]
-    assert distances_from_the_middle(names) == pytest.approx([1, 0.6, 0.2, 0.2, 0.6, 1])
-
-
 def test_without_blocks_the_order_of_definition_counts() -> None:
     assert distances_from_the_middle(["0", "2", "3"]) == [1, 0, 1]
     assert distances_from_the_middle(["encoder.layer.0.a", "encoder.layer.0.b", "head"]) == [1, 0, 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from quantdrift.engine.sensitivity.problem import (
     draw_queries,
     retrieval_problem,
 )
-from quantdrift.errors import DataError, RunError
+from quantdrift.errors import DataError
 from support.worlds import Rower, rows_of
 
 
@@ -202,32 +201,3 @@ def test_names_that_no_file_could_have_stay_apart(tmp_path: Path) -> None:
     found = [kept.get(name) for name in names]
     assert [array.item() for array in found if array is not None] == list(range(len(names)))
     assert len({path.name.lower() for path in files(tmp_path)}) == len(names)
-
-
-@pytest.mark.parametrize("content", [b"", b"no array", b"\x93NUMPY\x01\x00", b"PK\x03\x04 zip"])
-def test_a_damaged_file_is_as_none(content: bytes, tmp_path: Path) -> None:
-    kept = KeptArrays(tmp_path, "ab12")
-    kept.put("gap", ARRAY)
-    (file,) = files(tmp_path)
-    for damaged in (content, file.read_bytes()[:-8]):
-        file.write_bytes(damaged)
-        assert kept.get("gap") is None
-    kept.put("gap", ARRAY)
-    np.testing.assert_array_equal(kept.get("gap"), ARRAY)
-
-
-@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
-def test_what_fails_half_way_leaves_the_earlier_array_and_nothing_else(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kept = KeptArrays(tmp_path, "ab12")
-    kept.put("gap", ARRAY)
-
-    def failing(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(os, "replace", failing)
-    with pytest.raises(RunError if isinstance(error, OSError) else KeyboardInterrupt):
-        kept.put("gap", ARRAY + 1)
-    assert len(files(tmp_path)) == 1
-    np.testing.assert_array_equal(kept.get("gap"), ARRAY)
