@@ -210,8 +210,7 @@ _FUSED = {
 import json
 from gptqmodel import GPTQModel, QuantizeConfig
 
-with open("FILE") as file:
-    config = QuantizeConfig(**json.load(file))
+config = QuantizeConfig(**json.load(open("FILE")))
 # model = GPTQModel.load("MODEL", config); model.quantize(texts); model.save("FOLDER")
 """,
     widths=(2, 3, 4, 5, 6, 7, 8),
@@ -254,8 +253,7 @@ def _gptqmodel(layers: Layers, group_size: int | None) -> Content:
 import json
 from transformers import HqqConfig
 
-with open("FILE") as file:
-    config = HqqConfig(**json.load(file))
+config = HqqConfig(**json.load(open("FILE")))
 # AutoModel.from_pretrained("MODEL", quantization_config=config)
 """,
     widths=(2, 3, 4, 5, 6, 8),
@@ -300,8 +298,7 @@ def linear_tag(name: str) -> str:
 import json
 from llmcompressor.modifiers.quantization import GPTQModifier
 
-with open("FILE") as file:
-    recipe = GPTQModifier(**json.load(file))
+recipe = GPTQModifier(**json.load(open("FILE")))
 # llmcompressor.oneshot(model="MODEL", recipe=recipe, dataset=...)
 """,
     widths=(2, 3, 4, 5, 6, 7, 8),
@@ -335,8 +332,7 @@ import json
 from torchao.core.config import config_from_dict
 from transformers import TorchAoConfig
 
-with open("FILE") as file:
-    config = TorchAoConfig(config_from_dict(json.load(file)))
+config = TorchAoConfig(config_from_dict(json.load(open("FILE"))))
 # AutoModel.from_pretrained("MODEL", quantization_config=config)
 """,
     widths=(2, 3, 4, 5, 6, 7, 8),
@@ -463,8 +459,7 @@ def _llama_cpp(layers: Layers, group_size: int | None) -> Content:
 import json
 from auto_round import AutoRound
 
-with open("FILE") as file:
-    widths = json.load(file)
+widths = json.load(open("FILE"))
 rounded = AutoRound("MODEL", layer_config=widths)
 """,
     widths=(2, 3, 4, 8),
@@ -495,8 +490,7 @@ import json
 import onnx
 from onnxruntime.quantization import matmul_nbits_quantizer as nbits
 
-with open("FILE") as file:
-    nodes = json.load(file)
+nodes = json.load(open("FILE"))
 quantizer = nbits.MatMulNBitsQuantizer(
     onnx.load("model.onnx"),
     nodes_to_exclude=nodes["nodes_to_exclude"],

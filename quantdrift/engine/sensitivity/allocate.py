@@ -84,14 +84,8 @@ def allocate_for_search(
 ) -> Allocated:
     """Measure the layers on a quarter of the queries at most and choose their widths; labels play no part.
 
-    Args:
-        flow: how inputs go through the pair.
-        pair: in the reference arm; its scheme has a criterion.
-        search: queries and documents.
-        reference: embeddings of both by the reference.
-        keep: pattern of layer names to the width that such layers are kept at.
-        n_contenders: documents behind the first that gaps are taken to; by the number of
-            calibration queries if not given.
+    `keep` maps a pattern of layer names to the width that such layers are kept at; gaps are taken to
+    `n_contenders` documents behind the first, by the number of queries if not given.
     """
     chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     inputs = None

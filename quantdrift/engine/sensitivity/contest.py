@@ -91,17 +91,9 @@ def hold_contest(
     batch_size: int,
     query_only: bool = False,
 ) -> Contest:
-    """Round the model in every way that spends as many bits, and count flips.
+    """Round the model in every way that spends as many bits, and count flips on the held-out queries.
 
-    Args:
-        allocation: in question.
-        setting: it was measured in; the model is in the reference arm, and left so.
-        encoder: what the model is run by.
-        search: queries and documents.
-        held: int64, positions of the held-out queries.
-        reference: embeddings of both by the reference.
-        batch_size: inputs per forward pass.
-        query_only: whether the documents stay at the reference.
+    The model is in the reference arm, and left so. With `query_only` the documents stay there.
     """
     queries, documents, similarity = search.queries.part(held), search.sides[-1], search.similarity
     tops = _tops(np.asarray(reference[0])[held], reference[-1], similarity, min(DEPTH, len(documents.ids)))

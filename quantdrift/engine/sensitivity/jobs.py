@@ -45,22 +45,10 @@ def allocate_spec(
     device: str | None = None,
     revision: str | None = None,
 ) -> Allocated:
-    """Choose the widths of a model's layers and write them down.
+    """Choose the widths of a model's layers by the criterion of the spec, and write them to `out`.
 
-    Args:
-        spec: model and scheme, which names a criterion.
-        dataset: queries and documents; labels play no part.
-        out: the file.
-        settings: batch size.
-        store: where embeddings and sensitivities are kept.
-        progress: where progress is shown.
-        keep: pattern of layer names to the width that such layers are kept at.
-        check: whether to compare it with its rivals on held-out queries.
-        device: where the model runs; the best there is if not given.
-        revision: of a hub model.
-
-    Raises:
-        QuantDriftError: spec, data, model or place cannot be used.
+    Labels play no part. `keep` maps a pattern of layer names to the width that such layers are kept at; with
+    `check` the allocation is compared with its rivals on held-out queries.
     """
     like_this = f"e.g. {spec.model}@W3.5+gap"
     if spec.scheme.criterion is None:
@@ -125,22 +113,7 @@ def predict_model(
     device: str | None = None,
     revision: str | None = None,
 ) -> Predicted:
-    """Predict flips from forward and backward passes of the reference; no layer is rounded.
-
-    Args:
-        model: as a spec names it.
-        dataset: queries and documents; labels play no part.
-        widths: bits per weight, ascending, at least two.
-        group_size: input weights that share a scale, None for a whole output channel.
-        settings: batch size.
-        store: where embeddings and sensitivities are kept.
-        progress: where progress is shown.
-        device: where the model runs; the best there is if not given.
-        revision: of a hub model.
-
-    Raises:
-        QuantDriftError: model or data cannot be used, or no gradient goes through the model.
-    """
+    """Predict flips from forward and backward passes of the reference; no layer is rounded, labels play no part."""
     offered = (("widths", ",".join(map(str, widths))),)
     scheme = Scheme(weight_bits=widths[0], group_size=group_size, criterion="gap", options=offered)
     opened = open_pair(Spec(model=model, scheme=scheme), dataset, device=device, revision=revision)

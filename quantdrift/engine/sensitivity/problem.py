@@ -184,14 +184,8 @@ def retrieval_problem(
 ) -> GapProblem:
     """The gaps between the first document and those behind it, in the reference's order.
 
-    Args:
-        encoder: what the model is run by.
-        search: the pool of queries, the corpus, and how they are compared.
-        reference: embeddings of both by the reference.
-        chosen: int64 [n_inputs], positions of the calibration queries.
-        batch_size: rows per forward pass.
-        n_contenders: documents behind the first.
-        query_only: whether the documents stay at the reference's embeddings.
+    Of the queries at the positions `chosen`; with `query_only` the documents stay at the
+    reference's embeddings.
 
     Raises:
         DataError: no query has two documents to choose from.
@@ -239,15 +233,9 @@ def classification_problem(
 ) -> GapProblem:
     """The gaps between the first class and those behind it, in the reference's order.
 
-    gap_c = logit of the reference's first class - logit of its class c + 1.
-
-    Args:
-        inputs: to calibrate on.
-        outputs: float32 [n_inputs, dim], what the reference puts out for them: logits, or
-            embeddings that a probe reads.
-        logits: from outputs [..., dim] to logits [..., n_classes]; differentiable.
-        batch_size: inputs per forward pass.
-        n_contenders: classes behind the first; fewer where there are not so many.
+    gap_c = logit of the reference's first class - logit of its class c + 1, for at most
+    `n_contenders` classes. `outputs` are the reference's, logits or embeddings that a probe reads;
+    `logits` makes logits [..., n_classes] of them, differentiable.
 
     Raises:
         DataError: there is only one class.
