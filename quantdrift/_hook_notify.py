@@ -42,15 +42,10 @@ class HookStatus:
 def status(finder: _hook.HookFinder | None) -> HookStatus:
     """The state of this finder, which is None where the hook was never started."""
     off = _hook.switched_off()
-    if finder is None:
-        return HookStatus(active=False, switched_off=off)
-    return HookStatus(
-        active=not off,
-        switched_off=off,
-        started_by=finder.started_by,
-        patched=tuple(finder.patched),
-        errors=dict(finder.errors),
-    )
+    seen: dict[str, Any] = {}
+    if finder is not None:
+        seen = {"started_by": finder.started_by, "patched": tuple(finder.patched), "errors": dict(finder.errors)}
+    return HookStatus(active=not off and finder is not None, switched_off=off, **seen)
 
 
 def find_spec(

@@ -52,16 +52,8 @@ MOST_SCORES = 20_000_000
 NAMED = "MODEL@allocation.json"
 """How a pair of a stored allocation is written to mteb."""
 
-_SETTINGS = (
-    "default_prompt_name",
-    "instruction_template",
-    "max_length",
-    "max_seq_length",
-    "model_prompts",
-    "prompts",
-    "prompts_dict",
-    "truncate_dim",
-)
+_PROMPTS = ("default_prompt_name", "instruction_template", "model_prompts", "prompts", "prompts_dict")
+_SETTINGS = (*_PROMPTS, "max_length", "max_seq_length", "truncate_dim")
 """Attributes of a model, or of what it wraps, that decide its embeddings beside the weights."""
 
 

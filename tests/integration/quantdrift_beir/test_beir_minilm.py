@@ -135,32 +135,3 @@ def test_evidence_is_that_of_quantdrift_run_on_the_same_folder(
     found = searched(data, scheme, batch_size=4)
     run = own_run(read_beir_folder(data), scheme, tmp_path / "run", batch_size=4)
     assert_same_evidence(found.evidence, run.evidence())
-
-
-@pytest.mark.very_slow
-def test_beir_mteb_and_quantdrift_run_agree_on_the_generated_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mteb = pytest.importorskip("mteb")
-    from quantdrift_tasks.python_docs import load  # noqa: PLC0415 -- only for this one
-
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
-    dataset = load()
-    corpus = dict(zip(dataset.document_ids, ({"title": "", "text": t} for t in dataset.documents), strict=True))
-    queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
-    pair = QuantizedPair(SentenceBERT(resolve("minilm").location, device="cpu"), "W4-rtn")
-    search = exact(pair)
-    search.batch_size = 32
-    found = search.search(corpus, queries, 100, "cos_sim").drift.with_qrels(dataset.qrels)
-    run = own_run(dataset, "W4-rtn", tmp_path / "run", batch_size=32)
-    assert_same_evidence(found.evidence, run.evidence())
-    mteb.evaluate(
-        mteb.get_model("quantdrift:minilm@W4-rtn", device="cpu"),
-        mteb.get_tasks(tasks=["PythonDocsRetrieval"]),
-        cache=mteb.ResultCache(tmp_path / "mteb"),
-        encode_kwargs={"batch_size": 32, "show_progress_bar": False},
-        show_progress_bar=False,
-        co2_tracker=False,
-    )
-    folder = next((tmp_path / "mteb").rglob("run.json")).parent
-    assert_same_evidence(read_run(folder).evidence(), found.evidence)

@@ -11,14 +11,13 @@ import pytest
 pytest.importorskip("faiss")
 
 from beir.retrieval.evaluation import EvaluateRetrieval
-from beir.retrieval.models import HuggingFace
 from beir.retrieval.search.dense import FlatIPFaissSearch
 from beir.retrieval.search.sparse import SparseSearch
 from scipy.sparse import csr_matrix
 
 from quantdrift.errors import UnsupportedError
 from quantdrift_beir import QuantizedPair
-from support.beir_samples import assert_same_evidence, assert_same_results, exact, model, quantized, texts
+from support.beir_samples import assert_same_results, exact, model, quantized, texts
 
 CORPUS, QUERIES = texts()
 ALL = len(CORPUS)
@@ -119,21 +118,6 @@ def test_files_of_embeddings_are_refused_for_a_pair(folder: str, tmp_path: Path)
     with pytest.raises(UnsupportedError, match="files of embeddings"):
         search.search_from_files("queries.pkl", [], 3)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_model_of_transformers_is_a_pair_like_any_other(folder: str, tmp_path: Path) -> None:
-    def made(**options: Any) -> Any:
-        backbone = Path(folder).parent / "backbone"
-        return HuggingFace(str(backbone), prompts={"query": "", "passage": ""}, **options)
-
-    pair = QuantizedPair(made(), "W3")
-    found = exact(pair).search(CORPUS, QUERIES, 10, "cos_sim")
-    assert pair.pooling_func is pair.base.pooling_func
-    # beir runs it in bfloat16, whose last bits differ between batches and machines
-    assert_same_results(found.reference, exact(made()).search(CORPUS, QUERIES, 10, "cos_sim"), 1e-3)
-    cut = exact(QuantizedPair(made(max_length=4), "W3")).search(CORPUS, QUERIES, 10, "cos_sim")
-    with pytest.raises(AssertionError):  # not out of the cache: another length, other embeddings
-        assert_same_evidence(cut.evidence, found.evidence)
 
 
 def test_two_models_can_be_the_two_sides(folder: str) -> None:

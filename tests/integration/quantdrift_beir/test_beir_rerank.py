@@ -81,18 +81,6 @@ def test_evidence_is_of_raw_scores_and_exact_over_the_shortlist(folder: str) -> 
     assert found.drift.record["settings"]["scores"] == "raw, before the sigmoid"
 
 
-def test_a_query_without_documents_and_a_document_of_its_own_id_do_not_count(folder: str) -> None:
-    corpus = {**CORPUS, "q1": {"title": "", "text": "drag of the wing"}}
-    shortlists = {**SHORTLISTS, "q0": {}, "q1": {"q1": 2.0, "d4": 1.0, "d5": 0.5}}
-    pair = QuantizedPair(CrossEncoder(folder, device="cpu"), "W3-rtn")
-    found = Rerank(pair, batch_size=4).rerank(corpus, QUERIES, shortlists, top_k=12)
-    assert found["q0"] == {}
-    assert found["q1"].keys() == {"q1", "d4", "d5"}  # as stock beir has it
-    assert "q0" not in found.evidence.input_ids
-    row = found.evidence.input_ids.tolist().index("q1")
-    assert found.evidence.n_items[row] == 2
-
-
 def test_the_noise_floor_is_that_of_two_runs_by_hand(folder: str) -> None:
     """A model whose scores move with the batch size: of d1 in q1 by 10, of d2 in q2 by 0.25."""
     base = CrossEncoder(folder, device="cpu")

@@ -91,17 +91,6 @@ def test_a_document_of_the_querys_own_id_is_left_out_of_everything(folder: str) 
     assert found.drift["flip@1"] == before
 
 
-def test_a_single_query_works_where_the_stock_search_fails(folder: str) -> None:
-    one = {"q3": QUERIES["q3"]}
-    with pytest.raises(IndexError):
-        exact(model(folder)).search(CORPUS, one, 5, "cos_sim")
-    pair = QuantizedPair(model(folder), "W3")
-    found = exact(pair).search(CORPUS, one, 5, "cos_sim")
-    assert found.evidence.n_inputs == 1
-    several = exact(pair).search(CORPUS, QUERIES, 5, "cos_sim")
-    assert_same_results(found, {"q3": several["q3"]})
-
-
 def test_an_unknown_score_function_is_beirs_own_error(folder: str) -> None:
     with pytest.raises(ValueError, match="must be either") as stock:
         exact(model(folder)).search(CORPUS, QUERIES, 5, "manhattan")
@@ -127,25 +116,6 @@ def test_a_score_function_of_the_users_own_is_searched_once_per_arm(folder: str)
         assert_same_results(found, search(plain))
     assert found.evidence.exact  # the lists hold the whole corpus
     assert found.drift["epsilon"].value > 0
-
-
-def test_a_search_class_that_changes_results_afterwards_does_so_in_both_arms(folder: str) -> None:
-    class Odd(DenseRetrievalExactSearch):  # type: ignore[misc]  # its type is not known
-        def search(self, *args: Any, **kwargs: Any) -> Any:
-            results = super().search(*args, **kwargs)
-            for scores in results.values():
-                scores.pop("d0", None)
-            return results
-
-    def evaluator(one: Any) -> EvaluateRetrieval:
-        return EvaluateRetrieval(Odd(one, batch_size=8, show_progress_bar=False), [1000])
-
-    found = evaluator(QuantizedPair(model(folder), "W3")).retrieve(CORPUS, QUERIES)
-    plain = model(folder)
-    assert_same_results(found.reference, evaluator(plain).retrieve(CORPUS, QUERIES))
-    with quantized(plain, "W3"):
-        assert_same_results(found, evaluator(plain).retrieve(CORPUS, QUERIES))
-    assert "d0" not in found.evidence.item_ids
 
 
 def evaluated(kind: Any, one: Any, corpus: Any = CORPUS) -> Any:

@@ -48,18 +48,6 @@ def test_prompts_are_what_it_is_calibrated_on(method: str, tasks: Path, model: s
     assert results["results"]["tiny_texts"][key] != rounded["results"]["tiny_texts"][key]
 
 
-def test_the_draw_is_the_same_every_time_and_layers_are_kept(tasks: Path, model: str, tmp_path: Path) -> None:
-    names = ["questions", "sums"]
-    first = run(tasks, tmp_path / "a", names, model, "W3-gptq+calib=5")
-    again = run(tasks, tmp_path / "b", list(reversed(names)), model, "W3-gptq+calib=5")
-    told = [record(tmp_path / name) for name in "ab"]
-    assert told[0]["quantization"]["calibration"]["n_inputs"] == 5
-    assert told[0]["model"]["candidate_fingerprint"] == told[1]["model"]["candidate_fingerprint"]
-    assert told[1]["quantization"]["layers_kept_from_before"] == 14
-    for task in ("tiny_questions", "tiny_sums"):
-        assert first["results"][task] == again["results"][task]
-
-
 def test_a_file_takes_the_place_of_prompts(tasks: Path, model: str, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(text(seed, 6) for seed in range(20)))

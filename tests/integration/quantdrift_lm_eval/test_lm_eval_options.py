@@ -80,15 +80,6 @@ def test_metrics_of_a_task_s_own_python(lm: QuantizedPairLM, tasks: Path) -> Non
     assert "drift_change_letters" in told
 
 
-def test_documents_that_are_asked_for_by_number(lm: QuantizedPairLM, tasks: Path) -> None:
-    results = evaluate(lm, tasks, ["questions"], samples={"tiny_questions": [2, 5, 7]})
-    assert [one["doc_id"] for one in results["samples"]["tiny_questions"]] == [2, 5, 7]
-    whole = evaluate(lm, tasks, ["questions"])
-    part = [one["drift_flip_at_1"] for one in whole["samples"]["tiny_questions"] if one["doc_id"] in {2, 5, 7}]
-    assert [one["drift_flip_at_1"] for one in results["samples"]["tiny_questions"]] == part
-    assert results["quantdrift"]["tasks"]["tiny_questions"]["none"]["drift_n_inputs"] == 3
-
-
 def test_without_samples_and_standard_errors_the_drift_is_there(lm: QuantizedPairLM, tasks: Path) -> None:
     results = evaluate(lm, tasks, ["questions"], log_samples=False, bootstrap_iters=0)
     assert "samples" not in results
@@ -105,11 +96,3 @@ def test_a_task_whose_drift_cannot_be_had_keeps_its_results(
     assert list(results["quantdrift"]["tasks"]) == ["tiny_questions"]
     told = capsys.readouterr().err
     assert "no drift is measured on tiny_broken: 'a field that is missing'" in told
-
-
-def test_examples_and_a_chat_template(lm: QuantizedPairLM, tasks: Path) -> None:
-    lm.tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}|{% endfor %}"
-    results = evaluate(lm, tasks, ["questions"], num_fewshot=2, apply_chat_template=True, fewshot_as_multiturn=True)
-    sample = results["samples"]["tiny_questions"][0]
-    assert sample["arguments"][0][0].count("|") == 5  # two examples, and the question
-    assert 0 <= results["results"]["tiny_questions"]["drift_flip_at_1,none"] <= 1

@@ -59,18 +59,6 @@ def test_without_a_search_over_embeddings_it_says_what_to_do(task: Any, said: st
         scores(pair_of(folder, "W3.5-g16+gap"), task())
 
 
-def test_a_stored_allocation_serves_every_task(folder: Path) -> None:
-    chosen = pair_of(folder, "W3.5-g16+gap")
-    figures(chosen, search())
-    chosen.pair.allocation.write(Path("a.json"))
-    stored = pair_of(folder, "a.json")
-    assert stored.pair.allocation.width_of == chosen.pair.allocation.width_of
-    assert "drift_reference_main_score" in figures(stored, MockSTSTask())
-    assert figures(stored, search())["drift_n_inputs"] == 12
-    assert figures(stored, search(shortlist=5))["drift_n_inputs"] == 12
-    assert figures(stored, search(1))["drift_n_inputs"] == 12  # queries of the same names
-
-
 def test_a_file_that_changes_is_another_revision(folder: Path, tmp_path: Path) -> None:
     chosen = pair_of(folder, "W3.5-g16+gap")
     figures(chosen, search(), cache=mteb.ResultCache(tmp_path / "out"))

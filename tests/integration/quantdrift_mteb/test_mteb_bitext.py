@@ -144,13 +144,3 @@ def test_gold_positions_that_the_data_give_are_what_is_right(model: Model) -> No
     (found,) = scores(model.pair, task)["test"]
     assert found["drift_reference_accuracy"] > 0.3
     assert_drift(found, cosines(model, ONES, turned), [position for _, position in gold])
-
-
-def test_a_similarity_of_the_models_own_leaves_the_evaluation_as_it_is(
-    model: Model, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    own = model.pair.base.similarity
-    monkeypatch.setattr(model.pair.base, "similarity", lambda a, b: own(a, b) ** 3)
-    (found,) = scores(model.pair, plain())["test"]
-    assert {key for key in found if key.startswith("drift_")} == {"drift_spec", "drift_reference_main_score"}
-    assert "no drift is measured on TinyBitext test/default" in capsys.readouterr().err

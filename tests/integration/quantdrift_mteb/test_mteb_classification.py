@@ -15,7 +15,6 @@ from mteb._create_dataloaders import _create_dataloader_from_texts
 from mteb.abstasks import AbsTaskClassification, AbsTaskMultilabelClassification, AbsTaskRegression
 from mteb.abstasks.task_metadata import TaskMetadata
 from numpy.typing import NDArray
-from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
 
@@ -221,23 +220,3 @@ def test_several_labels_an_input_or_none_have_no_first_class(
     (found,) = scores(model.pair, make(data, base=base))["test"]
     assert {key for key in found if key.startswith("drift_")} == OWN
     assert "quantdrift" not in capsys.readouterr().err
-
-
-def test_where_no_probe_can_be_fitted_the_evaluation_stands_and_a_line_says_why(
-    model: Model, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = {split: {**part, "label": [0] * len(part["label"])} for split, part in THREE.items()}
-    (found,) = scores(model.pair, make(data, evaluator_model=DummyClassifier()))["test"]
-    assert found["main_score"] == 1.0
-    assert {key for key in found if key.startswith("drift_")} == OWN
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("quantdrift: no drift is measured on TinyClassification test/default: ")
-    assert "at least two" in line
-
-
-def test_the_line_at_the_end_tells_of_classes(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
-    loud = {"batch_size": 8, "show_progress_bar": True}
-    (found,) = scores(model.pair, make(), encode_kwargs=loud)["test"]
-    lines = capsys.readouterr().err.splitlines()
-    (line,) = [line for line in lines if line.startswith("drift of ")]
-    assert f"another class for {100 * found['drift_flip_at_1']:.1f} % of 70 inputs" in line

@@ -52,14 +52,6 @@ def test_a_stock_model_is_evaluated_as_without_us(folder: Path, monkeypatch: pyt
     assert not any(key.startswith("drift") for key in with_us["test"][0])
 
 
-def test_other_names_go_to_mteb_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "sentence-transformers/all-MiniLM-L6-v2"
-    module = sys.modules["mteb.models.get_model_meta"]
-    assert mteb.get_model_meta(name) == module.get_model_meta.__wrapped__(name)
-    with pytest.raises(KeyError, match="not found in MTEB registry"):
-        mteb.get_model_meta("quantdrift/minilm@W4")
-
-
 def test_a_task_of_ours_is_there_by_name_and_in_no_list() -> None:
     name = "PythonDocsRetrieval"
     assert mteb.get_task(name).metadata.name == name

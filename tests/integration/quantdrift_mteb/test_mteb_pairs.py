@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ import pytest
 from mteb._create_dataloaders import _create_dataloader_from_texts
 from mteb.mocks.mock_tasks import MockSTSTask
 
-from quantdrift import harness
 from support.mteb_samples import QUIET, quantized, retrieval_task, save_encoder, scores, split_data, stock, text
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -91,46 +88,6 @@ def test_what_is_interrupted_leaves_weights_and_nothing_half_written(
     del pair.base.encode
     expected = figures(pair.base, small(seed=3))["main_score"]
     assert figures(pair, other)["drift_reference_main_score"] == expected
-
-
-def test_emission_tracking_measures_once(
-    pair: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Tracker:
-        final_emissions = 0.25
-
-        def __init__(self, **_: Any) -> None: ...
-
-        def __enter__(self) -> Tracker:
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-    module = types.ModuleType("codecarbon")
-    module.EmissionsTracker = Tracker  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "codecarbon", module)
-    searches = []
-    measure = harness.measure
-    monkeypatch.setattr(harness, "measure", lambda *a, **k: (searches.append(1), measure(*a, **k))[1])
-    task, kept = small(), mteb.ResultCache(tmp_path / "out")
-    options = {"cache": kept, "encode_kwargs": dict(QUIET), "co2_tracker": True}
-    result = mteb.evaluate(pair, task, show_progress_bar=False, **options).task_results[0]
-    assert searches == [1]
-    assert result.kg_co2_emissions == 0.25
-    assert "drift_flip_at_1" in result.scores["test"][0]
-    assert "evaluate" not in vars(task)
-    phases = [phase["name"] for phase in result.evaluation_phases]
-    assert len(phases) == len(set(phases))
-
-
-def test_outside_of_an_evaluation_a_search_is_the_candidates(pair: Any, folder: Path) -> None:
-    alone = small().evaluate(pair, "test", encode_kwargs=dict(QUIET))["default"]
-    plain = stock(folder)
-    with quantized(plain, "W3-rtn"):
-        expected = small().evaluate(plain, "test", encode_kwargs=dict(QUIET))["default"]
-    assert alone == pytest.approx(expected, abs=1e-5, nan_ok=True)
-    with pytest.raises(ValueError, match="must be indexed"):
-        pair.search([], task_metadata=None, hf_split="", hf_subset="", top_k=1, encode_kwargs={})
 
 
 Change = Callable[[Any], dict[str, Any]]

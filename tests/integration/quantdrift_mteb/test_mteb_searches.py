@@ -118,13 +118,3 @@ def test_a_similarity_of_the_models_own_is_left_to_the_model(
         model.similarity = partial(similarity, model.similarity)
     assert figures(pair)["drift_reference_main_score"] == figures(plain)["main_score"]
     assert streamed == []
-
-
-def test_quantized_embeddings_are_left_to_the_model(tmp_path: Path, streamed: list[str]) -> None:
-    folder = save_encoder(tmp_path, similarity_fn_name="dot")
-    pair = mteb.get_model(f"quantdrift:{folder}@W3")
-    options = {"batch_size": 8, "show_progress_bar": False, "precision": "int8"}
-    found = scores(pair, task(), encode_kwargs=dict(options))["test"][0]
-    expected = scores(stock(folder), task(), encode_kwargs=dict(options))["test"][0]
-    assert found["drift_reference_main_score"] == expected["main_score"]
-    assert streamed == []

@@ -168,14 +168,6 @@ def test_sts_compares_the_order_that_its_main_score_is_of(main_score: str, kind:
     assert "drift_flip_at_1" not in found
 
 
-def test_where_all_pairs_score_the_same_there_is_no_order(model: Model) -> None:
-    data = {**pairs(), "sentence1": [text(1)] * N_PAIRS, "sentence2": [text(2)] * N_PAIRS}
-    (found,) = scores(model.pair, make(AbsTaskSTS, data))["test"]
-    for key in ("flip", "kendall_tau", "spearman"):
-        assert found[f"drift_order_{key}"] is None, key
-    assert found["drift_order_epsilon"] > 0
-
-
 def best_threshold(values: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     """The highest middle between two neighbours that tells most pairs right."""
     ranked = np.sort(values)[::-1]
@@ -217,16 +209,6 @@ def test_a_pair_flips_where_its_similarity_crosses_the_references_threshold(
     assert run.record["settings"]["similarity"] == kind
     sign = -1 if kind == "manhattan" else 1
     assert sign * run.record["settings"]["threshold"] == pytest.approx(sign * threshold, rel=1e-4)
-
-
-def test_of_a_maximum_the_similarity_that_reaches_it_decides(model: Model, tmp_path: Path) -> None:
-    task = make(AbsTaskPairClassification, main_score="max_ap")
-    (found,) = scores(model.pair, task, cache=mteb.ResultCache(tmp_path))["test"]
-    (full,) = scores(model.stock, make(AbsTaskPairClassification, main_score="max_ap"))["test"]
-    (result,) = tmp_path.rglob("TinyPairClassification.json")
-    settings = read_run(result.parent / found["drift_evidence"]).record["settings"]
-    assert full[f"{settings['similarity']}_ap"] == full["max_ap"]
-    assert found["drift_reference_accuracy"] == pytest.approx(full[f"{settings['similarity']}_accuracy"])
 
 
 OWN = {"drift_spec", "drift_reference_main_score"}

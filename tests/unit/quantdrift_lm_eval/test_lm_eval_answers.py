@@ -57,14 +57,6 @@ def test_what_a_stock_run_has_kept_is_not_taken_nor_given() -> None:
     assert all(key.startswith("quantdrift-") for key in list(kept)[1:])
 
 
-def test_answers_that_are_drawn_are_not_kept() -> None:
-    kept: dict[str, Any] = {}
-    drawn = [request("c", {"do_sample": True})]
-    for _ in range(2):
-        assert ArmCache(kept, "w").fill("generate_until", drawn, Model(), alone)[1] == 0
-    assert kept == {}
-
-
 def test_an_answer_is_kept_as_soon_as_there_is_one() -> None:
     kept: dict[str, Any] = {}
     hook = ArmCache(kept, "w")
