@@ -40,7 +40,7 @@ def samples(rows: list[list[float]], gold: list[int], *, logged: bool) -> list[d
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(ROWS, st.data())
 def test_flips_and_accuracies_are_those_of_argmax(rows: list[list[float]], data: Any) -> None:
     n = len(rows)

@@ -27,6 +27,8 @@ from support.mteb_samples import (
     stock,
 )
 
+pytestmark = pytest.mark.slow  # the real harness runs
+
 Results = dict[str, dict[str, float]]
 
 

@@ -15,6 +15,8 @@ from quantdrift.finished.readers import read_finished
 from quantdrift.metrics import parse_metric
 from support.lm_eval_samples_maker import N, evaluate, save_model, write_tasks
 
+pytestmark = pytest.mark.slow  # the real harness runs
+
 CHOSEN = ("questions", "last_word", "texts", "sums")
 """A task of every type of request."""
 

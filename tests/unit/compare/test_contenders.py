@@ -61,7 +61,7 @@ def test_all_tied_is_a_draw_among_equals(n_contenders: int) -> None:
     assert flip_probability(np.full((1, n_contenders), 0.6), 0.3)[0] == 0  # at the boundary
 
 
-@pytest.mark.parametrize("n_contenders", [1, 2, 5, 20, 45])
+@pytest.mark.parametrize("n_contenders", [1, 2, 5, 20, pytest.param(45, marks=pytest.mark.slow)])
 def test_the_quadrature_is_the_integral(n_contenders: int) -> None:
     rng = np.random.default_rng(n_contenders)
     grid = 2.0**-20  # so that ratios and breakpoints are exact in both arithmetics

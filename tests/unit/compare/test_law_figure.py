@@ -110,6 +110,7 @@ def test_more_bits_are_darker_so_that_it_reads_in_grey(tmp_path: Path) -> None:
     assert fills[0] == 3 * 255 > fills[1] > fills[2]  # white first
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_small_file_whatever_a_user_has_set(tmp_path: Path) -> None:
     import matplotlib as mpl  # noqa: PLC0415 -- after importorskip
 
