@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from quantdrift.engine.sensitivity.allocate import allocate_for_classes, allocat
 from quantdrift.engine.store import digest_of, key_of
 from quantdrift.errors import DataError, RunError
 from quantdrift.evidence import Evidence, Noise
+from quantdrift.extras import version_of
 from quantdrift.probe import LinearProbe
 
 # --- Search ---------------------------------------------------------------------------------------
@@ -370,10 +370,7 @@ def fitted_probe(
     """
     path = None
     if key is not None and root is not None:
-        try:
-            library = version("scikit-learn")
-        except PackageNotFoundError:  # fitting says what is missing
-            library = ""
+        library = version_of("scikit-learn") or ""  # fitting says what is missing
         name = key_of(
             version=1,
             embeddings=key,

@@ -6,7 +6,6 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -27,6 +26,7 @@ from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sizes import folder_of, nested_subsets
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.errors import DataError, RunError, UnsupportedError
+from quantdrift.extras import version_of
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.metrics import measure as all_metrics
 from quantdrift.progress import Progress
@@ -419,10 +419,5 @@ def _on_what_is_ranked(made: Mapping[str, Any]) -> list[str]:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
+    found = {package: version_of(package) for package in _PACKAGES}
+    return {"python": platform.python_version(), **{name: it for name, it in found.items() if it is not None}}

@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.store import reserve
 from quantdrift.errors import RunError
+from quantdrift.extras import version_of
 
 # --- what is given back ---------------------------------------------------------------------------
 
@@ -118,12 +118,7 @@ def add_tensor(digest: Any, name: str, value: object) -> None:
 
 def runtime_of(weight: Tensor) -> dict[str, str]:
     """What decides embeddings beside weights and inputs: libraries, and device and dtype of a weight."""
-    installed = {name: _version(name) for name in ("torch", "transformers", "sentence-transformers")}
+    installed = {
+        name: version_of(name) or "not installed" for name in ("torch", "transformers", "sentence-transformers")
+    }
     return {**installed, "device": weight.device.type, "dtype": str(weight.dtype)}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
