@@ -14,29 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.cli import main
 from quantdrift.conformal import StabilityError, softmax_confidence
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.runs import write_run
 from quantdrift.trust.check import StabilityCheck
+from support.command_line import cli
 
-Cli = Callable[..., tuple[int, str, str]]
 N = 200
 
 
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command line; gives exit code, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), " ".join(out.split()), err
-
-    return run
+def certify(*words: object) -> tuple[int, str, str]:
+    code, out, err = cli(*words)
+    return code, " ".join(out.split()), err
 
 
 @pytest.fixture
@@ -79,8 +69,8 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return made
 
 
-def test_a_table_and_sentences(cli: Cli, write: Callable[..., Path]) -> None:
-    code, out, err = cli("certify", write("logits"))
+def test_a_table_and_sentences(write: Callable[..., Path]) -> None:
+    code, out, err = certify("certify", write("logits"))
     assert (code, err) == (0, "")
     assert "net@W4-g128-rtn on logits" in out
     for label in ("S", "2epsilon", "gap alone", "msp alone", "entropy alone", "0.10", "0.05"):
@@ -91,27 +81,27 @@ def test_a_table_and_sentences(cli: Cli, write: Callable[..., Path]) -> None:
     assert "left out" not in out
 
 
-def test_similarities_have_no_msp_and_one_line_says_so(cli: Cli, write: Callable[..., Path]) -> None:
+def test_similarities_have_no_msp_and_one_line_says_so(write: Callable[..., Path]) -> None:
     run = write("similar", logits=False)
-    _, out, _ = cli("certify", run)
+    _, out, _ = certify("certify", run)
     assert "msp alone" not in out
     assert "msp and entropy are left out: they are of class probabilities" in out
-    code, _, err = cli("certify", run, "--statistic", "msp")
+    code, _, err = certify("certify", run, "--statistic", "msp")
     assert code == 2
     assert "Use gap" in err
 
 
-def test_what_says_nothing_is_said(cli: Cli, write: Callable[..., Path]) -> None:
-    _, out, _ = cli("certify", write("calm", noise=0.01), "--alpha", 0.1, "--alpha", 0.001)
+def test_what_says_nothing_is_said(write: Callable[..., Path]) -> None:
+    _, out, _ = certify("certify", write("calm", noise=0.01), "--alpha", 0.1, "--alpha", 0.001)
     assert re.search(r"[\d.]+ % changed, but .*\. Ask for a smaller --alpha\.", out)
     assert "Nothing can be accepted at level 0.001 from so few inputs: that takes 999" in out
-    _, out, _ = cli("certify", write("rough", noise=3), "--alpha", 0.1)
+    _, out, _ = certify("certify", write("rough", noise=3), "--alpha", 0.1)
     assert "says nothing" not in out
 
 
-def test_json_has_what_the_table_has(cli: Cli, write: Callable[..., Path]) -> None:
+def test_json_has_what_the_table_has(write: Callable[..., Path]) -> None:
     run, other = write("first"), write("second", n=60)
-    _, out, _ = cli("certify", run, other, "--json", "--splits", 7, "--seed", 3)
+    _, out, _ = certify("certify", run, other, "--json", "--splits", 7, "--seed", 3)
     first, second = json.loads(out)["runs"]
     assert (first["n_inputs"], first["n_calibration"], first["n_splits"]) == (200, 100, 7)
     assert first["seed"] == 3
@@ -121,35 +111,35 @@ def test_json_has_what_the_table_has(cli: Cli, write: Callable[..., Path]) -> No
     assert strict["coverage"]["value"] is None
     assert "99 calibration inputs, and there are 30" in strict["coverage"]["reason"]
     assert strict["threshold"] == {"value": None, "reason": "+infinity: nothing is accepted"}
-    _, again, _ = cli("certify", run, other, "--json", "--splits", 7, "--seed", 3)
+    _, again, _ = certify("certify", run, other, "--json", "--splits", 7, "--seed", 3)
     assert again == out
-    _, moved, _ = cli("certify", run, other, "--json", "--splits", 7, "--seed", 4)
+    _, moved, _ = certify("certify", run, other, "--json", "--splits", 7, "--seed", 4)
     assert moved != out
 
 
-def test_markdown(cli: Cli, write: Callable[..., Path]) -> None:
-    _, out, _ = cli("certify", write("logits"), "--markdown", "--statistic", "S", "--alpha", 0.2)
+def test_markdown(write: Callable[..., Path]) -> None:
+    _, out, _ = certify("certify", write("logits"), "--markdown", "--statistic", "S", "--alpha", 0.2)
     assert "| level | statistic | accepted | accepted and changed |" in out
     assert "| 0.20 | S |" in out
     assert "- At level 0.2, " in out
 
 
-def test_a_check_is_saved_and_applied(cli: Cli, write: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_check_is_saved_and_applied(write: Callable[..., Path], tmp_path: Path) -> None:
     run, file = write("older"), tmp_path / "check.json"
-    code, out, _ = cli("certify", run, "--alpha", 0.1, "--save", file)
+    code, out, _ = certify("certify", run, "--alpha", 0.1, "--save", file)
     assert code == 0
     assert "calibrated on all 200 inputs: an answer is accepted where its gap is at or above" in out
     check = StabilityCheck.load(file, spec="net@W4", model_fingerprint="weights")
     assert (check.n_calibration, check.statistic, check.origin.data) == (200, "S", "older")
 
     newer = write("newer one", data="y", n=300)
-    code, out, err = cli("certify", newer, "--check", file)
+    code, out, err = certify("certify", newer, "--check", file)
     assert (code, err) == (0, "")
     title = "check.json: S at level 0.1 for net@W4-g128-rtn, calibrated on older, applied to newer"
     assert title in out
     assert "show no difference from those of the calibration inputs" in out
     assert "not held out" not in out
-    _, out, _ = cli("certify", newer, "--check", file, "--json")
+    _, out, _ = certify("certify", newer, "--check", file, "--json")
     (found,) = json.loads(out)["runs"]
     assert found["n_inputs"] == 300
     assert found["resemblance"]["alike"]
@@ -160,24 +150,24 @@ def test_a_check_is_saved_and_applied(cli: Cli, write: Callable[..., Path], tmp_
     assert found["violation"]["n"] == round(300 * found["coverage"]["value"])
 
 
-def test_other_inputs_are_noted(cli: Cli, write: Callable[..., Path], tmp_path: Path) -> None:
+def test_other_inputs_are_noted(write: Callable[..., Path], tmp_path: Path) -> None:
     file = tmp_path / "check.json"
     run = write("older")
-    cli("certify", run, "--alpha", 0.1, "--save", file)
-    code, out, err = cli("certify", write("tiny scores", scale=0.2, data="y"), "--check", file)
+    certify("certify", run, "--alpha", 0.1, "--save", file)
+    code, out, err = certify("certify", write("tiny scores", scale=0.2, data="y"), "--check", file)
     assert (code, err) == (0, "")  # a note, no Python warning
     assert "Note, tiny scores: the confidences of these 200 inputs differ" in out
-    _, out, _ = cli("certify", run, "--check", file)
+    _, out, _ = certify("certify", run, "--check", file)
     assert "Note, older: the check was calibrated on these very inputs" in out
-    _, out, _ = cli("certify", run, "--check", file, "--markdown")
+    _, out, _ = certify("certify", run, "--check", file, "--markdown")
     assert "| older | 200 |" in out
 
 
-def test_a_check_of_another_pair_is_refused(cli: Cli, write: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_check_of_another_pair_is_refused(write: Callable[..., Path], tmp_path: Path) -> None:
     file = tmp_path / "check.json"
-    cli("certify", write("older"), "--alpha", 0.1, "--save", file)
+    certify("certify", write("older"), "--alpha", 0.1, "--save", file)
     other = write("other", spec="net@W3-g128-rtn")
-    code, _, err = cli("certify", other.parent, "--check", file)
+    code, _, err = certify("certify", other.parent, "--check", file)
     assert code == 2
     assert f"{other}: the stability check is for" in err
     assert "pair: net@W4-g128-rtn when it was made, net@W3-g128-rtn now" in " ".join(err.split())
@@ -203,86 +193,86 @@ CONTRAST: tuple[dict[str, Any], ...] = (
     ],
 )
 def test_other_scores_of_the_same_spec_and_weights_are_refused(
-    cli: Cli, write: Callable[..., Path], made: int, applied: int, message: str
+    write: Callable[..., Path], made: int, applied: int, message: str
 ) -> None:
     run = write("one", settings=CONTRAST[made])
     file = run.parent / "check.json"
-    cli("certify", run, "--alpha", 0.1, "--save", file)
+    certify("certify", run, "--alpha", 0.1, "--save", file)
     same = write("same", settings=CONTRAST[made])
-    assert cli("certify", same, "--check", file)[0] == 0
-    code, out, err = cli("certify", write("two", settings=CONTRAST[applied]), "--check", file)
+    assert certify("certify", same, "--check", file)[0] == 0
+    code, out, err = certify("certify", write("two", settings=CONTRAST[applied]), "--check", file)
     assert (code, out) == (2, "")
     assert message in " ".join(err.split())
 
 
 @pytest.mark.parametrize("key", ["candidate_fingerprint", "candidate"])
-def test_other_quantized_weights_are_noted(cli: Cli, write: Callable[..., Path], tmp_path: Path, key: str) -> None:
+def test_other_quantized_weights_are_noted(write: Callable[..., Path], tmp_path: Path, key: str) -> None:
     def model(digest: str) -> dict[str, Any]:
         return {key: {"fingerprint": digest} if key == "candidate" else digest}
 
     file, note = tmp_path / "check.json", "other quantized weights than the check was calibrated on"
-    cli("certify", write("older", model=model("a")), "--alpha", 0.1, "--save", file)
-    code, out, _ = cli("certify", write("other", model=model("b")), "--check", file)
+    certify("certify", write("older", model=model("a")), "--alpha", 0.1, "--save", file)
+    code, out, _ = certify("certify", write("other", model=model("b")), "--check", file)
     assert code == 0
     assert note in out
     for run in (write("same", model=model("a")), write("unknown")):
-        assert note not in cli("certify", run, "--check", file)[1]
+        assert note not in certify("certify", run, "--check", file)[1]
     with pytest.raises(StabilityError, match="digest a when it was made, b now"):
         StabilityCheck.load(file, candidate_fingerprint="b")
 
 
 def test_the_same_inputs_are_told_by_their_ids_where_data_have_no_digest(
-    cli: Cli, write: Callable[..., Path], tmp_path: Path
+    write: Callable[..., Path], tmp_path: Path
 ) -> None:
     file, note = tmp_path / "check.json", "was calibrated on these very inputs"
     task: dict[str, Any] = {"data": None, "more": {"subset": "de"}}
     run = write("Task", **task)
-    cli("certify", run, "--alpha", 0.1, "--save", file)
-    assert note in cli("certify", run, "--check", file)[1]
+    certify("certify", run, "--alpha", 0.1, "--save", file)
+    assert note in certify("certify", run, "--check", file)[1]
     # other ids of the task; the same ids of another task, or of another subset
     for other in (
         write("Other", named="Task", **task),
         write("Task", named="Elsewhere", **task),
         write("Task", data=None, more={"subset": "fr"}),
     ):
-        assert "not held out" not in cli("certify", other, "--check", file)[1]
-    _, out, _ = cli("certify", write("Task", data=None, more={"subset": "fr"}), "--check", file)
+        assert "not held out" not in certify("certify", other, "--check", file)[1]
+    _, out, _ = certify("certify", write("Task", data=None, more={"subset": "fr"}), "--check", file)
     assert "calibrated on Task test de; this is Task test fr: the bound is for inputs" in out
 
 
-def test_two_names_of_one_model_are_one_pair(cli: Cli, write: Callable[..., Path], tmp_path: Path) -> None:
+def test_two_names_of_one_model_are_one_pair(write: Callable[..., Path], tmp_path: Path) -> None:
     file = tmp_path / "check.json"
-    cli("certify", write("older", spec="minilm@W4"), "--alpha", 0.1, "--save", file)
+    certify("certify", write("older", spec="minilm@W4"), "--alpha", 0.1, "--save", file)
     long = "sentence-transformers/all-MiniLM-L6-v2@W4"
-    assert cli("certify", write("newer", spec=long), "--check", file)[0] == 0
-    code, _, err = cli("certify", write("else", spec=long, model={"fingerprint": "others"}), "--check", file)
+    assert certify("certify", write("newer", spec=long), "--check", file)[0] == 0
+    code, _, err = certify("certify", write("else", spec=long, model={"fingerprint": "others"}), "--check", file)
     assert (code, "pair: " in err) == (2, True)
 
 
 @pytest.mark.parametrize("n_items", [5, 7])
-def test_another_number_of_items_is_said(cli: Cli, write: Callable[..., Path], tmp_path: Path, n_items: int) -> None:
+def test_another_number_of_items_is_said(write: Callable[..., Path], tmp_path: Path, n_items: int) -> None:
     file = tmp_path / "check.json"
-    cli("certify", write("older"), "--alpha", 0.1, "--save", file)
-    out = cli("certify", write("newer", n_items=n_items), "--check", file)[1]
+    certify("certify", write("older"), "--alpha", 0.1, "--save", file)
+    out = certify("certify", write("newer", n_items=n_items), "--check", file)[1]
     assert f"have {n_items} items, those calibrated on had 6" in out
 
 
-def test_entropy_thresholds_are_told_in_nats(cli: Cli, write: Callable[..., Path], tmp_path: Path) -> None:
+def test_entropy_thresholds_are_told_in_nats(write: Callable[..., Path], tmp_path: Path) -> None:
     run, told = write("logits"), ("--alpha", 0.1, "--statistic", "entropy")
-    out = cli("certify", run, *told, "--json")[1]
+    out = certify("certify", run, *told, "--json")[1]
     threshold = json.loads(out)["runs"][0]["certificates"][0]["threshold"]["value"]
     assert threshold < 0
-    out = cli("certify", run, *told, "--save", tmp_path / "check.json")[1]
+    out = certify("certify", run, *told, "--save", tmp_path / "check.json")[1]
     assert f"│ {-threshold:.4g} nats │" in out
     stored = StabilityCheck.load(tmp_path / "check.json").threshold
     assert f"accepted where its entropy is below {-stored:.6g} nats" in out
 
 
-def test_one_split_has_no_spread(cli: Cli, write: Callable[..., Path]) -> None:
-    _, out, _ = cli("certify", write("logits"), "--splits", 1, "--statistic", "S")
+def test_one_split_has_no_spread(write: Callable[..., Path]) -> None:
+    _, out, _ = certify("certify", write("logits"), "--splits", 1, "--statistic", "S")
     assert "over one random split;" in out
     assert "±" not in out
-    _, out, _ = cli("certify", write("logits"), "--splits", 2, "--statistic", "S")
+    _, out, _ = certify("certify", write("logits"), "--splits", 2, "--statistic", "S")
     assert "±" in out
 
 
@@ -303,26 +293,26 @@ def test_one_split_has_no_spread(cli: Cli, write: Callable[..., Path]) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(
-    cli: Cli, write: Callable[..., Path], options: tuple[object, ...], message: str, monkeypatch: pytest.MonkeyPatch
+    write: Callable[..., Path], options: tuple[object, ...], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write("logits")
     monkeypatch.chdir(run.parent)
-    code, out, err = cli("certify", run, *options)
+    code, out, err = certify("certify", run, *options)
     assert (code, out) == (2, "")
     assert message in err
     assert "Traceback" not in err
 
 
-def test_metrics_and_compare_know_the_levels(cli: Cli, write: Callable[..., Path]) -> None:
+def test_metrics_and_compare_know_the_levels(write: Callable[..., Path]) -> None:
     run = write("logits")
-    code, out, _ = cli("metrics", run, "-m", "coverage@0.1", "-m", "violation@0.05", "--json")
+    code, out, _ = certify("metrics", run, "-m", "coverage@0.1", "-m", "violation@0.05", "--json")
     assert code == 0
     assert list(json.loads(out)["metrics"]) == ["coverage@0.10", "violation@0.05"]
-    _, out, _ = cli("compare", run, run, "-m", "coverage@0.1")
+    _, out, _ = certify("compare", run, run, "-m", "coverage@0.1")
     assert "coverage@0.10" in out
-    _, out, _ = cli("breakdown", run, "-m", "coverage@0.1", "--json")
+    _, out, _ = certify("breakdown", run, "-m", "coverage@0.1", "--json")
     assert "coverage@0.10" in json.loads(out)["buckets"][0]["metrics"]
-    _, out, _ = cli("list", "metrics", "--json")
+    _, out, _ = certify("list", "metrics", "--json")
     assert '"coverage@0.10, coverage@0.05, coverage@0.01"' in out
 
 

@@ -5,33 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from quantdrift.cli import main
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.runs import write_run
+from support.command_line import cli
 
-Cli = Callable[..., tuple[int, str, str]]
 N = 200
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command line; gives exit code, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture
@@ -59,7 +43,7 @@ def runs(tmp_path: Path) -> tuple[Path, Path, Path]:
     return a, b, c
 
 
-def test_a_table_and_sentences(cli: Cli, runs: tuple[Path, Path, Path]) -> None:
+def test_a_table_and_sentences(runs: tuple[Path, Path, Path]) -> None:
     a, b, _ = runs
     code, out, err = cli("compare", a, b)
     assert (code, err) == (0, "")
@@ -72,7 +56,7 @@ def test_a_table_and_sentences(cli: Cli, runs: tuple[Path, Path, Path]) -> None:
     assert "inputs\nneeded" not in out
 
 
-def test_with_a_margin_the_question_is_another(cli: Cli, runs: tuple[Path, Path, Path]) -> None:
+def test_with_a_margin_the_question_is_another(runs: tuple[Path, Path, Path]) -> None:
     a, b, _ = runs
     code, out, _ = cli("compare", b, a, "--margin", "0.1", "-m", "flip@1", "-m", "separation")
     assert code == 0
@@ -83,7 +67,7 @@ def test_with_a_margin_the_question_is_another(cli: Cli, runs: tuple[Path, Path,
     assert "Undecided, too few inputs: flip@1 (has 200 inputs, needs about" in out
 
 
-def test_json_and_markdown(cli: Cli, runs: tuple[Path, Path, Path]) -> None:
+def test_json_and_markdown(runs: tuple[Path, Path, Path]) -> None:
     a, b, _ = runs
     code, out, _ = cli("compare", a, b, "--json", "--margin", "0.1", "--alpha", "0.01")
     read = json.loads(out)
@@ -100,7 +84,7 @@ def test_json_and_markdown(cli: Cli, runs: tuple[Path, Path, Path]) -> None:
     assert any(line.startswith("- B flips 35 inputs") for line in lines)
 
 
-def test_runs_that_do_not_belong_together(cli: Cli, runs: tuple[Path, Path, Path]) -> None:
+def test_runs_that_do_not_belong_together(runs: tuple[Path, Path, Path]) -> None:
     a, _, c = runs
     code, out, err = cli("compare", a, c)
     assert code == 2
@@ -114,7 +98,7 @@ def test_runs_that_do_not_belong_together(cli: Cli, runs: tuple[Path, Path, Path
     assert "did you mean flip@1" in err
 
 
-def test_the_help_says_what_a_margin_is(cli: Cli) -> None:
+def test_the_help_says_what_a_margin_is() -> None:
     code, out, _ = cli("compare", "--help")
     words = " ".join(out.split())
     assert code == 0

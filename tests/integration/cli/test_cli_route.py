@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,15 @@ import numpy as np
 import pytest
 
 import quantdrift
-from quantdrift.cli import main
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence
 from quantdrift.runs import write_run
+from support.command_line import cli
 
-Cli = Callable[..., tuple[int, str, str]]
 N, CLASSES = 300, ("cat", "dog", "owl")
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command line; gives exit code, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return run
 
 
 def logits(noise: float, seed: int) -> Any:
@@ -83,7 +67,7 @@ def search(path: Path, noise: float = 0.1, similarity: str | None = None) -> Pat
     return written(path, evidence, "minilm@W3-g128-rtn", similarity=similarity)
 
 
-def test_a_classifier_gets_a_sweep_a_curve_and_a_recommendation(cli: Cli, tmp_path: Path) -> None:
+def test_a_classifier_gets_a_sweep_a_curve_and_a_recommendation(tmp_path: Path) -> None:
     code, out, err = cli("route", classifier(tmp_path / "pets"))
     words = " ".join(out.split())
     assert (code, err) == (0, "")
@@ -97,14 +81,14 @@ def test_a_classifier_gets_a_sweep_a_curve_and_a_recommendation(cli: Cli, tmp_pa
     assert "Recommended: " in out
 
 
-def test_a_classifier_that_changes_much_is_told_the_run_that_allocates(cli: Cli, tmp_path: Path) -> None:
+def test_a_classifier_that_changes_much_is_told_the_run_that_allocates(tmp_path: Path) -> None:
     words = " ".join(cli("route", classifier(tmp_path / "pets", noise=3))[1].split())
     assert "Recommended: allocate." in words
     assert "quantdrift run vit@W4.5-channel-rtn+gap --data FOLDER" in words
     assert "quantdrift allocate" not in words
 
 
-def test_the_two_tables_say_what_they_are_measured_on(cli: Cli, tmp_path: Path) -> None:
+def test_the_two_tables_say_what_they_are_measured_on(tmp_path: Path) -> None:
     run = classifier(tmp_path / "pets")
     out = cli("route", run, "--markdown", "--speed-up", "1.5")[1]
     assert "`vit@W4-channel-rtn` on pets: thresholds set on 50 %, measured on the rest" in out
@@ -118,7 +102,7 @@ def test_the_two_tables_say_what_they_are_measured_on(cli: Cli, tmp_path: Path) 
     assert "thresholds set on 30 %, measured on the rest" in out
 
 
-def test_with_two_classes_it_is_said_that_confidences_order_alike(cli: Cli, tmp_path: Path) -> None:
+def test_with_two_classes_it_is_said_that_confidences_order_alike(tmp_path: Path) -> None:
     reference, candidate, labels = logits(0.5, 0)
     evidence = evidence_of_logits(
         reference[:, :2],
@@ -134,7 +118,7 @@ def test_with_two_classes_it_is_said_that_confidences_order_alike(cli: Cli, tmp_
     assert "two classes" not in cli("route", classifier(tmp_path / "three"))[1]
 
 
-def test_a_faster_candidate_costs_less(cli: Cli, tmp_path: Path) -> None:
+def test_a_faster_candidate_costs_less(tmp_path: Path) -> None:
     run = classifier(tmp_path / "pets")
     _, out, _ = cli("route", run, "--speed-up", "10", "--json")
     read = json.loads(out)
@@ -147,7 +131,7 @@ def test_a_faster_candidate_costs_less(cli: Cli, tmp_path: Path) -> None:
     assert "expected a speed-up of 1 or more" in err
 
 
-def test_json_has_everything_and_one_seed_gives_one_result(cli: Cli, tmp_path: Path) -> None:
+def test_json_has_everything_and_one_seed_gives_one_result(tmp_path: Path) -> None:
     run = classifier(tmp_path / "pets")
     told = ("--score", "msp", "--percentile", "5,30", "--splits", "3", "--share", "0.3", "--json")
     _, out, _ = cli("route", run, *told)
@@ -159,7 +143,7 @@ def test_json_has_everything_and_one_seed_gives_one_result(cli: Cli, tmp_path: P
     assert json.loads(cli("route", run, *told, "--seed", "1")[1])["runs"] != read["runs"]
 
 
-def test_several_runs_are_averaged_and_told_one_by_one(cli: Cli, tmp_path: Path) -> None:
+def test_several_runs_are_averaged_and_told_one_by_one(tmp_path: Path) -> None:
     for seed, noise in enumerate((0.0, 0.5, 1.5)):
         classifier(tmp_path / f"task{seed}", noise, seed)
     _, out, _ = cli("route", tmp_path, "--score", "gap")
@@ -173,7 +157,7 @@ def test_several_runs_are_averaged_and_told_one_by_one(cli: Cli, tmp_path: Path)
     assert (point["routed"]["n"], point["changes"]["n"]) == (3, 2)
 
 
-def test_a_search_gets_the_rescoring_table(cli: Cli, tmp_path: Path) -> None:
+def test_a_search_gets_the_rescoring_table(tmp_path: Path) -> None:
     code, out, _ = cli("route", search(tmp_path / "nq"))
     words = " ".join(out.split())
     assert code == 0
@@ -191,13 +175,13 @@ def test_a_search_gets_the_rescoring_table(cli: Cli, tmp_path: Path) -> None:
     assert "expected --score gap" in err
 
 
-def test_a_search_that_hardly_changes_is_told_to_rescore(cli: Cli, tmp_path: Path) -> None:
+def test_a_search_that_hardly_changes_is_told_to_rescore(tmp_path: Path) -> None:
     words = " ".join(cli("route", search(tmp_path / "nq", noise=0.003))[1].split())
     assert "Recommended: route." in words
     assert "In retrieval that is rescoring" in words
 
 
-def test_a_search_is_told_what_rescoring_restores_not_what_it_catches(cli: Cli, tmp_path: Path) -> None:
+def test_a_search_is_told_what_rescoring_restores_not_what_it_catches(tmp_path: Path) -> None:
     run, path = search(tmp_path / "nq", 0.03, "euclidean"), tmp_path / "router.json"
     words = " ".join(cli("route", run, "--save", path)[1].split())
     point = json.loads(cli("route", run, "--json")[1])["runs"][0]["operating_point"]
@@ -223,7 +207,7 @@ def test_a_search_is_told_what_rescoring_restores_not_what_it_catches(cli: Cli, 
     assert "with k = 10 for all queries, 100.0 % of the changed first answers" in words
 
 
-def test_a_share_that_cannot_be_restored_is_counted_in_caught_answers(cli: Cli, tmp_path: Path) -> None:
+def test_a_share_that_cannot_be_restored_is_counted_in_caught_answers(tmp_path: Path) -> None:
     run, path = search(tmp_path / "nq", noise=3), tmp_path / "router.json"
     words = " ".join(cli("route", run, "--save", path)[1].split())
     assert "To restore 90.0 % is out of reach" in words
@@ -231,7 +215,7 @@ def test_a_share_that_cannot_be_restored_is_counted_in_caught_answers(cli: Cli, 
     assert json.loads(cli("route", run, "--json")[1])["runs"][0]["operating_point"]["caught"] >= 0.9
 
 
-def test_several_searches_are_averaged_and_told_one_by_one(cli: Cli, tmp_path: Path) -> None:
+def test_several_searches_are_averaged_and_told_one_by_one(tmp_path: Path) -> None:
     for name, noise in (("nq", 0.03), ("hotpot", 3)):
         search(tmp_path / name, noise)
     words = " ".join(cli("route", tmp_path, "--score", "gap", "--markdown")[1].split())
@@ -241,7 +225,7 @@ def test_several_searches_are_averaged_and_told_one_by_one(cli: Cli, tmp_path: P
     assert "Cost of encoding queries is 1 / 4.5 + rescored share" in words
 
 
-def test_what_costs_more_than_full_precision_and_a_single_split_are_said(cli: Cli, tmp_path: Path) -> None:
+def test_what_costs_more_than_full_precision_and_a_single_split_are_said(tmp_path: Path) -> None:
     run = classifier(tmp_path / "pets", noise=3)
     _, out, _ = cli("route", run, "--splits", "1", "--speed-up", "1.1")
     words = " ".join(out.split())
@@ -252,7 +236,7 @@ def test_what_costs_more_than_full_precision_and_a_single_split_are_said(cli: Cl
     assert "±: standard deviation over 20 random splits." in fast
 
 
-def test_a_saved_entropy_is_told_in_nats(cli: Cli, tmp_path: Path) -> None:
+def test_a_saved_entropy_is_told_in_nats(tmp_path: Path) -> None:
     run, path = classifier(tmp_path / "pets"), tmp_path / "router.json"
     _, out, _ = cli("route", run, "--score", "entropy", "--save", path, "--json")
     router = json.loads(out)["router"]
@@ -260,7 +244,7 @@ def test_a_saved_entropy_is_told_in_nats(cli: Cli, tmp_path: Path) -> None:
     assert router["rule"] == f"entropy above {-router['threshold']:.4g} nats"
 
 
-def test_the_saved_router_does_in_a_server_what_the_command_said(cli: Cli, tmp_path: Path) -> None:
+def test_the_saved_router_does_in_a_server_what_the_command_said(tmp_path: Path) -> None:
     run, path = classifier(tmp_path / "pets"), tmp_path / "router.json"
     reference, candidate, _ = logits(0.5, 0)
     changed = reference.argmax(1) != candidate.argmax(1)
@@ -296,7 +280,7 @@ def test_the_saved_router_does_in_a_server_what_the_command_said(cli: Cli, tmp_p
     assert served["both"] == served["recover"]
 
 
-def test_what_cannot_be_done_is_said(cli: Cli, tmp_path: Path) -> None:
+def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     one, two = classifier(tmp_path / "pets"), classifier(tmp_path / "cars", seed=1)
     for arguments, message in (
         ((one, "--score", "gaps"), "did you mean gap"),
@@ -315,13 +299,13 @@ def test_what_cannot_be_done_is_said(cli: Cli, tmp_path: Path) -> None:
     assert not (tmp_path / "r.json").exists()
 
 
-def test_markdown_tables(cli: Cli, tmp_path: Path) -> None:
+def test_markdown_tables(tmp_path: Path) -> None:
     _, out, _ = cli("route", classifier(tmp_path / "pets"), "--markdown")
     assert "| score | percentile | routed | lost accuracy recovered | changes recovered |" in out
     assert "\n- Recommended: " in out
 
 
-def test_a_figure_is_drawn_the_same_each_time(cli: Cli, tmp_path: Path) -> None:
+def test_a_figure_is_drawn_the_same_each_time(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the extra 'figures' is not installed")
     run, path = classifier(tmp_path / "pets"), tmp_path / "cost.svg"
     code, out, _ = cli("route", run, "--figure", path)
@@ -334,7 +318,7 @@ def test_a_figure_is_drawn_the_same_each_time(cli: Cli, tmp_path: Path) -> None:
     assert path.read_text() == drawn
 
 
-def test_the_help_teaches(cli: Cli) -> None:
+def test_the_help_teaches() -> None:
     code, out, _ = cli("route", "--help")
     words = " ".join(out.split())
     assert code == 0

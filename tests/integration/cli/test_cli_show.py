@@ -7,14 +7,12 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from quantdrift.cli import main
 from quantdrift.datasets.labelled import ClassificationDataset, Labelled, read_search_folder
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.opening import describe_data, describe_labelled
@@ -23,12 +21,12 @@ from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence import Judgements
 from quantdrift.finished.texts import read_texts
 from quantdrift.runs import Run, write_run
+from support.command_line import cli
 from support.tiny_command_line import Run as Command
 from support.tiny_command_line import one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
 
-Cli = Callable[..., tuple[int, str, str]]
 
 QUERIES = {
     "q1": "loses its relevant answer, which led by 0.1",
@@ -55,18 +53,8 @@ CANDIDATE = [
 ]
 
 
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run `quantdrift show`; gives exit code, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["quantdrift", "show", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return run
+def show(*words: object) -> tuple[int, str, str]:
+    return cli("show", *words)
 
 
 @pytest.fixture
@@ -96,8 +84,8 @@ def run(data: Path, tmp_path: Path) -> Run:
     return write_run(tmp_path / "run", evidence=evidence, record=record)
 
 
-def test_harmful_changes_come_first_and_the_largest_lead_among_them(run: Run, cli: Cli) -> None:
-    code, out, err = cli(run.path, "--json")
+def test_harmful_changes_come_first_and_the_largest_lead_among_them(run: Run) -> None:
+    code, out, err = show(run.path, "--json")
     found = json.loads(out)
     assert (code, err) == (0, "")
     assert [(one["input_id"], one["kind"]) for one in found["changed"]] == [
@@ -118,25 +106,25 @@ def test_harmful_changes_come_first_and_the_largest_lead_among_them(run: Run, cl
     assert texts == (QUERIES["q2"], DOCUMENTS["a"], DOCUMENTS["b"])
 
 
-def test_texts_are_of_where_the_data_were_as_long_as_they_are_the_same(run: Run, data: Path, cli: Cli) -> None:
-    assert "text of d" in cli(run.path)[1]
+def test_texts_are_of_where_the_data_were_as_long_as_they_are_the_same(run: Run, data: Path) -> None:
+    assert "text of d" in show(run.path)[1]
     with (data / "corpus.jsonl").open("a") as file:
         file.write('\n{"_id": "e", "text": "one more"}')
-    _, out, _ = cli(run.path)
+    _, out, _ = show(run.path)
     assert "text of d" not in out
     assert "holds other data than it did" in out
     assert "q1" in out
-    code, _, err = cli(run.path, "--data", data)  # asked for, it is refused
+    code, _, err = show(run.path, "--data", data)  # asked for, it is refused
     assert code == 2
     assert "digest" in err
 
 
-def test_data_that_have_moved_are_named(run: Run, data: Path, cli: Cli) -> None:
+def test_data_that_have_moved_are_named(run: Run, data: Path) -> None:
     moved = data.rename(data.with_name("moved"))
-    _, out, _ = cli(run.path)
+    _, out, _ = show(run.path)
     assert "--data FOLDER" in out
     assert "text of d" not in out
-    _, out, _ = cli(run.path, "--data", moved)
+    _, out, _ = show(run.path, "--data", moved)
     assert "text of d" in out
 
 
@@ -145,20 +133,20 @@ def test_a_path_that_is_none_gives_ids(run: Run) -> None:
     assert read_texts(changed).inputs == {}
 
 
-def test_kinds_and_how_many(run: Run, cli: Cli) -> None:
+def test_kinds_and_how_many(run: Run) -> None:
     def ids(*options: object) -> list[str]:
-        return [one["input_id"] for one in json.loads(cli(run.path, "--json", *options)[1])["changed"]]
+        return [one["input_id"] for one in json.loads(show(run.path, "--json", *options)[1])["changed"]]
 
     assert ids("--kind", "beneficial") == ["q3"]
     assert ids("--kind", "harmful", "-n", 1) == ["q2"]
     assert ids("-n", 0) == []
     assert len(ids("-n", 1, "--all")) == 4
-    assert "1 of 4 are shown" in cli(run.path, "-n", 1)[1]
-    assert cli(run.path, "--kind", "bad")[0] == 2
-    assert cli(run.path, "--json", "--markdown")[0] == 2
+    assert "1 of 4 are shown" in show(run.path, "-n", 1)[1]
+    assert show(run.path, "--kind", "bad")[0] == 2
+    assert show(run.path, "--json", "--markdown")[0] == 2
 
 
-def test_what_left_the_first_two(tmp_path: Path, cli: Cli) -> None:
+def test_what_left_the_first_two(tmp_path: Path) -> None:
     evidence = assemble(
         score_matrix(np.array([[0.9, 0.8, 0.5, 0.1]]), np.array([[0.9, 0.4, 0.6, 0.1]])),
         input_ids=["q"],
@@ -166,36 +154,36 @@ def test_what_left_the_first_two(tmp_path: Path, cli: Cli) -> None:
         qrels={"q": {"b": 1, "a": 1}},
     )
     write_run(tmp_path / "two", evidence=evidence, record={"spec": "m@W4", "data": {"name": "x"}})
-    assert json.loads(cli(tmp_path / "two", "--json")[1])["changed"] == []
-    (one,) = json.loads(cli(tmp_path / "two", "--json", "-k", 2)[1])["changed"]
+    assert json.loads(show(tmp_path / "two", "--json")[1])["changed"] == []
+    (one,) = json.loads(show(tmp_path / "two", "--json", "-k", 2)[1])["changed"]
     assert (one["kind"], one["before"], one["after"]) == ("harmful", "b", "c")
     assert (one["rank_before"], one["rank_after"]) == (3, 3)
     assert one["lead"] == pytest.approx(0.3)
 
 
-def test_more_ranks_than_are_stored_are_refused(tmp_path: Path, cli: Cli) -> None:
+def test_more_ranks_than_are_stored_are_refused(tmp_path: Path) -> None:
     evidence = assemble(
         score_matrix(np.array(REFERENCE), np.array(CANDIDATE), k=2), input_ids=[*QUERIES], item_ids=[*DOCUMENTS]
     )
     write_run(tmp_path / "r", evidence=evidence, record={"spec": "m@W4", "data": {"name": "x"}})
-    code, _, err = cli(tmp_path / "r", "-k", 3)
+    code, _, err = show(tmp_path / "r", "-k", 3)
     assert code == 2
     assert "2 ranks" in err
 
 
-def test_without_labels_there_are_no_kinds(run: Run, tmp_path: Path, cli: Cli) -> None:
+def test_without_labels_there_are_no_kinds(run: Run, tmp_path: Path) -> None:
     evidence = replace(run.evidence(), judgements=None)
     bare = write_run(tmp_path / "bare", evidence=evidence, record=dict(run.record)).path
-    found = json.loads(cli(bare, "--json")[1])
+    found = json.loads(show(bare, "--json")[1])
     assert [one["kind"] for one in found["changed"]] == [None] * 4
     assert found["kinds"] == {}
-    code, _, err = cli(bare, "--kind", "harmful")
+    code, _, err = show(bare, "--kind", "harmful")
     assert code == 2
     assert "labels" in err
 
 
-def test_csv_holds_no_formula_and_is_quoted(run: Run, tmp_path: Path, cli: Cli) -> None:
-    code, out, _ = cli(run.path, "--csv")
+def test_csv_holds_no_formula_and_is_quoted(run: Run, tmp_path: Path) -> None:
+    code, out, _ = show(run.path, "--csv")
     rows = {row["input_id"]: row for row in csv.DictReader(io.StringIO(out))}
     assert code == 0
     assert len(rows) == 4
@@ -208,31 +196,31 @@ def test_csv_holds_no_formula_and_is_quoted(run: Run, tmp_path: Path, cli: Cli) 
     cells = [cell for row in rows.values() for cell in row.values()]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@"))]
     assert "\x1b" not in out
-    code, shown, _ = cli(run.path, "-o", tmp_path / "changed.csv")
+    code, shown, _ = show(run.path, "-o", tmp_path / "changed.csv")
     assert (code, shown) == (0, "")
     assert (tmp_path / "changed.csv").read_text() == out
 
 
 @pytest.mark.parametrize("form", [[], ["--markdown"], ["--json"], ["--csv"]])
-def test_nothing_hidden_reaches_the_terminal(run: Run, cli: Cli, form: list[str]) -> None:
-    code, out, _ = cli(run.path, *form)
+def test_nothing_hidden_reaches_the_terminal(run: Run, form: list[str]) -> None:
+    code, out, _ = show(run.path, *form)
     assert code == 0
     assert "\x1b" not in out
     if form == ["--markdown"]:
         assert sum(line.startswith("| q") for line in out.splitlines()) == 4
 
 
-def test_a_run_without_changes_says_so(run: Run, tmp_path: Path, cli: Cli) -> None:
+def test_a_run_without_changes_says_so(run: Run, tmp_path: Path) -> None:
     evidence = run.evidence().part(np.array([4]))
     write_run(tmp_path / "same", evidence=evidence, record=dict(run.record))
     for form in ([], ["--csv"], ["--markdown"]):
-        code, out, _ = cli(tmp_path / "same", *form)
+        code, out, _ = show(tmp_path / "same", *form)
         assert code == 0
         assert "q5" not in out
-    assert "0 of 1 inputs" in cli(tmp_path / "same")[1]
+    assert "0 of 1 inputs" in show(tmp_path / "same")[1]
 
 
-def test_classes_speak_for_themselves(tmp_path: Path, cli: Cli) -> None:
+def test_classes_speak_for_themselves(tmp_path: Path) -> None:
     folder = tmp_path / "feelings"
     folder.mkdir()
     lines = [json.dumps({"text": text, "label": "joy"}) for text in ("good day", "bad day")]
@@ -253,22 +241,22 @@ def test_classes_speak_for_themselves(tmp_path: Path, cli: Cli) -> None:
     )
     record = {"spec": "m@W4", "data": {**describe_labelled(dataset), "n_classes": 2}}
     write_run(tmp_path / "run", evidence=evidence, record=record)
-    code, out, _ = cli(tmp_path / "run")
+    code, out, _ = show(tmp_path / "run")
     assert code == 0
     assert "1 of 2 inputs have another class" in out
-    (one,) = json.loads(cli(tmp_path / "run", "--json")[1])["changed"]
+    (one,) = json.loads(show(tmp_path / "run", "--json")[1])["changed"]
     assert (one["kind"], one["before"], one["after"]) == ("harmful", "joy", "anger")
 
 
-def test_data_of_other_programs_are_matched_by_ids(run: Run, data: Path, tmp_path: Path, cli: Cli) -> None:
+def test_data_of_other_programs_are_matched_by_ids(run: Run, data: Path, tmp_path: Path) -> None:
     said = {"name": "faq", "harness": "beir", "fingerprint": "another kind"}
     foreign = write_run(tmp_path / "beir", evidence=run.evidence(), record={**run.record, "data": said}).path
-    assert "text of d" not in cli(foreign)[1]
-    assert "matched by their ids" in cli(foreign, "--data", data)[1]
+    assert "text of d" not in show(foreign)[1]
+    assert "matched by their ids" in show(foreign, "--data", data)[1]
     text = (data / "queries.jsonl").read_text()
     (data / "queries.jsonl").write_text(text.replace('"q', '"other'))
     (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nother1\ta\t1\n")
-    code, _, err = cli(foreign, "--data", data)
+    code, _, err = show(foreign, "--data", data)
     assert code == 2
     assert "none of the inputs" in err
 
@@ -284,11 +272,11 @@ def test_it_needs_no_torch(run: Run) -> None:
     assert "text of d" in found.stdout
 
 
-def test_labels_of_some_inputs_only(run: Run, tmp_path: Path, cli: Cli) -> None:
+def test_labels_of_some_inputs_only(run: Run, tmp_path: Path) -> None:
     evidence = run.evidence()
     some = Judgements.from_qrels({"q1": {"a": 1}}, [*QUERIES], [str(n) for n in evidence.item_ids])
     write_run(tmp_path / "some", evidence=replace(evidence, judgements=some), record=dict(run.record))
-    kinds = {o["input_id"]: o["kind"] for o in json.loads(cli(tmp_path / "some", "--json")[1])["changed"]}
+    kinds = {o["input_id"]: o["kind"] for o in json.loads(show(tmp_path / "some", "--json")[1])["changed"]}
     assert kinds == {"q1": "harmful", "q2": None, "q3": None, "q4": None}
 
 

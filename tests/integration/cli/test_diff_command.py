@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantdrift.cli import main
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.runs import write_run
+from support.command_line import cli
 
 N, K = 120, 10
 
@@ -36,23 +36,9 @@ def files(tmp_path: Path) -> tuple[Path, Path, Path]:
     return tmp_path / "reference.trec", tmp_path / "candidate.trec", tmp_path / "qrels"
 
 
-def quantdrift(
-    *arguments: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    out, err = capsys.readouterr()
-    return int(stopped.value.code or 0), out, err
-
-
-def test_it_prints_bounds_changes_and_sentences(
-    files: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_prints_bounds_changes_and_sentences(files: tuple[Path, Path, Path]) -> None:
     a, b, qrels = files
-    code, out, err = quantdrift(
-        "diff", a, b, "--qrels", qrels, "--changed", "2", monkeypatch=monkeypatch, capsys=capsys
-    )
+    code, out, err = cli("diff", a, b, "--qrels", qrels, "--changed", "2")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     (separation,) = (line for line in lines if "│ separation" in line)
@@ -65,12 +51,10 @@ def test_it_prints_bounds_changes_and_sentences(
     assert "10 deep" in out
 
 
-def test_json_and_a_run_folder_hold_the_same_numbers(
-    files: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_and_a_run_folder_hold_the_same_numbers(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     a, b, qrels = files
     options = ["--qrels", qrels, "--json", "-o", tmp_path / "out", "-m", "flip@1", "-m", "epsilon"]
-    code, out, _ = quantdrift("diff", a, b, *options, monkeypatch=monkeypatch, capsys=capsys)
+    code, out, _ = cli("diff", a, b, *options)
     found = json.loads(out)
     (part,) = found["parts"]
     assert code == 0
@@ -79,40 +63,30 @@ def test_json_and_a_run_folder_hold_the_same_numbers(
     assert part["n_changed"] == round(N * part["metrics"]["flip@1"]["value"])
     assert part["metrics"]["epsilon"]["bound"] == "lower"
     asked = ["-m", "flip@1", "-m", "epsilon", "--json"]
-    _, again, _ = quantdrift("metrics", tmp_path / "out", *asked, monkeypatch=monkeypatch, capsys=capsys)
+    _, again, _ = cli("metrics", tmp_path / "out", *asked)
     assert json.loads(again)["metrics"] == part["metrics"]
 
 
 @pytest.mark.parametrize("command", ["law", "contenders", "route", "breakdown"])
-def test_what_needs_all_scores_says_that_it_does(
-    command: str,
-    files: tuple[Path, Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_needs_all_scores_says_that_it_does(command: str, files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     a, b, _ = files
-    quantdrift("diff", a, b, "-o", tmp_path / "out", monkeypatch=monkeypatch, capsys=capsys)
-    code, _, err = quantdrift(command, tmp_path / "out", monkeypatch=monkeypatch, capsys=capsys)
+    cli("diff", a, b, "-o", tmp_path / "out")
+    code, _, err = cli(command, tmp_path / "out")
     assert code == 2
     assert "cut short" in err
 
 
-def test_breakdown_sorts_by_what_is_known(
-    files: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_breakdown_sorts_by_what_is_known(files: tuple[Path, Path, Path], tmp_path: Path) -> None:
     a, b, _ = files
-    quantdrift("diff", a, b, "-o", tmp_path / "out", monkeypatch=monkeypatch, capsys=capsys)
+    cli("diff", a, b, "-o", tmp_path / "out")
     options = ["--by", "gap", "-m", "flip@1", "--json"]
-    _, out, _ = quantdrift("breakdown", tmp_path / "out", *options, monkeypatch=monkeypatch, capsys=capsys)
+    _, out, _ = cli("breakdown", tmp_path / "out", *options)
     rates = [bucket["metrics"]["flip@1"]["value"] for bucket in json.loads(out)["buckets"]]
     assert rates[0] > rates[-1]
 
 
-def test_markdown_has_the_tables_and_the_sentences(
-    files: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, out, _ = quantdrift("diff", *files[:2], "--markdown", monkeypatch=monkeypatch, capsys=capsys)
+def test_markdown_has_the_tables_and_the_sentences(files: tuple[Path, Path, Path]) -> None:
+    _, out, _ = cli("diff", *files[:2], "--markdown")
     assert out.startswith("| metric | value | 95 % interval | n |")
     assert "| input | A answers | B answers |" in out
     assert "- Note: the lists of A are 10 deep" in out
@@ -129,21 +103,13 @@ def test_markdown_has_the_tables_and_the_sentences(
         (["--qrels", "nothing"], "nothing is none"),
     ],
 )
-def test_a_wrong_option_is_refused_in_one_line(
-    options: list[str],
-    told: str,
-    files: tuple[Path, Path, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, out, err = quantdrift("diff", *files[:2], *options, monkeypatch=monkeypatch, capsys=capsys)
+def test_a_wrong_option_is_refused_in_one_line(options: list[str], told: str, files: tuple[Path, Path, Path]) -> None:
+    code, out, err = cli("diff", *files[:2], *options)
     assert (code, out) == (2, "")
     assert told in err
 
 
-def test_arms_of_run_folders_are_named_in_the_order_of_the_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_arms_of_run_folders_are_named_in_the_order_of_the_runs(tmp_path: Path) -> None:
     reference = np.tile([1.0, 0.6, 0.2], (30, 1))
     candidate = reference.copy()
     candidate[:6, :2] = [0.6, 1.0]
@@ -155,7 +121,7 @@ def test_arms_of_run_folders_are_named_in_the_order_of_the_runs(
     record = {"spec": "minilm@W4", "model": {"name": "minilm"}, "data": {"name": "x"}}
     run = write_run(tmp_path / "run", evidence=evidence, record=record).path
     options = ["--arms", "reference,candidate", "--json", "--changed", "1"]
-    _, out, _ = quantdrift("diff", run, run, *options, monkeypatch=monkeypatch, capsys=capsys)
+    _, out, _ = cli("diff", run, run, *options)
     found = json.loads(out)
     (part,) = found["parts"]
     assert (found["a"]["name"], found["b"]["name"]) == ("minilm", "minilm@W4")
