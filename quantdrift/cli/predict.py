@@ -15,6 +15,7 @@ from quantdrift.spec import parse
 
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Predicted
+    from quantdrift.statistics import Estimate
 
 _LARGE = 3
 """At this many bits and below, the change of the weights is too large for first order."""
@@ -129,6 +130,11 @@ def command(options: PredictOptions) -> Shown:
 
 
 def _curve(found: Predicted) -> Grid:
+    def rate(estimate: Estimate) -> str:
+        if len(found.input_ids) >= _FEW or estimate.low is None or estimate.high is None:
+            return with_interval(estimate)
+        return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"  # too few queries for a rate
+
     rows = []
     for point in found.points:
         shift = point.prediction.shift.value
@@ -136,8 +142,8 @@ def _curve(found: Predicted) -> Grid:
             [
                 f"at most {point.budget:g}, by gap" if point.allocated else f"W{point.budget:g}",
                 f"{point.prediction.bits_per_weight:.2f}",
-                with_interval(point.prediction.flips),
-                with_interval(point.prediction.chance),
+                rate(point.prediction.flips),
+                rate(point.prediction.chance),
                 "-" if shift is None else f"{shift:.3g}",
                 "*" if point.on_front else "",
             ]
