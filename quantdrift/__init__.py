@@ -1,7 +1,7 @@
 """See which answers quantization changed, and which can still be trusted.
 
-Nothing heavy is imported here (the start-up hook loads this file whenever Python starts); the names
-below load their modules when they are first used.
+Nothing heavy is imported here (the start-up hook loads this file whenever Python starts); the names below load their
+modules when they are first used.
 
 PYTEST_DONT_REWRITE: this is imported before pytest starts, of which it would warn in every session.
 """

@@ -1,12 +1,12 @@
 """The start-up hook: quantdrift hears when a harness module has been imported.
 
-Harnesses such as mteb have no plugin mechanism, so `quantdrift.pth` (from Python 3.15 on
-`quantdrift.start`, PEP 829) calls `install` whenever Python starts. `install` puts one finder in
-front of `sys.meta_path`; right after a module of `WATCHED` has run, its function is called with it.
-`QUANTDRIFT_HOOK=0` switches all of this off, and `quantdrift doctor` says what is active.
+Harnesses such as mteb have no plugin mechanism, so `quantdrift.pth` (from Python 3.15 on `quantdrift.start`, PEP 829)
+calls `install` whenever Python starts. `install` puts one finder in front of `sys.meta_path`; right after a module of
+`WATCHED` has run, its function is called with it. `QUANTDRIFT_HOOK=0` switches all of this off, and `quantdrift
+doctor` says what is active.
 
-Every start of Python pays for this file, so it holds only what a start needs: a finder that says
-"not mine". What happens when a watched module does come along stands in `_hook_notify`.
+Every start of Python pays for this file, so it holds only what a start needs: a finder that says "not mine". What
+happens when a watched module does come along stands in `_hook_notify`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the start-up hook does once a watched harness module is being imported.
 
-The real spec comes from the finders behind ours; only its loader is replaced, and only until the
-module runs. An error in one of our functions becomes a warning and never reaches the harness.
+The real spec comes from the finders behind ours; only its loader is replaced, and only until the module runs. An
+error in one of our functions becomes a warning and never reaches the harness.
 """
 
 from __future__ import annotations

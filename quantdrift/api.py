@@ -96,19 +96,18 @@ def drift(
 
     Args:
         reference: the model at full precision, or what it puts out. A model is left as it was.
-        candidate: a scheme ("W4-rtn", or a `Scheme`), a model, or what it puts out; None where
-            `reference` is a pair's name, "MODEL@SCHEME" or "REFERENCE vs CANDIDATE".
-        data: a dataset, a folder as `quantdrift run --data` takes it, or the name of a task. Of
-            arrays optional: it gives them ids, labels and texts, in its order.
+        candidate: a scheme ("W4-rtn", or a `Scheme`), a model, or what it puts out; None where `reference` is a
+            pair's name, "MODEL@SCHEME" or "REFERENCE vs CANDIDATE".
+        data: a dataset, a folder as `quantdrift run --data` takes it, or the name of a task. Of arrays optional: it
+            gives them ids, labels and texts, in its order.
         qrels: of arrays: input id to item id to grade, relevant if above 0.
         classes: of logits: names of the classes, [n_classes].
         labels: of logits: the right class of every input, [n_inputs].
         input_ids: of arrays: names of the rows; "0", "1", ... if not given.
         item_ids: of arrays: names of the documents, likewise.
-        similarity: of `Embeddings`: "cosine" (the default), "dot" or "euclidean". A model has its
-            own.
-        out: run folder to write, an earlier run there is replaced; if not given, a temporary one
-            that goes when the run does (`Run.save` keeps it).
+        similarity: of `Embeddings`: "cosine" (the default), "dot" or "euclidean". A model has its own.
+        out: run folder to write, an earlier run there is replaced; if not given, a temporary one that goes when the
+            run does (`Run.save` keeps it).
         split: of a folder: which labels or part.
         k: ranks kept of either arm.
         batch_size: of models: inputs per forward pass.

@@ -1,9 +1,9 @@
 """What is kept between runs: every file ends in a digest, which is checked when it is read.
 
-Embeddings, quantized layers, sensitivities, probes and models seen on servers lie in the cache,
-each in a common format with one line behind it. A file that is not what its line was taken of is
-removed, and that is said; whoever asked for it makes it again. Nothing here is forced onto the
-disk at once: what a power cut leaves of a file is found out in the same way.
+Embeddings, quantized layers, sensitivities, probes and models seen on servers lie in the cache, each in a common
+format with one line behind it. A file that is not what its line was taken of is removed, and that is said; whoever
+asked for it makes it again. Nothing here is forced onto the disk at once: what a power cut leaves of a file is found
+out in the same way.
 """
 
 from __future__ import annotations
@@ -35,25 +35,14 @@ Kept = TypeVar("Kept")
 
 @contextmanager
 def kept_file(path: Path) -> Iterator[Path]:
-    """A place to write to; when the block ends the file is at `path`, with its digest.
-
-    Args:
-        path: the file; one that is there is replaced.
-
-    Raises:
-        OSError: no space, no permission.
-    """
+    """A place to write to; when the block ends the file is at `path`, with its digest."""
     with whole_file(path, sync=False) as partial:
         yield partial
         seal(partial)
 
 
 def seal(path: Path) -> None:
-    """Put the digest of a file behind it.
-
-    Raises:
-        OSError: no space, no permission.
-    """
+    """Put the digest of a file behind it."""
     line = _MARK + file_digest(path).encode() + b"\n"
     with path.open("ab") as file:
         file.write(line)
@@ -63,13 +52,7 @@ def seal(path: Path) -> None:
 
 
 def read_kept(path: Path, decode: Callable[[memoryview], Kept], *, mapped: bool = False) -> Kept | None:
-    """What a file holds; None where there is none, or a damaged one, which is said and removed.
-
-    Args:
-        path: the file.
-        decode: makes of its content what is wanted; whatever it raises, the file is damaged.
-        mapped: map the file into memory, which may be smaller, in place of reading it.
-    """
+    """What a file holds; None where there is none, or a damaged one, which is said and removed."""
     try:
         with open_file(path) as file:
             whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else file.read()
@@ -106,9 +89,6 @@ def array_in(content: memoryview) -> NDArray[Any]:
     """The array of an .npy file, read-only, in the memory of the content.
 
     Nothing is unpickled, and the header is believed as far as the content goes.
-
-    Raises:
-        ValueError: it is none.
     """
     try:
         return _array(content)
@@ -117,11 +97,7 @@ def array_in(content: memoryview) -> NDArray[Any]:
 
 
 def arrays_in(content: memoryview) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file that is not compressed, by name.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The arrays of an .npz file that is not compressed, by name."""
     try:
         return dict(_named_arrays(content))
     except Exception as error:  # zipfile raises a dozen kinds

@@ -69,21 +69,6 @@ def confidence_of(scores: ArrayLike, name: ConfidenceName = "gap") -> Floats:
     gap = first - second score; msp = max softmax(scores); entropy = sum_j p_j log p_j, which is minus the predictive
     entropy.
 
-    Args:
-        scores: [n_inputs, n_items], what one model ranks by, in any order of items: an array, or a tensor on any
-            device. Those of the softmax need the scores of all items, the gap only the first two.
-        name: which confidence.
-
-    Returns:
-        float64 [n_inputs], in score units and at least 0 (gap), from 0 to 1 (msp), in nats and at
-        most 0 (entropy).
-
-    Raises:
-        ScoreError: scores are no matrix, have fewer than two items, or are not finite: a NaN or +infinity anywhere, or
-            -infinity among the first two. -infinity behind them is let pass, as of a class that was masked
-            (probability 0).
-        UnknownNameError: there is no such confidence.
-
     >>> confidence_of([[1.0, 4.0, 3.5], [2.0, 2.0, 0.0]])
     array([0.5, 0. ])
     """
@@ -214,17 +199,6 @@ def observe(source: Source, statistic: Statistic = "S") -> Observed:
     the candidate gap is not below that (a tie broken by position, or a delta that was rounded), the value is the next
     floating-point number above the gap instead: the guarantee rests on "a flip implies gap < value", and so it holds
     to the last bit.
-
-    Args:
-        source: evidence, or a pair of arrays (reference, candidate) [n_inputs, n_items]. The candidate's scores are to
-            have the dtype they are served in.
-        statistic: which.
-
-    Raises:
-        ScoreError: the arrays are no finite matrices of one shape with at least two items.
-        StabilityError: the evidence holds only one rank, or not the scores of all items.
-        RunError: msp or entropy is asked of evidence whose scores are not logits.
-        UnknownNameError: there is no such statistic.
     """
     name, values = confidence_name(statistic), None
     if isinstance(source, Evidence):
@@ -295,13 +269,6 @@ def split_conformal_threshold(values: Floats, alpha: float) -> float:
     A flip implies gap < value, so an accepted flip has a value above the threshold, and among n + 1 exchangeable
     inputs at most a share alpha can have that.
 
-    Args:
-        values: float64 [n], nonconformity of the calibration inputs, no NaN.
-        alpha: level, above 0 and below 1.
-
-    Returns:
-        In score units, at least 0; +inf where that rank exceeds n, and nothing is accepted.
-
     Source: paper, section 3 (which says "largest"; only the smallest can be meant).
 
     >>> split_conformal_threshold(np.array([4.0, 1.0, 3.0, 2.0]), 0.5)
@@ -321,11 +288,6 @@ def generic_threshold(confidence: Floats, flipped: NDArray[np.bool_], alpha: flo
     n_flipped = m - 1. It is accepted only if it ranks above r of the m, which m - r of them do at most. So P(accepted
     and flipped) <= (m - r) / (n + 1), which is at most alpha m / (n + 1) for the first r and 1 / (n + 1) for the
     second; both are at most alpha if n + 1 >= 1 / alpha.
-
-    Args:
-        confidence: float64 [n], larger is surer, no NaN.
-        flipped: bool [n].
-        alpha: level, above 0 and below 1.
 
     >>> generic_threshold(np.arange(9.0), np.arange(9) % 2 == 0, 0.5)  # flipped: 0, 2, 4, 6, 8
     4.0

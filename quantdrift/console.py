@@ -1,7 +1,6 @@
 """Tables and styled lines on a terminal: nothing in a cell or a line is obeyed or taken for markup.
 
-Markup, emoji codes and highlighting are off: a style is given with `style=` or in a
-`rich.text.Text`.
+Markup, emoji codes and highlighting are off: a style is given with `style=` or in a `rich.text.Text`.
 """
 
 from __future__ import annotations
@@ -26,10 +25,6 @@ def console(*, wide: bool = False, error: bool = False) -> Console:
     """Standard output; wide enough for the tables where nothing says how wide it is.
 
     A terminal does, and so does the variable COLUMNS.
-
-    Args:
-        wide: for tables of numbers: never narrower than they need, also where the terminal is.
-        error: standard error instead.
     """
     plain = Console(error=error)
     told = plain.is_terminal or os.environ.get("COLUMNS", "").isdecimal()

@@ -1,12 +1,12 @@
 """Text from outside made fit to be shown, in a terminal, in Markdown and as JSON, and the way out.
 
-Names of inputs, items and slices come from data that others wrote, and so do specs and paths in a
-run folder. A terminal obeys control characters, a reviewer is fooled by characters that turn the
-direction of what follows, and the log of a CI obeys lines that begin with "::".
+Names of inputs, items and slices come from data that others wrote, and so do specs and paths in a run folder. A
+terminal obeys control characters, a reviewer is fooled by characters that turn the direction of what follows, and the
+log of a CI obeys lines that begin with "::".
 
-Everything that quantdrift prints goes through `say`, `note`, `complain` or `print_json`, or through
-the console of `quantdrift.console`, which clean it. A name is cleaned once more where it is put
-into a line (`clean`, `shown`, `prose`), as only there it is known that it may not break the line.
+Everything that quantdrift prints goes through `say`, `note`, `complain` or `print_json`, or through the console of
+`quantdrift.console`, which clean it. A name is cleaned once more where it is put into a line (`clean`, `shown`,
+`prose`), as only there it is known that it may not break the line.
 """
 
 from __future__ import annotations
@@ -57,12 +57,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def shown(name: str | None, limit: int = NAME) -> str:
-    """A name for a table; "-" if there is none.
-
-    Args:
-        name: from outside.
-        limit: characters.
-    """
+    """A name for a table; "-" if there is none."""
     if name is None:
         return "-"
     return shorten(clean(name), limit) or "(empty)"
@@ -118,11 +113,8 @@ _BLOCK = re.compile(r"\d+[.)]|(?![+-]\d)[^\w\"'(].*")
 def code(text: str) -> str:
     """Text as code, in a table too: nothing in it is taken for Markdown, HTML or a link.
 
-    It goes into a code span, where only backticks have a meaning, and in a table also `|`. What
-    holds one of these goes into a `<code>` element, every sign in it as a character reference.
-
-    Args:
-        text: anything; what cannot be shown is replaced.
+    It goes into a code span, where only backticks have a meaning, and in a table also `|`. What holds one of these
+    goes into a `<code>` element, every sign in it as a character reference.
 
     >>> code("doc_7"), code("a|b")
     ('`doc_7`', '<code>a&#124;b</code>')
@@ -142,10 +134,6 @@ def code(text: str) -> str:
 
 def prose(text: str, *, cell: bool = False) -> str:
     """A sentence of ours with text from outside in it: words that could mean something are code.
-
-    Args:
-        text: anything.
-        cell: whether it stands in a table, where no list or heading begins.
 
     >>> prose("the baseline is of <b>minilm@W4</b> (with --update).")
     'the baseline is of `<b>minilm@W4</b>` (with `--update`).'
@@ -168,13 +156,7 @@ def _word(word: str, *, first: bool) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, names: Collection[str] = ()) -> str:
-    """A Markdown table; nothing in its cells is taken for Markdown.
-
-    Args:
-        head: titles of columns.
-        rows: cells.
-        names: titles of the columns that hold nothing but names: they are code.
-    """
+    """A Markdown table; nothing in its cells is taken for Markdown."""
     lines = [[prose(title, cell=True) for title in head]]
     for row in rows:
         pairs = zip(head, row, strict=True)
@@ -189,15 +171,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, names:
 
 
 def say(text: str = "", *, error: bool = False) -> None:
-    """Print lines.
-
-    Args:
-        text: the lines; what is from outside is cleaned by now if it may not break them.
-        error: on standard error, where a failure to write is no reason to end.
-
-    Raises:
-        OSError: standard output cannot be written.
-    """
+    """Print lines."""
     write(sys.stderr if error else sys.stdout, f"{printable(text)}\n")
 
 
@@ -212,11 +186,7 @@ def complain(text: str) -> None:
 
 
 def error_line(error: Exception) -> str:
-    """An error in one line; one that is not ours is told with its kind.
-
-    Args:
-        error: anything.
-    """
+    """An error in one line; one that is not ours is told with its kind."""
     if isinstance(error, QuantDriftError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -238,11 +208,7 @@ def print_markdown(head: Sequence[str], rows: Iterable[Sequence[str]], lines: It
 
 
 def write(stream: TextIO | None, text: str) -> None:
-    """Write to standard output or error, where there is one.
-
-    Raises:
-        OSError: it is standard output, and cannot be written.
-    """
+    """Write to standard output or error, where there is one."""
     if stream is None:  # closed when Python started
         return
     try:
@@ -254,11 +220,7 @@ def write(stream: TextIO | None, text: str) -> None:
 
 
 def flush() -> None:
-    """See that standard output is written.
-
-    Raises:
-        OSError: it cannot be.
-    """
+    """See that standard output is written."""
     if sys.stdout is not None:
         sys.stdout.flush()
 

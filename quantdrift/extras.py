@@ -44,15 +44,7 @@ def version_of(package: str) -> str | None:
 
 @contextmanager
 def extras_named(*, needed_for: str, extra: str | None = None) -> Iterator[None]:
-    """Inside, a module that is not installed is an error that names the extra to install.
-
-    Args:
-        needed_for: what needs it, e.g. "quantdrift run".
-        extra: the one to name; else the smallest that brings the module.
-
-    Raises:
-        MissingExtraError: a module of `EXTRAS` is missing. Any other missing module is left alone.
-    """
+    """Inside, a module that is not installed is an error that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:

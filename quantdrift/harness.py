@@ -110,11 +110,7 @@ class Found:
 
     @classmethod
     def of(cls, pair: QuantizedPair, evidence: Evidence, *, dataset: str | None = None, **known: Any) -> Found:
-        """What was found, without the inputs that layers were measured on; the reference's weights are in place.
-
-        Raises:
-            DataError: layers were measured on all of them.
-        """
+        """What was found, without the inputs that layers were measured on; the reference's weights are in place."""
         rest = not_calibrated_on(pair, evidence.input_ids.tolist(), dataset)
         left_out = evidence.n_inputs - len(rest)
         part = evidence.part(rest) if left_out else evidence
@@ -187,23 +183,7 @@ def search_embedded(
     calibration: Side | None,
     dataset: str | None = None,
 ) -> Found:
-    """Embed both sides with both arms and stream the scores.
-
-    Args:
-        pair: the model.
-        queries: what is searched for.
-        documents: what is searched.
-        similarity: how embeddings become scores.
-        top_k: documents per query that the harness asks for.
-        batch_size: inputs per forward pass.
-        progress: where progress is shown.
-        skip_same_id: whether a document of the query's own id does not count.
-        calibration: what the candidate is calibrated on; the documents if None.
-        dataset: name of the data.
-
-    Raises:
-        QuantDriftError: the scheme cannot be made, or an embedding is not finite.
-    """
+    """Embed both sides with both arms and stream the scores."""
     settings = Settings(k=max(DEPTH, top_k), batch_size=batch_size)
     excluded = None
     if skip_same_id:
@@ -255,15 +235,7 @@ def run_twice(
     calibrate: Callable[[], object],
     what: str = "search",
 ) -> tuple[Results, Results, dict[str, float]]:
-    """One whole search by each arm, and the seconds that its stages took.
-
-    Args:
-        arms: the model.
-        run: searches with the weights that are in place.
-        watch: runs a few inputs with an eye on which layers they reach.
-        calibrate: makes the candidate ready.
-        what: the stages are called.
-    """
+    """One whole search by each arm, and the seconds that its stages took."""
     clock = [time.perf_counter()]
     with arms.answering("reference"):
         watch()
@@ -295,23 +267,6 @@ def search_lists(
     """Search or rerank once per arm; both arms score the same items of a query.
 
     A cross-encoder gives raw scores meanwhile; the results are as it gives them otherwise.
-
-    Args:
-        arms: the model.
-        run: searches with the weights that are in place.
-        again: scores some items of every query once more, by the reference in other batches.
-        item_ids: of the corpus, by position.
-        scorers: modules that may be cross-encoders.
-        harness: its name, for messages.
-        skip_same_id: whether an item of the query's own id does not count.
-        settings: how it is measured.
-        reading: what the record says of the scores.
-        dataset: name of the data.
-        stages: as of `run_twice`.
-
-    Raises:
-        UnsupportedError: the arms scored other items.
-        DataError: there is nothing to rank.
     """
     with raw_scores(scorers, harness) as activated:
         reference, candidate, seconds = run_twice(arms, run, **stages)
@@ -370,19 +325,7 @@ def calibrate(
     groups: NDArray[np.int64] | None = None,
     source: str | None = None,
 ) -> None:
-    """Make the candidate ready, where that takes inputs.
-
-    Args:
-        pair: the model, the reference's weights in place.
-        inputs: what may be drawn from; what their `encode` returns is not looked at.
-        batch_size: inputs per forward pass.
-        progress: where progress is shown.
-        groups: int64 [n], inputs of different groups share no batch.
-        source: what the record calls the inputs, where they are no file's.
-
-    Raises:
-        QuantDriftError: the candidate cannot be made.
-    """
+    """Make the candidate ready, where that takes inputs."""
     if pair.needs_calibration:
         side = inputs()
         sample = draw_sample(
@@ -392,14 +335,7 @@ def calibrate(
 
 
 def runs(run: Callable[[list[int], int], Any], n: int, *, key: Any, lengths: Sequence[int] | None = None) -> Side:
-    """Rows that are run for what layers see of them.
-
-    Args:
-        run: given row numbers and the batch size; what it returns is not looked at.
-        n: how many rows there are.
-        key: what decides what layers see beside weights; None if that cannot be told.
-        lengths: of the rows, where batches of similar lengths are wanted.
-    """
+    """Rows that are run for what layers see of them."""
     return Side.of("document", list(map(str, range(n))), lambda rows, size: run(rows.tolist(), size), key, lengths)
 
 
@@ -421,12 +357,7 @@ def progress_if(shown: bool) -> Progress:
 
 
 def remembered(holder: Any = None, *names: str) -> Callable[[], None]:
-    """What puts every random generator back to where it is now, so that both arms see the same draws.
-
-    Args:
-        holder: object with random state of its own.
-        names: its attributes that hold it, where it has them.
-    """
+    """What puts every random generator back to where it is now, so that both arms see the same draws."""
     own = {name: copy.deepcopy(getattr(holder, name)) for name in names if hasattr(holder, name)}
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
@@ -445,12 +376,7 @@ def remembered(holder: Any = None, *names: str) -> Callable[[], None]:
 
 @contextmanager
 def carefully(place: str, *, failed: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Inside, what goes wrong costs the drift of this place and not the evaluation; one line says why.
-
-    Args:
-        place: a task, or a part of one.
-        failed: called then.
-    """
+    """Inside, what goes wrong costs the drift of this place and not the evaluation; one line says why."""
     try:
         yield
     except Exception as error:  # whatever it is: the evaluation itself went well
@@ -468,15 +394,7 @@ _LENGTHS = ((0.5, 1.0, 2.0), (1.0, 2.0, 0.5, 1.5, 0.7))
 
 
 def similarity_of(score: Callable[[Any, Any], Any], dimension: int | None = None) -> Similarity | None:
-    """The similarity that a score function is, found by asking it; what it is called can mislead.
-
-    Args:
-        score: from embeddings [n, dim] and [m, dim] to scores [n, m].
-        dimension: of the embeddings it is for, where that is known; it is asked about these too.
-
-    Returns:
-        None if it is none of those that are computed here, or takes no embeddings but its own.
-    """
+    """The similarity that a score function is, found by asking it; what it is called can mislead."""
     found = {_at(score, length) for length in {_LONGEST, dimension or _LONGEST}}
     return found.pop() if len(found) == 1 else None
 

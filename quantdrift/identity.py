@@ -70,18 +70,7 @@ class Identity:
         candidate_fingerprint: str | None = None,
         input_ids: Iterable[object] | None = None,
     ) -> Identity:
-        """What is known of a run.
-
-        Args:
-            on: its record (run.json), or the name of the data.
-            spec: the pair; that of the record if not given.
-            model_fingerprint: digest of the reference's weights; likewise.
-            candidate_fingerprint: digest of the candidate; likewise.
-            input_ids: of the inputs.
-
-        Raises:
-            RunError: the record is of another pair than `spec`.
-        """
+        """What is known of a run."""
         record = on if isinstance(on, Mapping) else {"data": {"name": on}, "spec": spec}
         named, own = _canonical(spec), _canonical(_text(record, "spec"))
         if named not in {None, own}:
@@ -111,11 +100,7 @@ class Identity:
 
     @classmethod
     def from_json(cls, content: Any) -> Identity:
-        """From the JSON object that `to_json` made.
-
-        Raises:
-            ValueError: it is another object; says what is wrong, for the message of a file.
-        """
+        """From the JSON object that `to_json` made."""
         if not isinstance(content, dict) or content.keys() != set(_STORED):
             raise ValueError(f"expected an object of {', '.join(_STORED)}; got {content!r:.80}")
         for name, value in content.items():
@@ -171,12 +156,6 @@ class Identity:
         """What differs, a line each: the fact, and its value on either side.
 
         Digests and scores count where both are known; data without a digest is known by its name.
-
-        Args:
-            other: of the other side.
-            facts: that count: "pair", "reference", "name" (of a reference without a digest), "candidate",
-                "data", "scores", "probe", "meaning" (settings that change what scores mean), "software".
-            sides: what to call this one and the other.
         """
         found: list[str] = []
 
@@ -217,18 +196,7 @@ class Identity:
     def refuse_other(
         self, here: Identity, *, what: str, make: str, error: type[QuantDriftError], candidate: bool = True
     ) -> None:
-        """Refuse scores that a threshold is not for: what moves one pair says nothing of another.
-
-        Args:
-            here: what is to be served.
-            what: is of this pair, for messages: "the router r.json".
-            make: the command that makes one for another pair.
-            error: what to raise.
-            candidate: whether other weights of the candidate are refused, too.
-
-        Raises:
-            QuantDriftError: an `error`: it is another pair, or this one is not known.
-        """
+        """Refuse scores that a threshold is not for: what moves one pair says nothing of another."""
         facts = [fact for fact in SERVED if candidate or fact != "candidate"]
         if found := self.differences(here, facts, sides=("when it was made", "now")):
             raise error(f"{what} is for another pair or other scores: {'; '.join(found)}. Make one for these: {make}")

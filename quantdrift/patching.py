@@ -19,16 +19,7 @@ _MARK = "__quantdrift_wrapped__"
 
 
 def expected(holder: Any, name: str, *parameters: str) -> Any:
-    """The function to wrap; None if it is wrapped already (a reload keeps wrapped functions).
-
-    Args:
-        holder: module or class that has it.
-        name: of the function.
-        parameters: that it must have.
-
-    Raises:
-        TypeError: there is no such function, or it takes something else.
-    """
+    """The function to wrap; None if it is wrapped already (a reload keeps wrapped functions)."""
     function = getattr(holder, name, None)
     if function is None or not callable(function):
         kind = "method" if isinstance(holder, type) else "function"
@@ -42,15 +33,7 @@ def expected(holder: Any, name: str, *parameters: str) -> Any:
 
 
 def replace(holder: Any, name: str, wrapper: Any, *, static: bool = False) -> None:
-    """Put a wrapper in a function's place.
-
-    Args:
-        holder: module or class.
-        name: of the function.
-        wrapper: what is called from now on; one by functools.wraps has the original as its
-            `__wrapped__`.
-        static: whether it is a static method of a class.
-    """
+    """Put a wrapper in a function's place."""
     setattr(wrapper, _MARK, True)
     setattr(holder, name, staticmethod(wrapper) if static else wrapper)
 
@@ -58,18 +41,7 @@ def replace(holder: Any, name: str, wrapper: Any, *, static: bool = False) -> No
 def wrap(
     holder: Any, name: str, parameters: Iterable[str], around: Callable[..., Any], *, static: bool = False
 ) -> None:
-    """Put `around(original, ...)` in the place of a function, unless it is there already.
-
-    Args:
-        holder: module or class.
-        name: of the function.
-        parameters: that it must have.
-        around: called with the original before the arguments.
-        static: whether it is a static method of a class.
-
-    Raises:
-        TypeError: as of `expected`.
-    """
+    """Put `around(original, ...)` in the place of a function, unless it is there already."""
     original = expected(holder, name, *parameters)
     if original is None:
         return

@@ -13,11 +13,8 @@ CACHE_VARIABLE = "QUANTDRIFT_CACHE"
 def cache_dir() -> Path:
     """The folder for cached files, such as reference embeddings; it need not exist yet.
 
-    `QUANTDRIFT_CACHE` where it is set, else `$XDG_CACHE_HOME/quantdrift`, else
-    `~/.cache/quantdrift`. As the XDG specification asks, a relative XDG_CACHE_HOME is ignored.
-
-    Raises:
-        RunError: there is no home folder to put it in.
+    `QUANTDRIFT_CACHE` where it is set, else `$XDG_CACHE_HOME/quantdrift`, else `~/.cache/quantdrift`. As the XDG
+    specification asks, a relative XDG_CACHE_HOME is ignored.
     """
     try:
         if chosen := os.environ.get(CACHE_VARIABLE, "").strip():

@@ -1,10 +1,9 @@
 """Files that are there whole or not at all, and JSON that is checked before it is believed.
 
-Everything quantdrift reads may come from somebody else: a run folder from an artifact store, a
-checkpoint from a hub, a log from another harness. `parse_json` and `read_json` are the only ways
-in for JSON. They raise `ValueError` and nothing else, for text that is too large, nested too deep
-or no JSON. What quantdrift writes carries a digest of its content (`sealed`), which is checked
-when it is read again.
+Everything quantdrift reads may come from somebody else: a run folder from an artifact store, a checkpoint from a hub,
+a log from another harness. `parse_json` and `read_json` are the only ways in for JSON. They raise `ValueError` and
+nothing else, for text that is too large, nested too deep or no JSON. What quantdrift writes carries a digest of its
+content (`sealed`), which is checked when it is read again.
 """
 
 from __future__ import annotations
@@ -49,12 +48,7 @@ DIGEST = "digest"
 
 
 def parse_json(text: str | bytes, *, strict: bool = False) -> Any:
-    """The value of a JSON text from anywhere, in UTF-8.
-
-    Raises:
-        ValueError: and nothing else. If `strict`, also of a key that an object has twice, and of NaN
-            and infinities, those that a number like 1e999 becomes included.
-    """
+    """The value of a JSON text from anywhere, in UTF-8."""
     if isinstance(text, bytes):
         text = text.decode("utf-8")  # a UnicodeDecodeError is a ValueError
     hooks: dict[str, Any] = {"object_pairs_hook": _once, "parse_constant": _finite, "parse_float": _finite}
@@ -87,12 +81,7 @@ def read_json(path: Path, *, strict: bool = False, limit: int = MAX_JSON) -> Any
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
-    """A file from anywhere, opened to be read as bytes.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is a pipe or a device, which may never end.
-    """
+    """A file from anywhere, opened to be read as bytes."""
     # without O_NONBLOCK a pipe would wait for a writer, here, for ever
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags), "rb") as file:
@@ -156,11 +145,7 @@ def file_digest(path: Path) -> str:
 
 
 def read_bytes(path: Path, *, digest: str | None = None) -> bytes:
-    """What is in a file.
-
-    Raises:
-        RunError: it is not what its digest, of `file_digest`, was taken of; and as of `open_file`.
-    """
+    """What is in a file."""
     with open_file(path) as file:
         content = file.read()
     if digest not in {None, bytes_digest(content)}:
@@ -197,12 +182,7 @@ class Record(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """What a file says, checked.
-
-        Raises:
-            QuantDriftError: an `ERROR`: it is missing, damaged, something else, of another version, or
-                was changed since. One line, which ends with what to do.
-        """
+        """What a file says, checked."""
         content = cls.read_content(path)
         return cls.checked({key: content[key] for key in content if key not in {*cls.head(), DIGEST}}, path)
 
@@ -247,11 +227,7 @@ class Record(BaseModel):
 
     @classmethod
     def check_place(cls, path: Path) -> None:
-        """Refuse a place that holds another kind of file, before hours go into one.
-
-        Raises:
-            RunError: it is a folder, or another kind of file, or cannot be written to.
-        """
+        """Refuse a place that holds another kind of file, before hours go into one."""
         check_writable(path, what=cls.WHAT)
         try:
             content = read_json(path) if path.exists() else {"format": cls.FORMAT}
@@ -265,11 +241,7 @@ class Record(BaseModel):
             )
 
     def write(self, path: Path) -> None:
-        """Write the file whole, replacing an earlier one of its kind.
-
-        Raises:
-            RunError: the place holds something else, or it cannot be written. Nothing is left behind.
-        """
+        """Write the file whole, replacing an earlier one of its kind."""
         self.check_place(path)
         write_text(path, self.text(), what=f"the {self.WHAT.split(maxsplit=1)[1]}")
 
@@ -315,11 +287,7 @@ def check_writable(path: Path, *, what: str) -> None:
 
 
 def write_text(path: Path, text: str, *, what: str) -> None:
-    """Write a text file whole, replacing an earlier one.
-
-    Raises:
-        RunError: no space, no permission; nothing is left behind. It names `what`: "the allocation".
-    """
+    """Write a text file whole, replacing an earlier one."""
     with _complaints(path, what), whole_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
@@ -328,8 +296,8 @@ def write_text(path: Path, text: str, *, what: str) -> None:
 def whole_file(path: Path, *, sync: bool = True) -> Iterator[Path]:
     """A place to write to; when the block ends the file is at `path`, in place of what was there.
 
-    After an error nothing is left of it and the place is as it was. With `sync` it is forced onto
-    the disk before it takes its place, so that a power cut leaves it whole.
+    After an error nothing is left of it and the place is as it was. With `sync` it is forced onto the disk before it
+    takes its place, so that a power cut leaves it whole.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial-{secrets.token_hex(4)}")
@@ -350,14 +318,10 @@ def whole_file(path: Path, *, sync: bool = True) -> Iterator[Path]:
 def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
     """An empty folder to fill; when the block ends it is at `path`, in place of what was there.
 
-    It lies in a hidden folder beside its place until it is complete and on the disk, and changes
-    places with what is there in one step: who reads finds one or the other, whoever writes at the
-    same time. After an error, Ctrl-C too, nothing is left of it and the place is as it was. What a
-    kill leaves is hidden, and removed by whoever writes here a day later.
-    Whether what is there may go has to be checked before. A link to a folder stays one.
-
-    Raises:
-        RunError: no space, no permission. It names `what`: "the run".
+    It lies in a hidden folder beside its place until it is complete and on the disk, and changes places with what is
+    there in one step: who reads finds one or the other, whoever writes at the same time. After an error, Ctrl-C too,
+    nothing is left of it and the place is as it was. What a kill leaves is hidden, and removed by whoever writes here
+    a day later. Whether what is there may go has to be checked before. A link to a folder stays one.
     """
     with _complaints(path, what):
         place = Path(os.path.realpath(path))
@@ -387,12 +351,7 @@ def whole_folder(path: Path, *, what: str) -> Iterator[Path]:
 
 
 def hold(path: Path) -> int:
-    """Hold a file or a folder, as long as the descriptor is open and the process lives.
-
-    Raises:
-        BlockingIOError: another holds it.
-        OSError: it is not there, or the system or the disk has no such locks.
-    """
+    """Hold a file or a folder, as long as the descriptor is open and the process lives."""
     if fcntl is None:
         raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
     handle = os.open(path, os.O_RDONLY)
@@ -437,11 +396,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _sync(path: Path) -> None:
-    """Force a file, or the names in a folder, onto the disk.
-
-    Raises:
-        OSError: what was written before did not fit, or got lost.
-    """
+    """Force a file, or the names in a folder, onto the disk."""
     if os.name == "nt":  # it takes no folders, and no files that are open to be read
         return
     handle = os.open(path, os.O_RDONLY)

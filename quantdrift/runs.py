@@ -1,8 +1,8 @@
 """A run folder: `evidence.parquet` and `run.json`, both there or neither, and a probe if one read.
 
-A run is written into a folder beside its final place and moved there in one step when it is
-complete. What was interrupted never looks finished. run.json is sealed and holds the digests of the
-other files: what was changed, or comes from another run, is refused when it is read.
+A run is written into a folder beside its final place and moved there in one step when it is complete. What was
+interrupted never looks finished. run.json is sealed and holds the digests of the other files: what was changed, or
+comes from another run, is refused when it is read.
 """
 
 from __future__ import annotations
@@ -165,15 +165,7 @@ class Run:
         return f"<Run of {self.record['spec']} on {self.record['data']['name']}, in {self.path}>"
 
     def __getitem__(self, metric: str) -> Estimate:
-        """The estimate of a metric: value, 95 % interval, number of inputs.
-
-        Args:
-            metric: e.g. "flip@1"; all are in docs/metrics.md.
-
-        Raises:
-            UnknownNameError: there is no such metric.
-            MetricError: it looks deeper than the stored ranks.
-        """
+        """The estimate of a metric: value, 95 % interval, number of inputs."""
         from quantdrift.metrics import parse_metric  # noqa: PLC0415 -- scipy
 
         return parse_metric(metric)(self.evidence())
@@ -194,11 +186,10 @@ class Run:
     def to_pandas(self, metrics: Iterable[str] = ()) -> pd.DataFrame:
         """One row per input, as a data frame of pandas.
 
-        The index is the input's id. `flip` says whether the first answer changed; `gap`,
-        `candidate_gap`, `epsilon` and `S` are in score units, `separation` = gap / (2 epsilon);
-        `reference` and `candidate` are the first answers, `reference_score` and `candidate_score`
-        what each arm gave to its own, `reference_relevant` and `candidate_relevant` are missing
-        where an input has no labels. Every metric gets a column of its name.
+        The index is the input's id. `flip` says whether the first answer changed; `gap`, `candidate_gap`, `epsilon`
+        and `S` are in score units, `separation` = gap / (2 epsilon); `reference` and `candidate` are the first
+        answers, `reference_score` and `candidate_score` what each arm gave to its own, `reference_relevant` and
+        `candidate_relevant` are missing where an input has no labels. Every metric gets a column of its name.
 
         Args:
             metrics: e.g. ["ndcg@10", "change.ndcg@10"].
@@ -265,8 +256,7 @@ class Run:
             purpose: what that is needed for, for the message.
 
         Raises:
-            RunError: it is missing or damaged, or was made of lists that were cut short or of
-                answers without scores.
+            RunError: it is missing or damaged, or was made of lists that were cut short or of answers without scores.
         """
         evidence = self.evidence()
         if not evidence.exact:
@@ -294,16 +284,15 @@ def write_run(path: Path, *, evidence: Evidence, record: Mapping[str, Any], prob
     Args:
         path: folder to write; may hold an earlier run, nothing else.
         evidence: per-input record.
-        record: everything else, as JSON values; `format`, `format_version`, `files` and `digest`
-            are added.
+        record: everything else, as JSON values; `format`, `format_version`, `files` and `digest` are added.
         probe: what read the classes, where a probe did; a deployment needs it.
 
     Returns:
         The run as it now lies on disk.
 
     Raises:
-        RunError: the place holds something that is not a run, or it cannot be written (no space, no
-            permission). Nothing is left behind.
+        RunError: the place holds something that is not a run, or it cannot be written (no space, no permission).
+            Nothing is left behind.
     """
     path = path.absolute()
     check_place(path)

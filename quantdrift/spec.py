@@ -3,8 +3,8 @@
 SPEC    := MODEL "@" SCHEME                  the last "@" splits
 SCHEME  := BITS { "-" PART } { "+" OPTION }  parts and options as in PARTS, in any order, each at most once
 
-In place of SCHEME, FILE.json { "-" QUANTIZER } { "+" OPTION } takes the widths that `quantdrift allocate` has
-stored: it is short for the scheme that is written there, with +allocation=FILE.json.
+In place of SCHEME, FILE.json { "-" QUANTIZER } { "+" OPTION } takes the widths that `quantdrift allocate` has stored:
+it is short for the scheme that is written there, with +allocation=FILE.json.
 
 `MODEL vs MODEL` names a reference and a candidate that is quantized already.
 """
@@ -178,8 +178,8 @@ class Scheme:
     'W3.5-g128-gptq+gap'
 
     Attributes:
-        weight_bits: 2 to 8, or 16 (weights left alone) with activation bits; a fraction is the
-            average over the layers, and needs a criterion.
+        weight_bits: 2 to 8, or 16 (weights left alone) with activation bits; a fraction is the average over the
+            layers, and needs a criterion.
         activation_bits: 4 to 8; None leaves activations alone.
         group_size: input weights that share a scale; None for a whole output channel.
         quantizer: one of QUANTIZERS.
@@ -234,9 +234,6 @@ class Scheme:
 
         >>> parse_scheme("W3.5+gap").widths, parse_scheme("W4").widths
         ((3, 4), (4,))
-
-        Raises:
-            SpecError: the widths that the scheme names cannot average to its bits.
         """
         if self.criterion is None:
             return (int(self.weight_bits),)
@@ -304,9 +301,6 @@ def parse(text: str) -> Spec:
 
     >>> str(parse("minilm@W4"))
     'minilm@W4-g128-rtn'
-
-    Raises:
-        SpecError: it is none; its start and end are positions in `text`.
     """
     start, end = _stripped(text)
     at = _split(text, start, end)
@@ -438,8 +432,8 @@ class Versus:
     'minilm vs ./minilm-gptq'
 
     Attributes:
-        reference: short name, hub id or folder: one line, no whitespace at its ends; or a model on
-            a server, which becomes canonical.
+        reference: short name, hub id or folder: one line, no whitespace at its ends; or a model on a server, which
+            becomes canonical.
         candidate: likewise, or a GGUF file.
 
     Raises:
@@ -476,9 +470,6 @@ def parse_pair(text: str) -> Spec | Versus:
 
     >>> parse_pair("minilm vs ./minilm-gptq")
     Versus(reference='minilm', candidate='./minilm-gptq')
-
-    Raises:
-        SpecError: it is neither; its start and end are positions in `text`.
     """
     start, end = _stripped(text)
     word = _VERSUS.search(text[start:end])
@@ -510,13 +501,7 @@ def chooses(scheme: Scheme) -> bool:
 
 
 def refuse_unchosen(pair: QuantizedPair, why: str, *, named: str) -> None:
-    """Refuse a pair whose widths would have to be chosen where they cannot be.
-
-    Args:
-        pair: the weights.
-        why: that cannot be, a clause.
-        named: how a pair of a stored allocation is written here.
-    """
+    """Refuse a pair whose widths would have to be chosen where they cannot be."""
     if pair.needs_widths:
         raise UnsupportedError(
             f"the criterion {pair.scheme.criterion} chooses the layers' widths on a search over embeddings, and "

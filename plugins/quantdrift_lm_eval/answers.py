@@ -1,8 +1,8 @@
 """The answers that --use_cache keeps: each arm has its own, and a stock run none of them.
 
-lm-eval keeps answers by request alone, so two models must not share a file. Ours go into the same file under keys that
-also name the arm's weights and settings: a file that a stock run has filled can be used, and the reference's answers
-serve every scheme.
+lm-eval keeps answers by request alone, so two models must not share a file. Ours go into the same file under keys
+that also name the arm's weights and settings: a file that a stock run has filled can be used, and the reference's
+answers serve every scheme.
 """
 
 from __future__ import annotations

@@ -85,18 +85,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         noise_floor: bool = False,
         **options: Any,
     ) -> None:
-        """Load the model.
-
-        Args:
-            pretrained: NAME, NAME@SCHEME, or a model of transformers.
-            scheme: how the candidate is made, W4-gptq.
-            evidence: folder for run folders; beside lm-eval's own results if not given.
-            noise_floor: whether to run the reference a second time.
-            options: of lm-eval's hf model.
-
-        Raises:
-            QuantDriftError: there is no such pair.
-        """
+        """Load the model."""
         asked = read_spec(pretrained, scheme)
         refuse_options(options)
         named = isinstance(pretrained, str)

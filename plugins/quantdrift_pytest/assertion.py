@@ -41,10 +41,10 @@ def assert_drift(
         data: folder of the data; a path begins at pytest's rootdir.
         task: name of a task, in place of a folder.
         split: of the folder.
-        baseline: committed file that the run is compared with, input by input; it begins at the
-            rootdir too. `pytest --quantdrift-update` writes it.
-        rules: what is asked, as in `quantdrift gate`; with a baseline and without rules, that the
-            run be no worse than it.
+        baseline: committed file that the run is compared with, input by input; it begins at the rootdir too. `pytest
+            --quantdrift-update` writes it.
+        rules: what is asked, as in `quantdrift gate`; with a baseline and without rules, that the run be no worse
+            than it.
         slices: of inputs, name to patterns on their ids, for rules that look at one.
         alpha: level of the tests, over all rules.
         accept_underpowered: whether too few inputs to tell end in a warning, not in a failure.
@@ -90,11 +90,7 @@ class Drifts:
         split: str = "test",
         **settings: Any,
     ) -> Drift:
-        """A measurement, made now or read back; arguments are those of `assert_drift`.
-
-        Raises:
-            QuantDriftError: spec, data, model or a setting cannot be used.
-        """
+        """A measurement, made now or read back; arguments are those of `assert_drift`."""
         __tracebackhide__ = True
         from quantdrift_pytest.measuring import measured  # noqa: PLC0415 -- numpy, pyarrow
 
@@ -122,11 +118,7 @@ class Drifts:
 
 
 def hold_marks(item: pytest.Item, marks: Sequence[pytest.Mark]) -> None:
-    """Assert what a test's markers ask, the nearest of which is the first here, and asserted last.
-
-    Raises:
-        pytest.UsageError: a marker names no pair; and what `assert_drift` raises.
-    """
+    """Assert what a test's markers ask, the nearest of which is the first here, and asserted last."""
     __tracebackhide__ = True
     for mark in reversed(marks):
         if len(mark.args) > 1 or not (mark.args or "spec" in mark.kwargs):

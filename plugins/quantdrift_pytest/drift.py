@@ -122,11 +122,6 @@ def limit_rule(name: str, value: object) -> Rule:
 
     >>> str(limit_rule("flip", 0.25)), str(limit_rule("change_ndcg_at_10", -0.02))
     ('flip@1 <= 0.25', 'change.ndcg@10 >= -0.02')
-
-    Raises:
-        UnknownNameError: there is no such metric; carries the nearest names.
-        MetricError: the metric has no such cut-off or arm.
-        RuleError: it needs a cut-off, has no better side, or the value is no finite number.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise RuleError(f"expected a number for the limit {name}, such as 0.25; got {value!r}")
@@ -186,14 +181,7 @@ def ask(
     alpha: float = ALPHA,
     **limits: object,
 ) -> Question:
-    """What a test asks, read and checked before anything is measured.
-
-    Raises:
-        pytest.UsageError: nothing is asked, or outside of a test.
-        RuleError: a rule or limit cannot be read, or compares and there is no baseline.
-        UnknownNameError: a metric, limit or slice is not known; carries the nearest names.
-        RunError: the baseline is missing, damaged or something else.
-    """
+    """What a test asks, read and checked before anything is measured."""
     if session.item is None:
         raise pytest.UsageError(
             "drift is asserted in tests and fixtures, not where a module is imported; expected the "
@@ -232,11 +220,7 @@ def ask(
 
 
 def judged(drift: Drift, question: Question) -> GateResult:
-    """What a run comes to; where its baseline is to be written, only limits are judged.
-
-    Raises:
-        QuantDriftError: a rule cannot be judged on such a run.
-    """
+    """What a run comes to; where its baseline is to be written, only limits are judged."""
     target, rules = drift.target, question.rules(drift.target)
     if question.path is not None and question.baseline is None:
         # what the process that writes baselines has to know, as plain values
@@ -247,12 +231,7 @@ def judged(drift: Drift, question: Question) -> GateResult:
 
 
 def settle(drift: Drift, question: Question, *, accept_underpowered: bool) -> GateResult:
-    """Judge, record, and fail unless the verdict is "pass", or too few inputs are accepted.
-
-    Raises:
-        AssertionError: with the numbers, the reasons and the inputs to look at.
-        QuantDriftError: a rule cannot be judged on such a run.
-    """
+    """Judge, record, and fail unless the verdict is "pass", or too few inputs are accepted."""
     __tracebackhide__ = True
     result = replace(judged(drift, question), accept_underpowered=accept_underpowered)
     item = drift.session.item
@@ -309,11 +288,7 @@ def _note(drift: Drift, **told: Any) -> None:
 
 
 def write_asked(session: Session, *, broken_off: bool) -> tuple[list[str], bool]:
-    """Write every baseline that a test has named, unless the session was broken off, and knows too little.
-
-    Returns:
-        What was done, one line each; and whether all of them were written.
-    """
+    """Write every baseline that a test has named, unless the session was broken off, and knows too little."""
     asked: dict[str, list[dict[str, Any]]] = {}
     for told in session.told:
         if update := told["update"]:

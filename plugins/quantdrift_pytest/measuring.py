@@ -1,8 +1,8 @@
 """A measurement that is made once: by one process of one session, for all that ask the same.
 
-Runs lie in pytest's cache under a digest of what decides them. A lock per run lets one process
-measure while the others wait and then read. A run folder is there in full or not at all, so a
-session that was killed leaves nothing to be taken for a run.
+Runs lie in pytest's cache under a digest of what decides them. A lock per run lets one process measure while the
+others wait and then read. A run folder is there in full or not at all, so a session that was killed leaves nothing to
+be taken for a run.
 """
 
 from __future__ import annotations
@@ -50,12 +50,7 @@ class Measuring(BaseModel, strict=True, frozen=True, extra="forbid"):
 
 
 def read_settings(given: Mapping[str, Any]) -> Measuring:
-    """Settings by name, checked.
-
-    Raises:
-        UnknownNameError: there is no such setting; carries the nearest names.
-        QuantDriftError: a value of another kind.
-    """
+    """Settings by name, checked."""
     known = Measuring.model_fields
     for name in given:
         if name not in known:
@@ -96,8 +91,8 @@ def looks(place: Path, pattern: str = "*") -> list[list[Any]]:
 def content_digest(place: Path, known: Path, pattern: str = "*") -> str:
     """A digest of the names and contents of the files at a place: a copy has the same.
 
-    It is kept in the folder `known`, and used again while size and time of all files are the same,
-    so that gigabytes of weights are not read for every session.
+    It is kept in the folder `known`, and used again while size and time of all files are the same, so that gigabytes
+    of weights are not read for every session.
     """
     seen = looks(place, pattern)
     note = known / f"{digest_of_json([str(place.resolve()), pattern])}.json"
@@ -116,12 +111,7 @@ def _of_file(file: Path) -> str:
 
 
 def identify(pair: Spec | Versus, *, revision: str | None, known: Path) -> Identity:
-    """A pair and what measures it; fingerprints are of files, and None where a model is not seen from here.
-
-    Raises:
-        QuantDriftError: a model cannot be found.
-        OSError: a file of it cannot be read.
-    """
+    """A pair and what measures it; fingerprints are of files, and None where a model is not seen from here."""
     if isinstance(pair, Versus):
         files, first = {}, _model(pair.reference, revision, known)
         second = _model(pair.candidate, None, known)
@@ -182,13 +172,7 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 def read_data(session: Session, *, data: str | PathLike[str] | None, task: str | None, split: str) -> Dataset:
-    """The data, read once per session as long as the files stay as they are.
-
-    Raises:
-        pytest.UsageError: neither or both are given.
-        DataError: the data cannot be read.
-        UnknownNameError: there is no such task; carries the nearest names.
-    """
+    """The data, read once per session as long as the files stay as they are."""
     if (data is None) == (task is None):
         got = "neither" if data is None else "both"
         raise pytest.UsageError('expected either data="FOLDER" or task="NAME" (quantdrift list tasks); got ' + got)
@@ -209,12 +193,7 @@ def measured(
     split: str,
     settings: Mapping[str, Any],
 ) -> Drift:
-    """A measurement of a pair, made now or read back.
-
-    Raises:
-        pytest.UsageError: neither or both of data and task are given.
-        QuantDriftError: anything that keeps the run from being made; nothing is left behind.
-    """
+    """A measurement of a pair, made now or read back."""
     pair, how = parse_pair(spec), read_settings(settings)
     dataset = read_data(session, data=data, task=task, split=split)
     try:

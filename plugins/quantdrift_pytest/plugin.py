@@ -1,7 +1,7 @@
 """The hooks of pytest: options, marker, fixture, and what is said at the end.
 
-pytest imports this in every session of an environment that has quantdrift. So nothing but pytest is
-imported here, and a suite that does not use it sees no difference.
+pytest imports this in every session of an environment that has quantdrift. So nothing but pytest is imported here,
+and a suite that does not use it sees no difference.
 """
 
 from __future__ import annotations

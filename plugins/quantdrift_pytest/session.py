@@ -94,11 +94,7 @@ def end(config: pytest.Config) -> None:
 
 
 def current() -> Session:
-    """The session that is running.
-
-    Raises:
-        pytest.UsageError: there is none, or not with this plugin.
-    """
+    """The session that is running."""
     if not _RUNNING:
         raise pytest.UsageError(
             "this needs pytest and its plugin quantdrift, and neither a session nor the plugin is "

@@ -31,8 +31,7 @@ class Gaps:
     """The gaps of calibration inputs, and what every layer at every width does to them.
 
     Attributes:
-        gaps: float64 [n_inputs, n_contenders], of the reference, at least 0; nan where there is no
-            contender.
+        gaps: float64 [n_inputs, n_contenders], of the reference, at least 0; nan where there is no contender.
         contributions: float64 [n_inputs, n_contenders, n_layers, n_widths], signed shifts.
         n_weights: int64 [n_layers].
         widths: bits per weight of the last axis, ascending.
@@ -69,11 +68,7 @@ class Gaps:
         return float(self.n_weights @ np.asarray(widths)) / int(self.n_weights.sum())
 
     def of_layers(self, widths: Sequence[int]) -> NDArray[np.float64]:
-        """The shift that each layer makes at its width, [n_inputs, n_contenders, n_layers]; 16 leaves one alone.
-
-        Raises:
-            UnsupportedError: a width was not measured, or there is not one for each layer.
-        """
+        """The shift that each layer makes at its width, [n_inputs, n_contenders, n_layers]; 16 leaves one alone."""
         known = {width: column for column, width in enumerate(self.widths)}
         if len(widths) != len(self.n_weights) or not set(widths) <= {*known, FULL_BITS}:
             raise UnsupportedError(
@@ -98,8 +93,8 @@ class Prediction:
     Attributes:
         bits_per_weight: over the linear layers, codes alone.
         flips: rate of inputs with another first answer, with the signs that rounding has here.
-        chance: the same if sign and size of every layer's shift were left to chance
-            (`flip_chances`), which varies less with the inputs that happen to be drawn.
+        chance: the same if sign and size of every layer's shift were left to chance (`flip_chances`), which varies
+            less with the inputs that happen to be drawn.
         shift: median over inputs of |shift| of the gap to the runner-up, in units of the score.
     """
 
@@ -117,8 +112,7 @@ class Point:
         budget: bits per weight there were.
         allocated: whether the criterion gap spends them; else all layers have one width.
         prediction: what is expected.
-        on_front: whether no other point is as low both in bits and in the chance of a flip, and
-            lower in one of them.
+        on_front: whether no other point is as low both in bits and in the chance of a flip, and lower in one of them.
     """
 
     budget: float
@@ -130,8 +124,8 @@ class Point:
 def flipped(gaps: NDArray[np.float64], shifts: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Which inputs get another first answer, bool [n_inputs]: min over contenders of gap + shift < 0.
 
-    A document beyond the contenders that are watched is not seen, so the rate is too low by those
-    inputs which flip to one of these alone.
+    A document beyond the contenders that are watched is not seen, so the rate is too low by those inputs which flip
+    to one of these alone.
     """
     crossed: NDArray[np.bool_] = np.asarray((gaps + shifts < 0).any(axis=1))  # nan is not below 0
     return crossed
@@ -140,20 +134,11 @@ def flipped(gaps: NDArray[np.float64], shifts: NDArray[np.float64]) -> NDArray[n
 def flip_chances(gaps: NDArray[np.float64], parts: NDArray[np.float64], *, seed: int = 0) -> NDArray[np.float64]:
     """How likely each input flips if every layer's shift is random, of the same mean square.
 
-    P(min over contenders of gap_j + sum over layers of z_l c_jl < 0), z_l independent standard
-    normals. The shift of a gap is then normal with the sum of c_jl^2 as its variance, and since
-    z_l is the same for all contenders of an input, their shifts are correlated as the layers make
-    them: the product of the single chances would count what the first document loses several times.
-    With one contender this is Phi(-gap / sqrt(sum of c_l^2)); several have no closed form, so 512
-    seeded draws are counted.
-
-    Args:
-        gaps: float64 [n_inputs, n_contenders], nan where there is no contender.
-        parts: float64 [n_inputs, n_contenders, n_layers], the shift c by each layer.
-        seed: of the draws.
-
-    Returns:
-        float64 [n_inputs], from 0 to 1.
+    P(min over contenders of gap_j + sum over layers of z_l c_jl < 0), z_l independent standard normals. The shift of
+    a gap is then normal with the sum of c_jl^2 as its variance, and since z_l is the same for all contenders of an
+    input, their shifts are correlated as the layers make them: the product of the single chances would count what the
+    first document loses several times. With one contender this is Phi(-gap / sqrt(sum of c_l^2)); several have no
+    closed form, so 512 seeded draws are counted.
     """
     draws = np.random.default_rng(seed).standard_normal((parts.shape[2], _DRAWS))
     known = np.where(np.isnan(gaps), np.inf, gaps)
@@ -186,15 +171,7 @@ def _over(parts: Sequence[tuple[Gaps, Sequence[int]]]) -> Prediction:
 
 
 def mean_square_losses(shifts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The losses of the criterion gap: mean square of each layer's shift at each width, less that at the widest.
-
-    Args:
-        shifts: float64 [n_inputs, n_contenders, n_layers, n_widths], nan where there is no
-            contender; widths ascending.
-
-    Returns:
-        float64 [n_layers, n_widths], not rising with the width, 0 at the widest.
-    """
+    """The losses of the criterion gap: mean square of each layer's shift at each width, less that at the widest."""
     squares = np.nanmean(shifts**2, axis=(0, 1))
     # a wider width that happens to lie worse could hold the narrower one's codes
     falling: NDArray[np.float64] = np.minimum.accumulate(squares, axis=1)
@@ -214,18 +191,8 @@ def budgets(widths: tuple[int, ...]) -> list[float]:
 def predicted_curve(measured: Gaps, tell: Callable[[int], None] = lambda _steps: None) -> list[Point]:
     """Predict every uniform width and every budget in quarters of a bit, with the Pareto front.
 
-    Widths that are chosen on an input suit that input: a budget is predicted on either half of the
-    inputs with the widths chosen on the other half.
-
-    Args:
-        measured: gaps and contributions.
-        tell: is called with 1 after each point.
-
-    Returns:
-        Points by rising budget, a uniform one before an allocated one.
-
-    Raises:
-        DataError: there are not two inputs with a contender.
+    Widths that are chosen on an input suit that input: a budget is predicted on either half of the inputs with the
+    widths chosen on the other half.
     """
     measured = measured.counted()
     if len(measured.gaps) < 2:  # noqa: PLR2004 -- one for each half

@@ -36,10 +36,9 @@ class Exporter:
         file: usual name of the file.
         usage: how the file is used: Python that names it "FILE", or a line for the shell with FILE.
         widths: bits per weight that it can express; unquantized layers (16) are possible in all.
-        content: from layers, with the names that runtimes know them by, and group size to the file
-            and notes for the user; refuses what else the format cannot express.
-        needs_units: whether what reads it multiplies query, key and value at once, so that they
-            need one width.
+        content: from layers, with the names that runtimes know them by, and group size to the file and notes for the
+            user; refuses what else the format cannot express.
+        needs_units: whether what reads it multiplies query, key and value at once, so that they need one width.
         whole_groups: whether groups have to divide the layers' inputs.
     """
 
@@ -67,23 +66,14 @@ def _format(name: str, **settings: Any) -> Callable[[Callable[[Layers, int | Non
 
 
 def exporter(name: str) -> Exporter:
-    """The exporter of that format, one of `EXPORTERS`.
-
-    Raises:
-        UnknownNameError: no such format; carries the nearest names.
-    """
+    """The exporter of that format, one of `EXPORTERS`."""
     if name not in EXPORTERS:
         raise UnknownNameError("format", name, EXPORTERS, hint=f"(one of {', '.join(EXPORTERS)})")
     return EXPORTERS[name]
 
 
 def export_allocation(allocation: Allocation, exporter: Exporter) -> tuple[str, tuple[str, ...]]:
-    """The file of an allocation in a format, and notes for the user.
-
-    Raises:
-        UnsupportedError: the format cannot express it; names the layers, and what to do. It is
-            raised before anything is written.
-    """
+    """The file of an allocation in a format, and notes for the user."""
     layers, group_size = runtime_layers(allocation), allocation.group_size
     quantized = [layer for layer in layers if layer.width != FULL_BITS]
     widths = ",".join(map(str, exporter.widths))
@@ -113,12 +103,7 @@ def usage_of(exporter: Exporter, file: str) -> str:
 
 
 def runtime_layers(allocation: Allocation) -> tuple[AllocatedLayer, ...]:
-    """The layers inside the transformers model, named by their path in it.
-
-    Raises:
-        UnsupportedError: a layer outside the transformers model is to be quantized, a layer is not
-            a module of its own, two get one name, or nothing is left to quantize.
-    """
+    """The layers inside the transformers model, named by their path in it."""
     inside, outside = [], []
     for layer in allocation.layers:
         name: str | None = layer.name
@@ -153,9 +138,9 @@ def runtime_layers(allocation: Allocation) -> tuple[AllocatedLayer, ...]:
 def anywhere(name: str, names: Sequence[str]) -> str:
     r"""A regular expression for a layer, whatever model class holds the transformers model.
 
-    An encoder's `layers.0.mlp.up_proj` is `model.layers.0.mlp.up_proj` in a causal LM. The
-    expression matches both, and needs no more than re, PCRE and std::regex have in common. Where
-    one of all names ends in `name`, only the whole name matches.
+    An encoder's `layers.0.mlp.up_proj` is `model.layers.0.mlp.up_proj` in a causal LM. The expression matches both,
+    and needs no more than re, PCRE and std::regex have in common. Where one of all names ends in `name`, only the
+    whole name matches.
 
     >>> anywhere("layers.0.fc", ["layers.0.fc", "layers.10.fc"])
     '^(?:.*\\.)?layers\\.0\\.fc$'

@@ -62,8 +62,8 @@ class AllocatedLayer(BaseModel):
         name: as `find_linears` gives it.
         shape: out_features, in_features.
         width: bits per weight; 16 says that it is not quantized.
-        loss: loss at each width offered; None for a layer that was left out of the allocation and
-            is kept at its width.
+        loss: loss at each width offered; None for a layer that was left out of the allocation and is kept at its
+            width.
         unit: layers of the same number share a width; None, as for layers left out, ties to none.
     """
 
@@ -299,17 +299,7 @@ def digest(allocation: Allocation) -> str:
 def check_fits(
     allocation: Allocation, names: Sequence[str], n_weights: Sequence[int] | NDArray[np.int64], fingerprint: str
 ) -> None:
-    """Check that an allocation is one for a model: the same layers, and the same weights.
-
-    Args:
-        allocation: which one.
-        names: of the model's linear layers, in any order.
-        n_weights: int64 [n_layers].
-        fingerprint: of the model's weights.
-
-    Raises:
-        DataError: they do not fit; names the layers, and what to do.
-    """
+    """Check that an allocation is one for a model: the same layers, and the same weights."""
     given = {layer.name: layer.n_weights for layer in allocation.layers}
     there = {name: int(n) for name, n in zip(names, n_weights, strict=True)}
     of = f"the allocation of {allocation.model}"
@@ -339,14 +329,6 @@ def scheme_of(file: str, rest: str) -> str:
 
     >>> scheme_of("allocation.json", "-gptq+query")  # doctest: +SKIP
     'W3.5-g128-gptq+gap+allocation=allocation.json+query'
-
-    Args:
-        file: as the user wrote it.
-        rest: what stands behind it: a quantizer in place of the file's, options.
-
-    Raises:
-        DataError: the file is no allocation.
-        SpecError: its name cannot stand in a scheme.
     """
     if not can_be_named(file):
         problem = f"{file}: an allocation in a spec has a name without spaces, '+' and '@'; rename it"

@@ -32,8 +32,8 @@ class Solution:
         loss: sum of the losses at these widths, of the layers that were not left out.
         bound: no widths within the budget have a smaller loss, up to the solver's tolerance.
         method: one of METHODS.
-        status: "optimal" if nothing better exists up to the solver's tolerance; else why it is not
-            known: "greedy", "time limit", or what the solver said.
+        status: "optimal" if nothing better exists up to the solver's tolerance; else why it is not known: "greedy",
+            "time limit", or what the solver said.
     """
 
     widths: Ints
@@ -56,24 +56,9 @@ def solve(
 ) -> Solution:
     """Choose a width for each layer: least total loss with at most `budget` bits per weight.
 
-    sum over layers of n_weights * width <= budget * sum of n_weights, in whole bits; the budget is
-    the decimal number that it is written as (3.3 is 33/10). Losses add up. Bits that are left over
-    are used wherever a layer can still be widened, even if its loss does not fall.
-
-    Args:
-        losses: float64 [n_layers, n_widths], at least 0, not rising with the width.
-        n_weights: int64 [n_layers], at least 1.
-        widths: bits per weight to choose from, ascending.
-        budget: average bits over all weights of the layers that are not left out.
-        units: int64 [n_layers]; layers of the same number get the same width. None ties none.
-        kept: of each layer the width that it has and is left out at, or None; None leaves out none.
-        method: "knapsack" for the optimum, "greedy" for the paper's rule.
-        time_limit: seconds for the optimum, after which it is the best that was found.
-
-    Raises:
-        ScoreError: losses are not finite, negative or rise with the width; shapes do not fit.
-        UnsupportedError: the widths are no widths, or the budget lies outside them.
-        UnknownNameError: there is no such method.
+    sum over layers of n_weights * width <= budget * sum of n_weights, in whole bits; the budget is the decimal number
+    that it is written as (3.3 is 33/10). Losses add up. Bits that are left over are used wherever a layer can still
+    be widened, even if its loss does not fall.
     """
     if method not in METHODS:
         raise UnknownNameError("allocation method", method, METHODS)
@@ -102,8 +87,8 @@ def solve(
 def _solved(losses: Floats, bits: Ints, capacity: int, method: str, time_limit: float) -> tuple[Ints, float, str]:
     """Level of every unit, a bound on the loss, and a status.
 
-    The greedy choice comes first and is preferred among equals. HiGHS meets constraints up to a
-    tolerance, so what it finds is counted in whole bits, and dropped if there are too many.
+    The greedy choice comes first and is preferred among equals. HiGHS meets constraints up to a tolerance, so what it
+    finds is counted in whole bits, and dropped if there are too many.
     """
     levels, price = _greedy(losses, bits, capacity)
     loss = _total(losses, levels)
@@ -152,10 +137,10 @@ def _greedy(losses: Floats, bits: Ints, capacity: int) -> tuple[Ints, float]:
 
     The levels, and the fall per bit of the first step that did not fit, 0 if all did.
 
-    A unit goes up along the lower convex hull of its losses over its bits, so its steps come in
-    the order of the ranking. Ties go to the unit defined first. A step that does not fit is passed
-    over, with the later ones of that unit, and the next that fits is taken. Between two widths
-    this is the paper's rule: the fall is then the loss at the lower one.
+    A unit goes up along the lower convex hull of its losses over its bits, so its steps come in the order of the
+    ranking. Ties go to the unit defined first. A step that does not fit is passed over, with the later ones of that
+    unit, and the next that fits is taken. Between two widths this is the paper's rule: the fall is then the loss at
+    the lower one.
 
     Source: section 5.1 and the appendix on allocation criteria.
     """
@@ -185,9 +170,8 @@ def _greedy(losses: Floats, bits: Ints, capacity: int) -> tuple[Ints, float]:
 def _spend_rest(losses: Floats, bits: Ints, capacity: int, levels: Ints) -> Ints:
     """Widen units while any fits, each time where loss falls most per added bit.
 
-    Losses do not rise with the width, so this never costs anything, and it may go where nothing is
-    gained: a loss is an estimate, and an average that was granted is used. Ties go to the unit
-    defined first, then to the least step.
+    Losses do not rise with the width, so this never costs anything, and it may go where nothing is gained: a loss is
+    an estimate, and an average that was granted is used. Ties go to the unit defined first, then to the least step.
     """
     levels, rows = levels.copy(), np.arange(len(levels))
     while True:
@@ -260,11 +244,7 @@ class PreStepSettings:
 
 
 def settings_of(scheme: Scheme) -> PreStepSettings:
-    """Read `+queries=`, `+seed=`, `+solver=` and `+units=` of a scheme.
-
-    Raises:
-        SpecError: one of them is not what it can be.
-    """
+    """Read `+queries=`, `+seed=`, `+solver=` and `+units=` of a scheme."""
     return PreStepSettings(
         n_queries=_whole(scheme, "queries", DEFAULT_QUERIES, least=1),
         seed=_whole(scheme, "seed", 0, least=0),

@@ -42,15 +42,9 @@ _REGEX = "re:"
 def runtime_units(names: Sequence[str]) -> NDArray[np.int64]:
     """Number the layers so that those get the same number which runtimes fuse.
 
-    vLLM and SGLang multiply query, key and value at once, and gate and up; in a file that they
-    read, such layers must have one scheme. The experts of a mixture, with all their matrices, are
-    one kernel's and need one scheme, too. A mixture's shared expert is a layer like any other.
-
-    Args:
-        names: of layers, as `find_linears` gives them.
-
-    Returns:
-        int64 [n_layers], from 0 in the order in which units first occur.
+    vLLM and SGLang multiply query, key and value at once, and gate and up; in a file that they read, such layers must
+    have one scheme. The experts of a mixture, with all their matrices, are one kernel's and need one scheme, too. A
+    mixture's shared expert is a layer like any other.
     """
     numbers: dict[tuple[str, str], int] = {}
     return np.array([numbers.setdefault(_unit(name), len(numbers)) for name in names], dtype=np.int64)
@@ -66,24 +60,7 @@ def _unit(name: str) -> tuple[str, str]:
 def excluded(
     names: Sequence[str], patterns: Mapping[str, int], *, units: NDArray[np.int64] | None = None
 ) -> dict[str, int]:
-    """Layers that an allocation leaves out, and the width that they are kept at.
-
-    Args:
-        names: of all layers.
-        patterns: a pattern of whole names to a width, 2 to 8, or 16 for layers that are not
-            quantized. Patterns are those of a shell (`*.0.attention.*`, where `*` may span dots),
-            or regular expressions if they start with `re:`, as in `re:.*[.]layer[.](0|1)[.].*`.
-        units: int64 [n_layers], layers tied to one width.
-
-    Returns:
-        Name to width, in the order of `names`.
-
-    Raises:
-        UnknownNameError: a pattern matches no layer; names some that come near.
-        SpecError: a regular expression is none.
-        UnsupportedError: a width is none, two patterns give one layer two widths, or tied layers
-            do not all get the same.
-    """
+    """Layers that an allocation leaves out, and the width that they are kept at."""
     chosen: dict[str, tuple[int, str]] = {}
     for pattern, width in patterns.items():
         if isinstance(width, bool) or width not in POSSIBLE_BITS:

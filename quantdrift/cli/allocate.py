@@ -39,9 +39,9 @@ class AllocateOptions(OnQueries):
 def command(options: AllocateOptions) -> Shown:
     """Measure how much rounding each layer moves the answers, and give more bits where it matters.
 
-    The criterion gap takes 128 queries (at most a quarter of them) and the documents that rank
-    first for them, and needs one forward and one backward pass; labels are not used. The chosen
-    bits per layer are written to a file, which a spec can name, with any quantizer:
+    The criterion gap takes 128 queries (at most a quarter of them) and the documents that rank first for them, and
+    needs one forward and one backward pass; labels are not used. The chosen bits per layer are written to a file,
+    which a spec can name, with any quantizer:
 
     quantdrift run minilm@allocation.json --data FOLDER
 

@@ -31,8 +31,7 @@ def command(
 ) -> Shown:
     """Sort inputs into buckets, and compute metrics in each: which inputs change, which are harmed.
 
-    Without -m these are flip@1, harm and benefit. Several runs are pooled: every input of every run
-    counts once.
+    Without -m these are flip@1, harm and benefit. Several runs are pooled: every input of every run counts once.
     """
     sorted_by = parse_metric(by)
     metrics = list(dict.fromkeys(parse_metric(name) for name in metric or _DEFAULT))

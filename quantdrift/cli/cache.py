@@ -39,8 +39,8 @@ _DEAD = 600
 def command(*, clear: bool = flag("--clear: Delete it all; it is made again when needed.")) -> Shown:
     """Show where embeddings, quantized layers and sensitivities are kept, and how much they take.
 
-    Later runs reuse them, and an interrupted run goes on from them. --clear leaves alone what is not
-    quantdrift's, and what a run is writing.
+    Later runs reuse them, and an interrupted run goes on from them. --clear leaves alone what is not quantdrift's,
+    and what a run is writing.
     """
     if os.environ.get(CACHE_VARIABLE, "").strip().lower() == "off":
         return Shown(next=[f"nothing is kept: {CACHE_VARIABLE} is off"])

@@ -49,10 +49,9 @@ def command(
 ) -> Shown:
     """Which quantized answers are the same as at full precision? Checks them without labels.
 
-    Part of the inputs sets a threshold for the quantized model's gap (first minus second score); an
-    answer is accepted if its gap reaches it. For inputs like these, the chance that an answer is
-    accepted although full precision would give another one is at most the level. The other inputs
-    test this, over random splits:
+    Part of the inputs sets a threshold for the quantized model's gap (first minus second score); an answer is
+    accepted if its gap reaches it. For inputs like these, the chance that an answer is accepted although full
+    precision would give another one is at most the level. The other inputs test this, over random splits:
 
     accepted: the share of answers that can be used without asking full precision.
 

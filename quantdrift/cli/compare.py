@@ -40,12 +40,11 @@ def command(
 ) -> Shown:
     """Two candidates of one reference on the same inputs: is B worse than A, or no worse?
 
-    Input by input, with exact or resampling tests, adjusted for the number of metrics. "No
-    difference shown" is not "no difference": give --margin to ask whether B is no worse. The exit
-    code is 0 whatever the verdict.
+    Input by input, with exact or resampling tests, adjusted for the number of metrics. "No difference shown" is not
+    "no difference": give --margin to ask whether B is no worse. The exit code is 0 whatever the verdict.
 
-    Without -m: flip@1, gold_lost, ndcg@10, recall, mrr@10 and separation, where defined; on
-    classification data flip@1, gold_lost@1, accuracy and separation.
+    Without -m: flip@1, gold_lost, ndcg@10, recall, mrr@10 and separation, where defined; on classification data
+    flip@1, gold_lost@1, accuracy and separation.
     """
     asked = [parse_metric(name) for name in metric or ()]
     found = compare_runs(read_run(a), read_run(b), asked or None, margin=margin, alpha=alpha, seed=seed)

@@ -23,8 +23,8 @@ def command(
 ) -> Shown:
     """Compare the theory's flip rate with the measured one, by number of contenders.
 
-    Contenders are items so close behind the first that quantization could put them first. Only one
-    number, a scale, is fitted per group of runs.
+    Contenders are items so close behind the first that quantization could put them first. Only one number, a scale,
+    is fitted per group of runs.
     """
     groups = contender_groups(find_runs(runs), group_by=group_by, progress=Terminal())
     findings = contender_findings(groups)

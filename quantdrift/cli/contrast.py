@@ -75,10 +75,9 @@ class _Read:
 def command(options: ContrastOptions) -> Shown:
     """Read the same embeddings both ways: as classes, and as a search among the inputs.
 
-    Classes are read by a linear probe that is fitted on the full-precision embeddings of the train
-    part and then frozen; a classifier is read by its own head. The search ranks, for every input of
-    the evaluated part, all others by cosine. Model, data and quantization are the same, so what
-    differs is the reading alone.
+    Classes are read by a linear probe that is fitted on the full-precision embeddings of the train part and then
+    frozen; a classifier is read by its own head. The search ranks, for every input of the evaluated part, all others
+    by cosine. Model, data and quantization are the same, so what differs is the reading alone.
 
     Give several specs of one model (minilm@W8 minilm@W4 minilm@W3): they share its embeddings.
     """

@@ -43,8 +43,8 @@ class SizeOptions(Measuring):
 def command(options: SizeOptions) -> Shown:
     """Compare a model with its quantized self on growing parts of one corpus, same queries.
 
-    Every part contains the smaller ones, and embeddings are computed once. One run folder is
-    written per size, and an exact McNemar test compares the smallest with the largest.
+    Every part contains the smaller ones, and embeddings are computed once. One run folder is written per size, and an
+    exact McNemar test compares the smallest with the largest.
     """
     spec = parse(options.spec)
     dataset = corpus(options.data, options.task, options.split)

@@ -59,10 +59,10 @@ def command(
 ) -> Shown:
     """What changed between two finished runs, of whatever wrote them: A is the reference.
 
-    For models that cannot be loaded here: APIs, vLLM, GGUF servers. Run your harness twice and give
-    both outputs. Runs on different inputs, items, prompts or settings are refused, with a list of
-    the differences. For truncated rankings, values that cannot be computed exactly are left out or
-    marked as bounds. The exit code is 0 whatever changed.
+    For models that cannot be loaded here: APIs, vLLM, GGUF servers. Run your harness twice and give both outputs.
+    Runs on different inputs, items, prompts or settings are refused, with a list of the differences. For truncated
+    rankings, values that cannot be computed exactly are left out or marked as bounds. The exit code is 0 whatever
+    changed.
     """
     metrics = [parse_metric(name) for name in dict.fromkeys(metric or ())]
     arm = _two(arms, "--arms", ARMS)

@@ -16,8 +16,8 @@ SETTINGS = {"no_args_is_help": False}
 def command() -> Shown:
     """Say what is installed, whether the start-up hook is active, and what is missing.
 
-    The exit code is 1 where something for the main job is missing. An inactive hook is no failure:
-    `quantdrift mteb run` works without it.
+    The exit code is 1 where something for the main job is missing. An inactive hook is no failure: `quantdrift mteb
+    run` works without it.
     """
     found = diagnose()
     parts, problems = found["components"], found["problems"]

@@ -23,8 +23,8 @@ def command(
 ) -> None:
     """Write the widths of an allocation as a quantization library or a runtime reads them.
 
-    Where a format cannot express the allocation, nothing is written, and the layers and what to do
-    are told. How to use the file is printed on standard error.
+    Where a format cannot express the allocation, nothing is written, and the layers and what to do are told. How to
+    use the file is printed on standard error.
     """
     chosen = exporter(format_)
     text, notes = export_allocation(Allocation.read(file), chosen)

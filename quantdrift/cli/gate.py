@@ -111,17 +111,17 @@ def command(options: GateOptions) -> None:
 
     Commit drift-baseline.json. In CI the same line without --update.
 
-    The exit code is 0 (pass), 1 (fail), 2 (error), 3 (incomparable: other data, model or settings
-    than the baseline's) or 4 (underpowered: too few inputs to tell).
+    The exit code is 0 (pass), 1 (fail), 2 (error), 3 (incomparable: other data, model or settings than the
+    baseline's) or 4 (underpowered: too few inputs to tell).
 
-    Without rules it asks that flip@1 and ndcg@10 be no worse than the baseline by 0.03, and
-    gold_lost@10 by 0.05 (of classes flip@1 and accuracy by 0.03). A rule fails where the run is
-    shown to be worse, by an exact or a randomization test on the inputs that differ, with Holm's
-    adjustment over the rules; and it passes where the run is shown to be no worse by the margin.
-    Rules, baseline and target can stand in pyproject.toml, under [tool.quantdrift.gate].
+    Without rules it asks that flip@1 and ndcg@10 be no worse than the baseline by 0.03, and gold_lost@10 by 0.05 (of
+    classes flip@1 and accuracy by 0.03). A rule fails where the run is shown to be worse, by an exact or a
+    randomization test on the inputs that differ, with Holm's adjustment over the rules; and it passes where the run
+    is shown to be no worse by the margin. Rules, baseline and target can stand in pyproject.toml, under
+    [tool.quantdrift.gate].
 
-    A finished run is judged without a model and without torch. In GitHub Actions the summary page
-    gets the result too.
+    A finished run is judged without a model and without torch. In GitHub Actions the summary page gets the result
+    too.
     """
     try:
         plan = _plan(options)

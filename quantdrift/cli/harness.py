@@ -25,11 +25,7 @@ def command(context: typer.Context) -> None:
 
 
 def harness_command(name: str, arguments: Sequence[str]) -> None:
-    """Hand over to a harness, with its own command-line arguments.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Hand over to a harness, with its own command-line arguments."""
     needed_for = f"quantdrift {name}"
     entry = next(iter(entry_points(group="quantdrift.harnesses", name=name)), None)
     if entry is None:

@@ -37,8 +37,8 @@ def command(
 ) -> Shown:
     """Over many runs: does a larger separation go with fewer changed answers, and by how much?
 
-    Shows rank correlations (also of other predictors), fits a line, and tests the line on runs that
-    it was not fitted on. Needs at least three runs.
+    Shows rank correlations (also of other predictors), fits a line, and tests the line on runs that it was not fitted
+    on. Needs at least three runs.
     """
     if hold_out and by is not None:
         raise QuantDriftError("--hold-out and --by both choose which runs the line never sees; give one of them")

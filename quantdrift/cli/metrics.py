@@ -30,9 +30,9 @@ def command(
 ) -> Shown:
     """Compute metrics again from run folders, without the model (and without torch).
 
-    One run: every metric with its interval and meaning. Several: one row per run, with flip@1,
-    separation, relative.ndcg@10 and gold_lost@1 if -m asks for no others; change.accuracy and
-    coverage@0.10 in place of the last two if all runs are on classification data.
+    One run: every metric with its interval and meaning. Several: one row per run, with flip@1, separation,
+    relative.ndcg@10 and gold_lost@1 if -m asks for no others; change.accuracy and coverage@0.10 in place of the last
+    two if all runs are on classification data.
     """
     chosen = list(dict.fromkeys(parse_metric(name) for name in metric or ()))
     found = find_runs(runs)

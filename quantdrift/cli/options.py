@@ -178,11 +178,7 @@ class OnQueries(OnModel):
 
     @property
     def dataset(self) -> RetrievalDataset:
-        """The data that are named.
-
-        Raises:
-            QuantDriftError: none, or more than one, is named, or it cannot be read.
-        """
+        """The data that are named."""
         if self.queries is None and self.documents is None:
             return corpus(self.data, self.task, self.split, also=", or --queries FILE with --documents FILE")
         if self.queries is None or self.documents is None or self.data is not None or self.task is not None:
@@ -203,11 +199,7 @@ class OnQueries(OnModel):
 
 
 def corpus(data: Path | None, task: str | None, split: str, *, also: str = "") -> RetrievalDataset:
-    """The folder in BEIR layout or the task that the options name; `also` is what else would have done.
-
-    Raises:
-        QuantDriftError: neither or both are given, or it cannot be read.
-    """
+    """The folder in BEIR layout or the task that the options name; `also` is what else would have done."""
     from quantdrift.datasets.labelled import read_search_folder
     from quantdrift.datasets.retrieval import load_task
 
@@ -275,11 +267,7 @@ def given(context: typer.Context, name: str) -> bool:
 
 
 def decimals(text: str, option: str, example: str) -> tuple[float, ...]:
-    """The numbers in a list with commas, each once.
-
-    Raises:
-        QuantDriftError: a part is none.
-    """
+    """The numbers in a list with commas, each once."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", part) for part in parts):
         raise QuantDriftError(f"{option} {text}: expected numbers with commas between, e.g. {example}")

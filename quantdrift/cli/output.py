@@ -31,8 +31,8 @@ _FIRST = 24
 class Grid:
     """One table. The first column holds words; the others numbers, unless they are named in `words`.
 
-    With `stacked`, what is in brackets stands below the rest of a cell on a terminal. With `ruled`
-    a line separates rows whose first cells differ.
+    With `stacked`, what is in brackets stands below the rest of a cell on a terminal. With `ruled` a line separates
+    rows whose first cells differ.
     """
 
     head: Sequence[str]
@@ -67,11 +67,7 @@ class Shown:
 
 
 def form_of(asked: Sequence[str]) -> Form:
-    """The format that was asked for; a table if none was.
-
-    Raises:
-        QuantDriftError: several were.
-    """
+    """The format that was asked for; a table if none was."""
     if len(asked) > 1:
         raise QuantDriftError(f"expected {' or '.join(f'--{name}' for name in asked)}; got both")
     return cast(Form, asked[0]) if asked else "table"

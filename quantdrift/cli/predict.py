@@ -54,13 +54,13 @@ class PredictOptions(OnQueries):
 def command(options: PredictOptions) -> Shown:
     """Estimate which share of first answers each width would change, before quantizing anything.
 
-    One forward and one backward pass over 128 queries (at most a quarter of them) estimates how far
-    each layer at each width would move the gap between the first two answers. From that follow the
-    flip rates of all uniform widths and of all allocations between them. Labels are not used.
+    One forward and one backward pass over 128 queries (at most a quarter of them) estimates how far each layer at
+    each width would move the gap between the first two answers. From that follow the flip rates of all uniform widths
+    and of all allocations between them. Labels are not used.
 
-    It is a first-order estimate for rounding to nearest, and gets worse at few bits. MiniLM on
-    Python's docstrings: 18 % predicted (25 % with random signs) and 27 % measured at W4;
-    52 % (47 %) and 48 % at W3. So measure what looks good: quantdrift run MODEL@W4 --data FOLDER
+    It is a first-order estimate for rounding to nearest, and gets worse at few bits. MiniLM on Python's docstrings:
+    18 % predicted (25 % with random signs) and 27 % measured at W4; 52 % (47 %) and 48 % at W3. So measure what looks
+    good: quantdrift run MODEL@W4 --data FOLDER
     """
     try:
         model = parse(options.model).model

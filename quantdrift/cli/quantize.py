@@ -34,9 +34,8 @@ class QuantizeOptions(OnModel):
 def command(options: QuantizeOptions) -> Shown:
     """Quantize a model and save the candidate, so that what is deployed is what was measured.
 
-    Methods that calibrate (gptq, awq, adaround) need documents: --data, --task, or a file of texts
-    in the scheme (+calib=texts.txt). To measure what was written:
-    quantdrift run "minilm vs FOLDER" --data ...
+    Methods that calibrate (gptq, awq, adaround) need documents: --data, --task, or a file of texts in the scheme
+    (+calib=texts.txt). To measure what was written: quantdrift run "minilm vs FOLDER" --data ...
     """
     spec = parse(options.spec)
     from quantdrift.engine.refusals import check_spec

@@ -57,16 +57,15 @@ def command(
 ) -> Shown:
     """What would it bring to answer the unsure inputs at full precision, and what would it cost?
 
-    The quantized model answers every input; where its first two scores are close, the original is
-    asked too. The cost relative to full precision is 1 / speed-up + routed share. The table shows
-    how many changed answers are corrected, how much of the lost accuracy comes back (with labels,
-    if at least 0.5 points were lost), and whether it is better to route, to spend more bits
-    (quantdrift allocate), or to do nothing.
+    The quantized model answers every input; where its first two scores are close, the original is asked too. The cost
+    relative to full precision is 1 / speed-up + routed share. The table shows how many changed answers are corrected,
+    how much of the lost accuracy comes back (with labels, if at least 0.5 points were lost), and whether it is better
+    to route, to spend more bits (quantdrift allocate), or to do nothing.
 
     For a search, the first results of unsure queries are rescored instead.
 
-    quantdrift route runs/ --score gap --save router.json; then, in a server:
-    quantdrift.RoutedModel(quantized, original, quantdrift.GapRouter.load("router.json")).
+    quantdrift route runs/ --score gap --save router.json; then, in a server: quantdrift.RoutedModel(quantized,
+    original, quantdrift.GapRouter.load("router.json")).
     """
     if figure is not None:
         check_figure(figure)

@@ -48,11 +48,7 @@ class RunOptions(MeasuringAnything):
     document_prefix: str | None = option("TEXT: Servers: text to put before every document.")
 
     def servers(self, pair: Spec | Versus) -> Servers | None:
-        """How servers are asked; None where no model is on one.
-
-        Raises:
-            QuantDriftError: an option for servers is given, and no model is on one.
-        """
+        """How servers are asked; None where no model is on one."""
         names = ("concurrency", "requests_per_minute", "query_prefix", "document_prefix")
         given = [name for name in names if getattr(self, name) is not None]
         if not (isinstance(pair, Versus) and pair.on_server):
@@ -78,19 +74,19 @@ class RunOptions(MeasuringAnything):
 def command(options: RunOptions) -> Shown:
     """Compare a model with its quantized self on a corpus, and write a run folder.
 
-    On classification data, a classifier's own logits are compared. An embedding model gets a linear
-    classifier first, fitted on its full-precision embeddings of the training part.
+    On classification data, a classifier's own logits are compared. An embedding model gets a linear classifier first,
+    fitted on its full-precision embeddings of the training part.
 
-    To compare a model with a checkpoint that is already quantized, write "MODEL vs CHECKPOINT": a
-    folder, a hub id or a GGUF file. Either side can be a model on a server with OpenAI's
-    embeddings API: openai:URL#MODEL, with the key in QUANTDRIFT_OPENAI_KEY.
+    To compare a model with a checkpoint that is already quantized, write "MODEL vs CHECKPOINT": a folder, a hub id or
+    a GGUF file. Either side can be a model on a server with OpenAI's embeddings API: openai:URL#MODEL, with the key
+    in QUANTDRIFT_OPENAI_KEY.
 
-    A cross-encoder needs search results to rerank: --shortlist RUN. Both versions of the model
-    score the same documents.
+    A cross-encoder needs search results to rerank: --shortlist RUN. Both versions of the model score the same
+    documents.
 
-    The run folder holds evidence.parquet (one row per query or input: both rankings, and how far
-    scores moved) and run.json (spec, versions, metrics with intervals). To see the changed answers:
-    quantdrift show RUN. More metrics, without the model: quantdrift metrics RUN
+    The run folder holds evidence.parquet (one row per query or input: both rankings, and how far scores moved) and
+    run.json (spec, versions, metrics with intervals). To see the changed answers: quantdrift show RUN. More metrics,
+    without the model: quantdrift metrics RUN
     """
     pair = parse_pair(options.spec)
     run = measured(pair, options, data=options.data, task=options.task, servers=options.servers(pair))
@@ -105,11 +101,7 @@ def measured(
     task: str | None,
     servers: Servers | None = None,
 ) -> Run:
-    """Measure a pair on the data that are named, and write the run folder.
-
-    Raises:
-        QuantDriftError: anything wrong with spec, data, model or disk.
-    """
+    """Measure a pair on the data that are named, and write the run folder."""
     from quantdrift.datasets.labelled import Dataset, is_classification_folder, read_classification_folder
     from quantdrift.engine.refusals import check_pair
     from quantdrift.finished.shortlist import FIRST, read_shortlist
@@ -155,8 +147,8 @@ def _refuse_reranking(options: MeasuringAnything, pair: Spec | Versus) -> None:
 def default_place(pair: Spec | Versus, dataset: Any, ending: str = "", *, root: Path = RUNS) -> Path:
     """The folder for runs of a pair on a dataset, under quantdrift-runs.
 
-    Other data may have the same name. Whoever comes second gets a folder of their own, which is
-    said on standard error: a run never takes the place of one on other data.
+    Other data may have the same name. Whoever comes second gets a folder of their own, which is said on standard
+    error: a run never takes the place of one on other data.
     """
     from quantdrift.records import read_json
 

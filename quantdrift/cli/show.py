@@ -46,12 +46,12 @@ def command(
 ) -> Shown:
     """The inputs whose first answer changed, with their texts: harmful changes first.
 
-    Of every input: the reference's first answer and the candidate's, their scores, whether they are
-    relevant, and the gap between the reference's first two, alone and in units of 2 epsilon (the
-    separation ratio). Among changes of one kind the largest gap is first.
+    Of every input: the reference's first answer and the candidate's, their scores, whether they are relevant, and the
+    gap between the reference's first two, alone and in units of 2 epsilon (the separation ratio). Among changes of
+    one kind the largest gap is first.
 
-    A run folder holds ids only. Texts are read from where the data were when the run was made, if
-    they are still the same.
+    A run folder holds ids only. Texts are read from where the data were when the run was made, if they are still the
+    same.
     """
     as_csv = as_csv or out is not None
     if kind not in {*KINDS, "all"}:

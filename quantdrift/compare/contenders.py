@@ -39,19 +39,6 @@ def flip_probability(gaps: ArrayLike, scale: ArrayLike) -> Floats:
 
     1 - integral over u in [0, 1] of prod_j min(u + gap_j / (2 scale), 1).
 
-    Args:
-        gaps: float [n_inputs, k], first score minus that of each *other* rank, at least 0, in any order and unit. NaN:
-            no such rank; +inf: cannot overtake. A row may come as float [k].
-        scale: half-width s of the interval, in the same unit, finite and at least 0; one number or float [n_inputs].
-            At 0 nothing moves and nothing flips, ties included.
-
-    Returns:
-        float64 [n_inputs], from 0 (no contender) to w / (w + 1) with w contenders, all tied. A list
-        that was cut inside the contender set gives a lower bound.
-
-    Raises:
-        TheoryError: a gap or scale is out of its range.
-
     Source: paper, appendix B, Proposition 2.
 
     >>> flip_probability([[0.0], [1.0], [2.0]], 1.0).tolist()  # (1 - a)^2 / 2 for one contender
@@ -176,17 +163,6 @@ def fit_effective_scale(gaps: ArrayLike, observed_rate: float) -> EffectiveScale
     The mean grows with s, so the root is bracketed by doubling from below and then found by Brent's method to 12
     digits of s.
 
-    Args:
-        gaps: float [n_inputs, k], as for `flip_probability`.
-        observed_rate: share of these inputs that flipped, in [0, 1].
-
-    Returns:
-        The scale, or the reason why there is none: the rate is at or below what exact ties alone
-        predict, or at or above what any scale can give.
-
-    Raises:
-        TheoryError: no inputs, a rate outside [0, 1], or gaps that cannot be used.
-
     Source: paper, appendix A, "The predicted curve".
 
     >>> fit_effective_scale([[1.0]], 0.125).scale  # (1 - 1 / (2 s))^2 / 2 = 1 / 8
@@ -290,13 +266,6 @@ def predicted_by_contender_count(
     The scale is a fraction of each input's own epsilon, fitted on the flip rate of all inputs that have an item. An
     input belongs to a bucket by its contender count at the full epsilon, not at the fitted scale.
 
-    Args:
-        group: evidence of the runs that share a scale, e.g. one model on several tasks.
-        buckets: (first, last) contender counts to report together; None: no upper end.
-
-    Raises:
-        TheoryError: no input of the group has an item.
-
     Source: paper, appendix A, the table of predicted and measured rates by contender count.
     """
     runs = [run.part(np.flatnonzero(run.n_items > 0)) for run in group]
@@ -367,8 +336,8 @@ def contender_groups(
 def contender_findings(groups: Sequence[ContenderGroup]) -> list[str]:
     """What predicted and measured rates say of the model, in plain sentences.
 
-    Counted are buckets with at least 30 inputs: any prediction lies in the interval of a few. Those without contenders
-    are not: nothing can flip there, in the model neither.
+    Counted are buckets with at least 30 inputs: any prediction lies in the interval of a few. Those without
+    contenders are not: nothing can flip there, in the model neither.
     """
     tested = [
         (bucket, group)

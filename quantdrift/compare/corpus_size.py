@@ -39,8 +39,8 @@ class SizeEffect:
         only_large: in the larger one only.
         p_flip: two-sided exact McNemar p-value of these two.
         change: rate in the larger corpus minus rate in the smaller, with Tango's 95 % interval.
-        expected_large: the rate in the larger corpus if queries flipped there as often as those of like separation did
-            in the smaller one; None where the smaller holds none alike.
+        expected_large: the rate in the larger corpus if queries flipped there as often as those of like separation
+            did in the smaller one; None where the smaller holds none alike.
         separation_small: median separation ratio in the smaller corpus; None if not finite.
         separation_large: in the larger one.
         fell: queries whose separation ratio is lower in the larger corpus.

@@ -227,8 +227,8 @@ class HeldOut:
         name: of the group; of all groups together the predictor.
         line: fitted on the other runs; None without one, and where each group has its own.
         predicted: rate of each run with a finite logarithm, by label; not clipped.
-        r_squared: 1 - sum (rate - predicted)^2 / sum (rate - mean rate of these runs)^2; at most 1, and negative where
-            their mean is the better guess.
+        r_squared: 1 - sum (rate - predicted)^2 / sum (rate - mean rate of these runs)^2; at most 1, and negative
+            where their mean is the better guess.
         mean_error: mean of abs(rate - predicted).
         groups: those held out one after the other.
         reason: why there is no line.

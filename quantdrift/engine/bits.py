@@ -21,12 +21,11 @@ class BitsReport:
     """Bits per weight. A small model's token embeddings weigh much, so both figures are given.
 
     Attributes:
-        linear: over the linear layers of a pair, codes alone; one that widths leave alone counts at
-            the width it is stored in. A classification head is none of them.
-        linear_with_scales: the same, with a 16-bit scale per group, and a 16-bit zero point where
-            the grid has one.
-        all_parameters: over every parameter of the model, scales included, the others (embeddings,
-            norms, a classification head) at the width they are stored in.
+        linear: over the linear layers of a pair, codes alone; one that widths leave alone counts at the width it is
+            stored in. A classification head is none of them.
+        linear_with_scales: the same, with a 16-bit scale per group, and a 16-bit zero point where the grid has one.
+        all_parameters: over every parameter of the model, scales included, the others (embeddings, norms, a
+            classification head) at the width they are stored in.
         n_quantized: number of quantized weights.
         n_parameters: number of parameters of the model.
     """
@@ -53,13 +52,6 @@ def count_bits(
     """Count the bits of a candidate.
 
     The one number per input feature of an order of columns or an input scaling is not counted.
-
-    Args:
-        modules: the model.
-        layers: the linear layers of a pair; one at least.
-        widths: of every layer its bits per weight; 16 leaves its weight alone.
-        group_size: input weights that share a scale, None for a whole output channel.
-        zero_points: whether a zero point is stored beside each scale.
     """
     # A model that ties weights, and several roots, can name one parameter more than once.
     parameters = {_identity(p): p for module in modules for p in module.parameters()}

@@ -1,8 +1,8 @@
 """The classification head of a model: its last linear layer, which stays at full precision.
 
-Of a head that is several layers in one module (dense and output projection) all belong to it; what
-a model computes before its head, as BERT's pooler, does not. Embedding models, CLIP and causal
-language models have none: an embedding's projection and a vocabulary's logits are no classes.
+Of a head that is several layers in one module (dense and output projection) all belong to it; what a model computes
+before its head, as BERT's pooler, does not. Embedding models, CLIP and causal language models have none: an
+embedding's projection and a vocabulary's logits are no classes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Head:
     """The classification head of a model.
 
     Attributes:
-        names: paths of its modules; several of a distilled model. They start with a number where
-            the model has several outermost modules.
+        names: paths of its modules; several of a distilled model. They start with a number where the model has
+            several outermost modules.
         rule: how they were found.
     """
 
@@ -44,11 +44,7 @@ class Head:
 
 
 def find_head(modules: Sequence[nn.Module]) -> Head | None:
-    """The head that timm or transformers gave a model; None if neither did, or it is no classifier.
-
-    Args:
-        modules: outermost modules of the model; names are as in `find_linears`.
-    """
+    """The head that timm or transformers gave a model; None if neither did, or it is no classifier."""
     for prefix, root in _roots(modules):
         for path, module in root.named_modules():
             if names := _of_timm(root, module):
@@ -62,11 +58,7 @@ def find_head(modules: Sequence[nn.Module]) -> Head | None:
 
 
 def named_head(modules: Sequence[nn.Module], names: str) -> Head | None:
-    """The head that a user names, by paths of modules with commas between; None for "none".
-
-    Raises:
-        UnknownNameError: the model has no module of a name; carries the nearest.
-    """
+    """The head that a user names, by paths of modules with commas between; None for "none"."""
     if names == NO_HEAD:
         return None
     wanted = tuple(dict.fromkeys(names.split(",")))
@@ -157,16 +149,6 @@ def quantizable_layers(
     """The linear layers that are quantized, in order of definition, and name to reason of those left out.
 
     All have floating-point weights in memory; a classification head is out.
-
-    Args:
-        modules: the outermost torch modules of the model.
-        name: of the model, for messages.
-        head: as for `named_head`, in place of the head that is found.
-
-    Raises:
-        UnsupportedError: there are none, one is quantized already or not loaded, or there is none
-            in what `head` names.
-        UnknownNameError: the model has no module that `head` names.
     """
     linears = find_linears(modules)
     if not linears:

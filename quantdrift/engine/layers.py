@@ -33,8 +33,8 @@ class LinearLayer:
     Attributes:
         name: path in the model; of tied layers the first, of an expert "...gate_up_proj.3".
         parameter: what the model keeps: the matrix, its transpose, or a stack of either.
-        modules: those that multiply by this weight when they are called, all tied ones; empty for the
-            experts of a mixture and for what torch's attention multiplies by itself.
+        modules: those that multiply by this weight when they are called, all tied ones; empty for the experts of a
+            mixture and for what torch's attention multiplies by itself.
         expert: index into a stack, None if the parameter is one matrix.
         transposed: whether the parameter keeps the matrix as [in_features, out_features].
     """
@@ -81,8 +81,8 @@ def modules_of(model: object) -> list[nn.Module]:
 def find_linears(modules: Sequence[nn.Module]) -> list[LinearLayer]:
     """Every linear layer of the modules, tied ones once, in order of definition.
 
-    Beside nn.Linear these are GPT-2's Conv1D, the projections inside nn.MultiheadAttention, and the
-    experts of a mixture. With more than one outermost module, names start with its number.
+    Beside nn.Linear these are GPT-2's Conv1D, the projections inside nn.MultiheadAttention, and the experts of a
+    mixture. With more than one outermost module, names start with its number.
     """
     return _survey(modules)[0]
 
@@ -175,9 +175,9 @@ def _experts_in(
 def _expert_stacks(module: nn.Module, own: Mapping[str, nn.Parameter]) -> dict[str, bool]:
     """Which parameters of a module hold one matrix for each expert, and whether they hold it as [in, out].
 
-    Known are modules with the attributes of transformers' experts interface (`has_gate`, `is_transposed`);
-    those with a `gate_up_proj` and a `down_proj`, where the shapes tell; and those that hold `num_experts`
-    times a `weight` [`output_size`, `input_size`].
+    Known are modules with the attributes of transformers' experts interface (`has_gate`, `is_transposed`); those with
+    a `gate_up_proj` and a `down_proj`, where the shapes tell; and those that hold `num_experts` times a `weight`
+    [`output_size`, `input_size`].
     """
     shapes = {name: tuple(parameter.shape) for name, parameter in own.items() if parameter.dim() == _STACK}
     up, down = shapes.get("gate_up_proj"), shapes.get("down_proj")
@@ -205,10 +205,9 @@ def _overlap(layer: LinearLayer, weight: Tensor) -> bool:
 class WeightUse(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
     """Notes which weights the result of what runs inside it depends on.
 
-    It follows the data from operation to operation, and the result is what the last operation on
-    floating-point numbers gives. So a layer that is called for nothing (BERT's pooler, where the
-    embedding is a mean over tokens) does not count, and one whose weight a fused operation takes
-    without calling the layer does.
+    It follows the data from operation to operation, and the result is what the last operation on floating-point
+    numbers gives. So a layer that is called for nothing (BERT's pooler, where the embedding is a mean over tokens)
+    does not count, and one whose weight a fused operation takes without calling the layer does.
     """
 
     def __init__(self, layers: Sequence[LinearLayer]) -> None:

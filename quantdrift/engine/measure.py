@@ -329,16 +329,7 @@ def same_share(vectors: Vectors) -> float:
 
 
 def not_calibrated_on(pair: Pair, ids: Sequence[str], dataset: str | None = None) -> Rows:
-    """Positions of the inputs that no layer was measured on; rates are over these.
-
-    Args:
-        pair: its widths may have been chosen on inputs.
-        ids: names of the inputs.
-        dataset: name of the data; where it is another than the allocation's, all its ids have to be there.
-
-    Raises:
-        DataError: no input is left.
-    """
+    """Positions of the inputs that no layer was measured on; rates are over these."""
     allocation, everything = pair.allocation, np.arange(len(ids), dtype=np.int64)
     measured = set() if allocation is None else set(allocation.input_ids)
     if allocation is None or not measured:
@@ -364,16 +355,7 @@ def assemble(
     noise: Noise | None = None,
     depth: int | None = None,
 ) -> Evidence:
-    """Evidence of a state: positions become ids; labels and noise join.
-
-    Args:
-        state: scores of all inputs.
-        input_ids: names of the inputs.
-        item_ids: names of the items, by position.
-        qrels: relevance labels.
-        noise: the noise floor.
-        depth: ranks to keep; all that the state has if None.
-    """
+    """Evidence of a state: positions become ids; labels and noise join."""
     reference, candidate = state.reference_top(), state.candidate_top()
     # at least one, empty where nothing was scored (a lone document that is the query itself)
     n_ranks = max(1, min(depth or reference[0].shape[1], int(state.n_items.max())))
@@ -428,12 +410,6 @@ def compare_rankings(
     """Whether the best of the contenders is the same in two runs of one model.
 
     Scores are taken in float64: what is compared is the model's noise, not that of scoring.
-
-    Args:
-        first: query embeddings [n_queries, dim] and document embeddings [n_docs, dim].
-        second: the same inputs, embedded again.
-        contenders: [n_queries, depth], rows of the documents in order of rank, -1 where there are fewer.
-        similarity: how embeddings are compared.
     """
     n_queries = len(contenders)
     flips = np.zeros(n_queries, dtype=np.bool_)

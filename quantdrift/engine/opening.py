@@ -88,21 +88,7 @@ def open_pair(
     root: Path | None = None,
     models: Given = NONE,
 ) -> Opened:
-    """Load a pair for a dataset; everything that can be refused is refused before.
-
-    Args:
-        name: model and scheme, or two models.
-        dataset: what it is measured on.
-        device: where models run; the best there is if not given.
-        revision: of a hub model.
-        shortlist: what a cross-encoder ranks again.
-        servers: how servers are asked.
-        root: of the cache, where models seen on servers are kept.
-        models: those of the two that are loaded already.
-
-    Raises:
-        QuantDriftError: scheme, model, data or device cannot be used.
-    """
+    """Load a pair for a dataset; everything that can be refused is refused before."""
     started = now()
     if isinstance(name, Versus):
         assert isinstance(dataset, RetrievalDataset)  # others are refused

@@ -1,8 +1,8 @@
 """A reference and a candidate, one of which answers at a time.
 
-A quantized candidate is made in place and undone: the full-precision weights are put aside, quantized
-ones take their place, and on leaving they come back bit for bit. So a pair fits where one model fits.
-A candidate that somebody else made, or that is on a server, is a model of its own.
+A quantized candidate is made in place and undone: the full-precision weights are put aside, quantized ones take their
+place, and on leaving they come back bit for bit. So a pair fits where one model fits. A candidate that somebody else
+made, or that is on a server, is a model of its own.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class QuantizedPair:
 
         Raises:
             SpecError: the scheme does not parse.
-            UnsupportedError: the scheme is not available, there is nothing to quantize, or the
-                model's tokenizer is missing.
+            UnsupportedError: the scheme is not available, there is nothing to quantize, or the model's tokenizer is
+                missing.
             UnknownNameError: the scheme names a head that the model has not.
             MissingExtraError: the library that quantizes is not installed.
             DataError: the scheme names an allocation that is none for this model.
@@ -121,15 +121,15 @@ class QuantizedPair:
         """Give every layer its width; what was prepared before is void.
 
         Args:
-            widths: one per layer, 2 to 8 bits, or 16, which leaves its weight alone. A layer that is
-                left out of the choice may have another than the scheme offers.
+            widths: one per layer, 2 to 8 bits, or 16, which leaves its weight alone. A layer that is left out of the
+                choice may have another than the scheme offers.
             by: what gave them, to be remembered.
             for_all_data: whether they stay; False lets the next measurement choose anew.
 
         Raises:
             RuntimeError: the candidate is in place.
-            UnsupportedError: the scheme has one width for all, the quantizer does not have one of
-                these, or there are more or fewer than layers.
+            UnsupportedError: the scheme has one width for all, the quantizer does not have one of these, or there are
+                more or fewer than layers.
         """
         self._at_rest("choosing widths")
         one, n_layers = self.scheme.criterion is None, len(self.layers)
@@ -211,8 +211,8 @@ class QuantizedPair:
 
         Raises:
             RuntimeError: the candidate is in place.
-            QuantDriftError: the method cannot quantize a layer, widths are to be chosen and were
-                not, or the disk is full.
+            QuantDriftError: the method cannot quantize a layer, widths are to be chosen and were not, or the disk is
+                full.
         """
         self._at_rest("calibrating")
         if not self.needs_calibration:
@@ -232,8 +232,8 @@ class QuantizedPair:
 
         Raises:
             RuntimeError: the candidate is in place already.
-            UnsupportedError: the scheme needs calibration and was not prepared, or widths are to be
-                chosen and were not.
+            UnsupportedError: the scheme needs calibration and was not prepared, or widths are to be chosen and were
+                not.
         """
         self._at_rest("entering it again")
         self._refuse_unprepared()

@@ -318,19 +318,7 @@ def evidence_of_logits(
     labels: Sequence[str] | None = None,
     depth: int = 200,
 ) -> Evidence:
-    """Evidence of a classifier: every input ranks all classes by logit.
-
-    Args:
-        reference: float32 [n_inputs, n_classes].
-        candidate: likewise.
-        input_ids: names of the inputs.
-        classes: names, by logit.
-        labels: of the inputs, where they are known.
-        depth: ranks kept.
-
-    Raises:
-        ScoreError: a logit is not finite, or the shapes differ.
-    """
+    """Evidence of a classifier: every input ranks all classes by logit."""
     state = score_matrix(reference, candidate, k=depth)
     qrels = None if labels is None else _qrels(input_ids, labels)
     return _confident(assemble(state, input_ids=input_ids, item_ids=classes, qrels=qrels), candidate)
@@ -357,17 +345,7 @@ def _confident(evidence: Evidence, logits: NDArray[np.float32]) -> Evidence:
 def fitted_probe(
     embeddings: Vectors, labels: Sequence[str], *, key: str | None, root: Path | None
 ) -> tuple[LinearProbe, float]:
-    """The probe of embeddings and its accuracy on them; fitted unless it is kept below `root`.
-
-    Args:
-        embeddings: float32 [n, dim].
-        labels: of each.
-        key: digest of all that decides the embeddings; None keeps nothing.
-        root: folder of the cache; None keeps nothing.
-
-    Raises:
-        RunError: it cannot be kept.
-    """
+    """The probe of embeddings and its accuracy on them; fitted unless it is kept below `root`."""
     path = None
     if key is not None and root is not None:
         library = version_of("scikit-learn") or ""  # fitting says what is missing
@@ -500,15 +478,7 @@ def shortlist_of(
     record: Mapping[str, object],
     **more: Any,
 ) -> Shortlist:
-    """The reading of shortlists.
-
-    Args:
-        documents: query to the documents of its shortlist, all of the corpus.
-        queries: query to its text.
-        corpus: document to its text.
-        record: how they are read, for run.json.
-        more: of any reading.
-    """
+    """The reading of shortlists."""
     names, texts = list(corpus), list(corpus.values())
     position = {name: row for row, name in enumerate(names)}
     rows = [np.sort(np.array([position[name] for name in own], dtype=np.int64)) for own in documents.values()]

@@ -48,24 +48,7 @@ def run(
     servers: Servers | None = None,
     models: Given = NONE,
 ) -> Run:
-    """Measure a pair on data of either kind and write the run.
-
-    Args:
-        pair: model and scheme, or two models.
-        dataset: queries and documents, or labelled inputs.
-        out: folder of the run.
-        settings: how to measure.
-        store: where embeddings, logits, probes and calibrated layers are kept.
-        progress: where progress is shown.
-        device: where models run; the best there is if not given.
-        revision: of a hub model.
-        shortlist: what a cross-encoder ranks again.
-        servers: how servers are asked.
-        models: those of the two that are loaded already.
-
-    Raises:
-        QuantDriftError: anything that keeps the run from being made; nothing is left behind.
-    """
+    """Measure a pair on data of either kind and write the run."""
     check_pair(pair, dataset, reranks=shortlist is not None, loaded=models != NONE)
     check_place(out.absolute())
     opened = open_pair(
@@ -116,24 +99,8 @@ def run_sizes(
 ) -> list[Run]:
     """Measure a pair at nested parts of the corpus, all from one set of embeddings, and write a run for each.
 
-    Items keep the positions they have in the whole corpus, so that ties break as in a plain run; at the
-    size of the whole corpus evidence and data fingerprint are those of `run`.
-
-    Args:
-        spec: model and scheme.
-        dataset: queries, the whole corpus and, where there are any, relevance labels.
-        out: folder that the runs are written into, `docs-00250` and so on.
-        sizes: numbers of documents, rising.
-        settings: how to measure; its seed is also that of the parts, and its noise floor is
-            measured at the largest size only.
-        store: where embeddings are kept.
-        progress: where progress is shown.
-        device: where the model runs; the best there is if not given.
-        revision: of a hub model.
-
-    Raises:
-        QuantDriftError: anything that keeps the runs from being made. They are written when all are
-            measured, each in one step, so what is there is whole.
+    Items keep the positions they have in the whole corpus, so that ties break as in a plain run; at the size of the
+    whole corpus evidence and data fingerprint are those of `run`.
     """
     n_documents = len(dataset.document_ids)
     subsets = nested_subsets(n_documents, sizes, seed=settings.seed)
@@ -223,24 +190,6 @@ def run_contrast(
     """Read every spec both ways on every dataset and write the runs, two of each.
 
     A model is loaded once, and its reference embeddings are computed once for all its schemes.
-
-    Args:
-        specs: models and schemes.
-        datasets: labelled inputs.
-        place: where the runs of a spec on a dataset go.
-        settings: how to measure.
-        store: where embeddings and probes are kept; one that keeps nothing keeps them for the time
-            of this call.
-        progress: where progress is shown.
-        announce: told which spec is next, on which data.
-        device: where models run; the best there is if not given.
-        revision: of hub models.
-
-    Returns:
-        In the order of the datasets, and within each of the specs.
-
-    Raises:
-        QuantDriftError: anything that keeps a run from being made; runs that were finished stay.
     """
     specs = list(dict.fromkeys(specs))
     places = _places(specs, datasets, place)
@@ -308,11 +257,7 @@ def _contrastable(spec: Spec, datasets: Sequence[ClassificationDataset]) -> list
 
 
 def check_size(n: int, name: str) -> None:
-    """Refuse data of which no input has a first neighbour and a runner-up.
-
-    Raises:
-        DataError: there are fewer than three.
-    """
+    """Refuse data of which no input has a first neighbour and a runner-up."""
     if n < LEAST:
         raise DataError(
             f"{name} has {n} inputs to search among; expected at least {LEAST}, so that each has a "
@@ -364,18 +309,7 @@ def describe_run(
     started: str,
     reading: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Everything that run.json holds.
-
-    Args:
-        spec: model and scheme.
-        pair: a `Pair`, or whatever tells its layers, bits and so on.
-        measured: what came out, as in `Measured`.
-        settings: how it was measured.
-        model: what is known of where the model came from.
-        data: what is known of the data.
-        started: when, ISO 8601.
-        reading: how outputs were read.
-    """
+    """Everything that run.json holds."""
     bits, made = pair.bits(), pair.describe()
     # what runs a model by itself, as some harnesses do, sees no embeddings and has no notes
     notes = [*data.get("warnings", ()), *getattr(measured, "notes", ()), *_on_what_is_ranked(made)]

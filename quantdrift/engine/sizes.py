@@ -1,7 +1,7 @@
 """How large the parts of a corpus are that a sweep searches, and which documents they hold.
 
-One seeded permutation orders the documents; the part of n documents is its first n, so every part
-holds the smaller ones. Source: paper, appendix, "Corpus size, case by case".
+One seeded permutation orders the documents; the part of n documents is its first n, so every part holds the smaller
+ones. Source: paper, appendix, "Corpus size, case by case".
 """
 
 from __future__ import annotations

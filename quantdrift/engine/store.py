@@ -1,8 +1,7 @@
 """Embeddings on disk, keyed by everything that decides them.
 
-They are computed in chunks and each finished chunk is recorded, so a run that was killed goes on
-where it stopped, every scheme shares the reference's, and a corpus larger than memory is read back
-through a memory map.
+They are computed in chunks and each finished chunk is recorded, so a run that was killed goes on where it stopped,
+every scheme shares the reference's, and a corpus larger than memory is read back through a memory map.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from quantdrift.records import bytes_digest, open_file
 def reserve(path: Path, n_bytes: int) -> None:
     """Make sure that a file has its whole size on disk.
 
-    A file that is mapped into memory and has holes ends the process without a word when the disk is
-    full at the moment of writing; asked for beforehand, the same is an error that can be reported.
+    A file that is mapped into memory and has holes ends the process without a word when the disk is full at the
+    moment of writing; asked for beforehand, the same is an error that can be reported.
     """
     with path.open("ab") as file:
         if n_bytes > 0 and hasattr(os, "posix_fallocate"):
@@ -90,23 +89,7 @@ class EmbeddingStore:
         progress: Callable[[int], None] | None = None,
         chunk: int | None = None,
     ) -> NDArray[np.float32]:
-        """The embeddings of a key, computed as far as they are not there yet.
-
-        Args:
-            key: from `key_of`.
-            order: int64 [n], the order in which inputs are encoded (a permutation); inputs of
-                similar length beside each other waste less padding.
-            encode: embeds the inputs of the given numbers, float32 [len, dim].
-            progress: called with the number of inputs done since its last call.
-            chunk: inputs per chunk, always the same for a key; CHUNK if not given.
-
-        Returns:
-            float32 [n, dim], row i the embedding of input i; a read-only memory map when kept.
-
-        Raises:
-            RunError: no space on disk, or the folder cannot be written.
-            ScoreError: the encoder returned something that is not one vector per input.
-        """
+        """The embeddings of a key, computed as far as they are not there yet."""
         tell = progress or (lambda _: None)
         size = chunk or CHUNK
         chunks = [order[at : at + size] for at in range(0, len(order), size)]

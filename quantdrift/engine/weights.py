@@ -25,12 +25,8 @@ from quantdrift.extras import version_of
 def put_aside(layers: Sequence[LinearLayer]) -> Iterator[list[Tensor]]:
     """Copies of the layers' weights; when the block is left, the layers have them back.
 
-    Weights of an accelerator go to main memory. Weights that are in main memory already go to a
-    mapped temporary file: the system keeps it in memory while there is room, and a model that fills
-    the memory still fits.
-
-    Raises:
-        RunError: there is no room for the file.
+    Weights of an accelerator go to main memory. Weights that are in main memory already go to a mapped temporary
+    file: the system keeps it in memory while there is room, and a model that fills the memory still fits.
     """
     weights = [layer.weight for layer in layers]
     copies = [_mapped_copy(weight) if weight.device.type == "cpu" else weight.cpu() for weight in weights]
@@ -64,9 +60,8 @@ def _mapped_copy(weight: Tensor) -> Tensor:
 def left_as_it_was(model: nn.Module) -> Iterator[None]:
     """When the block is left, by an error too, the model's modules have what they had before.
 
-    That is: submodules, attributes, hooks, training or evaluation mode, the memory and device of
-    every parameter and buffer, and the attributes of configurations. What was written into the same
-    memory stays.
+    That is: submodules, attributes, hooks, training or evaluation mode, the memory and device of every parameter and
+    buffer, and the attributes of configurations. What was written into the same memory stays.
     """
     modules = list(model.modules())
     configs = {id(config): config for m in modules if (config := getattr(m, "config", None)) is not None}

@@ -67,8 +67,8 @@ class FinishedRun:
         name: of the model, or else of the file.
         digest: of the content.
         parts: by name; one of no name where there is only one.
-        settings: what must be the same in the other run, if it has the format of this one: by name of the part, and of
-            no name for all of them.
+        settings: what must be the same in the other run, if it has the format of this one: by name of the part, and
+            of no name for all of them.
         data: what it is a run on, where that is known.
         data_by: of a run folder, the program whose queries and documents these are.
         reference: digest of the reference model of a run folder.

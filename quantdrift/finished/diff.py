@@ -176,8 +176,8 @@ class PartDiff:
         lists: how deep the rankings are; None if they are none.
         values: lm-eval's own metrics: name to the value of every document in A and in B.
         judged_by: of these, the one that says which answers are right.
-        asked: digest of what the inputs were asked, beside their ids: documents, prompts and targets of lm-eval; empty
-            where that is not known.
+        asked: digest of what the inputs were asked, beside their ids: documents, prompts and targets of lm-eval;
+            empty where that is not known.
         left_out: inputs of A and of B that the other does not have.
         notes: what to know; one sentence each, without a full stop.
     """
@@ -215,23 +215,7 @@ def diff_runs(
     only: Sequence[str] = (),
     depth: int = DEPTH,
 ) -> Diff:
-    """Compare two finished runs.
-
-    Args:
-        a: the reference.
-        b: the candidate.
-        qrels: relevance labels; those of the runs if not given, where they have some.
-        common: whether inputs that only one of them has are left out.
-        complete: whether the lists hold every item that was scored, so that epsilon is exact.
-        ignore_identical: whether items of the name of their input are left out.
-        only: names of the parts to compare; all if empty.
-        depth: how many ranks to keep of either list at most.
-
-    Raises:
-        RunError: the runs cannot be compared (lists everything that differs), or lists are said to be complete and are
-            not.
-        DataError: the labels are of other inputs.
-    """
+    """Compare two finished runs."""
     matched, notes = _match(a, b, common=common, only=only)
     parts: list[PartDiff] = []
     for each in matched:
@@ -589,15 +573,7 @@ class Changed:
 
 
 def changed_inputs(evidence: Evidence, k: int = 1) -> list[Changed]:
-    """The inputs whose first k changed: relevant items lost first, and the largest leads first.
-
-    Args:
-        evidence: of one part.
-        k: how many of the first ranks are looked at, as a set.
-
-    Raises:
-        RunError: fewer ranks are stored.
-    """
+    """The inputs whose first k changed: relevant items lost first, and the largest leads first."""
     if k > evidence.depth and evidence.cut_short:
         raise RunError(f"expected at most {evidence.depth} ranks, which are stored; got {k}")
     scores = evidence.reference_top.reference_scores.astype(np.float64)

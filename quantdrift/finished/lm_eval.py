@@ -1,7 +1,7 @@
 """The samples that lm-eval logs: samples_TASK_DATE.jsonl, beside a results_DATE.json.
 
-`--log_samples` writes one line per document and filter. The results file of the same date says how the tasks were set;
-where it is missing, the hashes in the samples have to do.
+`--log_samples` writes one line per document and filter. The results file of the same date says how the tasks were
+set; where it is missing, the hashes in the samples have to do.
 """
 
 from __future__ import annotations

@@ -159,8 +159,8 @@ def n_choices(document: Document) -> int:
 def right_choices(reference: Sequence[Document], candidate: Sequence[Document]) -> list[frozenset[int]] | None:
     """The right choices of every question of two arms, in their order; None where they are not sure.
 
-    The target may be a number, or the text of a choice, or only the accuracies tell. A reading has to name a choice of
-    every question, and to agree with every accuracy.
+    The target may be a number, or the text of a choice, or only the accuracies tell. A reading has to name a choice
+    of every question, and to agree with every accuracy.
     """
     pairs = list(zip(reference, candidate, strict=True))
     fitting = []

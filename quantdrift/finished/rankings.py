@@ -43,20 +43,6 @@ def evidence_of_rankings(
     """Evidence of the rankings of two arms.
 
     delta = candidate score - reference score of the items that both lists of an input hold, in float32.
-
-    Args:
-        reference: the reference's rankings.
-        candidate: the candidate's, of the same inputs.
-        qrels: input to item to grade; inputs without an entry have no judgement.
-        complete: whether the two lists of an input hold all its items (the choices of a question, a shortlist); then
-            epsilon and S are exact.
-        position: ties break by position(item), the same way in both arms; by the item's name if not given.
-        depth: how many ranks to keep at most. Lists of different depth are cut to the depth of the shallower arm,
-            after delta was taken.
-
-    Raises:
-        RunError: the inputs differ, lists are said to be complete and hold different items, a score is not finite in
-            float32, or there is nothing in them.
     """
     _same_inputs(reference, candidate)
     key: Callable[[str], Any] = position or (lambda item: item)
@@ -111,15 +97,6 @@ def evidence_of_answers(
     """Evidence of one answer per input and arm, without scores: a generated text.
 
     An answer is a ranking of one item, so a flip is another answer. What rests on a score is undefined.
-
-    Args:
-        reference: input to the reference's answer.
-        candidate: input to the candidate's, of the same inputs.
-        right: whether the answer is right, of the reference and of the candidate; a right one is a relevant item.
-            Answers that differ can both be right.
-
-    Raises:
-        RunError: the inputs differ, one answer is both right and wrong, or there are none.
     """
     _same_inputs(reference, candidate)
     names: dict[str, int] = {}

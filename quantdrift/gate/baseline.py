@@ -1,8 +1,8 @@
 """The committed baseline: a JSON file with the outcome of every input on a line of its own.
 
-It holds what a paired test needs, and no text of the corpus: ids of inputs, digests of the first
-answers, and one number per metric. The same run always gives the same file, to the byte, and an
-input whose outcome changed is one changed line.
+It holds what a paired test needs, and no text of the corpus: ids of inputs, digests of the first answers, and one
+number per metric. The same run always gives the same file, to the byte, and an input whose outcome changed is one
+changed line.
 """
 
 from __future__ import annotations
@@ -207,20 +207,12 @@ class Baseline(Record):
 
 
 def write_baseline(snapshot: Snapshot, path: Path) -> None:
-    """Write a baseline, replacing an earlier one.
-
-    Raises:
-        RunError: the place holds something else, or cannot be written.
-    """
+    """Write a baseline, replacing an earlier one."""
     Baseline.of(snapshot).write(path)
 
 
 def read_baseline(path: Path) -> Snapshot:
-    """The snapshot in a file that `write_baseline` wrote.
-
-    Raises:
-        RunError: it is missing, damaged (says where), something else, or of another version.
-    """
+    """The snapshot in a file that `write_baseline` wrote."""
     return Baseline.read(path).snapshot()
 
 

@@ -66,10 +66,9 @@ class Judgement:
         set_aside: inputs left out of the tests, as noise alone changes their first answer.
         p_worse: one-sided, of "no worse than the baseline"; small speaks for a failure.
         p_worse_holm: the same, adjusted for the number of rules.
-        p_no_worse: of "worse by the margin or more"; small speaks for passing. Not adjusted: all
-            rules must pass.
-        needed: inputs with which passing is shown: with probability 0.8 if neither is better and as
-            many go on to differ; if none differs, the least that show it.
+        p_no_worse: of "worse by the margin or more"; small speaks for passing. Not adjusted: all rules must pass.
+        needed: inputs with which passing is shown: with probability 0.8 if neither is better and as many go on to
+            differ; if none differs, the least that show it.
         inputs: some that are worse than in the baseline, the worst first.
     """
 
@@ -129,8 +128,7 @@ class GateResult:
         notes: what to know, one sentence each, without a full stop.
         n_changed: inputs whose first answer is not the reference's.
         n_new: of these, how many had not changed in the baseline; None without one.
-        n_answers_changed: inputs to which the candidate gives another answer than in the baseline;
-            None without one.
+        n_answers_changed: inputs to which the candidate gives another answer than in the baseline; None without one.
         worst: changed inputs, the worst first.
         alpha: level of the tests.
         accept_underpowered: whether too few inputs end in success.
@@ -217,26 +215,11 @@ def gate(
 ) -> GateResult:
     """Judge a run by rules.
 
-    A rule that compares fails where the run is shown to be worse, and no less than by its margin;
-    the p-values of that are adjusted by Holm's method over all rules, so that the chance of any
-    false alarm stays below alpha. It passes where the run is shown to be worse by less than the
-    margin; that is not adjusted, as the verdict is "pass" only if every rule passes (R. L. Berger,
-    Multiparameter hypothesis testing and acceptance sampling, Technometrics 24 (1982), 295-300).
-
-    Args:
-        target: what is judged.
-        rules: what is asked; without any the run passes.
-        baseline: what it is compared with; needed if a rule compares.
-        slices: by name, for rules that look at one.
-        alpha: level of the tests.
-        seed: of resampling and permutations.
-        n_worst: how many changed inputs to list.
-        accept_underpowered: whether too few inputs end in success.
-
-    Raises:
-        RuleError: a rule compares and there is no baseline.
-        MetricError: a metric looks deeper than the run stored.
-        QuantDriftError: alpha is out of its range, or a slice is not known or holds no input.
+    A rule that compares fails where the run is shown to be worse, and no less than by its margin; the p-values of
+    that are adjusted by Holm's method over all rules, so that the chance of any false alarm stays below alpha. It
+    passes where the run is shown to be worse by less than the margin; that is not adjusted, as the verdict is "pass"
+    only if every rule passes (R. L. Berger, Multiparameter hypothesis testing and acceptance sampling, Technometrics
+    24 (1982), 295-300).
     """
     check_alpha(alpha)
     comparing = [rule for rule in rules if rule.compares]
@@ -316,11 +299,7 @@ def snapshot_for(target: Target, rules: Sequence[Rule], earlier: Snapshot | None
 
 
 def worst_inputs(target: Target, baseline: Snapshot | None, *, n: int) -> tuple[tuple[Worst, ...], int, int | None]:
-    """Inputs whose first answer changed: right ones that became wrong, new ones, largest leads.
-
-    Returns:
-        n of those, how many there are in all, and how many of them are new (None without a baseline).
-    """
+    """Inputs whose first answer changed: right ones that became wrong, new ones, largest leads."""
     same, found = None, []
     if baseline is not None:
         answers = zip(baseline.input_ids, baseline.answers, strict=True)
@@ -442,15 +421,7 @@ def _undefined(rule: Rule, reason: str | None) -> Judgement:
 
 
 def judge_change(rule: Rule, matched: Matched, rows: Flags | None, *, alpha: float, seed: int) -> Judgement:
-    """What a comparison with the baseline comes to, before p-values are adjusted.
-
-    Args:
-        rule: a comparison.
-        matched: the run and the baseline.
-        rows: inputs of the rule's slice among those matched, bool [n_inputs]; None for all.
-        alpha: level, for the number of inputs needed.
-        seed: of resampling and permutations.
-    """
+    """What a comparison with the baseline comes to, before p-values are adjusted."""
     name = str(rule.metric)
     now = matched.now.values[name]
     before = matched.before.values.get(name)

@@ -267,8 +267,8 @@ _TAGS: Mapping[Verdict, str] = {"fail": "failure", "underpowered": "failure", "i
 def junit_text(result: GateResult) -> str:
     """JUnit XML of a judged run.
 
-    A rule that fails is a failure; one that is undefined, or cannot be compared, an error; and one
-    with too few inputs a failure of the type "underpowered", or skipped where that is accepted.
+    A rule that fails is a failure; one that is undefined, or cannot be compared, an error; and one with too few
+    inputs a failure of the type "underpowered", or skipped where that is accepted.
     """
     head, cells = rows(result)
     tags = [
@@ -327,12 +327,7 @@ _WRITERS: Mapping[str, Callable[[GateResult], str]] = {
 
 
 def check_report(path: Path) -> None:
-    """Refuse a place that cannot take a report, before hours go into one.
-
-    Raises:
-        QuantDriftError: the suffix tells no format, something other than a report is there, or
-            it cannot be written to.
-    """
+    """Refuse a place that cannot take a report, before hours go into one."""
     if path.suffix.lower() not in _WRITERS:
         raise QuantDriftError(
             f"the name of a report tells its format: expected .md or .markdown (Markdown), .xml "
@@ -358,25 +353,13 @@ def _is_report(path: Path) -> bool:
 
 
 def write_report(result: GateResult, path: Path) -> None:
-    """Write a report whole, replacing an earlier one; the suffix tells its format.
-
-    Raises:
-        QuantDriftError: as of `check_report`.
-    """
+    """Write a report whole, replacing an earlier one; the suffix tells its format."""
     check_report(path)
     write_text(path, _WRITERS[path.suffix.lower()](result), what="the report")
 
 
 def tell_ci(told: GateResult | str, environ: Mapping[str, str]) -> list[str]:
-    """Tell the CI: Markdown for its summary page, and the verdict for the steps that follow.
-
-    Args:
-        told: a judged run, or the message of the error that kept it from being judged.
-        environ: environment variables: `GITHUB_STEP_SUMMARY` and `GITHUB_OUTPUT` hold a path.
-
-    Returns:
-        Notes: what could not be written. The gate's verdict does not depend on it.
-    """
+    """Tell the CI: Markdown for its summary page, and the verdict for the steps that follow."""
     if isinstance(told, str):
         verdict, code = "error", EXIT_CODES["error"]
         lines = [prose(line) for line in told.splitlines() if line.strip()]

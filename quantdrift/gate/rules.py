@@ -142,16 +142,7 @@ def _of_reference(metric: Metric) -> bool:
 
 
 def parse_rule(text: str) -> Rule:
-    """The rule that a line names; `str` of it parses back to an equal one.
-
-    Args:
-        text: for example `flip@1 no worse by 0.03`.
-
-    Raises:
-        RuleError: it cannot be read, or its metric has no such test.
-        UnknownNameError: there is no such metric; carries the nearest names.
-        MetricError: the metric's cut-off, arm or slice cannot be read.
-    """
+    """The rule that a line names; `str` of it parses back to an equal one."""
     match = _RULE.fullmatch(text)
     if match is None:
         raise RuleError(f"expected a rule such as {_EXAMPLES}; got {text!r}")
@@ -176,11 +167,7 @@ of them matches."""
 
 
 def parse_slice(text: str) -> tuple[str, tuple[str, ...]]:
-    """Name and patterns of a slice given as NAME=PATTERN,PATTERN.
-
-    Raises:
-        DataError: it is something else.
-    """
+    """Name and patterns of a slice given as NAME=PATTERN,PATTERN."""
     name, _, patterns = text.partition("=")
     found = tuple(each.strip() for each in patterns.split(",") if each.strip())
     if not name.strip() or not found:
@@ -189,11 +176,7 @@ def parse_slice(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def check_slices(rules: Sequence[Rule], slices: Slices) -> None:
-    """Refuse rules on a slice that there is not.
-
-    Raises:
-        UnknownNameError: carries the nearest names.
-    """
+    """Refuse rules on a slice that there is not."""
     for rule in rules:
         if rule.on is not None and rule.on not in slices:
             hint = (
@@ -205,9 +188,6 @@ def check_slices(rules: Sequence[Rule], slices: Slices) -> None:
 
 def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.bool_]:
     """Which inputs belong to a slice, bool [n_inputs].
-
-    Raises:
-        DataError: one of its patterns matches no input.
 
     >>> in_slice("german", {"german": ["de-*"]}, ["de-1", "en-1"]).tolist()
     [True, False]
@@ -261,8 +241,8 @@ class _Table(BaseModel, strict=True, extra="forbid"):
 def find_config(start: Path) -> Path | None:
     """The nearest pyproject.toml with settings of the gate, in a folder or above it.
 
-    A file that cannot be read is named too, so that `read_config` says what is wrong with it:
-    rules that are not seen must not be taken for none.
+    A file that cannot be read is named too, so that `read_config` says what is wrong with it: rules that are not seen
+    must not be taken for none.
     """
     start = start.absolute()
     for folder in (start, *start.parents):
@@ -278,12 +258,7 @@ def find_config(start: Path) -> Path | None:
 
 
 def read_config(path: Path) -> GateConfig:
-    """The settings in a TOML file with the table.
-
-    Raises:
-        DataError: it cannot be read, has no such table, an unknown key (names the nearest), a value
-            of another kind, or a rule that cannot be read.
-    """
+    """The settings in a TOML file with the table."""
     try:
         found = _table(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

@@ -55,11 +55,7 @@ class Target:
         return [part.evidence for part in self.parts]
 
     def snapshot(self, metrics: Sequence[Metric]) -> Snapshot:
-        """The outcome of every input; a metric that a part cannot have is undefined for its inputs.
-
-        Raises:
-            MetricError: one of them looks deeper than the run stored.
-        """
+        """The outcome of every input; a metric that a part cannot have is undefined for its inputs."""
         return Snapshot(
             identity=self.identity,
             input_ids=tuple(part.full_name(name) for part in self.parts for name in part.evidence.input_ids),
@@ -73,11 +69,7 @@ class Target:
 
 
 def target_of_run(run: Run) -> Target:
-    """A run folder, to be judged.
-
-    Raises:
-        RunError: its evidence is missing or damaged, or holds no inputs.
-    """
+    """A run folder, to be judged."""
     record, evidence, identity = run.record, run.evidence(), Identity.of(run.record)
     compared = record.get("diff") or {}
     if compared:  # of two finished runs, whose weights nobody saw
@@ -98,11 +90,7 @@ def target_of_run(run: Run) -> Target:
 
 
 def target_of_diff(diff: Diff) -> Target:
-    """A comparison of two finished runs, to be judged; A is the reference, B the candidate.
-
-    Raises:
-        RunError: there is no answer that could change, or parts hold the same inputs.
-    """
+    """A comparison of two finished runs, to be judged; A is the reference, B the candidate."""
     known = [(part, part.evidence) for part in diff.parts if part.evidence is not None]
     if not known:
         reasons = "; ".join(part.reason for part in diff.parts if part.reason)

@@ -1,7 +1,7 @@
 """How well two arms agree on the order of items that are ranked by one score each.
 
-There a whole task is one ranking (pairs of sentences by their similarity), so nothing is per input
-and no interval is given: two comparisons that share an item are not independent.
+There a whole task is one ranking (pairs of sentences by their similarity), so nothing is per input and no interval is
+given: two comparisons that share an item are not independent.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class OrderAgreement:
     """Agreement of two arms on one ranking of `n_items`.
 
     flip: share of the pairs of items with different reference scores whose order is reversed, from 0 to 1.
-    kendall_tau, spearman: tau-b and rank correlation of the two arms' scores, from -1 to 1.
-    epsilon, delta_median: largest and median abs(delta), in score units. None where there is nothing to compare.
+    kendall_tau, spearman: tau-b and rank correlation of the two arms' scores, from -1 to 1. epsilon, delta_median:
+    largest and median abs(delta), in score units. None where there is nothing to compare.
     """
 
     n_items: int
@@ -35,11 +35,8 @@ class OrderAgreement:
 def order_agreement(reference: ArrayLike, candidate: ArrayLike) -> OrderAgreement:
     """Compare the orders that two arms' scores give the same items, in O(n log^2 n).
 
-    With N pairs of items, T_r and T_c of them tied in an arm, T_rc in both, and D reversed:
-    flip = D / (N - T_r), tau_b = (N - T_r - T_c + T_rc - 2 D) / sqrt((N - T_r) (N - T_c)).
-
-    Raises:
-        ScoreError: they are not two vectors of one length, or a score is not finite.
+    With N pairs of items, T_r and T_c of them tied in an arm, T_rc in both, and D reversed: flip = D / (N - T_r),
+    tau_b = (N - T_r - T_c + T_rc - 2 D) / sqrt((N - T_r) (N - T_c)).
     """
     scores = [np.asarray(part, dtype=np.float64) for part in (reference, candidate)]
     if scores[0].ndim != 1 or scores[0].shape != scores[1].shape:
@@ -85,9 +82,9 @@ def reversed_pairs(reference: ArrayLike, candidate: ArrayLike) -> int:
 def _discordant(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
     """Reversed pairs of dense ranks.
 
-    Of items in the order of the left ranks (ties by the right ones, so that a tie is no reversal)
-    the inversions of the right ranks count. Two ranks differ in a highest bit, and agree in all
-    above it: going through the bits, each inversion is found at exactly one of them.
+    Of items in the order of the left ranks (ties by the right ones, so that a tie is no reversal) the inversions of
+    the right ranks count. Two ranks differ in a highest bit, and agree in all above it: going through the bits, each
+    inversion is found at exactly one of them.
     """
     ranks = right[np.lexsort((right, left))]
     found = 0

@@ -1,7 +1,6 @@
 """What kind of checkpoint a candidate is: where it lies, which method quantized it, what it needs.
 
-Nothing is loaded here, so that a missing library or a wrong folder is known before hours go into
-the reference.
+Nothing is loaded here, so that a missing library or a wrong folder is known before hours go into the reference.
 """
 
 from __future__ import annotations
@@ -48,10 +47,9 @@ class Checkpoint:
         kind: how it is had: "embedded", "local" or "hub".
         folder: where it lies.
         body: folder below it that holds the transformer's config.json and weights.
-        method: what quantized it, as its config.json says (gptq, awq, hqq, ...); "gguf";
-            "quantdrift" for what `quantdrift quantize` wrote; or "none".
-        quantization: the quantization_config of its config.json, or what scheme.json says; empty if
-            there is neither.
+        method: what quantized it, as its config.json says (gptq, awq, hqq, ...); "gguf"; "quantdrift" for what
+            `quantdrift quantize` wrote; or "none".
+        quantization: the quantization_config of its config.json, or what scheme.json says; empty if there is neither.
         gguf: name of the GGUF file in the folder, None for other formats.
         has_modules: whether it says how tokens become an embedding (modules.json).
     """
@@ -91,16 +89,7 @@ class Checkpoint:
 
 
 def find_checkpoint(name: str) -> Checkpoint:
-    """Find the checkpoint that a name means; one on the hub is downloaded.
-
-    Args:
-        name: a model as in a spec, `FOLDER/FILE.gguf`, or `ORG/REPO:FILE.gguf`.
-
-    Raises:
-        UnknownNameError: nothing of that name.
-        UnsupportedError: the folder or file is not there, holds no model, or the hub has none.
-        RunError: it was written by a quantdrift that this one cannot read, or is damaged.
-    """
+    """Find the checkpoint that a name means; one on the hub is downloaded."""
     if name.lower().endswith(".gguf"):
         return _gguf(name)
     source = resolve(name)
@@ -171,11 +160,7 @@ def _json(file: Path) -> Any:
 
 
 def refuse_missing(checkpoint: Checkpoint) -> None:
-    """Refuse a checkpoint whose libraries are not installed.
-
-    Raises:
-        MissingExtraError: names the package and the extra that brings it.
-    """
+    """Refuse a checkpoint whose libraries are not installed."""
     packages, extra = NEEDED.get(checkpoint.method, ((), ""))
     for package in packages:
         if importlib.util.find_spec(package.replace("-", "_")) is None:
@@ -242,12 +227,7 @@ def _shortened(value: Any) -> Any:
 def full_precision(name: str) -> ModelSource:
     """Find the model that a spec names, and refuse one that is known to be quantized.
 
-    Nothing is loaded or downloaded; `refuse_quantized` looks at a model from the hub once it is
-    loaded.
-
-    Raises:
-        UnknownNameError: nothing of that name.
-        UnsupportedError: it is quantized, or a folder that holds no model.
+    Nothing is loaded or downloaded; `refuse_quantized` looks at a model from the hub once it is loaded.
     """
     if name.lower().endswith(".gguf"):
         raise _quantized(name, "a GGUF file")
@@ -267,11 +247,7 @@ def full_precision(name: str) -> ModelSource:
 
 
 def refuse_quantized(modules: Iterable[nn.Module], name: str) -> None:
-    """Refuse a loaded model, by its outermost torch modules, that transformers knows to be quantized.
-
-    Raises:
-        UnsupportedError: the config of one of its parts has a quantization_config.
-    """
+    """Refuse a loaded model, by its outermost torch modules, that transformers knows to be quantized."""
     for module in (module for outermost in modules for module in outermost.modules()):
         said = getattr(getattr(module, "config", None), "quantization_config", None)
         if said:

@@ -25,9 +25,6 @@ def is_classifier(source: ModelSource) -> bool:
     """Whether a model puts out one logit per class; no weights are loaded.
 
     A reranker, a sequence classifier of one class, counts too: `load_classifier` says what it is.
-
-    Raises:
-        UnsupportedError: the hub cannot be reached, has no such model, or a config.json is broken.
     """
     return classifier_kind(source) is not None
 
@@ -66,11 +63,7 @@ def _saved_as_cross(source: ModelSource, revision: str | None) -> bool:
 
 
 def model_json(source: ModelSource, file: str, revision: str | None = None) -> dict[str, Any]:
-    """What a JSON file of a model says; a list becomes {"": list}, no file an empty dict.
-
-    Raises:
-        UnsupportedError: it is damaged, or the hub cannot be reached.
-    """
+    """What a JSON file of a model says; a list becomes {"": list}, no file an empty dict."""
     on_hub = source.kind == "hub"
     path = _from_hub(source, file, revision) if on_hub else Path(source.location) / file
     if path is None or not (on_hub or path.is_file()):

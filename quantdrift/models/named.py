@@ -71,12 +71,8 @@ class ModelSource:
 def resolve(name: str) -> ModelSource:
     """Find the model a name means: an alias, a local folder, a hub id or a harness's short name.
 
-    An alias that comes as an installed package is taken from there, so no hub is asked; the full
-    hub id always means the hub.
-
-    Raises:
-        UnknownNameError: nothing of that name; carries the nearest names.
-        UnsupportedError: a folder that holds no model.
+    An alias that comes as an installed package is taken from there, so no hub is asked; the full hub id always means
+    the hub.
     """
     for alias, hub_id in ALIASES.items():
         if name.lower() == alias.lower():

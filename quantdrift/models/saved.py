@@ -48,17 +48,7 @@ class _Read(BaseModel):
 
 
 def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
-    """Write a candidate's folder, replacing an earlier one at that place; the whole record.
-
-    Args:
-        path: folder to write; may hold an earlier candidate, nothing else.
-        fill: writes the model into the folder it is given; returns the record of `scheme.json` as
-            JSON values, without `format`, `format_version` and `files`, which are added.
-
-    Raises:
-        RunError: the place holds something else, or it cannot be written (no space, no permission).
-            Nothing is left behind.
-    """
+    """Write a candidate's folder, replacing an earlier one at that place; the whole record."""
     path = path.absolute()
     check_place(path)
     with whole_folder(path, what="the candidate") as folder:
@@ -70,12 +60,7 @@ def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[
 
 
 def check_place(path: Path) -> None:
-    """Refuse a place that holds something other than a candidate, before hours go into one.
-
-    Raises:
-        RunError: it is a file, or a folder with files that no earlier candidate consists of, or
-            it cannot be written to.
-    """
+    """Refuse a place that holds something other than a candidate, before hours go into one."""
     check_writable(path, what="the candidate")
     if not path.exists():
         return
@@ -141,11 +126,7 @@ def _digest(file: Path) -> str:
 
 
 def check_weights(folder: Path, record: Mapping[str, Any]) -> None:
-    """Refuse a candidate whose weights are not the ones that were written with its `scheme.json`.
-
-    Raises:
-        RunError: names a file that was changed, added or removed.
-    """
+    """Refuse a candidate whose weights are not the ones that were written with its `scheme.json`."""
     wanted = record.get("weights")
     if wanted is None:  # not recorded by the version that wrote it
         return
@@ -170,11 +151,7 @@ def is_onnx_folder(folder: Path) -> bool:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """What `scheme.json` of a candidate's folder says.
-
-    Raises:
-        RunError: there is none, or this version cannot read it.
-    """
+    """What `scheme.json` of a candidate's folder says."""
     record, again = _content(folder), "quantdrift quantize SPEC -o FOLDER"
     if record is None:
         raise RunError(f"expected a candidate's folder (with {RECORD}), got {folder}. One is written by: {again}")

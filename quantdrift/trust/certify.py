@@ -50,8 +50,8 @@ class Certificate:
         alpha: level.
         coverage: share of the tested inputs that are accepted; None if there are too few calibration inputs for the
             level.
-        joint_violation: share of the tested inputs that are accepted though their top-1 changed; what the level bounds
-            in the mean. None likewise.
+        joint_violation: share of the tested inputs that are accepted though their top-1 changed; what the level
+            bounds in the mean. None likewise.
         violation: share of the *accepted* inputs whose top-1 changed; None if no split accepts any.
         threshold: median over the splits, +inf if it accepts nothing, -inf if everything.
         reason: why one of them is None.
@@ -128,21 +128,7 @@ def certify(
     share: float = 0.5,
     seed: int = 0,
 ) -> Certified:
-    """Calibrate on a random part of the inputs, try on the rest, many times over.
-
-    Args:
-        source: evidence, or (reference scores, candidate scores), each [n_inputs, n_items].
-        alphas: levels, each above 0 and below 1.
-        statistics: which, at least one; all see the same splits.
-        n_splits: how many random splits, at least 1.
-        share: of the inputs that calibrate, above 0 and below 1.
-        seed: of the splits.
-
-    Raises:
-        QuantDriftError: a number is out of its range, or there are fewer than two inputs.
-        ScoreError: the arrays cannot be used.
-        RunError: msp or entropy of evidence whose scores are not logits.
-    """
+    """Calibrate on a random part of the inputs, try on the rest, many times over."""
     for alpha in alphas:
         least_inputs(alpha)  # refuses what is no level
     seen = {name: observe(source, name) for name in dict.fromkeys(statistics)}

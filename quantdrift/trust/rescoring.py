@@ -1,8 +1,8 @@
 """Retrieval's analogue of routing: the candidate's first k items in the order of the reference.
 
-A query whose gap is small is encoded at full precision, and the k documents that the candidate found are compared with
-it again by full-precision embeddings. What the candidate did not find among its first k cannot come back: the share of
-changed first answers whose true first item is there is the ceiling.
+A query whose gap is small is encoded at full precision, and the k documents that the candidate found are compared
+with it again by full-precision embeddings. What the candidate did not find among its first k cannot come back: the
+share of changed first answers whose true first item is there is the ceiling.
 
 All of it is computed from stored evidence, which holds the reference's scores of the candidate's first items.
 """

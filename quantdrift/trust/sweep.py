@@ -43,8 +43,8 @@ class Answers:
     Attributes:
         confidence: float64 [n], of the candidate, larger is surer.
         changed: bool [n], whether the first answer differs.
-        gain: float64 [n], by how much the accuracy of the input rises if it is routed: 1, 0 or -1; NaN where it has no
-            label.
+        gain: float64 [n], by how much the accuracy of the input rises if it is routed: 1, 0 or -1; NaN where it has
+            no label.
     """
 
     confidence: Floats
@@ -88,9 +88,9 @@ class Share:
 
     Attributes:
         value: the share, or None if it is undefined.
-        sd: standard deviation, over the splits of one run or over several runs; None for fewer than two. Of a ratio of
-            sums R it is that of (gain - R headroom) / mean headroom, which stays finite where a split has nothing to
-            gain.
+        sd: standard deviation, over the splits of one run or over several runs; None for fewer than two. Of a ratio
+            of sums R it is that of (gain - R headroom) / mean headroom, which stays finite where a split has nothing
+            to gain.
         n: how many splits or runs it is of.
         reason: why value is None.
     """
@@ -372,8 +372,8 @@ class Advice:
 def advise(evidence: Evidence, *, speed_up: float = SPEED_UP) -> Advice:
     """Decide between routing, more bits and nothing.
 
-    Nothing, if no answer changed or no more than between two runs of the reference; routing, if fewer are at risk than
-    both the break-even share and a half; allocation otherwise.
+    Nothing, if no answer changed or no more than between two runs of the reference; routing, if fewer are at risk
+    than both the break-even share and a half; allocation otherwise.
     """
     break_even = break_even_share(speed_up)
     limit = min(break_even, MAJORITY)

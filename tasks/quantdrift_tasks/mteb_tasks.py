@@ -15,8 +15,8 @@ from quantdrift_tasks import python_docs
 class PythonDocsRetrieval(AbsTaskRetrieval):
     """Find the rest of a docstring from its first paragraph, in Python's standard library.
 
-    The data come from the running Python, so nothing is downloaded. The dataset's revision names
-    that Python: mteb reuses a stored result only if the revision is the same.
+    The data come from the running Python, so nothing is downloaded. The dataset's revision names that Python: mteb
+    reuses a stored result only if the revision is the same.
     """
 
     metadata = TaskMetadata(

@@ -1,7 +1,7 @@
 """Retrieval data made from the docstrings of the running Python's standard library, no download.
 
-The first paragraph of a docstring is a query, the rest of the docstring its one relevant document.
-The sources are parsed, never imported: importing a module can open a browser or print a poem.
+The first paragraph of a docstring is a query, the rest of the docstring its one relevant document. The sources are
+parsed, never imported: importing a module can open a browser or print a poem.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def load() -> RetrievalDataset:
 def generate(library: Path) -> RetrievalDataset:
     """The pairs of the standard library in a folder.
 
-    A document's id is `module.qualname`, its query's is the same after "q:". They differ on
-    purpose: beir, and mteb when told to `ignore_identical_ids`, drops results whose id equals the
-    query's, which here would be the one relevant document.
+    A document's id is `module.qualname`, its query's is the same after "q:". They differ on purpose: beir, and mteb
+    when told to `ignore_identical_ids`, drops results whose id equals the query's, which here would be the one
+    relevant document.
 
-    A query has at least 4 words and a document at least 20. Of pairs that share an id, a query or a
-    document, the first in the order of ids and source is kept; texts that differ in whitespace only
-    count as the same, so that every query has exactly one relevant document.
+    A query has at least 4 words and a document at least 20. Of pairs that share an id, a query or a document, the
+    first in the order of ids and source is kept; texts that differ in whitespace only count as the same, so that
+    every query has exactly one relevant document.
     """
     pairs: dict[str, tuple[str, str]] = {}
     for file in _source_files(library):

@@ -190,24 +190,7 @@ def make_layers(
     root: Path | None,
     progress: Progress,
 ) -> MadeLayers:
-    """Quantize all layers in calling order; the model's weights are as before afterwards.
-
-    Args:
-        modules: the model.
-        layers: those of its layers that are quantized.
-        scheme: granularity, method and activation bits.
-        methods: of every layer what quantizes its weight.
-        widths: of every layer its bits.
-        sample: calibration inputs.
-        of: digest of the model's weights, and what decides its answers beside weights and inputs.
-        root: folder to keep finished layers in; None keeps nothing.
-        progress: where progress is shown.
-
-    Raises:
-        UnsupportedError: no calibration token was seen by any layer.
-        DataError: an input is not finite, and its range is needed.
-        RunError: the disk is full.
-    """
+    """Quantize all layers in calling order; the model's weights are as before afterwards."""
     start = time.perf_counter()
     fingerprint, runtime = of
     store = LayerStore(
@@ -268,18 +251,7 @@ def widths_for(
     *,
     left_out: Mapping[str, str] | None = None,
 ) -> list[int]:
-    """The width of every layer.
-
-    Args:
-        allocation: as stored or as just made.
-        layers: of the model.
-        scheme: that it is used for; the quantizer may be another than it was made for.
-        fingerprint: of the model's weights.
-        left_out: name to reason of layers that this scheme does not quantize.
-
-    Raises:
-        DataError: it was made for another model, or for a scheme with other widths.
-    """
+    """The width of every layer."""
     for name in allocation.width_of.keys() & (left_out or {}).keys():
         raise DataError(
             f"the allocation of {allocation.model} has a width for the layer {name}, which "

@@ -112,15 +112,7 @@ def _thread_settings() -> Callable[[], Any]:
 
 
 def in_lockstep(works: Sequence[Callable[[], object]], make: Callable[[int, list[ForwardPass]], None]) -> None:
-    """Run computations that call `wait_at`; when all wait, those at the lowest place go on.
-
-    Args:
-        works: what to compute, each in a thread of its own.
-        make: called with the lowest place and those that wait there, before they go on.
-
-    Raises:
-        BaseException: whatever one of them raised; the others are ended.
-    """
+    """Run computations that call `wait_at`; when all wait, those at the lowest place go on."""
     passes = [ForwardPass(work) for work in works]
     try:
         for one in passes:
@@ -152,8 +144,7 @@ class LayerCandidate:
         n_tokens: calibration tokens that reached it; None where none were asked for.
         absmax: largest absolute input over these.
         called: whether it belongs to a module that is called, so that its input can be replaced.
-        output_error: ||X (W - Q)^T||^2 / ||X W^T||^2 over the calibration tokens; None if not
-            known.
+        output_error: ||X (W - Q)^T||^2 / ||X W^T||^2 over the calibration tokens; None if not known.
         seconds: time the method took, without collecting the inputs.
         fallback: why it was rounded to nearest instead; None if it was not.
     """
@@ -186,28 +177,9 @@ def quantize_in_order(
 ) -> dict[int, float]:
     """Run the calibration batches once; quantize each layer, in place, when they arrive at it.
 
-    Every layer's input comes from a model whose earlier layers are quantized (paper, appendix
-    "Quantizers"). A layer that is called several times in one pass is quantized on the input of its
-    first call. Experts of a mixture are not waited for.
-
-    Args:
-        modules: the model; its weights are changed in place, and stay so.
-        layers: what to quantize.
-        batches: each runs the model on one batch of calibration inputs.
-        quantizers: of every layer the method; None leaves its weight alone and only takes the
-            input's range.
-        fallbacks: of every layer what takes its place if no calibration token comes by, and the
-            method needs any.
-        known: layers that are made already, by number; their codes are put in place.
-        done: called with a layer's number and what became of it, in calling order; layers that no
-            batch reaches come last.
-
-    Returns:
-        Number of every layer that was called again after it was made, to the largest absolute input
-        of these calls.
-
-    Raises:
-        Exception: whatever running the model or the method raises.
+    Every layer's input comes from a model whose earlier layers are quantized (paper, appendix "Quantizers"). A layer
+    that is called several times in one pass is quantized on the input of its first call. Experts of a mixture are not
+    waited for.
     """
     second = any(method is not None and method.needs_moments for method in quantizers)
     made: set[int] = set()
@@ -299,11 +271,7 @@ def quantize_whole_model(
     fallback: LayerQuantizer,
     done: Callable[[int, LayerCandidate], None],
 ) -> dict[int, float]:
-    """Let a library walk the model's blocks; round the layers that it leaves out. Otherwise as `quantize_in_order`.
-
-    Raises:
-        UnsupportedError: the library would not run the model as it is.
-    """
+    """Let a library walk the model's blocks; round the layers that it leaves out. Otherwise as `quantize_in_order`."""
     numbers = {module: number for number, layer in enumerate(layers) for module in layer.modules}
     made: dict[int, LayerCandidate] = {}
 

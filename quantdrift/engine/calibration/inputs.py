@@ -136,17 +136,7 @@ def gram(rows: Tensor) -> Tensor:
 
 
 def moments_of(inputs: Sequence[tuple[Tensor, Tensor | None]], in_features: int, *, second: bool) -> Moments:
-    """The moments over all tokens of several inputs.
-
-    Args:
-        inputs: of every batch the input [..., in_features], and which of its rows count (None for
-            all of them).
-        in_features: of the layer.
-        second: whether the second moment is wanted; zeros stand for it otherwise.
-
-    Returns:
-        Float32, on the inputs' device.
-    """
+    """The moments over all tokens of several inputs."""
     device = inputs[0][0].device if inputs else torch.device("cpu")
     total = torch.zeros(in_features, in_features if second else 0, device=device)
     absolute = torch.zeros(in_features, device=device)
@@ -166,16 +156,7 @@ def moments_of(inputs: Sequence[tuple[Tensor, Tensor | None]], in_features: int,
 
 
 def output_error(weight: Tensor, low: Tensor, second: Tensor) -> float | None:
-    """Relative squared error of a layer's output, ||X (W - Q)^T||^2 / ||X W^T||^2.
-
-    Args:
-        weight: [out_features, in_features].
-        low: what takes its place, likewise.
-        second: mean of x x^T over the calibration tokens, [in_features, in_features].
-
-    Returns:
-        At least 0; None where the layer's output is zero.
-    """
+    """Relative squared error of a layer's output, ||X (W - Q)^T||^2 / ||X W^T||^2."""
     exact = weight.to(torch.float32)
     error = exact - low.to(torch.float32)
     power = float(((exact @ second) * exact).sum())
@@ -189,11 +170,6 @@ def fake_quantize(x: Tensor, *, absmax: float, bits: int) -> Tensor:
     """Round a tensor to a symmetric grid and clip what lies beyond (paper, appendix on A8).
 
     scale = absmax / (2^(bits-1) - 1), value = clamp(round(x / scale)) * scale, halves to even.
-
-    Args:
-        x: float, any shape; the arithmetic is done in float32.
-        absmax: end of the range, fixed by calibration; 0 gives zeros.
-        bits: 4 to 8.
     """
     levels = 2 ** (bits - 1) - 1
     if absmax == 0:
@@ -206,13 +182,7 @@ def fake_quantize(x: Tensor, *, absmax: float, bits: int) -> Tensor:
 
 @contextmanager
 def quantized_inputs(layers: Sequence[LinearLayer], ranges: Mapping[str, float], bits: int) -> Iterator[None]:
-    """Inside, the layers' modules get inputs of so many bits.
-
-    Args:
-        layers: the layers; one whose weight is used without a call of its module is passed over.
-        ranges: layer name to the largest absolute input that calibration saw.
-        bits: 4 to 8.
-    """
+    """Inside, the layers' modules get inputs of so many bits."""
 
     def quantize(absmax: float) -> Callable[..., tuple[Any, Any]]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

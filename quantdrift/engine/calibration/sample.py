@@ -41,11 +41,7 @@ class Sample:
 
 
 def calibration_file(scheme: Scheme) -> Path | None:
-    """The file that `+calib=` names; None where it gives a number, or is not given.
-
-    Raises:
-        SpecError: it is neither a number nor the name of such a file.
-    """
+    """The file that `+calib=` names; None where it gives a number, or is not given."""
     given = scheme.option("calib")
     if given is not None and Path(given).suffix in SUFFIXES:
         return Path(given).expanduser()
@@ -57,10 +53,6 @@ def calibration_texts(scheme: Scheme) -> list[str] | None:
     """The texts of the file that `+calib=` names; None where it names none.
 
     It is asked for before a model is loaded, so the other settings are checked as well.
-
-    Raises:
-        SpecError: number or seed are none.
-        DataError: the file cannot be used.
     """
     file = calibration_file(scheme)
     _whole(scheme, "seed", 0, least=0)
@@ -76,20 +68,7 @@ def draw_sample(
     groups: NDArray[np.int64] | None = None,
     source: str = "corpus",
 ) -> Sample:
-    """Draw the calibration inputs of a scheme.
-
-    Args:
-        encoder: runs them.
-        inputs: documents, or the texts of a file; never queries.
-        scheme: its `+calib=N` says how many of them (512 if not given), `+seed=` which.
-        batch_size: inputs per forward pass; more where that would be too many passes.
-        groups: int64 [n], inputs of different groups share no batch.
-        source: where inputs that are of no file come from, for the record.
-
-    Raises:
-        SpecError: the seed or the number cannot be used.
-        DataError: there is nothing to draw from.
-    """
+    """Draw the calibration inputs of a scheme."""
     n = len(inputs.ids)
     if not n:
         raise DataError("there are no documents to calibrate on; expected at least one")
@@ -138,15 +117,7 @@ def _whole(scheme: Scheme, key: str, default: int, *, least: int, or_else: str =
 
 
 def read_texts(path: Path) -> list[str]:
-    """The texts of a file to calibrate on.
-
-    Args:
-        path: `.txt` with one text a line, or `.jsonl` with objects that have a "text" and perhaps a
-            "title" (a BEIR corpus.jsonl is one).
-
-    Raises:
-        DataError: it is missing, of another kind, empty, or a line is not as expected.
-    """
+    """The texts of a file to calibrate on."""
     if path.suffix not in SUFFIXES:
         raise DataError(f"{path}: expected {_FILES}")
     try:

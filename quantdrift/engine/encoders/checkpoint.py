@@ -78,8 +78,8 @@ class StoredCandidate(SentenceEncoder):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Digest of all that decides its embeddings: weights as loaded, settings of the
-        transformer, tokenizer, prompts, pooling, format, kernels and libraries.
+        """Digest of all that decides its embeddings: weights as loaded, settings of the transformer, tokenizer,
+        prompts, pooling, format, kernels and libraries.
         """
         digest = hashlib.blake2b(digest_size=16)
         parts = {
@@ -154,20 +154,8 @@ def load_checkpoint(
 ) -> StoredCandidate:
     """Load a checkpoint as the candidate of a reference.
 
-    A folder that does not say how tokens become an embedding (no modules.json), and a GGUF file,
-    take pooling, normalization, prompts and length limit from the reference; what has no tokenizer
-    takes that, too.
-
-    Args:
-        checkpoint: what to load.
-        reference: what it will be compared with; None for what is not here and can lend nothing.
-        device: where it runs.
-
-    Raises:
-        MissingExtraError: a library that reads the format is not installed.
-        UnsupportedError: transformers cannot load it, it holds something else than its config.json
-            says, weights are missing, or it needs a part that the reference cannot lend.
-        RunError: no room to unpack it, or a saved candidate's files were changed.
+    A folder that does not say how tokens become an embedding (no modules.json), and a GGUF file, take pooling,
+    normalization, prompts and length limit from the reference; what has no tokenizer takes that, too.
     """
     refuse_missing(checkpoint)
     if reference is None and not checkpoint.has_modules:
@@ -210,8 +198,7 @@ def load_checkpoint(
 def _process_undisturbed(checkpoint: Checkpoint) -> Iterator[None]:
     """Undo what libraries do to the process, so that the reference computes as in any other run.
 
-    Some greet on standard output, where a record may be expected, and some set the precision of
-    products in float32.
+    Some greet on standard output, where a record may be expected, and some set the precision of products in float32.
     """
     precision = torch.get_float32_matmul_precision()
     try:

@@ -48,18 +48,7 @@ class Classifier:
     one_by_one: bool = False
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
-        """The logits of inputs, by the weights that the module has now, float32 [n, n_classes].
-
-        Args:
-            items: texts (or pairs of texts, as tuples); or images, each a uint8 array [height,
-                width, 3] or a PIL image.
-            role: of no effect.
-            batch_size: inputs per forward pass; another one gives the same up to rounding.
-
-        Raises:
-            ScoreError: the module gives something else than one logit per class.
-            DataError: an image is none.
-        """
+        """The logits of inputs, by the weights that the module has now, float32 [n, n_classes]."""
         del role
         step = 1 if self.one_by_one else batch_size
         parts: list[NDArray[np.float32]] = [np.empty((0, len(self.classes)), dtype=np.float32)]
@@ -89,13 +78,7 @@ class Classifier:
 
 
 def load_classifier(source: ModelSource, *, device: torch.device, revision: str | None = None) -> Classifier:
-    """Load a classifier of transformers or timm.
-
-    Raises:
-        MissingExtraError: transformers, timm or pillow is needed and not installed.
-        UnsupportedError: the model is no classifier of texts or images, has one class only, its
-            head is not in the checkpoint, it cannot be loaded, or the hub cannot be reached.
-    """
+    """Load a classifier of transformers or timm."""
     kind = classifier_kind(source, revision)
     if kind is None or kind == "audio":
         what = "takes audio" if kind else "is no classifier, its config.json says"

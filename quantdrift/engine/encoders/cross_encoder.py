@@ -1,7 +1,7 @@
 """Cross-encoders: models that read a query and a document together and give one score.
 
-Scores are raw: the activation that sentence-transformers puts behind them, a sigmoid for most, is
-left out. It keeps the order, but squeezes the differences that epsilon and the gap are made of.
+Scores are raw: the activation that sentence-transformers puts behind them, a sigmoid for most, is left out. It keeps
+the order, but squeezes the differences that epsilon and the gap are made of.
 """
 
 from __future__ import annotations
@@ -59,16 +59,7 @@ class CrossEncoderModel:
         return None if length is None else int(length)
 
     def encode(self, items: Sequence[tuple[str, str]], role: str, batch_size: int) -> NDArray[np.float32]:
-        """The raw scores of query-document pairs, by the weights that the model has now, float32 [n, 1].
-
-        Args:
-            items: query and document.
-            role: of no effect.
-            batch_size: pairs per forward pass; those of similar length share one.
-
-        Raises:
-            ScoreError: the model gives something else than one score per pair.
-        """
+        """The raw scores of query-document pairs, by the weights that the model has now, float32 [n, 1]."""
         del role
         found = self.model.predict(
             [list(pair) for pair in items],
@@ -103,13 +94,8 @@ class CrossEncoderModel:
 def load_cross_encoder(source: ModelSource, *, device: torch.device, revision: str | None = None) -> CrossEncoderModel:
     """Load a cross-encoder of one score per pair.
 
-    Of a model of low precision the head is computed in float32, as mteb does: its scores would be
-    rounded until many are equal.
-
-    Raises:
-        MissingExtraError: sentence-transformers is not installed.
-        UnsupportedError: the model is another kind, gives more than one score, cannot be loaded, or
-            the hub cannot be reached.
+    Of a model of low precision the head is computed in float32, as mteb does: its scores would be rounded until many
+    are equal.
     """
     with loading(source, "cross-encoder", revision=revision):
         from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
@@ -156,16 +142,6 @@ def raw_scores(modules: Sequence[Any], harness: str) -> Iterator[Callable[[Resul
     """Inside, a cross-encoder of sentence-transformers gives raw scores.
 
     Of any other model, and of any other activation, scores are as the model gives them.
-
-    Args:
-        modules: the outermost torch modules of the model.
-        harness: that ranks by the scores, for messages.
-
-    Yields:
-        From what was found inside (query to document to score) to what the model would have given.
-
-    Raises:
-        UnsupportedError: the model gives a pair more than one score.
     """
     for module in modules:
         n_scores = getattr(module, "num_labels", 1)

@@ -1,7 +1,7 @@
 """A saved ONNX candidate as a sentence encoder: sentence-transformers around onnxruntime.
 
-Tokenization, prompts, pooling and normalization are those of sentence-transformers; the states of
-the tokens come from the graph. No float weights of the transformer are loaded, there are none.
+Tokenization, prompts, pooling and normalization are those of sentence-transformers; the states of the tokens come
+from the graph. No float weights of the transformer are loaded, there are none.
 """
 
 from __future__ import annotations
@@ -37,11 +37,7 @@ class OnnxStates(nn.Module):
     digest: Tensor
 
     def __init__(self, folder: Path, config: PretrainedConfig, provider: str) -> None:
-        """Start onnxruntime.
-
-        Raises:
-            RunError: the graph is damaged, or not the one that `scheme.json` was written for.
-        """
+        """Start onnxruntime."""
         import onnxruntime  # type: ignore[import-untyped]  # noqa: PLC0415 -- an optional extra without types
 
         super().__init__()
@@ -73,17 +69,7 @@ class OnnxStates(nn.Module):
 
 
 def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> SentenceTransformer:
-    """Load an ONNX candidate as a SentenceTransformer; all of its methods work but training.
-
-    Args:
-        folder: as `quantdrift quantize --format onnx` wrote it.
-        device: cuda where onnxruntime can use it; anything else means the CPU.
-
-    Raises:
-        MissingExtraError: onnxruntime is not installed.
-        RunError: there is no graph, or it is damaged, or not the one that `scheme.json` was written
-            for.
-    """
+    """Load an ONNX candidate as a SentenceTransformer; all of its methods work but training."""
     folder = Path(os.path.expanduser(folder))
     try:
         import onnxruntime  # noqa: PLC0415 -- an optional extra

@@ -124,15 +124,7 @@ def pick_device(wanted: str | None = None) -> torch.device:
 
 
 def load_encoder(source: ModelSource, *, device: torch.device, revision: str | None = None) -> SentenceEncoder:
-    """Load a sentence-transformers model, or a saved candidate that onnxruntime runs.
-
-    Raises:
-        MissingExtraError: sentence-transformers, or onnxruntime where it is needed, is not
-            installed.
-        UnsupportedError: the hub cannot be reached, has no such model, or the folder cannot be
-            loaded as an embedding model.
-        RunError: the folder's ONNX model is not the one that was written.
-    """
+    """Load a sentence-transformers model, or a saved candidate that onnxruntime runs."""
     with loading(source, revision=revision):
         from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds to import
 
@@ -147,12 +139,7 @@ def load_encoder(source: ModelSource, *, device: torch.device, revision: str | N
 
 
 def encoder_of(model: Any, source: ModelSource) -> SentenceEncoder:
-    """A SentenceTransformer that is loaded.
-
-    Raises:
-        UnsupportedError: it compares embeddings in a way that is not known here, or its tokenizer
-            is missing.
-    """
+    """A SentenceTransformer that is loaded."""
     refuse_small_vocabulary(model, source.name)
     name = str(model.similarity_fn_name or "cosine")
     if name not in set(Similarity):
@@ -166,12 +153,7 @@ def encoder_of(model: Any, source: ModelSource) -> SentenceEncoder:
 
 
 def reading_digest(holders: Sequence[object], modules: Sequence[nn.Module]) -> str:
-    """A digest of tokenizers and transformers settings, 32 hex digits.
-
-    Args:
-        holders: objects that may have a `tokenizer`.
-        modules: the torch modules; settings of those that have a `config` count.
-    """
+    """A digest of tokenizers and transformers settings, 32 hex digits."""
     tokenizers = {id(one): one for holder in holders for one in _tokenizers(holder)}
     parts = [tokenizer_digest(one) for one in tokenizers.values()]
     configs = {id(config): config for root in modules for module in root.modules() if (config := _config(module))}

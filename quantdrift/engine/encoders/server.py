@@ -71,12 +71,7 @@ class Limit:
 
 
 def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], part: range, limit: Limit) -> Vectors:
-    """The embeddings of the texts in `part`; where they are too much for a request, of either half.
-
-    Raises:
-        OneInputError: a text is refused by itself, or there is no embedding of it.
-        ServerError: the server cannot be reached, refuses, or answers something else.
-    """
+    """The embeddings of the texts in `part`; where they are too much for a request, of either half."""
     half = (len(part) + 1) // 2
     too_much = len(part) > limit.most
     if not too_much:
@@ -96,8 +91,8 @@ def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], p
 def side_by_side(calls: Sequence[Callable[[], Result]], width: int) -> list[Result]:
     """The results of calls in their order, of which `width` run at a time.
 
-    The first error, or Ctrl-C, is raised at once: no further call begins, and nobody waits for
-    those under way, as their threads do not keep the process alive.
+    The first error, or Ctrl-C, is raised at once: no further call begins, and nobody waits for those under way, as
+    their threads do not keep the process alive.
     """
     if width == 1 or len(calls) == 1:
         return [call() for call in calls]
@@ -169,17 +164,7 @@ class _Seen:
 
 
 def identify(embed: Callable[[Sequence[str]], Vectors], endpoint: Endpoint, root: Path | None) -> Identity:
-    """Ask for the canaries, twice and in other company, and look whether they are known.
-
-    Args:
-        embed: embeds texts in one request.
-        endpoint: the name.
-        root: of the cache, where models that were seen are kept; None knows none and keeps none.
-
-    Raises:
-        ServerError: the server cannot be reached, refuses, or answers something else.
-        RunError: the cache cannot be written.
-    """
+    """Ask for the canaries, twice and in other company, and look whether they are known."""
     now = embed(CANARIES)
     half = len(CANARIES) // 2 - 1
     again = np.concatenate([embed(CANARIES[half:]), embed(CANARIES[:half])])
@@ -246,8 +231,8 @@ def _distance(one: Vectors, other: Vectors) -> float:
 def _fingerprint(vectors: Vectors, taken: set[str]) -> str:
     """A digest that the last bits leave as it is: of the canaries' cosines, to three decimals.
 
-    So it is mostly the same where nothing was kept, in another place or on another machine. A model
-    that differs in less than that from one that is known gets a digest of every bit.
+    So it is mostly the same where nothing was kept, in another place or on another machine. A model that differs in
+    less than that from one that is known gets a digest of every bit.
     """
     unit = vectors.astype(np.float64)
     unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-30)
@@ -273,8 +258,8 @@ class Servers:
 
     Attributes:
         concurrency: requests under way at a time, to each.
-        prefixes: what is put before every text of a role; for roles that are not in it what the
-            other model puts there, nothing if that is a server's, too.
+        prefixes: what is put before every text of a role; for roles that are not in it what the other model puts
+            there, nothing if that is a server's, too.
         patience: how long is waited, and for what.
     """
 
@@ -368,12 +353,7 @@ class EndpointEncoder:
         return {"quantizer": None, "nominal_bits": None}
 
     def encode(self, texts: Sequence[str], role: str, batch_size: int) -> Vectors:
-        """Embed texts in the role they have, float32 [n, dim].
-
-        Raises:
-            OneInputError: the server refuses a text, or gives no embedding of it.
-            ServerError: it cannot be reached, refuses, or answers something else.
-        """
+        """Embed texts in the role they have, float32 [n, dim]."""
         sent = [self.prefixes.get(role, "") + text for text in texts]
         parts = batches([len(text) for text in sent], count=batch_size)
         calls = [partial(in_halves, self.client.embed, sent, part, self.limit) for part in parts]
@@ -401,20 +381,7 @@ class EndpointEncoder:
 
 
 def open_endpoint(endpoint: Endpoint, servers: Servers, *, hosts: Sequence[str], root: Path | None) -> EndpointEncoder:
-    """Reach a server and see which model answers.
-
-    Args:
-        endpoint: the name.
-        servers: how it is asked.
-        hosts: all that the run asks: one key is not sent to two.
-        root: of the cache; None keeps nothing.
-
-    Raises:
-        MissingExtraError: httpx is not installed.
-        UnsupportedError: the key is none.
-        ServerError: it cannot be reached, refuses, or answers something else.
-        RunError: the cache cannot be written.
-    """
+    """Reach a server and see which model answers."""
     client = EndpointClient(endpoint, key=find_key(endpoint.host, hosts), patience=servers.patience, hosts=hosts)
     limit = Limit()
     try:

@@ -1,7 +1,7 @@
 """Requests to one model on a server: sent again where that can help, else an error of one line.
 
-A server may be slow, broken or hostile. So an answer has a time in which all of it has to come, a
-size, and no more than some of its fields are kept or shown.
+A server may be slow, broken or hostile. So an answer has a time in which all of it has to come, a size, and no more
+than some of its fields are kept or shown.
 """
 
 from __future__ import annotations
@@ -194,17 +194,7 @@ def _text(content: bytes) -> str:
 
 
 def read_embeddings(answer: Any, n: int, dimensions: int | None) -> NDArray[np.float32]:
-    """The embeddings of an answer in the order of the inputs, whatever order they came in, float32 [n, dim].
-
-    Args:
-        answer: JSON values; each embedding is a list of numbers, or little-endian float32 in base64.
-        n: number of inputs that were sent.
-        dimensions: of the model as far as it is known; None for the first answer.
-
-    Raises:
-        OneInputError: an embedding is missing, empty, or not of finite numbers.
-        ServerError: the answer is no list of n embeddings, or they are not all of one length.
-    """
+    """The embeddings of an answer in the order of the inputs, whatever order they came in, float32 [n, dim]."""
     entries = answer.get("data") if isinstance(answer, Mapping) else None
     if not isinstance(entries, list) or not all(isinstance(one, Mapping) for one in entries):
         raise ServerError(f'expected {{"data": [{{"embedding": ...}}, ...]}}; got {json.dumps(answer)}')
@@ -323,18 +313,7 @@ class EndpointClient:
     """
 
     def __init__(self, endpoint: Endpoint, *, key: Key | None, patience: Patience, hosts: Sequence[str] = ()) -> None:
-        """Nothing is sent yet.
-
-        Args:
-            endpoint: the model.
-            key: what it is asked with.
-            patience: how long is waited.
-            hosts: all that the run asks, to say which variable a key belongs in.
-
-        Raises:
-            MissingExtraError: httpx is not installed.
-            UnsupportedError: the URL names no host, or the environment no usable proxy.
-        """
+        """Nothing is sent yet."""
         try:
             import httpx  # noqa: F401, PLC0415 -- an extra, and slow to import
         except ImportError as error:
@@ -347,13 +326,7 @@ class EndpointClient:
         self._http = _connections(endpoint, key, patience)
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The embeddings of one request, float32 [n, dim].
-
-        Raises:
-            TooMuchError: the server refuses these inputs; fewer may do.
-            OneInputError: an embedding is not of finite numbers.
-            ServerError: it cannot be reached, refuses, or answers something else.
-        """
+        """The embeddings of one request, float32 [n, dim]."""
         url = self.endpoint.embeddings
         body = {"model": self.endpoint.model, "input": list(texts), "encoding_format": "float"}
         response, content = self._ask(url, body, (1 + len(texts)) * _EMBEDDING)

@@ -1,7 +1,7 @@
 """What a checkpoint stores for a model: which linear layers are packed, and in how many bits.
 
-Packed formats keep several tensors for a linear layer (codes, scales, zero points), all of them
-below the layer's name. So counting bits needs to know no format; HQQ's layers are unpacked here.
+Packed formats keep several tensors for a linear layer (codes, scales, zero points), all of them below the layer's
+name. So counting bits needs to know no format; HQQ's layers are unpacked here.
 """
 
 from __future__ import annotations
@@ -66,11 +66,7 @@ class StoredLayers:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """The tensors of a model folder by name, read from the heads of its files.
-
-    Raises:
-        UnsupportedError: there are no weights, or they cannot be read.
-    """
+    """The tensors of a model folder by name, read from the heads of its files."""
     files = weight_files(folder, _WEIGHTS)
     if not files:
         raise UnsupportedError(
@@ -81,11 +77,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The file of that name in a folder, or the shards that its index lists; empty if neither.
-
-    Raises:
-        UnsupportedError: the index is damaged, or leads out of the folder.
-    """
+    """The file of that name in a folder, or the shards that its index lists; empty if neither."""
     if (folder / name).is_file():  # transformers, too, looks for it first
         return [folder / name]
     index = folder / f"{name}.index.json"
@@ -141,11 +133,6 @@ def stored_layers(
     its tensors holds the codes. A tensor counts if it lies in a module that has parameters, under whatever name
     (transformers renames some, and joins experts), and a parameter counts if anything of its module is stored: not a
     language model's head, nor a decoder that no embedding needs.
-
-    Args:
-        tensors: of the checkpoint.
-        body: the model unquantized, on any device, also meta: names and shapes count.
-        others: modules beside it (a projection after the pooling), stored as they are.
     """
     modules = {
         name: part for name, part in body.named_modules() if next(part.parameters(recurse=False), None) is not None
@@ -330,12 +317,7 @@ _PADDED = "3bit_32"
 
 @contextmanager
 def unpacked(checkpoint: Checkpoint) -> Iterator[Path]:
-    """A temporary copy of the folder of an HQQ checkpoint whose linear layers are unpacked.
-
-    Raises:
-        UnsupportedError: its weights are not as transformers writes them for HQQ.
-        RunError: no room for the copy.
-    """
+    """A temporary copy of the folder of an HQQ checkpoint whose linear layers are unpacked."""
     from safetensors.torch import save_file  # noqa: PLC0415 -- comes with transformers
 
     with tempfile.TemporaryDirectory(prefix="quantdrift-hqq-") as made:

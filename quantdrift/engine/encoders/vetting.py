@@ -1,8 +1,8 @@
 """A model looked at before a library reads it, and what goes wrong in a library in one line.
 
-A checkpoint may come from anybody. The libraries that read one run code that its files name, each
-in its own way; make a model as large as its config.json says; and speak of a damaged file without
-its name. So the files that decide this are read here first.
+A checkpoint may come from anybody. The libraries that read one run code that its files name, each in its own way;
+make a model as large as its config.json says; and speak of a damaged file without its name. So the files that decide
+this are read here first.
 """
 
 from __future__ import annotations
@@ -49,19 +49,7 @@ def quiet_loading() -> None:
 def loading(
     source: ModelSource, what: str = "model", *, revision: str | None = None, unpacks: str = "", trusted: bool = False
 ) -> Iterator[None]:
-    """Vet a model; inside, whatever goes wrong in a library becomes one line that names it.
-
-    Args:
-        source: where it lies.
-        what: it is called.
-        revision: of a hub model.
-        unpacks: as in `vet`.
-        trusted: likewise.
-
-    Raises:
-        MissingExtraError: a library of one of quantdrift's extras is not installed.
-        UnsupportedError: as `vet`; and in place of whatever the libraries inside raise.
-    """
+    """Vet a model; inside, whatever goes wrong in a library becomes one line that names it."""
     where = "from the hub" if source.kind == "hub" else f"from {source.location}"
     try:
         with extras_named(needed_for=f"the {what} {source.name!r}"):
@@ -82,15 +70,6 @@ def vet(source: ModelSource, revision: str | None = None, *, unpacks: str = "", 
     """Refuse a model that could run code, or whose files are damaged; nothing is loaded.
 
     Of a hub model its settings alone are looked at, as far as the hub can be reached.
-
-    Args:
-        source: where it lies.
-        revision: of a hub model.
-        unpacks: a quantization method that is unpacked here, and not by a library.
-        trusted: whether the user, or the harness, asked for the model's own code to be run.
-
-    Raises:
-        UnsupportedError: names the file, and what it holds.
     """
     on_hub = source.kind == "hub"
 
@@ -125,13 +104,7 @@ def vet(source: ModelSource, revision: str | None = None, *, unpacks: str = "", 
 
 
 def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None) -> None:
-    """Refuse a model whose tokenizer files are missing: transformers makes up one of five tokens.
-
-    Args:
-        module: the model; where it says nothing of tokens, it passes.
-        name: of the model, for the message.
-        tokenizer: the module's own if not given.
-    """
+    """Refuse a model whose tokenizer files are missing: transformers makes up one of five tokens."""
     found = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
     found = getattr(found, "tokenizer", found)  # of a processor for texts and images
     if not isinstance(found, Sized):

@@ -30,16 +30,9 @@ _UP = 3  # where h is in the state
 def decide(fraction: Tensor, settled: Tensor, unit: Tensor, second: Tensor, *, steps: int) -> Tensor:
     """How far up every weight ends, h, from where it is between two points of the grid.
 
-    Rows do not see each other. On a CPU they are learned in blocks, each by one thread: threads
-    that share an operation wait for each other, here 20 times a step, and on a busy machine that
-    takes longer than the work. Blocks are the same for any number of threads, and so is the result.
-
-    Args:
-        fraction: r, float32 [out_features, in_features], 0 to 1.
-        settled: bool, weights that start and end at fraction, 0 or 1.
-        unit: float32, of the errors h - r; 0 where settled.
-        second: float32 [in_features, in_features].
-        steps: of Adam.
+    Rows do not see each other. On a CPU they are learned in blocks, each by one thread: threads that share an
+    operation wait for each other, here 20 times a step, and on a busy machine that takes longer than the work. Blocks
+    are the same for any number of threads, and so is the result.
     """
     logits = torch.logit((fraction - _LOW) / (_HIGH - _LOW))
     logits = torch.where(settled, _DECIDED * (2 * fraction - 1), logits)
@@ -111,9 +104,9 @@ class _Weights:
 def _take_the_rest(weights: _Weights, done: int, steps: int) -> None:
     """Take the steps after the first `done`, in place.
 
-    Where h has reached 0 or 1 its gradient is 0 and momentum keeps its sign, so h stays for good;
-    and rows do not see each other. So once few weights of a row are undecided, steps are taken with
-    those alone, which gives the same at a fraction of the cost.
+    Where h has reached 0 or 1 its gradient is 0 and momentum keeps its sign, so h stays for good; and rows do not see
+    each other. So once few weights of a row are undecided, steps are taken with those alone, which gives the same at
+    a fraction of the cost.
     """
     up = weights.state[_UP]
     while done < steps:
@@ -183,22 +176,21 @@ def _beta(step: int, steps: int) -> float:
 class AdaRound:
     """AdaRound as a method (Nagel et al. 2020; settings of the paper's appendix "Quantizers").
 
-    The scale is that of RTN. A weight (f + r) scale, with f whole and 0 <= r < 1, becomes
-    (f + h) scale with h = clip(1.2 sigmoid(v) - 0.1, 0, 1), where v starts at h = r. Adam
-    minimizes over v, for every output channel, with e = (h - r) scale the error of its weights and
-    H the second moment of the layer's input, so that e H e^T is the error of its output,
+    The scale is that of RTN. A weight (f + r) scale, with f whole and 0 <= r < 1, becomes (f + h) scale with h =
+    clip(1.2 sigmoid(v) - 0.1, 0, 1), where v starts at h = r. Adam minimizes over v, for every output channel, with e
+    = (h - r) scale the error of its weights and H the second moment of the layer's input, so that e H e^T is the
+    error of its output,
 
         e H e^T / sum_j scale_j^2 H_jj + 10 sum_j (1 - |2 h_j - 1|^beta).
 
-    The second term joins in after a fifth of the steps; from then on beta goes from 20 to 2 along
-    half a cosine. In the end h is rounded.
+    The second term joins in after a fifth of the steps; from then on beta goes from 20 to 2 along half a cosine. In
+    the end h is rounded.
 
-    The papers do not say how the error is weighed against the regularizer, nor how beta goes down.
-    Here the error is relative to that of a whole step in every weight were inputs uncorrelated, so
-    that neither units nor bits matter, and the regularizer is a sum, as in the original. Measured
-    on MiniLM at 2 to 4 bits, an error that weighs a hundred times less or more ends up to 5 %
-    larger; at a thousand times more 1 of 10,000 h stays undecided, and 1 of 40,000 does when beta
-    goes down in a straight line.
+    The papers do not say how the error is weighed against the regularizer, nor how beta goes down. Here the error is
+    relative to that of a whole step in every weight were inputs uncorrelated, so that neither units nor bits matter,
+    and the regularizer is a sum, as in the original. Measured on MiniLM at 2 to 4 bits, an error that weighs a
+    hundred times less or more ends up to 5 % larger; at a thousand times more 1 of 10,000 h stays undecided, and 1 of
+    40,000 does when beta goes down in a straight line.
     """
 
     bits: int
@@ -211,11 +203,8 @@ class AdaRound:
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix.
 
-        The note `soft` is the share of weights that end with 0 < h < 1. A weight on the grid stays;
-        one whose input is always 0 goes to the nearest point.
-
-        Raises:
-            DataError: no token reached the layer, or its second moment is not finite.
+        The note `soft` is the share of weights that end with 0 < h < 1. A weight on the grid stays; one whose input
+        is always 0 goes to the nearest point.
         """
         second = calibrated(moments, method="adaround").second.to(torch.float32)
         exact = weight.detach().to(torch.float32)

@@ -23,8 +23,8 @@ _JITTERS = (1e-6, 1e-5, 1e-4, 1e-3)
 class Awq:
     """Activation-aware weight quantization (Lin et al., 2024) of one layer as a method.
 
-    The grid is "paper" for that of round to nearest, or "library" for autoawq's default, from a
-    group's minimum to its maximum with an integer zero point.
+    The grid is "paper" for that of round to nearest, or "library" for autoawq's default, from a group's minimum to
+    its maximum with an integer zero point.
     """
 
     bits: int
@@ -41,13 +41,9 @@ class Awq:
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix as Q(W s) / s.
 
-        s = mean_abs^a, where a is the one of 0, 1/20, ..., 19/20 that makes
-        tr((W - Q(W s) / s) second (W - Q(W s) / s)^T) least. A factor of s changes nothing, and
-        the library's is kept. An input that was always 0 counts as one of mean size.
-        The result has s as `input_scaling`, and zero points for the library's grid.
-
-        Raises:
-            DataError: no token reached the layer, or its second moment is no second moment.
+        s = mean_abs^a, where a is the one of 0, 1/20, ..., 19/20 that makes tr((W - Q(W s) / s) second (W - Q(W s) /
+        s)^T) least. A factor of s changes nothing, and the library's is kept. An input that was always 0 counts as
+        one of mean size. The result has s as `input_scaling`, and zero points for the library's grid.
         """
         moments = calibrated(moments, method="awq")
         exact = weight.detach().to(torch.float32)
@@ -88,12 +84,7 @@ class Awq:
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
-    """The method as a scheme asks for it.
-
-    Raises:
-        UnsupportedError: a backend or grid that is not known.
-        MissingExtraError: the library is not installed.
-    """
+    """The method as a scheme asks for it."""
     setting(scheme, "backend", (AUTOAWQ.backend,))
     grid = setting(scheme, "grid", GRIDS) or GRIDS[0]
     AUTOAWQ.require(needed_for=scheme)
@@ -126,8 +117,8 @@ def _best_scaling(library: Any, weight: Tensor, moments: Moments, missing: int) 
 class SearchedLinear(nn.Linear):
     """A layer whose state can be given back.
 
-    The search saves it by `.cpu()`, which on a CPU is the weights themselves, not a copy, and then
-    scales the weights in place.
+    The search saves it by `.cpu()`, which on a CPU is the weights themselves, not a copy, and then scales the weights
+    in place.
     """
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]  # as the search calls it

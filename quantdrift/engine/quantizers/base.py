@@ -42,8 +42,7 @@ class Moments:
         second: float32 [in_features, in_features], mean over tokens of x x^T.
         mean_abs: float32 [in_features], mean over tokens of |x|.
         absmax: largest |x| of any feature of any token.
-        n_tokens: how many there were; 0 says that the layer was never reached, and then the rest
-            is zeros.
+        n_tokens: how many there were; 0 says that the layer was never reached, and then the rest is zeros.
     """
 
     second: Tensor
@@ -56,20 +55,19 @@ class Moments:
 class QuantizedWeight:
     """A weight matrix as integer codes on a grid.
 
-    weight = (code - zero_point) * scale / input_scaling, with scale and zero_point of the code's
-    group. Columns are grouped in their order, or in that of `permutation`.
+    weight = (code - zero_point) * scale / input_scaling, with scale and zero_point of the code's group. Columns are
+    grouped in their order, or in that of `permutation`.
 
     Attributes:
         codes: int8 [out_features, in_features], columns in the order of the weight's.
         scale: float32 [out_features, n_groups].
         bits: width of a code; codes lie in [-2^(bits-1), 2^(bits-1) - 1].
-        group_size: input weights that share a scale, None for the whole row; the last group may be
-            shorter.
+        group_size: input weights that share a scale, None for the whole row; the last group may be shorter.
         zero_point: float32 [out_features, n_groups], in units of codes; None for a symmetric grid.
-        permutation: int64 [in_features], the order in which columns were quantized and grouped:
-            column permutation[i] is in group i // group_size. None for the given order.
-        input_scaling: float32 [in_features], positive; what weights were multiplied by before they
-            were rounded. None for ones.
+        permutation: int64 [in_features], the order in which columns were quantized and grouped: column permutation[i]
+            is in group i // group_size. None for the given order.
+        input_scaling: float32 [in_features], positive; what weights were multiplied by before they were rounded. None
+            for ones.
         notes: what the method has to say of this layer, such as the share of soft weights left.
     """
 
@@ -121,16 +119,7 @@ class LayerQuantizer(Protocol):
         ...
 
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
-        """Quantize one weight matrix.
-
-        Args:
-            weight: float [out_features, in_features], any float dtype and device; not changed. The
-                arithmetic is done in float32.
-            moments: of the layer's input, on the weight's device; None only if not needed.
-
-        Returns:
-            Codes and grid, on the weight's device.
-        """
+        """Quantize one weight matrix."""
         ...
 
     def describe(self) -> dict[str, str]:

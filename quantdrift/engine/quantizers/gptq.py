@@ -46,8 +46,8 @@ class AbsmaxGrid:
     Attributes:
         scale: float32 [out_features, 1], of the columns last given to `find_params`.
         zero: zeros of that shape, which the libraries collect beside the scale.
-        maxq: what gptqmodel compares with the width of its own grid on CUDA; never equal to it, so
-            that its fused kernel, which has that grid built in, stays out.
+        maxq: what gptqmodel compares with the width of its own grid on CUDA; never equal to it, so that its fused
+            kernel, which has that grid built in, stays out.
     """
 
     def __init__(self, bits: int) -> None:
@@ -72,30 +72,15 @@ class AbsmaxGrid:
 def block_size(group_size: int | None) -> int:
     """Columns between two updates of the rest of the matrix.
 
-    A library fits the grid of a group to weights that hold the updates of earlier blocks only. So
-    every group has to start with a block.
+    A library fits the grid of a group to weights that hold the updates of earlier blocks only. So every group has to
+    start with a block.
     """
     size = group_size or _BLOCK
     return _BLOCK if size % _BLOCK == 0 else size
 
 
 def with_gptqmodel(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int) -> tuple[Tensor, Tensor]:
-    """Solve one layer by gptqmodel.
-
-    Args:
-        method: bits, group size, order and grid.
-        weight: float32 [out_features, in_features]; not changed.
-        hessian: float32 [in_features, in_features], damped, with a positive diagonal; may be used up.
-        n_tokens: at least 1.
-
-    Returns:
-        The rounded weights, float32 [out_features, in_features], and the scales of the groups in
-        the order in which they were made, float32 [out_features, n_groups].
-
-    Raises:
-        NotPositiveDefiniteError: see there.
-        UnsupportedError: the library cannot be imported.
-    """
+    """Solve one layer by gptqmodel."""
     library, log = import_gptqmodel()
     with silenced(log):
         config = library.QuantizeConfig(
@@ -177,12 +162,11 @@ class Gptq:
     Attributes:
         bits: 2 to 8.
         group_size: input weights that share a scale, None for one scale per output channel.
-        act_order: whether columns go in decreasing order of the second moment's diagonal, and are
-            grouped in that order.
+        act_order: whether columns go in decreasing order of the second moment's diagonal, and are grouped in that
+            order.
         backend: one of BACKENDS, or "optimum".
-        grid: "paper" for that of round to nearest, max|w| / (2^(bits-1) - 1) with codes of both
-            signs alike; "library" for the libraries' 2 max|w| / (2^bits - 1), which has one more
-            code below zero.
+        grid: "paper" for that of round to nearest, max|w| / (2^(bits-1) - 1) with codes of both signs alike;
+            "library" for the libraries' 2 max|w| / (2^bits - 1), which has one more code below zero.
     """
 
     bits: int
@@ -197,21 +181,9 @@ class Gptq:
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix, with small tr((W - Q) second (W - Q)^T).
 
-        For each column j, with H = second + damping: q = round(w_j), then every later column k
-        loses (w_j - q) / U_jj * U_jk, where U is the upper Cholesky factor of H^-1. A group's scale
-        is that of its weights when its first column is reached.
-
-        Args:
-            weight: float [out_features, in_features].
-            moments: of the layer's input.
-
-        Returns:
-            Codes, scales, and with `act_order` the order. `notes` has "damping" where the usual one
-            left H without a factor.
-
-        Raises:
-            DataError: no token reached the layer, or its second moment is no second moment.
-            UnsupportedError: the library cannot be imported, or gave weights off its grid.
+        For each column j, with H = second + damping: q = round(w_j), then every later column k loses (w_j - q) / U_jj
+        * U_jk, where U is the upper Cholesky factor of H^-1. A group's scale is that of its weights when its first
+        column is reached.
         """
         moments = calibrated(moments, method="gptq")
         exact = weight.detach().to(torch.float32)
@@ -261,12 +233,7 @@ class Gptq:
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
-    """The method as a scheme asks for it, `gptq` or `gptq_ao`.
-
-    Raises:
-        UnsupportedError: a backend or grid that is not known.
-        MissingExtraError: the backend is not installed; with none asked for, none of them is.
-    """
+    """The method as a scheme asks for it, `gptq` or `gptq_ao`."""
     backend = setting(scheme, "backend", (*BACKENDS, OPTIMUM.backend))
     grid = setting(scheme, "grid", GRIDS) or GRIDS[0]
     if backend is None:
@@ -288,8 +255,8 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
 def _damped(second: Tensor, damping: float) -> Tensor:
     """2 second + damping * mean diagonal * I; where no input ever moved, plain rounding's I.
 
-    The libraries would add the damping themselves, but first set the weights of inputs that were
-    always 0 to 0. With the damping on the diagonal these are rounded like others.
+    The libraries would add the damping themselves, but first set the weights of inputs that were always 0 to 0. With
+    the damping on the diagonal these are rounded like others.
     """
     hessian = 2 * second.to(torch.float32)
     mean = hessian.diagonal().mean()

@@ -34,10 +34,10 @@ class Hqq:
     def quantize(self, weight: Tensor, moments: Moments | None = None) -> QuantizedWeight:
         """Quantize one weight matrix; the moments are not looked at.
 
-        weight ~ (code - zero_point) * scale. Scale and zero point start as those of the group's
-        minimum and maximum, code = round(weight / scale + zero_point); at most 20 half-quadratic
-        iterations then fit the zero point under sum |error|^0.7, and end when the mean |error| of
-        the matrix no longer falls. On CUDA the library iterates in half precision.
+        weight ~ (code - zero_point) * scale. Scale and zero point start as those of the group's minimum and maximum,
+        code = round(weight / scale + zero_point); at most 20 half-quadratic iterations then fit the zero point under
+        sum |error|^0.7, and end when the mean |error| of the matrix no longer falls. On CUDA the library iterates in
+        half precision.
         """
         exact = weight.detach().to(torch.float32)
         n_columns = exact.shape[1]
@@ -56,12 +56,7 @@ class Hqq:
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
-    """The method as a scheme asks for it.
-
-    Raises:
-        UnsupportedError: the library does not quantize to that width, or another is asked for.
-        MissingExtraError: it is not installed.
-    """
+    """The method as a scheme asks for it."""
     setting(scheme, "backend", (HQQ.backend,))
     method = Hqq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
     HQQ.require(needed_for=scheme)
@@ -103,9 +98,9 @@ def _fit(weight: Tensor, bits: int, group_size: int) -> tuple[Tensor, Tensor, Te
 def _lift(groups: Tensor, bits: int) -> Tensor:
     """The power of two by which a group of small weights is multiplied before the library sees it.
 
-    Its clamp would leave such a group with few levels, or none: at 8 bits a group whose range is
-    below 0.013 fares worse than with plain rounding. A power of two changes no digit, and up to
-    0.17 the robust norm takes every residual for noise, so that the fit does not depend on size.
+    Its clamp would leave such a group with few levels, or none: at 8 bits a group whose range is below 0.013 fares
+    worse than with plain rounding. A power of two changes no digit, and up to 0.17 the robust norm takes every
+    residual for noise, so that the fit does not depend on size.
     """
     low, high = groups.aminmax(dim=1, keepdim=True)
     wanted = (2**bits - 1) / _LARGEST_INVERSE_SCALE

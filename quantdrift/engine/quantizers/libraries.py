@@ -78,11 +78,7 @@ HQQ = Library(backend="hqq", module="hqq", extra="hqq")
 
 
 def setting(scheme: Scheme, key: str, known: Sequence[str]) -> str | None:
-    """The value of a setting, None if the scheme leaves it out.
-
-    Raises:
-        UnsupportedError: it is none of `known`; names them.
-    """
+    """The value of a setting, None if the scheme leaves it out."""
     value = scheme.option(key)
     if value is None or value in known:
         return value
@@ -105,9 +101,6 @@ def calibrated(moments: Moments | None, *, method: str) -> Moments:
     """The moments, which a calibrated method cannot do without.
 
     Libraries divide by the number of tokens, or fall back to plain rounding without a word.
-
-    Raises:
-        DataError: no token reached the layer, or the moments are not finite.
     """
     if moments is None or moments.n_tokens == 0:
         raise DataError(
@@ -146,9 +139,9 @@ def silenced(log: logging.Logger) -> Iterator[None]:
 def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
     """The part of gptqmodel that solves, and its log.
 
-    Its import writes a banner, and sets caches, device order and the log level of the process, all
-    undone here. It also adds to PreTrainedModel what old checkpoints need; that stays, since it
-    changes no attribute that a model has, and gptqmodel needs it where it loads a checkpoint.
+    Its import writes a banner, and sets caches, device order and the log level of the process, all undone here. It
+    also adds to PreTrainedModel what old checkpoints need; that stays, since it changes no attribute that a model
+    has, and gptqmodel needs it where it loads a checkpoint.
     """
     for name in ("transformers", "datasets"):  # they read the caches' places when imported
         if importlib.util.find_spec(name) is not None:
@@ -205,8 +198,8 @@ class _TorchAnywhere:
 def import_autoawq() -> ModuleType:
     """The module of autoawq that searches and rounds.
 
-    The package says farewell in a warning, and sets a filter that shows every deprecation first, so
-    that ignoring does not help; recording does, and takes the filter back afterwards.
+    The package says farewell in a warning, and sets a filter that shows every deprecation first, so that ignoring
+    does not help; recording does, and takes the filter back afterwards.
     """
     with AUTOAWQ.importing(), warnings.catch_warnings(record=True):
         return importlib.import_module("awq.quantize.quantizer")

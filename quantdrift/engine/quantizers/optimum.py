@@ -32,12 +32,8 @@ Arrive = Callable[[nn.Module, Moments], None]
 def walk(method: Gptq, modules: Sequence[nn.Module], batches: Sequence[Callable[[], object]], arrive: Arrive) -> None:
     """Let optimum run a model on what the batches give it, and stop at each layer of its blocks.
 
-    It chooses the layers (linear modules inside the blocks), their order, and what they see: inputs
-    from quantized blocks before, one forward pass of a block for each of its layers.
-
-    Raises:
-        UnsupportedError: it is not one transformers text model, or optimum would not run it as it is
-            run, or a library cannot be imported.
+    It chooses the layers (linear modules inside the blocks), their order, and what they see: inputs from quantized
+    blocks before, one forward pass of a block for each of its layers.
     """
     model = _transformers_model(modules)
     blocks = _block_list(model)

@@ -17,14 +17,7 @@ _MODULES = {"rtn": "rtn", "adaround": "adaround", "awq": "awq", "gptq": "gptq", 
 
 
 def methods_of(scheme: Scheme) -> dict[int, LayerQuantizer | None]:
-    """Width to what quantizes a layer to it, for every width that the scheme's layers may have; None for 16 bits.
-
-    Raises:
-        UnsupportedError: the scheme is understood, but this version cannot make it; says why.
-        MissingExtraError: the library that does it is not installed.
-        SpecError: the widths that the scheme names are none, or another of its settings.
-        DataError: the file that it takes the widths from is no allocation.
-    """
+    """Width to what quantizes a layer to it, for every width that the scheme's layers may have; None for 16 bits."""
     refuse_settings(scheme)
     methods = {bits: method_at(scheme, bits) for bits in scheme.widths}
     if scheme.criterion is not None:
@@ -37,12 +30,7 @@ def methods_of(scheme: Scheme) -> dict[int, LayerQuantizer | None]:
 
 
 def method_at(scheme: Scheme, bits: int) -> LayerQuantizer | None:
-    """What quantizes a layer to one width, in everything else as a scheme says; None for 16 bits.
-
-    Raises:
-        UnsupportedError: the quantizer does not have this width, or quantizes whole models.
-        MissingExtraError: the library that does it is not installed.
-    """
+    """What quantizes a layer to one width, in everything else as a scheme says; None for 16 bits."""
     if bits == FULL_BITS:
         return None
     if scheme.criterion is not None and scheme.option("backend") == "optimum":
@@ -56,10 +44,6 @@ def method_at(scheme: Scheme, bits: int) -> LayerQuantizer | None:
 
 
 def stored_allocation(scheme: Scheme) -> Allocation | None:
-    """The allocation of the file that `+allocation=` names; None where it names none.
-
-    Raises:
-        DataError: the file is no allocation.
-    """
+    """The allocation of the file that `+allocation=` names; None where it names none."""
     given = scheme.option("allocation")
     return None if given is None else Allocation.read(Path(given).expanduser())

@@ -45,15 +45,6 @@ def quantize_rtn(weight: Tensor, *, bits: int, group_size: int | None) -> Quanti
     """Quantize a weight matrix on a symmetric absmax grid (paper, appendix "Quantizers").
 
     scale = max|w| / (2^(bits-1) - 1) over a group, code = round(w / scale), halves to even.
-
-    Args:
-        weight: float [out_features, in_features]; the arithmetic is done in float32.
-        bits: 2 to 8.
-        group_size: input weights that share a scale, None for one scale per output channel; the
-            last group of a row may be shorter.
-
-    Returns:
-        The codes and scales. A group of zeros has scale 1 and codes 0.
     """
     levels = 2 ** (bits - 1) - 1
     exact = weight.detach().to(torch.float32)

@@ -58,11 +58,7 @@ class Candidate:
 
 @contextmanager
 def in_place(candidate: Candidate) -> Iterator[None]:
-    """Inside, the model is the candidate; on leaving, it is as it was, bit for bit.
-
-    Raises:
-        RunError: there is no room to put the weights aside.
-    """
+    """Inside, the model is the candidate; on leaving, it is as it was, bit for bit."""
     names = {layer.name for layer in candidate.layers}
     with put_aside([layer for layer in find_linears([candidate.model]) if layer.name in names]):
         candidate.put_into(candidate.model)
@@ -70,14 +66,7 @@ def in_place(candidate: Candidate) -> Iterator[None]:
 
 
 def save_safetensors(candidate: Candidate, folder: Path) -> dict[str, Any]:
-    """Write the model with the candidate's weights, in the dtype it is loaded in.
-
-    Returns:
-        What `scheme.json` says of it: dtype, digest of the weights.
-
-    Raises:
-        UnsupportedError: the library saves something else than the model's weights.
-    """
+    """Write the model with the candidate's weights, in the dtype it is loaded in."""
     with in_place(candidate):
         save_model_files(candidate.model, folder)
         fingerprint = weights_fingerprint([candidate.model])
@@ -104,8 +93,8 @@ def save_model_files(model: Any, folder: Path) -> None:
 def _refuse_other_weights(candidate: Candidate, folder: Path, fingerprint: str) -> None:
     """Refuse a folder that does not hold the weights of the quantized layers.
 
-    A layer's weight has to lie in the files byte for byte, under whatever name. Where one does not,
-    as some libraries cut weights up or join them, the folder is loaded and compared as a whole.
+    A layer's weight has to lie in the files byte for byte, under whatever name. Where one does not, as some libraries
+    cut weights up or join them, the folder is loaded and compared as a whole.
     """
     from safetensors import safe_open  # noqa: PLC0415 -- comes with transformers
 

@@ -50,16 +50,8 @@ def need_exporter() -> None:
 def save_onnx(candidate: Candidate, folder: Path, progress: Progress) -> dict[str, Any]:
     """Write the model for onnxruntime, with the candidate's codes as packed weights.
 
-    The graph computes in float32, whatever the model's dtype is. Quantized layers behind the
-    transformers model (dense layers of sentence-transformers) keep the grid's values as floats.
-
-    Returns:
-        What `scheme.json` says of it.
-
-    Raises:
-        UnsupportedError: the model cannot be exported, a layer has no place in the graph, or the
-            written model and torch differ by more than `AGREEMENT`.
-        MissingExtraError: onnxscript or onnxruntime is not installed.
+    The graph computes in float32, whatever the model's dtype is. Quantized layers behind the transformers model
+    (dense layers of sentence-transformers) keep the grid's values as floats.
     """
     need_exporter()
     transformer_of(candidate.model)  # refuses before a copy is made
@@ -83,11 +75,7 @@ def save_onnx(candidate: Candidate, folder: Path, progress: Progress) -> dict[st
 
 
 def transformer_of(model: Any) -> nn.Module:
-    """The transformers model inside a SentenceTransformer, which is what gets exported.
-
-    Raises:
-        UnsupportedError: the first module is none, or not its last hidden state is what is used.
-    """
+    """The transformers model inside a SentenceTransformer, which is what gets exported."""
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- seconds to import
     from sentence_transformers.sentence_transformer.modules import Transformer  # noqa: PLC0415 -- as above
 
@@ -122,15 +110,8 @@ def model_inputs(model: Any, transformer: nn.Module, texts: Sequence[str]) -> di
 def export_graph(transformer: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
     """A transformers model as an onnx_ir.Model; batch and sequence are free.
 
-    Initializers keep the names of parameters, with "model." before them. They are not copied: what
-    they hold is what the parameters hold when the graph is saved.
-
-    Args:
-        transformer: in evaluation mode.
-        inputs: names to int64 [batch, sequence], both larger than 1.
-
-    Raises:
-        UnsupportedError: torch cannot export this architecture; says why.
+    Initializers keep the names of parameters, with "model." before them. They are not copied: what they hold is what
+    the parameters hold when the graph is saved.
     """
     import onnx_ir as ir  # noqa: PLC0415 -- an optional extra
 
@@ -313,19 +294,18 @@ class PackedWeight:
     """What MatMulNBits takes, and what stands beside it.
 
     Attributes:
-        codes: uint8 [out_features, n_blocks, block_size * bits / 8], the first code of a byte in
-            its lowest bits.
+        codes: uint8 [out_features, n_blocks, block_size * bits / 8], the first code of a byte in its lowest bits.
         scale: float32 [out_features, n_blocks].
-        zero_point: uint8 [out_features, ceil(n_blocks * bits / 8)], packed like codes; None where
-            it is 2^(bits-1) everywhere.
+        zero_point: uint8 [out_features, ceil(n_blocks * bits / 8)], packed like codes; None where it is 2^(bits-1)
+            everywhere.
         bits: width of the container, at least that of the codes.
         block_size: input features that share a scale.
         in_features: columns that are meant; a last block may reach beyond them.
         group_size: input features that share a zero point, for `correction`.
         permutation: int64 [in_features], the order in which columns are stored; None for the given.
         input_scaling: float32 [in_features], to divide the input by; None for ones.
-        correction: float32 [n_groups, out_features], to multiply sums over groups of the input
-            with; None where zero points are whole numbers.
+        correction: float32 [n_groups, out_features], to multiply sums over groups of the input with; None where zero
+            points are whole numbers.
     """
 
     codes: NDArray[np.uint8]
@@ -365,9 +345,6 @@ def block_size_for(in_features: int, group_size: int | None, bits: int) -> int:
 
     >>> block_size_for(384, 128, 4), block_size_for(384, 96, 4), block_size_for(384, None, 4)
     (128, 32, 128)
-
-    Raises:
-        UnsupportedError: no block size divides the group size.
     """
     whole_row = n_groups(in_features, group_size) == 1
     fitting = [size for size in BLOCK_SIZES if whole_row or (group_size or 0) % size == 0]
@@ -385,11 +362,7 @@ def block_size_for(in_features: int, group_size: int | None, bits: int) -> int:
 
 
 def pack(quantized: QuantizedWeight) -> PackedWeight:
-    """Lay out a quantized weight for MatMulNBits; no code changes its meaning.
-
-    Raises:
-        UnsupportedError: its groups fit no block size.
-    """
+    """Lay out a quantized weight for MatMulNBits; no code changes its meaning."""
     codes = _numpy(quantized.codes)
     out_features, in_features = codes.shape
     permutation = None if quantized.permutation is None else _numpy(quantized.permutation)

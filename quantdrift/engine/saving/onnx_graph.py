@@ -18,18 +18,7 @@ _FLOAT32_ARITHMETIC = 1
 def replace_products(
     graph: ir.Graph, name: str, parameters: Collection[str], packed: PackedWeight, *, transposed: bool
 ) -> str | None:
-    """Replace every product with a layer's weight; the weight itself is then used by nothing.
-
-    Args:
-        graph: changed in place.
-        name: of the layer.
-        parameters: names under which the graph may hold its weight; tied layers have several.
-        packed: what takes its place.
-        transposed: whether the weight is held as [in_features, out_features].
-
-    Returns:
-        Why it could not be replaced everywhere; None if it was.
-    """
+    """Replace every product with a layer's weight; the weight itself is then used by nothing."""
     products: list[ir.Node] = []
     for parameter in parameters:
         value = graph.initializers.get(parameter)

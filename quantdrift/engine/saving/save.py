@@ -29,20 +29,7 @@ _ONNX_PACKAGES = ("onnxruntime", "onnxscript", "onnx-ir")
 def save_candidate(
     candidate: Candidate, path: Path, *, model_format: ModelFormat, progress: Progress
 ) -> dict[str, Any]:
-    """Write a candidate's folder: the model, and `scheme.json`, which is returned.
-
-    Args:
-        candidate: a model and its codes.
-        path: folder to write; may hold an earlier candidate, nothing else.
-        model_format: "safetensors" for float weights that hold the grid's values, "onnx" for packed
-            codes.
-        progress: where progress is shown.
-
-    Raises:
-        UnsupportedError: scheme or model cannot be written in this format.
-        MissingExtraError: what writes the format is not installed.
-        RunError: the folder cannot be written.
-    """
+    """Write a candidate's folder: the model, and `scheme.json`, which is returned."""
     check_savable(candidate.spec.scheme)
 
     def fill(folder: Path) -> dict[str, Any]:
@@ -101,20 +88,7 @@ def make_candidate(
     device: str | None = None,
     revision: str | None = None,
 ) -> Candidate:
-    """Load a model and quantize its layers.
-
-    Args:
-        spec: model and scheme.
-        dataset: whose documents a method calibrates on; None for methods that need none.
-        batch_size: documents per forward pass.
-        cache: whether quantized layers are kept for the next time.
-        progress: where progress is shown.
-        device: where the model runs; the best there is if not given.
-        revision: of a hub model.
-
-    Raises:
-        QuantDriftError: scheme, model or device cannot be used, or documents are needed.
-    """
+    """Load a model and quantize its layers."""
     methods = list(methods_of(spec.scheme).values())
     if chooses(spec.scheme):
         raise UnsupportedError(

@@ -19,8 +19,8 @@ class ScoreState:
     """What one pass keeps of the scores of `n_queries` queries against the items seen so far.
 
     Attributes:
-        reference_keys: int64 [n_queries, k], the reference's top-K, best first, packed
-            (score, position); `topk.EMPTY` where fewer than k items were seen.
+        reference_keys: int64 [n_queries, k], the reference's top-K, best first, packed (score, position);
+            `topk.EMPTY` where fewer than k items were seen.
         reference_paired: float32 [n_queries, k], the candidate's scores of those items.
         candidate_keys: int64 [n_queries, k], the candidate's top-K, likewise.
         candidate_paired: float32 [n_queries, k], the reference's scores of those items.

@@ -1,8 +1,8 @@
 """Exact streaming top-K over tiles of scores, ties broken by position.
 
-A float32 score and a 32-bit position are packed into one int64: the high half is the score's bits,
-mapped so that integer order is numeric order; the low half counts positions backwards. All keys of
-a query differ, larger means ranked higher, and of two equal scores the lower position wins.
+A float32 score and a 32-bit position are packed into one int64: the high half is the score's bits, mapped so that
+integer order is numeric order; the low half counts positions backwards. All keys of a query differ, larger means
+ranked higher, and of two equal scores the lower position wins.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def merge_top(keys_a: Tensor, paired_a: Tensor, keys_b: Tensor, paired_b: Tensor
 class PairedTopK:
     """The top-k per query of both arms, from scores that arrive tile by tile, positions increasing.
 
-    After the first tiles almost no score beats the k-th best so far. So a tile is first reduced to
-    the maxima of stripes of columns, and only stripes that hold a winner are looked into. What one
-    arm ranks high the other mostly does too, so winners of either arm go into one buffer, with both
-    scores; when it is full it is merged into both lists.
+    After the first tiles almost no score beats the k-th best so far. So a tile is first reduced to the maxima of
+    stripes of columns, and only stripes that hold a winner are looked into. What one arm ranks high the other mostly
+    does too, so winners of either arm go into one buffer, with both scores; when it is full it is merged into both
+    lists.
 
-    `bars` (float32 [n_queries] each) are scores that items must beat from the start. Of a bar that
-    was set too high, the k-th best of the list tells: it does not beat the bar (an item that won in
-    the other arm stands there), or is `EMPTY`. Whoever sets bars looks for that afterwards.
+    `bars` (float32 [n_queries] each) are scores that items must beat from the start. Of a bar that was set too high,
+    the k-th best of the list tells: it does not beat the bar (an item that won in the other arm stands there), or is
+    `EMPTY`. Whoever sets bars looks for that afterwards.
     """
 
     def __init__(self, n_queries: int, k: int, device: torch.device, bars: tuple[Tensor, Tensor] | None = None) -> None:

@@ -48,8 +48,8 @@ class Calibration:
         problem: the gaps.
         ids: names of the inputs; rates of the allocation are over others.
         dataset: name of the data, where it has one.
-        key: JSON values that decide the gaps beside the weights; None if they cannot be told, then
-            nothing is kept between runs.
+        key: JSON values that decide the gaps beside the weights; None if they cannot be told, then nothing is kept
+            between runs.
     """
 
     problem: GapProblem
@@ -84,8 +84,8 @@ def allocate_for_search(
 ) -> Allocated:
     """Measure the layers on a quarter of the queries at most and choose their widths; labels play no part.
 
-    `keep` maps a pattern of layer names to the width that such layers are kept at; gaps are taken to
-    `n_contenders` documents behind the first, by the number of queries if not given.
+    `keep` maps a pattern of layer names to the width that such layers are kept at; gaps are taken to `n_contenders`
+    documents behind the first, by the number of queries if not given.
     """
     chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     inputs = None
@@ -155,23 +155,7 @@ def allocate(
     progress: Progress,
     keep: Mapping[str, int] | None = None,
 ) -> tuple[Allocation, Setting]:
-    """Score the layers and choose their widths.
-
-    Args:
-        pair: in the reference arm; its scheme says criterion, widths and bits.
-        inputs: what layers are measured on; None where the criterion needs none.
-        root: cache folder; None holds measurements in memory.
-        progress: where progress is shown.
-        keep: pattern of layer names to the width that such layers are kept at, 16 for not
-            quantized; the budget is over the others.
-
-    Returns:
-        The allocation, and what the criterion looked at.
-
-    Raises:
-        QuantDriftError: the criterion cannot measure this model, or there are no widths to choose
-            from.
-    """
+    """Score the layers and choose their widths."""
     scheme, settings = pair.scheme, settings_of(pair.scheme)
     rule = criterion(scheme.criterion or "")
     if rule.needs_inputs and inputs is None:
@@ -218,11 +202,7 @@ def allocate(
 def left_out(
     names: Sequence[str], scheme: Scheme, keep: Mapping[str, int] | None
 ) -> tuple[NDArray[np.int64], list[int | None]]:
-    """Which layers are tied to one width, int64 [n_layers], and of each the width that it is kept at, or None.
-
-    Raises:
-        QuantDriftError: a pattern or a width is none, or nothing is left to choose.
-    """
+    """Which layers are tied to one width, int64 [n_layers], and of each the width that it is kept at, or None."""
     units = runtime_units(names) if settings_of(scheme).fused else np.arange(len(names))
     widths = excluded(names, keep or {}, units=units)
     if len(widths) == len(names):

@@ -1,7 +1,7 @@
 """An allocation against its rivals, on queries that no layer was measured on.
 
-Flips are counted by rounding to nearest, among the first documents of each query: what is compared
-is where the bits are, and that takes a fraction of a run per rival.
+Flips are counted by rounding to nearest, among the first documents of each query: what is compared is where the bits
+are, and that takes a fraction of a run per rival.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Rival:
         name: as shown.
         bits_per_weight: over all linear layers.
         flips: rate of held-out queries with another first document.
-        difference: its flip rate less that of the allocation, paired over the queries; None for the
-            allocation itself.
+        difference: its flip rate less that of the allocation, paired over the queries; None for the allocation
+            itself.
     """
 
     name: str

@@ -33,10 +33,10 @@ class Criterion:
     Attributes:
         name: as the spec spells it.
         needs_inputs: whether it looks at calibration inputs, which `Setting.problem` then has to have.
-        losses: from a setting to float64 [n_layers, n_widths], at least 0, not rising with the
-            width, and 0 at the widest. Losses of layers add up; their unit is the criterion's own.
-            Between two widths the paper's rule ranks layers by the first column over the number of
-            weights. Raises QuantDriftError where the model cannot be measured this way.
+        losses: from a setting to float64 [n_layers, n_widths], at least 0, not rising with the width, and 0 at the
+            widest. Losses of layers add up; their unit is the criterion's own. Between two widths the paper's rule
+            ranks layers by the first column over the number of weights. Raises QuantDriftError where the model cannot
+            be measured this way.
     """
 
     name: str
@@ -45,11 +45,7 @@ class Criterion:
 
 
 def criterion(name: str) -> Criterion:
-    """The criterion of that name, one of `quantdrift.spec.CRITERIA`.
-
-    Raises:
-        UnknownNameError: no such criterion; carries the nearest names.
-    """
+    """The criterion of that name, one of `quantdrift.spec.CRITERIA`."""
     if name not in _CRITERIA:
         raise UnknownNameError("criterion", name, _CRITERIA, hint=f"(one of {', '.join(_CRITERIA)})")
     return Criterion(name=name, needs_inputs=name in _ON_INPUTS, losses=_CRITERIA[name])
@@ -85,8 +81,8 @@ def activation_salience_losses(setting: Setting) -> Array:
 def _rounding_losses(setting: Setting, factors: Sequence[Array | float]) -> Array:
     """Sum over columns of factor times ||Delta[:, i]||^2.
 
-    loss[l, b] = min over b' <= b of that at b', and 0 at the widest b: losses must fall, and where a
-    finer grid happens to lie worse, the codes of the coarser one fit in the wider format too.
+    loss[l, b] = min over b' <= b of that at b', and 0 at the widest b: losses must fall, and where a finer grid
+    happens to lie worse, the codes of the coarser one fit in the wider format too.
     """
     losses = np.zeros((len(setting.layers), len(setting.widths)))
     with setting.progress.stage("rounding layers one by one", len(setting.layers)) as tell:
@@ -144,18 +140,10 @@ def _fading_losses(setting: Setting, scores: Sequence[float]) -> Array:
 def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> list[float]:
     """How far each layer is from the middle of its stack of blocks.
 
-    A stack is the outermost list of numbered modules on a layer's path that repeats itself: most of
-    its layers have another's name in another block. Two towers are two stacks. d is the number of
-    the block, and the middle lies halfway between the first and the last. What stands before or
-    behind the blocks (embedding projections, pooler, head) is as far as the end it stands at. A
-    model without blocks is one stack of layers in the order of definition.
-
-    Args:
-        names: of the layers, as `find_linears` gives them, in order of definition.
-        n_modules: of the model; with more than one, names start with a module's number.
-
-    Returns:
-        Of each layer, from 0 in the middle to 1 at both ends.
+    A stack is the outermost list of numbered modules on a layer's path that repeats itself: most of its layers have
+    another's name in another block. Two towers are two stacks. d is the number of the block, and the middle lies
+    halfway between the first and the last. What stands before or behind the blocks (embedding projections, pooler,
+    head) is as far as the end it stands at. A model without blocks is one stack of layers in the order of definition.
 
     >>> distances_from_the_middle([f"blocks.{block}.fc" for block in range(5)] + ["head"])
     [1.0, 0.5, 0.0, 0.5, 1.0, 1.0]
@@ -197,8 +185,7 @@ class InputMoments:
     Attributes:
         mean_square: float64 [in_features], mean over tokens of x^2.
         mean_abs: float64 [in_features], mean over tokens of |x|.
-        n_tokens: how many there were; 0 says that the layer was never reached, and then the rest
-            is zeros.
+        n_tokens: how many there were; 0 says that the layer was never reached, and then the rest is zeros.
     """
 
     mean_square: Array
@@ -209,12 +196,8 @@ class InputMoments:
 def input_moments(setting: Setting) -> list[InputMoments]:
     """E[x_i^2] and E|x_i| of every layer's input, over the tokens of all calibration inputs.
 
-    Padding does not count, except where a weight is used without a call of its module and rows
-    cannot be told apart. A layer that is called several times counts all its tokens.
-
-    Raises:
-        DataError: there are no calibration inputs, or a layer's input is not finite.
-        UnsupportedError: no input was seen at any layer, or at one that has no module of its own.
+    Padding does not count, except where a weight is used without a call of its module and rows cannot be told apart.
+    A layer that is called several times counts all its tokens.
     """
     problem = problem_of(setting)
     sizes = [(layer.name, layer.weight.shape[1]) for layer in setting.layers]

@@ -62,9 +62,9 @@ def problem_of(setting: Setting) -> GapProblem:
 def gap_losses(setting: Setting) -> NDArray[np.float64]:
     """The criterion `gap`: mean square of the shift that one layer makes in a gap, to first order.
 
-    loss[l, b] = mean over inputs of c(b)^2, less the same at the widest width, with c from
-    `contributions`. Shifts of different layers are nearly independent, so their mean squares add up
-    to that of the whole model's shift, which is what carries a gap across zero; medians do not.
+    loss[l, b] = mean over inputs of c(b)^2, less the same at the widest width, with c from `contributions`. Shifts of
+    different layers are nearly independent, so their mean squares add up to that of the whole model's shift, which is
+    what carries a gap across zero; medians do not.
 
     Source: the paper's gap sensitivity (section 5.1), with another average and all layers at once.
     """
@@ -74,19 +74,9 @@ def gap_losses(setting: Setting) -> NDArray[np.float64]:
 def contributions(setting: Setting) -> NDArray[np.float64]:
     """How far each gap moves when one layer is rounded to nearest, to first order, with its sign.
 
-    c = sum over the gap's rows of <d gap / d W, Q(W) - W>, one row after another: so a gradient by a
-    weight is of one row alone, whatever the model does between the rows of a batch. Contributions
-    of layers add up, as far as the model is linear in the change.
-
-    Args:
-        setting: model, widths and calibration inputs.
-
-    Returns:
-        float64 [n_inputs, n_contenders, n_layers, n_widths], in units of the score; nan where there
-        is no contender, 0 for layers that no input reaches.
-
-    Raises:
-        UnsupportedError: no gradient can be taken through this model or harness.
+    c = sum over the gap's rows of <d gap / d W, Q(W) - W>, one row after another: so a gradient by a weight is of one
+    row alone, whatever the model does between the rows of a batch. Contributions of layers add up, as far as the
+    model is linear in the change.
     """
     problem = problem_of(setting)
     name = f"contributions-{'-'.join(map(str, setting.widths))}"
@@ -114,8 +104,8 @@ _Seeds = dict[int, dict[bytes, tuple[Tensor, list[tuple[int, int]]]]]
 def _seeds(problem: GapProblem) -> _Seeds:
     """Row to the gradients by its output, each once, and the gaps (input, contender) that it is of.
 
-    The first document of a query has to do with the gaps to all contenders, with the same gradient
-    in all of them: what is the same goes back through the model once.
+    The first document of a query has to do with the gaps to all contenders, with the same gradient in all of them:
+    what is the same goes back through the model once.
     """
     outputs = problem.reference_outputs()
     with torch.inference_mode(False), torch.enable_grad():
@@ -135,9 +125,9 @@ def _seeds(problem: GapProblem) -> _Seeds:
 def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], NDArray[np.float64]]]:
     """Inside, weights alone ask for gradients, and one function passes one back.
 
-    It takes outputs [1, dim] and the gradient by them [dim], and gives <gradient by the weight,
-    change> of every layer and width, float64 [n_layers, n_widths]. A weight's own gradient is gone
-    as soon as that is computed, so there is room for one of them.
+    It takes outputs [1, dim] and the gradient by them [dim], and gives <gradient by the weight, change> of every
+    layer and width, float64 [n_layers, n_widths]. A weight's own gradient is gone as soon as that is computed, so
+    there is room for one of them.
     """
     kept: dict[int, Tensor] = {}
     found = np.zeros((len(setting.layers), len(setting.widths)))
@@ -183,12 +173,7 @@ def _weight_gradients(setting: Setting) -> Iterator[Callable[[Tensor, Tensor], N
 
 
 def _with_graph(modules: Sequence[nn.Module], problem: GapProblem, row: int) -> Tensor:
-    """What the model puts out for a row as its harness returns it, [1, dim], with the graph behind it.
-
-    Raises:
-        UnsupportedError: the row is not one call of one module, or what was returned is not part of
-            what the module put out, as it is or made of unit length.
-    """
+    """What the model puts out for a row as its harness returns it, [1, dim], with the graph behind it."""
     calls: list[list[Tensor]] = []
     with ExitStack() as stack:
         for module in modules:
@@ -260,8 +245,8 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 def gap_exact_losses(setting: Setting) -> NDArray[np.float64]:
     """The criterion `gap_exact`: median shift of the gap to the runner-up, s_l(b) = median |gap_l - gap|.
 
-    loss[l, b] = min over b' <= b of s_l(b'), and 0 at the widest b: losses must fall, and where a
-    finer grid happens to lie worse, the wider format can hold the coarser one.
+    loss[l, b] = min over b' <= b of s_l(b'), and 0 at the widest b: losses must fall, and where a finer grid happens
+    to lie worse, the wider format can hold the coarser one.
     """
     medians = median_shifts(exact_shifts(setting), problem_of(setting))
     return np.pad(np.minimum.accumulate(medians, axis=1), ((0, 0), (0, 1)))
@@ -270,15 +255,8 @@ def gap_exact_losses(setting: Setting) -> NDArray[np.float64]:
 def exact_shifts(setting: Setting) -> NDArray[np.float64]:
     """How each gap moves when one layer is rounded to nearest and all others are left alone.
 
-    shift = gap with the layer rounded - gap of the reference, between the same two items. What
-    `setting.kept` has is not measured again.
-
-    Returns:
-        float64 [n_layers, n_widths - 1, n_inputs, n_contenders], the widest left out; nan where
-        there is no contender, and 0 for a layer that no input reaches.
-
-    Raises:
-        DataError: there is no problem, or gaps are not finite.
+    shift = gap with the layer rounded - gap of the reference, between the same two items. What `setting.kept` has is
+    not measured again.
     """
     problem = problem_of(setting)
     shifts = np.zeros((len(setting.layers), len(setting.widths) - 1, *problem.valid.shape))
@@ -311,11 +289,7 @@ def exact_shifts(setting: Setting) -> NDArray[np.float64]:
 
 
 def median_shifts(shifts: NDArray[np.float64], problem: GapProblem) -> NDArray[np.float64]:
-    """The median over inputs of the absolute shift of the gap to the runner-up, [n_layers, n_widths - 1].
-
-    Raises:
-        DataError: no input has one.
-    """
+    """The median over inputs of the absolute shift of the gap to the runner-up, [n_layers, n_widths - 1]."""
     has_one = problem.valid[:, 0]
     if not has_one.any():
         raise DataError(

@@ -47,8 +47,8 @@ def allocate_spec(
 ) -> Allocated:
     """Choose the widths of a model's layers by the criterion of the spec, and write them to `out`.
 
-    Labels play no part. `keep` maps a pattern of layer names to the width that such layers are kept at; with
-    `check` the allocation is compared with its rivals on held-out queries.
+    Labels play no part. `keep` maps a pattern of layer names to the width that such layers are kept at; with `check`
+    the allocation is compared with its rivals on held-out queries.
     """
     like_this = f"e.g. {spec.model}@W3.5+gap"
     if spec.scheme.criterion is None:

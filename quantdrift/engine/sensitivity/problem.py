@@ -1,7 +1,7 @@
 """What layers are measured on: calibration inputs, and the gaps that a model's outputs for them make.
 
-A gap is a difference of two scores: of the first document and of a contender (retrieval), of the
-first class and of another (classification). Criteria ask how it moves when a layer is quantized.
+A gap is a difference of two scores: of the first document and of a contender (retrieval), of the first class and of
+another (classification). Criteria ask how it moves when a layer is quantized.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ CONTENDERS = 4
 class GapProblem:
     """Calibration inputs, their contenders in the reference, and the gaps between them.
 
-    A row is what the model sees at once: a text, a pair of texts, an image. A text that several
-    inputs have to do with is one row.
+    A row is what the model sees at once: a text, a pair of texts, an image. A text that several inputs have to do
+    with is one row.
 
     Attributes:
         encode: puts some rows, int64 [n], through the model as it is now, float32 [n, dim].
         batches: int64, the rows of every forward pass; every row exactly once.
-        rows: int64 [n_inputs, n_contenders, n_roles], the rows that a gap depends on. For retrieval
-            the roles are query, first document and contender.
-        valid: bool [n_inputs, n_contenders]; False where there are fewer contenders. They are in
-            the reference's order, so the first is its runner-up.
-        gap: from outputs [n_inputs, n_contenders, n_roles, dim] to gaps [n_inputs, n_contenders];
-            differentiable, and no gap depends on another's outputs.
+        rows: int64 [n_inputs, n_contenders, n_roles], the rows that a gap depends on. For retrieval the roles are
+            query, first document and contender.
+        valid: bool [n_inputs, n_contenders]; False where there are fewer contenders. They are in the reference's
+            order, so the first is its runner-up.
+        gap: from outputs [n_inputs, n_contenders, n_roles, dim] to gaps [n_inputs, n_contenders]; differentiable, and
+            no gap depends on another's outputs.
         reference: float32 [n_rows, dim], outputs of the reference where they are known already.
     """
 
@@ -102,11 +102,7 @@ class KeptArrays:
         return read_kept(self._path(self._folder, name), lambda content: array_in(content).copy())
 
     def put(self, name: str, array: NDArray[np.float64]) -> None:
-        """Keep an array; whole, or not at all, if the process is killed.
-
-        Raises:
-            RunError: the folder cannot be written, or there is no space.
-        """
+        """Keep an array; whole, or not at all, if the process is killed."""
         if self._folder is None:
             self._held[name] = array
             return
@@ -153,11 +149,7 @@ class Setting:
 
 
 def draw_queries(n_queries: int, *, wanted: int, seed: int = 0) -> NDArray[np.int64]:
-    """Positions of the calibration queries, ascending: `wanted`, but at most a quarter of the pool.
-
-    Raises:
-        DataError: the pool is too small to take one in four.
-    """
+    """Positions of the calibration queries, ascending: `wanted`, but at most a quarter of the pool."""
     n = min(wanted, n_queries // LEAST_SHARE)
     if n < 1:
         raise DataError(
@@ -184,11 +176,7 @@ def retrieval_problem(
 ) -> GapProblem:
     """The gaps between the first document and those behind it, in the reference's order.
 
-    Of the queries at the positions `chosen`; with `query_only` the documents stay at the
-    reference's embeddings.
-
-    Raises:
-        DataError: no query has two documents to choose from.
+    Of the queries at the positions `chosen`; with `query_only` the documents stay at the reference's embeddings.
     """
     queries, documents, similarity = search.queries, search.sides[-1], search.similarity
     own, index = np.asarray(reference[0])[chosen], reference[-1]
@@ -233,12 +221,9 @@ def classification_problem(
 ) -> GapProblem:
     """The gaps between the first class and those behind it, in the reference's order.
 
-    gap_c = logit of the reference's first class - logit of its class c + 1, for at most
-    `n_contenders` classes. `outputs` are the reference's, logits or embeddings that a probe reads;
-    `logits` makes logits [..., n_classes] of them, differentiable.
-
-    Raises:
-        DataError: there is only one class.
+    gap_c = logit of the reference's first class - logit of its class c + 1, for at most `n_contenders` classes.
+    `outputs` are the reference's, logits or embeddings that a probe reads; `logits` makes logits [..., n_classes] of
+    them, differentiable.
     """
     with torch.no_grad():
         scores = logits(torch.from_numpy(np.array(outputs)))
