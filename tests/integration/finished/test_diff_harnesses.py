@@ -13,7 +13,6 @@ import pytest
 import pytrec_eval
 from beir import util
 
-from quantdrift.errors import DataError
 from quantdrift.finished.diff import PartDiff, diff_runs, estimate_of
 from quantdrift.finished.readers import read_finished, read_qrels
 from quantdrift.metrics import parse_metric
@@ -78,13 +77,6 @@ def test_qualities_of_both_arms_are_those_of_pytrec_eval(arms: Any, tmp_path: Pa
     assert values(part, "flip@1") == [pytest.approx(flips)]
 
 
-def test_the_mean_scores_that_beir_saves_are_no_rankings(tmp_path: Path) -> None:
-    means = {"NDCG@1": 0.5}
-    util.save_results(str(tmp_path / "r.json"), means, means, means, means)
-    with pytest.raises(DataError, match="not the ranking of every query"):
-        read_finished(tmp_path / "r.json")
-
-
 def predictions(model: Any, task: Any, folder: Path) -> Path:
     mteb.evaluate(
         model,
@@ -135,13 +127,3 @@ def test_predictions_of_mteb_are_compared_by_task_subset_and_split(folders: tupl
         flips = np.mean([one != other for one, other in zip(*tops, strict=True)])
         assert 0 < flips < 1
         assert values(part, "flip@1") == [pytest.approx(flips)]
-
-
-def test_one_predictions_file_compares_with_the_same_rankings_in_another_format(
-    folders: tuple[Path, Path], tmp_path: Path
-) -> None:
-    raw = json.loads((folders[0] / "Searches_predictions.json").read_text())["en"]["test"]
-    util.save_runfile(str(tmp_path / "same.trec"), raw)
-    runs = read_finished(folders[0]), read_finished(tmp_path / "same.trec")
-    (part,) = diff_runs(*runs, only=["Searches/en/test"]).parts
-    assert values(part, "flip@1", "epsilon") == [0.0, 0.0]

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from lm_eval.loggers import EvaluationTracker
 
-from quantdrift.errors import RunError
 from quantdrift.finished.diff import Diff, change_of, diff_runs, estimate_of
 from quantdrift.finished.readers import read_finished
 from quantdrift.metrics import parse_metric
-from support.lm_eval_samples_maker import N, evaluate, save_model, write_tasks
+from support.lm_eval_samples_maker import evaluate, save_model, write_tasks
 
 pytestmark = pytest.mark.slow  # the real harness runs
 
@@ -79,29 +78,3 @@ def test_flips_are_those_of_the_logged_scores(logged: tuple[Path, Any, Any], fou
     (part,) = (part for part in found.parts if part.name == "tiny_questions")
     assert 0 < flips < 1
     assert estimate_of(parse_metric("flip@1"), part).value == pytest.approx(flips)
-
-
-def test_every_kind_of_task_is_a_part_and_every_filter_too(found: Diff) -> None:
-    names = {part.name: part for part in found.parts}
-    assert {"tiny_questions", "tiny_texts", "tiny_last_word"} <= names.keys()
-    filters = [part for part in found.parts if part.name.startswith("tiny_sums (")]
-    assert len(filters) > 1
-    assert {part.inputs for part in filters} == {"tiny_sums"}
-    assert names["tiny_texts"].evidence is None
-    assert names["tiny_texts"].values
-    assert not any("results file" in note for note in found.notes)
-
-
-def test_a_limit_is_refused_and_what_both_hold_compared_if_asked(logged: tuple[Path, Any, Any], found: Diff) -> None:
-    root, _, _ = logged
-    runs = read_finished(root / "a"), read_finished(root / "limited")
-    with pytest.raises(RunError) as told:
-        diff_runs(*runs)
-    beyond = f"tiny_questions: expected the same documents in both runs; {N - 10} of {N} only in"
-    assert beyond in str(told.value)
-    assert "--common" in str(told.value)
-    common = diff_runs(*runs, common=True)
-    sizes = {part.evidence.n_inputs for part in common.parts if part.evidence is not None}
-    assert sizes == {10}
-    assert common.parts[0].left_out == (N - 10, 0)
-    assert len(common.parts) == len(found.parts)

@@ -82,18 +82,6 @@ def test_lists_that_faiss_fills_up_are_compared_without_what_fills_them(folder: 
     assert not found.evidence.exact
 
 
-def test_a_search_can_be_asked_again_and_an_index_from_elsewhere_is_refused(folder: str) -> None:
-    search = faiss(QuantizedPair(model(folder), "W3"))
-    first = evaluator(search).retrieve(CORPUS, QUERIES)
-    again = evaluator(search).retrieve(CORPUS, {"q1": QUERIES["q1"]})
-    assert_same_results(again, {"q1": first["q1"]})
-    assert_same_results(again.reference, {"q1": first.reference["q1"]})
-    loaded = faiss(QuantizedPair(model(folder), "W3"))
-    loaded.faiss_index = object()
-    with pytest.raises(UnsupportedError, match="holds an index already"):
-        evaluator(loaded).retrieve(CORPUS, QUERIES)
-
-
 @pytest.mark.parametrize("scheme", ["W3", "W3-g64-gptq+calib=20"])
 def test_sparse_models_search_once_per_arm(scheme: str, folder: str) -> None:
     pair = QuantizedPair(SparseModel(folder), scheme)
@@ -106,11 +94,6 @@ def test_sparse_models_search_once_per_arm(scheme: str, folder: str) -> None:
     assert len(said["layers_never_reached"]) < said["layers_quantized"]
 
 
-def test_widths_cannot_be_chosen_on_a_search_of_another_kind(folder: str) -> None:
-    with pytest.raises(UnsupportedError, match=r"Faiss is another kind.*allocation\.json"):
-        evaluator(faiss(QuantizedPair(model(folder), "W3.5+gap"))).retrieve(CORPUS, QUERIES)
-
-
 def test_files_of_embeddings_are_refused_for_a_pair(folder: str, tmp_path: Path) -> None:
     search = exact(QuantizedPair(model(folder), "W3"))
     with pytest.raises(UnsupportedError, match="files of embeddings"):
@@ -118,12 +101,3 @@ def test_files_of_embeddings_are_refused_for_a_pair(folder: str, tmp_path: Path)
     with pytest.raises(UnsupportedError, match="files of embeddings"):
         search.search_from_files("queries.pkl", [], 3)
     assert not list(tmp_path.iterdir())
-
-
-def test_two_models_can_be_the_two_sides(folder: str) -> None:
-    pair = QuantizedPair((model(folder, max_length=6), model(folder)), "W3")
-    assert len(pair.pair.modules) == 2
-    found = exact(pair).search(CORPUS, QUERIES, 10, "cos_sim")
-    stock = model(folder, prompts=None)
-    stock.q_model = model(folder, max_length=6).q_model
-    assert_same_results(found.reference, exact(stock).search(CORPUS, QUERIES, 10, "cos_sim"))

@@ -146,27 +146,6 @@ def chosen_on(pair: QuantizedPair, *queries: str) -> None:
     pair.pair.choose([4] * len(layers), by=allocation)
 
 
-def test_calibration_is_on_documents_and_their_own_first_words(folder: str, tmp_path: Path) -> None:
-    asked: list[Any] = []
-    base = CrossEncoder(folder, device="cpu")
-    original = base.predict
-
-    def predict(sentences: Any, **kwargs: Any) -> Any:
-        asked.extend(tuple(pair) for pair in sentences)
-        return original(sentences, **kwargs)
-
-    base.predict = predict
-    pair = QuantizedPair(base, "W3-g32-gptq+calib=10")
-    record = reranked(pair).save(tmp_path / "run").record
-    assert record["quantization"]["calibration"]["n_inputs"] == 10
-    joined = {f"{one['title']} {one['text']}".strip() for one in CORPUS.values()}
-    openings = [pair for pair in asked if " ".join(pair[1].split()[:12]) == pair[0]]
-    assert openings
-    assert {document for _, document in openings} <= joined
-    asked_for = set(QUERIES.values())
-    assert not any(query in asked_for for query, _ in openings)
-
-
 def test_what_a_cross_encoder_cannot_do_is_refused(folder: str) -> None:
     base = CrossEncoder(folder, device="cpu")
     with pytest.raises(UnsupportedError, match="reads query and document together"):

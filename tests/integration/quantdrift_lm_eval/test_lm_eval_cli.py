@@ -11,7 +11,6 @@ import pytest
 
 from quantdrift.cli.harness import harness_command
 from quantdrift.errors import MissingExtraError
-from quantdrift.finished.lm_eval_evidence import pair_samples
 from quantdrift_lm_eval import cli
 from support.lm_eval_samples_maker import lm_eval_command, save_model, write_tasks
 
@@ -76,40 +75,6 @@ def test_results_samples_and_run_folders_lie_beside_each_other(stock: Any, place
     assert sum(flips) / len(flips) == pytest.approx(row["drift_flip_at_1,none"])
     runs = {path.parent.name for path in out.glob("drift/W3-g128-gptq+head=lm_head/*/run.json")}
     assert runs == {"tiny_questions", "tiny_more_questions", "tiny_sums-first", "tiny_sums-start"}
-
-
-@slow
-def test_without_the_hook_the_command_of_quantdrift_does_the_same(stock: Any, place: Path) -> None:
-    again = lm_eval_command(
-        *("--model", "quantdrift", "--tasks", "tiny_group,tiny_sums", *QUIET),
-        *("--model_args", "pretrained=model@W3-gptq", "--use_cache", "answers/kept"),
-        cwd=place,
-        first=("-m", "quantdrift_lm_eval"),
-        QUANTDRIFT_HOOK="0",
-    )
-    assert again.returncode == 0, again.stderr
-    assert table(again.stdout) == table(stock.stdout)
-    assert "candidate: 45 of them were in the cache" in again.stderr
-
-
-@slow
-def test_two_sample_logs_give_the_drift_of_the_paired_run(stock: Any, place: Path) -> None:
-    logs = []
-    for name, model in (("reference", "hf"), ("candidate", "quantdrift")):
-        arguments = "pretrained=model" + (",scheme=W3-gptq" if model == "quantdrift" else "")
-        ran = lm_eval_command(
-            *("--model", model, "--model_args", arguments, "--tasks", "tiny_group,tiny_sums"),
-            *(*QUIET, "--log_samples", "--output_path", name),
-            cwd=place,
-        )
-        assert ran.returncode == 0, ran.stderr
-        log = next((place / name).glob("*/samples_tiny_questions_*.jsonl"))
-        logs.append([json.loads(line) for line in log.read_text().splitlines()])
-    evidence = pair_samples(logs[0], logs[1], task="tiny_questions").filters["none"].evidence
-    assert evidence is not None
-    flips = evidence.reference_top.items[:, 0] != evidence.candidate_top.items[:, 0]
-    shown = table(stock.stdout)["tiny_questions", "drift_flip_at_1,none"][6]
-    assert flips.mean() == pytest.approx(float(shown))
 
 
 @slow

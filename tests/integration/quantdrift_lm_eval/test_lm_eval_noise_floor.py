@@ -75,10 +75,3 @@ def test_a_group_with_drawn_answers_has_no_noise_floor_either(results: dict[str,
     row = results["results"]["tiny_mixed"]
     assert "drift_noise_floor,first" not in row
     assert "drift_flip_at_1,first" in row
-
-
-def test_a_group_whose_answers_are_all_fixed_has_one(lm: QuantizedPairLM, tasks: Path) -> None:
-    results = evaluate(lm, tasks, ["fixed"])
-    assert results["results"]["tiny_fixed"]["drift_noise_floor,first"] == 0.0
-    told = results["quantdrift"]["groups"]["tiny_fixed"]
-    assert [told[name]["drift_noise_floor"] for name in ("first", "none")] == [0.0, 0.0]

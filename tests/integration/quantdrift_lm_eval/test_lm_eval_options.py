@@ -80,14 +80,6 @@ def test_metrics_of_a_task_s_own_python(lm: QuantizedPairLM, tasks: Path) -> Non
     assert "drift_change_letters" in told
 
 
-def test_without_samples_and_standard_errors_the_drift_is_there(lm: QuantizedPairLM, tasks: Path) -> None:
-    results = evaluate(lm, tasks, ["questions"], log_samples=False, bootstrap_iters=0)
-    assert "samples" not in results
-    rows = results["results"]["tiny_questions"]
-    assert rows["drift_flip_at_1_stderr,none"] == rows["acc_stderr,none"] == "N/A"
-    assert 0 <= rows["drift_flip_at_1,none"] <= 1
-
-
 def test_a_task_whose_drift_cannot_be_had_keeps_its_results(
     lm: QuantizedPairLM, tasks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,18 +107,6 @@ def test_the_drift_is_that_of_two_single_runs(
             assert told[key_of(parse_metric(metric))] == estimate.to_json()["value"], metric
 
 
-def test_flips_follow_from_the_log_likelihoods(
-    paired: dict[str, Any], reference: dict[str, Any], candidate: dict[str, Any]
-) -> None:
-    arms = []
-    for results in (reference, candidate):
-        samples = sorted(results["samples"]["tiny_questions"], key=lambda one: one["doc_id"])
-        arms.append([int(np.argmax([ll for ll, _ in one["filtered_resps"]])) for one in samples])
-    flips = np.array(arms[0]) != np.array(arms[1])
-    assert 0 < flips.mean() < 1
-    assert paired["results"]["tiny_questions"]["drift_flip_at_1,none"] == flips.mean()
-
-
 def test_groups_weigh_tasks_as_their_own_metrics_and_pool_documents(paired: dict[str, Any]) -> None:
     group = paired["results"]["tiny_group"]
     assert paired["groups"]["tiny_group"] == group
@@ -135,20 +123,6 @@ def test_groups_weigh_tasks_as_their_own_metrics_and_pool_documents(paired: dict
     assert told["drift_flip_at_1"] == pytest.approx(group["drift_flip_at_1,none"])
     assert told["drift_separation_median"] == group["drift_separation_median,none"]
     assert told["drift_n_inputs"] == sizes.sum()
-
-
-def test_samples_say_what_the_reference_answered(paired: dict[str, Any], reference: dict[str, Any]) -> None:
-    stock = {one["doc_id"]: one for one in reference["samples"]["tiny_questions"]}
-    for own in paired["samples"]["tiny_questions"]:
-        other = stock[own["doc_id"]]
-        assert own["drift_reference_filtered_resps"] == [
-            (str(ll), str(greedy)) for ll, greedy in other["filtered_resps"]
-        ]
-        assert own["drift_reference_acc"] == other["acc"]
-        chosen = [np.argmax([ll for ll, _ in one["filtered_resps"]]) for one in (own, other)]
-        assert own["drift_flip_at_1"] == float(chosen[0] != chosen[1])
-        assert {"acc", "drift_flip_at_1", "drift_separation"} <= set(own["metrics"])
-        assert all(hasattr(own[name], "__float__") or own[name] is None for name in own["metrics"])
 
 
 def test_the_run_folders_hold_the_same_evidence(paired: dict[str, Any], folder: Path) -> None:

@@ -57,26 +57,3 @@ def test_a_search_chooses_widths_and_leaves_out_what_it_chose_them_on(folder: Pa
 def test_without_a_search_over_embeddings_it_says_what_to_do(task: Any, said: str, folder: Path) -> None:
     with pytest.raises(UnsupportedError, match=f"{said}. Choose widths with quantdrift allocate"):
         scores(pair_of(folder, "W3.5-g16+gap"), task())
-
-
-def test_a_file_that_changes_is_another_revision(folder: Path, tmp_path: Path) -> None:
-    chosen = pair_of(folder, "W3.5-g16+gap")
-    figures(chosen, search(), cache=mteb.ResultCache(tmp_path / "out"))
-    stored = chosen.pair.allocation
-    assert stored is not None
-    revisions = []
-    for seed in (0, 1, 0):
-        stored.model_copy(update={"seed": seed}).write(tmp_path / "a.json")
-        meta = mteb.get_model_meta(f"quantdrift:{folder}@a.json")
-        revisions.append(meta.revision)
-    plain = mteb.get_model_meta(f"quantdrift:{folder}@W4").revision
-    assert revisions[0] == revisions[2] != revisions[1]
-    assert all(revision.startswith(f"{plain}-") for revision in revisions)
-    texts = tmp_path / "texts.txt"
-    found = set()
-    for text in ("one", "two"):
-        texts.write_text(f"{text}\n")
-        scheme = f"W4-gptq+calib={texts}"
-        found.add(mteb.get_model_meta(f"quantdrift:{folder}@{scheme}").revision)
-    assert len(found) == 2
-    assert plain not in found

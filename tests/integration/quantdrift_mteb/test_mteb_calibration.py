@@ -12,7 +12,6 @@ import pytest
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.errors import DataError, SpecError
 from quantdrift.progress import Silent
 from quantdrift.runs import read_run
 from quantdrift.spec import parse_scheme
@@ -98,55 +97,6 @@ def texts_of(model: Any, sample: Sample) -> list[str]:
     return seen
 
 
-def test_a_cross_encoder_is_calibrated_on_documents_alone(
-    folders: dict[str, Path], prepared: list[Sample], tmp_path: Path
-) -> None:
-    cache = mteb.ResultCache(tmp_path)
-    pair = mteb.get_model(f"quantdrift:{folders['reranker']}@{SCHEME}")
-    task = retrieval_task("TinyCross", SHORTLISTS, kind="Reranking")
-    entry = scores(pair, task, cache=cache)["test"][0]
-    assert entry["drift_n_inputs"] == 15
-    run = read_run(next(tmp_path.rglob("run.json"))).record
-    assert run["quantization"]["calibration"]["n_inputs"] == 20
-    assert run["quantization"]["fallbacks"] == {}
-    assert run["times"]["seconds"]["calibration"] > 0
-
-    seen: list[tuple[str, str]] = []
-    predict = pair.base.model.predict
-
-    def watched(pairs: list[tuple[str, str]], **kwargs: Any) -> Any:
-        seen.extend(pairs)
-        return predict(pairs, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pair.base.model, "predict", watched)
-        for batch in prepared[0].batches:
-            batch()
-    split = SHORTLISTS["default"]["test"]
-    queries, documents = set(split["queries"]["text"]), set(split["corpus"]["text"])
-    assert len(seen) == 20
-    for query, document in seen:
-        assert query not in queries
-        assert document in documents
-        assert document.startswith(query)
-
-
-@pytest.mark.parametrize("name", ["MockSTSTask", "MockClassificationTask"])
-def test_other_tasks_are_calibrated_on_what_they_encode(
-    name: str, folders: dict[str, Path], prepared: list[Sample]
-) -> None:
-    pair = mteb.get_model(f"quantdrift:{folders['encoder']}@{SCHEME}")
-    found = scores(pair, other_task(name))
-    reference = scores(stock(folders["encoder"]), other_task(name))
-    assert prepared
-    assert all(0 < sample.record["n_inputs"] <= 20 for sample in prepared)
-    for split, entries in found.items():
-        for entry, full in zip(entries, reference[split], strict=True):
-            wanted = pytest.approx(full["main_score"], abs=1e-5)
-            assert entry["drift_reference_main_score"] == wanted
-            assert entry["main_score"] != full["main_score"]
-
-
 @pytest.mark.parametrize("kind", ["search", "reranker", "other"])
 def test_texts_of_a_file_are_calibrated_on(
     kind: str, folders: dict[str, Path], prepared: list[Sample], tmp_path: Path
@@ -162,18 +112,3 @@ def test_texts_of_a_file_are_calibrated_on(
     }
     scores(pair, tasks[kind]())
     assert {(sample.record["source"], sample.record["n_inputs"]) for sample in prepared} == {(str(file), 12)}
-
-
-@pytest.mark.parametrize(
-    ("setting", "error", "message"),
-    [
-        ("calib=/nowhere/texts.txt", DataError, r"^/nowhere/texts\.txt does not exist"),
-        ("calib=0", SpecError, "calib is '0': expected a whole number, 1 or more"),
-        ("seed=x", SpecError, "seed is 'x'"),
-    ],
-)
-def test_what_cannot_be_calibrated_on_is_refused_with_the_name(
-    setting: str, error: type[Exception], message: str, folders: dict[str, Path]
-) -> None:
-    with pytest.raises(error, match=message):
-        mteb.get_model_meta(f"quantdrift:{folders['encoder']}@W3-adaround+{setting}")

@@ -16,7 +16,6 @@ from mteb.abstasks import AbsTaskClassification, AbsTaskMultilabelClassification
 from mteb.abstasks.task_metadata import TaskMetadata
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold
 
 from quantdrift.runs import read_run
 from support.mteb_samples import QUIET, quantized, save_encoder, scores, stock, text
@@ -135,17 +134,6 @@ def by_hand(
     )
 
 
-def test_mtebs_own_keys_are_untouched(model: Model) -> None:
-    (found,) = scores(model.pair, make())["test"]
-    (full,) = scores(model.stock, make())["test"]
-    with quantized(model.stock, SCHEME):
-        (low,) = scores(model.stock, make())["test"]
-    own = {key: value for key, value in found.items() if not key.startswith("drift_")}
-    np.testing.assert_equal(own, low)
-    assert found["drift_reference_main_score"] == full["main_score"]
-    assert found["drift_reference_main_score"] != found["main_score"]
-
-
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_the_drift_is_what_one_frozen_probe_finds(n_classes: int, model: Model, tmp_path: Path) -> None:
     data = {"train": labelled(90, 100, n_classes), "test": labelled(70, 300, n_classes)}
@@ -177,29 +165,6 @@ def test_the_drift_is_what_one_frozen_probe_finds(n_classes: int, model: Model, 
     settings = run.record["settings"]
     assert (settings["reading"], settings["probe"]["n_train"]) == ("linear probe", len(rows))
     assert run.record["model"]["layers_never_reached"] == ["0.model.pooler.dense"]
-
-
-def test_in_cross_validation_every_fold_has_a_probe_that_did_not_see_it(model: Model) -> None:
-    def cross() -> Any:
-        return make(splits=("train",), is_cross_validation=True, n_splits=3)
-
-    train = THREE["train"]
-    (found,) = scores(model.pair, cross())["train"]
-    flips, right, order, seen = [], [], None, set()
-    folds = KFold(n_splits=3, shuffle=True, random_state=cross().seed)
-    for number, (fitted, tested) in enumerate(folds.split(range(90))):
-        part = Dataset.from_dict(dict(train)).select(fitted)
-        _, order, chosen = cross()._undersample_data(part, number, order)
-        rows = [int(fitted[row]) for row in chosen]
-        expected = by_hand(model, train, rows, [train["text"][row] for row in tested])
-        flips += (expected.reference != expected.candidate).tolist()
-        right += (expected.candidate == np.array(train["label"])[tested]).tolist()
-        seen |= set(rows)
-    assert found["drift_n_inputs"] == len(flips) == 90
-    assert any(flips)
-    assert found["drift_flip_at_1"] == pytest.approx(np.mean(flips))
-    assert found["drift_accuracy"] == pytest.approx(np.mean(right))
-    assert found["drift_probe_n_train"] == len(seen)
 
 
 LABELS = [[[row % 3], [3, row % 3]][row % 2] for row in range(90)]

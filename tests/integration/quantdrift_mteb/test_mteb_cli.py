@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -128,63 +128,7 @@ def test_mteb_reads_its_files_back(finished: tuple[Path, str], result_file: Path
     assert json.loads(text)["adapted_from"] == "sentence-transformers/all-MiniLM-L6-v2"
 
 
-REFUSED = {
-    "minlm@W4": ("unknown model 'minlm'", "minilm"),
-    "minilm@W4-gtpq": ("'gtpq' at character", "did you mean gptq?"),
-    "minilm@W3.5": ("no criterion for the width 'W3.5'", "e.g. W3.5+gap"),
-    "mteb/baseline-bm25s@W4": ("mteb/baseline-bm25s is a baseline", "nothing to quantize"),
-    "openai/text-embedding-3-small@W4": ("openai/text-embedding-3-small is served by an API",),
-    "mteb/baseline-random-encoder@W4": ("is a baseline without a neural network",),
-    "bge-small@W4": ("mteb could not load BAAI/bge-small-en-v1.5: ",),
-    "nobody/bge-small-en-v1@W4": ("mteb knows no model 'nobody/bge-small-en-v1' (did you mean",),
-}
-
-
-IN_CHILDREN = """
-import os, sys, mteb.cli, quantdrift_mteb.meta, sentence_transformers
-for number, spec in enumerate(sys.argv[1:]):
-    if os.fork() == 0:
-        for stream, name in ((1, "out"), (2, "err")):
-            os.dup2(os.open(f"{number}.{name}", os.O_WRONLY | os.O_CREAT, 0o600), stream)
-        sys.argv = ["mteb", "run", "--model", "quantdrift:" + spec, "-t", "PythonDocsRetrieval"]
-        sys.argv += ["--output-folder", "OUT"]
-        try:
-            mteb.cli.main()
-        except Exception as error:
-            sys.excepthook(type(error), error, error.__traceback__)  # as Python itself does
-            sys.stdout.flush()
-            os._exit(1)  # taking all those modules down again takes seconds
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.wait()[1]))
-"""
 """What the console script does, for many specs after one import of mteb."""
-
-
-@pytest.fixture(scope="module")
-def refusals(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[int, str, str]]:
-    if not hasattr(os, "fork"):
-        pytest.skip("needs fork")
-    folder = tmp_path_factory.mktemp("refused")
-    code, out, err = finish(start(folder, "python", "-c", IN_CHILDREN, *REFUSED))
-    assert code == 0, err  # libraries may warn there while they are imported
-    assert not list(folder.rglob("*.json"))
-    return {
-        spec: (exit_code, *((folder / f"{n}.{name}").read_text() for name in ("out", "err")))
-        for n, (spec, exit_code) in enumerate(zip(REFUSED, map(int, out.split()), strict=True))
-    }
-
-
-def assert_one_line(code: int, out: str, err: str, parts: Sequence[str]) -> None:
-    assert code == 1
-    assert "Traceback" not in out + err
-    lines = [line for line in err.splitlines() if line.startswith("quantdrift: ")]
-    assert lines == err.splitlines()[-1:]
-    assert all(part in lines[0] for part in parts)
-
-
-@pytest.mark.parametrize("spec", REFUSED)
-def test_what_cannot_be_paired_is_refused_in_one_line(spec: str, refusals: Mapping[str, tuple[int, str, str]]) -> None:
-    assert_one_line(*refusals[spec], REFUSED[spec])
 
 
 @pytest.fixture(scope="module")
@@ -201,10 +145,3 @@ def test_the_fallback_needs_no_hook(tiny: Path, tmp_path: Path) -> None:
     found = json.loads(path.read_text())["scores"]["test"][0]
     assert found["drift_flip_at_1"] > 0
     assert path.parent.parent.name == "quantdrift__local__encoder@W3-g128-rtn+query"
-
-
-def test_switched_off_the_stock_command_knows_no_pairs(tmp_path: Path) -> None:
-    command = ("run", "--model", "quantdrift:minilm@W4", "-t", TASK, "--output-folder", "OUT")
-    code, out, err = finish(start(tmp_path, "mteb", *command, QUANTDRIFT_HOOK="0"))
-    assert (code, "quantdrift: " in out + err) == (1, False)
-    assert not list(tmp_path.rglob("*.json"))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import mteb
 import pytest
-import torch
 from mteb.models import MultiVectorWrapper, SparseEncoderWrapper
 from sentence_transformers import MultiVectorEncoder, SparseEncoder
 from transformers import BertForMaskedLM, BertModel
@@ -93,28 +91,3 @@ def test_scores_are_made_by_the_similarity_that_the_model_has(
     assert found["drift_reference_main_score"] == figures(plain)["main_score"]
     with quantized(plain, "W3"):
         assert found["main_score"] == figures(plain)["main_score"]
-
-
-def bent(own: Any, one: Any, other: Any) -> torch.Tensor:
-    return torch.sin(20 * torch.as_tensor(own(one, other)))
-
-
-def bent_a_little(own: Any, one: Any, other: Any) -> torch.Tensor:
-    return torch.sin(torch.as_tensor(own(one, other)))
-
-
-def of_half_the_dimensions(own: Any, one: Any, other: Any) -> torch.Tensor:
-    return torch.as_tensor(own(one[:, :16], other[:, :16]))
-
-
-@pytest.mark.parametrize("similarity", [bent, bent_a_little, of_half_the_dimensions])
-def test_a_similarity_of_the_models_own_is_left_to_the_model(
-    similarity: Any, tmp_path: Path, streamed: list[str]
-) -> None:
-    folder = save_encoder(tmp_path)
-    pair = mteb.get_model(f"quantdrift:{folder}@W3")
-    plain = stock(folder)
-    for model in (pair.base, plain):
-        model.similarity = partial(similarity, model.similarity)
-    assert figures(pair)["drift_reference_main_score"] == figures(plain)["main_score"]
-    assert streamed == []

@@ -140,19 +140,6 @@ def assert_order(found: Mapping[str, Any], model: Model, kind: str = "cosine") -
         assert found[key] == pytest.approx(value, rel=1e-5), key
 
 
-@pytest.mark.parametrize("base", [AbsTaskSTS, AbsTaskPairClassification])
-def test_mtebs_own_keys_are_untouched(base: Any, model: Model) -> None:
-    main = "cosine_spearman" if base is AbsTaskSTS else "max_ap"
-    (found,) = scores(model.pair, make(base, main_score=main))["test"]
-    (full,) = scores(model.stock, make(base, main_score=main))["test"]
-    with quantized(model.stock, SCHEME):
-        (low,) = scores(model.stock, make(base, main_score=main))["test"]
-    own = {key: value for key, value in found.items() if not key.startswith("drift_")}
-    np.testing.assert_equal(own, low)
-    assert found["drift_reference_main_score"] == full["main_score"]
-    assert found["drift_reference_main_score"] != found["main_score"]
-
-
 @pytest.mark.parametrize(
     ("main_score", "kind"),
     [

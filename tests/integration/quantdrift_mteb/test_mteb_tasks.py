@@ -201,10 +201,3 @@ def test_query_only_leaves_the_index_at_full_precision(query_only: Any, models: 
     task = retrieval_task("TinyQuery", data)
     alone = task.evaluate(query_only, "test", encode_kwargs=dict(QUIET))["default"]
     assert alone["ndcg_at_10"] == pytest.approx(by_hand["ndcg_at_10"], abs=1e-5)
-
-
-@pytest.mark.parametrize("name", ["MockSTSTask", "Shortlists"])
-def test_query_only_is_refused_where_there_is_no_index(name: str, query_only: Any) -> None:
-    task = other_task(name) if name in OTHERS else None
-    with pytest.raises(UnsupportedError, match=r"\+query"):
-        scores(query_only, task or retrieval_task("TinyQ", RETRIEVAL[name][0], kind="Reranking"))

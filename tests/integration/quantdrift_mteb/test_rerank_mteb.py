@@ -17,14 +17,12 @@ from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.errors import UnsupportedError
 from quantdrift.evidence import Evidence
 from quantdrift.finished.shortlist import Shortlist
 from quantdrift.progress import Silent
 from quantdrift.runs import Run, find_runs
 from quantdrift.spec import parse
 from support.mteb_samples import quantized, retrieval_task, save_cross_encoder, scores, split_data, stock
-from support.rerank_samples import save_cross_encoder as several_scores
 
 pytestmark = pytest.mark.usefixtures("cache")
 
@@ -147,13 +145,6 @@ def test_evidence_is_of_raw_scores_and_mtebs_predictions_are_stock(
     name = type(activation).__name__.lower()
     expected_words = own if name == "identity" else f"{own}, before its {name}"
     assert run.record["settings"]["similarity"] == expected_words
-
-
-def test_a_cross_encoder_of_several_scores_is_refused(tmp_path: Path) -> None:
-    folder = several_scores(tmp_path / "nli", n_scores=3)
-    pair = mteb.get_model(f"quantdrift:{folder}@{SCHEME}")
-    with pytest.raises(UnsupportedError, match="gives a pair 3 scores"):
-        scores(pair, task())
 
 
 def _tensor(values: Any) -> Any:

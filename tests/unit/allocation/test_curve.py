@@ -7,15 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from quantdrift.allocation.curve import (
-    Gaps,
-    budgets,
-    flip_chances,
-    flipped,
-    mean_square_losses,
-    predict,
-    predicted_curve,
-)
+from quantdrift.allocation.curve import Gaps, budgets, flip_chances, mean_square_losses, predict, predicted_curve
 from quantdrift.errors import DataError, ScoreError, UnsupportedError
 
 NAN = math.nan
@@ -29,11 +21,6 @@ PARTS = np.array(
     ]
 )
 MEASURED = Gaps(gaps=GAPS, contributions=PARTS, n_weights=np.array([100, 300]), widths=(3, 4))
-
-
-def test_shifts_of_layers_add_up() -> None:
-    np.testing.assert_allclose(MEASURED.shifts([3, 3]), [[-1.5, -3.0], [-0.6, NAN], [0.0, -5.0]], rtol=1e-12)
-    np.testing.assert_allclose(MEASURED.shifts([4, 3]), [[0.3, -2.1], [-0.5, NAN], [0.0, -5.0]], rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -53,15 +40,6 @@ def test_rates_bits_and_median(widths: list[int], rate: float, bits: float, shif
     assert found.shift.value == pytest.approx(shift)
 
 
-def test_an_input_without_contenders_is_not_counted() -> None:
-    gaps = np.vstack([GAPS, [[NAN, NAN]]])
-    parts = np.concatenate([PARTS, np.full_like(PARTS[:1], NAN)])
-    more = Gaps(gaps=gaps, contributions=parts, n_weights=MEASURED.n_weights, widths=(3, 4))
-    assert predict(more, [3, 4]) == predict(MEASURED, [3, 4])
-    assert not flipped(gaps, more.shifts([3, 3]))[-1]
-    assert flip_chances(gaps, more.of_layers([3, 3]))[-1] == 0
-
-
 def test_with_one_contender_the_chance_is_a_normal_tail() -> None:
     """Layers of 3 and 4 make a standard deviation of 5; a gap of 5 lies one of them away."""
     found = flip_chances(np.array([[5.0], [0.0]]), np.tile([3.0, 4.0], (2, 1, 1)))
@@ -69,16 +47,6 @@ def test_with_one_contender_the_chance_is_a_normal_tail() -> None:
     assert found[1] == pytest.approx(0.5, abs=0.06)
     many = [flip_chances(np.array([[5.0]]), np.array([[[3.0, 4.0]]]), seed=n)[0] for n in range(64)]
     assert np.mean(many) == pytest.approx(0.15866, abs=0.005)
-
-
-def test_contenders_that_move_as_one_are_one() -> None:
-    """What the first document loses, all gaps lose: more contenders add no chance."""
-    gaps, parts = np.array([[1.0]]), np.array([[[1.0, 0.5]]])
-    again = flip_chances(np.tile(gaps, (1, 4)), np.tile(parts, (1, 4, 1)))
-    assert again[0] == flip_chances(gaps, parts)[0]
-    # and where they move against each other, one of them always comes nearer
-    both = flip_chances(np.tile([[0.0]], (1, 2)), np.array([[[1.0], [-1.0]]]))
-    assert both[0] == 1
 
 
 def test_what_cannot_be_predicted_is_said() -> None:
@@ -129,19 +97,3 @@ def test_the_layer_that_matters_gets_the_bits_and_that_point_is_on_the_front() -
     assert points[3, True].on_front
     assert not points[3, False].on_front
     assert points[2, False].on_front  # nothing has as few bits
-
-
-def test_a_half_is_predicted_with_widths_of_the_other_half() -> None:
-    """Even inputs need the first layer, odd ones the second: what one half teaches is wrong."""
-    measured = world()
-    parts = measured.contributions.copy()
-    parts[1::2] = parts[1::2, :, ::-1]
-    swapped = Gaps(gaps=measured.gaps, contributions=parts, n_weights=np.ones(2, int), widths=(2, 3, 4))
-    points = {(p.budget, p.allocated): p.prediction for p in predicted_curve(swapped)}
-    even, odd = np.arange(0, 40, 2), np.arange(1, 40, 2)
-    wrong = [
-        flipped(part.gaps, part.shifts(widths))
-        for part, widths in ((swapped.part(even), [2, 4]), (swapped.part(odd), [4, 2]))
-    ]
-    assert points[3, True].flips.value == np.concatenate(wrong).mean()
-    assert (points[3, True].flips.value or 0) > (points[3, False].flips.value or 0)

@@ -19,7 +19,7 @@ from quantdrift.allocation.exports import (
     usage_of,
 )
 from quantdrift.allocation.record import Allocation
-from quantdrift.errors import UnknownNameError, UnsupportedError
+from quantdrift.errors import UnsupportedError
 from support import allocations
 from support.allocations import decoder, encoder
 
@@ -138,14 +138,6 @@ def test_compressed_tensors_has_a_group_for_each_width() -> None:
     assert recipe["ignore"] == [r"re:^(?:.*\.)?model\.layers\.0\.self_attn\.o_proj$"]
 
 
-def test_hqq_knows_kinds_of_layers_only() -> None:
-    blocks = [f"0.model.encoder.layer.{block}.output.dense" for block in range(2)]
-    kinds = content(allocation(encoder(dict.fromkeys(blocks, 8), blocks=2)), "hqq")["dynamic_config"]
-    assert kinds["encoder.layer.output.dense"] == {"nbits": 8, "group_size": 32, "axis": 1}
-    with pytest.raises(UnsupportedError, match=r"layer\.0\.output\.dense \(4 bits\).*in all blocks"):
-        text_of(allocation(encoder({blocks[1]: 8}, blocks=2)), "hqq")
-
-
 def test_autoround_and_onnxruntime_tell_what_is_unquantized() -> None:
     given = allocation(encoder({QUERY: 8, KEY: 16}))
     config = content(given, "autoround")
@@ -155,14 +147,6 @@ def test_autoround_and_onnxruntime_tell_what_is_unquantized() -> None:
     assert nodes["nodes_to_exclude"] == [path.format("key")]
     assert nodes["customized_weight_config"][path.format("query")] == {"bits": 8, "group_size": 32, "scheme": "sym"}
     assert node_name("model.layers.10.mlp.up_proj") == "/model/layers.10/mlp/up_proj/MatMul"
-
-
-def test_a_pooler_is_no_node_and_no_tensor() -> None:
-    given = allocation(encoder({"0.model.pooler.dense": 4}), shape=(64, 64))
-    assert "pooler" not in text_of(given, "llama_cpp")
-    text, notes = export_allocation(given, exporter("onnxruntime"))
-    assert "pooler" not in text
-    assert notes[-1].startswith("pooler.dense: a Gemm")
 
 
 @pytest.mark.parametrize(
@@ -211,15 +195,3 @@ def test_what_a_format_cannot_express_is_refused_with_the_layer(
 ) -> None:
     with pytest.raises(UnsupportedError, match=rf"{re.escape(layer)} \(\d bits\): .*{said}"):
         text_of(allocation({layer: width}, group_size=group_size), name)
-
-
-def test_groups_divide_inputs_not_outputs_and_shapes_have_to_suit() -> None:
-    # 512 inputs, 256 outputs
-    configs = content(allocation({DOWN: 4, Q: 16}, group_size=512), "torchao")["_data"]["fqn_to_config"]
-    down, query = configs.values()
-    assert down["_data"]["granularity"]["_data"] == {"group_size": 512}
-    assert query is None
-    with pytest.raises(UnsupportedError, match="the first is 33 by 64"):
-        text_of(allocation({Q: 4}, shape=(33, 64)), "autoround")
-    with pytest.raises(UnknownNameError, match="gptqmodel"):
-        exporter("gptmodel")

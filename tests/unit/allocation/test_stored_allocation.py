@@ -121,26 +121,6 @@ def test_a_pair_of_a_file_has_its_widths_from_the_start_and_says_so(file: Path) 
     json.dumps(told)
 
 
-def test_an_edited_file_is_taken_and_told(file: Path) -> None:
-    content = file.read_text().replace('"width": 3', '"width": 4')
-    file.write_text(content)
-    with pytest.raises(SpecError, match='set "edited" to true'):
-        parse("tiny@a.json")
-    file.write_text(content.replace('"edited": false', '"edited": true'))
-    pair = QuantizedPair([model()], parse("tiny@a.json").scheme)
-    told = pair.describe()["allocation"]
-    assert (told["edited"], told["bits_per_weight"], told["bound"]) == (True, 4.0, None)
-
-
-def test_another_model_is_refused(file: Path) -> None:
-    scheme = parse("tiny@a.json").scheme
-    with pytest.raises(DataError, match="measured on other weights"):
-        QuantizedPair([model(seed=1)], scheme)
-    other = nn.Sequential(OrderedDict(a=nn.Linear(8, 8), e=nn.Linear(8, 8)))
-    with pytest.raises(DataError, match="has layers that this model has not: b, c, d"):
-        QuantizedPair([other], scheme)
-
-
 @pytest.mark.parametrize(
     ("scheme", "said"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from quantdrift.compare.buckets import EDGES, breakdown, edges_of
@@ -32,14 +31,6 @@ def test_contender_counts() -> None:
     buckets = breakdown([THREE], by=CONTENDERS, metrics=[FLIP])
     assert [bucket.n for bucket in buckets] == [1, 1, 1, 0, 0, 0, 0, 0, 0]
     assert [bucket.where.low for bucket in buckets] == list(EDGES["contenders"])
-
-
-def test_counts_that_the_stored_ranks_do_not_tell_apart_are_joined() -> None:
-    scores = np.arange(9.0)[None, :]
-    cut = evidence_of(scores.tolist(), (scores + 30 * (scores == 0)).tolist(), k=6)
-    assert edges_of(CONTENDERS, [cut]) == (0, 1, 2, 3, 4, 5)
-    buckets = breakdown([cut], by=CONTENDERS, metrics=[FLIP])
-    assert [bucket.n for bucket in buckets] == [0, 0, 0, 0, 0, 1]
 
 
 def test_quartiles_for_anything_else() -> None:

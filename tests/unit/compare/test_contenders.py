@@ -20,8 +20,7 @@ from quantdrift.compare.contenders import (
     relative_gaps,
 )
 from quantdrift.errors import TheoryError
-from quantdrift.evidence import Deltas, Evidence
-from quantdrift.finished.rankings import evidence_of_rankings
+from quantdrift.evidence import Deltas
 from quantdrift.metrics import parse_metric
 from quantdrift.statistics import rate_estimate
 from support.theory_samples import evidence
@@ -79,36 +78,6 @@ def test_the_quadrature_is_the_integral(n_contenders: int) -> None:
         assert flip_probability(2 * ratios, 1.0)[0] == pytest.approx(exact, rel=1e-12, abs=1e-14), name
 
 
-def test_simulation_agrees_within_four_standard_errors() -> None:
-    rng = np.random.default_rng(7)
-    draws, scale = 200_000, 0.05
-    gaps = np.array([[0.001, 0.02, 0.05, 0.08], [0.09, 0.095, 0.2, np.nan], [0, 0, 0.03, 0.031]])
-    for row, predicted in zip(gaps, flip_probability(gaps, scale), strict=True):
-        behind = row[~np.isnan(row)]
-        delta = rng.uniform(-scale, scale, (draws, 1 + len(behind)))
-        flips = (delta[:, 1:] - behind > delta[:, :1]).any(axis=1).mean()
-        assert abs(flips - predicted) <= 4 * np.sqrt(predicted * (1 - predicted) / draws)
-
-
-def test_ranks_that_are_missing_or_far_count_for_nothing() -> None:
-    assert flip_probability([[2.0, 3.0], [np.nan, np.nan], [np.inf, 7.0]], 1.0).tolist() == [0] * 3
-    assert flip_probability(np.empty((2, 0)), 1.0).tolist() == [0, 0]
-    assert flip_probability(np.empty((0, 3)), 1.0).tolist() == []
-    assert flip_probability([np.nan, 0.9, 0.1, 5.0, 0.4], 1.0) == flip_probability([0.1, 0.4, 0.9], 1.0)
-
-
-def test_each_input_may_have_its_own_scale_and_0_moves_nothing() -> None:
-    gaps, scales = np.array([[0.0, 0.2], [0.0, 0.2], [0.5, 0.6]]), np.array([0.0, 0.3, 0.4])
-    one_by_one = [flip_probability(gaps[i], scales[i])[0] for i in (1, 2)]
-    assert flip_probability(gaps, scales).tolist() == [0, *one_by_one]
-
-
-def test_many_inputs_are_taken_in_blocks() -> None:
-    gaps = np.random.default_rng(0).exponential(1.0, (5000, 3))
-    some = [0, 2047, 2048, 4095, 4096, 4999]
-    np.testing.assert_array_equal(flip_probability(gaps, 1.0)[some], flip_probability(gaps[some], 1.0))
-
-
 def test_relative_gaps_are_in_units_of_each_inputs_epsilon() -> None:
     record = evidence([[5, 4, 1], [5, 4, 1], [5, 5, 1], [5, np.nan, np.nan]], [1, 0.5, 0, 0])
     np.testing.assert_array_equal(relative_gaps(record), [[1, 4], [2, 8], [np.inf, np.inf], [np.nan, np.nan]])
@@ -156,29 +125,6 @@ def test_a_rate_that_no_one_scale_gives_says_why(gaps: Any, rate: float, reason:
 # --- predicted and measured -----------------------------------------------------------------------
 
 
-def group(scale: float, *, n_inputs: int = 4000, seed: int = 5) -> Evidence:
-    """Inputs whose scores move uniformly within scale * epsilon, from 1 to 4 ranks stored."""
-    rng = np.random.default_rng(seed)
-    gaps = np.sort(rng.uniform(0, 4, (n_inputs, 4)), axis=1)
-    scores = np.concatenate([np.full((n_inputs, 1), 8.0), 8.0 - gaps], axis=1)
-    moved = scores + rng.uniform(-scale, scale, scores.shape)
-    return evidence(scores.tolist(), [1.0] * n_inputs, flips=(moved.argmax(axis=1) > 0).tolist())
-
-
-def test_a_group_that_follows_the_model_is_predicted_per_contender_count() -> None:
-    found = predicted_by_contender_count([group(0.8), group(0.8, seed=6)])
-    assert found.fit.n == 8000
-    assert found.fit.scale == pytest.approx(0.8, rel=0.1)  # 8000 inputs tell no more
-    buckets = found.buckets[:5]
-    assert [bucket.measured.n for bucket in buckets] == pytest.approx([500, 2000, 3000, 2000, 500], rel=0.15)
-    predicted = np.array([bucket.predicted for bucket in buckets], dtype=float)
-    measured = np.array([bucket.measured.value for bucket in buckets], dtype=float)
-    n = np.array([bucket.measured.n for bucket in buckets])
-    assert (np.abs(predicted - measured) <= 4 * np.sqrt(predicted * (1 - predicted) / n)).all()
-    # the predictions average to the rate that was fitted
-    assert predicted @ n / 8000 == pytest.approx(found.fit.observed, abs=1e-12)
-
-
 def test_a_table_by_hand() -> None:
     """Gap 1 at epsilon 1 and gap 2 at epsilon 2 are the same to the model."""
     record = evidence(
@@ -195,15 +141,6 @@ def test_a_table_by_hand() -> None:
     assert (none.predicted, none.measured.value, none.measured.n) == (0, 0, 2)
     assert (more.predicted, more.measured.value, more.within) == (None, None, None)
     assert found.filled == [none, one]
-
-
-def test_runs_of_different_depth_and_unit_are_pooled() -> None:
-    deep = evidence([[5, 4, 3.5]], [1], flips=[True])
-    shallow = evidence([[500, 400], [500, 450]], [100, 100])
-    joint = evidence([[5, 4, 3.5], [5, 4, np.nan], [5, 4.5, np.nan]], [1, 1, 1], flips=[True, False, False])
-    pooled, wanted = (predicted_by_contender_count(runs) for runs in ([deep, shallow], [joint]))
-    assert pooled.fit == wanted.fit
-    assert pooled.buckets == wanted.buckets
 
 
 def test_lists_that_end_among_the_contenders_are_counted() -> None:
@@ -275,12 +212,3 @@ def test_a_list_is_cut_short_where_all_its_ranks_are_contenders(
     assert perturbation.contenders_cut_short(found).tolist() == cut
     shown = [np.inf if ends else count for count, ends in zip(counts, cut, strict=True)]
     assert parse_metric("contenders").per_input(found).tolist() == shown
-
-
-def test_two_finished_lists_may_have_been_longer_unless_they_are_complete() -> None:
-    """The lists hold the same three items; b and c lie less than 2 epsilon = 4 behind a."""
-    arms = {"q": {"a": 5.0, "b": 4.0, "c": 3.0}}, {"q": {"a": 3.0, "b": 4.0, "c": 3.0}}
-    for complete in (False, True):
-        found = evidence_of_rankings(*arms, complete=complete)
-        assert perturbation.contender_count(found).tolist() == [2]
-        assert perturbation.contenders_cut_short(found).tolist() == [not complete]

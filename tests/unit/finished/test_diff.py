@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from quantdrift import perturbation
-from quantdrift.compare.two_runs import compare_runs
 from quantdrift.engine.measure import with_qrels
 from quantdrift.errors import DataError, QuantDriftError, RunError, UnknownNameError
 from quantdrift.finished.diff import (
@@ -198,32 +197,6 @@ def test_both_arms_of_a_whole_run_folder_give_its_own_evidence(tmp_path: Path) -
     assert values(part, *names) == [parse_metric(name)(evidence).value for name in names]
 
 
-def test_two_candidates_of_one_reference_are_compared(tmp_path: Path) -> None:
-    a, b = (
-        run_of(tmp_path / name, evidence_of(scores(), flipped(scores(), rows), k=4)).path
-        for name, rows in (("a", range(10)), ("b", range(5, 20)))
-    )
-    part = only(diff(a, b))
-    assert values(part, "flip@1") == [pytest.approx(15 / 60)]  # the inputs that one of the two flips
-    assert (part.lists.a, part.evidence.exact, part.evidence.depth) == ((4, 4), False, 4)
-
-
-def test_more_scores_than_ranks_are_known_of_a_cut_run(tmp_path: Path) -> None:
-    reference = scores()
-    candidate = reference + np.random.default_rng(1).normal(0, 0.3, reference.shape)
-    path = run_of(tmp_path / "run", evidence_of(reference, candidate, k=4)).path
-    part = only(arms(path))
-    assert (part.lists.a, part.lists.b, part.evidence.depth) == ((4, 4), (4, 4), 4)
-    assert not any("--complete" in note for note in part.notes)  # there were more items
-    with pytest.raises(RunError, match="holds the first 4 of more"):
-        arms(path, complete=True)
-    # every first answer of either arm has a known score in the other
-    assert not np.isnan(part.evidence.candidate_top.reference_scores).any()
-    whole = evidence_of(reference, candidate)
-    np.testing.assert_array_equal(perturbation.flips(part.evidence), perturbation.flips(whole))
-    assert (perturbation.epsilon(part.evidence) <= perturbation.epsilon(whole)).all()
-
-
 def two_runs(tmp_path: Path, *data: dict[str, object], **model: str) -> list[Path]:
     evidence = evidence_of(scores(), flipped(scores(), range(7)))
     models = [{}, model]
@@ -257,14 +230,6 @@ def test_what_says_that_the_data_are_the_same(a: Any, b: Any, told: str | None, 
             diff(*paths)
 
 
-def test_what_is_to_know_of_two_runs_is_noted(tmp_path: Path) -> None:
-    beir = two_runs(tmp_path / "beir", {}, {"harness": "beir", "fingerprint": "x"})
-    assert any("digests cannot be compared" in note for note in diff(*beir).notes)
-    models = two_runs(tmp_path / "models", {}, {}, fingerprint="other")
-    assert any("runs of two models" in note for note in diff(*models).notes)
-    assert diff(*two_runs(tmp_path / "same", {}, {})).notes == ("A and B hold the same, to the letter",)
-
-
 def test_labels_come_from_either_run_and_have_to_be_the_same(tmp_path: Path) -> None:
     other, evidence = flipped(scores(), range(3)), evidence_of(scores(), flipped(scores(), range(7)))
     one = run_of(tmp_path / "a", evidence_of(scores(), scores())).path
@@ -292,21 +257,6 @@ def test_what_is_written_reads_back_and_says_what_made_it(pair: tuple[Path, Path
     json.dumps(again.record, allow_nan=False)
     with pytest.raises(RunError, match=r"made by quantdrift diff, of .*a\.trec and .*b\.json"):
         read_finished(run.path)
-
-
-def test_two_diffs_of_one_reference_can_be_compared(tmp_path: Path) -> None:
-    reference = {f"q{n}": {"x": 1.0, "y": 0.5, f"d{n}": 0.2} for n in range(20)}
-    paths = [write_json(tmp_path / "reference", reference)]
-    for name, flips in (("b", 2), ("c", 9)):
-        changed = {query: {**own, "y": 2.0 if n < flips else 0.5} for n, (query, own) in enumerate(reference.items())}
-        paths.append(write_json(tmp_path / name, changed))
-    runs = [write_diff(diff(paths[0], b), tmp_path / f"out{n}")[0] for n, b in enumerate(paths[1:])]
-    compared = {each.metric: each for each in compare_runs(*runs).metrics}
-    assert (compared["flip@1"].higher_a, compared["flip@1"].higher_b) == (0, 7)
-    assert "separation" not in compared  # of a bound there is no difference
-    other = write_diff(diff(paths[1], paths[2]), tmp_path / "other")[0]
-    with pytest.raises(RunError, match="reference model"):
-        compare_runs(runs[0], other)
 
 
 def test_a_comparison_does_not_replace_the_run_it_is_made_of(tmp_path: Path) -> None:
@@ -371,19 +321,6 @@ def test_other_inputs_are_refused_or_left_out(made: Made, told: str, left_out: A
             diff(a, b, common=True)
     else:
         assert {part.left_out for part in diff(a, b, common=True).parts} == {left_out}
-
-
-def test_everything_that_differs_between_sample_logs_is_listed(tmp_path: Path) -> None:
-    config = {"num_fewshot": 0, "output_type": "multiple_choice"}
-    a = write_samples(tmp_path / "a", "t", questions(4), config=config)
-    write_samples(a, "u", questions(4), config=config)
-    changed = [*questions(3), question(3, [-1.0, -2.0], prompt_hash="other")]
-    b = write_samples(tmp_path / "b", "t", changed, config={**config, "num_fewshot": 5})
-    with pytest.raises(RunError) as told:
-        diff(a, b)
-    for part in ("only in A: u (1 of 2)", "t: setting num_fewshot: 0 and 5", "prompt of 1 of 4 documents (3)"):
-        assert part in str(told.value)
-    assert "--common" not in str(told.value)  # it would not help: the settings differ
 
 
 def test_parts_are_chosen_by_name(tmp_path: Path) -> None:

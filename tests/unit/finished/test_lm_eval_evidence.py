@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from quantdrift.errors import RunError
@@ -17,9 +15,7 @@ from quantdrift.finished.lm_eval_evidence import (
     medians_of,
     pair_samples,
     per_document,
-    pooled_details,
     scores_of,
-    with_noise,
 )
 from quantdrift.metrics import measure, parse_metric
 from support.lm_eval_log import document, generated, logged, question, sample, text
@@ -128,26 +124,6 @@ def test_a_target_that_is_no_choice_names_none(target: str) -> None:
     assert paired(*[[question(0, [-2.0, -1.0, -3.0], target, metrics={})]] * 2).judged_by is None
 
 
-def test_with_mutual_information_only_the_prompted_half_are_choices() -> None:
-    requests, metrics = [("q", " a"), ("q", " b"), ("", " a"), ("", " b")], {"acc": 1.0, "acc_mutual_info": 0.0}
-    halves = paired(*[[sample(0, requests, [*SCORES, (-0.1, False), (-9.0, False)], 0, metrics)]] * 2)
-    whole = paired(*[[sample(0, [("", f" {n}") for n in "abcd"], SCORES * 2, 0, {"acc": 1.0})]] * 2)
-    assert [of.evidence.n_items.tolist() for of in (halves, whole) if of.evidence is not None] == [[2], [4]]
-    assert values(halves, "accuracy") == [1.0]
-
-
-def test_filters_are_told_apart_and_documents_come_in_order() -> None:
-    before = [generated(0, "4", 1.0, "strict"), generated(0, "= 4", 1.0, "flexible")]
-    after = [generated(0, "5", 0.0, "strict"), generated(0, "= 4", 1.0, "flexible")]
-    filters = pair_samples(before, after, task="t").filters
-    assert {name: values(of, "flip@1") for name, of in filters.items()} == {"strict": [1.0], "flexible": [0.0]}
-    turned = [question(n, [-1.0, -2.0 + 3.0 * (n == 7)]) for n in reversed(range(12))]
-    of = paired([question(n, [-1.0, -2.0]) for n in range(12)], turned)
-    assert of.doc_ids == tuple(range(12))
-    assert of.evidence is not None
-    assert np.flatnonzero(parse_metric("flip@1").per_input(of.evidence)).tolist() == [7]
-
-
 def test_where_there_is_no_answer_there_is_a_reason(form: Callable[[Samples], Samples]) -> None:
     rolling = paired(form([document(0, -70.0)]), form([document(0, -71.5)]))
     infinite = paired([question(0, [-1.0, -INF])], [question(0, [-1.0, -2.0])])
@@ -158,21 +134,6 @@ def test_where_there_is_no_answer_there_is_a_reason(form: Callable[[Samples], Sa
     assert {name: [arm.tolist() for arm in arms] for name, arms in rolling.values.items()} == {
         "loglikelihood": [[-70.0], [-71.5]]
     }
-
-
-def test_values_are_the_metrics_that_are_one_number() -> None:
-    some = [question(0, [-1.0, -2.0]), question(1, [-1.0, -2.0], metrics={})]
-    lacking = paired(some, some)
-    assert np.isnan(lacking.values["acc"][0]).tolist() == [False, True]
-    assert lacking.right_or_wrong == []
-    metrics = {"acc": np.float32(1), "f1": (0, np.int64(1)), "drift_flip_at_1": 0.0}  # the last is a pair's own
-    assert list(paired(*[[question(0, [-1.0, -2.0], metrics=metrics)]] * 2).values) == ["acc"]
-    # what lm-eval logs as `perplexity` is the log-likelihood; one of -infinity has no change
-    of = paired([text(n, -2.0, True) for n in (0, 1)], [text(0, -3.0, True), text(1, -INF, False)])
-    assert sorted(of.values) == ["acc", "loglikelihood"]
-    assert np.isnan(of.values["loglikelihood"][1]).tolist() == [False, True]
-    assert "drift_change_loglikelihood" not in per_document(of)
-    json.dumps(details_of(of, warn=pytest.fail), allow_nan=False)
 
 
 # --- what cannot be joined ------------------------------------------------------------------------
@@ -268,28 +229,3 @@ def test_details_have_the_metrics_of_both_arms_with_intervals() -> None:
     assert "perplexity" in rolling["no_evidence"]
     assert rolling["drift_epsilon_median"] == 2
     assert "drift_flip_at_1" not in rolling
-
-
-def test_several_tasks_are_pooled_over_their_documents() -> None:
-    small, large = paired(BEFORE[1:2], AFTER[1:2]), paired(BEFORE, AFTER)
-    pooled = pooled_details([small, large])
-    assert pooled["drift_n_inputs"] == 4
-    assert pooled["drift_flip_at_1"] == 2 / 4  # and not the mean of 0 and 2/3
-    assert pooled["drift_right_to_wrong_acc"] == 1 / 4
-    # separations 1, 1/4, 1, 1/8
-    assert pooled["drift_separation_median"] == medians_of([small, large])["drift_separation_median"].value == 0.625
-    rolling = pooled_details([paired([document(0, -70.0)], [document(0, -72.0)])])
-    assert (rolling["drift_flip_at_1"], rolling["drift_change_loglikelihood"]) == (None, -2)
-    copy = paired(BEFORE, BEFORE)  # has no finite separation
-    assert medians_of([copy]) == {}
-    assert np.isposinf(scores_of(copy)["drift_separation"]).all()
-
-
-def test_the_noise_floor_is_of_the_reference_against_itself() -> None:
-    before, again = (pair_samples(BEFORE, arm, task="t") for arm in (AFTER, BEFORE))
-    still, noisy = (with_noise(before, other).filters["none"] for other in (again, before))
-    assert per_document(still)["drift_noise_floor"].tolist() == [0, 0, 0]
-    assert per_document(noisy)["drift_noise_floor"].tolist() == [1, 0, 1]
-    assert noisy.evidence is not None
-    assert noisy.evidence.noise is not None
-    assert noisy.evidence.noise.epsilon.tolist() == [2, 1, 4]

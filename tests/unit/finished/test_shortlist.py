@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.errors import DataError, QuantDriftError
+from quantdrift.errors import DataError
 from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.finished.shortlist import read_shortlist
 from quantdrift.runs import write_run
@@ -95,24 +94,3 @@ def test_of_a_trec_run_the_scores_decide_and_ties_break_by_position(tmp_path: Pa
     told = " ".join(part.notes)
     assert "1 queries that are not in the data (q9)" in told
     assert "no shortlist, 2, are left out: q0, q2" in told
-
-
-def test_what_is_no_search_of_these_data_is_refused(tmp_path: Path) -> None:
-    strangers = trec(tmp_path / "run.trec", {"q0": {"a": 1.0, "z": 0.5}, "q1": {"y": 1.0}})
-    others = trec(tmp_path / "none.trec", {"q9": {"b": 1.0}})
-    for place, told in (
-        (strangers, r"2 documents that are not in small \(y, z\)"),
-        (others, "no document for any of the 3 queries"),
-        (tmp_path / "none", "does not exist; expected the shortlist"),
-        (tmp_path, "expected a run folder"),
-    ):
-        with pytest.raises(QuantDriftError, match=told):
-            read_shortlist(place, DATA)
-
-
-def test_the_digest_is_of_what_is_scored_and_not_of_its_order(tmp_path: Path) -> None:
-    found = read_shortlist(written(tmp_path / "run"), DATA, top=2)
-    turned = {query: names[::-1] for query, names in found.documents.items()}
-    assert replace(found, documents=turned).digest == found.digest
-    assert replace(found, documents=found.documents | {"q0": ("a", "c")}).digest != found.digest
-    assert replace(found, documents={"q0": ("ab",)}).digest != replace(found, documents={"q0": ("a", "b")}).digest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from quantdrift.errors import DataError
@@ -37,20 +36,3 @@ def test_questions_and_choices_are_taken_from_samples_of_lm_eval(run: Run, tmp_p
     write_samples(tmp_path / "others", "b", samples)
     with pytest.raises(DataError, match="piqa"):
         read_texts(run, data=tmp_path / "others")
-
-
-def test_a_run_of_a_harness_is_given_no_texts_unasked(run: Run) -> None:
-    assert read_texts(run).inputs == {}
-    assert "--data" in read_texts(run).told
-
-
-def test_a_digest_alone_does_not_make_a_diff_ours(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "document"}')
-    (tmp_path / "queries.jsonl").write_text('{"_id": "0", "text": "query"}')
-    record = {"spec": "a vs b", "diff": {}, "data": {"name": "x", "fingerprint": "of ids"}}
-    made = write_run(tmp_path / "diff", evidence=run.evidence(), record=record)
-    assert read_texts(made, data=tmp_path).inputs == {"0": "query"}
-    part = run.evidence().part(np.array([1]))
-    other = write_run(tmp_path / "other", evidence=part, record=record)
-    with pytest.raises(DataError, match="none of the inputs"):
-        read_texts(other, data=tmp_path)

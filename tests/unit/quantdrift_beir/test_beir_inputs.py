@@ -59,27 +59,6 @@ def test_what_cannot_be_told_is_not_kept() -> None:
     assert document_inputs(pair, CORPUS, {}).inputs.digest is None
 
 
-def test_keys_differ_by_text_and_by_title() -> None:
-    pair = QuantizedPair(Stub(sep=" "), "W4-channel")
-
-    def key(**document: str) -> Any:
-        return document_inputs(pair, {"a": document}, {}).inputs.digest
-
-    keys = [key(text="x y"), key(title="x", text="y"), key(title="", text="x y")]
-    assert len({str(one) for one in keys}) == 3
-    assert key(text="x y") == keys[0]
-    assert document_inputs(pair, {"a": {"text": "x y"}}, {"convert_to_tensor": True}).inputs.digest != (keys[0])
-
-
-def test_documents_are_ordered_by_what_the_model_reads() -> None:
-    pair = QuantizedPair(Letters(), "W4-channel")
-    rows = [{"title": "", "text": "abc "}, {"title": "ab", "text": "c"}, {"text": "abcde"}]
-    side = document_inputs(pair, dict(zip("abc", rows, strict=True)), {})
-    assert side.inputs.lengths is not None
-    assert side.inputs.lengths.tolist() == [3, 4, 5]
-    assert side.run(np.array([2, 0]), 8).shape == (2, 16)
-
-
 @pytest.mark.parametrize(
     "embeddings",
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 from typing import Any
 
@@ -12,24 +11,12 @@ from torch import nn
 
 pytest.importorskip("beir")
 
-from beir.reranking import Rerank
-from beir.retrieval.evaluation import EvaluateRetrieval
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
 
 import quantdrift_beir
 from quantdrift.errors import MissingExtraError, QuantDriftError, SpecError, UnsupportedError
-from quantdrift.patching import is_replaced
-from quantdrift_beir import QuantizedPair, hooks
+from quantdrift_beir import QuantizedPair
 from support.beir_letters import CORPUS, Letters
-
-WRAPPED = (
-    (DenseRetrievalExactSearch, "search"),
-    (DenseRetrievalExactSearch, "encode"),
-    (DenseRetrievalExactSearch, "search_from_files"),
-    (EvaluateRetrieval, "retrieve"),
-    (EvaluateRetrieval, "evaluate_custom"),
-    (Rerank, "rerank"),
-)
 
 
 def test_asked_directly_a_pair_is_the_candidate_and_otherwise_the_model() -> None:
@@ -46,14 +33,6 @@ def test_asked_directly_a_pair_is_the_candidate_and_otherwise_the_model() -> Non
     assert model.sep == "; "
     assert pair.layer is model.layer
     assert not hasattr(pair, "predict")
-
-
-def test_with_query_in_the_scheme_documents_are_the_references() -> None:
-    model = Letters()
-    pair = QuantizedPair(model, "W2-channel+query")
-    documents = list(CORPUS.values())
-    assert torch.equal(pair.encode_corpus(documents), model.encode_corpus(documents))
-    assert not torch.equal(pair.encode_queries(["abc"]), model.encode_queries(["abc"]))
 
 
 def test_each_arm_answers_while_it_is_asked_for_and_an_error_leaves_the_reference_in_place() -> None:
@@ -95,22 +74,6 @@ def test_copies_in_other_processes_are_refused() -> None:
         QuantizedPair(Letters(), "W4-channel").start_multi_process_pool()
 
 
-def test_a_pair_can_be_copied_and_named() -> None:
-    pair = QuantizedPair(Letters(), "W4-channel", name="letters")
-    assert repr(pair) == "QuantizedPair(Letters, 'letters@W4-channel-rtn')"
-    again = copy.deepcopy(pair)
-    assert str(again.spec) == str(pair.spec)
-    assert again.base is not pair.base
-
-
-def test_six_functions_of_beir_are_wrapped_and_only_once() -> None:
-    before = [getattr(kind, name) for kind, name in WRAPPED]
-    assert all(is_replaced(function) for function in before)
-    hooks.wrap_beir()
-    assert [getattr(kind, name) for kind, name in WRAPPED] == before
-    assert not is_replaced(EvaluateRetrieval.evaluate)
-
-
 def test_a_beir_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"quantdrift\[beir\]"):
@@ -124,12 +87,3 @@ def test_a_stock_search_goes_through_untouched() -> None:
     found = search.search(CORPUS, queries, 2, score_function="dot")
     assert type(found) is dict
     assert found == original(search, CORPUS, queries, 2, score_function="dot")
-
-
-def test_a_beir_that_is_not_as_expected_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rerank, "rerank", lambda self: 0)
-    with pytest.raises(UnsupportedError, match="has no parameter corpus"):
-        hooks.wrap_beir()
-    monkeypatch.delattr(Rerank, "rerank")
-    with pytest.raises(UnsupportedError, match="has no method rerank"):
-        hooks.wrap_beir()

@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("lm_eval")
 
-from lm_eval.api.model import hash_args
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from quantdrift_lm_eval.answers import ArmCache, is_drawn
@@ -37,26 +36,6 @@ class Model:
 REQUESTS = [request("c", " a"), request("c", " b"), request("d", " a")]
 
 
-def test_what_is_kept_is_not_asked_again() -> None:
-    kept: dict[str, Any] = {}
-    model = Model()
-    first = ArmCache(kept, "w").fill("loglikelihood", REQUESTS[:2], model, alone)
-    assert first == ([(1, " a"), (1, " b")], 0)
-    second = ArmCache(kept, "w").fill("loglikelihood", REQUESTS, model, alone)
-    assert second == ([(1, " a"), (1, " b"), (2, " a")], 2)
-    assert model.asked == [[" a", " b"], [" a"]]
-    ArmCache(kept, "w").fill("loglikelihood", REQUESTS, model, alone)
-    assert len(model.asked) == 2
-
-
-def test_what_a_stock_run_has_kept_is_not_taken_nor_given() -> None:
-    kept = {hash_args("loglikelihood", ("c", " a")): "of a stock run"}
-    filled = ArmCache(kept, "w").fill("loglikelihood", REQUESTS[:1], Model(), alone)
-    assert filled[0] == [(1, " a")]
-    assert kept[hash_args("loglikelihood", ("c", " a"))] == "of a stock run"
-    assert all(key.startswith("quantdrift-") for key in list(kept)[1:])
-
-
 def test_an_answer_is_kept_as_soon_as_there_is_one() -> None:
     kept: dict[str, Any] = {}
     hook = ArmCache(kept, "w")
@@ -70,15 +49,6 @@ def test_an_answer_is_kept_as_soon_as_there_is_one() -> None:
     again = hook.fill("loglikelihood", REQUESTS, Model(), alone)
     assert again[1] == 1
     assert again[0][0] == (-1.0, True)
-
-
-def test_a_rank_that_has_everything_asks_once_more_while_others_ask() -> None:
-    kept: dict[str, Any] = {}
-    model = Model()
-    ArmCache(kept, "w").fill("loglikelihood", REQUESTS, model, alone)
-    filled = ArmCache(kept, "w").fill("loglikelihood", REQUESTS, model, lambda here: True)
-    assert model.asked[1:] == [[" a"]]
-    assert filled[1] == 3
 
 
 def test_prompts_are_what_stands_before_an_answer() -> None:

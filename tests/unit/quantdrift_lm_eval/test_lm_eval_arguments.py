@@ -72,10 +72,3 @@ def test_the_layer_of_the_logits_stays_at_full_precision() -> None:
         assert torch.equal(model.lm_head.weight, before)
         assert "lm_head" in pair.left_out
     assert len(pair.layers) == 7
-
-
-def test_one_that_is_tied_to_the_embeddings_stays_without_being_named() -> None:
-    model = llama(tied=True)
-    scheme = without_output_layer(model, parse_scheme("W4"))
-    assert str(scheme) == "W4-g128-rtn"
-    assert "shares its weight" in QuantizedPair([model], scheme).left_out["lm_head"]
