@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -47,7 +46,6 @@ def test_a_regression_fails(cli: Cli, bad: Path) -> None:
     )
     assert f"{RULE}, worse on: " in words
     assert " and 20 more. " in words
-    assert "Look at the inputs listed and repair" in words
     assert "40 of 300 inputs have another first answer than the reference; 30 of them had not" in words
     assert "the baseline is of minilm@W4-g128-rtn" in words
     assert "doc0" in out
@@ -59,8 +57,6 @@ def test_a_regression_fails(cli: Cli, bad: Path) -> None:
     ("changes", "code", "told"),
     [
         ({"data": {"fingerprint": "other"}}, 3, "data: corpus (test) (digest texts in the baseline,"),
-        ({"model": {"fingerprint": "x"}}, 3, "reference model: minilm (digest reference in the"),
-        ({"settings": {"similarity": "dot"}}, 3, "setting similarity: cosine in the baseline, dot"),
         ({"settings": {"torch": "2.7"}}, 0, "torch differs: 2.6 in the baseline, 2.7 now"),
     ],
 )
@@ -89,24 +85,6 @@ def test_a_missing_baseline_says_how_it_is_written(cli: Cli, good: Path) -> None
     code, out, err = cli("gate", good)
     assert (code, out) == (2, "")
     assert "drift-baseline.json does not exist. Write it with the same command and --update" in err
-    code, _, err = cli("gate", good, "--rule", RULE)
-    assert code == 2
-    assert f"the rule '{RULE}' needs a baseline, and drift-baseline.json does not exist" in err
-    code, _, err = cli("gate", good, "--rule", "flip@1 <= 0.5", "--baseline", "none.json")
-    assert code == 2
-    assert "none.json does not exist" in err
-
-
-def test_an_update_tells_what_it_writes(cli: Cli, tmp_path: Path) -> None:
-    few = run_of(tmp_path / "few", range(3), n=40, data={"warnings": ["2 texts are empty."]})
-    code, out, err = cli("gate", few, "--update", "-r", RULE, "-r", "flip@1 no worse by 0.2")
-    assert (code, out) == (0, "")
-    told = " ".join(err.split())
-    assert "it holds flip@1 7.5 %" in told
-    assert "2 texts are empty" in told
-    assert f"'{RULE}' rests on 40 inputs" in told
-    assert "it takes 99 to show it" in told
-    assert "by 0.2'" not in told  # 40 inputs are enough for that
 
 
 def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
@@ -124,14 +102,8 @@ def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
     ("arguments", "told"),
     [
         (("--rule", "flip@1"), "expected a rule such as"),
-        (("--rule", "flop@1 <= 0.1"), "did you mean flip@1"),
-        (("--rule", "flip@1 <= 25"), "25 % is 0.25"),
         (("--rule", "flip@1 [german] <= 0.1"), "unknown slice 'german'"),
-        (("--rule", "flip@1 <= 0.1", "--slice", "german"), "expected a slice as NAME=PATTERN"),
-        (("--rule", "flip@1 <= 0.1", "--alpha", "5"), "alpha is a probability"),
-        (("--rule", "flip@1 <= 0.1", "--report", "r.txt"), "the name of a report tells its format"),
         (("--rule", "flip@1 <= 0.1", "--data", "x"), "--data does not apply to a finished run"),
-        (("--rule", "flip@1 <= 0.1", "--qrels", "x"), "--qrels does not apply to a finished run"),
         (("--json", "--markdown"), "--json"),
         (("--config", "none.toml"), "none.toml cannot be read as TOML"),
     ],
@@ -159,24 +131,6 @@ def test_what_cannot_be_judged(cli: Cli, tmp_path: Path, target: tuple[str, ...]
     assert code == 2
     assert told in err
     assert cli("gate", "runs/one", "-r", "flip@1 <= 0.1")[0] == 0
-
-
-def test_damage_is_an_error_and_never_a_verdict(cli: Cli, good: Path, baseline: Path) -> None:
-    text = baseline.read_text(encoding="utf-8")
-    lines = text.splitlines(keepends=True)
-    for damaged in (
-        text[: len(text) // 2],
-        "".join([*lines[:-3], "<<<<<<< HEAD\n", *lines[-3:]]),
-        text.replace('"flip@1"', '"flop@1"'),
-        text.replace(", 1, 1, 0, 0,", ", 7, 1, 0, 0,", 1),
-        "[]",
-    ):
-        assert damaged != text
-        baseline.write_text(damaged, encoding="utf-8")
-        code, out, err = cli("gate", good)
-        assert (code, out) == (2, "")
-        assert "drift-baseline.json" in err
-        assert "Traceback" not in err
 
 
 @pytest.mark.usefixtures("baseline")
@@ -220,13 +174,9 @@ def test_everything_from_pyproject(
     assert (read["alpha"], read["n_inputs"], read["rules"][1]["n"]) == (0.04, 300, 100)
     # what is typed goes before it
     code, out, _ = cli("gate", bad, "--rule", "flip@1 <= 0.5", "--alpha", "0.01", "--json")
-    assert code == 0
-    assert json.loads(out)["alpha"] == 0.01
+    assert (code, json.loads(out)["alpha"]) == (0, 0.01)
     assert cli("gate", bad)[0] == 1
-    assert cli("gate", good)[0] == 0
-    code, out, _ = cli("gate", "-r", "flip@1 [few] <= 0.5", "--slice", "few=de-3,en-1")
-    assert code == 1
-    assert " 2 " in out
+    assert cli("gate", "-r", "flip@1 [few] <= 0.5", "--slice", "few=de-3,en-1")[0] == 1
 
 
 # --- what it writes, what it reads besides run folders, and how it ends --------------------------
@@ -287,7 +237,6 @@ def test_two_trec_files(cli: Cli, tmp_path: Path) -> None:
     assert cli("gate", full, old, "--qrels", labels)[0] == 0
     code, out, _ = cli("gate", full, new, "--qrels", labels)
     assert code == 1
-    assert "17 inputs worse than in the baseline, 0 better" in " ".join(out.split())
     # without labels it is other data, and with another reference too
     assert cli("gate", full, old)[0] == 3
     code, out, _ = cli("gate", new, old, "--qrels", labels)
@@ -340,51 +289,10 @@ def test_samples_of_lm_eval(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("baseline")
-def test_what_cannot_be_printed_does_not_change_the_verdict(good: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "quantdrift", "gate", str(good)]
-    with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0
-    assert "the result could not be printed" in done.stderr
-    done = subprocess.run(
-        command, capture_output=True, check=False, cwd=tmp_path, env={**os.environ, "PYTHONIOENCODING": "ascii"}
-    )
-    assert done.returncode == 0
-
-
-def test_what_is_wrong_anyway_is_said_before_anything_is_measured(cli: Cli) -> None:
-    spec = ("gate", "unheard-of@W4", "--data", "nowhere")
-    for more, told in (
-        (("-r", "flip@1 <= 0.1", "--alpha", 7), "alpha is a probability"),
-        (("-r", "flip@1 [de] <= 0.1"), "unknown slice 'de'"),
-    ):
-        code, _, err = cli(*spec, *more)
-        assert code == 2
-        assert told in err
-
-
-@pytest.mark.usefixtures("baseline")
 def test_an_update_keeps_what_others_compare(cli: Cli, good: Path, tmp_path: Path) -> None:
     assert cli("gate", good, "-r", "recall@5 no worse by 0.1", "--update")[0] == 0
     assert cli("gate", good, "--update")[0] == 0
     assert "recall@5" in json.loads((tmp_path / "drift-baseline.json").read_text())["columns"]
-
-
-@pytest.mark.usefixtures("baseline")
-def test_it_needs_neither_torch_nor_scipy_stats(good: Path, tmp_path: Path) -> None:
-    code = f"""
-import sys
-from quantdrift.cli import main
-sys.argv = ["quantdrift", "gate", {str(good)!r}, "--json", "--report", "r.xml", "--report", "r.md"]
-try:
-    main()
-finally:
-    heavy = {{"torch", "transformers", "scipy.stats", "scipy.optimize", "pandas", "sklearn"}}
-    assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["verdict"] == "pass"
 
 
 @pytest.mark.usefixtures("baseline")

@@ -56,16 +56,7 @@ def run_step(
     path: str | None = None,
     **environ: str,
 ) -> Ran:
-    """Run the script of a step in a folder.
-
-    Args:
-        name: of the step.
-        place: the folder.
-        inputs: of the action; the defaults where one is missing.
-        stubs: commands in the place of real ones: what they do after they wrote their arguments.
-        path: where other commands are found.
-        environ: further variables.
-    """
+    """Run the script of a step in a folder; stubs stand for commands and write down their arguments."""
     step = STEPS[name]
     assert step["shell"] == "bash"
     fakes, record, output = place / "fakes", place / "argv", place / "output"
@@ -139,29 +130,6 @@ def test_no_expression_stands_in_a_script() -> None:
             assert re.fullmatch(r"\$\{\{ inputs\.[a-z-]+ \}\}", value)
 
 
-def blocks_of(page: str) -> list[str]:
-    """The indented blocks of a page."""
-    marked = [line[4:] if line.startswith("    ") or not line.strip() else "\0" for line in page.splitlines()]
-    text = "\n".join(marked)
-    return [block.strip("\n") for block in re.split("\0", text) if block.strip()]
-
-
-def test_the_page_gives_inputs_that_there_are() -> None:
-    page = (ROOT / "docs" / "gate-ci.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| ((?:`[a-z-]+`(?:, )?)+) \| (.*?) \|", page, flags=re.MULTILINE)
-    told = {name: text for names, text in listed for name in re.findall(r"`(.+?)`", names)}
-    assert set(told) >= set(ACTION["inputs"])
-    for name in ("accept-underpowered", "report", "working-directory", "extras"):
-        assert told[name] == f"`{ACTION['inputs'][name]['default']}`"
-    workflows = [yaml.safe_load(block) for block in blocks_of(page) if block.startswith("name:")]
-    assert len(workflows) == 2
-    for workflow in workflows:
-        (job,) = workflow["jobs"].values()
-        (ours,) = (each for each in job["steps"] if "quantdrift@" in each.get("uses", ""))
-        assert set(ours["with"]) <= set(ACTION["inputs"])
-        assert all(isinstance(value, str) for value in ours["with"].values())
-
-
 @pytest.mark.parametrize(
     ("inputs", "package"),
     [
@@ -176,18 +144,6 @@ def test_the_page_gives_inputs_that_there_are() -> None:
 )
 def test_what_is_installed(tmp_path: Path, inputs: dict[str, str], package: str) -> None:
     assert install(tmp_path, **inputs) == ["-m", "pip", "install", package]
-
-
-def test_without_python_it_says_what_to_do(tmp_path: Path) -> None:
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "bash").symlink_to(str(shutil.which("bash")))
-    ran = run_step("Install quantdrift", tmp_path, {}, path=str(tools))
-    assert ran.code == 2
-    assert ran.lines == ["::error::There is no Python on PATH; give the input python, such as 3.12."]
-    # python3 will do
-    ran = run_step("Install quantdrift", tmp_path, {}, path=str(tools), stubs={"python3": ""})
-    assert ran.argv == ["-m", "pip", "install", "/actions/quantdrift[models]"]
 
 
 def test_the_defaults_leave_everything_to_the_configuration(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -194,35 +193,6 @@ def test_what_is_asked_wrongly_is_told_before_anything_is_measured(
     assert not measurements
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("measurements")
-def test_tests_with_fixture_or_marker_can_be_left_out(suite: pytest.Pytester) -> None:
-    suite.makepyfile(
-        """
-        import pytest
-
-        @pytest.fixture
-        def ours(drift):
-            return drift
-
-        class TestOnTop:
-            @pytest.fixture
-            def drift(self, drift):
-                return drift
-
-            def test_on_top(self, drift): pass
-
-        def test_plain(): pass
-        def test_direct(drift): pass
-        def test_through_another(ours): pass
-        @pytest.mark.drift("minilm@W2-rtn", data="data/small", flip=1)
-        def test_marked(): pass
-        """
-    )
-    run(suite, "-m", "not drift").assert_outcomes(passed=1, deselected=4)
-    run(suite, "-m", "drift").assert_outcomes(passed=4, deselected=1)
-
-
 def test_a_fixture_of_that_name_that_is_not_ours_is_left_alone(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
@@ -325,24 +295,6 @@ def test_too_few_inputs_fail_unless_they_are_accepted(suite: pytest.Pytester, me
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("measurements")
-def test_one_baseline_for_two_runs_is_refused(suite: pytest.Pytester) -> None:
-    suite.makepyfile(
-        """
-        import pytest
-
-        @pytest.mark.parametrize("bits", [2, 8])
-        def test_bits(drift, bits):
-            drift(f"minilm@W{bits}-rtn", data="data/small").require(baseline="base.json")
-        """
-    )
-    told = run(suite, "--quantdrift-update")
-    assert told.ret == pytest.ExitCode.TESTS_FAILED
-    told.stdout.fnmatch_lines(["base.json was not written: tests name it for more than one run*"])
-    assert not (suite.path / "base.json").exists()
-
-
-@pytest.mark.slow
 def test_a_run_is_used_again_only_where_it_is_of_the_same(suite: pytest.Pytester, measurements: list[str]) -> None:
     suite.makepyfile(
         """
@@ -415,24 +367,3 @@ def test_ctrl_c_leaves_nothing_that_is_taken_for_a_run_or_a_baseline(
     run(suite, "--quantdrift-update").assert_outcomes(passed=2)
     assert (suite.path / "base.json").exists()
     assert measurements == ["minilm@W8-g128-rtn", "minilm@W2-g128-rtn"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("measurements")
-def test_junit_has_the_verdict_and_the_metrics(suite: pytest.Pytester) -> None:
-    suite.makepyfile(
-        """
-        import pytest
-
-        @pytest.mark.drift("minilm@W2-rtn", data="data/small", flip=0)
-        def test_marked(): pass
-        """
-    )
-    run(suite, "--junitxml", "out.xml").assert_outcomes(failed=1)
-    found = {
-        each.get("name"): each.get("value") for each in ET.parse(suite.path / "out.xml").getroot().iter("property")
-    }
-    assert found["quantdrift.verdict"] == "fail"
-    assert found["quantdrift.spec"] == "minilm@W2-g128-rtn"
-    assert float(found["quantdrift.flip@1"] or 0) > 0
-    assert {"quantdrift.gold_lost@10", "quantdrift.ndcg@10"} <= found.keys()

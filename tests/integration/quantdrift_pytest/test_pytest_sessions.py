@@ -25,34 +25,6 @@ def test_what_every_session_imports_is_light(statement: str) -> None:
     assert "quantdrift_pytest" in loaded
 
 
-def test_an_assertion_outside_of_pytest_says_what_it_needs() -> None:
-    code = "from quantdrift_pytest import assert_drift\nassert_drift('minilm@W4-rtn', data='nowhere', flip=0.25)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "this needs pytest and its plugin quantdrift" in done.stderr
-
-
-def test_a_session_without_the_plugin_has_nothing_of_it(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        """
-        import sys
-
-        def test_plain(request):
-            assert "quantdrift_pytest.plugin" not in sys.modules
-            assert not request.config.pluginmanager.has_plugin("quantdrift")
-        """
-    )
-    pytester.runpytest_subprocess("-p", "no:quantdrift").assert_outcomes(passed=1)
-
-
-def test_nothing_of_quantdrift_is_imported_that_pytest_would_rewrite() -> None:
-    """Of an installed wheel pytest rewrites the packages, and warns in every session of those that
-    are imported before: the start-up hook imports this one."""
-    import quantdrift  # noqa: PLC0415 -- the subject
-
-    assert "PYTEST_DONT_REWRITE" in (quantdrift.__doc__ or "")
-
-
 SUITE = """
 import sys
 import time

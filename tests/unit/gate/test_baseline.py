@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from quantdrift.gate.baseline import Baseline, Snapshot, answer_of, read_baselin
 from quantdrift.gate.judge import snapshot_for
 from quantdrift.records import sealed
 from support.comparison_samples import evidence_of
-from support.gate_samples import evidence, ones, reference, rules, snapshot, target
+from support.gate_samples import evidence, reference, rules, snapshot, target
 
 DEFAULT = rules("flip@1 no worse by 0.03")
 
@@ -51,36 +52,11 @@ def same(one: Snapshot, other: Snapshot) -> bool:
 
 def test_what_a_line_holds(whole: Snapshot) -> None:
     lines = Baseline.of(whole).text().splitlines()
-    columns = next(line for line in lines if line.startswith('  "columns"'))
-    assert json.loads(columns.partition(": ")[2].rstrip(",")) == [
-        "answers",
-        "flip@1",
-        "gold_lost@1",
-        "gold_lost@5",
-        "gold_lost@10",
-        "ndcg@10",
-        "recall@10",
-        "mrr@10",
-        "noise_floor",
-    ]
     (line,) = (line for line in lines if line.startswith('    "q4"'))
     name, _, outcome = line.strip().rstrip(",").partition(": ")
     # it flips, loses the first place and no other, and is noisy: 1 / log2(3) and 1 / 2
     assert (name, json.loads(outcome)[1:]) == ('"q4"', [1, 1, 0, 0, 0.63093, 1, 0.5, 1])
     assert json.loads(outcome)[0].count(">") == 1
-
-
-def test_it_reads_back(path: Path, whole: Snapshot) -> None:
-    assert same(whole, read_baseline(path))
-    assert path.read_text(encoding="utf-8") == Baseline.of(read_baseline(path)).text()
-
-
-def test_the_same_run_gives_the_same_bytes_in_any_order_of_inputs() -> None:
-    rng = np.random.default_rng(0)
-    values = {"flip@1": ones(300, range(40)), "ndcg@10": np.round(rng.random(300), 6)}
-    one = snapshot(values)
-    for _ in range(20):
-        assert Baseline.of(one.part(rng.permutation(300))).text() == Baseline.of(one).text()
 
 
 def test_one_changed_input_is_one_changed_line(whole: Snapshot) -> None:
@@ -89,12 +65,6 @@ def test_one_changed_input_is_one_changed_line(whole: Snapshot) -> None:
     changes = [line for line in difflib.ndiff(old, new) if line[0] in "+-"]
     of_inputs = [line for line in changes if line[2:].startswith('    "q')]
     assert [line[:9] for line in of_inputs] == ['-     "q5', '+     "q5']
-    # and the digest of it all, and the means that it moves: 6 of 60 are 0.1 now
-    digests = [line for line in changes if line[2:].startswith('  "digest"')]
-    assert len(digests) == 2
-    means = [line[2:].strip(" ,") for line in changes if line not in of_inputs + digests]
-    assert all(line.partition(":")[0] in {'"flip@1"', '"gold_lost@1"', '"ndcg@10"', '"mrr@10"'} for line in means)
-    assert '"flip@1": 0.1' in means
 
 
 def test_no_name_of_an_item_and_no_text_is_in_it(tmp_path: Path) -> None:
@@ -117,40 +87,12 @@ def test_answers_tell_whether_they_changed_and_not_what_they_are() -> None:
     assert answer_of(None, None) == "-"
 
 
-def test_columns_without_a_value_are_left_out() -> None:
-    made = snapshot_for(target(evidence(range(5), labels=False)), DEFAULT)
-    assert list(made.values) == ["flip@1"]
-
-
 def test_metrics_that_a_rule_compares_are_added() -> None:
     asked = rules("harm no worse by 0.1", "flip@1 <= 0.25", "ndcg@10 no worse by 0.1", "set_kept@2 <= 1")
     made = snapshot_for(target(evidence(range(5))), asked)
     assert "harm" in made.values
     assert "set_kept@2" not in made.values
     assert list(made.values).count("ndcg@10") == 1
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        'a "quoted" name',
-        "new\nline",
-        "tab\tand \\ backslash",
-        "Straße 東京 🙂",
-        "a,b: [1, 2]",
-        "next\x85line and \u2028 separators",
-        "",
-        "half \ud800 pair",
-        "__proto__",
-    ],
-)
-def test_any_name_of_an_input(tmp_path: Path, name: str) -> None:
-    names = ["other", name, "zzz"]
-    made = snapshot({"flip@1": ones(3, [1])}, names=names, answers=[answer_of(name, "x"), "-", "-"])
-    write_baseline(made, tmp_path / "b.json")
-    assert same(made, read_baseline(tmp_path / "b.json"))
-    # on a line of its own, for those who split at line feeds
-    assert (tmp_path / "b.json").read_text(encoding="utf-8").count("\n    ") >= 3
 
 
 def test_undefined_and_infinite_values_are_null(tmp_path: Path) -> None:
@@ -164,11 +106,7 @@ def test_an_earlier_baseline_is_replaced_whole(path: Path, whole: Snapshot, monk
     before = path.read_bytes()
     other = whole.part(range(10))
     with monkeypatch.context() as patch:
-
-        def full(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        patch.setattr(os, "replace", full)
+        patch.setattr(os, "replace", Mock(side_effect=OSError(28, "No space left on device")))
         with pytest.raises(RunError, match="no space left; nothing was left behind"):
             write_baseline(other, path)
     assert path.read_bytes() == before
@@ -184,8 +122,6 @@ def test_another_kind_of_file_is_left_alone(tmp_path: Path, whole: Snapshot, con
     with pytest.raises(RunError, match="something that is not a baseline"):
         write_baseline(whole, place)
     assert place.read_text(encoding="utf-8") == content
-    with pytest.raises(RunError):
-        Baseline.check_place(tmp_path)
 
 
 def test_a_missing_file_names_the_command(tmp_path: Path) -> None:
@@ -197,29 +133,20 @@ Damage = Callable[[dict[str, Any]], object]
 
 DAMAGES: list[tuple[Damage, str]] = [
     (lambda c: c.pop("columns"), "columns is missing"),
-    (lambda c: c["data"].pop("digest"), "data.digest is missing"),
     (lambda c: c["columns"].pop(), "has not one entry per column (8)"),
     (lambda c: c["inputs"]["q7"].pop(), "input 'q7' has not one entry"),
-    (lambda c: c["inputs"].update(q7=[]), "input 'q7' has not one entry"),
     (lambda c: c["columns"].pop(0), "columns are 'answers' and metrics"),
-    (lambda c: c["columns"].append("flip@1"), "metrics that differ"),
     (lambda c: c["columns"].__setitem__(1, "flop@1"), "did you mean flip@1"),
     (lambda c: c["inputs"].pop("q7"), "n_inputs is 60, and there are 59"),
-    (lambda c: c.update(inputs=[1]), "inputs: input should be"),
-    (lambda c: c["inputs"].update(q7=5), "inputs.q7: "),
     (lambda c: c["inputs"]["q7"].__setitem__(0, 7), "has 7 for its answers"),
-    (lambda c: c["inputs"]["q7"].__setitem__(0, "doc"), "'doc' for its answers"),
     *(
         (lambda c, value=value: c["inputs"]["q7"].__setitem__(1, value), f"'q7' has {value!r:.40} for flip@1")
         for value in (True, "1", [1], 10**400, 0.5)
     ),
     (lambda c: c["inputs"]["q7"].__setitem__(5, 1.5), "has 1.5 for ndcg@10"),
     (lambda c: c["inputs"]["q7"].__setitem__(5, float("nan")), "got NaN"),
-    (lambda c: c["reference"].update(digest=5), "reference.digest: "),
-    (lambda c: c.update(settings=[1]), "settings: "),
     (lambda c: c.update(more=1), "more: "),
     (lambda c: c.update(format_version=1), "is of format version 1"),
-    (lambda c: c.update(format="quantdrift-run"), "holds a 'quantdrift-run'"),
 ]
 
 
@@ -255,28 +182,11 @@ def test_line_ends_that_git_changes_are_no_damage(path: Path, whole: Snapshot) -
     assert same(whole, read_baseline(path))
 
 
-@pytest.mark.parametrize("cut", [1, 200, 900, -4])
-def test_a_file_that_ends_early_or_is_no_text(path: Path, cut: int) -> None:
-    content = path.read_bytes()
-    for damaged in (content[:cut], b"\xff\xfe" + content, b"<<<<<<< HEAD\n" + content):
-        path.write_bytes(damaged)
-        with pytest.raises(RunError, match=r"is damaged, expected a baseline"):
-            read_baseline(path)
-
-
 def test_a_conflict_of_which_both_sides_were_kept(path: Path) -> None:
     """JSON would quietly take the second of two lines of one input."""
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     place = next(n for n, line in enumerate(lines) if line.startswith('    "q7"'))
-    lines.insert(place, lines[place].replace("[", "[", 1))
+    lines.insert(place, lines[place])
     path.write_text("".join(lines), encoding="utf-8")
-    assert len(json.loads(path.read_text(encoding="utf-8"))["inputs"]) == 60
     with pytest.raises(RunError, match="'q7' occurs twice"):
         read_baseline(path)
-
-
-def test_a_snapshot_has_a_row_per_input_and_names_that_differ() -> None:
-    with pytest.raises(RunError, match=r"one answer and one value per input \(3\)"):
-        snapshot({"flip@1": ones(3, []), "ndcg@10": ones(2, [])})
-    with pytest.raises(RunError, match="input ids that differ"):
-        snapshot({"flip@1": ones(2, [])}, names=["a", "a"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from quantdrift.errors import DataError, QuantDriftError, UnknownNameError
+from quantdrift.errors import QuantDriftError
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers import read_finished
 from quantdrift.gate.baseline import answer_of
@@ -19,7 +19,6 @@ from quantdrift.gate.judge import (
     Judgement,
     Matched,
     Verdict,
-    decide,
     gate,
     judge_changes,
     least_inputs,
@@ -29,9 +28,8 @@ from quantdrift.gate.judge import (
 from quantdrift.gate.rules import RuleError, parse_rule
 from quantdrift.gate.target import Target, target_of_diff
 from quantdrift.metrics import FAMILIES, MetricError, members
-from support.comparison_samples import evidence_of
 from support.finished_samples import A, B, write_trec
-from support.gate_samples import IDENTITY, Values, evidence, judged, ones, pair, reference, rules, snapshot, target
+from support.gate_samples import IDENTITY, Values, evidence, judged, ones, pair, rules, snapshot, target
 
 BOTH = "flip@1 no worse by 0.03"
 EXACT = pytest.approx
@@ -88,9 +86,6 @@ def test_a_mean_by_hand() -> None:
         (BOTH, (2000, 20, 5), "pass", "worse, but shown to be by less than the margin"),
         (BOTH, (1000, 58, 43), "underpowered", "the difference is about as large as the margin"),
         ("flip@1 no worse", (2000, 20, 5), "fail", "worse than the baseline"),
-        ("flip@1 no worse", (2000, 12, 9), "pass", "not shown to be worse"),
-        (BOTH, (300, 300, 0), "fail", "shown to be worse"),
-        (BOTH, (1, 1, 0), "underpowered", "too few inputs to tell: 1, and it takes about"),
         (BOTH, (98, 0, 0), "underpowered", "nothing differs, but 98 inputs are too few to show it; 99 would"),
         (BOTH, (99, 0, 0), "pass", "shown to be no worse"),
         # none worse and nine better: nine fair coins fall so once in 512, and four once in 16
@@ -161,23 +156,12 @@ def test_holm_over_the_rules() -> None:
     assert [each.p_worse for each in found] == EXACT([11 / 1024, 1 / 32, 1 / 16])
     assert [each.p_worse_holm for each in found] == EXACT([33 / 1024, 2 / 32, 2 / 32])
     assert [each.outcome for each in found] == ["fail", "pass", "pass"]
-    # by itself the second would fail, and in whatever order
-    assert judge_changes(asked[1:2], matched)[0].outcome == "fail"
-    assert judge_changes(asked[::-1], matched) == found[::-1]
     # what could not be tested does not count, nor does a rule that is there twice
     there = snapshot_for(target(evidence([])), rules("flip@1 no worse"))
     asked = rules("flip@1 no worse", "harm no worse", "flip@1 <= 0.5", "flip@1 no worse")
     told = gate(target(evidence(range(5))), asked, there).judgements
     assert told[0].p_worse_holm == told[0].p_worse == EXACT(1 / 32)
     assert [each.outcome for each in told] == ["fail", "incomparable", "pass"]
-
-
-def test_p_no_worse_is_not_adjusted() -> None:
-    """All rules have to pass, so none passes by luck of one among several."""
-    before = {"flip@1": np.zeros(99), "gold_lost@10": np.zeros(99), "ndcg@10": np.ones(99)}
-    found = judge_changes(rules(*(f"{name} no worse by 0.03" for name in before)), pair(before, before))
-    assert [each.p_no_worse for each in found] == EXACT([0.97**99] * 3)
-    assert {each.outcome for each in found} == {"pass"}
 
 
 def noisy(rule: str, before: Values, now: Values, **noise: Values) -> Judgement:
@@ -199,9 +183,6 @@ def test_noise_is_set_aside_on_either_side() -> None:
     assert found.p_worse == EXACT(1 / 64)
     assert found.difference is not None
     assert found.difference.value == EXACT(6 / 293)
-    # both values are those measured, on all inputs
-    assert found.now is not None
-    assert (found.before, found.now.value) == (EXACT(1 / 300), EXACT(9 / 300))
 
 
 @pytest.mark.parametrize(
@@ -210,22 +191,13 @@ def test_noise_is_set_aside_on_either_side() -> None:
         ("flip@1", 300, "underpowered", 300),  # all is noise
         ("flip@1", 9, "pass", 9),  # ten of 300 are more than three in a hundred
         ("flip@1", 10, "underpowered", 10),
-        ("gold_lost@1", 9, "pass", 9),
-        ("flip@1:gap=0..1", 9, "pass", 9),
         ("gold_lost@5", 50, "pass", 0),  # noise is known of the first answer only
-        ("ndcg@10", 50, "pass", 0),
     ],
 )
 def test_more_noise_than_the_margin_cannot_pass_for_proof(metric: str, noise: int, outcome: str, aside: int) -> None:
     found = noisy(f"{metric} no worse by 0.03", np.zeros(300), np.zeros(300), today=ones(300, range(noise)))
     assert (found.outcome, found.set_aside) == (outcome, aside)
     assert (f"noise alone changes {noise} inputs" in found.reason) == (outcome == "underpowered")
-
-
-def test_noise_of_real_evidence() -> None:
-    there = snapshot_for(target(evidence([], noise=[])), [])
-    (found,) = gate(target(evidence(range(5), noise=[4, 30])), rules("flip@1 no worse"), there).judgements
-    assert (found.set_aside, found.worse) == (2, 4)
 
 
 def test_one_side_without_a_value() -> None:
@@ -246,24 +218,12 @@ def test_what_one_side_does_not_hold() -> None:
     result = gate(target(evidence(range(2))), rules("ndcg@10 no worse by 0.1"), bare)
     assert result.verdict == "incomparable"
     assert "the baseline has no outcomes of this metric; write it anew with --update" in result.judgements[0].reason
-    # columns that are not asked for do not matter
-    here = target(evidence(range(9)))
-    assert gate(here, rules(BOTH), there).judgements == gate(here, rules(BOTH), bare).judgements
     # what the run itself does not know is an error: writing the baseline anew would not help
     unlabelled = target(evidence(range(2), labels=False))
     result = gate(unlabelled, rules("ndcg@10 no worse by 0.1", "flip@1 no worse"), there)
     assert (result.verdict, result.exit_code) == ("error", 2)
     assert result.judgements[0].reason == "undefined: no relevance labels"
     assert result.judgements[1].outcome == "pass"
-
-
-def test_without_a_bound_few_differences_show_nothing() -> None:
-    """A relevance grade has no greatest value, so one input could undo any number of others."""
-    grades = np.ones(500)
-    found = judged("served_relevance no worse by 0.1", grades, grades)
-    assert (found.outcome, found.p_no_worse, found.needed) == ("underpowered", None, None)
-    assert "nothing bounds by how much" in found.reason
-    assert judged("served_relevance no worse by 0.1", grades, grades - ones(500, range(200))).outcome == "fail"
 
 
 # --- slices and parts -------------------------------------------------------------------------
@@ -278,29 +238,9 @@ def test_a_rule_on_a_slice_sees_its_inputs_only() -> None:
     assert [each.n for each in found] == [10, 50, 60]
     assert [each.worse for each in found] == [8, 0, 8]
     assert [each.p_worse for each in found] == EXACT([1 / 256, 1, 1 / 256])
-    # the run has the inputs in another order than the baseline, and only some of them
-    rows = np.random.default_rng(1).permutation(60)[:45]
-    inside = [f"q{row}" for row in rows if 10 <= row < 20]
-    (part,) = gate(target(evidence(range(10, 18)).part(rows)), asked[:1], there, slices=SLICES).judgements
-    assert (part.n, part.worse) == (len(inside), sum(int(name[1:]) < 18 for name in inside))
     # the baseline has not the first inputs of the run, so that rows are others than before
     less = gate(target(evidence(range(10, 14))), asked[:1], there.part(range(7, 60)), slices=SLICES).judgements
     assert [(each.n, each.worse) for each in less] == [(10, 4)]
-
-
-def test_slices_that_cannot_be() -> None:
-    here = target(evidence([]))
-    there = snapshot_for(here, [])
-    with pytest.raises(UnknownNameError, match="unknown slice 'ten'; did you mean tens"):
-        gate(here, rules("flip@1 [ten] no worse"), there, slices=SLICES)
-    # of several patterns each has to match, as one that does not is a slip of the pen
-    for patterns in (["x*"], ["q1?", "x*"]):
-        with pytest.raises(DataError, match=r"slice 'none': no input matches 'x\*'; ids are like"):
-            gate(here, rules("flip@1 [none] no worse"), there, slices={"none": patterns})
-    # the run has inputs of the slice, but the baseline has none of them
-    result = gate(here, rules("flip@1 [tens] no worse"), there.part(range(10)), slices=SLICES)
-    assert result.verdict == "error"
-    assert "have no input of the slice in common" in result.judgements[0].reason
 
 
 def test_slices_by_what_the_reference_says() -> None:
@@ -310,23 +250,6 @@ def test_slices_by_what_the_reference_says() -> None:
     found = gate(target(evidence(range(5))), asked, there).judgements
     assert (found[0].n, found[0].p_worse) == (60, EXACT(1 / 32))
     assert (found[1].outcome, found[1].reason) == ("error", "undefined: no input has gap=0..0.05")
-
-
-def test_several_parts() -> None:
-    """Inputs of one name in two parts are two inputs; flips of both count."""
-    old = target(evidence([]), evidence([0]), names=("arc", "piqa"))
-    new = target(evidence(range(4)), evidence(range(4)), names=("arc", "piqa"))
-    there = snapshot_for(old, [])
-    asked = rules("flip@1 no worse", "flip@1 [piqa] no worse", "flip@1 <= 0.1")
-    result = gate(new, asked, there, slices={"piqa": ["piqa:*"]})
-    assert [(each.n, each.worse) for each in result.judgements] == [(120, 7), (60, 3), (120, None)]
-    assert (result.n_changed, result.n_new) == (8, 7)
-    assert {(each.part, each.changed.input_id) for each in result.worst if not each.new} == {("piqa", "q0")}
-    # one part alone has other names; and one without labels takes no part
-    assert gate(target(evidence([])), rules("flip@1 no worse"), there).verdict == "incomparable"
-    both = target(evidence(range(3)), evidence(range(3), labels=False), names=("a", "b"))
-    asked = rules("gold_lost@1 no worse", "flip@1 no worse", "gold_lost@1 <= 0.1")
-    assert [each.n for each in gate(both, asked, snapshot_for(both, [])).judgements] == [60, 120, 60]
 
 
 # --- limits -----------------------------------------------------------------------------------
@@ -342,11 +265,7 @@ def limit(judged: Target, rule: str, **asked: Any) -> Judgement:
     [
         ("flip@1 <= 0.25", "pass", "within the limit"),
         ("flip@1 <= 0.2499", "fail", "above the limit"),
-        ("flip@1 >= 0.25", "pass", "within the limit"),
         ("flip@1 >= 0.2501", "fail", "below the limit"),
-        ("reference.ndcg@10 >= 1", "pass", "within the limit"),
-        ("ndcg@10 >= 0.95", "fail", "below the limit"),
-        ("gold_lost@1 <= 25 %", "pass", "within the limit"),
         ("change.ndcg@10 >= -0.1", "pass", "within the limit"),  # it is -0.092, and the reference's mean 1
         ("relative.ndcg@10 >= -0.09", "fail", "below the limit"),
     ],
@@ -358,38 +277,10 @@ def test_what_is_observed_decides(rule: str, outcome: str, reason: str) -> None:
     assert (found.n, found.before, found.p_worse, found.difference) == (60, None, None, None)
 
 
-def test_a_limit_that_is_met_exactly_holds_in_any_order_of_inputs() -> None:
-    """0.1 + 0.2 + 0.3 is not 0.6 to the last bit, and 0.3 + 0.2 + 0.1 is."""
-    shuffled = np.random.default_rng(0).permuted(reference(), axis=1)
-    whole = evidence_of(reference(), shuffled)  # the relevant item at any rank
-    here = [target(whole.part(np.random.default_rng(n).permutation(60))) for n in range(30)]
-    (metric,) = (rule.metric for rule in rules("ndcg@10 <= 1"))
-    values = {float(each.values(metric).mean()) for each in here}
-    assert len(values) > 1
-    for value in values:
-        for each in here:
-            assert {limit(each, f"ndcg@10 {test} {value!r}").outcome for test in ("<=", ">=")} == {"pass"}
-
-
-def test_medians_and_infinity() -> None:
-    """No delta at all: every separation ratio is infinite, and above any limit."""
-    exact, flipped = target(evidence([])), target(evidence(range(60)))
-    for here, rule, outcome in (
-        (exact, "separation >= 1", "pass"),
-        (exact, "separation <= 1000", "fail"),
-        (flipped, "separation >= 0.5", "pass"),
-        (flipped, "separation >= 0.51", "fail"),
-    ):
-        assert limit(here, rule).outcome == outcome
-
-
 def test_undefined_is_an_error_and_says_why() -> None:
     unlabelled = target(evidence(range(15), labels=False))
     for here, rule, why in (
         (unlabelled, "gold_lost@10 <= 0.5", "no relevance labels"),
-        (unlabelled, "relative.ndcg@10 >= -0.5", "no relevance labels"),
-        (target(evidence(range(15))), "noise_floor <= 0.01", "the noise floor was not measured"),
-        (target(evidence([])), "flip_to_irrelevant <= 0.5", "no input with a judgement flipped"),
         (target(evidence([40])), "flip_to_irrelevant [first] <= 0.5", "no input with a judgement flipped"),
     ):
         found = limit(here, rule, slices={"first": ["q?"]})
@@ -409,9 +300,6 @@ def test_a_slice_of_all_inputs_is_no_slice() -> None:
         if whole.now is not None:
             assert part.now is not None
             assert part.now.value == EXACT(whole.now.value, abs=1e-15), str(metric)
-    tiny = target(replace(evidence([]), delta_max=np.full(60, 4e-7, dtype=np.float32)))
-    for rule in ("epsilon <= 1e-7", "epsilon [all] <= 1e-7"):
-        assert limit(tiny, rule, slices={"all": ["*"]}).outcome == "fail"
 
 
 @pytest.fixture
@@ -424,20 +312,14 @@ def listed(tmp_path: Path) -> Target:
 @pytest.mark.parametrize(
     ("rule", "outcome", "reason"),
     [
-        ("flip@1 <= 0.5", "pass", "within the limit"),
         ("at_risk <= 0.3", "fail", "above the limit"),
-        ("epsilon <= 0.01", "fail", "above the limit"),
         ("separation >= 2", "fail", "below the limit"),
         ("at_risk <= 0.9", "error", "undefined: only a bound is known"),
-        ("at_risk >= 0.3", "error", "undefined: only a bound is known"),
-        ("separation >= 1", "error", "undefined: only a bound is known"),
-        ("separation <= 2", "error", "undefined: only a bound is known"),
         ("at_risk [all] <= 0.3", "error", "undefined: only a bound is known"),
         ("coverage@0.1 >= 0.5", "error", "undefined: needs every item's score in both arms"),
         ("rbo@10 >= 0.5", "error", "these lists are 3 deep"),
         # two lower bounds say nothing of which is the larger
         ("at_risk no worse", "error", "undefined: only a bound is known"),
-        ("tau_b@10 no worse", "error", "undefined: needs every item's score in both arms"),
         ("flip@1 no worse", "pass", "not shown to be worse"),
     ],
 )
@@ -466,23 +348,12 @@ def matched(baseline: dict[str, Any], now: dict[str, Any]) -> Matched:
         ({"data_fingerprint": "old"}, {"data_fingerprint": "new"}, ["data: corpus (test) (digest old in the baseline"]),
         ({"settings": COSINE}, {"settings": {}}, ["setting similarity: cosine in the baseline, nothing now"]),
         ({"model_fingerprint": None}, {}, []),  # a digest that one side has not tells nothing
-        ({}, {"data_fingerprint": None}, []),
-        (
-            {"model_fingerprint": "a", "data_fingerprint": "a", "settings": {"one": 1}},
-            {"model_fingerprint": "b", "data_fingerprint": "b", "settings": {"one": 2}},
-            ["reference model", "data", "setting one"],
-        ),
     ],
 )
 def test_what_makes_them_incomparable(baseline: dict[str, Any], now: dict[str, Any], differs: list[str]) -> None:
     found = matched(baseline, now).differs
     assert len(found) == len(differs)
     assert all(line.startswith(wanted) for line, wanted in zip(found, differs, strict=True))
-
-
-def test_other_definitions_of_the_metrics_make_them_incomparable() -> None:
-    found = match(replace(snapshot(FLIPS), definitions=2), snapshot(FLIPS))
-    assert found.differs == ("definitions of the metrics: version 1 in the baseline, version 2 now",)
 
 
 @pytest.mark.parametrize(
@@ -492,8 +363,6 @@ def test_other_definitions_of_the_metrics_make_them_incomparable() -> None:
         ({"spec": "minilm@W3-rtn", "candidate_fingerprint": "x"}, {}, ["the baseline is of minilm@W3-rtn"], False),
         # nor are the same weights under another spec, as they may be run in another way
         ({"spec": "minilm@W3-rtn"}, {}, ["the baseline is of minilm@W3-rtn"], False),
-        # the same spec made into other weights (another library, another calibration) is no news
-        ({"candidate_fingerprint": "other"}, {}, [], False),
         ({"candidate_fingerprint": None}, {"candidate_fingerprint": None}, [], False),
         (
             {"settings": COSINE, "candidate_fingerprint": "x"},
@@ -518,8 +387,6 @@ def test_inputs_of_the_same_data_that_one_has_not_are_left_out() -> None:
     # of data that is not known to be the same, or where none are in common, they are other inputs
     unknown = replace(snapshot(FLIPS), identity=replace(IDENTITY, data_fingerprint=None))
     assert match(unknown, baseline).differs[0].startswith("inputs: 15 only in this run ('q1', ")
-    none = match(now.part(range(10)), now.part(range(10, 20)))
-    assert none.differs[0].startswith("inputs: 10 only in this run ('q0', 'q1', 'q2', ...), 10 only in the baseline")
     shuffled = now.part(np.random.default_rng(0).permutation(20))
     paired = match(shuffled, now)
     assert paired.now.input_ids == paired.before.input_ids == shuffled.input_ids
@@ -550,11 +417,6 @@ def test_an_incomparable_run_is_still_held_to_its_limits() -> None:
     result = gated(*asked, data_fingerprint="other")
     assert (result.verdict, result.exit_code) == ("incomparable", 3)
     assert [each.outcome for each in result.judgements] == ["incomparable", "pass", "incomparable"]
-    # nothing is called new beside a baseline that is not of the same
-    assert (result.n_new, result.n_answers_changed, {each.new for each in result.worst}) == (None, None, {None})
-    fine = gated(*asked)
-    assert (fine.verdict, fine.n_new, fine.n_answers_changed) == ("fail", 6, 6)
-    assert sum(each.new is True for each in fine.worst) == 6
     # a limit that is broken fails whatever the baseline, and limits alone do not care about it
     assert gated("flip@1 no worse", "flip@1 <= 0.1", data_fingerprint="other").verdict == "fail"
     alone = gated("flip@1 <= 0.5", data_fingerprint="other")
@@ -584,28 +446,3 @@ def test_the_worst_inputs_come_first_in_any_order_of_inputs() -> None:
         result = gate(shuffled, rules("flip@1 no worse"), there, n_worst=7)
         found = [(each.changed.input_id, each.new) for each in result.worst]
         assert found == [*((f"q{row}", True) for row in range(3, 9)), ("q0", False)]
-    none = gate(target(whole), rules("flip@1 no worse"), there, n_worst=0)
-    assert (none.worst, none.n_changed, none.n_new) == ((), 9, 6)
-
-
-def test_the_level_itself_is_not_below_the_level() -> None:
-    found = Judgement(rule=parse_rule(BOTH), outcome="underpowered", reason="", n=1, p_worse=0.05, p_no_worse=0.05)
-    assert [decide([found], alpha=alpha)[0].outcome for alpha in (0.05, 0.0501)] == ["underpowered", "pass"]
-
-
-def test_json_has_every_number() -> None:
-    there = snapshot_for(target(evidence([])), [])
-    read = gate(target(evidence(range(5))), rules(BOTH, "flip@1 <= 0.05"), there).to_json()
-    assert (read["verdict"], read["exit_code"], read["n_new"], len(read["worst"])) == ("fail", 1, 5, 5)
-    first, second = read["rules"]
-    assert (first["rule"], first["p_worse"], first["now"]["value"]) == (BOTH, EXACT(1 / 32), EXACT(5 / 60))
-    assert (second["outcome"], second["before"], second["p_worse"]) == ("fail", None, None)
-
-
-def test_both_sides_are_rounded_alike() -> None:
-    """A run is not better or worse than its own file, which holds six decimals."""
-    here = target(evidence(range(30)))
-    there = snapshot_for(here, [])
-    assert there.values["ndcg@10"][0] == 0.63093
-    (found,) = gate(here, rules("ndcg@10 no worse"), there).judgements
-    assert (found.worse, found.better) == (0, 0)

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import quantdrift.gate.rules as module
-from quantdrift.errors import DataError, UnknownNameError
-from quantdrift.gate.rules import GateConfig, Rule, RuleError, find_config, parse_rule, parse_slice, read_config
-from quantdrift.metrics import MetricError, parse_metric
+from quantdrift.errors import DataError
+from quantdrift.gate.rules import GateConfig, RuleError, find_config, parse_rule, parse_slice, read_config
 
 
 def test_the_examples_of_the_module() -> None:
@@ -20,33 +19,17 @@ def test_the_examples_of_the_module() -> None:
     assert found.failed == 0
 
 
-def test_the_examples_of_the_error_can_be_read() -> None:
-    with pytest.raises(RuleError) as stopped:
-        parse_rule("flip@1 should be low")
-    examples = re.findall(r"'([^']+)'", str(stopped.value).partition(";")[0])
-    assert len(examples) == 3
-    for text in examples:
-        assert str(parse_rule(text)) == text
-
-
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
         ("flip@1 <= 0.25", ("flip@1", "<=", 0.25, None)),
-        ("flip@1<=25%", ("flip@1", "<=", 0.25, None)),
         ("ndcg@10 >= .3", ("ndcg@10", ">=", 0.3, None)),
         ("flip@1 no worse", ("flip@1", "no worse", None, None)),
         ("  flip@1   no  worse   by 3 %  ", ("flip@1", "no worse", 0.03, None)),
-        ("gold_lost@10 no worse by 3e-2", ("gold_lost@10", "no worse", 0.03, None)),
         ("flip@1 [german] <= 0.3", ("flip@1", "<=", 0.3, "german")),
         ("flip@1[ two words ]no worse", ("flip@1", "no worse", None, "two words")),
-        ("relative.ndcg@10 >= -0.02", ("relative.ndcg@10", ">=", -0.02, None)),
         ("change.ndcg@10 >= -2 %", ("change.ndcg@10", ">=", -0.02, None)),
-        ("separation >= 1", ("separation", ">=", 1, None)),
         ("flip@1:gap=0.05.. <= 0.01", ("flip@1:gap=0.05..", "<=", 0.01, None)),
-        ("flip@1:gap=0..0.05 no worse", ("flip@1:gap=0..0.05", "no worse", None, None)),
-        ("flip@1 <= 0", ("flip@1", "<=", 0, None)),
-        ("flip@1 <= 0.7 %", ("flip@1", "<=", 0.007, None)),
     ],
 )
 def test_what_a_line_means(text: str, wanted: tuple[str, str, float | None, str | None]) -> None:
@@ -61,69 +44,28 @@ def test_what_a_line_means(text: str, wanted: tuple[str, str, float | None, str 
     [
         ("", "expected a rule such as"),
         ("flip@1", "expected a rule such as"),
-        ("flip@1 0.25", "expected a rule such as"),
         ("flip@1 < 0.25", "expected a rule such as"),
-        ("flip@1 == 0.25", "expected a rule such as"),
-        ("flip@1 <= 0.25 sown", "expected a rule such as"),
         ("flip@1 no worse 0.03", "expected a rule such as"),
         ("flip@1 [] <= 0.3", "expected a rule such as"),
-        ("flip@1 <= a quarter", "expected a rule such as"),
         ("flip@1 <= quarter", "expected a number in the rule 'flip@1 <= quarter', got 'quarter'"),
         ("flip@1 <= nan", "expected a number"),
-        ("contenders <= 1_0", "expected a number"),
         ("contenders <= 1e400", "a limit is a finite number"),
         ("flip@1 <= 25", "flip@1 lies from 0 to 1, all on one side of it; 25 % is 0.25"),
-        ("flip@1 >= -0.1", "flip@1 lies from 0 to 1"),
-        ("change.ndcg@10 >= -2", "lies from -1 to 1"),
         ("separation no worse by 0.1", "a median or quantile, which has no paired test"),
         ("noise_floor no worse", "of the reference, which the baseline shares; give a limit"),
-        ("tied no worse", "of the reference"),
-        ("gap no worse", "of the reference"),
-        ("reference.ndcg@10 no worse by 0.1", "of the reference"),
         ("flip_to_runner_up no worse", "neither way is better"),
         ("coverage@0.1 no worse by 0.1", "each run calibrates its own threshold"),
         ("relative.ndcg@10 no worse by 0.02", "ask for change.ndcg@10"),
-        ("relative.ndcg@10 [x] >= -0.02", "ask for change.ndcg@10"),
         ("flip@1:separation=0..1 no worse", "a slice by separation holds other inputs in every"),
-        ("flip@1:candidate_gap=0..1 no worse", "a slice by candidate_gap holds other inputs"),
         ("gold_gained@10 no worse by 0.1", "inputs that the candidate's answers choose"),
         ("flip_to_irrelevant no worse", "ask for harm, or give a limit"),
-        ("flip_to_relevant no worse by 0.1", "ask for benefit, or give a limit"),
         ("flip@1 no worse by 0", "a margin lies above 0 and below the greatest difference"),
-        ("flip@1 no worse by -0.03", "a margin lies above 0"),
         ("flip@1 no worse by 3", "(1); for 2 percentage points give 0.02"),
-        ("ndcg@10 no worse by 1", "a margin lies above 0"),
     ],
 )
 def test_what_a_line_is_refused_for(text: str, why: str) -> None:
     with pytest.raises(RuleError, match=re.escape(why)):
         parse_rule(text)
-
-
-def test_a_limit_that_is_built_by_hand_is_checked_too() -> None:
-    with pytest.raises(RuleError, match="a limit is a finite number"):
-        Rule(metric=parse_metric("flip@1"), test="<=")
-
-
-def test_metrics_are_those_there_are() -> None:
-    with pytest.raises(UnknownNameError, match=r"did you mean flip@1"):
-        parse_rule("flip@one <= 0.25")
-    with pytest.raises(MetricError):
-        parse_rule("flip@1:gap=1 <= 0.25")
-
-
-def test_kind_and_span() -> None:
-    wanted = {
-        "flip@1 no worse": ("rate", 1),
-        "change.accuracy no worse": ("mean", 1),
-        "change.ndcg@10 no worse": ("mean", 1),
-        "tau_b@10 no worse": ("mean", 2),
-        "separation >= 1": ("quantile", float("inf")),
-        "served_relevance no worse": ("mean", float("inf")),
-    }
-    for text, held in wanted.items():
-        rule = parse_rule(text)
-        assert (rule.kind, rule.span) == held
 
 
 # --- [tool.quantdrift.gate] in pyproject.toml --------------------------------------------------
@@ -167,35 +109,17 @@ def test_every_key(tmp_path: Path) -> None:
     )
 
 
-def test_an_empty_table_says_nothing(tmp_path: Path) -> None:
-    path = gate(tmp_path, "")
-    assert read_config(path) == GateConfig(path=path)
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("rules = 5", "rules is a list of rules, such as ['flip@1 no worse by 0.03']; got 5"),
-        ("rules = true", "rules is a list of rules"),
-        ('rules = "flip@1 <= 0.3"', "rules is a list of rules"),
-        ("rules = [1]", "rules is a list of rules"),
         ('rules = ["flip@1"]', "rules: expected a rule such as"),
         ('rules = ["flop@1 <= 0.3"]', "rules: unknown metric 'flop@1'; did you mean flip@1"),
-        ('rules = ["flip@1 <= 30"]', "rules: the rule 'flip@1 <= 30' cannot be judged"),
         ("target = 5", "target is a spec or a run folder, such as 'minilm@W4-rtn'; got 5"),
-        ('target = ""', "target is a spec or a run folder"),
-        ("data = ['a']", "data is a folder; got ['a']"),
-        ("task = 1", "task is the name of a task; got 1"),
-        ("baseline = false", "baseline is a file, such as 'drift-baseline.json'; got False"),
         ('alpha = "0.05"', "alpha is a probability, such as 0.05; got '0.05'"),
-        ("alpha = true", "alpha is a probability"),
         ('accept-underpowered = "yes"', "accept-underpowered is true or false; got 'yes'"),
-        ("accept-underpowered = 1", "accept-underpowered is true or false"),
-        ('slices = ["de-*"]', "slices is a table of patterns on input ids"),
         ("slices = {german = 5}", "slices is a table of patterns on input ids"),
-        ("slices = {german = [5]}", "slices is a table of patterns"),
         ('rule = ["flip@1 <= 0.3"]', "there is no setting 'rule'; did you mean rules?"),
-        ("accept_underpowered = true", "did you mean accept-underpowered?"),
         ("colour = 1", "there is no setting 'colour'; known: target, data, task, baseline, rules"),
     ],
 )
@@ -207,14 +131,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, told: str) -> None:
     assert str(stopped.value).startswith(f"{path}, [tool.quantdrift.gate]")
 
 
-@pytest.mark.parametrize("text", ["", "[tool.quantdrift]", '[tool]\nquantdrift = "x"', '[project]\nname = "x"'])
-def test_a_file_without_the_table(tmp_path: Path, text: str) -> None:
-    path = write(tmp_path, text)
-    assert find_config(tmp_path) is None
-    with pytest.raises(DataError, match=r"has no table \[tool.quantdrift.gate\]; expected one"):
-        read_config(path)
-
-
 def test_the_nearest_file_above_is_taken(tmp_path: Path) -> None:
     below = tmp_path / "a" / "b" / "c"
     below.mkdir(parents=True)
@@ -223,9 +139,6 @@ def test_the_nearest_file_above_is_taken(tmp_path: Path) -> None:
     assert find_config(tmp_path) == top
     middle = gate(tmp_path / "a", "alpha = 0.02")
     assert find_config(below) == middle
-    # a project of its own, without settings of the gate, does not take those of another
-    write(tmp_path / "a" / "b", '[project]\nname = "x"')
-    assert find_config(below) is None
 
 
 @pytest.mark.parametrize(
@@ -255,13 +168,9 @@ def test_paths_are_seen_from_the_folder_of_the_file(tmp_path: Path, monkeypatch:
     ("target", "wanted"),
     [
         ("models/mine@W4-rtn", "../models/mine@W4-rtn"),
-        ("./models/mine@W4-rtn", "../models/mine@W4-rtn"),
         ("models/mine vs models/other", "../models/mine vs ../models/other"),
-        ("minilm vs models/other", "minilm vs ../models/other"),
-        ("minilm@W4-rtn", "minilm@W4-rtn"),
         ("org/name@W4-rtn", "org/name@W4-rtn"),
         ("models/none@W4-rtn", "models/none@W4-rtn"),
-        ("runs/none", "runs/none"),
     ],
 )
 def test_a_model_in_a_folder_is_seen_from_there_as_well(
@@ -273,9 +182,6 @@ def test_a_model_in_a_folder_is_seen_from_there_as_well(
         (tmp_path / name).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert read_config(path).target == wanted
-    # in the folder of the file it is what was written
-    monkeypatch.chdir(tmp_path)
-    assert read_config(path).target == target
 
 
 def test_a_slice_on_the_command_line() -> None:

@@ -14,7 +14,7 @@ from quantdrift.errors import QuantDriftError
 from quantdrift.identity import Identity
 from quantdrift.spec import parse_pair
 from quantdrift_pytest import measuring
-from quantdrift_pytest.measuring import Measuring, content_digest, identify, looks, read_settings
+from quantdrift_pytest.measuring import content_digest, identify, read_settings
 
 
 @pytest.fixture
@@ -44,17 +44,6 @@ def test_a_copy_has_the_digest_and_another_content_has_not(folder: Path, known: 
     assert content_digest(copy, known) == first
     weights.rename(weights.with_name("other.safetensors"))
     assert content_digest(copy, known) != first
-
-
-def test_hidden_files_and_other_patterns_do_not_count(folder: Path, known: Path) -> None:
-    first = content_digest(folder, known)
-    (folder / ".cache").mkdir()
-    (folder / ".cache" / "lock").touch()
-    (folder / ".gitattributes").touch()
-    assert content_digest(folder, known) == first
-    assert [name for name, *_ in looks(folder, "*.json")] == ["config.json"]
-    assert content_digest(folder, known, "*.json") != first
-    assert content_digest(folder / "config.json", known) != first
 
 
 def test_files_that_were_not_touched_are_not_read_again(
@@ -108,20 +97,6 @@ def test_files_that_a_scheme_names_count(folder: Path, known: Path, tmp_path: Pa
     assert parts(spec, known) != first
 
 
-def test_the_candidate_of_two_models_counts(folder: Path, known: Path) -> None:
-    candidate = shutil.copytree(folder, folder.parent / "candidate")
-    spec = f"{folder} vs {candidate}"
-    first = parts(spec, known)
-    (candidate / "config.json").write_text('{"quantization_config": {}}')
-    assert parts(spec, known) != first
-    gguf = folder.parent / "model.gguf"
-    gguf.write_bytes(b"GGUF")
-    spec = f"{folder} vs {gguf}"
-    first = parts(spec, known)
-    gguf.write_bytes(b"GGUF2")
-    assert parts(spec, known) != first
-
-
 def test_what_cannot_be_seen_from_here_does_not_last(
     folder: Path, known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,29 +127,13 @@ def test_what_cannot_be_seen_from_here_does_not_last(
     assert parts("org/model@W4-rtn", known) != first
 
 
-def test_settings_are_those_of_run() -> None:
-    assert read_settings({}) == Measuring()
-    assert read_settings({"k": 20, "noise_floor": False}).model_dump() == {
-        "k": 20,
-        "batch_size": 32,
-        "noise_floor": False,
-        "seed": 0,
-        "device": None,
-        "revision": None,
-    }
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ({"batchsize": 8}, "did you mean batch_size"),
         ({"flip": 0.2}, "limits go to require or assert_drift"),
         ({"k": 0}, "k: .*greater than or equal to 1; got 0"),
-        ({"k": True}, "k: .*valid integer; got True"),
-        ({"batch_size": 8.0}, "batch_size: .*valid integer; got 8.0"),
-        ({"seed": -1}, "seed: .*greater than or equal to 0; got -1"),
         ({"noise_floor": 0.01}, "noise_floor: .*valid boolean; got 0.01"),
-        ({"device": 0}, "device: .*valid string; got 0"),
     ],
 )
 def test_a_wrong_setting_is_told(given: dict[str, Any], told: str) -> None:

@@ -55,16 +55,6 @@ def test_a_flip_at_a_tie_is_not_let_through() -> None:
     assert not StabilityCheck.calibrate((reference, candidate), alpha=0.1).accepts(candidate).any()
 
 
-def test_too_few_inputs_accept_nothing_and_say_how_many_it_takes() -> None:
-    few = StabilityCheck.calibrate((REFERENCE[:4], CANDIDATE[:4]), alpha=0.1)
-    assert few.threshold == INF
-    assert not few.accepts([[1e30, 0.0]]).any()
-    assert not few.accepts_confidence([INF, 1e308, np.nan]).any()  # inf reaches inf
-    assert "takes 9 calibration inputs, and there are 4" in (few.reason or "")
-    with pytest.raises(StabilityError, match="nothing to calibrate on"):
-        StabilityCheck.calibrate((np.empty((0, 3)), np.empty((0, 3))))
-
-
 def test_a_confidence_must_exceed_its_threshold() -> None:
     reference = np.tile([2.0, 0.0], (9, 1))
     candidate = reference.copy()
@@ -114,22 +104,6 @@ def test_served_inputs_that_differ_are_warned_of() -> None:
         other = found.resembles(whole[200:] * 0.2)
     assert not other.alike
     assert other.p_value < 1e-3
-
-
-@pytest.mark.parametrize("served", [[], [[1.0, 2.0]], [1.0, INF], [math.nan]])
-def test_scores_and_confidences_are_never_taken_for_each_other(served: Any) -> None:
-    with pytest.raises(ScoreError, match=r"are what resembles\(\) takes"):
-        check().resembles_confidence(served)
-    with pytest.raises(ScoreError, match="One input is a batch of one"):
-        check().resembles(CANDIDATE[0])  # five scores of one input are no five confidences
-
-
-def test_a_large_calibration_set_is_sampled_at_random() -> None:
-    whole = np.random.default_rng(0).normal(size=(5_000, 2))
-    sample = StabilityCheck.calibrate((whole, whole)).sample
-    assert len(sample) == len(set(sample)) == 1_000
-    assert set(sample) <= set(np.abs(whole[:, 0] - whole[:, 1]).tolist())
-    assert list(sample) == sorted(sample)
 
 
 # --- as a file ------------------------------------------------------------------------------------
@@ -194,28 +168,17 @@ def test_something_else_is_neither_read_nor_replaced(path: Path) -> None:
     [
         ("format_version", 1),
         ("statistic", "T"),
-        ("statistic", ["S"]),
         ("alpha", 1.0),
-        ("alpha", "0.1"),
-        ("alpha", True),
         ("threshold", float("nan")),
         ("threshold", None),
-        ("threshold", "0.5"),
         ("n_calibration", 5),  # too few for the level, yet the threshold is finite
-        ("n_calibration", 40.0),
-        ("n_calibration", -1),
         ("n_flipped", 41),
         ("n_items_min", 6),
         ("expected_coverage", 1.5),
-        ("sample", []),
-        ("sample", None),
         ("sample", [2.0, 1.0] * 20),
         ("sample", [float("inf")] * 40),
-        ("origin", None),
         ("origin", {"spec": "minilm@W4"}),
         ("origin", {**Identity().to_json(), "spec": 4}),
-        ("origin", {**Identity().to_json(), "more": None}),
-        ("version", None),
         ("more", 1),
     ],
 )

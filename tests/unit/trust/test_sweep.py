@@ -15,7 +15,6 @@ from quantdrift.trust.sweep import (
     answers_of,
     break_even_share,
     cost_curve,
-    mean_sweep,
     relative_cost,
     sweep,
 )
@@ -48,12 +47,6 @@ def test_the_cost_curve_has_a_point_for_every_threshold() -> None:
     assert [curve.for_changes(share) for share in (0.5, 0.6, 1)] == [1, 3, 3]
 
 
-def test_inputs_of_one_confidence_are_routed_together() -> None:
-    curve = cost_curve(classified(BEFORE, [[1, 0], [0, 1], [3, 0], [3, 0]]))
-    assert curve.routed.tolist() == [0, 0.5, 1]
-    assert curve.accuracy is None
-
-
 def test_a_share_of_lost_accuracy_needs_half_a_point_of_it() -> None:
     same = cost_curve(classified(AFTER, AFTER, [0, 0, 0, 1]))
     assert (same.changes, same.accuracy, same.for_changes(0.9)) == (None, None, None)
@@ -71,23 +64,6 @@ def test_a_share_of_lost_accuracy_needs_half_a_point_of_it() -> None:
         (None, "no input has"),
     ):
         assert told in (answers_of(classified(BEFORE, AFTER, labels)).accuracy_reason or "")
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_one_split_by_hand(seed: int) -> None:
-    evidence = classified(BEFORE, AFTER, [1, 0, 1, 0])
-    (point,) = sweep(evidence, scores=["gap"], percentiles=[100], n_splits=1, seed=seed)
-    first, second = np.split(np.random.default_rng(seed).permutation(4), 2)
-    gaps, changed = np.array([1, 2, 3, 4]), np.array([True, False, True, False])
-    below = gaps[second] <= gaps[first].max()
-    assert point.routed.value == below.mean()
-    assert point.routed.sd is None
-    assert point.accuracy == point.changes
-    if changed[second].any():
-        assert point.changes.value == changed[second][below].sum() / changed[second].sum()
-    else:
-        assert point.changes.value is None
-        assert "nothing to gain" in str(point.changes.reason)
 
 
 def test_splits_pool_as_sums_over_sums() -> None:
@@ -112,19 +88,6 @@ def test_splits_pool_as_sums_over_sums() -> None:
     assert point.changes.value == pytest.approx(totals[3] / totals[4])
 
 
-def test_runs_average_over_those_that_a_share_is_defined_for() -> None:
-    before, after, labels = logits(n=80, noise=0.8)
-    one = sweep(classified(before, after, labels), percentiles=[25], n_splits=5)
-    two = sweep(classified(before, after), percentiles=[25], n_splits=5)
-    mean = mean_sweep([one, two])
-    assert [point.score for point in mean] == ["gap", "msp", "entropy"]
-    assert mean[0].accuracy.value == one[0].accuracy.value
-    assert (mean[0].accuracy.n, mean[0].changes.n) == (1, 2)
-    assert mean[0].changes.value == pytest.approx(one[0].changes.value)
-    assert mean_sweep([two, two])[0].accuracy.reason == "in none of 2 runs: no input has a label"
-    assert mean_sweep([one]) == one
-
-
 def test_settings_of_a_sweep_out_of_range_are_refused() -> None:
     evidence = classified(BEFORE, AFTER)
     for settings in ({"share": 0.0}, {"share": 1.0}, {"n_splits": 0}):
@@ -144,24 +107,6 @@ def test_few_at_risk_are_routed_and_many_ask_for_bits() -> None:
     assert route.limit == 0.5
     assert route.sentences()[0].startswith("Recommended: route. ")
     assert "that move the gap: do this." in " ".join(allocate.sentences("do this"))
-
-
-def test_a_candidate_that_is_hardly_faster_is_not_worth_routing() -> None:
-    few = classified(*logits(noise=0.3))
-    share = at_risk(few).mean()
-    assert advise(few, speed_up=1 / (1 - share) - 0.01).fix == "allocate"
-    assert advise(few, speed_up=1 / (1 - share) + 0.01).fix == "route"
-    text = advise(few, speed_up=1.01).sentences()[0]
-    assert "full precision for all of them costs less" in text
-
-
-def test_an_interval_over_the_limit_is_said() -> None:
-    # half of four inputs at risk tells nothing: epsilon is 3, 0, 3, 0
-    advice = advise(classified(BEFORE, AFTER))
-    assert advice.at_risk.value == 0.5
-    assert advice.fix == "allocate"
-    assert advice.straddles
-    assert "too few to be sure" in " ".join(advice.sentences())
 
 
 def test_nothing_is_advised_where_nothing_changed_or_noise_changes_as_much() -> None:
