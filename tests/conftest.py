@@ -9,14 +9,7 @@ import pytest
 
 from quantdrift.errors import MissingExtraError
 
-SLOWEST = (
-    "test_cranfield.py",
-    "test_mteb_cli.py",
-    "test_law_on_xquad.py",
-    "test_adaround_minilm.py",
-    "test_minilm.py",
-    "test_cli.py",
-)
+SLOWEST = ("test_cranfield.py", "test_mteb_cli.py", "test_law_on_xquad.py", "test_minilm.py", "test_cli.py")
 
 
 def _rank(name: str) -> int:

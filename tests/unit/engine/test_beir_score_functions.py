@@ -23,35 +23,12 @@ def test_those_of_beir_are_known(score: Score, expected: Similarity) -> None:
     assert similarity_of(score) is expected
 
 
-@pytest.mark.parametrize("length", [64, 256, 1024, 4096])
-@pytest.mark.parametrize("score", [cos_sim, dot_score])
-def test_of_embeddings_that_are_cut_short_it_is_another(score: Score, length: int) -> None:
-    assert similarity_of(lambda one, other: score(one[:, :length], other[:, :length])) is None
-
-
-def test_one_that_takes_embeddings_of_its_model_only_is_another() -> None:
-    def score(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        assert one.shape[1] == 384
-        return cos_sim(one, other)
-
-    assert similarity_of(score) is None
-
-
 @pytest.mark.parametrize(
     "bend", [lambda cosine: 20 * cosine, torch.sin, torch.tanh, torch.relu, lambda cosine: cosine.abs()]
 )
 @pytest.mark.parametrize("score", [cos_sim, dot_score])
 def test_one_that_is_bent_or_a_multiple_is_another(score: Score, bend: Any) -> None:
     assert similarity_of(lambda one, other: bend(score(one, other))) is None
-
-
-def test_it_is_asked_about_the_dimension_that_is_known_too() -> None:
-    def score(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return dot_score(one, other) if one.shape[1] == 384 else cos_sim(one, other)
-
-    assert similarity_of(score) is Similarity.COSINE
-    assert similarity_of(score, 768) is Similarity.COSINE
-    assert similarity_of(score, 384) is None
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 32, 384, 4096, 20_000])

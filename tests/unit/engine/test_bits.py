@@ -55,27 +55,6 @@ def test_tied_weights_are_stored_once(as_parameter: bool) -> None:
         assert report.all_parameters == 4 + 16 * 4 / 16
 
 
-def test_a_head_tied_to_embeddings_stays_at_full_width() -> None:
-    body, head, embed = nn.Linear(4, 4, bias=False), nn.Linear(4, 8, bias=False), nn.Embedding(8, 4)
-    head.weight = embed.weight
-    report = counted([nn.ModuleList([embed, body, head])], "W4-channel")
-    assert (report.n_quantized, report.n_parameters) == (16, 16 + 32)
-    assert report.all_parameters == pytest.approx((4 * 16 + 16 * 4 + 32 * 32) / 48)
-
-
-def test_weights_left_alone_cost_what_they_cost() -> None:
-    report = counted([nn.Linear(4, 4).to(torch.bfloat16)], "W16A8")
-    assert (report.linear, report.linear_with_scales, report.all_parameters) == (16, 16, 16)
-    assert (report.n_quantized, report.n_parameters) == (0, 20)
-
-
-def test_zero_points_are_counted_beside_scales() -> None:
-    """Groups of 4 over 8 inputs: two scales of 16 bits a row, and two zero points if there are."""
-    model = nn.Linear(8, 3, bias=False)
-    assert counted([model], "W4-g4").linear_with_scales == 4 + 2 * 16 / 8
-    assert counted([model], "W4-g4", zero_points=True).linear_with_scales == 4 + 2 * 32 / 8
-
-
 def test_layers_of_different_widths_count_by_their_weights() -> None:
     """16 weights of 4 bits, 32 of 3 and 8 left alone in float32, with a scale per channel."""
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 8, bias=False), nn.Linear(8, 1, bias=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantdrift.engine.measure import assemble, with_qrels
+from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence import Evidence, Judgements, Noise
 from quantdrift.metrics import measure
@@ -49,34 +49,6 @@ def test_metrics_are_those_of_these_inputs_alone(rows: list[int], labels: bool, 
     assert len(found) > 10
 
 
-def test_each_row_keeps_what_is_its_own() -> None:
-    rows = np.array([9, 1, 4])
-    part = evidence(WHOLE).part(rows)
-    assert part.input_ids.tolist() == ["q9", "q1", "q4"]
-    assert part.n_inputs == 3
-    assert part.judgements is not None
-    names = part.item_ids.tolist()
-    for place, row in enumerate(rows.tolist()):
-        order = np.argsort(-REFERENCE[row])[:5]
-        assert [names[item] for item in part.reference_top.items[place]] == [ITEMS[item] for item in order]
-        np.testing.assert_array_equal(part.reference_top.reference_scores[place], REFERENCE[row, order])
-        np.testing.assert_array_equal(part.reference_top.candidate_scores[place], CANDIDATE[row, order])
-        delta = CANDIDATE[row] - REFERENCE[row]
-        assert part.delta_min[place] == delta.min()
-        assert part.delta_max[place] == delta.max()
-        labels = {names[item]: grade for item, grade in part.judgements.of(place).items()}
-        assert labels == QRELS[IDS[row]]
-    assert part.noise is not None
-    np.testing.assert_array_equal(part.noise.epsilon, NOISE.epsilon[rows])
-    np.testing.assert_array_equal(part.noise.flips, NOISE.flips[rows])
-
-
-def test_labels_that_come_later_are_those_of_the_part() -> None:
-    rows = np.array([0, 2, 3, 7])
-    later = with_qrels(evidence(WHOLE, labels=False).part(rows), QRELS)
-    assert measure(later) == measure(evidence(rows.tolist()))
-
-
 def test_the_labels_of_a_part_by_hand() -> None:
     """Three inputs with two, no and one label; the last and the middle one are asked for."""
     whole = Judgements(offsets=np.array([0, 2, 2, 3]), items=np.array([4, 5, 6]), grades=np.array([1, 0, 2]))
@@ -86,14 +58,3 @@ def test_the_labels_of_a_part_by_hand() -> None:
     assert whole.part(np.array([0])).of(0) == {4: 1, 5: 0}
     nothing = whole.part(np.zeros(0, dtype=np.int64))
     assert (nothing.offsets.tolist(), nothing.items.tolist()) == ([0], [])
-
-
-def test_a_part_of_nothing_has_no_inputs() -> None:
-    assert evidence(WHOLE).part(np.zeros(0, dtype=np.int64)).n_inputs == 0
-
-
-def test_the_whole_is_left_as_it_was() -> None:
-    whole = evidence(WHOLE)
-    before = measure(whole)
-    whole.part(np.array([1, 2]))
-    assert measure(whole) == before

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation
-from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.heads import find_head, named_head
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import DataError, UnknownNameError, UnsupportedError
-from quantdrift.progress import Silent
-from quantdrift.spec import parse, parse_scheme
+from quantdrift.errors import UnknownNameError
+from quantdrift.spec import parse_scheme
 
 N_CLASSES = 3
 W4 = parse_scheme("W4-channel")
@@ -44,69 +39,14 @@ class ToyForSequenceClassification(nn.Module):
         return logits
 
 
-class Timm(nn.Module):
-    """What makes a model one of timm's."""
-
-    def __init__(self, *heads: nn.Module) -> None:
-        super().__init__()
-        self.default_cfg = {"classifier": "head"}
-        self.body = body()
-        self.head = heads[0]
-        if len(heads) > 1:
-            self.head_dist = heads[1]
-
-    def get_classifier(self) -> Any:
-        return (self.head, self.head_dist) if hasattr(self, "head_dist") else self.head
-
-
 def names(model: nn.Module) -> tuple[str, ...] | None:
     head = find_head([model])
     return None if head is None else head.names
 
 
-def layers(pair: QuantizedPair) -> list[str]:
-    return [layer.name for layer in pair.layers]
-
-
 @pytest.mark.parametrize("name", ["classifier", "score", "head", "fc", "logits_proj", "of_my_own"])
 def test_a_head_is_what_gives_one_number_per_class(name: str) -> None:
     assert names(ToyForSequenceClassification(name=name)) == (name,)
-
-
-def test_all_layers_of_a_head_module_belong_to_it() -> None:
-    head = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, N_CLASSES))
-    pair = QuantizedPair([ToyForSequenceClassification(head)], W4)
-    assert layers(pair) == ["body.0", "body.2", "pooler"]
-    assert list(pair.left_out) == ["classifier.0", "classifier.2"]
-
-
-def test_a_classifier_inside_of_something_is_found() -> None:
-    """As in sentence-transformers' CrossEncoder, and behind another outermost module."""
-    wrapped = nn.Sequential(nn.ModuleDict({"model": ToyForSequenceClassification()}))
-    assert names(wrapped) == ("0.model.classifier",)
-    found = find_head([body(), ToyForSequenceClassification()])
-    assert found is not None
-    assert found.names == ("1.classifier",)
-    pair = QuantizedPair([body(), ToyForSequenceClassification()], W4)
-    assert list(pair.left_out) == ["1.classifier"]
-
-
-def test_timm_says_it_itself_twice_for_distilled_models() -> None:
-    linear = [nn.Linear(8, N_CLASSES), nn.Linear(8, N_CLASSES)]
-    assert names(Timm(*linear)) == ("head", "head_dist")
-    nested = nn.ModuleDict({"norm": nn.LayerNorm(8), "fc": nn.Linear(8, N_CLASSES)})
-    model = Timm(nested)
-    model.get_classifier = lambda: nested["fc"]  # type: ignore[method-assign]  # as of ConvNeXt
-    assert names(model) == ("head.fc",)
-    assert names(nn.Sequential(Timm(linear[0]))) == ("0.head",)
-
-
-def test_what_is_no_classifier_has_no_head() -> None:
-    """Any module, timm without classes, and an image tower: its last layer gives an embedding."""
-    assert names(body()) is None
-    assert names(Timm(nn.Identity())) is None
-    assert names(nn.ModuleDict({"image": Timm(nn.Linear(8, 5)), "text": body()})) is None
-    assert QuantizedPair([body()], W4).describe()["layers_left_out"] == {}
 
 
 def test_the_candidate_has_the_head_of_the_reference() -> None:
@@ -156,86 +96,3 @@ def test_a_name_that_is_none_gets_the_nearest() -> None:
         named_head([wrapped], "classifier")
     with pytest.raises(UnknownNameError, match="unknown module ''"):
         named_head([model], "classifier,")
-
-
-def test_a_name_without_effect_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"\+head=body\.1: there is no linear layer in it"):
-        QuantizedPair([ToyForSequenceClassification()], parse_scheme("W4+head=body.1"))
-
-
-def test_a_model_that_is_nothing_but_a_head_is_refused() -> None:
-    model = Timm(nn.Linear(8, N_CLASSES))
-    model.body = nn.Sequential(nn.Conv2d(3, 8, 3))
-    with pytest.raises(UnsupportedError, match=r"but its classification head \(head\).*head=none"):
-        QuantizedPair([model], W4, name="resnet")
-    assert layers(QuantizedPair([model], parse_scheme("W4+head=none"))) == ["head"]
-
-
-def test_a_weight_that_the_head_shares_stays_at_full_precision() -> None:
-    model = ToyForSequenceClassification()
-    model.body[2] = nn.Linear(8, N_CLASSES)
-    model.pooler = nn.Linear(N_CLASSES, 8)
-    model.classifier.weight = model.body[2].weight
-    pair = QuantizedPair([model], W4)
-    assert (layers(pair), list(pair.left_out)) == (["body.0", "pooler"], ["body.2"])
-
-
-def test_attention_inside_of_a_head_belongs_to_it() -> None:
-    head = nn.ModuleDict({"mix": nn.MultiheadAttention(8, 2), "out": nn.Linear(8, N_CLASSES)})
-    pair = QuantizedPair([ToyForSequenceClassification(head)], W4)
-    assert layers(pair) == ["body.0", "body.2", "pooler"]
-
-
-def test_the_input_of_the_head_is_not_quantized_either() -> None:
-    model = ToyForSequenceClassification()
-    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
-    pair = QuantizedPair([model], parse_scheme("W16A4"))
-    sample = Sample(batches=[lambda: model(x)], key=None, record={"source": "corpus"})
-    pair.prepare(sample, root=None, progress=Silent())
-    assert pair.describe()["activations"]["layers"] == 3
-    seen: list[Tensor] = []
-    model.classifier.register_forward_hook(lambda _, args, out: seen.extend([args[0], out]))
-    with pair.candidate(), torch.no_grad():
-        model(x)
-    given, found = seen
-    assert torch.equal(found, nn.functional.linear(given, *model.classifier.parameters()))
-    assert len(given.unique()) > 15  # there are no more on a 4-bit grid
-
-
-def allocation(model: nn.Module, pair: QuantizedPair) -> Allocation:
-    return Allocation(
-        model="toy",
-        fingerprint=weights_fingerprint([model]),
-        group_size=None,
-        criterion="gap",
-        widths=(3, 4),
-        budget=3.9,
-        method="knapsack",
-        status="optimal",
-        bound=None,
-        layers=tuple(
-            AllocatedLayer(name=layer.name, shape=tuple(layer.weight.shape), width=3, loss=(1.0, 0.5))
-            for layer in pair.layers
-        ),
-        n_others=0,
-        others_bits=0,
-    )
-
-
-def test_an_allocation_fits_the_head_that_it_was_made_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    model = ToyForSequenceClassification()
-    unchosen = parse_scheme("W3.5-channel+gap")
-    without = allocation(model, QuantizedPair([model], unchosen))
-    whole = parse_scheme("W3.5-channel+gap+head=none")
-    without.write(Path("without.json"))
-    allocation(model, QuantizedPair([model], whole)).write(Path("with.json"))
-    for text, n_layers in (("without.json", 3), ("with.json+head=none", 4)):
-        pair = QuantizedPair([model], parse(f"toy@{text}").scheme)
-        assert len(pair.layers) == n_layers
-        assert not pair.needs_widths
-        assert pair.bits().linear == 3
-    with pytest.raises(DataError, match=r"layer classifier, which .* full precision .*\+head=none"):
-        QuantizedPair([model], parse("toy@with.json").scheme)
-    with pytest.raises(DataError, match="says nothing of some of this model's layers: classifier"):
-        QuantizedPair([model], parse("toy@without.json+head=none").scheme)

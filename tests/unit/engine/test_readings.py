@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
-from quantdrift.engine.measure import noise_of_scores
-from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.readings import OPENING, Classes, Head, Search, asked_for, opening_of, shortlist_of
-from quantdrift.engine.refusals import refuse_for_classes, refuse_for_reranking
+from quantdrift.engine.readings import Classes, Head, Search, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import parse_metric
-from quantdrift.spec import parse, parse_scheme
 from support.worlds import World
 
 N_TEST, N_TRAIN = 12, 20
@@ -52,9 +46,6 @@ def classes(one: World, head: Head | None = LOGITS, labels: list[str] | None = N
 def neighbours(one: World) -> Search:
     side = one.inputs("test")
     return Search(queries=side, documents=None, similarity=Similarity.COSINE, excluded=np.arange(len(side.ids)))
-
-
-# --- classes ----------------------------------------------------------------------------------------
 
 
 def test_logits_are_read_as_they_are() -> None:
@@ -91,18 +82,6 @@ def test_a_probe_is_fitted_on_the_reference_and_reads_both_arms() -> None:
     assert probe["train_accuracy"] == pytest.approx(model.score(embeddings, train))
 
 
-def test_a_second_scheme_shares_what_the_reference_gave_and_its_probe(tmp_path: Path) -> None:
-    one = world()
-    first = one.measure(classes(one, None), store=tmp_path, noise_floor=False)[0]
-    one.pair, one.calls = QuantizedPair([one.layer], parse_scheme("W3"), encoder=one.encoder), []
-    second = one.measure(classes(one, None), store=tmp_path, noise_floor=False)[0]
-    assert [(arm, role, len(rows)) for arm, role, rows, _ in one.calls] == [
-        ("reference", "test", 2),
-        ("candidate", "test", N_TEST),
-    ]
-    assert np.array_equal(*(each.evidence.reference_top.reference_scores for each in (first, second)))
-
-
 def test_calibration_is_on_the_train_part_and_never_on_the_other() -> None:
     one = world("W2A8+calib=8")
     one.measure(classes(one), noise_floor=False)
@@ -112,39 +91,6 @@ def test_calibration_is_on_the_train_part_and_never_on_the_other() -> None:
     assert (calibration["source"], calibration["of"]) == ("the train part", N_TRAIN)
     with pytest.raises(DataError, match="never on those it is evaluated on"):
         one.measure(classes(world("W2A8"), train=False))
-
-
-def test_labels_that_are_no_classes_are_told() -> None:
-    one = world()
-    found = one.measure(classes(one, labels=["red"] * (N_TEST - 2) + ["pink", "grey"]))[0]
-    assert "wrong: pink, grey" in found.notes[0]
-    assert parse_metric("accuracy")(found.evidence).n == N_TEST
-    found = one.measure(classes(one, labels=["yes", "no"] * (N_TEST // 2)))[0]
-    assert found.evidence.judgements is None
-    assert "accuracy is not measured" in found.notes[0]
-
-
-def test_schemes_that_have_no_meaning_for_classes(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="classification has no index"):
-        refuse_for_classes(parse("minilm@W4+query"), "text")
-    (tmp_path / "texts.txt").write_text("a\nb\n")
-    spec = parse(f"vit@W4-gptq+calib={tmp_path / 'texts.txt'}")
-    refuse_for_classes(spec, "text")
-    with pytest.raises(UnsupportedError, match="the data are images"):
-        refuse_for_classes(spec, "image")
-
-
-# --- two readings of one pass -----------------------------------------------------------------------
-
-
-def test_a_contrast_reads_one_pass_twice(tmp_path: Path) -> None:
-    one = world()
-    first, second = one.measure(classes(one), neighbours(one), store=tmp_path)
-    assert one.encoded("candidate", "test") == N_TEST
-    with one.pair.candidate():
-        digest = one.pair.candidate_fingerprint()
-    assert [first.candidate_fingerprint, second.candidate_fingerprint] == [digest] * 2
-    assert first.evidence.item_ids.tolist() != second.evidence.item_ids.tolist()
 
 
 def test_every_input_searches_the_others_and_never_itself() -> None:
@@ -159,8 +105,6 @@ def test_every_input_searches_the_others_and_never_itself() -> None:
     assert evidence.noise is not None
     assert not evidence.noise.flips.any()
 
-
-# --- parts of a corpus ------------------------------------------------------------------------------
 
 N_DOCS = 2600
 """More than two tiles hold."""
@@ -215,22 +159,9 @@ def test_the_whole_corpus_as_a_part_is_the_plain_run_bit_for_bit(scheme: str) ->
     assert whole.noise.epsilon.tolist() == expected.noise.epsilon.tolist()
 
 
-# --- shortlists -------------------------------------------------------------------------------------
-
 DOCUMENTS = {"a": "1", "b": "22", "c": "333", "d": "4444"}
 QUERIES = {"q0": "xx", "q1": "x", "q2": "xxx"}
 LISTS = {"q1": ("d", "a"), "q0": ("b",), "q2": ("c", "b", "a")}
-
-
-def test_pairs_stand_beside_those_of_their_query_by_position() -> None:
-    shortlist = shortlist_of(LISTS, QUERIES, DOCUMENTS, record={})
-    assert list(shortlist.ids) == ["q1", "q0", "q2"]
-    assert shortlist.document_rows.tolist() == [0, 3, 1, 0, 1, 2]
-    assert shortlist.starts.tolist() == [0, 2, 3, 6]
-    assert shortlist.pairs.ids[1] == "q1 with d"
-    assert shortlist.pairs.items[5] == ("xxx", "333")
-    assert shortlist.pairs.order().tolist() == [5, 1, 4, 2, 3, 0]
-    assert shortlist.counts == {"n_queries": 3, "n_pairs": 6}
 
 
 def test_every_query_ranks_its_own_shortlist_and_its_noise_is_of_the_same_pairs() -> None:
@@ -247,42 +178,3 @@ def test_every_query_ranks_its_own_shortlist_and_its_noise_is_of_the_same_pairs(
     noise = shortlist.noise(state, [once], [once + np.array([[2], [0], [0], [0], [0], [0.5]], dtype=np.float32)])
     assert noise.flips.tolist() == [True, False, False]
     assert noise.epsilon.tolist() == [2.0, 0.0, 0.5]
-
-
-def test_whatever_decides_a_score_is_in_the_digest() -> None:
-    lists = {"q0": ("c",), "q1": ("d", "a"), "q2": ("c", "b", "a")}
-    found = [
-        shortlist_of(LISTS, QUERIES, DOCUMENTS, record={}),
-        shortlist_of(lists, QUERIES, DOCUMENTS, record={}),
-        shortlist_of(LISTS, {**QUERIES, "q2": "w"}, DOCUMENTS, record={}),
-        shortlist_of(LISTS, QUERIES, {**DOCUMENTS, "d": "5"}, record={}),
-    ]
-    assert len({str(one.pairs.digest) for one in found}) == len(found)
-
-
-def test_a_document_is_asked_for_by_its_own_first_words() -> None:
-    words = [f"w{number}" for number in range(30)]
-    assert opening_of("  ".join(words)) == " ".join(words[:OPENING])
-    assert opening_of(" \n ") == "."
-    assert asked_for([" ".join(words), "short"]).items[1] == ("short", "short")
-
-
-def test_noise_is_whether_the_best_contender_is_another_one() -> None:
-    contenders = np.array([[7, 2, -1], [4, 9, 1], [3, 8, -1]])
-    once = np.array([[5.0, 4.0, 99.0], [1.0, 1.0, 1.0], [2.0, 1.0, 0.0]])
-    again = np.array([[4.0, 4.5, -99.0], [1.0, 1.0, 1.0], [2.25, 1.0, 7.0]])
-    found = noise_of_scores(once, again, contenders)
-    assert found.flips.tolist() == [True, False, False]
-    assert found.epsilon.tolist() == [1.0, 0.0, 0.25]
-    tied = noise_of_scores(np.array([[1.0, 1.0]]), np.array([[1.0, 1.5]]), np.array([[7, 2]]))
-    assert tied.flips.tolist() == [False]  # of equal scores the lower position is the best
-
-
-@pytest.mark.parametrize(
-    ("scheme", "told"), [("W4+query", "Leave .query out"), ("W3.5+gap", "one width for all layers")]
-)
-def test_schemes_without_meaning_for_a_reranker_are_refused(scheme: str, told: str) -> None:
-    with pytest.raises(UnsupportedError, match=told):
-        refuse_for_reranking(parse_scheme(scheme))
-    refuse_for_reranking(parse_scheme("W4-gptq"))
-    refuse_for_reranking(parse_scheme("W3.5+gap+allocation=some.json"))

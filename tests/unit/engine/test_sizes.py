@@ -7,10 +7,8 @@ import pytest
 
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.run import relevant_inside
-from quantdrift.engine.sizes import check_sizes, default_sizes, folder_of, nested_subsets, parse_sizes
+from quantdrift.engine.sizes import default_sizes, parse_sizes
 from quantdrift.errors import DataError
-
-# --- which sizes -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -43,11 +41,6 @@ def test_sizes_that_are_refused(text: str, said: str) -> None:
         parse_sizes(text, 1400)
 
 
-def test_no_sizes_at_all() -> None:
-    with pytest.raises(DataError, match="got none"):
-        check_sizes([], 10)
-
-
 @pytest.mark.parametrize(
     ("n_documents", "sizes"),
     [
@@ -61,27 +54,6 @@ def test_no_sizes_at_all() -> None:
 )
 def test_default_sizes(n_documents: int, sizes: tuple[int, ...]) -> None:
     assert default_sizes(n_documents) == sizes
-
-
-def test_a_corpus_too_small_for_default_sizes() -> None:
-    with pytest.raises(DataError, match=r"a corpus of 50 .* too small .* --sizes 25,all"):
-        default_sizes(50)
-
-
-# --- which documents ---------------------------------------------------------------------------
-
-
-def test_subsets_are_seeded_and_not_the_first_documents() -> None:
-    small, large = nested_subsets(1000, [100, 1000], seed=0)
-    assert large.tolist() == list(range(1000))
-    assert small.tolist() == nested_subsets(1000, [100, 500], seed=0)[0].tolist()
-    assert small.tolist() != nested_subsets(1000, [100, 500], seed=1)[0].tolist()
-    assert 300 < small.mean() < 700  # from everywhere
-
-
-def test_folders_sort_as_sizes_do() -> None:
-    names = [folder_of(size, 1_000_000) for size in (5, 1000, 1_000_000)]
-    assert names == sorted(names) == ["docs-0000005", "docs-0001000", "docs-1000000"]
 
 
 def test_relevant_documents_inside() -> None:

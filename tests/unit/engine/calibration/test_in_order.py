@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import threading
 from collections.abc import Callable
 
@@ -14,8 +13,6 @@ from quantdrift.engine.calibration.in_order import ForwardPass, LayerCandidate, 
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.quantizers.rtn import RoundToNearest
 from support.quantizer_samples import Watching
-
-ROW = torch.tensor([[1.0, 4.0]])
 
 
 def wait(place: int, value: float = 0.0) -> None:
@@ -64,40 +61,6 @@ def test_an_error_comes_out_and_the_others_are_ended(error: type[BaseException])
     assert threading.active_count() == before
 
 
-def test_a_layer_that_cannot_be_made_ends_all() -> None:
-    before = threading.active_count()
-
-    def make(place: int, here: list[ForwardPass]) -> None:
-        raise MemoryError
-
-    with pytest.raises(MemoryError):
-        in_lockstep([lambda: wait(0)] * 3, make)
-    assert threading.active_count() == before
-
-
-def test_passes_have_the_callers_settings() -> None:
-    """Context variables, torch's threads, device and autocast; gradients are off."""
-    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
-    variable.set("set")
-    found: list[object] = []
-
-    def look() -> None:
-        found.extend([variable.get(), torch.get_num_threads(), torch.is_grad_enabled()])
-        found.extend([torch.get_default_device().type, torch.get_autocast_dtype("cpu")])
-
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        with torch.device("meta"), torch.autocast("cpu", dtype=torch.float16):
-            in_lockstep([look], lambda *_: None)
-    finally:
-        torch.set_num_threads(n_threads)
-    assert found == ["set", 3, False, "meta", torch.float16]
-
-
-# --- what is seen ---------------------------------------------------------------------------------
-
-
 def calibrate(model: nn.Module, *works: Callable[[], object]) -> tuple[Watching, dict[str, LayerCandidate]]:
     """The method, with the moments in calling order, and what became of every layer."""
     method, layers, made = Watching(bits=8, group_size=None), find_linears([model]), dict[str, LayerCandidate]()
@@ -111,15 +74,6 @@ def calibrate(model: nn.Module, *works: Callable[[], object]) -> tuple[Watching,
         done=lambda _, layer: made.__setitem__(layer.name, layer),
     )
     return method, made
-
-
-@pytest.mark.parametrize(
-    "run", [lambda layer: layer(input=ROW), lambda layer: layer(ROW[0]), lambda layer: layer(ROW[None, None])]
-)
-def test_inputs_by_name_and_of_any_shape_are_seen(run: Callable[[nn.Module], object]) -> None:
-    layer = nn.Linear(2, 2)
-    method, _ = calibrate(layer, lambda: run(layer))
-    assert [(one.n_tokens, one.mean_abs.tolist()) for one in method.seen] == [(1, [1, 4])]
 
 
 class Tower(nn.Module):
@@ -147,51 +101,3 @@ def test_a_mask_counts_for_the_module_that_is_given_it() -> None:
     model, mask = Towers(), torch.tensor([[1, 1, 0], [1, 0, 0]])
     method, _ = calibrate(model, lambda: model(torch.randn(2, 3, 2), mask))
     assert [one.n_tokens for one in method.seen] == [3, 6]
-
-
-class Rolled(nn.Module):
-    """The same tensor, and by chance the same sum, but rolled between the two layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.first(x)
-        x.copy_(x.roll(1, -1))
-        return self.second(x)  # type: ignore[no-any-return]  # a Tensor
-
-
-def test_an_input_changed_in_place_is_another() -> None:
-    model = Rolled()
-    method, _ = calibrate(model, lambda: model(ROW.clone()))
-    assert [one.mean_abs.tolist() for one in method.seen] == [[1, 4], [4, 1]]
-
-
-def test_sparse_products_on_the_way_do_no_harm() -> None:
-    model = nn.ModuleList([nn.MultiheadAttention(4, 2), nn.Linear(3, 3)])
-    _, made = calibrate(model, lambda: torch.sparse.mm(torch.eye(3).to_sparse(), model[1](torch.ones(3, 3))))
-    assert [name for name, layer in made.items() if not layer.fallback] == ["1"]
-
-
-class Experts(nn.Module):
-    """A mixture that multiplies its experts one by one."""
-
-    has_gate, is_transposed = False, True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up_proj = nn.Parameter(torch.randn(2, 3, 4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.up_proj[0] + x @ self.up_proj[1]
-
-
-def test_experts_are_rounded_to_nearest_and_named() -> None:
-    model = Experts()
-    method, made = calibrate(model, lambda: model(torch.ones(5, 3)))
-    assert not method.seen
-    assert {name: layer.fallback for name, layer in made.items()} == dict.fromkeys(
-        ["up_proj.0", "up_proj.1"], "experts of a mixture are not calibrated"
-    )
-    assert not any(layer.called for layer in made.values())

@@ -24,20 +24,6 @@ def test_moments_by_hand(inputs: list[tuple[torch.Tensor, torch.Tensor | None]])
     assert (moments.absmax, moments.n_tokens) == (3, 2)
 
 
-def test_half_precision_is_summed_in_single() -> None:
-    x = torch.full((3000, 1), 0.1, dtype=torch.bfloat16)
-    moments = moments_of([(x, None)], 1, second=True)
-    assert moments.second.dtype == torch.float32
-    assert moments.second.item() == pytest.approx(float(x[0].double() ** 2), rel=1e-4)
-
-
-@pytest.mark.parametrize("inputs", [[], [(torch.ones(1, 2, 3), torch.zeros(1, 2, dtype=torch.bool))]])
-def test_no_token_gives_zeros(inputs: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
-    moments = moments_of(inputs, 3, second=True)
-    assert moments.n_tokens == 0
-    assert not moments.second.any()
-
-
 @pytest.mark.parametrize("n", [1, 383, 384, 385, 800])
 def test_half_of_the_products_is_mirrored(n: int) -> None:
     rows = torch.randn(20, n, generator=torch.Generator().manual_seed(n))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quantdrift.engine.calibration.sample import Sample, calibration_file, calibration_texts, draw_sample, read_texts
-from quantdrift.errors import DataError, SpecError
+from quantdrift.engine.calibration.sample import Sample, draw_sample, read_texts
+from quantdrift.errors import DataError
 from quantdrift.spec import parse_scheme
 from support.worlds import Rower, rows_of
 
@@ -42,13 +42,6 @@ def test_512_documents_by_default_each_once_longest_first() -> None:
     assert facts.items() <= sample.record.items()
 
 
-def test_a_small_corpus_is_taken_whole() -> None:
-    sample, seen = drawn("W4-gptq+calib=64", n=40)
-    assert (sample.record["n_inputs"], sample.record["wanted"]) == (40, 64)
-    assert sorted(row for batch in seen for row in batch) == list(range(40))
-    assert [len(batch) for batch in seen] == [32, 8]
-
-
 def test_the_number_and_the_seed_are_settings() -> None:
     (first, seen), (again, seen_again) = drawn("W4-gptq+calib=20"), drawn("W4-awq+calib=20")
     other, seen_other = drawn("W4-gptq+calib=20+seed=1")
@@ -59,36 +52,11 @@ def test_the_number_and_the_seed_are_settings() -> None:
     assert first.key != other.key
 
 
-@pytest.mark.parametrize("setting", ["calib=0", "calib=-3", "calib=1e3", "calib=a.csv", "seed=x", "seed=-1"])
-def test_a_number_that_is_none_is_pointed_at(setting: str) -> None:
-    key, _, value = setting.partition("=")
-    for ask in (drawn, lambda text: calibration_texts(parse_scheme(text))):  # late, and early
-        with pytest.raises(SpecError, match=f"{key} is '{value}': expected a whole number") as caught:
-            ask(f"W4-gptq+{setting}")
-        assert caught.value.text[caught.value.start : caught.value.end] == value
-
-
 def test_batches_are_larger_where_there_would_be_too_many_and_hold_one_group() -> None:
     assert len(drawn("W4-gptq", batch_size=1)[0].batches) == 64
     _, seen = drawn("W4-gptq", 40, batch_size=8, groups=np.arange(40) // 15)
     assert all(len({row // 15 for row in batch}) == 1 for batch in seen)
     assert sorted(row for batch in seen for row in batch) == list(range(40))
-
-
-def test_without_documents_and_without_a_key() -> None:
-    with pytest.raises(DataError, match="no documents to calibrate on"):
-        drawn("W4-gptq", n=0)
-    assert drawn("W4-gptq", 5, digest=None)[0].key is None
-
-
-# --- a file ---------------------------------------------------------------------------------------
-
-
-def test_a_file_is_drawn_from_like_a_corpus() -> None:
-    sample, _ = drawn("W4-gptq+calib=texts.txt", 700)
-    assert {"n_inputs": 512, "of": 700, "source": "texts.txt"}.items() <= sample.record.items()
-    assert calibration_file(parse_scheme("W4-gptq+calib=64")) is None
-    assert calibration_file(parse_scheme("W4-gptq+calib=a/b.jsonl")) == Path("a/b.jsonl")
 
 
 def test_lines_of_text_and_lines_of_json(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +65,6 @@ def test_high_halves_are_the_first_rows_and_low_halves_the_rest(tmp_path: Path) 
     assert sorted(found) == ["layer.bias", "layer.weight", "other"]
     assert torch.equal(found["layer.weight"], wanted)
     assert torch.equal(found["layer.bias"], bias)
-
-
-@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="has no devices")
-def test_only_files_are_copied(tmp_path: Path) -> None:
-    (tmp_path / "endless").symlink_to("/dev/zero")
-    (tmp_path / "loop").symlink_to(tmp_path)
-    os.mkfifo(tmp_path / "pipe")
-    assert list(unpack(tmp_path, state())) == ["layer.weight"]
 
 
 @pytest.mark.parametrize("name", ["unpack_view_dtype", "compute_dtype", "packing"])

@@ -11,7 +11,6 @@ import pytest
 from numpy.typing import NDArray
 
 from quantdrift.engine.encoders.server import CANARIES, Identity, identify
-from quantdrift.errors import RunError
 from quantdrift.spec import Endpoint
 
 HERE = Endpoint(url="http://localhost:8000/v1", model="m")
@@ -36,13 +35,6 @@ def model(seed: int = 0, *, noise: float = 0.0, change: float = 0.0, dim: int = 
 
 def seen(embed: Model, root: Path | None, endpoint: Endpoint = HERE) -> Identity:
     return identify(embed, endpoint, root)
-
-
-def test_the_first_time_nothing_is_known(tmp_path: Path) -> None:
-    found = seen(model(), tmp_path)
-    assert (found.distance, found.changed_since, found.noise) == (None, None, 0)
-    assert found.dimensions == 32
-    assert found.tolerance == pytest.approx(1e-3)
 
 
 def test_the_same_model_keeps_its_fingerprint_whatever_its_last_bits(tmp_path: Path) -> None:
@@ -76,46 +68,9 @@ def test_another_model_behind_the_name_is_found_out_and_said(tmp_path: Path, cha
     assert back.changed_since == "1970-01-01T00:00:01+00:00"
 
 
-def test_a_change_too_small_for_the_digest_still_has_its_own(tmp_path: Path) -> None:
-    first = seen(model(), tmp_path)
-    without = [seen(model(change=2e-3), None), seen(model(), None)]
-    kept = seen(model(change=2e-3), tmp_path)
-    assert without[1].fingerprint == first.fingerprint
-    assert kept.fingerprint != first.fingerprint
-
-
-def test_what_hides_in_the_noise_is_not_another_model(tmp_path: Path) -> None:
-    first = seen(model(noise=3e-2), tmp_path)
-    assert seen(model(noise=3e-2, change=1e-2), tmp_path).fingerprint == first.fingerprint
-
-
-def test_other_dimensions_are_another_model(tmp_path: Path) -> None:
-    first = seen(model(), tmp_path)
-    other = seen(model(dim=16), tmp_path)
-    assert other.fingerprint != first.fingerprint
-    assert other.distance is None  # cannot be told
-    assert other.changed_since is not None
-
-
 def test_a_model_that_moved_is_the_same_and_what_is_known_of_a_name_stays_with_it(tmp_path: Path) -> None:
     here, there = seen(model(), tmp_path, HERE), seen(model(), tmp_path, THERE)
     assert here.fingerprint == there.fingerprint
     assert there.distance is None
     assert seen(model(change=0.3), tmp_path, THERE).changed_since is not None
     assert seen(model(), tmp_path, HERE).changed_since is None
-
-
-def test_a_damaged_file_is_as_none(tmp_path: Path) -> None:
-    first = seen(model(), tmp_path)
-    (file,) = tmp_path.rglob("*.npz")
-    for content in (b"", b"PK\x03\x04 no zip", file.read_bytes()[:200]):
-        file.write_bytes(content)
-        found = seen(model(), tmp_path)
-        assert (found.distance, found.fingerprint) == (None, first.fingerprint)
-        assert seen(model(), tmp_path).distance == 0  # it was written again
-
-
-def test_a_cache_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path) -> None:
-    (tmp_path / "servers").write_text("no folder")
-    with pytest.raises(RunError, match="QUANTDRIFT_CACHE"):
-        seen(model(), tmp_path)

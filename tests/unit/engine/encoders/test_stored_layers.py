@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from quantdrift.engine.encoders.checkpoint import completed
-from quantdrift.engine.encoders.stored import StoredTensor, read_gguf_head, stored_layers, stored_tensors
+from quantdrift.engine.encoders.stored import StoredTensor, read_gguf_head, stored_layers
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.checkpoint import Checkpoint
 
@@ -89,66 +86,6 @@ def test_an_unquantized_checkpoint_has_the_width_of_its_weights() -> None:
     assert stored_layers(tensors, body).missing == ("layers.1.q",)
 
 
-def test_parameters_of_which_nothing_is_stored_do_not_make_the_others_cheaper() -> None:
-    body = Body()
-    tensors = {name: tensor("F32", 4 * p.numel(), *p.shape) for name, p in body.named_parameters()}
-    del tensors["pooler.weight"]
-    bits = stored_layers(tensors, body).bits
-    assert (bits.all_parameters, bits.n_parameters) == (32, 688 - 256)
-
-
-def test_what_lies_in_the_same_module_under_other_names_is_counted() -> None:
-    """Experts that one parameter of the model joins, and a norm of old times."""
-    body = Body()
-    body.experts = nn.Module()
-    body.experts.gate_up_proj = nn.Parameter(torch.zeros(3, 8, 16))
-    body.norm = nn.LayerNorm(16)
-    tensors = {name: tensor("F16", 2 * p.numel(), *p.shape) for name, p in body.named_parameters()}
-    del tensors["experts.gate_up_proj"], tensors["norm.weight"], tensors["norm.bias"]
-    for expert in range(3):
-        for part in ("gate", "up"):
-            tensors[f"experts.{expert}.{part}_proj.weight"] = tensor("F16", 128, 4, 16)
-    tensors |= {"norm.gamma": tensor("F16", 32, 16), "norm.beta": tensor("F16", 32, 16)}
-    tensors["lm_head.weight"] = tensor("F16", 9999, 10, 16)
-    bits = stored_layers(tensors, body).bits
-    assert (bits.all_parameters, bits.n_parameters) == (16, 688 + 3 * 8 * 16 + 32)
-
-
-@pytest.mark.parametrize(
-    "weight",
-    [
-        tensor("I8", 128, 8, 16),  # bitsandbytes, 8 bits
-        tensor("U8", 64, 64, 1),  # bitsandbytes, 4 bits
-        tensor("F8_E4M3", 128, 8, 16),  # compressed-tensors
-    ],
-)
-def test_a_weight_that_is_no_float_of_its_shape_is_packed(weight: StoredTensor) -> None:
-    tensors = {"layers.0.q.weight": weight, "layers.1.q.weight": tensor("F16", 256, 8, 16)}
-    found = stored_layers(tensors, Body())
-    assert found.packed == ("layers.0.q",)
-    assert found.plain == ("layers.1.q",)
-    assert found.bits.linear == weight.n_bytes * 8 / 128
-
-
-def test_heads_are_read_of_shards(tmp_path: Path) -> None:
-    weights = {"a.weight": torch.zeros(2, 3, dtype=torch.bfloat16), "b": torch.zeros(4).int()}
-    wanted = {"a.weight": tensor("BF16", 12, 2, 3), "b": tensor("I32", 16, 4)}
-    for name, weight in weights.items():
-        save_file({name: weight}, tmp_path / f"{name}.safetensors", metadata={"format": "pt"})
-    index = {"weight_map": {name: f"{name}.safetensors" for name in weights}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert stored_tensors(tmp_path) == wanted
-
-
-def test_gptq_is_told_where_its_layers_are_and_awq_where_they_are_not() -> None:
-    stored = stored_layers(gptq_like(), Body())
-    gptq = completed(checkpoint("gptq"), stored)
-    assert gptq["block_name_to_quantize"] == "layers"
-    assert gptq["modules_in_block_to_quantize"] == [["q"]]
-    assert gptq["bits"] == 4
-    assert completed(checkpoint("awq"), stored)["modules_to_not_convert"] == ["pooler"]
-
-
 def test_config_and_files_that_contradict_each_other_are_refused() -> None:
     packed = stored_layers(gptq_like(), Body())
     body = Body()
@@ -212,11 +149,3 @@ def test_what_is_no_gguf_file_is_refused(content: bytes, message: str, tmp_path:
     (tmp_path / "x.gguf").write_bytes(content)
     with pytest.raises(UnsupportedError, match=message):
         read_gguf_head(tmp_path / "x.gguf")
-
-
-def test_a_folder_without_weights_or_with_damaged_ones_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="holds no weights that are read: expected"):
-        stored_tensors(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"\x05\0\0\0\0\0\0\0{")
-    with pytest.raises(UnsupportedError, match=r"model\.safetensors is damaged or cut short"):
-        stored_tensors(tmp_path)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import torch
 from torch import Tensor
 
-from quantdrift.engine.quantizers import adaround as adaround_steps
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.engine.quantizers.rtn import quantize_rtn
@@ -57,13 +54,6 @@ def test_errors_cancel_where_inputs_correlate(row: list[float], second: Tensor, 
     assert codes(row, second) == wanted
 
 
-def test_a_weight_whose_input_is_always_zero_goes_to_the_nearest_point() -> None:
-    """Halves go to the even neighbour, as in RTN. The others see only each other."""
-    second = torch.ones(7, 7)
-    second[3:], second[:, 3:] = 0, 0
-    assert codes([7, 0.4, 0.3, 0.3, 0.8, 0.5, -1.5], second) == [7, 1, 0, 0, 1, 0, -2]
-
-
 @pytest.mark.parametrize(("bits", "group_size"), [(2, None), (3, 16), (4, 64), (8, None)])
 def test_the_scale_is_that_of_rtn_and_the_output_nearer(bits: int, group_size: int | None) -> None:
     """Groups of 16 leave 8 for the last; a group of 64 is the whole row."""
@@ -75,60 +65,6 @@ def test_the_scale_is_that_of_rtn_and_the_output_nearer(bits: int, group_size: i
     ours, theirs = (((error @ moments.second) * error).sum().item() for error in errors)
     assert ours < 0.5 * theirs
     assert made.notes["soft"] == 0
-
-
-def test_groups_without_a_scale_are_zeros() -> None:
-    """The least float32 cannot be divided by 127 levels."""
-    weight = torch.tensor([[2.0**-149, 0], [1, 0.4], [0, 0]])
-    made = AdaRound(bits=8, group_size=None).quantize(weight, moments_by_hand(torch.ones(2, 2)))
-    assert made.codes.tolist() == [[0, 0], [127, 51], [0, 0]]
-
-
-def test_weights_are_rounded_in_float32_and_left_alone_also_in_inference_mode() -> None:
-    weight, moments = torch.nn.Parameter(gaussian(8, 40).to(torch.bfloat16)), correlated(40)
-    before, second, method = weight.detach().clone(), moments.second.clone(), AdaRound(bits=3, group_size=16)
-    made = method.quantize(weight, moments)
-    assert torch.equal(weight.detach(), before)
-    assert torch.equal(moments.second, second)
-    assert torch.equal(method.quantize(before.float(), moments).codes, made.codes)
-    assert not made.dequantize(torch.float32).requires_grad
-    with torch.inference_mode():
-        assert torch.equal(method.quantize(weight, moments).codes, made.codes)
-
-
-def test_too_few_steps_leave_soft_weights_and_say_how_many() -> None:
-    made = AdaRound(bits=3, group_size=None, steps=40).quantize(gaussian(8, 40), correlated(40))
-    assert 0.1 < made.notes["soft"] < 0.9
-
-
-@pytest.mark.parametrize("floats", [1, 3000, 2**20])
-def test_undecided_weights_by_themselves_end_where_they_would_among_all(
-    floats: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One row at a time, a few, and all; never, for comparison, when no share is narrow enough."""
-    weight, moments = gaussian(16, 64), correlated(64)
-    monkeypatch.setattr(adaround_steps, "_FLOATS", floats)
-    made = AdaRound(bits=3, group_size=None).quantize(weight, moments)
-    monkeypatch.setattr(adaround_steps, "_NARROW", 0)
-    whole = AdaRound(bits=3, group_size=None).quantize(weight, moments)
-    assert torch.equal(made.codes, whole.codes)
-
-
-def test_any_number_of_threads_gives_the_same_and_stays_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight, moments = gaussian(30, 40), correlated(40)
-    monkeypatch.setattr(adaround_steps, "_BLOCK", 1)
-    monkeypatch.setattr(adaround_steps, "_LEAST_ROWS", 8)
-    before, made = torch.get_num_threads(), []
-    try:
-        for n_threads in (1, 3):
-            torch.set_num_threads(n_threads)
-            made.append(AdaRound(bits=3, group_size=16).quantize(weight, moments).codes)
-            assert torch.get_num_threads() == n_threads
-            with ThreadPoolExecutor(1) as new:
-                assert new.submit(torch.get_num_threads).result() == n_threads
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(*made)
 
 
 @pytest.mark.parametrize(

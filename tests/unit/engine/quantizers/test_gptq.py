@@ -7,11 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from quantdrift.engine.quantizers import gptq
-from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq, block_size
-from quantdrift.engine.quantizers.libraries import GPTQMODEL
+from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
 from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.errors import UnsupportedError
 from support.quantizer_samples import moments_by_hand, skip_without
 
 
@@ -63,22 +60,3 @@ def test_the_damping_of_a_moment_that_is_not_positive_is_raised_and_told(method:
     weight, second = torch.tensor([[7, 2.6]]), torch.tensor([[1, 1.05], [1.05, 1]])
     assert dict(method.quantize(weight, moments_by_hand(second)).notes) == {"damping": 0.1}
     assert dict(method.quantize(weight, moments_by_hand(torch.eye(2))).notes) == {}
-
-
-@pytest.mark.parametrize(
-    ("group_size", "wanted"), [(None, 128), (128, 128), (384, 128), (64, 64), (96, 96), (200, 200)]
-)
-def test_every_group_starts_with_a_block(group_size: int | None, wanted: int) -> None:
-    """Else its grid is fitted to weights that lack the updates of the block's earlier columns."""
-    assert block_size(group_size) == wanted
-
-
-def test_a_library_off_its_grid_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as a version that puts more after the rounding."""
-    fake = {"gptqmodel": (GPTQMODEL, lambda _method, weight, *_: (weight, torch.ones(1, 1)))}
-    monkeypatch.setattr(gptq, "_LIBRARIES", fake)
-    method, moments = Gptq(bits=4, group_size=None), moments_by_hand(torch.eye(2))
-    assert method.quantize(torch.tensor([[7.0, -8]]), moments).codes.tolist() == [[7, -8]]
-    for off in (0.5, 8, -9, torch.nan):
-        with pytest.raises(UnsupportedError, match="on a grid of 4 bits from gptqmodel"):
-            method.quantize(torch.tensor([[7.0, off]]), moments)

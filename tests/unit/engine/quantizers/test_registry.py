@@ -11,7 +11,7 @@ from quantdrift.engine.quantizers.hqq import Hqq
 from quantdrift.engine.quantizers.libraries import Library
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.quantizers.rtn import RoundToNearest
-from quantdrift.errors import MissingExtraError, SpecError, UnsupportedError
+from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.spec import parse_scheme
 
 EVERY = {"gptqmodel", "auto-gptq", "autoawq", "hqq", "optimum"}
@@ -57,16 +57,6 @@ def test_a_scheme_gives_the_method_its_settings(installed: set[str], scheme: str
     assert method_of(scheme) == method
 
 
-def test_a_criterion_has_a_method_for_every_width_that_it_may_choose() -> None:
-    methods = methods_of(parse_scheme("W3.5-g64+gap+seed=3+widths=2,3,8"))
-    assert methods == {bits: RoundToNearest(bits=bits, group_size=64) for bits in (2, 3, 8)}
-
-
-def test_auto_gptq_stands_in_where_gptqmodel_is_not_installed(installed: set[str]) -> None:
-    installed.remove("gptqmodel")
-    assert method_of("W4-gptq") == Gptq(bits=4, group_size=128, backend="auto-gptq")
-
-
 @pytest.mark.parametrize(
     ("scheme", "missing", "package", "extra"),
     [
@@ -108,9 +98,3 @@ def test_a_missing_library_names_its_extra(
 def test_what_a_scheme_cannot_do_is_refused(installed: set[str], scheme: str, fact: str) -> None:
     with pytest.raises(UnsupportedError, match=fact):
         method_of(scheme)
-
-
-@pytest.mark.parametrize("scheme", ["W4+gap", *(f"W3.5+gap+widths={w}" for w in ("3,5.5", "4", "4,4", "4,8", "3,9"))])
-def test_widths_that_cannot_average_to_the_bits_are_refused(scheme: str) -> None:
-    with pytest.raises(SpecError, match=r"nothing to choose between|unsuitable widths"):
-        methods_of(parse_scheme(scheme))

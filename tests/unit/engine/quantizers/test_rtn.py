@@ -22,13 +22,6 @@ def test_four_bits_by_hand() -> None:
     assert quantized.dequantize(torch.float32).tolist() == [[7, -7, 3, -4, 0, 2, 0]]
 
 
-@pytest.mark.parametrize(("bits", "levels"), [(2, 1), (3, 3), (4, 7), (5, 15), (6, 31), (7, 63), (8, 127)])
-def test_the_grid_is_symmetric_and_reaches_the_largest_weight(bits: int, levels: int) -> None:
-    quantized = quantize_rtn(row(-2, 2, 0.3), bits=bits, group_size=None)
-    assert quantized.codes.tolist() == [[-levels, levels, round(0.3 / (2 / levels))]]
-    assert quantized.scale.item() == pytest.approx(2 / levels)
-
-
 @pytest.mark.parametrize(("group_size", "sizes"), [(None, [300]), (128, [128, 128, 44]), (64, [64] * 4 + [44])])
 def test_groups_and_a_shorter_last_one(group_size: int | None, sizes: list[int]) -> None:
     """Group number g holds weights of up to 7 (g + 1): its scale is g + 1. In the second row all is ten times that."""
@@ -58,17 +51,3 @@ def test_a_group_without_a_scale_is_zeros(weights: tuple[float, ...], bits: int,
     quantized = quantize_rtn(row(*weights), bits=bits, group_size=2)
     assert quantized.scale[0, 0] == 1
     assert quantized.dequantize(torch.float32).tolist()[0] == pytest.approx(wanted, abs=0.03)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_weights_are_divided_in_float32_and_left_alone(dtype: torch.dtype) -> None:
-    weight = torch.nn.Parameter(torch.randn(8, 256, generator=torch.Generator().manual_seed(0)).to(dtype))
-    before = weight.detach().clone()
-    quantized = quantize_rtn(weight, bits=8, group_size=128)
-    exact = quantize_rtn(before.float(), bits=8, group_size=128)
-    assert torch.equal(weight.detach(), before)
-    assert torch.equal(quantized.codes, exact.codes)
-    assert torch.equal(quantized.scale, exact.scale)
-    low = quantized.dequantize(dtype)
-    assert torch.equal(low, exact.dequantize(torch.float32).to(dtype))
-    assert not low.requires_grad

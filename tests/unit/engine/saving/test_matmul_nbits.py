@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from quantdrift.engine.quantizers.base import QuantizedWeight
-from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.saving.onnx import PackedWeight, block_size_for, pack
 from quantdrift.errors import UnsupportedError
 
@@ -66,11 +65,6 @@ def test_two_four_bit_codes_share_a_byte_the_first_one_low() -> None:
     assert packed.zero_point is None  # 8, which the operator takes if there is none
 
 
-def test_three_bits_lie_in_four_and_keep_their_zero() -> None:
-    packed = pack(quantized([[-4, 3] * 8], bits=3))
-    assert (packed.bits, packed.codes[0, 0, 0]) == (4, 0xB4)  # -4 + 8 low, 3 + 8 high
-
-
 def test_zero_points_share_bytes_and_keep_their_fractions_apart() -> None:
     given = quantized(
         [[0] * 32, [0] * 32],
@@ -87,16 +81,6 @@ def test_zero_points_share_bytes_and_keep_their_fractions_apart() -> None:
     assert packed.correction.tolist() == [[0.0, 0.0], [-0.25 * 2.0, -2.0 * 1.0]]
 
 
-def test_a_block_is_as_large_as_pays() -> None:
-    assert block_size_for(384, None, 4) == 128  # 256 would store 128 columns that are not there
-    assert block_size_for(1536, None, 4) == 256
-    assert block_size_for(20, None, 8) == 32
-    assert block_size_for(384, 128, 4) == 128
-    assert block_size_for(384, 96, 4) == 32  # divides 96
-    assert block_size_for(1024, 512, 4) == 256
-    assert block_size_for(20, 24, 4) == 32  # one group, so no block can cross a border
-
-
 @pytest.mark.parametrize("group_size", [24, 100, 8])
 def test_groups_that_no_block_divides_are_refused(group_size: int) -> None:
     with pytest.raises(UnsupportedError, match=rf"groups of {group_size} .* multiple of 16"):
@@ -109,13 +93,6 @@ def test_unpacked_is_the_weight_again(bits: int, group_size: int | None) -> None
     given = noisy(bits, group_size)
     wanted = given.dequantize(torch.float64).numpy()
     np.testing.assert_allclose(unpacked(pack(given)), wanted, rtol=0, atol=4e-6 * 2**bits)
-
-
-def test_a_symmetric_weight_is_unpacked_to_the_last_bit() -> None:
-    weight = torch.randn(7, 150, generator=torch.Generator().manual_seed(0))
-    given = quantize_rtn(weight, bits=4, group_size=64)
-    found = unpacked(pack(given)).astype(np.float32)
-    assert np.array_equal(found, given.dequantize(torch.float32).numpy())
 
 
 @pytest.mark.parametrize("group_size", [None, 64])

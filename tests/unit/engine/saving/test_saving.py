@@ -13,11 +13,9 @@ from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.saving.candidate import Candidate, in_place
-from quantdrift.engine.saving.save import save_candidate
 from quantdrift.errors import UnsupportedError
 from quantdrift.models.named import ModelSource
-from quantdrift.models.saved import check_savable, is_onnx_folder, read_record
-from quantdrift.progress import Silent
+from quantdrift.models.saved import check_savable
 from quantdrift.spec import parse, parse_scheme
 
 BITS = BitsReport(linear=4.0, linear_with_scales=4.1, all_parameters=9.0, n_quantized=10, n_parameters=20)
@@ -85,67 +83,9 @@ def test_inside_the_weights_are_the_codes_and_afterwards_the_tensors_are_back(dt
     assert tensors(model) == before  # the same memory, the same bytes
 
 
-def test_a_transpose_that_shares_memory_has_the_codes_too_as_it_has_in_a_run() -> None:
-    model = nn.Sequential(nn.Linear(48, 8, bias=False), nn.Linear(8, 48, bias=False))
-    model[1].weight = nn.Parameter(model[0].weight.data.t())
-    before = tensors(model)
-    given = candidate(model)
-    assert [layer.name for layer in given.layers] == ["0"]
-    with in_place(given):
-        wanted = given.layers[0].quantized.dequantize(torch.float32)
-        assert torch.equal(model[0].weight, wanted)
-        assert torch.equal(model[1].weight, wanted.t())
-    assert tensors(model) == before
-
-
-def test_the_tensors_are_back_after_an_error() -> None:
-    model = Network()
-    before = tensors(model)
-    with pytest.raises(KeyboardInterrupt), in_place(candidate(model)):
-        raise KeyboardInterrupt
-    assert tensors(model) == before
-
-
 @pytest.mark.parametrize(
     ("scheme", "reason"), [("W4A8", "quantizes activations"), ("W16A8", "activations"), ("W4+query", "queries alone")]
 )
 def test_what_no_file_of_weights_can_carry_is_refused(scheme: str, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         check_savable(parse_scheme(scheme))
-
-
-def test_the_record_says_what_the_model_is(tmp_path: Path) -> None:
-    model = Network()
-    out = tmp_path / "deep" / "out"
-    given = candidate(model)
-    record = save_candidate(given, out, model_format="safetensors", progress=Silent())
-    assert record == read_record(out)
-    assert (record["format"], record["format_version"]) == ("quantdrift-candidate", 1)
-    assert (record["model_format"], record["spec"]) == ("safetensors", "tiny@W4-g32-rtn")
-    assert record["base_model"] == {
-        "name": "tiny",
-        "canonical": "org/tiny",
-        "kind": "hub",
-        "revision": "main",
-        "fingerprint": "f" * 32,
-    }
-    assert record["calibration"] == {"n_inputs": 512}
-    assert record["bits_per_weight"] == BITS.to_json()
-    assert record["versions"]["torch"].startswith("2.")
-    assert [layer["name"] for layer in record["layers"]] == ["first", "second"]
-    assert record["layers"][1] == {
-        "name": "second",
-        "shape": [8, 48],
-        "bits": 4,
-        "group_size": 32,
-        "symmetric": True,
-        "permuted": False,
-        "scaled": False,
-        "error": 0.25,
-        "fallback": "no token",
-    }
-    assert record["files"] == {"weights.pt": (out / "weights.pt").stat().st_size}
-    saved = torch.load(out / "weights.pt")
-    assert torch.equal(saved["first.weight"], given.layers[0].quantized.dequantize(torch.float32))
-    assert not torch.equal(saved["first.weight"], model.first.weight)
-    assert not is_onnx_folder(out)

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift import perturbation
 from quantdrift.allocation.record import Allocation
-from quantdrift.engine.inputs import Settings
-from quantdrift.engine.measure import Measured, measure
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.readings import Classes, Head
 from quantdrift.engine.sensitivity.allocate import Calibration, allocate
-from quantdrift.engine.store import EmbeddingStore
-from quantdrift.errors import DataError, UnknownNameError, UnsupportedError
-from quantdrift.probe import LinearProbe
+from quantdrift.errors import UnknownNameError, UnsupportedError
 from quantdrift.progress import Silent
 from quantdrift.spec import parse_scheme
-from support.sensitivity import drawn, setting_of
-from support.worlds import Rower, rows_of
+from support.sensitivity import setting_of
 
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -105,117 +96,3 @@ def test_layers_that_runtimes_fuse_share_a_width_when_asked_to() -> None:
     assert world.widths("W3.5-g4+gap+units=fused") == [3, 3, 3, 4]  # three do not fit
     with pytest.raises(UnsupportedError, match="tied to one width"):
         world.allocate("W3.5-g4+gap+units=fused", k_proj=8)
-
-
-def test_the_record_says_how_it_came_about() -> None:
-    world = World(k_proj=1.0)
-    found = world.allocate("W3.25-g4-adaround+gap+seed=3+solver=greedy")
-    assert (found.model, found.criterion, found.quantizer, found.method) == ("tiny", "gap", "adaround", "greedy")
-    assert (found.seed, found.dataset, found.input_ids) == (3, "toy", ("x", "y", "z"))
-    assert (found.widths, found.budget, found.group_size) == ((3, 4), 3.25, 4)
-    assert found.data_digest == world.allocate("W3.25-g4+gap").data_digest
-    other = replace(world.inputs, key={"texts": "other"})
-    assert found.data_digest != world.allocate("W3.25-g4+gap", inputs=other).data_digest
-
-
-def test_zero_points_are_counted_where_the_quantizer_has_them() -> None:
-    """16 weights in 4 groups of 4: 64 bits of scales, and as many of zero points."""
-    pytest.importorskip("hqq")
-    world = World(k_proj=1.0)
-    plain, shifted = (world.allocate(f"W3.25-g4-{name}+gap") for name in ("rtn", "hqq"))
-    assert plain.all_parameters_bits == pytest.approx(3.25 + 16 / 4)
-    assert shifted.all_parameters_bits == pytest.approx(3.25 + 32 / 4)
-
-
-def test_a_criterion_that_measures_needs_something_to_measure_on() -> None:
-    world = World(k_proj=1.0)
-    with pytest.raises(UnsupportedError, match="there are none"):
-        world.allocate("W3.25-g4+gap", inputs=None)
-    found = world.allocate("W3.25-g4+random", inputs=None)
-    assert (found.input_ids, found.dataset, found.data_digest) == ((), None, None)
-    assert world.model.passes == 0
-
-
-def test_measurements_are_shared_by_quantizers_and_by_nothing_else(tmp_path: Path) -> None:
-    world = World(k_proj=1.0)
-
-    def passes(scheme: str, **options: Any) -> int:
-        before = world.model.passes
-        world.allocate(scheme, root=tmp_path, **options)
-        return world.model.passes - before
-
-    assert passes("W3.25-g4+gap") > 0
-    for same in ("W3.25-g4-adaround+gap", "W3.75-g4+gap", "W3.5-g4+gap+units=fused"):
-        assert passes(same) == 0
-    assert passes("W3.25-g4+gap", k_proj=16) == 0
-    for other in ("W3.25-g2+gap", "W3.25-g4+gap+widths=2,4", "W3.25-g4+gap_exact"):
-        assert passes(other) > 0
-        assert passes(other) == 0
-    assert passes("W3.25-g4+gap", inputs=replace(world.inputs, key={"texts": "other"})) > 0
-    for _ in range(2):  # nothing is kept
-        assert passes("W3.25-g4+gap", inputs=replace(world.inputs, key=None)) > 0
-    world.model.parts["q_proj"].weight.data *= 2
-    assert passes("W3.25-g4+gap") > 0
-
-
-# --- classes -------------------------------------------------------------------------------------
-
-CLASSES = ("red", "green", "blue")
-
-
-def test_a_probe_reads_tensors_as_it_reads_arrays() -> None:
-    rng = np.random.default_rng(0)
-    probe = LinearProbe(classes=CLASSES, weight=rng.normal(size=(3, 5)), bias=rng.normal(size=3))
-    outputs = rng.normal(size=(7, 5)).astype(np.float32)
-    head = Head(classes=CLASSES, linear=probe, record={})
-    np.testing.assert_allclose(head.graph(torch.from_numpy(outputs)).numpy(), head.logits(outputs), atol=1e-5)
-
-
-class TwoBranches(nn.Module):
-    """Logits are the sum of two layers, of which one hardly counts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loud, self.quiet = (nn.Linear(16, len(CLASSES), bias=False) for _ in range(2))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        loud: Tensor = self.loud(inputs)
-        return loud + 1e-3 * self.quiet(inputs)
-
-
-def measured(scheme: str, *, train: bool = True) -> tuple[QuantizedPair, Measured]:
-    module, generator = drawn(TwoBranches()), torch.Generator().manual_seed(2)
-    data = {part: torch.randn(n, 16, generator=generator) for part, n in (("test", 30), ("train", 40))}
-
-    def run(part: str, rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
-        batches = torch.from_numpy(rows).split(batch_size)
-        with torch.inference_mode():
-            return np.concatenate([module(data[part][batch]).numpy() for batch in batches])
-
-    pair = QuantizedPair([module], parse_scheme(scheme), encoder=Rower(run))
-    reading = Classes(
-        inputs=rows_of("test", 30, prefix="", digest={}),  # ids are the same in both parts
-        head=Head(classes=CLASSES, record={"reading": "logits"}),
-        train=rows_of("train", 40, prefix="", digest={}) if train else None,
-        dataset="colours",
-    )
-    settings = Settings(batch_size=8)
-    return pair, measure(pair, reading, settings=settings, store=EmbeddingStore(None), progress=Silent())
-
-
-@pytest.mark.parametrize("criterion", ["gap", "gap_exact"])
-def test_the_layer_that_moves_the_gaps_between_classes_gets_the_bits(criterion: str) -> None:
-    pair, found = measured(f"W2.5+{criterion}")
-    allocation = pair.allocation
-    assert allocation is not None
-    assert allocation.width_of == {"loud": 3, "quiet": 2}
-    assert found.left_out == 0  # it was measured on training inputs
-    assert all(name.startswith("train part: ") for name in allocation.input_ids)
-    epsilons = [np.median(perturbation.epsilon(one.evidence)) for one in (found, measured("W2")[1])]
-    assert epsilons[0] < epsilons[1]
-
-
-def test_evaluated_inputs_are_not_measured_on() -> None:
-    with pytest.raises(DataError, match="never on those that are evaluated"):
-        measured("W2.5+gap", train=False)
-    assert measured("W2.5+sqnr", train=False)[0].allocation is not None  # looks at none

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from quantdrift.engine.inputs import Inputs
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.sensitivity import contest as module
-from quantdrift.engine.sensitivity.contest import held_out_queries, hold_contest, rivals_of
+from quantdrift.engine.sensitivity.contest import held_out_queries, hold_contest
 from quantdrift.engine.sensitivity.gaps import rounded
 from support import allocations
 from support.sensitivity import drawn, setting_of
@@ -120,23 +119,3 @@ def test_held_out_queries_are_others_seeded_and_128_at_most() -> None:
     assert held.tolist() != held_out_queries(400, calibration, seed=2).tolist()
     assert held_out_queries(4, np.array([2]), seed=0).tolist() == [0, 1, 3]
     assert len(held_out_queries(40, np.zeros(0, dtype=np.int64), seed=0)) == 40
-
-
-def test_rivals_spend_no_more_and_keep_what_is_kept_and_tied() -> None:
-    rivals = rivals_of(allocation(), World().setting)
-    assert list(rivals) == ["sqnr, greedy", "reconstruction", "random", "W3 throughout"]
-    assert rivals["sqnr, greedy"] == rivals["W3 throughout"] == [3, 3, 3, 3, 16]
-    for name in ("reconstruction", "random"):
-        widths = rivals[name]
-        assert widths[-1] == 16
-        assert len(set(widths[:3])) == 1
-        assert 12 < sum(widths[:4]) <= 4 * 3.75  # and they spend what they can
-
-
-@pytest.mark.parametrize(("budget", "width"), [(3.5, 3), (3.0, 3), (3.99, 3), (6.0, 6), (8.0, 8)])
-def test_the_uniform_rival_is_the_widest_within_the_budget(budget: float, width: int) -> None:
-    layers = tuple(
-        layer.model_copy(update={"width": 2, "loss": layer.loss and (1.0, 0.0)}) for layer in allocation().layers
-    )
-    given = allocations.allocation(layers, widths=(2, 8), budget=budget)
-    assert f"W{width} throughout" in rivals_of(given, replace(World().setting, widths=(2, 8)))

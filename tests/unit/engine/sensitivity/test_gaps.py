@@ -14,16 +14,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from quantdrift.engine.sensitivity.criteria import criterion
-from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, median_shifts, rounded, rounding_error
+from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, rounding_error
 from quantdrift.engine.sensitivity.problem import KeptArrays, Setting
 from quantdrift.errors import DataError, UnsupportedError
 from support.sensitivity import drawn, linear, setting_of
 
 gap_exact = criterion("gap_exact").losses
 DIM = 8
-
-
-# --- rounding one layer at a time ----------------------------------------------------------------
 
 
 def by_hand(*weight: list[float], widths: tuple[int, ...] = (2, 3, 4), contenders: int = 1) -> Setting:
@@ -54,23 +51,6 @@ def test_the_median_distance_that_gaps_move_by_hand() -> None:
     np.testing.assert_allclose(gap_exact(setting), [[0.2, 0.1, 0]], atol=1e-6)
 
 
-def test_losses_fall_where_a_finer_grid_lies_worse() -> None:
-    """1 and 1/3 are on the grid of thirds that 3 bits have, and 1/3 is on no grid of sevenths."""
-    setting = by_hand([1.0, 1 / 3], [0.0, 0.0], widths=(3, 4, 8))
-    assert setting.problem is not None
-    medians = median_shifts(exact_shifts(setting), setting.problem)
-    np.testing.assert_allclose(medians, [[0, 1 / 3 - 2 / 7]], atol=1e-6)
-    assert gap_exact(setting).tolist() == [[medians[0, 0], medians[0, 0], 0]]
-
-
-def test_contenders_that_are_not_there_are_nan_and_only_the_first_counts() -> None:
-    setting = by_hand(*WEIGHT, contenders=2)
-    shifts = exact_shifts(setting)
-    assert np.argwhere(np.isnan(shifts))[:, 2:].tolist() == [[2, 1], [2, 1]]
-    np.testing.assert_array_equal(shifts[..., :2, 0], shifts[..., :2, 1])
-    np.testing.assert_array_equal(gap_exact(setting), gap_exact(by_hand(*WEIGHT)))
-
-
 class Blocks(nn.Module):
     """Two layers one after the other, one that no output depends on, and one that is never called."""
 
@@ -84,14 +64,6 @@ class Blocks(nn.Module):
         hidden: Tensor = x + self.b(torch.tanh(self.a(x)))
         self.pooler(hidden)
         return hidden
-
-
-def test_a_layer_that_no_input_reaches_loses_nothing() -> None:
-    setting = setting_of(drawn(Blocks()), torch.randn(4, DIM, generator=torch.Generator().manual_seed(1)))
-    for name in ("gap", "gap_exact"):
-        losses = criterion(name).losses(setting)
-        assert (losses[:2, 0] > 0).all()
-        assert not losses[2:].any()
 
 
 class Killed(KeptArrays):
@@ -135,23 +107,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
         gap_exact(by_hand([float("inf"), 1], [1, 1]))
 
 
-def test_an_interrupt_leaves_the_reference() -> None:
-    setting = by_hand(*WEIGHT)
-    before = setting.layers[0].weight.clone()
-
-    def interrupted() -> None:
-        with rounded(setting.layers, [2], None):
-            assert not torch.equal(setting.layers[0].weight, before)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert torch.equal(setting.layers[0].weight, before)
-
-
-# --- gradients -----------------------------------------------------------------------------------
-
-
 def slopes(setting: Setting, step: float = 1e-3) -> NDArray[np.float64]:
     """Of every gap along the change of every layer at the narrowest width, by a small step."""
     problem = setting.problem
@@ -163,30 +118,6 @@ def slopes(setting: Setting, step: float = 1e-3) -> NDArray[np.float64]:
         found.append((problem.gaps(problem.outputs()) - before) / step)
         layer.weight.copy_(weight)
     return np.stack(found, axis=-1)
-
-
-class TokensFirst(nn.Module):
-    """The batch is the second axis inside, one weight is used twice, and a norm without weights comes last."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
-        self.norm = nn.LayerNorm(DIM, elementwise_affine=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.two(torch.tanh(self.one(torch.tanh(self.one(x.transpose(0, 1))))))
-        return self.norm(tokens.mean(dim=0))  # type: ignore[no-any-return]  # untyped in torch
-
-
-def test_what_happens_to_rows_in_a_batch_has_no_part_in_it() -> None:
-    model = drawn(TokensFirst())
-    model.one.weight.grad = torch.ones(DIM, DIM)  # of a training that goes on
-    setting = setting_of(model, torch.randn(4, 3, DIM, generator=torch.Generator().manual_seed(0)), widths=(2, 8))
-    expected = slopes(setting)
-    np.testing.assert_allclose(contributions(setting)[..., 0], expected, atol=0.03 * np.abs(expected).max())
-    assert all(parameter.requires_grad for parameter in model.parameters())
-    assert torch.equal(model.one.weight.grad, torch.ones(DIM, DIM))
-    assert "forward" not in model.__dict__
 
 
 def one_layer(dtype: torch.dtype = torch.float32, after: Callable[[Tensor], Tensor] = lambda o: o) -> Setting:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.engine.sensitivity.problem import (
     GapProblem,
-    KeptArrays,
     classification_problem,
     contenders_for,
     draw_queries,
@@ -70,12 +66,6 @@ def test_gaps_by_hand(similarity: Similarity, gaps: list[float], query_only: boo
     assert problem.n_rows == (1 if query_only else 4)
 
 
-def test_with_an_index_that_stays_only_the_query_moves_the_gap() -> None:
-    problem = problem_of(Side("q", QUERY), Side("d", DOCUMENTS), query_only=True)
-    moved = np.array([[1.0, -1.0]], dtype=np.float32)
-    assert problem.gaps(moved)[0, :2] == pytest.approx([-1 - 1, -1 + 2])  # scores 1, -1, -2
-
-
 def test_a_document_that_does_not_count_is_no_contender() -> None:
     """For the second query of the pool the document that would be its first is left out."""
     queries, excluded = Side("q", [[0.0, 1.0], *QUERY]), np.array([-1, 0])
@@ -83,16 +73,6 @@ def test_a_document_that_does_not_count_is_no_contender() -> None:
     assert problem.valid.sum() == 1
     assert problem.gaps(problem.outputs())[0, 0] == pytest.approx(0.6)
     assert problem.n_rows == 3
-
-
-def test_where_there_are_fewer_documents_than_contenders_gaps_are_missing() -> None:
-    problem = problem_of(Side("q", QUERY), Side("d", DOCUMENTS))
-    assert problem.valid[0].tolist() == [True, True] + [False] * (problem.valid.shape[1] - 2)
-    assert np.array_equal(np.isnan(problem.gaps(problem.outputs())), ~problem.valid)
-    with pytest.raises(DataError, match="no calibration query has two documents"):
-        problem_of(Side("q", QUERY), Side("d", DOCUMENTS[:1]))
-    with pytest.raises(DataError, match="no calibration query has two documents"):
-        problem_of(Side("q", QUERY), Side("d", DOCUMENTS[:2]), excluded=np.array([1]))
 
 
 def random_sides(n_queries: int = 9, n_docs: int = 30) -> tuple[Side, Side]:
@@ -110,35 +90,6 @@ def test_gaps_are_differences_of_the_scores_that_a_run_computes(similarity: Simi
     state = score_embeddings(part, part, documents.vectors, documents.vectors, similarity=similarity, k=4)
     scores = state.reference_top()[1]
     np.testing.assert_allclose(problem.gaps(problem.outputs()), scores[:, :1] - scores[:, 1:], atol=1e-5)
-
-
-def test_every_row_is_embedded_once_in_batches_of_one_side_the_longest_first() -> None:
-    queries, documents = random_sides()
-    chosen = [1, 4, 5, 6, 7]
-    problem = problem_of(queries, documents, chosen=np.array(chosen), batch_size=4)
-    assert sorted(np.concatenate(problem.batches).tolist()) == list(range(problem.n_rows))
-    outputs = problem.outputs()
-    np.testing.assert_array_equal(outputs, problem.reference)
-    np.testing.assert_array_equal(outputs[: len(chosen)], queries.vectors[chosen])
-    assert sorted(chain(*queries.calls)) == chosen
-    encoded = list(chain(*documents.calls))
-    assert len(set(encoded)) == len(encoded) == problem.n_rows - len(chosen)
-    scores = queries.vectors[chosen] @ documents.vectors.T
-    assert set(encoded) == set(np.argsort(-scores, axis=1)[:, :5].ravel().tolist())
-    assert all(len(call) <= 4 for call in queries.calls + documents.calls)
-    for side in (queries, documents):
-        assert side.inputs.lengths is not None
-        longest_first = [side.inputs.lengths[row] for call in side.calls for row in call]
-        assert longest_first == sorted(longest_first, reverse=True)
-
-
-def test_gaps_have_gradients_and_none_depends_on_anothers_rows() -> None:
-    queries, documents = random_sides()
-    problem = problem_of(queries, documents, Similarity.COSINE, n_contenders=2)
-    chosen = torch.from_numpy(problem.outputs()[problem.rows]).double().requires_grad_()
-    problem.gap(chosen)[3, 1].backward()  # type: ignore[no-untyped-call]  # untyped in torch
-    assert chosen.grad is not None
-    assert (chosen.grad.abs().sum(dim=(-1, -2)) > 0).nonzero().tolist() == [[3, 1]]
 
 
 def test_the_draw_is_seeded_ascending_and_a_quarter_at_most() -> None:
@@ -165,39 +116,3 @@ def test_gaps_between_classes_by_hand() -> None:
     assert problem.gaps(moved).tolist() == [[-1, 4], [5, 1]]
     with pytest.raises(DataError, match="only one class"):
         classification_problem(encoder, side, outputs, logits=lambda x: x[..., :1], batch_size=1)
-
-
-# --- what is kept --------------------------------------------------------------------------------
-
-ARRAY = np.array([[1.0, np.nan], [-0.5, 1e-300]])
-
-
-def files(root: Path) -> list[Path]:
-    return [path for path in root.rglob("*") if path.is_file()]
-
-
-@pytest.mark.parametrize("where", ["disk", "memory"])
-def test_what_is_put_is_what_is_got(where: str, tmp_path: Path) -> None:
-    kept = KeptArrays(tmp_path, "ab12") if where == "disk" else KeptArrays()
-    assert kept.get("gap") is None
-    for array in (ARRAY, ARRAY + 1):
-        kept.put("gap", array)
-        np.testing.assert_array_equal(kept.get("gap"), array)
-
-
-def test_another_process_finds_it_and_another_key_does_not(tmp_path: Path) -> None:
-    KeptArrays(tmp_path, "ab12").put("gap", ARRAY)
-    np.testing.assert_array_equal(KeptArrays(tmp_path, "ab12").get("gap"), ARRAY)
-    assert KeptArrays(tmp_path, "ab13").get("gap") is None
-    assert [path.parent for path in files(tmp_path)] == [tmp_path / "sensitivities/ab/ab12"]
-
-
-def test_names_that_no_file_could_have_stay_apart(tmp_path: Path) -> None:
-    """Some file systems do not tell case, and all have a limit."""
-    names = ["a/b", "a_b", "a:b", "a b", "A_b", "é", "è", "..", "a.b.c", "x" * 300, "x" * 300 + "y"]
-    kept = KeptArrays(tmp_path, "ab12")
-    for number, name in enumerate(names):
-        kept.put(name, np.array([float(number)]))
-    found = [kept.get(name) for name in names]
-    assert [array.item() for array in found if array is not None] == list(range(len(names)))
-    assert len({path.name.lower() for path in files(tmp_path)}) == len(names)
