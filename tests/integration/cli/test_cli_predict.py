@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from quantdrift.engine.sensitivity import gaps, jobs
+from quantdrift.engine.sensitivity import gaps
 from support.tiny_command_line import Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]  # fixtures
@@ -49,17 +48,6 @@ def test_json_has_the_whole_curve(quantdrift: Run) -> None:
     assert uniform[2]["flip@1"]["n"] == len(found["input_ids"]) == 10
 
 
-def test_only_some_widths_and_whole_channels(quantdrift: Run) -> None:
-    args = ("--data", "ROOT/data", "--group", "channel", "--widths", "8,4")
-    found = json.loads(quantdrift("predict", "TINY", *args, "--json"))
-    assert found["group_size"] is None
-    assert [p["budget"] for p in found["curve"]] == [4 + n / 4 for n in range(17)]
-    shown = quantdrift("predict", "TINY", *args)
-    assert "per output channel" in shown
-    assert "too large for a" not in shown
-    assert "-channel+gap+widths=4,8" in shown.replace("\n", "")
-
-
 def test_the_second_time_nothing_is_measured(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     args = ("predict", "TINY", *DATA, "--widths", "2,3")
     first = quantdrift(*args)
@@ -69,29 +57,3 @@ def test_the_second_time_nothing_is_measured(quantdrift: Run, monkeypatch: pytes
 
     monkeypatch.setattr(gaps, "_with_graph", measured)
     assert quantdrift(*args) == first
-
-
-def test_ctrl_c_says_how_to_go_on(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(jobs, "allocate_for_search", pressed)
-    assert "the same command goes on" in quantdrift("predict", "TINY", *DATA, code=130)
-    said = quantdrift("predict", "TINY", *DATA, "--no-cache", code=130)
-    assert "is kept" not in said
-
-
-def test_what_is_wrong_is_said_before_a_model_is_loaded(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def loaded(*_: object, **__: object) -> None:
-        pytest.fail("a model was loaded")
-
-    monkeypatch.setattr("quantdrift.engine.opening.load_encoder", loaded)
-    for args, said in (
-        (("TINY@W4", *DATA), "expected a model without a scheme"),
-        (("TINY", *DATA, "--widths", "4"), "at least two whole numbers from 2 to 8"),
-        (("TINY", *DATA, "--widths", "4,4"), "at least two"),
-        (("TINY", *DATA, "--widths", "4,9"), "2 to 8"),
-        (("TINY", *DATA, "--group", "0"), "or channel"),
-        (("TINY",), "expected either --data FOLDER"),
-    ):
-        assert said in quantdrift("predict", *args, code=2)

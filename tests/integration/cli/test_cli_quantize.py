@@ -41,16 +41,6 @@ def test_it_says_where_the_model_is_and_how_to_use_it() -> None:
     assert not torch.equal(embed(loaded), embed(SentenceTransformer("tiny", device="cpu")))
 
 
-def test_what_stays_at_full_precision_is_said_and_a_name_that_means_a_model_is_spelled_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    left_out = {f"layer {number}": "shares its weight" for number in range(6)}
-    monkeypatch.setattr("quantdrift.engine.heads.left_out", lambda _: left_out)
-    _, shown, _ = quantize(out="minilm")
-    assert "left at full precision: layer 0, layer 1, layer 2, layer 3 and 2 more\n" in shown
-    assert "quantdrift run './tiny vs ./minilm'" in shown
-
-
 def test_a_module_named_as_the_head_is_saved_as_it_is() -> None:
     _, shown, _ = quantize("./tiny@W3-g64+head=0.model.pooler")
     assert "3 bits per weight of 12 linear layers" in shown
@@ -61,12 +51,6 @@ def test_a_module_named_as_the_head_is_saved_as_it_is() -> None:
     assert "0.model.pooler.dense.weight" in same
     assert not any(name.endswith("attention.self.query.weight") for name in same)
     assert read_record(Path("out"))["spec"] == "./tiny@W3-g64-rtn+head=0.model.pooler"
-
-
-def test_a_candidate_is_not_quantized_again() -> None:
-    quantize()
-    assert "./out is quantized already (a candidate saved by" in quantize("./out@W4")[2]
-    assert read_record(Path("out"))["spec"] == "./tiny@W3-g64-rtn"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -109,22 +108,6 @@ def test_what_is_wrong_is_said_in_a_line(
     assert printed.err.splitlines()[-1].startswith("quantdrift: ")
     assert not printed.out
     assert not (tmp_path / "quantdrift-runs").exists()
-
-
-def test_long_waits_are_told_unless_it_is_to_be_quiet(
-    server: Server, command: Command, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr("quantdrift.engine.encoders.server_client.TOLD_WAIT", 0.0)
-
-    def busy(request: Request) -> None:
-        request.reply(429, {"error": "busy"}, retry_after="0.01")
-
-    spec = f"{server.name('one')} vs {server.name('two')}"
-    for options, told in ((["-q"], False), ([], True)):
-        server.answer(busy)
-        assert command(spec, "--no-noise-floor", "--no-cache", *options) == 0
-        note = f"note: {server.url} answered HTTP 429 (busy); next try in 0 s"
-        assert (note in capsys.readouterr().err) == told
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from quantdrift.errors import MissingExtraError, QuantDriftError
-from quantdrift.extras import EXTRAS, extras_named
+from quantdrift.extras import EXTRAS
 from support.places import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -111,11 +111,6 @@ def test_a_name_of_the_package_names_the_extra_too(without: RunWithout) -> None:
     assert told.endswith('pip install "quantdrift[models]"')
     assert read == "read", done.stderr
     assert issubclass(MissingExtraError, QuantDriftError)
-
-
-def test_a_module_that_no_extra_brings_is_left_alone() -> None:
-    with pytest.raises(ModuleNotFoundError, match="no_such_module"), extras_named(needed_for="this"):
-        import no_such_module  # type: ignore[import-not-found]  # noqa: F401, PLC0415
 
 
 def test_every_module_that_is_imported_is_had_at_once_or_has_an_extra() -> None:

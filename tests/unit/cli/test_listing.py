@@ -58,15 +58,6 @@ def test_the_default_is_the_first_library_that_will_do(installed: dict[str, str]
     assert (old["available"], old["usable"], old["versions"]["auto-gptq"]) == (False, [], "0.6")
 
 
-def test_optimum_alone_does_no_gptq_that_does_not_name_it(installed: dict[str, str]) -> None:
-    installed["optimum"] = "2.3.0"
-    row = quantizers()["gptq"]
-    assert row["usable"] == ["optimum"]
-    assert row["default_backend"] == "gptqmodel"
-    assert row["available"] is False
-    assert row["install"] == 'pip install "quantdrift[gptq]"'
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_the_table_fits_80_columns(there: bool, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     if there:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -132,22 +130,12 @@ def test_a_library_without_sources_says_so(tmp_path: Path) -> None:
         python_docs.generate(tmp_path / "python311.zip")
 
 
-def test_a_source_that_does_not_parse_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"json\.py: a source file of Python .* was expected"):
-        python_docs.generate(library(tmp_path, {"json": "print 'two'"}))
-
-
 # --- the library of this Python -----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def data() -> RetrievalDataset:
     return python_docs.load()
-
-
-def test_there_are_enough_pairs(data: RetrievalDataset) -> None:
-    assert 1_200 < len(data.queries) < 2_500
-    assert data.warnings == ()
 
 
 def test_every_pair_keeps_the_rules(data: RetrievalDataset) -> None:
@@ -165,13 +153,7 @@ def test_ids_and_texts_are_unique_and_sorted(data: RetrievalDataset) -> None:
     assert set(data.query_ids).isdisjoint(data.document_ids)
 
 
-def test_a_known_docstring_is_there(data: RetrievalDataset) -> None:
-    where = data.document_ids.index("textwrap.wrap")
-    summary, _, rest = (inspect.getdoc(textwrap.wrap) or "").partition("\n\n")
-    assert data.queries[where] == summary
-    assert data.documents[where] == rest.strip()
-
-
+@pytest.mark.slow
 def test_another_call_in_another_process_gives_the_same_and_imports_nothing_of_it(data: RetrievalDataset) -> None:
     code = (
         "import sys; from quantdrift_tasks import python_docs; before = set(sys.modules);"
@@ -187,8 +169,3 @@ def test_another_call_in_another_process_gives_the_same_and_imports_nothing_of_i
     assert done.returncode == 0, done.stderr
     # Nothing else is printed: `import this` would print a poem.
     assert done.stdout.split() == [data.fingerprint]
-
-
-def test_the_revision_names_the_python_and_the_rules() -> None:
-    assert ".".join(map(str, sys.version_info[:3])) in python_docs.REVISION
-    assert python_docs.REVISION.endswith("-rules1")

@@ -58,31 +58,6 @@ def test_a_record_is_read() -> None:
         Identity.of(RECORD, spec="minilm@W3")
 
 
-@pytest.mark.parametrize("content", [None, {}, {**Identity().to_json(), "spec": 4}])
-def test_what_is_no_identity_is_refused(content: Any) -> None:
-    with pytest.raises(ValueError, match="spec"):
-        Identity.from_json(content)
-
-
-@pytest.mark.parametrize(
-    ("settings", "reading", "similarity"),
-    [
-        ({"similarity": "cosine"}, "retrieval", "cosine"),  # searches name no reading
-        ({"reading": "self-retrieval", "similarity": "cosine"}, "self-retrieval", "cosine"),
-        ({"reading": "logits"}, "logits", None),
-        (None, None, None),
-    ],
-)
-def test_what_the_scores_are(settings: Any, reading: str | None, similarity: str | None) -> None:
-    found = Identity.of({"spec": "minilm@W4", "settings": settings})
-    assert (found.reading, found.similarity, found.probe) == (reading, similarity, None)
-
-
-def test_a_stored_candidate_has_its_digest_where_two_models_have_it() -> None:
-    found = Identity.of({"spec": "a vs  ./b", "model": {"candidate": {"fingerprint": "low"}}})
-    assert (found.spec, found.candidate_fingerprint) == ("a vs ./b", "low")
-
-
 def test_ids_are_told_apart_whatever_their_order() -> None:
     asked = (["a", "b"], ["b", "a"], ["ab"], ["a"], ["a", "b", "b"], [])
     digests = [Identity.of(input_ids=ids).inputs for ids in asked]
@@ -101,13 +76,6 @@ def test_what_two_runs_have_to_share() -> None:
         "reference model: minilm, now bge (digest full then, other now)",
         "data: corpus (test) (digest texts then, others now): ids, texts or labels are others, or their order",
     ]
-
-
-def test_what_has_no_digest_is_known_by_its_name() -> None:
-    one = Identity(model="a", data="corpus", split="test")
-    assert one.differences(replace(one, data="other")) == ["data: corpus (test) in A, other (test) in B"]
-    assert one.differences(replace(one, model="b")) == []  # files of rankings have any name
-    assert one.differences(replace(one, model="b"), ("name",)) == ["reference model: a in A, b in B"]
 
 
 @pytest.mark.parametrize("name", ["reading", "similarity", "probe", "candidate_fingerprint"])
@@ -147,9 +115,3 @@ def test_a_stored_candidate_that_moved_is_the_same() -> None:
     assert not one.differences(other, SERVED)
     for digest in ("odd", None):
         assert "pair: minilm vs ./low" in served(one, replace(other, candidate_fingerprint=digest))
-
-
-def test_a_pair_that_is_asked_about_has_to_be_known() -> None:
-    assert "pair: none that is told" in served(Identity(), Identity.of(spec="minilm@W4"))
-    assert "pair: none that is told" in served(Identity(), Identity(model_fingerprint="full"))
-    assert not served(Identity(), Identity(candidate_fingerprint="low"))

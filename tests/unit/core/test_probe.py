@@ -46,12 +46,6 @@ def test_of_two_classes_the_logits_differ_by_the_decision_value() -> None:
     assert np.allclose(softmax, model.predict_proba(points.astype(float)), atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:lbfgs failed to converge")
-def test_a_solver_that_ran_out_of_steps_is_told() -> None:
-    points, labels = blobs(4)
-    assert not LinearProbe.fit(points, labels, most_steps=2).converged
-
-
 def test_what_cannot_be_fitted_or_read_is_refused() -> None:
     points, labels = blobs(3)
     with pytest.raises(DataError, match="at least two, got"):
@@ -80,15 +74,6 @@ def test_a_probe_is_kept_and_not_fitted_again(tmp_path: Any, monkeypatch: Any) -
     for key, names in (("other", labels), ("k", labels[::-1])):
         with pytest.raises(TypeError):
             fitted_probe(points, names, key=key, root=tmp_path)
-
-
-def test_a_damaged_file_is_fitted_anew(tmp_path: Any) -> None:
-    points, labels = blobs(3)
-    first, _ = fitted_probe(points, labels, key="k", root=tmp_path)
-    (file,) = tmp_path.rglob("*.npz")
-    file.write_bytes(file.read_bytes()[:100])
-    again, _ = fitted_probe(points, labels, key="k", root=tmp_path)
-    assert np.array_equal(again.weight, first.weight)
 
 
 def test_a_probe_is_written_and_read(tmp_path: Any) -> None:

@@ -54,10 +54,6 @@ def test_gzipped_files_other_splits_and_whole_number_labels(tmp_path: Path) -> N
     assert read.classes == ("10", "9")  # sorted as strings
 
 
-def test_the_train_part_is_not_learnt_from_when_it_is_evaluated(tmp_path: Path) -> None:
-    assert read_classification_folder(write(tmp_path, train=TEST), "train").train is None
-
-
 def test_what_is_tolerated_is_told(tmp_path: Path) -> None:
     texts = [{"text": "a"}, {"text": " "}, {"text": "a"}, {"text": "b"}]
     read = read_classification_folder(write(tmp_path, test=texts, train=[{"text": "b"}]))
@@ -92,20 +88,6 @@ def test_an_error_names_file_and_line(tmp_path: Path, lines: str, message: str) 
     with pytest.raises(DataError, match=r"test\.jsonl") as refused:
         read_classification_folder(tmp_path)
     assert message in str(refused.value)
-
-
-def test_a_folder_that_is_no_such_data_is_told_what_was_expected(tmp_path: Path) -> None:
-    (tmp_path / "readme.md").touch()
-    with pytest.raises(DataError, match=r"readme\.md.*Expected SPLIT\.jsonl"):
-        read_classification_folder(tmp_path)
-    with pytest.raises(DataError, match="does not exist"):
-        read_classification_folder(tmp_path / "nowhere")
-    (tmp_path / "test.jsonl").write_text("")
-    with pytest.raises(DataError, match=rf"is a file; give its folder, {tmp_path}$"):
-        read_classification_folder(tmp_path / "test.jsonl")
-    (tmp_path / "test.jsonl").unlink()
-    with pytest.raises(DataError, match="has no part 'test'; it has dev"):
-        read_classification_folder(write(tmp_path, dev=TEST))
 
 
 def test_retrieval_folders_are_told_apart(tmp_path: Path) -> None:
@@ -202,12 +184,6 @@ def test_array_files_of_another_shape_are_refused(tmp_path: Path, arrays: dict[s
         read_classification_folder(tmp_path / "a.npz")
 
 
-def test_a_broken_array_file_is_a_data_error(tmp_path: Path) -> None:
-    (tmp_path / "a.npz").write_bytes(b"PK no")
-    with pytest.raises(DataError, match=r"a\.npz"):
-        read_classification_folder(tmp_path / "a.npz")
-
-
 def made(**changes: Any) -> ClassificationDataset:
     parts: dict[str, Any] = {"ids": ("a", "b"), "inputs": ("x", "y"), "labels": ("0", "1")}
     test = Labelled(**(parts | changes))
@@ -227,12 +203,3 @@ def test_the_fingerprint_changes_with_ids_contents_labels_and_train_alone() -> N
         ClassificationDataset(name="two", kind="text", split="test", test=made().test, train=made().test),
     ]
     assert len({same, *(other.fingerprint for other in others)}) == 1 + len(others)
-
-
-def test_parts_that_do_not_fit_together_are_refused() -> None:
-    with pytest.raises(DataError, match="of one number"):
-        made(inputs=("x",))
-    with pytest.raises(DataError, match="must be unique; twice there is a"):
-        made(ids=("a", "a"))
-    with pytest.raises(DataError, match="there is no input"):
-        made(ids=(), inputs=(), labels=None)

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from quantdrift.errors import MissingExtraError, UnsupportedError
-from quantdrift.models.checkpoint import NEEDED, find_checkpoint, nominal_bits, refuse_missing
-from support.places import ROOT
+from quantdrift.models.checkpoint import find_checkpoint, nominal_bits, refuse_missing
 
-PAGE = ROOT / "docs" / "checkpoints.md"
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "dataset": ["text"] * 9, "meta": None}
 
 
@@ -127,10 +125,3 @@ def test_a_checkpoint_on_the_hub_is_downloaded_without_what_torch_does_not_read(
     assert calls[-1]["allow_patterns"] == ["q4.gguf"]
     with pytest.raises(UnsupportedError, match=r"org/repo on the hub has no file q8\.gguf"):
         find_checkpoint("org/repo:q8.gguf")
-
-
-def test_the_page_for_users_names_every_method_and_its_extra() -> None:
-    page = PAGE.read_text(encoding="utf-8").lower()
-    for method, (_, extra) in NEEDED.items():
-        row = next(line for line in page.splitlines() if line.startswith(f"| {method} |"))
-        assert f'pip install "quantdrift[{extra}]"' in row

@@ -135,26 +135,3 @@ def test_a_wrong_name_gets_the_nearest(name: str, meant: str, harness_names: lis
     assert meant in caught.value.suggestions
     assert f"unknown model {name!r}; did you mean" in str(caught.value)
     assert "or a folder" in str(caught.value)
-
-
-def test_a_harness_that_is_not_installed_knows_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Entry:
-        def __init__(self, names: list[str] | None) -> None:
-            self.names = names
-
-        def load(self) -> Callable[[], list[str]]:
-            if self.names is None:
-                raise ImportError("No module named 'harness'")
-            return lambda: self.names or []
-
-    def entries(group: str) -> list[Entry]:
-        assert group == "quantdrift.model_names"
-        return [Entry(None), Entry(["org/my-model"])]
-
-    monkeypatch.setattr(module, "entry_points", entries)
-    assert resolve("my-model").canonical == "org/my-model"
-
-
-def test_the_real_harnesses_are_entry_points() -> None:
-    names = {entry.name for entry in importlib.metadata.entry_points(group=module.NAMES_GROUP)}
-    assert "mteb" in names
