@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from quantdrift.cli import main
+from support.beir_folder import numbered, write_beir_folder
 from support.candidate_samples import WORDS, save_backbone
 
 N_QUERIES, N_DOCS = 40, 30
@@ -22,14 +22,6 @@ def text(seed: int, n: int) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=n))
 
 
-def _write_beir(folder: Path, queries: Sequence[str], documents: Sequence[str]) -> None:
-    """A folder in BEIR layout without labels; ids are q0, q1, ... and c0, c1, ..."""
-    folder.mkdir(parents=True)
-    for name, texts in (("queries", queries), ("corpus", documents)):
-        lines = [json.dumps({"_id": f"{name[0]}{n}", "text": t}) for n, t in enumerate(texts)]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines))
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model, a folder in BEIR layout and the same texts as plain files."""
@@ -37,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_backbone(root / "tiny")
     queries = [text(number, 5) for number in range(N_QUERIES)]
     documents = [text(1000 + number, 9) for number in range(N_DOCS)]
-    _write_beir(root / "data", queries, documents)
+    write_beir_folder(root / "data", numbered("q", queries), numbered("c", documents))
     for name, texts in (("queries", queries), ("corpus", documents)):
         (root / f"{name}.txt").write_text("\n".join(texts))
     return root
@@ -49,7 +41,7 @@ def corpora(place: Path) -> None:
     for name, start in (("a", 2000), ("b", 5000)):
         queries = [text(start + number, 5) for number in range(N_QUERIES)]
         documents = [text(start + 1000 + number, 9) for number in range(N_DOCS)]
-        _write_beir(place / name, queries, documents)
+        write_beir_folder(place / name, numbered("q", queries), numbered("c", documents))
 
 
 @pytest.fixture(autouse=True)

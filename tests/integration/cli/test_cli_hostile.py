@@ -1,4 +1,4 @@
-"""Every command that reads finished runs, on runs whose ids, names and paths attack who looks."""
+"""Every command, on runs and data whose ids, names and paths attack who looks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from quantdrift.harness import carefully
 from quantdrift.patching import errors_in_one_line
 from quantdrift.runs import write_run
 from quantdrift_pytest.session import in_short
+from support.beir_folder import write_beir_folder
 from support.gate_command_line import Cli, cli
 from support.hostile_text import HOSTILE, check_clean, check_json
+from support.tiny_command_line import N_DOCS, N_QUERIES, one_thread, place, text
 
-__all__ = ["cli"]  # fixture
+__all__ = ["cli", "one_thread", "place"]  # fixtures
 
 N, N_ITEMS = 60, 12
 
@@ -96,6 +98,7 @@ def every_format(cli: Cli, *arguments: object, code: int = 0, title: bool = Fals
 def test_metrics(cli: Cli, runs: list[Path]) -> None:
     every_format(cli, "metrics", runs[0], title=True)
     every_format(cli, "metrics", *runs)
+    every_format(cli, "breakdown", *runs, "--by", "separation")
     _, out, _ = cli("metrics", *runs)
     assert "[red]x[/red] :heart:" in out  # is shown, and colours nothing
     code, out, _ = cli("metrics", runs[0], "--per-input", "-m", "flip@1")
@@ -104,10 +107,6 @@ def test_metrics(cli: Cli, runs: list[Path]) -> None:
     assert {line.count("\t") for line in out.splitlines()} == {1}
     assert len(out.splitlines()) == N + 1
     check_json(cli("metrics", runs[0], "--per-input", "--json")[1])
-
-
-def test_tables_of_many_runs(cli: Cli, runs: list[Path]) -> None:
-    every_format(cli, "breakdown", *runs, "--by", "separation")
 
 
 def test_two_runs(cli: Cli, runs: list[Path], tmp_path: Path) -> None:
@@ -214,3 +213,20 @@ def test_json_reads_the_same() -> None:
     value = {f"a{HOSTILE}\ud800": [HOSTILE, "\\##[x", "Größe"]}
     assert json.loads(json_text(value)) == value
     check_clean(json_text(value))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["run", "corpus-size", "allocate", "predict"])
+def test_what_is_measured(command: str, cli: Cli, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(place / "cache"))
+    name = HOSTILE.replace("/", "")
+    texts = [{f"{HOSTILE}{row}": text(row, n) for row in range(size)} for size, n in ((N_QUERIES, 5), (N_DOCS, 9))]
+    folder = write_beir_folder(tmp_path / f"data {name}", *texts)
+    scheme = {"allocate": "@W3.5+gap", "predict": ""}.get(command, "@W3")
+    more = ["--sizes", "10,30"] if command == "corpus-size" else []
+    more += ["--out", f"{command}{name}.json"] if command != "predict" else []
+    for ending in ([], ["--json"]):
+        code, out, err = cli(command, f"{place / 'tiny'}{scheme}", "--data", folder, *more, *ending)
+        assert code == 0, err
+        check_clean(err)
+        (check_json if ending else check_clean)(out)

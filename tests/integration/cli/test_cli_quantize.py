@@ -41,18 +41,6 @@ def test_it_says_where_the_model_is_and_how_to_use_it() -> None:
     assert not torch.equal(embed(loaded), embed(SentenceTransformer("tiny", device="cpu")))
 
 
-def test_a_module_named_as_the_head_is_saved_as_it_is() -> None:
-    _, shown, _ = quantize("./tiny@W3-g64+head=0.model.pooler")
-    assert "3 bits per weight of 12 linear layers" in shown
-    assert "left at full precision: 0.model.pooler.dense\n" in shown
-    before = SentenceTransformer("tiny", device="cpu").state_dict()
-    after = SentenceTransformer("out", device="cpu").state_dict()
-    same = [name for name in before if torch.equal(before[name], after[name])]
-    assert "0.model.pooler.dense.weight" in same
-    assert not any(name.endswith("attention.self.query.weight") for name in same)
-    assert read_record(Path("out"))["spec"] == "./tiny@W3-g64-rtn+head=0.model.pooler"
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

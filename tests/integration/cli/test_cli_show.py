@@ -19,6 +19,7 @@ from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence import Judgements
 from quantdrift.runs import Run, write_run
+from support.beir_folder import write_beir_folder
 from support.command_line import cli
 
 QUERIES = {
@@ -57,15 +58,7 @@ def changed(*words: object) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder in BEIR layout."""
-    folder = tmp_path / "data"
-    (folder / "qrels").mkdir(parents=True)
-    for name, texts in (("queries", QUERIES), ("corpus", DOCUMENTS)):
-        lines = [json.dumps({"_id": key, "text": text}) for key, text in texts.items()]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines))
-    lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t1" for q, d in QRELS.items())]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(lines))
-    return folder
+    return write_beir_folder(tmp_path / "data", QUERIES, DOCUMENTS, {query: [item] for query, item in QRELS.items()})
 
 
 @pytest.fixture

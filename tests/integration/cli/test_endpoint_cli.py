@@ -18,6 +18,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 
 from quantdrift.cli import main
 from quantdrift.engine.store import CHUNK_ELSEWHERE
+from support.beir_folder import write_beir_folder
 from support.embedding_server import Request, Server, of_letters, of_odd_letters, serving
 from support.endpoint_samples import many
 
@@ -32,17 +33,10 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    folder, dataset = tmp_path / "data", many(600)
-    (folder / "qrels").mkdir(parents=True)
-    for name, ids, texts in (
-        ("corpus", dataset.document_ids, dataset.documents),
-        ("queries", dataset.query_ids, dataset.queries),
-    ):
-        lines = [json.dumps({"_id": i, "text": t}) for i, t in zip(ids, texts, strict=True)]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines))
-    rows = [f"{query}\td0\t1" for query in dataset.query_ids]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
-    return folder
+    made = many(600)
+    queries = dict(zip(made.query_ids, made.queries, strict=True))
+    documents = dict(zip(made.document_ids, made.documents, strict=True))
+    return write_beir_folder(tmp_path / "data", queries, documents, {key: ["d0"] for key in made.query_ids})
 
 
 @pytest.fixture

@@ -50,14 +50,6 @@ def test_json_holds_lists_booleans_versions_and_nothing(installed: dict[str, str
     assert rows["awq"]["install"] == 'pip install "quantdrift[awq]"'
 
 
-def test_the_default_is_the_first_library_that_will_do(installed: dict[str, str]) -> None:
-    installed["auto-gptq"] = "0.7.1"
-    assert quantizers()["gptq"]["default_backend"] == "auto-gptq"
-    installed["auto-gptq"] = "0.6"
-    old = quantizers()["gptq"]
-    assert (old["available"], old["usable"], old["versions"]["auto-gptq"]) == (False, [], "0.6")
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_the_table_fits_80_columns(there: bool, installed: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     if there:

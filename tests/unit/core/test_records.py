@@ -80,18 +80,6 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_file(
     assert names(tmp_path) == ["it.json"]
 
 
-def test_a_place_that_cannot_be_a_file_is_said(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(RunError, match=r"it cannot be written .*directory"):
-        write_text(tmp_path / "folder", "text", what="the study")
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(RunError, match=r"it cannot be written .*([dD]irectory|exists)"):
-        write_text(tmp_path / "file" / "study.json", "text", what="the study")
-    assert names(tmp_path) == ["file", "folder"]
-    assert names(tmp_path / "folder") == []
-    assert (tmp_path / "file").read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     "text",
     [

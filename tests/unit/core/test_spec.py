@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -191,27 +190,6 @@ def test_errors_point_at_what_is_wrong(marked: str, message: str) -> None:
     assert (error.text, error.start, error.end) == (text, start, end)
     assert f" at character {start + 1}: expected " in str(error)
     assert len(str(error).splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *({"weight_bits": bits} for bits in (9, -4, float("nan"), float("inf"), 1e22, True, "4", None, 16, 3.5)),
-        *({"activation_bits": bits} for bits in (9, 8.0, "8")),
-        *({"group_size": size} for size in (0, -1, 128.0, True, 10**5000)),
-        *({"quantizer": name} for name in ("gtpq", "", "rtn+query", None)),
-        *({"query_only": value} for value in ("yes", None)),
-        *({"criterion": name} for name in ("gpa", "", "query", "seed=3")),
-        *({"options": (pair,)} for pair in (("sede", "3"), ("seed", ""), ("seed", 3), ("calib", "a@b"))),
-        *({"options": (pair,)} for pair in (("calib", "a+query"), ("calib", "a "), ("calib=a", "b"))),
-        *({"options": value} for value in (("seed",), None, (("seed", "1"), ("seed", "2")), (("seed", "1"), 2))),
-    ],
-)  # fmt: skip
-def test_what_could_not_be_read_back_cannot_be_built(fields: dict[str, Any]) -> None:
-    with pytest.raises(SpecError) as caught:
-        Scheme(**{"weight_bits": 4, **fields})
-    assert 0 <= caught.value.start <= caught.value.end <= len(caught.value.text)
-    assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,8 @@ def test_texts_are_named_by_their_line_unless_they_have_an_id(tmp_path: Path) ->
     assert read.classes == ("animal", "thing")
     assert read.train is None
     assert read.warnings == ()
+    assert is_classification_folder(tmp_path / "things")
+    assert not is_classification_folder(write(tmp_path / "things", corpus=TEST))  # a corpus decides
 
 
 def test_gzipped_files_other_splits_and_whole_number_labels(tmp_path: Path) -> None:
@@ -88,16 +90,6 @@ def test_an_error_names_file_and_line(tmp_path: Path, lines: str, message: str) 
     with pytest.raises(DataError, match=r"test\.jsonl") as refused:
         read_classification_folder(tmp_path)
     assert message in str(refused.value)
-
-
-def test_retrieval_folders_are_told_apart(tmp_path: Path) -> None:
-    assert is_classification_folder(write(tmp_path / "a", test=TEST))
-    beir = write(tmp_path / "b", corpus=TEST, queries=TEST)
-    assert not is_classification_folder(beir)
-    assert not is_classification_folder(write(tmp_path / "c", queries=TEST))
-    # a corpus decides, whatever lies beside it
-    assert not is_classification_folder(write(beir, test=TEST))
-    assert not is_classification_folder(tmp_path / "nowhere")
 
 
 def image(value: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
