@@ -6,17 +6,15 @@ import copy
 import doctest
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from quantdrift import Embeddings, QuantizedPair, RetrievalDataset, Run, drift
 from quantdrift.datasets.labelled import read_search_folder
-from quantdrift.errors import UnsupportedError
 from support.candidate_samples import tiny
 from support.places import ROOT
-from support.tiny_command_line import N_QUERIES, one_thread, place
+from support.tiny_command_line import one_thread, place
 
 __all__ = ["one_thread", "place"]
 
@@ -48,16 +46,6 @@ def same(one: Run, other: Run) -> bool:
     )
 
 
-def test_a_name_a_spec_and_a_pair_are_one(place: Path, data: RetrievalDataset, named: Run) -> None:
-    spec = drift(f"{place / 'tiny'}@W2-rtn", data=data, batch_size=16)
-    assert same(spec, named)
-    assert spec.record["spec"] == named.record["spec"]
-    assert named["flip@1"].n == N_QUERIES
-    assert named["flip@1"].value
-    assert named["noise_floor"].value is not None
-    assert drift(place / "tiny", "W2-rtn", data, noise_floor=False)["noise_floor"].value is None
-
-
 def test_models_in_memory_give_what_names_give(place: Path, data: RetrievalDataset, named: Run, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds
 
@@ -85,12 +73,6 @@ def test_models_in_memory_give_what_names_give(place: Path, data: RetrievalDatas
     assert sorted(flips[0]) == sorted(flips[1])
 
 
-def test_the_candidate_of_a_model_may_be_a_name(place: Path, data: RetrievalDataset) -> None:
-    model = copy.deepcopy(tiny())
-    run = drift(model, str(place / "tiny"), data)
-    assert " vs " in run.record["spec"]
-
-
 def test_labelled_inputs_are_read_by_a_probe(tmp_path: Path) -> None:
     folder = tmp_path / "labels"
     folder.mkdir()
@@ -104,16 +86,6 @@ def test_labelled_inputs_are_read_by_a_probe(tmp_path: Path) -> None:
     run = drift(copy.deepcopy(tiny()), "W4-rtn", folder)
     assert run.record["settings"]["reading"] == "linear probe"
     assert run["accuracy"].n == 6
-
-
-@pytest.mark.parametrize(
-    ("candidate", "options", "told"),
-    [(None, {}, "none"), ("itself", {}, "one model"), ("W4-rtn", {"device": "cpu"}, "device"), (3, {}, "int")],
-)
-def test_what_a_model_in_memory_cannot_do(candidate: Any, options: Any, told: str) -> None:
-    model = tiny()
-    with pytest.raises(UnsupportedError, match=told):
-        drift(model, model if candidate == "itself" else candidate, RetrievalDataset.of(["q"], ["d"]), **options)
 
 
 def test_the_page_on_python_is_right() -> None:

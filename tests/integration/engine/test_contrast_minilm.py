@@ -84,18 +84,6 @@ def value(run: Any, metric: str) -> float:
     return found
 
 
-def test_the_search_changes_more_answers_than_the_classes_do(contrasts: list[Contrast]) -> None:
-    for contrast in contrasts:
-        classes, search = contrast.classification, contrast.retrieval
-        # the intervals do not touch
-        assert parse_metric("flip@1")(classes.evidence()).high < (parse_metric("flip@1")(search.evidence()).low or 0)
-        assert value(search, "separation") < value(classes, "separation")
-    gentle, rough = contrasts
-    for one, other in ((gentle.classification, rough.classification), (gentle.retrieval, rough.retrieval)):
-        assert value(one, "flip@1") < value(other, "flip@1")
-        assert value(one, "separation") > value(other, "separation")
-
-
 def test_both_readings_are_those_of_the_plain_libraries(
     banking: ClassificationDataset, contrasts: list[Contrast]
 ) -> None:

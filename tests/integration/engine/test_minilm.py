@@ -1,11 +1,9 @@
-"""Whole runs of the real MiniLM on forty sentences."""
+"""Whole runs of the real MiniLM on twenty sentences."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,16 +15,15 @@ import torch
 
 from quantdrift import perturbation
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.engine.encoders.sentence import SentenceEncoder, load_encoder
+from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import default_store
 from quantdrift.evidence import Evidence
 from quantdrift.models.named import resolve
 from quantdrift.progress import Silent
 from quantdrift.runs import Run, read_run
-from quantdrift.spec import parse, parse_scheme
+from quantdrift.spec import parse
 
 TOPICS = {
     "Which animal gives milk?": (
@@ -53,36 +50,6 @@ TOPICS = {
         "Plasterers worked on the vault for two years.",
         "The gallery bought a portrait by Rembrandt.",
     ),
-    "How is bread baked?": (
-        "Knead the dough and let it rise for an hour.",
-        "Bread is baked in a hot oven with a little steam.",
-        "Flour, water, salt and yeast are all it takes.",
-        "The miller grinds wheat and rye.",
-    ),
-    "Why did the engine stop?": (
-        "The motor stalled because the fuel pump failed.",
-        "Check the spark plugs before you start the car.",
-        "A broken belt let the engine overheat.",
-        "Diesel must not be mixed with petrol.",
-    ),
-    "When was the bridge built?": (
-        "The stone bridge dates from the twelfth century.",
-        "A new crossing over the river was opened in 1932.",
-        "Its arches were widened for carriages.",
-        "The ferry was given up when the bridge was finished.",
-    ),
-    "How do birds find their way?": (
-        "Migrating birds steer by the stars and the sun.",
-        "Pigeons sense the magnetic field of the earth.",
-        "Swallows return to the same barn each spring.",
-        "Geese fly south in long lines.",
-    ),
-    "What helps against a headache?": (
-        "Aspirin relieves pain and lowers fever.",
-        "Drink water and lie down in a dark room.",
-        "A headache can come from tense shoulders.",
-        "See a doctor if it does not pass.",
-    ),
     "How are prices set?": (
         "Prices rise when demand exceeds supply.",
         "The central bank raised its interest rate.",
@@ -92,7 +59,7 @@ TOPICS = {
 }
 DOCUMENTS = tuple(text for texts in TOPICS.values() for text in texts)
 DATASET = RetrievalDataset(
-    name="forty sentences",
+    name="twenty sentences",
     query_ids=tuple(f"q{number}" for number in range(len(TOPICS))),
     queries=tuple(TOPICS),
     document_ids=tuple(f"d{number}" for number in range(len(DOCUMENTS))),
@@ -101,11 +68,6 @@ DATASET = RetrievalDataset(
     split="test",
 )
 SCHEMES = ("W8", "W4", "W2", "W2+query")
-
-
-@pytest.fixture(scope="module")
-def encoder() -> SentenceEncoder:
-    return load_encoder(resolve("minilm"), device=torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -133,26 +95,6 @@ def value(run: Run, metric: str) -> float:
     return found
 
 
-def test_the_fewer_bits_the_more_damage(runs: dict[str, Run]) -> None:
-    w8, w4, w2 = (runs[scheme] for scheme in ("W8", "W4", "W2"))
-    assert value(w8, "epsilon") < value(w4, "epsilon") < value(w2, "epsilon")
-    assert value(w8, "separation") > value(w4, "separation") > value(w2, "separation")
-    assert value(w8, "flip@1") <= value(w4, "flip@1") <= value(w2, "flip@1")
-    assert value(w8, "flip@1") == 0
-    assert value(w2, "flip@1") > 0
-    assert value(runs["W2+query"], "epsilon") < value(w2, "epsilon")
-
-
-def test_the_reference_is_the_same_in_every_run(runs: dict[str, Run]) -> None:
-    weights = {run.record["model"]["candidate_fingerprint"] for run in runs.values()}
-    assert len(weights) == len({name.partition("+")[0] for name in runs})
-    for name in ("model", "data", "versions"):
-        parts = [{**run.record[name], "candidate_fingerprint": None} for run in runs.values()]
-        assert len({json.dumps(part) for part in parts}) == 1
-    assert len({value(run, "reference.ndcg@10") for run in runs.values()}) == 1
-    assert value(runs["W8"], "reference.ndcg@10") > 0.9  # the sentences are easy
-
-
 def test_the_noise_floor_is_tiny(runs: dict[str, Run]) -> None:
     for run in runs.values():
         assert value(run, "noise_floor") == 0
@@ -172,35 +114,11 @@ def test_the_record_says_what_was_done(runs: dict[str, Run]) -> None:
     assert pooler.endswith("pooler.dense")
     assert record["bits_per_weight"]["linear"] == 4
     assert record["bits_per_weight"]["linear_with_scales"] == 4.125  # 384 and 1536 divide by 128
-    assert record["data"]["n_documents"] == 40
+    assert record["data"]["n_documents"] == len(DOCUMENTS)
     assert record["data"]["fingerprint"] == DATASET.fingerprint
     assert record["settings"]["similarity"] == "cosine"
     assert set(record["times"]["seconds"]) >= {"scoring", "noise floor"}
     json.dumps(record, allow_nan=False)
-
-
-def test_every_scheme_shares_the_reference(
-    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded: list[int] = []
-    encode = SentenceEncoder.encode
-
-    def counted(self: SentenceEncoder, texts: Any, *rest: Any) -> NDArray[np.float32]:
-        encoded.append(len(texts))
-        return encode(self, texts, *rest)
-
-    monkeypatch.setattr(SentenceEncoder, "encode", counted)
-    again = run_pair(
-        parse("minilm@W4"),
-        DATASET,
-        out=tmp_path / "again",
-        settings=Settings(k=20, batch_size=8),
-        store=default_store(),
-        progress=Silent(),
-        device="cpu",
-    )
-    assert encoded == [2, 2]  # only what is tried out on either side
-    assert again.record["metrics"] == runs["W4"].record["metrics"]
 
 
 @pytest.mark.parametrize("scheme", ["W4", "W2+query"])
@@ -232,15 +150,3 @@ def test_scores_are_those_of_weights_rounded_by_hand(scheme: str, runs: dict[str
         wanted = np.take_along_axis(scores_c, positions, axis=1)
         np.testing.assert_allclose(top.candidate_scores, wanted, atol=2e-6)
         assert (positions[:, 0] == scores.argmax(axis=1)).all()
-
-
-def test_the_weights_come_back(encoder: SentenceEncoder) -> None:
-    pair = QuantizedPair([encoder.module], parse_scheme("W2"))
-    before = pair.fingerprint
-    vectors = encoder.encode(DOCUMENTS, "document", 8)
-    with pair.candidate():
-        damaged = encoder.encode(DOCUMENTS, "document", 8)
-        assert pair.candidate_fingerprint() != before
-    assert pair.fingerprint == before
-    assert np.abs(damaged - vectors).max() > 0.01
-    np.testing.assert_array_equal(encoder.encode(DOCUMENTS, "document", 8), vectors)

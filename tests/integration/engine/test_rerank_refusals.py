@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
 import torch
 from sentence_transformers import CrossEncoder
-from torch import nn
 
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
 from quantdrift.engine.encoders.sentence import pick_device
-from quantdrift.errors import UnsupportedError
 from quantdrift.models.named import resolve
 from support.rerank_samples import lists, save_cross_encoder, write_data, write_trec
 from support.tiny_command_line import Run, one_thread, place, quantdrift
@@ -54,34 +50,11 @@ def test_models_and_schemes_that_cannot_rerank(spec: str, told: str, quantdrift:
     assert "Traceback" not in shown
 
 
-def test_a_cross_encoder_without_a_shortlist_is_told_what_to_do(quantdrift: Run) -> None:
-    shown = quantdrift("run", "ROOT/cross@W4", "--data", "ROOT/judged", code=2)
-    assert "is a cross-encoder" in shown
-    assert "--shortlist RUN" in shown
-
-
-def test_the_shortlist_is_not_written_over(quantdrift: Run) -> None:
-    quantdrift("run", "TINY@W8", "--data", "ROOT/judged", "--out", "first")
-    command = ("run", "ROOT/cross@W4", "--data", "ROOT/judged", "--shortlist", "first")
-    shown = quantdrift(*command, "--out", "first", code=2)
-    assert "is the shortlist itself" in shown
-    assert "--shortlist RUN too" in quantdrift(*command[:-2], "--top", "3", code=2)
-
-
 def test_a_shortlist_of_other_data_is_refused(quantdrift: Run) -> None:
     quantdrift("run", "TINY@W8", "--data", "ROOT/data", "--out", "other")
     command = ("run", "ROOT/cross@W4", "--data", "ROOT/judged", "--shortlist", "other")
     shown = quantdrift(*command, code=2)
     assert "n_queries: 40 there, 12 here" in shown
-
-
-def test_scores_are_taken_before_the_activation(place: Path) -> None:
-    model = load_cross_encoder(resolve(str(place / "cross")), device=CPU)
-    assert isinstance(model.model.activation_fn, nn.Sigmoid)
-    own = model.model.predict([list(pair) for pair in PAIRS])
-    raw = model.encode(PAIRS, "pair", 2)[:, 0]
-    assert raw.dtype == np.float32
-    np.testing.assert_allclose(1 / (1 + np.exp(-raw)), own, atol=1e-6)
 
 
 @pytest.mark.skipif(
@@ -95,26 +68,3 @@ def test_a_head_of_low_precision_scores_in_float32(tmp_path: Path) -> None:
     scores = model.encode(PAIRS, "pair", 2)[:, 0]
     rounded = torch.from_numpy(scores).bfloat16().float().numpy()
     assert (scores != rounded).any()
-
-
-@pytest.mark.parametrize(
-    "options", [{"max_length": 7}, {"prompts": {"search": "heat "}, "default_prompt_name": "search"}]
-)
-def test_the_description_tells_what_decides_scores(options: dict[str, object], tmp_path: Path) -> None:
-    plain = load_cross_encoder(resolve(str(save_cross_encoder(tmp_path / "plain"))), device=CPU)
-    folder = save_cross_encoder(tmp_path / "other", **options)
-    other = load_cross_encoder(resolve(str(folder)), device=CPU)
-    assert other.key("pair") != plain.key("pair")
-    assert (other.encode(PAIRS, "pair", 2)[:, 0] != plain.encode(PAIRS, "pair", 2)[:, 0]).any()
-    again = CrossEncoder(str(folder), device="cpu", activation_fn=nn.Identity())
-    expected = again.predict([list(pair) for pair in PAIRS], batch_size=2)
-    np.testing.assert_array_equal(other.encode(PAIRS, "pair", 2)[:, 0], expected)
-
-
-def test_a_folder_whose_weights_are_missing_is_said_to_be_unloadable(tmp_path: Path) -> None:
-    folder = save_cross_encoder(tmp_path / "cross")
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(UnsupportedError, match="cannot be loaded from"):
-        load_cross_encoder(resolve(str(folder)), device=CPU)
-    config = json.loads((folder / "config.json").read_text())
-    assert len(config["id2label"]) == 1

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
+from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
 from quantdrift.runs import read_run
 from support.rerank_samples import (
@@ -74,20 +73,6 @@ def test_both_arms_are_what_sentence_transformers_scores(
     assert 0 < evidence.noise.epsilon.max() < 1e-4
 
 
-def test_scores_are_no_probabilities(place: Path, quantdrift: Run) -> None:
-    found = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
-    scores = read_run(Path(found["path"])).evidence().reference_top.reference_scores
-    assert scores.min() < 0 or scores.max() > 1
-
-
-def test_the_head_is_left_at_full_precision(quantdrift: Run) -> None:
-    found = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
-    kept = found["quantization"]["layers_left_out"]
-    assert kept == {"0.model.classifier": "classification head"}
-    assert found["model"]["layers_quantized"] == 13
-    assert found["model"]["layers_never_reached"] == []
-
-
 def test_a_run_of_a_retriever_gives_its_full_precision_ranking(place: Path, quantdrift: Run) -> None:
     searched = record(quantdrift("run", "TINY@W2-rtn", "--data", "ROOT/judged", "--out", "first", "--json"))
     assert searched["metrics"]["flip@1"]["value"] > 0  # or the arm would not matter
@@ -104,63 +89,6 @@ def test_a_run_of_a_retriever_gives_its_full_precision_ranking(place: Path, quan
     assert source["retriever_fingerprint"] == searched["model"]["fingerprint"]
     shown = quantdrift(*CROSS, "--shortlist", "first", "--top", "5")
     assert "reranking 5 documents of first (found by" in " ".join(shown.split())
-
-
-def test_relevant_documents_outside_of_the_shortlist_count_as_never_found(quantdrift: Run) -> None:
-    found = record(quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec", "--json"))
-    n_found = found["data"]["shortlist"]["n_relevant_found"]
-    assert (n_found, found["data"]["shortlist"]["n_relevant"]) == (8, N_QUERIES)
-    evidence = read_run(Path(found["path"])).evidence()
-    gains = []
-    for row, names in enumerate(top_names(evidence.item_ids, evidence.reference_top.items)):
-        # one relevant document each, so that the ideal gain is 1
-        gains.append(1 / np.log2(names.index(f"c{row}") + 2) if f"c{row}" in names else 0.0)
-    expected = pytest.approx(np.mean(gains), abs=1e-6)
-    assert found["metrics"]["reference.ndcg@10"]["value"] == expected
-    shown = quantdrift(*CROSS, "--shortlist", "ROOT/bm25.trec")
-    assert "4 of 12 relevant documents are in no shortlist" in " ".join(shown.split())
-
-
-def test_queries_without_a_shortlist_are_left_out_with_a_word(tmp_path: Path, quantdrift: Run) -> None:
-    kept = {query: names for query, names in lists().items() if query != "q3"}
-    trec = write_trec(tmp_path / "short.trec", {**kept, "q77": ["c1"]})
-    found = record(quantdrift(*CROSS, "--shortlist", str(trec), "--json"))
-    evidence = read_run(Path(found["path"])).evidence()
-    assert evidence.n_inputs == found["data"]["n_queries"] == N_QUERIES - 1
-    assert "q3" not in evidence.input_ids.tolist()
-    told = " ".join(found["data"]["warnings"])
-    assert "left out: q3" in told
-    assert "1 queries that are not in the data (q77)" in told
-
-
-def test_a_calibrated_candidate_is_made_of_documents_alone(
-    place: Path, quantdrift: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = set()
-    scores = CrossEncoderModel.encode
-
-    def noted(self: Any, pairs: Any, *rest: Any) -> Any:
-        asked.update(query for query, _ in pairs)
-        return scores(self, pairs, *rest)
-
-    monkeypatch.setattr(CrossEncoderModel, "encode", noted)
-    found = record(
-        quantdrift(
-            "run",
-            "ROOT/cross@W3A8-g16-gptq+calib=20",
-            *CROSS[2:],
-            "--shortlist",
-            "ROOT/bm25.trec",
-            "--no-cache",
-            "--json",
-        )
-    )
-    assert found["quantization"]["calibration"]["n_inputs"] == 20
-    data = read_beir_folder(place / "judged")
-    openings = {" ".join(text.split()[:12]) for text in data.documents}
-    assert len(asked & openings) == 20
-    assert asked <= openings | set(data.queries)
-    assert found["metrics"]["epsilon"]["value"] > 0
 
 
 def test_a_killed_run_goes_on_where_it_stopped(

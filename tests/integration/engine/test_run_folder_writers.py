@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.errors import RunError
 from quantdrift.records import whole_folder
-from quantdrift.runs import read_run
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks on folders there")
 
@@ -30,32 +28,6 @@ for number in range(rounds) if rounds else itertools.count():
     with whole_folder(place, what="the run") as folder:
         for part in ("a", "b"):
             (folder / part).write_text(f"{name}{number}\\n" * 50)
-"""
-
-
-RUN_WRITER = """
-import sys
-from pathlib import Path
-import numpy as np
-from quantdrift.evidence import Evidence, Top
-from quantdrift.runs import write_run
-
-name, place, rounds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-scores = np.array([[2.0, 1.0]], dtype=np.float32)
-top = Top(items=np.array([[0, 1]]), reference_scores=scores, candidate_scores=scores)
-print("ready", flush=True)
-for number in range(rounds):
-    evidence = Evidence(
-        input_ids=np.array([f"{name}{number}"], dtype=object),
-        item_ids=np.array(["a", "b"], dtype=object),
-        reference_top=top,
-        candidate_top=top,
-        delta_min=np.zeros(1, dtype=np.float32),
-        delta_max=np.zeros(1, dtype=np.float32),
-        n_items=np.array([2]),
-    )
-    record = {"spec": f"{name}{number}", "data": {"name": "corpus"}, "metrics": {}}
-    write_run(place, evidence=evidence, record=record)
 """
 
 
@@ -119,24 +91,3 @@ def test_whoever_is_killed_leaves_a_whole_run(tmp_path: Path) -> None:
         raise ZeroDivisionError
     assert whole(place)
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
-
-
-def test_a_reader_never_takes_the_evidence_of_one_run_for_that_of_another(tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    writers = [writer(name, place, 100, "exchanged", RUN_WRITER) for name in ("one", "other")]
-    while not place.exists():
-        time.sleep(0.001)
-    read = 0
-    while any(process.poll() is None for process in writers):
-        run = read_run(place)
-        try:
-            assert run.evidence().input_ids.tolist() == [run.record["spec"]]
-            read += 1
-        except RunError as error:
-            if "another run was written" not in str(error):
-                raise
-    for process in writers:
-        assert process.wait() == 0, process.stderr and process.stderr.read()
-    assert read_run(place).evidence().input_ids.tolist() in (["one99"], ["other99"])
-    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
-    assert read > 0

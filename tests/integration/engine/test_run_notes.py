@@ -6,12 +6,10 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
-from quantdrift.engine.measure import same_share
 from support.tiny_command_line import N_DOCS, Run, one_thread, place, quantdrift
 
 __all__ = ["one_thread", "place", "quantdrift"]
@@ -55,14 +53,3 @@ def test_a_calibration_on_all_that_is_ranked_is_said(calib: str, said: bool, pla
     text = f"calibrated on all {N_DOCS} documents, the very ones that are ranked"
     assert (text in " ".join(shown.split())) is said
     assert any(note.startswith(text) for note in notes(place, "fitted")) is said
-
-
-def test_last_digits_do_not_tell_embeddings_apart() -> None:
-    rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(200, 64)).astype(np.float32)
-    assert same_share(vectors) == 0
-    vectors[100:] = vectors[0] * (1 + 1e-6 * rng.normal(size=(100, 64)))
-    assert 0.45 < same_share(vectors) <= 0.5
-    assert same_share(np.zeros((4, 8), dtype=np.float32)) == 0.75
-    many = np.tile(rng.normal(size=(1, 8)).astype(np.float32), (30_001, 1))
-    assert same_share(many) > 0.99

@@ -74,42 +74,8 @@ def test_weights_that_no_file_holds_are_refused_as_they_would_be_random(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_pooler_that_nothing_is_made_of_may_be_missing(reference: Path, tmp_path: Path) -> None:
-    folder = copy(reference, tmp_path / "cut")
-    tensors = load_file(folder / "model.safetensors")
-    kept = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
-    assert len(kept) < len(tensors)
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    found = run_two(reference, folder, tmp_path / "run")
-    assert not perturbation.epsilon(found.evidence()).any()
-
-
 def test_full_precision_weights_put_into_a_saved_candidate_are_refused(reference: Path, tmp_path: Path) -> None:
     folder = saved(tmp_path / "w3")
     shutil.copy(reference / "model.safetensors", folder / "model.safetensors")
     with pytest.raises(RunError, match=r"model\.safetensors is not what scheme\.json was written"):
         run_two(reference, folder, tmp_path / "run")
-
-
-def test_a_candidate_of_another_model_is_said_to_be_one(reference: Path, tmp_path: Path) -> None:
-    folder = saved(tmp_path / "w3")
-    assert run_two(reference, folder, tmp_path / "a").record["data"]["warnings"] == []
-    other = copy(reference, tmp_path / "other")
-    (note,) = run_two(other, folder, tmp_path / "b").record["data"]["warnings"]
-    assert f"{folder} was made of tiny, not of other" in note
-
-
-def test_a_damaged_record_names_what_it_lacks(reference: Path, tmp_path: Path) -> None:
-    folder = saved(tmp_path / "w3")
-    record = json.loads((folder / "scheme.json").read_text())
-    del record["bits_per_weight"]
-    (folder / "scheme.json").write_text(json.dumps(record))
-    with pytest.raises(RunError, match=r"scheme\.json is damaged: it has no entry 'bits_per"):
-        run_two(reference, folder, tmp_path / "run")
-
-
-def test_a_scheme_json_of_another_program_is_left_alone(reference: Path, tmp_path: Path) -> None:
-    folder = copy(reference, tmp_path / "copy")
-    (folder / "scheme.json").write_text('{"colours": []}')
-    found = run_two(reference, folder, tmp_path / "run")
-    assert found.record["quantization"]["quantizer"] == "none"

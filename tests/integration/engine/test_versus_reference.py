@@ -10,13 +10,10 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 pytest.importorskip("httpx", reason="httpx is not installed")
 
 
-from quantdrift import perturbation
-from quantdrift.engine.opening import open_pair
 from quantdrift.errors import UnsupportedError
-from quantdrift.spec import Versus
 from support.candidate_samples import encoder
 from support.rerank_samples import save_cross_encoder
-from support.versus_samples import DATASET, run_two
+from support.versus_samples import run_two
 
 
 @pytest.fixture(scope="module")
@@ -45,15 +42,3 @@ def test_a_reference_that_embeds_nothing_is_refused(models: Path, name: str, tol
     with pytest.raises(UnsupportedError, match=told):
         run_two(models / name, models / "embeds", tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_it_is_refused_before_a_server_is_asked(models: Path) -> None:
-    """Nobody listens at this address."""
-    versus = Versus(reference=str(models / "cross"), candidate="openai:http://127.0.0.1:9/v1#tiny")
-    with pytest.raises(UnsupportedError, match="cross is a cross-encoder"):
-        open_pair(versus, DATASET, device="cpu")
-
-
-def test_an_embedding_model_is_still_a_reference(models: Path, tmp_path: Path) -> None:
-    run = run_two(models / "embeds", models / "same", tmp_path / "run")
-    assert not perturbation.epsilon(run.evidence()).any()

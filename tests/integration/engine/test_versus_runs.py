@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +17,13 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, GPTQConfig
 
 from quantdrift import perturbation
-from quantdrift.cli import main
 from quantdrift.compare.contenders import contender_groups
 from quantdrift.compare.law import law_runs
-from quantdrift.engine.encoders import checkpoint as checkpoint_loading
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.saving.save import make_candidate, save_candidate
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.errors import MissingExtraError, QuantDriftError, UnsupportedError
+from quantdrift.errors import QuantDriftError
 from quantdrift.progress import Silent
 from quantdrift.spec import parse
 from support import checkpoint_makers as makers
@@ -115,46 +111,6 @@ def test_what_quantdrift_wrote_drifts_as_its_scheme_does(tmp_path: Path) -> None
     assert candidate["name"] == str(tmp_path / "w3")
 
 
-def test_what_libraries_do_to_the_process_is_undone(
-    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def meddling(*_: Any) -> Any:
-        print("welcome")
-        torch.set_float32_matmul_precision("medium")
-        raise ModuleNotFoundError("no module named 'kernels'\nsecond line")
-
-    monkeypatch.setattr(checkpoint_loading, "_from_folder", meddling)
-    with pytest.raises(UnsupportedError, match=r"cannot be loaded .*ModuleNotFoundError: no .*'$"):
-        run_two("minilm", copy, tmp_path / "run")
-    assert torch.get_float32_matmul_precision() == "highest"
-    assert "welcome" not in capsys.readouterr().out
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_command_prints_the_record_and_nothing_else(
-    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = tmp_path / "data"
-    (data / "qrels").mkdir(parents=True)
-    for name, ids, texts in (
-        ("corpus", DATASET.document_ids, DATASET.documents),
-        ("queries", DATASET.query_ids, DATASET.queries),
-    ):
-        lines = [json.dumps({"_id": i, "text": t}) for i, t in zip(ids, texts, strict=True)]
-        (data / f"{name}.jsonl").write_text("\n".join(lines))
-    rows = [f"{q}\t{d}\t1" for q, found in DATASET.qrels.items() for d in found]
-    (data / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
-    command = ["run", f"minilm vs {copy}", "--data", str(data), "--out", str(tmp_path / "run")]
-    options = ["--json", "--quiet", "--no-cache", "--no-noise-floor", "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", ["quantdrift", *command, *options])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code in {0, None}
-    record = json.loads(capsys.readouterr().out)
-    assert record["spec"] == f"minilm vs {copy}"
-    assert record["metrics"]["flip@1"]["value"] == 0
-
-
 def test_what_cannot_be_compared_is_refused(copy: Path, tmp_path: Path) -> None:
     def refused(message: str, candidate: Path, reference: str | Path = "minilm") -> None:
         with pytest.raises(QuantDriftError, match=message) as caught:
@@ -182,25 +138,6 @@ def test_what_cannot_be_compared_is_refused(copy: Path, tmp_path: Path) -> None:
     refused(r"no modules\.json.* do not fit: width 32 instead of 384", tmp_path / "small")
     unknown = makers.write_folder(tmp_path / "unknown", weights)
     refused("format none.* cannot be loaded", changed(unknown, "config.json", model_type="nosuch"))
-
-
-def test_a_gguf_file_that_transformers_cannot_read_is_refused(tmp_path: Path) -> None:
-    def head(architecture: str) -> bytes:
-        def string(text: str) -> bytes:
-            return len(text).to_bytes(8, "little") + text.encode()
-
-        numbers = b"".join(n.to_bytes(size, "little") for n, size in ((3, 4), (0, 8), (1, 8)))
-        kind = (8).to_bytes(4, "little")
-        return b"GGUF" + numbers + string("general.architecture") + kind + string(architecture)
-
-    file = tmp_path / "x.gguf"
-    file.write_bytes(head("nomic-bert"))
-    with pytest.raises(UnsupportedError, match="'nomic-bert', which transformers cannot read"):
-        run_two("minilm", file, tmp_path / "run")
-    if importlib.util.find_spec("gguf") is None:
-        file.write_bytes(head("qwen3"))
-        with pytest.raises(MissingExtraError, match=r'pip install "quantdrift\[gguf\]"'):
-            run_two("minilm", file, tmp_path / "run")
 
 
 @pytest.mark.slow

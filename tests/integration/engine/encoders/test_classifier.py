@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
-from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers import CrossEncoder
 
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.heads import find_head
 from quantdrift.engine.layers import find_linears
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import DataError, MissingExtraError, UnsupportedError
+from quantdrift.errors import UnsupportedError
 from quantdrift.models.classifier_config import is_classifier
 from quantdrift.models.named import ModelSource, resolve
 from quantdrift.spec import parse_scheme
@@ -32,10 +30,8 @@ from support.classifier_samples import (
     TEXT_MODELS,
     close,
     common,
-    decoder,
     images,
     loaded,
-    processor,
     saved,
     tokenizer,
 )
@@ -111,28 +107,6 @@ def test_the_head_of_every_model_is_found_and_left_out(name: str) -> None:
     assert [layer.name for layer in whole.layers] == everything
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "vit"])
-def test_the_candidate_answers_otherwise_with_the_same_head_and_is_undone(name: str, tmp_path: Path) -> None:
-    classifier = loaded(tmp_path, name)
-    inputs: Any = TEXTS if classifier.takes == "text" else images()
-    before = classifier.encode(inputs, "input", 2)
-    (head,) = (TEXT_MODELS | IMAGE_MODELS)[name][1]
-    weight = classifier.module.get_submodule(head).get_parameter("weight")
-    kept, original = weight.detach().clone(), weights_fingerprint([classifier.module])
-    pair = QuantizedPair([classifier.module], parse_scheme("W3"))
-    with pair.observed():
-        classifier.encode(inputs, "input", 2)
-    assert pair.never_reached == []
-    with pair.candidate():
-        assert torch.equal(weight, kept)
-        assert not np.allclose(classifier.encode(inputs, "input", 2), before, atol=1e-3)
-    assert weights_fingerprint([classifier.module]) == original
-    assert np.array_equal(classifier.encode(inputs, "input", 2), before)
-    with QuantizedPair([classifier.module], parse_scheme("W3+head=none")).candidate():
-        assert not torch.equal(weight, kept)
-    assert torch.equal(weight, kept)
-
-
 def test_texts_beyond_the_limit_are_cut_and_pairs_of_texts_are_read_together(tmp_path: Path) -> None:
     """RoBERTa counts positions from behind the padding's: of 24 it can use 23."""
     for name, limit in (("bert", POSITIONS), ("roberta", POSITIONS - 1)):
@@ -151,33 +125,6 @@ def test_texts_beyond_the_limit_are_cut_and_pairs_of_texts_are_read_together(tmp
         assert close(pair[:1], run(input_ids=ids).logits)
 
 
-def test_without_a_padding_token_texts_go_one_by_one(tmp_path: Path) -> None:
-    reader = tokenizer()
-    config = decoder(pad_token_id=None)
-    source = saved(tmp_path, lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**config)), reader)
-    for file in ("tokenizer_config.json", "special_tokens_map.json"):
-        if (path := tmp_path / file).exists():
-            said = json.loads(path.read_text())
-            said.pop("pad_token", None)
-            path.write_text(json.dumps(said))
-    classifier = load_classifier(source, device=CPU)
-    assert classifier.one_by_one
-    together = classifier.encode(TEXTS, "input", 3)
-    assert np.array_equal(together, np.concatenate([classifier.encode([t], "input", 1) for t in TEXTS]))
-
-
-def test_what_decides_logits_beside_weights_is_described(tmp_path: Path) -> None:
-    one = loaded(tmp_path / "one", "bert").description
-    assert loaded(tmp_path / "two", "bert").description == one
-    path = tmp_path / "two" / "tokenizer.json"
-    path.write_text(path.read_text().replace('"goal"', '"gaol"'))
-    assert load_classifier(resolve(str(tmp_path / "two")), device=CPU).description != one
-    vit = loaded(tmp_path / "vit", "vit").description
-    path = tmp_path / "vit" / "preprocessor_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"image_mean": [0.4, 0.5, 0.5]}))
-    assert load_classifier(resolve(str(tmp_path / "vit")), device=CPU).description != vit
-
-
 def test_a_cross_encoder_keeps_its_head_and_is_refused_as_a_classifier(tmp_path: Path) -> None:
     config = hf.BertConfig(**common(id2label={0: "relevant"}))
     saved(tmp_path / "plain", lambda: hf.BertForSequenceClassification(config), tokenizer())
@@ -192,18 +139,6 @@ def test_a_cross_encoder_keeps_its_head_and_is_refused_as_a_classifier(tmp_path:
         assert is_classifier(source)
         with pytest.raises(UnsupportedError, match=r"nothing to rank.*quantdrift run --s"):
             load_classifier(source, device=CPU)
-
-
-def test_an_embedding_model_is_no_classifier(tmp_path: Path) -> None:
-    source = saved(tmp_path, lambda: hf.BertModel(hf.BertConfig(**common())), tokenizer())
-    SentenceTransformer(source.location, device="cpu").save(str(tmp_path / "st"))
-    config = tmp_path / "st" / "config.json"
-    said = json.loads(config.read_text()) | {"architectures": ["BertForSequenceClassification"]}
-    config.write_text(json.dumps(said))  # modules.json counts for more
-    for one in (source, resolve(str(tmp_path / "st"))):
-        assert not is_classifier(one)
-        with pytest.raises(UnsupportedError, match="is no classifier"):
-            load_classifier(one, device=CPU)
 
 
 def test_a_head_that_is_not_in_the_checkpoint_is_not_made_up(tmp_path: Path) -> None:
@@ -229,72 +164,3 @@ def test_what_cannot_be_loaded_is_said_in_one_line(content: Any, said: str, tmp_
     with pytest.raises(UnsupportedError, match=said) as caught:
         load_classifier(resolve(str(tmp_path)), device=CPU)
     assert "\n" not in str(caught.value)
-
-
-def test_a_hub_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub  # noqa: PLC0415 -- to be replaced where it is looked up
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError  # noqa: PLC0415
-
-    source = ModelSource(name="org/x", canonical="org/x", kind="hub", location="org/x")
-
-    def unreachable(*_: Any, **__: Any) -> str:
-        raise LocalEntryNotFoundError("no connection\nand more")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
-    with pytest.raises(UnsupportedError, match=r"'org/x' .* from the hub: no connection$"):
-        is_classifier(source)
-
-    def nothing(*_: Any, **__: Any) -> str:
-        raise EntryNotFoundError("404")
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", nothing)
-    assert not is_classifier(source)  # a repository without a config.json
-
-
-def test_a_classifier_of_the_hub_is_known_by_its_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import huggingface_hub  # noqa: PLC0415 -- to be replaced where it is looked up
-    from huggingface_hub.errors import EntryNotFoundError  # noqa: PLC0415
-
-    config = tmp_path / "config.json"
-
-    def download(repo: str, file: str, **_: Any) -> str:
-        assert repo == "timm/vit"
-        if file != "config.json":
-            raise EntryNotFoundError("404")
-        return str(config)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    source = ModelSource(name="timm/vit", canonical="timm/vit", kind="hub", location="timm/vit")
-    for content, wanted in (
-        ({"architecture": "vit_tiny_patch16_224", "num_classes": 5}, True),
-        ({"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"num_classes": 0}}, False),
-        ({"architectures": ["ViTForImageClassification"]}, True),
-        ({"architectures": ["ViTModel"]}, False),
-    ):
-        config.write_text(json.dumps(content))
-        assert is_classifier(source) == wanted
-
-
-@pytest.mark.parametrize(
-    ("image", "got"),
-    [
-        (np.zeros((4, 4), np.uint8), r"uint8 \[4, 4\]"),
-        (np.zeros((3, 4, 4), np.uint8), r"uint8 \[3, 4, 4\]"),
-        (np.zeros((4, 4, 3), np.float32), r"float32 \[4, 4, 3\]"),
-        ("cat.png", "got str"),
-    ],
-)
-def test_what_is_no_image_is_refused(image: Any, got: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=got):
-        loaded(tmp_path, "vit").encode([image], "input", 1)
-
-
-def test_a_missing_library_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = saved(tmp_path / "vit", IMAGE_MODELS["vit"][0], processor())
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": "vit", "num_classes": 3}))
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(MissingExtraError, match=r"quantdrift\[images\]"):
-        load_classifier(source, device=CPU)
-    with pytest.raises(MissingExtraError, match=r"quantdrift\[timm\]"):
-        load_classifier(resolve(str(tmp_path)), device=CPU)

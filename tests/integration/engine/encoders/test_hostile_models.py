@@ -18,11 +18,9 @@ pytest.importorskip("sentence_transformers", reason="the extra 'models' is not i
 import huggingface_hub
 import torch
 from huggingface_hub.errors import EntryNotFoundError
-from safetensors.torch import load_file, save_file
 
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.encoders.cross_encoder import load_cross_encoder
-from quantdrift.engine.encoders.sentence import pick_device
 from quantdrift.engine.encoders.vetting import vet
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
@@ -253,29 +251,6 @@ def test_hqq_is_read_by_no_library(form: str, folder: Path, place: str) -> None:
     said: dict[str, Any] = {"quant_method": "hqq"}
     change(folder / "config.json", **{place: said if place[0] == "q" else {"quantization_config": said}})
     refused(form, folder, "hqq|holds no packed layer|quantized already")
-
-
-def test_a_model_without_its_tokenizer_is_refused(form: str, folder: Path) -> None:
-    """transformers makes up a vocabulary of five tokens, and every word is the same."""
-    weights = load_file(folder / "model.safetensors")
-    for name in list(weights):
-        if name.endswith(("word_embeddings.weight", "embed_tokens.weight", "lm_head.weight")):
-            weights[name] = weights[name].repeat(9, 1)
-            change(folder / "config.json", vocab_size=len(weights[name]))
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    for file in folder.glob("*token*"):
-        file.unlink()
-    if form == "A vs a transformer alone":
-        refused(form, folder, "the reference's modules do not fit: vocabulary")  # they lend theirs
-    else:
-        refused(form, folder, r"tokenizer|Tokenizer")
-
-
-@pytest.mark.parametrize("name", ["cuda:99", "nonsense", "", "meta", "cuda:-1", "xpu", "c\x1b[1m"])
-def test_a_device_that_is_not_here_is_said(name: str) -> None:
-    with pytest.raises(UnsupportedError, match="cannot be used here; expected cpu") as caught:
-        pick_device(name)
-    assert str(caught.value).isprintable()
 
 
 def test_the_settings_of_a_hub_model_are_looked_at_as_far_as_it_answers(

@@ -83,21 +83,6 @@ def test_a_copy_of_the_transformer_changes_nothing(tmp_path: Path) -> None:
     assert found.record["bits_per_weight"]["all_parameters"] == 32
 
 
-def test_half_precision_is_a_candidate_too_and_the_run_says_so(tmp_path: Path) -> None:
-    halves = {name: weight.bfloat16() for name, weight in makers.weights().items()}
-    folder = makers.write_folder(tmp_path / "half", halves, modules=True)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
-    prompts = {"prompts": {"query": "find: "}}
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
-    found = run_two("minilm", folder, tmp_path / "run")
-    first, second = found.record["data"]["warnings"]
-    assert "differ in prompt for queries ('none' and 'find: ')" in first
-    assert "differ in dtype ('float32' and 'bfloat16')" in second
-    assert found.record["bits_per_weight"]["linear"] == 16
-    assert 1e-3 < perturbation.epsilon(found.evidence()).max() < 0.3
-
-
 def test_a_gguf_file_lends_everything_but_the_transformer(tmp_path: Path) -> None:
     folder = gguf_maker.small_lfm2(tmp_path)
     reference = SentenceTransformer(str(folder), device="cpu")

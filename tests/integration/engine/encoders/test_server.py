@@ -16,11 +16,9 @@ import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
 
-from collections.abc import Sequence
 from contextlib import contextmanager
 
 import pytest
-from numpy.typing import NDArray
 
 from quantdrift import perturbation
 from quantdrift.engine import store as embeddings
@@ -225,36 +223,6 @@ def test_the_input_that_a_server_refuses_is_named(server: Server, tmp_path: Path
     assert "document 'd1' (40 characters: 'Goats and sheep" in found
 
 
-def test_a_server_that_takes_few_inputs_gets_few(server: Server, tmp_path: Path) -> None:
-    def four(request: Request) -> None:
-        if len(request.body["input"]) > 4:
-            request.reply(413, {"error": "batch size 8 > maximum allowed batch size 4"})
-        else:
-            request.embed()
-
-    wanted = measured(server, tmp_path / "a").evidence()
-    server.always = four
-    server.forget()
-    found = measured(server, tmp_path / "b", dataset=many(40), batch_size=16, concurrency=1)
-    assert found.evidence().n_items.tolist() == [40, 40, 40]
-    sizes = [len(request) for request in server.asked]
-    assert [size for size in sizes if size > 4] == [8, 8]  # each server has to say it once
-    again = measured(server, tmp_path / "c").evidence()
-    np.testing.assert_array_equal(perturbation.epsilon(again), perturbation.epsilon(wanted))
-
-
-def test_a_server_that_is_down_or_lacks_the_model_is_said_at_once(server: Server, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        down = f"openai:http://127.0.0.1:{free.getsockname()[1]}#m"
-    with pytest.raises(ServerError, match=r"cannot be reached: .*refused.*Is the server running"):
-        run_servers(server.name("one"), down, tmp_path / "run")
-    with pytest.raises(ServerError, match=r"`three` does not exist.*; the server lists one, two$"):
-        run_servers(server.name("one"), server.name("three"), tmp_path / "run")
-    with pytest.raises(ServerError, match=r"/v2/embeddings answered HTTP 404 \(Not Found\)"):
-        run_servers(server.name("one"), f"openai:{server.url[:-1]}2#two", tmp_path / "run")
-
-
 def test_a_key_is_sent_and_left_nowhere(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-openai")
     measured(server, tmp_path / "a")
@@ -327,26 +295,3 @@ def test_another_model_behind_the_name_is_not_taken_for_the_first(server: Server
     assert len(server.texts()) == 2 * 16
     assert back.record["model"]["candidate_fingerprint"] == prints[0]
     np.testing.assert_array_equal(perturbation.epsilon(back.evidence()), perturbation.epsilon(first.evidence()))
-
-
-def test_a_server_that_does_not_repeat_itself_is_said_to_hide_other_models(server: Server, tmp_path: Path) -> None:
-    turns = iter(range(1000))
-
-    def one_model_or_another(texts: Sequence[str]) -> NDArray[np.float32]:
-        return of_letters([text[next(turns) % 3 :] for text in texts])
-
-    server.models["two"] = one_model_or_another
-    (note,) = measured(server, tmp_path / "run").record["data"]["warnings"]
-    assert note.startswith(f"{server.name('two')} answered the same texts twice and differently")
-    server.models["two"] = of_odd_letters
-    assert measured(server, tmp_path / "run").record["data"]["warnings"] == []
-
-
-@pytest.mark.parametrize("role", ["query", "document"])
-def test_what_is_put_before_a_text_decides_what_is_kept(server: Server, tmp_path: Path, role: str) -> None:
-    for prefix in ("", "zzz ", "qqq "):
-        options = {"prefixes": {role: prefix}}
-        found = measured(server, tmp_path / "a", cache=tmp_path / "cache", **options)
-        fresh = measured(server, tmp_path / "b", **options)
-        tops = [run.evidence().reference_top.reference_scores for run in (found, fresh)]
-        np.testing.assert_array_equal(*tops)

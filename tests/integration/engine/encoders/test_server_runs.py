@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,13 +20,11 @@ from quantdrift.compare.law import law_runs
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
-from quantdrift.errors import UnsupportedError
-from quantdrift.identity import Identity
 from quantdrift.progress import Silent
 from quantdrift.runs import Run
 from quantdrift.spec import parse, parse_scheme
 from support import checkpoint_makers as makers
-from support.embedding_server import Server, of_letters, of_model, serving
+from support.embedding_server import Server, of_model, serving
 from support.endpoint_samples import run_servers
 from support.versus_samples import DATASET, DOCUMENTS, QUERIES, SETTINGS, check, scores
 
@@ -64,13 +61,6 @@ def same_evidence(found: Run, wanted: Run, tolerance: float = 1e-5) -> None:
         assert ranked(found, arm) == ranked(wanted, arm)
 
 
-def test_the_same_model_on_a_server_changes_nothing(server: Server, tmp_path: Path) -> None:
-    found = run_servers("minilm", server.name("full"), tmp_path / "run", noise_floor=True)
-    assert not perturbation.flips(found.evidence()).any()
-    assert perturbation.epsilon(found.evidence()).max() < 1e-6
-    assert found.record["metrics"]["noise_floor"]["value"] == 0
-
-
 def test_a_quantized_model_on_a_server_drifts_as_it_does_here(server: Server, here: Run, tmp_path: Path) -> None:
     found = run_servers("minilm", server.name("low"), tmp_path / "run")
     assert perturbation.epsilon(found.evidence()).min() > 1e-2
@@ -104,20 +94,6 @@ def test_both_models_may_be_on_servers(
     assert point.bits == "stored"
 
 
-def test_the_reference_may_be_on_a_server(server: Server, here: Run, tmp_path: Path) -> None:
-    weights = makers.weights()
-    copy = makers.write_folder(tmp_path / "copy", weights, modules=True)
-    found = run_servers(server.name("low"), str(copy), tmp_path / "run")
-    assert ranked(found, "candidate") == ranked(here, "reference")
-    assert ranked(found, "reference") == ranked(here, "candidate")
-    np.testing.assert_allclose(perturbation.epsilon(found.evidence()), perturbation.epsilon(here.evidence()), atol=1e-5)
-    assert found.record["bits_per_weight"]["linear"] == 32
-    assert found.record["model"]["candidate"]["format"] == "none"
-    bare = makers.write_folder(tmp_path / "bare", weights)
-    with pytest.raises(UnsupportedError, match=r"pooling.*a server cannot lend them; .*modules"):
-        run_servers(server.name("low"), str(bare), tmp_path / "other")
-
-
 def test_what_a_model_puts_before_a_text_a_server_gets_too(server: Server, tmp_path: Path) -> None:
     prompted = makers.write_folder(tmp_path / "prompted", makers.weights(), modules=True)
     (prompted / "config_sentence_transformers.json").write_text(
@@ -143,19 +119,3 @@ def test_what_a_model_puts_before_a_text_a_server_gets_too(server: Server, tmp_p
     assert not set(DOCUMENTS) & set(server.texts())
     prefixes = plain.record["model"]["candidate"]["server"]["prefixes"]
     assert prefixes == {"query": "", "document": "text: "}
-
-
-def test_a_threshold_of_one_server_is_not_that_of_another(server: Server, tmp_path: Path) -> None:
-    def origin(candidate: str, number: int, **options: Any) -> Identity:
-        run = run_servers(server.name("full"), candidate, tmp_path / str(number), **options)
-        return Identity.of(run.record)
-
-    mine = origin(server.name("low"), 1)
-    mine.refuse_other(origin(server.name("low"), 2), what="x", make="y", error=UnsupportedError)
-    with serving(low=server.models["low"], full=of_letters) as moved:
-        mine.refuse_other(  # the same two models at another address
-            origin(moved.name("low"), 3), what="x", make="y", error=UnsupportedError
-        )
-        other = origin(moved.name("full"), 4)
-        with pytest.raises(UnsupportedError, match="x is for"):
-            mine.refuse_other(other, what="x", make="y", error=UnsupportedError)

@@ -6,20 +6,16 @@ timm needs torchvision; where they cannot be imported, these tests are skipped.
 from __future__ import annotations
 
 import importlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import transformers as hf
 from torch import nn
 
 from quantdrift.engine.encoders.classifier import load_classifier
-from quantdrift.engine.heads import Head, find_head
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import UnsupportedError
 from quantdrift.models.classifier_config import is_classifier
 from quantdrift.models.named import resolve
 from quantdrift.spec import parse_scheme
@@ -80,36 +76,3 @@ def test_a_model_of_timm_is_loaded_with_its_own_preprocessing(name: str, timm: A
     with pair.candidate():
         assert not close(classifier.encode(images(), "input", 3), wanted)
     assert weights_fingerprint([classifier.module]) == original
-
-
-def test_a_model_of_timm_inside_of_transformers_is_the_same_classifier(timm: Any, tmp_path: Path) -> None:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = timm.create_model("vit_tiny_patch16_224", num_classes=3).eval()
-        nn.init.normal_(model.head.weight)
-    timm.models.save_for_hf(model, tmp_path / "timm")
-    config = tmp_path / "timm" / "config.json"
-    said = json.loads(config.read_text())
-    del said["model_args"]  # as timm's models on the hub, which transformers can read
-    config.write_text(json.dumps(said))
-    wrapped: Any = hf.AutoModelForImageClassification.from_pretrained(tmp_path / "timm")
-    assert find_head([wrapped]) == Head(names=("timm_model.head",), rule="timm: get_classifier()")
-    wrapped.save_pretrained(tmp_path / "transformers")
-    found = [
-        load_classifier(resolve(str(tmp_path / folder)), device=CPU).encode(images(2), "input", 2)
-        for folder in ("timm", "transformers")
-    ]
-    assert close(*found)
-
-
-def test_classes_of_timm_have_the_names_that_are_saved_with_it(timm: Any, tmp_path: Path) -> None:
-    timm_folder(timm, tmp_path, "vit_tiny_patch16_224", model_config={"label_names": ["cat", "dog", "owl"]})
-    classifier = load_classifier(resolve(str(tmp_path)), device=CPU)
-    assert classifier.classes == ("cat", "dog", "owl")
-
-
-def test_a_folder_that_timm_cannot_load_is_said(timm: Any, tmp_path: Path) -> None:
-    said = {"architecture": "vit_of_nobody", "num_classes": 3}
-    (tmp_path / "config.json").write_text(json.dumps(said))
-    with pytest.raises(UnsupportedError, match="cannot be loaded from"):
-        load_classifier(resolve(str(tmp_path)), device=CPU)

@@ -36,12 +36,9 @@ WIDE = replace(
     build=lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**decoder() | {"intermediate_size": 272})),
 )
 OPTIMUM = "+backend=optimum+grid=library"
-OUTSIDE = "outside the blocks that optimum quantizes"
 N_BATCHES = 6
 TOKENS = N_BATCHES * (3 * 7 - 2)
 """Of three texts a batch with seven tokens each, of which the first has two of padding."""
-IDS = torch.tensor([[5, 6, 7, 0], [8, 9, 0, 0], [0, 3, 4, 5]])
-MASK = (IDS != 0).long()
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -147,67 +144,6 @@ def test_models_that_optimum_would_run_differently_are_refused(kind: str, fact: 
     assert state(model) == attributes
 
 
-def test_a_causal_mask_given_by_position_is_noticed() -> None:
-    """GPT-2's blocks are causal by themselves in torch's attention, not in the eager one."""
-    model: Any = GPT2.make()
-    model.config._attn_implementation = "eager"
-    with pytest.raises(UnsupportedError, match="GPT2Block is given more"):
-        make(GPT2, model, f"W4-gptq{OPTIMUM}")
-
-
-def test_one_transformers_model_with_one_list_of_blocks_is_expected() -> None:
-    head = hf.BertForSequenceClassification(BERT.make().config)
-    assert optimum._transformers_model([nn.Sequential(head, nn.Linear(2, 2))]) is head  # the outer one
-    both = hf.T5Model(hf.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=20))
-    for modules in ([nn.Linear(2, 2)], [BERT.make(), BERT.make()], [both]):
-        with pytest.raises(UnsupportedError, match="one transformers model"):
-            optimum._transformers_model(modules)
-    model = nn.Module()
-    model.heads, model.body = nn.ModuleList([nn.Linear(2, 2)]), nn.Module()
-    block = nn.ModuleDict({"experts": nn.ModuleList(nn.Linear(4, 4) for _ in range(9))})
-    model.body.blocks = nn.ModuleList([block])
-    assert optimum._block_list(model) == "body.blocks"
-    with pytest.raises(UnsupportedError, match="a list of blocks, and Linear"):
-        optimum._block_list(nn.Linear(2, 2))
-
-
-# --- what the library is given --------------------------------------------------------------------
-
-
-def test_texts_lose_their_padding_and_those_of_one_length_go_together() -> None:
-    """However the model is called: sentence-transformers calls `forward` itself, others give the ids by position."""
-    model = BERT.make()
-    calls = (
-        lambda: model(input_ids=IDS, attention_mask=MASK),  # padded at the end and in front
-        lambda: model.forward(IDS, MASK),
-        lambda: model(IDS, token_type_ids=torch.zeros_like(IDS), return_dict=True),
-    )
-    texts = [[one["input_ids"].tolist() for one in optimum._texts_of(model, [call])] for call in calls]
-    assert texts == [*[[[[8, 9]], [[5, 6, 7], [3, 4, 5]]]] * 2, [IDS.tolist()]]
-    with pytest.raises(UnsupportedError, match="no calibration input was a call of it"):
-        optimum._texts_of(model, [lambda: None])
-
-
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [
-        ({"token_type_ids": torch.tensor([[0, 1, 1, 0]])}, "token_type_ids"),
-        ({"pixel_values": torch.zeros(1, 3, 8, 8)}, "pixel_values"),
-        ({"inputs_embeds": torch.zeros(3, 4, 8), "input_ids": None}, "inputs_embeds"),
-        ({"task": "retrieval", "turn": True}, "task, turn"),
-        ({"attention_mask": MASK[:, None, None]}, r"attention_mask \[3, 1, 1, 4\]"),
-        ({"input_ids": None, "attention_mask": None}, "no input_ids"),
-    ],
-)
-def test_what_would_be_dropped_is_named(more: dict[str, Any], named: str) -> None:
-    given = {"input_ids": IDS, "attention_mask": MASK} | more
-    with pytest.raises(UnsupportedError, match=rf"BertModel was given {named}; use \+backend="):
-        list(optimum._taken_apart(BERT.make(), given))
-
-
-# --- what it leaves -------------------------------------------------------------------------------
-
-
 def state(model: nn.Module) -> list[dict[str, Any]]:
     """Of every module its attributes, with what is in its dictionaries; and the configuration."""
     plain = [{k: dict(v) if isinstance(v, dict) else v for k, v in vars(m).items()} for m in model.modules()]
@@ -242,22 +178,3 @@ def test_an_interrupted_walk_leaves_the_model_as_it_was_and_starts_over(
             assert torch.equal(one.quantized.codes, other.quantized.codes)
     assert weights_fingerprint([model]) == before
     assert state(model) == attributes
-
-
-def test_a_pair_says_which_layers_optimum_left_out_and_covers_their_inputs(capfd: pytest.CaptureFixture[str]) -> None:
-    """The mixture's experts are no modules, and the head is outside the blocks."""
-    entry = zoo_model("qwen3-moe")
-    model = entry.make()
-    pair = prepared(entry, model, f"W4A8-gptq{OPTIMUM}")
-    said = pair.describe()
-    assert said["backend"] == "optimum"
-    assert {"version", "gptqmodel", "grid"} < said.keys()
-    experts = [layer.name for layer in pair.layers if "experts" in layer.name]
-    assert said["fallbacks"] == dict.fromkeys([*experts, "lm_head"], OUTSIDE)
-    assert said["activations"]["not_covered"] == experts
-    (batch,) = entry.batches(1)
-    exact = entry.run(model, batch)
-    with pair.candidate():
-        assert not torch.allclose(entry.run(model, batch), exact)
-    assert torch.equal(entry.run(model, batch), exact)
-    assert capfd.readouterr() == ("", "")  # no bars of its own

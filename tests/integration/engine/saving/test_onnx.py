@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,14 @@ from torch import nn
 from quantdrift.engine.encoders.onnx import load_onnx
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.saving import onnx as onnx_export
 from quantdrift.engine.saving import onnx as onnx_folder
 from quantdrift.engine.saving.candidate import in_place
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import MissingExtraError, RunError, UnsupportedError
+from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.models.saved import read_record
 from support.candidate_samples import HIDDEN, apart, candidate, embed, encoder, rich, save_backbone, tiny
 from support.command_line import cli
-from support.onnx_samples import graph_of_the_reference, load, one_export, one_thread, save
-from support.versus_samples import run_two
+from support.onnx_samples import load, one_export, one_thread, save
 
 ir = pytest.importorskip("onnx_ir")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -97,28 +93,6 @@ def test_a_folder_is_an_encoder_like_any_other(one_export: None, tmp_path: Path)
     assert apart(embed(load_onnx(tmp_path / "out")), embed(written.model)) == 0
 
 
-def test_the_fingerprint_is_of_the_codes(one_export: None, tmp_path: Path) -> None:
-    found = [
-        save(candidate(scheme), tmp_path / name)["candidate_fingerprint"]
-        for name, scheme in (("a", "W4-g64"), ("b", "W4-g64"), ("c", "W3-g64"))
-    ]
-    assert found[0] == found[1] != found[2]
-
-
-def test_large_weights_lie_in_a_file_beside(one_export: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_export, "_ONE_FILE", 0)
-    given = candidate("W4-g64")
-    record = save(given, tmp_path / "out")
-    assert record["files"]["onnx/model.onnx"] < record["files"]["onnx/model.onnx.data"]
-    with in_place(given):
-        wanted = embed(tiny())
-    assert apart(embed(load(tmp_path / "out").model), wanted) < 1e-5
-    data = tmp_path / "out" / "onnx" / "model.onnx.data"
-    data.write_bytes(bytes(len(data.read_bytes())))
-    with pytest.raises(RunError, match="damaged or was changed"):
-        load(tmp_path / "out")
-
-
 def test_a_bfloat16_model_with_a_dense_layer_computes_in_float32(one_export: None, tmp_path: Path) -> None:
     """The dense layer comes after the transformer: it keeps the grid's values as floats."""
     from sentence_transformers.sentence_transformer.modules import Dense  # noqa: PLC0415 -- since 6
@@ -152,21 +126,6 @@ def test_the_command_says_what_is_packed_and_what_is_not(
     assert "model = load_onnx('out')" in shown
 
 
-def test_what_onnxruntime_computes_is_recorded_and_keyed_by_its_version(
-    one_export: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny().save_pretrained(str(tmp_path / "tiny"), create_model_card=False)
-    save(candidate("W4-g64"), tmp_path / "out")
-    first = run_two(tmp_path / "tiny", tmp_path / "out", tmp_path / "a").record
-    assert first["quantization"]["libraries"] == {"onnxruntime": onnxruntime.__version__}
-    assert first["quantization"]["kernels"] == {"MatMulNBits by CPUExecutionProvider": PACKED}
-    monkeypatch.setattr(onnxruntime, "__version__", "0.0")
-    second = run_two(tmp_path / "tiny", tmp_path / "out", tmp_path / "b").record
-    assert second["quantization"]["libraries"] == {"onnxruntime": "0.0"}
-    prints = [one["model"]["candidate"]["fingerprint"] for one in (first, second)]
-    assert prints[0] != prints[1]
-
-
 def test_a_graph_that_was_changed_is_refused(one_export: None, tmp_path: Path) -> None:
     save(candidate("W4-g64"), tmp_path / "out")
     graph = tmp_path / "out" / "onnx" / "model.onnx"
@@ -178,12 +137,6 @@ def test_a_graph_that_was_changed_is_refused(one_export: None, tmp_path: Path) -
     graph.write_bytes(whole[:100])
     with pytest.raises(RunError, match=r"onnxruntime .* cannot load"):
         load_onnx(tmp_path / "out")
-
-
-def test_a_folder_without_a_graph_is_named(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "nosuch", "nosuch"):  # the last could be on the hub
-        with pytest.raises(RunError, match=rf"with onnx/model\.onnx in it, got {folder}\. One"):
-            load_onnx(folder)
 
 
 def test_a_result_that_differs_from_torch_is_not_written(
@@ -200,58 +153,3 @@ def test_a_result_that_differs_from_torch_is_not_written(
     with pytest.raises(UnsupportedError, match=r"different results .* expected at most 1e-04"):
         save(candidate("W4-g64"), tmp_path / "out")
     assert not list(tmp_path.iterdir())
-
-
-def test_layers_without_a_product_of_their_own_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def odd(*_: object) -> Any:
-        graph = graph_of_the_reference()
-        names = [name for name in graph.graph.initializers if "key.weight" in name]
-        value = graph.graph.initializers[names[0]]
-        for node, position in value.uses():
-            extra = ir.Node("", "Relu", [value])
-            graph.graph.insert_before(node, extra)
-            node.replace_input_with(position, extra.outputs[0])
-        graph.graph.initializers.pop(names[1]).name = "folded"
-        return graph
-
-    monkeypatch.setattr(onnx_folder, "export_graph", odd)
-    with pytest.raises(UnsupportedError) as caught:
-        save(candidate("W4-g64"), tmp_path / "out")
-    said = str(caught.value)
-    assert "2 of 13 quantized layers" in said
-    assert "layer.0.attention.self.key (its weight is used by Relu)" in said
-    assert "layer.1.attention.self.key (the exported graph has no weight of that name)" in said
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_model_without_a_transformer_is_refused(tmp_path: Path) -> None:
-    given = replace(candidate("W4-g64"), model=nn.Sequential(nn.Linear(4, 4)), layers=())
-    with pytest.raises(UnsupportedError, match=r"begins with torch\.nn.*--format safetensors"):
-        save(given, tmp_path / "out")
-
-
-def test_what_torch_cannot_export_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise RuntimeError("pages of advice") from ValueError("no view of it\nand more")
-
-    monkeypatch.setattr("torch.onnx.export", fails)
-    with pytest.raises(UnsupportedError) as caught:
-        save(candidate("W4-g64"), tmp_path / "out")
-    assert "cannot export BertModel to ONNX: ValueError: no view of it. Use" in str(caught.value)
-    assert not list(tmp_path.iterdir())
-
-
-def test_groups_that_no_block_divides_are_refused(one_export: None, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"groups of 24 weights cannot be written as ONNX"):
-        save(candidate("W4-g24"), tmp_path / "out")
-
-
-@pytest.mark.parametrize("package", ["onnxruntime", "onnxscript"])
-def test_a_missing_package_names_its_extra(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = candidate("W4-g64")
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"{package!r}, which .*quantdrift\[onnx\]"):
-        save(given, tmp_path / "out")
-    if package == "onnxruntime":
-        with pytest.raises(MissingExtraError, match="running the ONNX model in"):
-            load_onnx(tmp_path)

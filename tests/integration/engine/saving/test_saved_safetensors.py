@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-from torch import nn
 from transformers import AutoModel
 
 from quantdrift.engine.encoders.sentence import load_encoder
@@ -19,7 +14,7 @@ from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.saving.candidate import in_place
 from quantdrift.engine.saving.save import save_candidate
 from quantdrift.engine.weights import weights_fingerprint
-from quantdrift.errors import RunError, UnsupportedError
+from quantdrift.errors import UnsupportedError
 from quantdrift.models.named import resolve
 from quantdrift.models.saved import read_record
 from quantdrift.progress import Silent
@@ -75,57 +70,3 @@ def test_a_model_with_an_adapter_is_refused_as_only_the_adapter_would_be_saved(t
     with pytest.raises(UnsupportedError, match=r"something else than .*merge_and_unload"):
         save_candidate(given, tmp_path / "out", model_format="safetensors", progress=Silent())
     assert [entry.name for entry in tmp_path.iterdir()] == ["tiny"]
-
-
-class Halves(nn.Module):
-    """A model whose library writes a weight in two parts, and joins them when it loads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = nn.Linear(64, 8)
-
-    def save_pretrained(self, folder: str) -> None:
-        state = self.state_dict()
-        one, other = state.pop("layer.weight").split(4)
-        parts = {"one": one.clone(), "other": self.altered(other.clone())}
-        save_file({**state, **parts}, Path(folder) / "model.safetensors")
-
-    @classmethod
-    def from_pretrained(cls, folder: str) -> Halves:
-        state = load_file(Path(folder) / "model.safetensors")
-        state["layer.weight"] = torch.cat([state.pop("one"), state.pop("other")])
-        model = cls()
-        model.load_state_dict(state)
-        return model
-
-    def altered(self, part: torch.Tensor) -> torch.Tensor:
-        return part
-
-
-def test_a_weight_that_its_library_writes_in_parts_is_found_by_loading_it(tmp_path: Path) -> None:
-    def save(change: Callable[[Any], Any] | None) -> None:
-        model = Halves()
-        if change is not None:
-            model.altered = change  # type: ignore[method-assign]  # a library with an error
-        given = candidate("W4-g32", model=model)
-        save_candidate(given, tmp_path / "out", model_format="safetensors", progress=Silent())
-
-    with pytest.raises(UnsupportedError, match="1 of 1 layers are not in its files, layer for one"):
-        save(lambda part: part * 1.001)
-    assert not list(tmp_path.iterdir())
-    save(None)
-    assert read_record(tmp_path / "out")["model_format"] == "safetensors"
-
-
-def test_a_disk_that_is_full_while_weights_are_written_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        said = "Error while serializing: I/O error: No space left on device (os error 28)"
-        raise SafetensorError(said)
-
-    model = Halves()
-    monkeypatch.setattr(model, "save_pretrained", full)
-    given = candidate("W4-g32", model=model)
-    with pytest.raises(RunError, match=r"the candidate was not written to .*out: no space left; nothing"):
-        save_candidate(given, tmp_path / "out", model_format="safetensors", progress=Silent())
-    assert not list(tmp_path.iterdir())

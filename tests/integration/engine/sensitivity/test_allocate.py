@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from quantdrift.allocation.record import Allocation
-from quantdrift.engine.sensitivity import gaps
 from quantdrift.evidence_file import read_evidence
 from quantdrift.spec import CRITERIA
 from support.tiny_command_line import N_DOCS, N_QUERIES, Run, one_thread, place, quantdrift
@@ -43,17 +42,6 @@ def test_unlabeled_files_are_enough(quantdrift: Run) -> None:
     # the pooler is a layer that no embedding depends on: nothing is lost there
     assert allocation.width_of["0.model.pooler.dense"] == 3
     assert set(allocation.input_ids) <= {f"query-{number}" for number in range(N_QUERIES)}
-
-
-def test_json_is_the_file_and_the_contest(quantdrift: Run) -> None:
-    shown = json.loads(quantdrift("allocate", GAP, *DATA, "--json", "-o", "a.json"))
-    assert shown["allocation"] == json.loads(Path("a.json").read_text())
-    assert shown["held_out"]["n_queries"] == 30
-    first, *others = shown["held_out"]["rivals"]
-    assert first["difference"] is None
-    for rival in others:
-        difference = rival["flip@1"]["value"] - first["flip@1"]["value"]
-        assert rival["difference"]["value"] == pytest.approx(difference)
 
 
 def test_layers_can_be_kept_and_the_run_keeps_them(quantdrift: Run) -> None:
@@ -94,42 +82,6 @@ def test_runs_and_corpus_sizes_leave_out_what_layers_were_measured_on(spec: str,
         assert ids == rest
     for part in ("metrics", "quantization", "bits_per_weight"):  # all documents are a plain run
         assert record[part] == plain[part], part
-
-
-def test_an_allocation_of_all_the_queries_there_are_is_refused(quantdrift: Run, place: Path, tmp_path: Path) -> None:
-    quantdrift("allocate", GAP, *DATA, "--no-check")
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/corpus.jsonl").write_text((place / "data/corpus.jsonl").read_text())
-    lines = (place / "data/queries.jsonl").read_text().splitlines()
-    kept = [line for line in lines if json.loads(line)["_id"] in stored().input_ids]
-    (tmp_path / "data/queries.jsonl").write_text("\n".join(kept))
-    said = quantdrift("run", "TINY@allocation.json", "--data", "data", code=2)
-    assert "were chosen on these 10 queries" in said
-
-
-@pytest.mark.slow
-def test_quantizers_share_one_measurement(quantdrift: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = json.loads(quantdrift("run", GAP, *DATA, "--json"))
-
-    def again(*_: object) -> None:
-        pytest.fail("layers were measured again")
-
-    monkeypatch.setattr(gaps, "_with_graph", again)
-    other = json.loads(quantdrift("run", "TINY@W3.5-g64-adaround+gap+calib=8", *DATA, "--json"))
-    for part in ("widths", "digest", "data_digest", "loss"):
-        assert other["quantization"]["allocation"][part] == first["quantization"]["allocation"][part]
-    assert other["quantization"]["calibration"]["n_inputs"] == 8
-
-
-def test_more_than_two_widths(quantdrift: Run) -> None:
-    assert "W3 throughout" in quantdrift("allocate", "TINY@W3-g64+gap+widths=2,3,4,8", *DATA)
-    allocation = stored()
-    assert allocation.widths == (2, 3, 4, 8)
-    assert (allocation.bits_per_weight or 9) <= 3
-    assert len(set(allocation.width_of.values())) > 2
-    record = json.loads(quantdrift("run", "TINY@allocation.json", *DATA, "--json"))
-    assert record["spec"].endswith("@W3-g64-rtn+gap+allocation=allocation.json+widths=2,3,4,8")
-    assert record["bits_per_weight"]["linear"] == allocation.linear_bits
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.engine.measure import compare_rankings, other_batch_size
+from quantdrift.engine.measure import compare_rankings
 from quantdrift.engine.scoring.streamed import Similarity
 
 
@@ -16,12 +16,6 @@ def floats(values: Any) -> Any:
 
 
 ONE = floats([[1], [1]])  # with this query, the dot product is the document itself
-
-
-def test_the_other_batch_size_pads_differently() -> None:
-    assert [other_batch_size(size) for size in (1, 2, 3, 6, 32, 128)] == [3, 4, 5, 8, 17, 65]
-    for size in range(1, 200):
-        assert other_batch_size(size) not in {1, size}
 
 
 def test_by_hand() -> None:

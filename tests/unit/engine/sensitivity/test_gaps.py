@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from quantdrift.engine.sensitivity.criteria import criterion
 from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, rounding_error
 from quantdrift.engine.sensitivity.problem import KeptArrays, Setting
-from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.errors import DataError
 from support.sensitivity import drawn, linear, setting_of
 
 gap_exact = criterion("gap_exact").losses
@@ -138,9 +138,3 @@ def test_outputs_of_unit_length_have_the_slope_of_a_direction() -> None:
     assert np.abs(found - contributions(one_layer())[..., 0]).max() > 0.5 * np.abs(found).max()
     half = contributions(one_layer(torch.bfloat16, after=unit))[..., 0]  # a length of one up to rounding
     np.testing.assert_allclose(half, found, atol=0.05 * np.abs(found).max())
-
-
-@pytest.mark.parametrize("after", [lambda o: 2 * o, lambda o: 3 * unit(o), lambda o: o.flip(-1)])
-def test_what_is_computed_after_the_model_is_refused(after: Callable[[Tensor], Tensor]) -> None:
-    with pytest.raises(UnsupportedError, match="computed after the model"):
-        contributions(one_layer(after=after))
