@@ -88,6 +88,7 @@ def test_labelled_inputs_are_read_by_a_probe(tmp_path: Path) -> None:
     assert run["accuracy"].n == 6
 
 
+@pytest.mark.slow
 def test_the_page_on_python_is_right() -> None:
     found = doctest.testfile(
         str(ROOT / "docs" / "python.md"),

@@ -73,6 +73,7 @@ def test_two_that_write_at_once_both_end_well(tmp_path: Path, exchange: str) -> 
         assert missing == 0  # what a reader opens is of one folder or the other, and there
 
 
+@pytest.mark.slow
 def test_whoever_is_killed_leaves_a_whole_run(tmp_path: Path) -> None:
     place = tmp_path / "run"
     draws = random.Random(0)

@@ -46,6 +46,7 @@ def test_inputs_that_a_model_does_not_tell_apart_are_said(spec: str, place: Path
     assert not any("very same" in note for note in notes(place, "told-apart"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("calib", "said"), [("", True), ("+calib=10", False)])
 def test_a_calibration_on_all_that_is_ranked_is_said(calib: str, said: bool, place: Path, quantdrift: Run) -> None:
     command = ("run", f"TINY@W4-adaround{calib}", "--data", "ROOT/data", "--out", "ROOT/fitted")

@@ -41,6 +41,7 @@ def changed(folder: Path, file: str, **values: Any) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +92,7 @@ def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
     assert [group.name for group in groups] == ["W4-g128-rtn", f"vs {heavier}"]
 
 
+@pytest.mark.slow
 def test_what_quantdrift_wrote_drifts_as_its_scheme_does(tmp_path: Path) -> None:
     spec = parse("minilm@W3-channel")
     made = make_candidate(spec, dataset=None, batch_size=8, cache=False, progress=Silent(), device="cpu")

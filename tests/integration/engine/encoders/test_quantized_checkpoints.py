@@ -49,7 +49,8 @@ COMPILED = Case(
 )
 
 
-@pytest.mark.parametrize("case", [*CASES, pytest.param(COMPILED, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*CASES, COMPILED], ids=str)
 def test_the_drift_is_that_of_the_weights_that_the_codes_stand_for(case: Case, tmp_path: Path) -> None:
     pytest.importorskip(case.library, reason=f"{case.library} is not installed")
     more = {} if case.backend is None else {"backend": case.backend}
