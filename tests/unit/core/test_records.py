@@ -70,45 +70,28 @@ def test_a_full_disk_is_said_and_leaves_the_earlier_file(
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(RunError) as said:
+    with pytest.raises(RunError, match=r"the study was not written to .*: no space left; nothing was left behind"):
         write_text(path, "later text", what="the study")
-    assert str(said.value) == (
-        f"the study was not written to {path}: no space left; nothing was left behind. Free some space or choose "
-        "another place"
-    )
     assert path.read_bytes() == b"earlier"
     assert names(tmp_path) == ["it.json"]
 
 
+DEEP = MAX_DEPTH + 2
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        "[" * 100_000,
-        '{"a":' * 100_000,
-        "[" * (MAX_DEPTH + 2) + "]" * (MAX_DEPTH + 2),
-        "9" * 5_000,
-        "{",
-        b"\xff\xfe",
-        "",
-    ],
-    ids=["open lists", "open objects", "too deep", "long integer", "cut", "no text", "empty"],
+    "text", ["[" * 100_000, '{"a":' * 100_000, "[" * DEEP + "]" * DEEP, "9" * 5_000, "{", b"\xff", ""], ids=range(7)
 )
 def test_json_from_outside_ends_in_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         parse_json(text)
 
 
-@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity"])
-def test_finite_refuses_what_is_no_number(number: str) -> None:
-    parse_json(f"[{number}]")
-    with pytest.raises(ValueError, match="finite"):
-        parse_json(f"[{number}]", strict=True)
-
-
-def test_once_refuses_a_key_that_stands_twice() -> None:
-    assert parse_json('{"a": 1, "a": 2}') == {"a": 2}
-    with pytest.raises(ValueError, match="'a'"):
-        parse_json('{"b": {"a": 1, "a": 2}}', strict=True)
+@pytest.mark.parametrize("text", ["[1e999]", "[-1e999]", "[NaN]", "[Infinity]", '{"b": {"a": 1, "a": 2}}'])
+def test_strict_refuses_what_is_no_number_and_a_key_that_stands_twice(text: str) -> None:
+    parse_json(text)
+    with pytest.raises(ValueError, match=r"finite|'a'"):
+        parse_json(text, strict=True)
 
 
 def test_a_pipe_a_device_and_a_large_file_are_refused_at_once(tmp_path: Path) -> None:
