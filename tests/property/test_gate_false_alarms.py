@@ -20,11 +20,10 @@ from scipy import stats
 import quantdrift.gate.judge
 import quantdrift.metrics.base
 import quantdrift.statistics.paired
-from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import ALPHA, Matched, Verdict, judge_changes, verdict_of
 from quantdrift.gate.rules import SEARCH, parse_rule
-from quantdrift.identity import Identity
 from quantdrift.statistics import Estimate
+from support.gate_samples import snapshot
 
 Columns = Mapping[str, NDArray[np.float64]]
 Ranks = NDArray[np.int64]
@@ -32,7 +31,6 @@ Ranks = NDArray[np.int64]
 RULES = [parse_rule(rule) for rule in SEARCH]
 POINT = 0.01
 NOWHERE = 10**6
-IDENTITY = Identity(spec="simulated", data="simulated")
 
 
 pytestmark = pytest.mark.slow
@@ -113,11 +111,6 @@ def exchanged(one: Columns, other: Columns, rng: np.random.Generator) -> tuple[C
         {name: np.where(swapped, other[name], one[name]) for name in one},
         {name: np.where(swapped, one[name], other[name]) for name in one},
     )
-
-
-def snapshot(values: Columns) -> Snapshot:
-    n = len(values["flip@1"])
-    return Snapshot(identity=IDENTITY, input_ids=tuple(map(str, range(n))), answers=("-",) * n, values=values)
 
 
 def verdict(before: Columns, now: Columns, rules: Any = RULES) -> Verdict:

@@ -142,3 +142,16 @@ def result(*judgements: Judgement, **changes: Any) -> GateResult:
 
 def no_baseline(*judgements: Judgement, **changes: Any) -> GateResult:
     return result(*judgements, baseline=None, n_new=None, n_answers_changed=None, **changes)
+
+
+def nasty(name: str, n: int) -> GateResult:
+    """A run in which everything that comes from outside is that name."""
+    return result(
+        replace(WORSE, rule=replace(WORSE.rule, on=name), reason=f"shown {name} to be worse"),
+        judgement("flip@1 no worse by 0.03", "incomparable", f"no {name}"),
+        identity=replace(IDENTITY, spec=name, data=name),
+        baseline=replace(IDENTITY, spec=f"{name} of then"),
+        differs=(f"setting {name}: {name} in the baseline, {name} now", name),
+        notes=(name, f"{name} differs"),
+        worst=(worst(name, name, name, part=name),) * n,
+    )

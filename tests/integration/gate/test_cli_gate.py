@@ -179,9 +179,6 @@ def test_everything_from_pyproject(
     assert cli("gate", "-r", "flip@1 [few] <= 0.5", "--slice", "few=de-3,en-1")[0] == 1
 
 
-# --- what it writes, what it reads besides run folders, and how it ends --------------------------
-
-
 @pytest.mark.usefixtures("baseline")
 def test_json_markdown_and_reports(cli: Cli, bad: Path, tmp_path: Path) -> None:
     places = [tmp_path / name for name in ("r.md", "r.xml", "r.json")]

@@ -40,9 +40,6 @@ def moved(n: int, worse: int, better: int) -> tuple[Values, Values]:
     return ones(n, range(worse, worse + better)), ones(n, range(worse))
 
 
-# --- comparisons ------------------------------------------------------------------------------
-
-
 def test_the_exact_test_of_worse_by_hand() -> None:
     """Nine worse and one better: P(X >= 9) of ten fair coins is (10 + 1) / 1024."""
     found = judged(BOTH, *moved(300, 9, 1))
@@ -200,18 +197,6 @@ def test_more_noise_than_the_margin_cannot_pass_for_proof(metric: str, noise: in
     assert (f"noise alone changes {noise} inputs" in found.reason) == (outcome == "underpowered")
 
 
-def test_one_side_without_a_value() -> None:
-    """One in a hundred is an accident of rounding at the end of a slice; more are other inputs."""
-    before, now = moved(202, 9, 1)
-    before[200] = now[201] = np.nan
-    fine = judged(BOTH, before, now)
-    assert (fine.n, fine.p_worse) == (200, EXACT(11 / 1024))
-    now[199] = np.nan
-    for other in (judged(BOTH, before, now), judged(BOTH, np.full(202, np.nan), now)):
-        assert (other.outcome, other.p_worse) == ("incomparable", None)
-        assert "inputs have a value on one side only" in other.reason
-
-
 def test_what_one_side_does_not_hold() -> None:
     there = snapshot_for(target(evidence(range(2))), [])
     bare = replace(there, values={"flip@1": there.values["flip@1"]})
@@ -225,8 +210,6 @@ def test_what_one_side_does_not_hold() -> None:
     assert result.judgements[0].reason == "undefined: no relevance labels"
     assert result.judgements[1].outcome == "pass"
 
-
-# --- slices and parts -------------------------------------------------------------------------
 
 SLICES = {"tens": ["q1?"], "rest": ["q?", "q[2-5]?"]}
 
@@ -250,9 +233,6 @@ def test_slices_by_what_the_reference_says() -> None:
     found = gate(target(evidence(range(5))), asked, there).judgements
     assert (found[0].n, found[0].p_worse) == (60, EXACT(1 / 32))
     assert (found[1].outcome, found[1].reason) == ("error", "undefined: no input has gap=0..0.05")
-
-
-# --- limits -----------------------------------------------------------------------------------
 
 
 def limit(judged: Target, rule: str, **asked: Any) -> Judgement:
@@ -329,8 +309,6 @@ def test_a_bound_decides_one_way_only(listed: Target, rule: str, outcome: str, r
     assert found.outcome == outcome
     assert reason in found.reason or "same candidate" in found.reason
 
-
-# --- whether a run and a baseline belong together ---------------------------------------------
 
 FLIPS = {"flip@1": ones(20, range(4))}
 COSINE = {"similarity": "cosine", "device": "cpu"}
@@ -421,9 +399,6 @@ def test_an_incomparable_run_is_still_held_to_its_limits() -> None:
     assert gated("flip@1 no worse", "flip@1 <= 0.1", data_fingerprint="other").verdict == "fail"
     alone = gated("flip@1 <= 0.5", data_fingerprint="other")
     assert (alone.verdict, alone.differs, alone.notes, alone.baseline, alone.n_new) == ("pass", (), (), None, None)
-
-
-# --- the whole --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha", [0, -0.1, 0.51, 1, float("nan"), 1e-10])

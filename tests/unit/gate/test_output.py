@@ -36,13 +36,12 @@ from quantdrift.statistics import Estimate
 from support.gate_result_samples import (
     BROKEN,
     FEW,
-    IDENTITY,
     LIMIT,
     NASTY,
     OTHER,
     UNDEFINED,
     WORSE,
-    judgement,
+    nasty,
     no_baseline,
     result,
     worst,
@@ -50,8 +49,6 @@ from support.gate_result_samples import (
 from support.gate_samples import ones, rules, snapshot
 
 JUDGED = result(WORSE, worst=(worst(),))
-
-# --- words and cells --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -112,9 +109,6 @@ def test_worst_rows_say_what_replaced_what() -> None:
     )
 
 
-# --- Markdown, read back with markdown-it: nothing from outside marks anything up -------------
-
-
 def parsed(text: str) -> list[Token]:
     """As GitHub reads it, with HTML let through."""
     return MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(text)
@@ -161,19 +155,6 @@ def html_of(text: str) -> list[str]:
     blocks = [token.content for token in tokens if token.type == "html_block"]
     inline = [child.content for token in tokens for child in token.children or () if child.type == "html_inline"]
     return re.findall(r"<[^>]*>", "".join([*blocks, *inline]))
-
-
-def nasty(name: str, n: int) -> GateResult:
-    """A run in which everything that comes from outside is that name."""
-    return result(
-        replace(WORSE, rule=replace(WORSE.rule, on=name), reason=f"shown {name} to be worse"),
-        judgement("flip@1 no worse by 0.03", "incomparable", f"no {name}"),
-        identity=replace(IDENTITY, spec=name, data=name),
-        baseline=replace(IDENTITY, spec=f"{name} of then"),
-        differs=(f"setting {name}: {name} in the baseline, {name} now", name),
-        notes=(name, f"{name} differs"),
-        worst=(worst(name, name, name, part=name),) * n,
-    )
 
 
 def test_markdown_by_hand() -> None:
@@ -260,9 +241,6 @@ def test_a_case_for_every_rule() -> None:
     ]
     first = suite_of(judged).findall("testcase")[0]
     assert first.attrib["name"] == "minilm@W4-rtn on cranfield (test): flip@1 no worse by 0.03"
-
-
-# --- files, and the places of a CI ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -353,9 +331,6 @@ def test_a_summary_is_not_filled_beyond_what_is_shown(tmp_path: Path) -> None:
     (note,) = tell_ci(JUDGED, environ)
     assert "it would be longer than 1,048,576 bytes" in note
     assert summary.stat().st_size == 1024 * 1024
-
-
-# --- what is told of a baseline when it is written --------------------------------------------
 
 
 def test_a_rule_is_beyond_reach_of_too_few_inputs() -> None:

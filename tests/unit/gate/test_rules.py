@@ -68,9 +68,6 @@ def test_what_a_line_is_refused_for(text: str, why: str) -> None:
         parse_rule(text)
 
 
-# --- [tool.quantdrift.gate] in pyproject.toml --------------------------------------------------
-
-
 def write(folder: Path, text: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "pyproject.toml"

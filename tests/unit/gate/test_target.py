@@ -16,9 +16,9 @@ from quantdrift.gate.rules import CLASSES, NO_LABELS, SEARCH, default_rules, sto
 from quantdrift.gate.target import target_of_diff, target_of_run
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.runs import Run
-from support.comparison_samples import evidence_of, run_of
+from support.comparison_samples import run_of
 from support.finished_samples import A, B, write_trec
-from support.gate_samples import evidence, reference, rules, target
+from support.gate_samples import evidence, rules, target
 
 QRELS = {"q1": {"d1": 1}, "q2": {"d2": 1}}
 
@@ -110,16 +110,3 @@ def test_a_run_that_stored_too_few_ranks_says_so() -> None:
     assert "gold_lost@5" in baseline.values
     with pytest.raises(MetricError, match=r"run again with --k 1\d or more"):
         gate(shallow, default_rules(shallow), baseline)
-
-
-def test_an_input_without_any_item() -> None:
-    made = evidence_of(reference(), reference())
-    empty = made.reference_top.items.copy()
-    empty[3] = -1
-    for top in (made.reference_top, made.candidate_top):
-        top.items[3] = -1
-    made.n_items[3] = 0
-    snapshot = target(made).snapshot([parse_metric("flip@1")])
-    assert snapshot.answers[3] == "-"
-    assert np.isnan(snapshot.values["flip@1"][3])
-    assert np.isnan(snapshot.values["flip@1"]).sum() == 1

@@ -39,9 +39,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "check.json"
 
 
-# --- calibrated and asked -------------------------------------------------------------------------
-
-
 def test_an_exact_copy_is_accepted_ties_included() -> None:
     tied = np.ones((20, 4))
     found = StabilityCheck.calibrate((tied, tied), alpha=0.1)
@@ -91,9 +88,6 @@ def test_a_check_knows_what_it_was_calibrated_on() -> None:
     assert (named.origin.spec, named.origin.data) == ("minilm@W4-g128-rtn", "clicks")
 
 
-# --- served inputs --------------------------------------------------------------------------------
-
-
 def test_served_inputs_that_differ_are_warned_of() -> None:
     whole = np.random.default_rng(0).normal(size=(400, 6))
     found = StabilityCheck.calibrate((whole[:200], whole[:200]), alpha=0.1)
@@ -104,9 +98,6 @@ def test_served_inputs_that_differ_are_warned_of() -> None:
         other = found.resembles(whole[200:] * 0.2)
     assert not other.alike
     assert other.p_value < 1e-3
-
-
-# --- as a file ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("statistic", ["S", "2epsilon", "gap", "msp", "entropy"])

@@ -18,7 +18,6 @@ from quantdrift.conformal import (
     Statistic,
     confidence_of,
     conformal_rank,
-    generic_threshold,
     least_inputs,
     observe,
     softmax_confidence,
@@ -32,8 +31,6 @@ SCORES = np.array([[1.0, 4.0, 2.5], [0.0, 0.0, -1.0]])
 # an exact copy; a flip; a tie that position decides; a flip out of a tie
 REFERENCE = np.array([[3, 1, 0], [3, 2, 0], [2, 1, 0], [5, 5, 0]], dtype=np.float32)
 CANDIDATE = np.array([[3, 1, 0], [2, 3, 0], [1.5, 1.5, 0], [4, 6, 1]], dtype=np.float32)
-
-# --- confidences ----------------------------------------------------------------------------------
 
 
 def test_the_gap_is_first_minus_second_in_any_order_and_changes_nothing() -> None:
@@ -61,9 +58,6 @@ def test_scores_that_have_no_lead_are_refused(wrong: Any, name: ConfidenceName) 
         confidence_of(wrong, name)
 
 
-# --- nonconformity --------------------------------------------------------------------------------
-
-
 def test_s_and_twice_epsilon_by_hand() -> None:
     seen = observe((REFERENCE, CANDIDATE), "S")
     assert seen.flipped.tolist() == [False, True, False, True]
@@ -89,9 +83,6 @@ def test_what_cannot_be_observed_is_refused() -> None:
         observe(evidence_of(scores(), scores(), k=1))
 
 
-# --- thresholds -----------------------------------------------------------------------------------
-
-
 def test_the_level_and_how_many_inputs_it_takes() -> None:
     assert [least_inputs(alpha) for alpha in (0.1, 0.05, 0.01, 0.3, 0.5)] == [9, 19, 99, 3, 1]
     # 100 * (1 - 0.99) and the like are not whole in floating point
@@ -109,12 +100,3 @@ def test_the_threshold_is_a_smallest_value_not_a_largest_one() -> None:
     for alpha in (0, 1, -0.1, 1.5, math.nan):
         with pytest.raises(StabilityError, match="a level above 0 and below 1"):
             split_conformal_threshold(np.ones(3), alpha)
-
-
-def test_the_generic_threshold_is_a_quantile_of_the_flipped() -> None:
-    confidence = np.arange(30.0)
-    wrong = np.isin(confidence, [2, 3, 5, 7])
-    assert generic_threshold(confidence, wrong, 0.5) == 5  # ceil(5 * 0.5) = 3rd of 4
-    assert generic_threshold(confidence, wrong, 0.1) == 7  # rank 5 of 4: the last
-    assert generic_threshold(confidence, np.zeros(30, dtype=bool), 0.1) == -INF
-    assert generic_threshold(confidence, wrong, 0.01) == INF  # 30 inputs, 99 needed

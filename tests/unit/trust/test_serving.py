@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,9 +32,6 @@ class Spy:
 
 def same(batch: Any) -> Any:
     return batch
-
-
-# --- classes --------------------------------------------------------------------------------------
 
 
 def test_the_reference_answers_what_is_routed_and_nothing_else() -> None:
@@ -134,15 +130,6 @@ def test_models_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(QuantDriftError, match="2 names of classes"):
         RoutedModel(same, same, ROUTER, classes=["a", "b"])(unsure)
 
-
-def test_threads_that_share_a_model_lose_no_count() -> None:
-    model = RoutedModel(same, Spy(), ROUTER)
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(model, [np.array([SURE, UNSURE])] * 500))
-    assert (model.n_seen, model.n_routed) == (1000, 500)
-
-
-# --- searches -------------------------------------------------------------------------------------
 
 DOCUMENTS = np.array([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [-1.0, 0.0]])
 ALL = GapRouter(threshold=1.0)
