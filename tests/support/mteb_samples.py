@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -134,35 +134,51 @@ def split_data(
     }
 
 
-def retrieval_task(
-    name: str,
-    data: Mapping[str, Mapping[str, Any]],
+def made_task(
+    base: Any,
+    load: Callable[[], Any],
     *,
+    kind: str,
+    main_score: str,
+    name: str = "",
     languages: Mapping[str, Sequence[str]] | None = None,
-    kind: str = "Retrieval",
+    splits: Sequence[str] = ("test",),
     **attributes: Any,
-) -> AbsTaskRetrieval:
-    """A task whose data are those given, subset to split to `split_data`."""
+) -> Any:
+    """A task of a class of mteb's whose data are what `load` gives."""
     metadata = TaskMetadata(
-        name=name,
+        name=name or f"Tiny{kind}",
         description="made for a test",
         dataset={"path": "none", "revision": "1"},
         type=kind,
         category="t2t",
         modalities=["text"],
-        eval_splits=sorted({split for splits in data.values() for split in splits}),
+        eval_splits=list(splits),
         eval_langs=dict(languages) if languages else ["eng-Latn"],
-        main_score="ndcg_at_10",
+        main_score=main_score,
     )
 
     def load_data(self: Any, *_: Any, **__: Any) -> None:
-        self.dataset = {
-            subset: {split: dict(content) for split, content in splits.items()} for subset, splits in data.items()
-        }
-        self.data_loaded = True
+        self.dataset, self.data_loaded = load(), True
 
     body = {"metadata": metadata, "load_data": load_data, **attributes}
-    return type(name, (AbsTaskRetrieval,), body)()
+    return type(metadata.name, (base,), body)()
+
+
+def as_splits(parts: Mapping[str, Mapping[str, list[Any]]]) -> DatasetDict:
+    return DatasetDict({name: Dataset.from_dict(dict(part)) for name, part in parts.items()})
+
+
+def retrieval_task(
+    name: str, data: Mapping[str, Mapping[str, Any]], *, kind: str = "Retrieval", **options: Any
+) -> AbsTaskRetrieval:
+    """A task whose data are those given, subset to split to `split_data`."""
+
+    def load() -> Any:
+        return {subset: {split: dict(content) for split, content in splits.items()} for subset, splits in data.items()}
+
+    splits = sorted({split for splits in data.values() for split in splits})
+    return made_task(AbsTaskRetrieval, load, kind=kind, name=name, main_score="ndcg_at_10", splits=splits, **options)
 
 
 def _pairs(number: int) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ import pytest
 collect_ignore_glob = [] if find_spec("mteb") else ["test_*.py"]
 
 if find_spec("mteb"):
-    from support.mteb_samples import one_thread
+    from support.mteb_samples import one_thread, save_encoder
 
     __all__ = ["one_thread"]  # a fixture
 
@@ -21,3 +21,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small encoder."""
+    return save_encoder(tmp_path_factory.mktemp("model"))

@@ -11,14 +11,9 @@ import pytest
 from mteb.mocks.mock_tasks import MockSTSTask
 
 from quantdrift.errors import UnsupportedError
-from support.mteb_samples import retrieval_task, save_encoder, scores, split_data
+from support.mteb_samples import retrieval_task, scores, split_data
 
 pytestmark = pytest.mark.usefixtures("cache")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_encoder(tmp_path_factory.mktemp("model"))
 
 
 def search(seed: int = 0, *, shortlist: int | None = None) -> Any:

@@ -128,16 +128,16 @@ def test_mteb_reads_its_files_back(finished: tuple[Path, str], result_file: Path
     assert json.loads(text)["adapted_from"] == "sentence-transformers/all-MiniLM-L6-v2"
 
 
-"""What the console script does, for many specs after one import of mteb."""
+def test_what_cannot_be_paired_is_refused_in_one_line(tmp_path: Path) -> None:
+    command = ("run", "--model", "quantdrift:minilm@W4-gtpq", "-t", TASK, "--output-folder", "OUT")
+    code, out, err = finish(start(tmp_path, "mteb", *command))
+    assert (code, "Traceback" in out + err, list(tmp_path.rglob("*.json"))) == (1, False, [])
+    assert err.splitlines()[-1].startswith("quantdrift: ")
+    assert "did you mean gptq?" in err.splitlines()[-1]
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_encoder(tmp_path_factory.mktemp("tiny"))
-
-
-def test_the_fallback_needs_no_hook(tiny: Path, tmp_path: Path) -> None:
-    spec = f"quantdrift:{tiny}@W3-rtn+query"
+def test_the_fallback_needs_no_hook(tmp_path: Path) -> None:
+    spec = f"quantdrift:{save_encoder(tmp_path)}@W3-rtn+query"
     command = ("mteb", "run", "--model", spec, "-t", TASK, "--output-folder", "OUT")
     code, _, err = finish(start(tmp_path, "quantdrift", *command, QUANTDRIFT_HOOK="0", OMP_NUM_THREADS="1"))
     assert code == 0, err

@@ -12,12 +12,7 @@ import pytest
 from mteb.models import SearchEncoderWrapper
 
 from quantdrift_mteb import hooks
-from support.mteb_samples import retrieval_task, save_encoder, scores, split_data, stock
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_encoder(tmp_path_factory.mktemp("model"))
+from support.mteb_samples import retrieval_task, scores, split_data, stock
 
 
 def task() -> Any:
@@ -32,6 +27,7 @@ def test_a_stock_model_is_evaluated_as_without_us(folder: Path, monkeypatch: pyt
     assert not any(key.startswith("drift") for key in with_us["test"][0])
 
 
+@pytest.mark.slow
 def test_a_task_of_ours_is_there_by_name_and_in_no_list() -> None:
     name = "PythonDocsRetrieval"
     assert mteb.get_task(name).metadata.name == name

@@ -16,7 +16,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from quantdrift.errors import UnsupportedError
 from quantdrift_mteb.meta import local_meta
 from quantdrift_mteb.pairs import PairedEncoder, PairedSearcher
-from support.mteb_samples import WORDS, retrieval_task, save_cross_encoder, save_encoder, scores, split_data, tokenizer
+from support.mteb_samples import WORDS, retrieval_task, save_cross_encoder, scores, split_data, tokenizer
 
 DATA = {"default": {"test": split_data(10, 30)}}
 
@@ -26,11 +26,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_encoder(tmp_path_factory.mktemp("model"))
 
 
 def task() -> Any:

@@ -148,7 +148,6 @@ RUNS = [
         (["scifact"], [3]),
         (["W3-g128-rtn"], [0, 1]),  # a part of the label
         (["*@W3-g128-rtn on *"], [0]),  # all of it
-        (["*@W4-*", "+query"], [1, 2, 3]),
         (["*W[4]-*"], [2, 3]),
         (["W[34]-*"], "no run matches"),  # wildcards are for all of the label
         (["SCIFACT"], "no run matches"),

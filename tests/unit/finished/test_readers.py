@@ -53,11 +53,9 @@ def test_the_score_decides_where_all_ranks_are_zero(tmp_path: Path) -> None:
     ("text", "told"),
     [
         ("q1 Q0 d1 1 0.5\n", "expected a TREC run file"),
-        ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2\n", "line 2: expected 6 columns"),
         ("q1 Q0 d1 1 0.5 t\nq1 Q0 d2 2 high t\n", "line 2: rank and score, columns 4 and 5, must be numbers"),
         ("q1 Q0 d1 1 0.5 t\nq1 Q0 d1 2 0.4 t\n", "line 2: query 'q1' has document 'd1' twice"),
         ("q1 Q0 d1 1 0.1 t\nq1 Q0 d2 2 0.4 t\n", "If they are distances"),
-        ("", "it begins with nothing"),
     ],
 )
 def test_a_trec_file_that_is_wrong_is_refused_with_its_line(text: str, told: str, tmp_path: Path) -> None:
@@ -72,9 +70,7 @@ def test_a_trec_file_that_is_wrong_is_refused_with_its_line(text: str, told: str
     [
         ({"ndcg": {"NDCG@1": 0.5}, "map": {}, "recall": {}, "precision": {}}, "save_results"),
         ({"results": {}, "configs": {}}, "lm-eval's results, not its samples"),
-        ({"q1": [1, 2]}, "its keys are q1"),
         ({"q1": {"d1": 0.5}, "q2": {"d1": "high"}}, r"for query 'q2'; got \('d1', 'high'\)"),
-        ({"q1": {"d1": 0.5}, "q2": {"d1": True}}, r"for query 'q2'; got \('d1', True\)"),
         ({"q1": {"d1": 0.5}, "q2": 3}, "for query 'q2'; got 3"),
     ],
 )
@@ -130,9 +126,7 @@ def test_labels_in_three_forms_are_the_same(tmp_path: Path) -> None:
     [
         ("q1 d1\n", "expected 3 tab-separated columns .*, or TREC's 4"),
         ("q1 0 d1 1\nq1 0 d2 x\n", "line 2: the score, column 4"),
-        ("q1 0 d1 1\nq1 d2 1\n", "line 2: expected 4 columns"),
         ('{"q1": {"d1": 0.5}}', "whole number as the grade of 'd1'"),
-        ('{"q1": 1}', "document to grade for query 'q1'"),
     ],
 )
 def test_labels_that_are_wrong_are_refused(text: str, told: str, tmp_path: Path) -> None:

@@ -68,11 +68,8 @@ def test_the_references_first_documents_are_taken_not_the_candidates(tmp_path: P
     [
         ({"depth": 3}, 4, r"keeps 3 ranks.*--top 3, or make that run again with -k"),
         ({"fingerprint": "00", "name": "other"}, 2, "of other data than small: name: other there, small here"),
-        ({"fingerprint": "00", "split": "dev", "n_queries": 7}, 2, "n_queries: 7 there, 3 here"),
-        ({"fingerprint": "00"}, 2, "texts or judgements: digests 00 there"),
         ({"fingerprint": None}, 2, "no digest of its data, as those that a harness made"),
         ({"kind": "classification"}, 2, "whose items are classes"),
-        ({}, 0, "at least 1 document"),
     ],
 )
 def test_a_run_that_gives_no_shortlist_is_refused(made: dict[str, Any], top: int, told: str, tmp_path: Path) -> None:

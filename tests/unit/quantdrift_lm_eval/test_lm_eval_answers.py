@@ -66,14 +66,11 @@ def test_prompts_are_what_stands_before_an_answer() -> None:
     "settings",
     [
         {},
-        {"until": ["|"]},
         {"do_sample": True},
         {"do_sample": False},
         {"do_sample": True, "temperature": 0.7},
-        {"do_sample": False, "temperature": 0.7},
         {"temperature": 0.7},
         {"temperature": 0.0},
-        {"temperature": 0},
         {"do_sample": None, "temperature": 1},
     ],
 )

@@ -41,9 +41,7 @@ def test_a_pair_is_named_by_one_argument_or_by_two(pretrained: str, scheme: str 
     ("pretrained", "scheme", "says"),
     [
         (None, "W4", "Name it: --model_args pretrained=NAME,scheme=W4-gptq"),
-        ("org/name", None, "pretrained=org/name@W4-gptq"),
         ("org/name", "W4-qptq", "gptq"),
-        ("org/name@W3", "W4", "got two, W3-g128-rtn in pretrained=org/name@W3 and scheme=W4"),
         ("org/name", "W4+query", "lm-eval has no search"),
         ("org/name", "W3.5+gap", "scheme=allocation.json"),
     ],

@@ -1,0 +1,309 @@
+"""Bitext mining, classification, STS and pairs in mteb: the drift by numpy and others on stock embeddings."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mteb
+import numpy as np
+import pytest
+from datasets import Dataset
+from mteb._create_dataloaders import _create_dataloader_from_texts
+from mteb.abstasks import (
+    AbsTaskBitextMining,
+    AbsTaskClassification,
+    AbsTaskMultilabelClassification,
+    AbsTaskPairClassification,
+    AbsTaskRegression,
+    AbsTaskSTS,
+)
+from mteb.mocks.mock_tasks import MockSTSTask
+from numpy.typing import NDArray
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+
+from quantdrift.runs import Run, read_run
+from support.mteb_samples import QUIET, as_splits, made_task, quantized, save_encoder, scores, stock, text
+
+SCHEME = "W2-rtn"
+OWN = {"drift_spec", "drift_reference_main_score"}
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model as a pair, and as mteb loads it."""
+
+    pair: Any
+    stock: Any
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    folder = save_encoder(tmp_path_factory.mktemp("model"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QUANTDRIFT_CACHE", "off")
+        yield Model(pair=mteb.get_model(f"quantdrift:{folder}@{SCHEME}"), stock=stock(folder))
+
+
+def embed(model: Model, texts: list[str]) -> Floats:
+    loader = _create_dataloader_from_texts(texts, batch_size=8)
+    asked = {"task_metadata": MockSTSTask().metadata, "hf_split": "test", "hf_subset": "default"}
+    return np.asarray(model.stock.encode(loader, **asked, **QUIET), dtype=np.float64)
+
+
+def both_arms(model: Model, compute: Callable[[], Any]) -> list[Any]:
+    reference = compute()
+    with quantized(model.stock, SCHEME):
+        return [reference, compute()]
+
+
+def run_beside(found: Mapping[str, Any], task: str, folder: Path) -> Run:
+    (result,) = folder.rglob(f"{task}.json")
+    return read_run(result.parent / found["drift_evidence"])
+
+
+def assert_figures(found: Mapping[str, Any], expected: Mapping[str, Any], rel: float) -> None:
+    for key, value in expected.items():
+        assert found[key] == pytest.approx(value, rel=rel, abs=1e-6), key
+
+
+# --- bitext mining: a search between two lists of sentences -----------------------------------------
+
+ONES = [text(row) for row in range(50)]
+TWOS = [" ".join([*one.split()[:5], text(row + 900, 4)]) for row, one in enumerate(ONES)]
+THREES = [" ".join([text(row + 600, 4), *one.split()[4:]]) for row, one in enumerate(ONES)]
+
+
+def assert_search_drift(found: Mapping[str, Any], model: Model, ones: list[str], others: list[str]) -> None:
+    """All against all, by numpy on what the stock model embeds."""
+
+    def cosines() -> Floats:
+        sides = [vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in map(embedded, (ones, others))]
+        return sides[0] @ sides[1].T
+
+    def embedded(texts: list[str]) -> Floats:
+        return embed(model, texts)
+
+    arms = both_arms(model, cosines)
+    first = [arm.argmax(axis=1) for arm in arms]
+    right = [chosen == np.arange(50) for chosen in first]
+    ranked = np.sort(arms[0], axis=1)
+    assert (first[0] != first[1]).any()
+    expected = {
+        "drift_n_inputs": 50,
+        "drift_flip_at_1": np.mean(first[0] != first[1]),
+        "drift_reference_accuracy": np.mean(right[0]),
+        "drift_change_accuracy": np.mean(right[1]) - np.mean(right[0]),
+        "drift_harm": np.mean(right[0] & ~right[1]),
+        "drift_gap_median": np.median(ranked[:, -1] - ranked[:, -2]),
+        "drift_epsilon_median": np.median(np.abs(arms[1] - arms[0]).max(axis=1)),
+        "accuracy": np.mean(right[1]),  # mteb's own, of the candidate
+    }
+    assert_figures(found, expected, rel=1e-3)
+    assert "drift_accuracy" not in found
+
+
+def test_the_drift_of_bitext_mining_is_that_of_the_search(model: Model, tmp_path: Path) -> None:
+    columns = {"deu_Latn": THREES, "eng_Latn": ONES, "fra_Latn": TWOS}
+    languages = {"eng_Latn-fra_Latn": ["eng-Latn", "fra-Latn"], "fra_Latn-deu_Latn": ["fra-Latn", "deu-Latn"]}
+    kind = {"kind": "BitextMining", "main_score": "f1"}
+    plain = {"test": {"sentence1": ONES, "sentence2": TWOS}}
+    one = made_task(AbsTaskBitextMining, lambda: as_splits(plain), **kind)
+    (found,) = scores(model.pair, one, cache=mteb.ResultCache(tmp_path))["test"]
+    assert_search_drift(found, model, ONES, TWOS)
+    run = run_beside(found, "TinyBitextMining", tmp_path)
+    assert run.evidence().input_ids[17] == "test-17"
+    assert (run.record["settings"]["similarity"], run.record["data"]["n_documents"]) == ("cosine", 50)
+    several = made_task(
+        AbsTaskBitextMining, lambda: as_splits({"test": columns}), languages=languages, parallel_subsets=True, **kind
+    )
+    by_name = {entry["hf_subset"]: entry for entry in scores(model.pair, several)["test"]}
+    assert set(by_name) == set(languages)
+    for name, entry in by_name.items():
+        assert_search_drift(entry, model, *(columns[side] for side in name.split("-")))
+
+
+# --- classification: one probe, fitted on the reference, reads both arms ----------------------------
+
+
+def labelled(number: int, seed: int, n_classes: int = 3) -> dict[str, list[Any]]:
+    """Texts that share some words with the others of their class."""
+    labels = [row % n_classes for row in range(number)]
+    texts = [f"{text(7 + label, 3)} {text(seed + row, 6)}" for row, label in enumerate(labels)]
+    return {"text": texts, "label": labels}
+
+
+def drawn(task: Any, train: Mapping[str, list[Any]]) -> list[int]:
+    """The training inputs that mteb's experiments use, as mteb draws them."""
+    rows, order = set(), None
+    for number in range(task.n_experiments):
+        _, order, chosen = task._undersample_data(Dataset.from_dict(dict(train)), number, order)
+        rows |= set(chosen)
+    return sorted(rows)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_drift_of_a_classification_is_what_one_frozen_probe_finds(
+    n_classes: int, model: Model, tmp_path: Path
+) -> None:
+    train, test = labelled(90, 100, n_classes), labelled(70, 300, n_classes)
+
+    def task() -> Any:
+        given = {"kind": "Classification", "main_score": "accuracy", "n_experiments": 3}
+        return made_task(AbsTaskClassification, lambda: as_splits({"train": train, "test": test}), **given)
+
+    (found,) = scores(model.pair, task(), cache=mteb.ResultCache(tmp_path))["test"]
+    rows = drawn(task(), train)
+    assert len(rows) > 8 * n_classes  # more than one experiment drew
+    probe = LogisticRegression(max_iter=1000)
+    probe.fit(embed(model, [train["text"][row] for row in rows]), [train["label"][row] for row in rows])
+    vectors = both_arms(model, lambda: embed(model, test["text"]))
+    chosen, decisions = [probe.predict(arm) for arm in vectors], probe.decision_function(vectors[0])
+    flips = chosen[0] != chosen[1]
+    assert flips.any()
+    gaps = np.abs(decisions) if n_classes == 2 else np.diff(np.sort(decisions, axis=1))[:, -1]
+    expected = {
+        "drift_n_inputs": 70,
+        "drift_probe_n_train": len(rows),
+        "drift_flip_at_1": flips.mean(),
+        "drift_reference_accuracy": np.mean(chosen[0] == np.array(test["label"])),
+        "drift_accuracy": np.mean(chosen[1] == np.array(test["label"])),
+    }
+    assert_figures(found, expected, rel=1e-6)
+    assert_figures(found, {"drift_gap_median": np.median(gaps)}, rel=1e-3)
+    run = run_beside(found, "TinyClassification", tmp_path)
+    evidence = run.evidence()
+    for top, arm in zip((evidence.reference_top, evidence.candidate_top), chosen, strict=True):
+        assert evidence.item_ids[top.items[:, 0]].tolist() == [str(label) for label in arm]
+    settings = run.record["settings"]
+    assert (settings["reading"], settings["probe"]["n_train"]) == ("linear probe", len(rows))
+
+
+@pytest.mark.parametrize(
+    ("base", "kind", "column"),
+    [
+        (AbsTaskMultilabelClassification, "MultilabelClassification", "label"),
+        (AbsTaskRegression, "Regression", "value"),
+    ],
+)
+def test_several_labels_an_input_or_none_have_no_first_class(base: Any, kind: str, column: str, model: Model) -> None:
+    labels = {
+        "label": [[[row % 3], [3, row % 3]][row % 2] for row in range(90)],
+        "value": [row % 7.0 for row in range(90)],
+    }
+    rows = {"train": (90, 100), "test": (70, 300)}
+    data = {split: {"text": labelled(n, seed)["text"], column: labels[column][:n]} for split, (n, seed) in rows.items()}
+    main = "kendalltau" if column == "value" else "accuracy"
+    task = made_task(base, lambda: as_splits(data), kind=kind, main_score=main, n_experiments=3)
+    (found,) = scores(model.pair, task)["test"]
+    assert {key for key in found if key.startswith("drift_")} == OWN
+
+
+# --- STS and pairs: the order of all pairs, and decisions by a frozen threshold ---------------------
+
+
+def pairs(number: int = 60) -> dict[str, list[Any]]:
+    """Pairs that share more or fewer words; those that share most are mostly the same."""
+    ones, shared = [text(row) for row in range(number)], [row % 8 for row in range(number)]
+    others = [
+        " ".join([*one.split()[:kept], text(row + 500, 9 - kept)])
+        for row, (one, kept) in enumerate(zip(ones, shared, strict=True))
+    ]
+    same = [int(kept >= 4) if row % 7 else row % 2 for row, kept in enumerate(shared)]
+    return {"sentence1": ones, "sentence2": others, "score": shared, "labels": same}
+
+
+def pair_task(base: Any, main_score: str, **changes: Any) -> Any:
+    kind = "STS" if base is AbsTaskSTS else "PairClassification"
+    return made_task(base, lambda: as_splits({"test": {**pairs(), **changes}}), kind=kind, main_score=main_score)
+
+
+def similarities(model: Model, kind: str) -> list[Floats]:
+    """Of the pairs, in both arms."""
+
+    def of_one_arm() -> Floats:
+        left, right = (embed(model, pairs()[side]) for side in ("sentence1", "sentence2"))
+        if kind == "manhattan":
+            return -np.abs(left - right).sum(axis=1)
+        norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+        return (left * right).sum(axis=1) / (norms if kind == "cosine" else 1)
+
+    return both_arms(model, of_one_arm)
+
+
+def assert_order(found: Mapping[str, Any], reference: Floats, candidate: Floats) -> None:
+    two_by_two = itertools.combinations(range(len(reference)), 2)
+    reversals = [(reference[i] - reference[j]) * (candidate[i] - candidate[j]) < 0 for i, j in two_by_two]
+    assert any(reversals)
+    delta = np.abs(candidate - reference)
+    expected = {
+        "drift_n_inputs": 60,
+        "drift_order_flip": np.mean(reversals),
+        "drift_order_kendall_tau": stats.kendalltau(reference, candidate).statistic,
+        "drift_order_spearman": stats.spearmanr(reference, candidate).statistic,
+        "drift_order_epsilon": delta.max(),
+        "drift_order_delta_median": np.median(delta),
+    }
+    assert_figures(found, expected, rel=1e-5)
+
+
+# the model's own similarity, that of `spearman`, is the cosine
+@pytest.mark.parametrize(
+    ("main_score", "kind"), [("cosine_spearman", "cosine"), ("spearman", "cosine"), ("manhattan_spearman", "manhattan")]
+)
+def test_sts_compares_the_order_that_its_main_score_is_of(main_score: str, kind: str, model: Model) -> None:
+    (found,) = scores(model.pair, pair_task(AbsTaskSTS, main_score))["test"]
+    assert_order(found, *similarities(model, kind))
+    assert not {"drift_evidence", "drift_flip_at_1"} & found.keys()
+
+
+@pytest.mark.parametrize(
+    ("main_score", "kind"), [("cosine_ap", "cosine"), ("dot_ap", "dot"), ("manhattan_accuracy", "manhattan")]
+)
+def test_a_pair_flips_where_its_similarity_crosses_the_references_threshold(
+    main_score: str, kind: str, model: Model, tmp_path: Path
+) -> None:
+    task = pair_task(AbsTaskPairClassification, main_score)
+    (found,) = scores(model.pair, task, cache=mteb.ResultCache(tmp_path))["test"]
+    reference, candidate = similarities(model, kind)
+    labels = np.array(pairs()["labels"])
+    # the highest middle between two neighbours that tells most pairs right
+    ranked = np.sort(reference)[::-1]
+    middles = (ranked[1:] + ranked[:-1]) / 2
+    threshold = middles[np.argmax([np.mean((reference > middle) == (labels == 1)) for middle in middles])]
+    flips = (reference > threshold) != (candidate > threshold)
+    assert flips.any()
+    (full,) = scores(model.stock, pair_task(AbsTaskPairClassification, main_score))["test"]
+    gaps, changes = np.abs(reference - threshold), np.abs(candidate - reference)
+    expected = {
+        "drift_flip_at_1": flips.mean(),
+        "drift_reference_accuracy": full[f"{kind}_accuracy"],
+        "drift_accuracy": np.mean((candidate > threshold) == labels),
+        "drift_at_risk": np.mean(gaps < changes),
+    }
+    assert_figures(found, expected, rel=1e-6)
+    medians = {"gap": np.median(gaps), "epsilon": np.median(changes) / 2, "separation": np.median(gaps / changes)}
+    assert_figures(found, {f"drift_{name}_median": value for name, value in medians.items()}, rel=1e-3)
+    assert_order(found, reference, candidate)
+    run = run_beside(found, "TinyPairClassification", tmp_path)
+    top = run.evidence().candidate_top.items[:, 0]
+    decided = np.where(candidate > threshold, "same", "different")
+    assert run.evidence().item_ids[top].tolist() == decided.tolist()
+    assert run.record["settings"]["similarity"] == kind
+    assert abs(run.record["settings"]["threshold"]) == pytest.approx(abs(threshold), rel=1e-4)
+
+
+def test_where_no_threshold_tells_pairs_apart_the_evaluation_stands_and_a_line_says_why(
+    model: Model, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = pair_task(AbsTaskPairClassification, "max_ap", sentence1=[text(1)] * 60, sentence2=[text(2)] * 60)
+    (found,) = scores(model.pair, task)["test"]
+    assert {key for key in found if key.startswith("drift_")} == OWN
+    assert found["main_score"] > 0
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith("quantdrift: no drift is measured on TinyPairClassification")
