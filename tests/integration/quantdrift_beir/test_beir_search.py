@@ -14,6 +14,9 @@ from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import ScoreError
+from quantdrift.finished.diff import diff_runs
+from quantdrift.finished.readers import read_finished
+from quantdrift.perturbation import flips
 from quantdrift.progress import Silent
 from quantdrift.runs import Run
 from quantdrift.spec import parse
@@ -63,7 +66,14 @@ def test_evidence_is_that_of_quantdrift_run_bit_for_bit(scheme: str, folder: str
     pair = QuantizedPair(model(folder, prompt_names=ASKED), scheme)
     evaluator = EvaluateRetrieval(exact(pair), score_function="cos_sim")
     found = evaluator.retrieve(CORPUS, QUERIES).drift.with_qrels(qrels_of(QUERIES))
-    assert_same_evidence(found.evidence, own_run(folder, scheme, tmp_path / "run").evidence())
+    own = own_run(folder, scheme, tmp_path / "run")
+    assert_same_evidence(found.evidence, own.evidence())
+    if scheme == "W4-rtn":  # their run folders can be compared, too
+        saved = found.save(tmp_path / "saved", qrels=qrels_of(QUERIES), data="tiny")
+        assert saved.record.keys() == own.record.keys()
+        (part,) = diff_runs(read_finished(own.path), read_finished(saved.path)).parts
+        assert part.evidence is not None
+        assert not flips(part.evidence).any()
 
 
 def test_a_document_of_the_querys_own_id_is_left_out_of_everything(folder: str) -> None:

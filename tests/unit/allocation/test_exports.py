@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift.allocation.exports import (
-    EXPORTERS,
-    anywhere,
-    export_allocation,
-    exporter,
-    node_name,
-    runtime_layers,
-    usage_of,
-)
+from quantdrift.allocation.exports import EXPORTERS, anywhere, export_allocation, exporter, runtime_layers, usage_of
 from quantdrift.allocation.record import Allocation
 from quantdrift.errors import UnsupportedError
 from support import allocations
@@ -133,17 +125,6 @@ def test_compressed_tensors_has_a_group_for_each_width() -> None:
     groups = recipe["config_groups"].values()
     assert [(group["weights"]["num_bits"], len(group["targets"])) for group in groups] == [(4, 5), (8, 1)]
     assert recipe["ignore"] == [r"re:^(?:.*\.)?model\.layers\.0\.self_attn\.o_proj$"]
-
-
-def test_autoround_and_onnxruntime_tell_what_is_unquantized() -> None:
-    given = allocation(encoder({QUERY: 8, KEY: 16}))
-    config = content(given, "autoround")
-    assert config["encoder.layer.0.attention.self.query"] == {"bits": 8, "group_size": 32, "sym": True}
-    assert config["encoder.layer.0.attention.self.key"] == {"bits": 16}
-    nodes, path = content(given, "onnxruntime"), "/encoder/layer.0/attention/self/{}/MatMul"
-    assert nodes["nodes_to_exclude"] == [path.format("key")]
-    assert nodes["customized_weight_config"][path.format("query")] == {"bits": 8, "group_size": 32, "scheme": "sym"}
-    assert node_name("model.layers.10.mlp.up_proj") == "/model/layers.10/mlp/up_proj/MatMul"
 
 
 @pytest.mark.parametrize(

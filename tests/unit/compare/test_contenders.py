@@ -49,13 +49,6 @@ def test_one_and_two_contenders_have_closed_forms() -> None:
     assert flip_probability([0.0, 1.0], 1.0)[0] == pytest.approx(25 / 48, abs=1e-15)
 
 
-@pytest.mark.parametrize("n_contenders", [1, 2, 3, 7, 21, 22, 50, 199])
-def test_all_tied_is_a_draw_among_equals(n_contenders: int) -> None:
-    tied = flip_probability(np.zeros((1, n_contenders)), 0.3)
-    np.testing.assert_allclose(tied, n_contenders / (n_contenders + 1), rtol=0, atol=1e-12)
-    assert flip_probability(np.full((1, n_contenders), 0.6), 0.3)[0] == 0  # at the boundary
-
-
 @pytest.mark.parametrize("n_contenders", [1, 2, 5, 20, pytest.param(45, marks=pytest.mark.slow)])
 def test_the_quadrature_is_the_integral(n_contenders: int) -> None:
     rng = np.random.default_rng(n_contenders)
@@ -134,17 +127,6 @@ def test_a_table_by_hand() -> None:
     assert (none.predicted, none.measured.value, none.measured.n) == (0, 0, 2)
     assert (more.predicted, more.measured.value, more.within) == (None, None, None)
     assert found.filled == [none, one]
-
-
-def test_lists_that_end_among_the_contenders_are_counted() -> None:
-    record = evidence(
-        [[5, 4.9, 4.8], [5, 4.9, 4.8], [5, 4.9, 4]], [1, 1, 1], flips=[True, False, False], n_items=[90, 3, 90]
-    )
-    found = predicted_by_contender_count([record], buckets=[(1, 1), (2, 2)])
-    assert [bucket.measured.n for bucket in found.buckets] == [0, 3]
-    assert found.fit.scale == pytest.approx(0.21, abs=0.03)  # far below the last one's 1
-    assert [bucket.n_cut_short for bucket in found.buckets] == [0, 1]
-    assert found.n_list_full == 2
 
 
 def test_contenders_count_at_the_full_epsilon_and_the_boundary_is_none() -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from torch import nn
 
 pytest.importorskip("beir")
 
 from beir.retrieval.models import SentenceBERT
 
-from quantdrift.harness import as_vectors
 from quantdrift_beir import QuantizedPair
 from quantdrift_beir.pairs import description_of, document_inputs, query_inputs
 from support.beir_letters import CORPUS, Letters
@@ -57,18 +54,3 @@ def test_what_cannot_be_told_is_not_kept() -> None:
     pair = QuantizedPair(Letters(), "W4-channel")
     assert query_inputs(pair, {"p": "a"}, {}).inputs.digest is None
     assert document_inputs(pair, CORPUS, {}).inputs.digest is None
-
-
-@pytest.mark.parametrize(
-    "embeddings",
-    [
-        [[1.0, 2.0], [3.0, 4.0]],
-        np.array([[1, 2], [3, 4]], dtype=np.float16),
-        torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16, requires_grad=True),
-        [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])],
-    ],
-)
-def test_embeddings_come_in_many_forms(embeddings: Any) -> None:
-    vectors = as_vectors(embeddings)
-    assert vectors.dtype == np.float32
-    assert vectors.tolist() == [[1.0, 2.0], [3.0, 4.0]]
