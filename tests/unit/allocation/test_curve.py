@@ -88,12 +88,3 @@ def test_the_curve_has_every_width_and_every_quarter_of_a_bit() -> None:
     assert [p.budget for p in points if p.allocated] == budgets((2, 3, 4))
     assert sum(seen) == len(points) == 10
     assert all(p.prediction.bits_per_weight <= p.budget for p in points)
-
-
-def test_the_layer_that_matters_gets_the_bits_and_that_point_is_on_the_front() -> None:
-    measured = world()
-    points = {(p.budget, p.allocated): p for p in predicted_curve(measured)}
-    assert points[3, True].prediction == predict(measured, [4, 2])
-    assert points[3, True].on_front
-    assert not points[3, False].on_front
-    assert points[2, False].on_front  # nothing has as few bits

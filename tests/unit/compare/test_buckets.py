@@ -42,12 +42,6 @@ def test_quartiles_for_anything_else() -> None:
     assert edges_of(GAP, [same]) == (2,)
 
 
-def test_edges_of_ones_own() -> None:
-    buckets = breakdown([THREE], by=SEPARATION, metrics=[FLIP], edges=[0, 0.25])
-    assert [bucket.n for bucket in buckets] == [1, 2]
-    assert [bucket.n for bucket in breakdown([THREE], by=GAP, metrics=[], edges=[2])] == [1]
-
-
 @pytest.mark.parametrize("edges", [[], [1, 1], [2, 1], [math.nan, 1]])
 def test_edges_that_do_not_rise(edges: list[float]) -> None:
     with pytest.raises(MetricError, match="expected edges that rise"):

@@ -15,7 +15,6 @@ from quantdrift.compare.law import (
     hold_out,
     law_point,
     leave_one_out,
-    on_the_axis,
     spearman,
     split_by_patterns,
 )
@@ -107,12 +106,6 @@ def test_numpy_says_the_same_for_four_groups(predictor: str) -> None:
     expected = 1 - np.mean(np.square(residuals)) / np.var([p.change_rate for p in points])
     assert held.r_squared.value == pytest.approx(expected)
     assert held.mean_error.value == pytest.approx(np.abs(residuals).mean())
-
-
-def test_runs_without_a_logarithm_are_neither_fitted_nor_predicted() -> None:
-    assert on_the_axis([*A, *NO_LOGARITHM]) == A
-    assert on_the_axis([point(1, 0, gap=0)], "gap") == []
-    assert leave_one_out({"a": [*A, *NO_LOGARITHM], "b": B}) == leave_one_out({"a": A, "b": B})
 
 
 def test_the_law_beside_its_rivals() -> None:

@@ -88,17 +88,6 @@ def test_right_to_wrong_comes_first_and_then_the_largest_lead(tmp_path: Path) ->
     assert [one.input_id for one in changed_inputs(part.evidence)] == ["q2", "q0", "q3", "q1"]
 
 
-def test_a_shortlist_that_is_complete_is_exact(tmp_path: Path) -> None:
-    same = {"q1": {"d1": 0.8, "d2": 0.85, "d3": 0.5}, "q2": {"d2": 0.7, "d3": 0.4, "d4": 0.5}}
-    a, b = write_trec(tmp_path / "a", A), write_trec(tmp_path / "b", same)
-    assert any("--complete says so" in note for note in only(diff(a, b)).notes)
-    exact = only(diff(a, b, complete=True))
-    assert exact.notes == ()
-    assert exact.evidence.exact
-    with pytest.raises(RunError, match="score the same items"):
-        diff(a, write_trec(tmp_path / "c", B), complete=True)
-
-
 def test_what_spoils_the_figures_is_told(pair: tuple[Path, Path], tmp_path: Path) -> None:
     lists = [{q: {q: 9.0, **own} for q, own in run.items()} for run in (A, B)]
     a, b = (write_json(tmp_path / name, run) for name, run in zip("ab", lists, strict=True))
@@ -147,19 +136,6 @@ def test_questions_of_lm_eval_by_hand(tmp_path: Path) -> None:
     assert change_of(part.values["acc"])[:2] == (pytest.approx(2 / 3), pytest.approx(2 / 3))
     with pytest.raises(DataError, match="hold their labels"):
         diff(a, b, qrels={"0": {"0": 1}})
-
-
-def test_several_tasks_are_pooled_input_by_input(tmp_path: Path) -> None:
-    for name, flips in (("a", 0), ("b", 1)):
-        for task, n in (("t", 1), ("u", 3)):
-            samples = [question(k, [-1.0, -2.0 + 1.5 * flips * (k == 0)]) for k in range(n)]
-            write_samples(tmp_path / name, task, samples)
-    found = diff(tmp_path / "a", tmp_path / "b")
-    assert [values(part, "flip@1") for part in found.parts] == [[1.0], [pytest.approx(1 / 3)]]
-    pooled = pooled_estimate(FLIP, found.parts)
-    assert (pooled.value, pooled.n) == (0.5, 4)
-    runs = write_diff(found, tmp_path / "out")
-    assert [(run.path.name, run.record["data"]["name"]) for run in runs] == [("t", "t"), ("u", "u")]
 
 
 def answered(place: Path, candidate: str, right: tuple[bool, bool] | None) -> Path:

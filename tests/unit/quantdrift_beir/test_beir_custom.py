@@ -13,7 +13,7 @@ pytest.importorskip("beir")
 
 from beir.retrieval.evaluation import EvaluateRetrieval
 
-from quantdrift.errors import UnknownNameError, UnsupportedError
+from quantdrift.errors import UnknownNameError
 from quantdrift.metrics.base import MetricError
 from quantdrift.runs import read_run
 from quantdrift_beir import Drift, PairedResults
@@ -84,14 +84,6 @@ def test_what_looks_deeper_than_the_lists_is_told_and_of_a_family_left_out(capsy
     assert {name: value.n for name, value in found.drift.items()}["flip@1"] == 2
 
 
-def test_results_of_one_model_have_no_drift_and_the_error_says_how_to_get_it() -> None:
-    with pytest.raises(UnsupportedError, match=r"QuantizedPair\(model.*quantdrift diff") as error:
-        judged("flip", dict(CANDIDATE))
-    assert "\n" not in str(error.value)
-    with pytest.raises(UnsupportedError, match=r"results\.copy\(\)"):
-        judged("flip", {**paired()})
-
-
 @pytest.mark.parametrize(
     "copied", [PairedResults.copy, copy.copy, copy.deepcopy, lambda results: pickle.loads(pickle.dumps(results))]
 )
@@ -103,19 +95,6 @@ def test_copies_keep_the_drift(copied: Any) -> None:
     assert again is not found
     assert judged("flip", again) == {"flip@1": 0.5}
     assert again.reference == REFERENCE
-
-
-@pytest.mark.parametrize(
-    ("name", "member"),
-    [("flip", "flip@1"), (" flip ", "flip@1"), ("flip:gap=0..0.2", "flip@1:gap=0..0.2"), ("separation", "separation")],
-)
-def test_drift_takes_a_family_of_one(name: str, member: str) -> None:
-    drift = paired().drift
-    assert drift[name] == drift[member]
-    assert drift[name].n > 0
-    assert name in drift
-    if not member.startswith("separation"):
-        assert judged(name) == {member: drift[name].value}
 
 
 def test_a_saved_run_holds_what_was_found(tmp_path: Path) -> None:
