@@ -201,18 +201,6 @@ def test_json_markdown_and_reports(cli: Cli, bad: Path, tmp_path: Path) -> None:
     assert out.startswith("## quantdrift gate: fail")
 
 
-@pytest.mark.usefixtures("baseline")
-def test_what_ci_offers_is_used(cli: Cli, bad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    assert cli("gate", bad)[0] == 1
-    assert "quantdrift gate: fail" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text("utf-8")
-    assert (tmp_path / "GITHUB_OUTPUT").read_text("utf-8") == "verdict=fail\nexit-code=1\n"
-    (tmp_path / "drift-baseline.json").unlink()
-    assert cli("gate", bad)[0] == 2
-    assert (tmp_path / "GITHUB_OUTPUT").read_text("utf-8").endswith("verdict=error\nexit-code=2\n")
-
-
 def write_trec(path: Path, flips: int, *, n: int = 120, depth: int = 12) -> Path:
     lines = []
     for query in range(n):

@@ -203,12 +203,6 @@ def test_the_exit_code_of_the_command_is_that_of_the_step(tmp_path: Path, code: 
     assert (ran.code, ran.outputs) == (code, {"verdict": "told", "exit-code": str(code)})
 
 
-def test_an_update_has_no_verdict(tmp_path: Path) -> None:
-    ran = gate(tmp_path, stub="", args="--update")
-    assert ran.argv == ["gate", "--report=drift-gate.xml", "--update", "--"]
-    assert (ran.code, ran.outputs) == (0, {"exit-code": "0"})
-
-
 def test_nothing_that_the_command_prints_is_a_command_to_the_runner(tmp_path: Path) -> None:
     ran = gate(tmp_path, stub="echo ::add-mask::secret; exit 1")
     stop, inside, go = ran.lines

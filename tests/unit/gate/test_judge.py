@@ -14,17 +14,7 @@ from quantdrift.errors import QuantDriftError
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers import read_finished
 from quantdrift.gate.baseline import answer_of
-from quantdrift.gate.judge import (
-    GateResult,
-    Judgement,
-    Matched,
-    Verdict,
-    gate,
-    judge_changes,
-    least_inputs,
-    match,
-    snapshot_for,
-)
+from quantdrift.gate.judge import GateResult, Judgement, Matched, Verdict, gate, judge_changes, match, snapshot_for
 from quantdrift.gate.rules import RuleError, parse_rule
 from quantdrift.gate.target import Target, target_of_diff
 from quantdrift.metrics import FAMILIES, MetricError, members
@@ -96,23 +86,6 @@ def test_what_it_comes_to(rule: str, counts: tuple[int, int, int], outcome: Verd
     assert found.outcome == outcome
     assert reason in found.reason
     assert (found.needed is None) == (rule == "flip@1 no worse")
-
-
-@pytest.mark.parametrize(
-    ("rule", "alpha", "least"),
-    [
-        (BOTH, 0.05, 99),
-        ("ndcg@10 no worse by 0.05", 0.05, 59),
-        ("flip@1 no worse by 0.5", 0.125, 4),  # three of them come to the level, and not below
-        (BOTH, 0.01, 152),
-    ],
-)
-def test_least_inputs_is_where_nothing_that_differs_shows_it(rule: str, alpha: float, least: int) -> None:
-    """The least n with (1 - margin)^n below the level."""
-    asked = parse_rule(rule)
-    assert least_inputs(asked, alpha=alpha) == least
-    assert asked.number is not None
-    assert (1 - asked.number) ** least < alpha <= (1 - asked.number) ** (least - 1)
 
 
 def same(now: int, then: int = 0, **identity: Any) -> Judgement:
