@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ from quantdrift.runs import Run, read_run
 from quantdrift.spec import parse
 from quantdrift_beir import QuantizedPair
 from support.beir_samples import assert_same_evidence, exact
+from support.places import SHARED
 
 N_QUERIES, N_DOCUMENTS = 60, 300
+CRANFIELD = SHARED / "retrieval/cranfield"
 SENTENCES = (
     ("Dairy", "The cow is milked twice a day."),
     ("", "Goats and sheep are kept for their milk."),
@@ -135,3 +138,58 @@ def test_evidence_is_that_of_quantdrift_run_on_the_same_folder(
     found = searched(data, scheme, batch_size=4)
     run = own_run(read_beir_folder(data), scheme, tmp_path / "run", batch_size=4)
     assert_same_evidence(found.evidence, run.evidence())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CRANFIELD.is_dir(), reason="the collection is not at ../shared/data")
+def test_evidence_is_that_of_quantdrift_run_on_cranfield(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+    data = read_beir_folder(CRANFIELD)
+    # documents have the same numbers, and beir would leave them out
+    names = tuple(f"query {name}" for name in data.query_ids[:N_QUERIES])
+    data = replace(
+        data,
+        query_ids=names,
+        queries=data.queries[:N_QUERIES],
+        document_ids=data.document_ids[:N_DOCUMENTS],
+        documents=data.documents[:N_DOCUMENTS],
+        qrels={f"query {name}": grades for name, grades in data.qrels.items()},
+    )
+    corpus, _, _ = GenericDataLoader(str(CRANFIELD)).load(split="test")
+    corpus = {name: corpus[name] for name in data.document_ids}
+    queries = dict(zip(data.query_ids, data.queries, strict=True))
+    pair = QuantizedPair(SentenceBERT(resolve("minilm").location, device="cpu"), "W4-rtn")
+    search = exact(pair)
+    search.batch_size = 32
+    found = search.search(corpus, queries, 100, "cos_sim").drift.with_qrels(data.qrels)
+    run = own_run(data, "W4-rtn", tmp_path / "run", batch_size=32)
+    assert_same_evidence(found.evidence, run.evidence())
+
+
+@pytest.mark.very_slow
+def test_beir_mteb_and_quantdrift_run_agree_on_the_generated_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mteb = pytest.importorskip("mteb")
+    from quantdrift_tasks.python_docs import load  # noqa: PLC0415 -- only for this one
+
+    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "cache"))
+    dataset = load()
+    corpus = dict(zip(dataset.document_ids, ({"title": "", "text": t} for t in dataset.documents), strict=True))
+    queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
+    pair = QuantizedPair(SentenceBERT(resolve("minilm").location, device="cpu"), "W4-rtn")
+    search = exact(pair)
+    search.batch_size = 32
+    found = search.search(corpus, queries, 100, "cos_sim").drift.with_qrels(dataset.qrels)
+    run = own_run(dataset, "W4-rtn", tmp_path / "run", batch_size=32)
+    assert_same_evidence(found.evidence, run.evidence())
+    mteb.evaluate(
+        mteb.get_model("quantdrift:minilm@W4-rtn", device="cpu"),
+        mteb.get_tasks(tasks=["PythonDocsRetrieval"]),
+        cache=mteb.ResultCache(tmp_path / "mteb"),
+        encode_kwargs={"batch_size": 32, "show_progress_bar": False},
+        show_progress_bar=False,
+        co2_tracker=False,
+    )
+    folder = next((tmp_path / "mteb").rglob("run.json")).parent
+    assert_same_evidence(read_run(folder).evidence(), found.evidence)
