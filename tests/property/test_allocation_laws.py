@@ -101,3 +101,13 @@ def test_a_solution_keeps_to_the_budget_and_wastes_nothing(problem: Problem, met
         if level + 1 < len(widths):
             step = (widths[level + 1] - widths[level]) * int(n_weights[members].sum())
             assert spent + step > within
+
+
+@MANY
+@given(problems(), st.sampled_from(METHODS), st.integers(-40, 40))
+def test_the_unit_of_losses_does_not_matter(problem: Problem, method: str, power: int) -> None:
+    losses, *rest = problem
+    scaled = solved((losses * 2.0**power, *rest), method)
+    solution = solved(problem, method)
+    assert scaled.widths.tolist() == solution.widths.tolist()
+    assert scaled.loss == solution.loss * 2.0**power

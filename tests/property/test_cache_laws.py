@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantdrift.cache import array_in, arrays_in, kept_file, read_kept
+from quantdrift.cache import SEAL, array_in, arrays_in, kept_file, read_kept
 from quantdrift.engine.calibration.candidate import LayerStore
 from quantdrift.engine.calibration.in_order import LayerCandidate
 from quantdrift.engine.encoders.server import identify
@@ -147,6 +147,9 @@ def test_a_file_that_was_cut_or_exchanged_is_as_none(make: Use, use: Use, patter
     assert used(make, use, pattern, damage)[0] == undisturbed
 
 
+# --- content that somebody made, with a digest that holds ------------------------------------
+
+
 def npy(header: bytes, content: bytes = b"") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + content
 
@@ -189,3 +192,22 @@ def test_content_that_somebody_made_is_refused_without_taking_memory(
         assert read_kept(tmp_path / "it", decode) is None
         assert capsys.readouterr().err.count("\n") == 1
         assert not (tmp_path / "it").exists()
+
+
+@settings(max_examples=200, deadline=None)
+@given(at=st.integers(0, 300), bit=st.integers(0, 7))
+def test_a_header_that_is_nearly_right_is_an_array_of_that_size_or_none(at: int, bit: int) -> None:
+    file = io.BytesIO()
+    np.save(file, np.arange(30.0))
+    content = flip(file.getvalue(), at, bit)
+    with suppress(ValueError):
+        assert array_in(memoryview(content)).nbytes == 240
+
+
+def test_a_kept_file_is_one_of_its_format_with_a_line_behind_it(tmp_path: Path) -> None:
+    with kept_file(tmp_path / "it.npy") as unfinished:
+        np.save(unfinished.open("wb"), np.arange(3))
+    np.testing.assert_array_equal(np.load(tmp_path / "it.npy"), np.arange(3))
+    line = (tmp_path / "it.npy").read_bytes()[-SEAL:]
+    assert line.startswith(b"\nquantdrift ")
+    assert read_kept(tmp_path / "none", array_in) is None

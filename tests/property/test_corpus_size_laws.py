@@ -27,8 +27,9 @@ from quantdrift.engine.measure import Flow, assemble
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.sizes import nested_subsets
+from quantdrift.engine.sizes import default_sizes, nested_subsets, parse_sizes
 from quantdrift.engine.store import EmbeddingStore
+from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence
 from quantdrift.progress import Silent
 from support.worlds import rows_of
@@ -144,11 +145,32 @@ def test_subsets_nest(n_documents: int, seed: int, data: st.DataObject) -> None:
     assert subsets[0].tolist() == nested_subsets(n_documents, [sizes[0], sizes[-1]], seed=seed)[0].tolist()
 
 
+@given(st.integers(1, 10**7))
+def test_default_sizes_are_sizes(n_documents: int) -> None:
+    if n_documents <= 50:
+        with pytest.raises(DataError):
+            default_sizes(n_documents)
+        return
+    sizes = default_sizes(n_documents)
+    assert sizes[-1] == n_documents
+    assert sizes[0] >= 50
+    assert parse_sizes(",".join(map(str, sizes)), n_documents) == sizes
+    assert 2 <= len(sizes) <= 4
+
+
 @settings(deadline=None, max_examples=100)
 @given(cases())
 def test_each_size_is_what_these_documents_give_alone(case: Case) -> None:
     for subset, evidence in zip(case.subsets, case.found, strict=True):
         assert_same(evidence, case.alone(subset))
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases())
+def test_all_is_the_plain_run(case: Case) -> None:
+    whole = case.alone(np.arange(len(case.ids("d"))))
+    assert_same(case.found[-1], whole)
+    np.testing.assert_array_equal(perturbation.flips(case.found[-1]), perturbation.flips(whole))
 
 
 @settings(deadline=None, max_examples=100)

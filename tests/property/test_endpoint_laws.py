@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantdrift.engine.encoders.server import Limit, batches, in_halves
+from quantdrift.engine.encoders.server import Limit, _fingerprint, batches, in_halves, side_by_side
 from quantdrift.engine.encoders.server_client import OneInputError, TooMuchError
 from quantdrift.spec import read_endpoint
 
@@ -74,3 +75,33 @@ def test_halving_gives_every_embedding_or_names_the_input_that_is_refused(n: int
     again = in_halves(embed, texts, range(n), limit)
     assert again.tolist() == found.tolist()
     assert max(sizes) <= most  # nothing is refused twice
+
+
+@given(st.lists(st.integers(), max_size=30), st.integers(1, 5))
+def test_side_by_side_is_one_after_the_other(values: list[int], width: int) -> None:
+    calls: list[Any] = [lambda value=value: value for value in values]
+    assert side_by_side(calls, width) == values
+
+
+@given(st.integers(0, 29), st.integers(1, 5))
+def test_the_error_of_a_call_is_raised(bad: int, width: int) -> None:
+    def call(number: int) -> int:
+        if number == bad:
+            raise ValueError(number)
+        return number
+
+    with pytest.raises(ValueError, match=str(bad)):
+        side_by_side([lambda number=number: call(number) for number in range(30)], width)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_a_fingerprint_is_of_directions_and_one_that_is_taken_is_not_given_twice(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors = rng.normal(size=(8, 64)).astype(np.float32)
+    again = vectors + 1e-3 * rng.normal(size=vectors.shape).astype(np.float32)
+    assert _fingerprint(vectors, set()) == _fingerprint(2 * vectors, set())
+    other = vectors + 0.3 * rng.normal(size=vectors.shape).astype(np.float32)
+    assert _fingerprint(vectors, set()) != _fingerprint(other, set())
+    taken = {_fingerprint(vectors, set())}
+    assert _fingerprint(vectors, taken) not in taken
+    assert _fingerprint(vectors, taken) != _fingerprint(again, taken)

@@ -112,3 +112,17 @@ def test_a_run_against_itself_changes_nothing(
     # lists that are not that deep have no nDCG@10
     changes = ["change.accuracy", *(["change.ndcg@2"] if found.depth > 1 else [])]
     assert all(parse_metric(name)(found).value == 0 for name in changes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(matrices(), st.integers(1, 7))
+def test_swapping_the_runs_keeps_flips_and_epsilon(
+    pair: tuple[np.ndarray, np.ndarray],  # type: ignore[type-arg]
+    k: int,
+) -> None:
+    a, b = (lists(scores, k) for scores in pair)
+    if not any(own.keys() & b[query].keys() for query, own in a.items()):
+        return
+    there, back = diff(a, b, gold(pair[0])), diff(b, a, gold(pair[0]))
+    np.testing.assert_array_equal(perturbation.flips(there), perturbation.flips(back))
+    np.testing.assert_array_equal(perturbation.epsilon(there), perturbation.epsilon(back))

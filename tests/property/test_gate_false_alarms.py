@@ -20,10 +20,11 @@ from scipy import stats
 import quantdrift.gate.judge
 import quantdrift.metrics.base
 import quantdrift.statistics.paired
+from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import ALPHA, Matched, Verdict, judge_changes, verdict_of
 from quantdrift.gate.rules import SEARCH, parse_rule
+from quantdrift.identity import Identity
 from quantdrift.statistics import Estimate
-from support.gate_samples import snapshot
 
 Columns = Mapping[str, NDArray[np.float64]]
 Ranks = NDArray[np.int64]
@@ -31,6 +32,7 @@ Ranks = NDArray[np.int64]
 RULES = [parse_rule(rule) for rule in SEARCH]
 POINT = 0.01
 NOWHERE = 10**6
+IDENTITY = Identity(spec="simulated", data="simulated")
 
 
 pytestmark = pytest.mark.slow
@@ -54,7 +56,14 @@ def _only_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """How two candidates differ: queries, and the shares that one moves, the other redraws and moves besides."""
+    """How two candidates differ.
+
+    Attributes:
+        n: queries.
+        moved: share of the queries whose ranking the first candidate disturbs.
+        redrawn: share of the queries on which the second is another one.
+        more: share of the queries that the second disturbs besides.
+    """
 
     n: int
     moved: float
@@ -113,6 +122,11 @@ def exchanged(one: Columns, other: Columns, rng: np.random.Generator) -> tuple[C
     )
 
 
+def snapshot(values: Columns) -> Snapshot:
+    n = len(values["flip@1"])
+    return Snapshot(identity=IDENTITY, input_ids=tuple(map(str, range(n))), answers=("-",) * n, values=values)
+
+
 def verdict(before: Columns, now: Columns, rules: Any = RULES) -> Verdict:
     matched = Matched(now=snapshot(now), before=snapshot(before))
     return verdict_of([each.outcome for each in judge_changes(rules, matched)])
@@ -147,6 +161,22 @@ def most(n: int, share: float) -> int:
     return int(stats.binom.ppf(0.99, n, share))
 
 
+def test_the_simulation_is_of_what_it_says() -> None:
+    """Discordance of flips from 2 to 25 %, and steps of nDCG from -1 to 1 with heavy tails."""
+    shares, steps = [], []
+    for design in UNCHANGED:
+        found = [pair[:2] for pair in samples(design, 40)]
+        differing = [np.mean(one["flip@1"] != other["flip@1"]) for one, other in found]
+        shares.append(float(np.mean(differing)))
+        steps += [other["ndcg@10"] - one["ndcg@10"] for one, other in found]
+        assert all(np.isnan(one["gold_lost@10"]).any() for one, _ in found)
+    assert min(shares) < 0.03
+    assert 0.22 < max(shares) < 0.28
+    every = np.concatenate(steps)
+    assert (every.min(), every.max()) == (-1, 1)
+    assert stats.kurtosis(every) > 3
+
+
 def test_without_a_change_the_gate_fails_in_at_most_5_percent() -> None:
     """And the rule on the mean in far more, where answers change both ways or inputs are few."""
     alarms, by_mean = [], []
@@ -161,6 +191,23 @@ def test_without_a_change_the_gate_fails_in_at_most_5_percent() -> None:
     assert stats.binom.cdf(most(total, ALPHA), total, 0.07) < 0.01
     assert max(by_mean) > 0.2, by_mean
     assert sum(share > ALPHA for share in by_mean) >= 4, by_mean
+
+
+def test_the_same_candidate_never_fails_and_passes_from_99_inputs_on() -> None:
+    """gold_lost@10 is of three quarters of the queries, and has a margin that takes 59 of them."""
+    for n, wanted in ((98, "underpowered"), (99, "pass"), (300, "pass")):
+        for one, _, _ in samples(Design(n=n, moved=0.2, redrawn=0.0), 10):
+            assert verdict(one, one) == wanted
+
+
+def test_noise_alone_never_fails() -> None:
+    """Flips come and go on 2 % of the queries, on which the reference itself flips."""
+    for one, _, rng in samples(Design(n=300, moved=0.05, redrawn=0.0), 20):
+        noise = (rng.random(300) < 0.02).astype(np.float64)
+        before = {**one, "noise_floor": noise}
+        now = {**before, "flip@1": np.where(noise == 1, 1.0, one["flip@1"])}
+        before["flip@1"] = np.where(noise == 1, 0.0, one["flip@1"])
+        assert verdict(before, now) == "pass"
 
 
 def test_a_real_regression_is_seen() -> None:
@@ -183,6 +230,17 @@ def test_a_real_regression_is_seen() -> None:
     assert seen[300] >= 0.9, seen
     assert seen[1000] == 1.0, seen
     assert by_mean[1000] < 1.0, by_mean
+
+
+def test_a_regression_that_the_mean_does_not_show_is_seen() -> None:
+    """Eight points of flips more, all between documents that nobody judged."""
+    verdicts = []
+    for one, other, rng in samples(Design(n=300, moved=0.15, redrawn=0.3), 40):
+        more = (other["flip@1"] == 0) & (rng.random(300) < 0.08 / 0.91)
+        now = {**other, "flip@1": np.where(more, 1.0, other["flip@1"])}
+        verdicts.append(verdict(one, now))
+        assert drops(one, now) == drops(one, other)
+    assert verdicts.count("fail") / len(verdicts) >= 0.9
 
 
 def test_a_change_that_is_as_large_as_the_margin_hardly_passes() -> None:

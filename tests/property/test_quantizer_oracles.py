@@ -105,6 +105,29 @@ def test_awq_is_the_papers(bits: int, in_features: int, group_size: int | None) 
     assert losses.min() < 0.9 * losses[0]  # the first is plain rounding
 
 
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 2**16),
+    shape=st.tuples(st.integers(1, 5), st.integers(4, 40)),
+    bits=st.integers(2, 8),
+    group_size=st.none() | st.integers(1, 50),
+    size=st.sampled_from([1e-6, 1, 1e6]),
+)
+def test_awq_finds_the_least_loss_for_any_shape_and_size(
+    seed: int, shape: tuple[int, int], bits: int, group_size: int | None, size: float
+) -> None:
+    """Weights and inputs of any size: the library's clamps have an absolute size."""
+    skip_without("autoawq")
+    weight = weights(seed, *shape) * size
+    inputs = paper.outlying_inputs(seed, 50, shape[1]) / size
+    moments = moments_of(inputs)
+    quantized = Awq(bits=bits, group_size=group_size).quantize(weight, moments)
+    exact, second = as_float64(weight), as_float64(moments.second)
+    losses, _ = paper.awq_losses(exact, second, as_float64(moments.mean_abs), bits, group_size)
+    scale = paper.loss(exact, 0 * exact, second)
+    assert paper.loss(exact, rounded(quantized), second) <= losses.min() * 1.001 + 1e-10 * scale
+
+
 def clear_cut(bits: int, in_features: int, group_size: int | None) -> tuple[Tensor, paper.Matrix]:
     """Weights whose fit takes no decision within float32's error of another, and that fit."""
     for seed in range(100):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.metrics import auc, roc_auc_score
 
-from quantdrift.conformal import CONFIDENCES, confidence_in
+from quantdrift.conformal import CONFIDENCES, confidence_in, confidence_of
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.readings import evidence_of_logits
 from quantdrift.engine.scoring.streamed import score_matrix
@@ -21,7 +22,7 @@ from quantdrift.perturbation import flips
 from quantdrift.trust.rescoring import rescore
 from quantdrift.trust.router import GapRouter
 from quantdrift.trust.serving import RescoredSearch, RoutedModel
-from quantdrift.trust.sweep import cost_curve, relative_cost
+from quantdrift.trust.sweep import cost_curve, relative_cost, sweep
 
 
 def classified(reference: Any, candidate: Any, labels: Any) -> Evidence:
@@ -104,6 +105,49 @@ def test_the_threshold_for_a_share_reaches_it_and_no_smaller_one_does(sample: An
     assert (changed & (confidence < smaller)).sum() < wanted + 2e-6
 
 
+@given(arms(), st.sampled_from(CONFIDENCES), st.floats(0, 100))
+def test_without_ties_a_percentile_is_met_to_one_input_and_never_exceeded_by_more(
+    sample: Any, score: Any, percentile: float
+) -> None:
+    candidate = sample[1]
+    confidence = confidence_of(candidate, score)
+    routed = GapRouter.at_percentile(candidate, percentile, score).routes(candidate)
+    n = len(confidence)
+    assert routed.sum() <= percentile / 100 * (n - 1) + 1
+    if len(np.unique(confidence)) == n:
+        assert abs(routed.sum() - percentile / 100 * n) <= 1 + 1e-9
+
+
+@given(arms(), st.sampled_from(CONFIDENCES))
+def test_a_routed_model_answers_as_brute_force_does(sample: Any, score: Any) -> None:
+    reference, candidate, _ = sample
+    router = GapRouter.at_percentile(candidate, 50, score)
+    asked: list[int] = []
+
+    def full(rows: Any) -> Any:
+        asked.extend(rows)
+        return reference[rows]
+
+    answers = RoutedModel(lambda rows: candidate[rows], full, router)(np.arange(len(candidate)))
+    routed = [confidence_of(row[None], score)[0] < router.threshold for row in candidate]
+    expected = [int((reference if there else candidate)[row].argmax()) for row, there in enumerate(routed)]
+    assert answers.index.tolist() == expected
+    assert answers.routed.tolist() == routed
+    assert asked == np.flatnonzero(routed).tolist()
+
+
+@given(arms(least=2), st.integers(0, 3))
+@settings(max_examples=30)
+def test_one_seed_gives_one_sweep_and_a_higher_percentile_routes_no_less(sample: Any, seed: int) -> None:
+    evidence = classified(*sample)
+    told = {"scores": ["gap"], "percentiles": [0, 40, 80, 100], "n_splits": 4, "seed": seed}
+    points = sweep(evidence, **told)
+    assert points == sweep(evidence, **told)
+    assert (np.diff([point.routed.value for point in points]) >= 0).all()
+    changes = [point.changes.value for point in points if point.changes.value is not None]
+    assert (np.diff(changes) >= 0).all()
+
+
 @given(arms())
 def test_the_area_under_the_curve_is_that_of_scikit_learn(sample: Any) -> None:
     """Changes recovered against unchanged routed, both by share, is the ROC of lack of sureness."""
@@ -131,6 +175,24 @@ def test_rescoring_restores_what_is_among_the_first_k_and_all_of_it_with_every_i
     assert part.restored == part.ceiling == pytest.approx(inside[flips(evidence)].mean())
     assert whole.restored == 1
     assert whole.change == pytest.approx(whole.loss)
+
+
+@given(arms(items=7), st.integers(1, 7), st.randoms(use_true_random=False))
+def test_what_rescoring_gives_back_does_not_depend_on_how_items_are_numbered(sample: Any, k: int, random: Any) -> None:
+    """As a run that was written and read has its items in another order than the corpus."""
+    made = searched(*sample)
+    n_items = len(made.item_ids)
+    numbers = np.array(random.sample(range(n_items), n_items))
+    assert made.judgements is not None
+    other = replace(
+        made,
+        item_ids=made.item_ids[np.argsort(numbers)],
+        reference_top=replace(made.reference_top, items=numbers[made.reference_top.items]),
+        candidate_top=replace(made.candidate_top, items=numbers[made.candidate_top.items]),
+        judgements=replace(made.judgements, items=numbers[made.judgements.items]),
+    )
+    told: Any = {"percentiles": [50, 100], "depths": [min(k, made.depth)]}
+    assert rescore(other, **told) == rescore(made, **told)
 
 
 @given(arms(items=7), st.integers(1, 7), st.floats(0, 100))

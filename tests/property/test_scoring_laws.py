@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from quantdrift import perturbation
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.state import ScoreState, merge
-from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
+from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
 
 Floats = NDArray[np.float32]
 DIM = 4
@@ -210,3 +210,16 @@ def test_merging_parts_is_one_pass_over_all(case: Case, data: st.DataObject) -> 
     assert_same(content(backward), whole)  # commutative
     if len(parts) == 3:  # associative
         assert_same(content(merge(parts[0], merge(parts[1], parts[2]))), whole)
+
+
+@settings(deadline=None, max_examples=100)
+@given(cases())
+def test_scores_that_are_already_there_give_the_same_state(case: Case) -> None:
+    reference, candidate = case.dense()
+    kept = [np.flatnonzero(~np.isnan(row)) for row in reference]
+    state = content(case.score())
+    if case.excluded is None:
+        assert_same(content(score_matrix(reference, candidate, k=case.k)), state)
+    if all(len(positions) for positions in kept):
+        rows = [(positions, reference[row, positions], candidate[row, positions]) for row, positions in enumerate(kept)]
+        assert_same(content(score_ragged(rows, k=case.k)), state)

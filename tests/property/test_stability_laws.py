@@ -12,16 +12,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import binom
 
 from quantdrift.conformal import (
     STATISTICS,
     Statistic,
     accepts,
     bounds_gap,
+    confidence_of,
     observe,
     split_conformal_threshold,
     threshold_of,
 )
+from quantdrift.engine.measure import assemble
+from quantdrift.engine.scoring.streamed import score_matrix
+from quantdrift.metrics import parse_metric
 from quantdrift.trust.certify import certify
 from quantdrift.trust.check import StabilityCheck
 
@@ -59,6 +64,15 @@ def test_a_flip_implies_a_gap_below_the_value(pair: tuple[Any, Any]) -> None:
 
 
 @LAW
+@given(pairs(), LEVELS)
+def test_s_accepts_all_that_twice_epsilon_accepts(pair: tuple[Any, Any], alpha: float) -> None:
+    one = StabilityCheck.calibrate(pair, alpha=alpha, statistic="S")
+    other = StabilityCheck.calibrate(pair, alpha=alpha, statistic="2epsilon")
+    assert one.threshold <= other.threshold
+    assert (one.accepts(pair[1]) >= other.accepts(pair[1])).all()
+
+
+@LAW
 @given(pairs(most=7), LEVELS, NAMES)
 def test_the_bound_holds_exactly(pair: tuple[Any, Any], alpha: float, name: Statistic) -> None:
     """Each of n + 1 inputs in turn is the new one, the others calibrate.
@@ -74,6 +88,23 @@ def test_the_bound_holds_exactly(pair: tuple[Any, Any], alpha: float, name: Stat
         threshold = threshold_of(seen.part(others), alpha)
         wrong += int((accepts(seen.confidence, threshold, name) & seen.flipped)[new])
     assert Fraction(wrong, n) <= Fraction(repr(alpha))
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize(("alpha", "n"), [(0.1, 9), (0.1, 30), (0.3, 12)])
+def test_the_bound_holds_for_draws_from_one_source(name: Statistic, alpha: float, n: int) -> None:
+    """Fresh calibration inputs and a fresh new input, 2,000 times; most of them flip."""
+    rng, draws = np.random.default_rng(0), 2_000
+    reference = rng.normal(size=((n + 1) * draws, 5))
+    candidate = reference + rng.normal(size=reference.shape) * 1.5
+    seen = observe((reference, candidate), name)
+    wrong = 0
+    for draw in range(draws):
+        part = seen.part(np.arange(draw * (n + 1), (draw + 1) * (n + 1)))
+        threshold = threshold_of(part.part(np.arange(n)), alpha)
+        wrong += int((accepts(part.confidence, threshold, name) & part.flipped)[n])
+    assert seen.flipped.mean() > 0.4
+    assert wrong <= binom.ppf(1 - 1e-4, draws, alpha)
 
 
 def test_no_larger_threshold_is_needed_and_no_smaller_one_will_do() -> None:
@@ -107,6 +138,25 @@ def test_the_file_gives_back_the_same_check(
     check.save(path)
     assert StabilityCheck.load(path) == check
     json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
+
+
+@LAW
+@given(pairs(), LEVELS, NAMES, st.integers(0, 2**32))
+def test_the_order_of_calibration_inputs_does_not_matter(
+    pair: tuple[Any, Any], alpha: float, name: Statistic, seed: int
+) -> None:
+    order = np.random.default_rng(seed).permutation(len(pair[0]))
+    moved = (pair[0][order], pair[1][order])
+    plain = StabilityCheck.calibrate(pair, alpha=alpha, statistic=name)
+    assert StabilityCheck.calibrate(moved, alpha=alpha, statistic=name) == plain
+
+
+@LAW
+@given(pairs())
+def test_the_gap_is_that_of_sorted_scores_to_the_last_bit(pair: tuple[Any, Any]) -> None:
+    for scores in (*pair, pair[0].astype(np.float16), pair[0].astype(np.float64)):
+        in_order = np.sort(scores.astype(np.float64), axis=1)
+        np.testing.assert_array_equal(confidence_of(scores), in_order[:, -1] - in_order[:, -2])
 
 
 def by_hand(seen: Any, name: Statistic, alpha: float, order: list[int], n: int) -> Any:
@@ -161,3 +211,21 @@ def test_splits_are_what_plain_loops_give(pair: tuple[Any, Any], seed: int, shar
         if each.violation is not None:
             assert each.violation.mean == pytest.approx(np.mean(some))
             assert each.violation.n == len(some)
+
+
+def test_on_average_over_many_runs_the_metric_keeps_its_level() -> None:
+    """joint_violation@0.2 of 400 small runs, whose inputs are all from one source."""
+    rng, metric = np.random.default_rng(0), parse_metric("joint_violation@0.2")
+    found = []
+    for _ in range(400):
+        reference = rng.normal(size=(20, 5))
+        candidate = reference + rng.normal(size=reference.shape)
+        evidence = assemble(
+            score_matrix(reference, candidate),
+            input_ids=[f"q{row}" for row in range(20)],
+            item_ids=[f"d{item}" for item in range(5)],
+        )
+        found.append(metric(evidence).value)
+    values = np.array(found, dtype=float)
+    assert values.mean() <= 0.2
+    assert values.max() > 0

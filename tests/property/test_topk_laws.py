@@ -46,6 +46,13 @@ def test_what_is_packed_is_unpacked_bit_for_bit(items: list[tuple[float, int]]) 
 
 
 @settings(deadline=None)
+@example([(-INFINITE, LAST)])
+@given(ITEMS)
+def test_an_empty_place_is_below_every_item(items: list[tuple[float, int]]) -> None:
+    assert int(keys_of(items).min()) > EMPTY
+
+
+@settings(deadline=None)
 @given(ITEMS, st.integers(1, 8), st.integers(0, 30))
 def test_two_top_lists_merge_into_the_top_of_all(items: list[tuple[float, int]], k: int, cut: int) -> None:
     def top(part: list[tuple[float, int]]) -> tuple[torch.Tensor, torch.Tensor]:
