@@ -12,7 +12,7 @@ import pytest
 
 from quantdrift import perturbation
 from quantdrift.engine.measure import with_qrels
-from quantdrift.errors import DataError, RunError
+from quantdrift.errors import DataError, RunError, UnknownNameError
 from quantdrift.finished.diff import (
     Diff,
     PartDiff,
@@ -288,3 +288,21 @@ def test_other_inputs_are_refused_or_left_out(made: Made, told: str, left_out: A
             diff(a, b, common=True)
     else:
         assert {part.left_out for part in diff(a, b, common=True).parts} == {left_out}
+
+
+def test_parts_are_chosen_by_name(tmp_path: Path) -> None:
+    for name, shots in (("a", 0), ("b", 3)):
+        write_samples(tmp_path / name, "t", questions(4), config={"num_fewshot": 0})
+        write_samples(tmp_path / name, "u", questions(4), config={"num_fewshot": shots})
+    with pytest.raises(RunError, match="u: setting num_fewshot: 0 and 3"):
+        diff(tmp_path / "a", tmp_path / "b")
+    assert [part.name for part in diff(tmp_path / "a", tmp_path / "b", only=["t"]).parts] == ["t"]
+    with pytest.raises(UnknownNameError, match="unknown part 'v'"):
+        diff(tmp_path / "a", tmp_path / "b", only=["v"])
+    (tmp_path / "mteb").mkdir()
+    for name, own in (("One", A), ("Two", B)):
+        write_mteb(tmp_path / "mteb" / f"{name}_predictions.json", own)
+    a = write_trec(tmp_path / "a.trec", A)
+    with pytest.raises(RunError, match=r"has 2: One/default/test, Two/default/test\. Choose with"):
+        diff(a, tmp_path / "mteb")
+    assert only(diff(a, tmp_path / "mteb", only=["Two/default/test"]))
