@@ -208,6 +208,7 @@ CALLS = """
 a, b = np.array([0.0, 1, 1, 0, 1] * 6), np.array([0.0, 1, 0, 1, 1, 0] * 5)
 x, y = np.linspace(0, 1, 30), np.linspace(0, 1, 30) ** 2
 calls = {
+    "as_json": lambda: s.as_json(spread),
     "compare_samples": lambda: [
         compare([S(metric=k, kind=k, better="lower", a=a, b=b)], margin=0.1) for k in ("rate", "mean", "quantile")
     ],
