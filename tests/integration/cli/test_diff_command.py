@@ -39,9 +39,9 @@ def test_it_prints_bounds_changes_and_sentences(files: tuple[Path, Path, Path]) 
     code, out, err = cli("diff", a, b, "--qrels", qrels, "--changed", "2")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    (separation,) = (line for line in lines if "│ separation " in line)
+    separation = next(line for line in lines if "│ separation " in line)
     assert "≤ " in separation
-    (at_risk,) = (line for line in lines if "│ at_risk " in line)
+    at_risk = next(line for line in lines if "│ at_risk " in line)
     assert "≥ " in at_risk
     assert "these are lists that were cut short" in " ".join(out.replace("│", " ").split())
     assert "2 of " in out
