@@ -234,6 +234,9 @@ class Scheme:
 
         >>> parse_scheme("W3.5+gap").widths, parse_scheme("W4").widths
         ((3, 4), (4,))
+
+        Raises:
+            SpecError: the widths that the scheme names cannot average to its bits.
         """
         if self.criterion is None:
             return (int(self.weight_bits),)
@@ -301,6 +304,9 @@ def parse(text: str) -> Spec:
 
     >>> str(parse("minilm@W4"))
     'minilm@W4-g128-rtn'
+
+    Raises:
+        SpecError: it is none; its start and end are positions in `text`.
     """
     start, end = _stripped(text)
     at = _split(text, start, end)

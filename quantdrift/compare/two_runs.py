@@ -81,7 +81,22 @@ def compare_runs(
     alpha: float = 0.05,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two runs of the same data and reference, metric by metric."""
+    """Compare two runs of the same data and reference, metric by metric.
+
+    Args:
+        a: the run that is compared with, or its folder.
+        b: the run that is asked about, or its folder.
+        metrics: which, e.g. ["flip@1", "ndcg@10"]; if not given, those of `DEFAULT_METRICS` (of
+            `CLASSIFICATION_METRICS` on classification data) that these runs define.
+        margin: by how much B may be worse, in each metric's own unit; None for no such test.
+        alpha: level of the verdicts, over all metrics together.
+        seed: of resampling and permutations.
+
+    Raises:
+        RunError: the runs cannot be compared; lists everything that differs.
+        MetricError: a metric that was asked for looks deeper than a run stored.
+        QuantDriftError: the margin or alpha is out of its range.
+    """
     if not LEAST_ALPHA <= alpha <= MOST_ALPHA:
         raise QuantDriftError(f"alpha is a probability from {LEAST_ALPHA:g} to {MOST_ALPHA}, say 0.05; got {alpha:g}")
     a, b = (run if isinstance(run, Run) else read_run(Path(run)) for run in (a, b))

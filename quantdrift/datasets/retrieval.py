@@ -239,6 +239,15 @@ class RetrievalDataset:
 
         >>> RetrievalDataset.of(["which?"], {"d1": "this", "d2": "that"}).document_ids
         ('d1', 'd2')
+
+        Args:
+            queries: id to text, or texts, which are called "0", "1", ...
+            documents: likewise; a text may be {"title", "text"}, which are joined as in beir.
+            qrels: query id to document id to grade, relevant if above 0.
+            name: what reports call it.
+
+        Raises:
+            DataError: as the class.
         """
         (query_ids, query_texts), (document_ids, document_texts) = (_named(texts) for texts in (queries, documents))
         return cls(
@@ -252,7 +261,13 @@ class RetrievalDataset:
         )
 
     def validate(self) -> None:
-        """Check that the parts fit together; runs by itself when a dataset is made."""
+        """Check that the parts fit together; runs by itself when a dataset is made.
+
+        Raises:
+            DataError: there are no queries or no documents, ids and texts differ in number, an id
+                occurs twice, a text is not a string or not writable as UTF-8, or there are
+                judgements but none names a query and a document that are both there.
+        """
         where = f"dataset {self.name!r}"
         _check_texts(self.query_ids, self.queries, where, "query", "queries")
         _check_texts(self.document_ids, self.documents, where, "document", "documents")
@@ -303,10 +318,20 @@ class RetrievalDataset:
 def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
     """Read a folder in BEIR layout: corpus.jsonl, queries.jsonl and qrels/<split>.tsv.
 
-    The text of a document is its title, a space and its text, stripped, as in mteb and beir. With labels, only
-    queries that have a judgement above 0 are kept, because relevance is undefined for the others; mteb leaves out
-    those without any judgement, and scores 0 for those that have only judgements of 0 or below. Without labels of any
-    split, every query is kept.
+    The text of a document is its title, a space and its text, stripped, as in mteb and beir. With
+    labels, only queries that have a judgement above 0 are kept, because relevance is undefined for
+    the others; mteb leaves out those without any judgement, and scores 0 for those that have only
+    judgements of 0 or below. Without labels of any split, every query is kept.
+
+    Args:
+        path: the folder; each of its files may be plain or gzipped.
+        split: which labels to read.
+
+    Returns:
+        The dataset, named after the folder; `warnings` tells what was left out or tolerated.
+
+    Raises:
+        DataError: a file is missing or unreadable, or a line of it is broken; names file and line.
     """
     folder = Path(path)
     if not folder.is_dir():

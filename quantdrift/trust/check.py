@@ -153,7 +153,22 @@ class StabilityCheck(Record):
         spec: str | None = None,
         on: Mapping[str, Any] | str | None = None,
     ) -> StabilityCheck:
-        """Calibrate on inputs that both models have scored; no labels are needed."""
+        """Calibrate on inputs that both models have scored; no labels are needed.
+
+        Args:
+            source: evidence, or (reference scores, candidate scores), each [n_inputs, n_items].
+            alpha: level, above 0 and below 1. Nothing is accepted below ceil(1 / alpha) - 1 inputs.
+            statistic: S (the paper's), 2epsilon, or a confidence: gap, msp, entropy.
+            spec: the pair, so that the check can refuse another.
+            on: the record of the run (`run.record`), or the name of the data.
+
+        Raises:
+            StabilityError: there is no input, or alpha is out of its range.
+            ScoreError: the arrays cannot be used.
+            RunError: msp or entropy of evidence whose scores are not logits, or `on` is the record of another pair
+                than `spec`.
+            UnknownNameError: there is no such statistic.
+        """
         observed = observe(source, statistic)
         ids = source.input_ids[observed.defined] if isinstance(source, Evidence) else None
         observed = observed.part(observed.defined)
@@ -192,7 +207,18 @@ class StabilityCheck(Record):
         return None
 
     def accepts(self, scores: ArrayLike) -> NDArray[np.bool_]:
-        """Which answers can be trusted as the reference's, from the candidate's own scores."""
+        """Which answers can be trusted as the reference's, from the candidate's own scores.
+
+        Args:
+            scores: float [n_inputs, n_items], of the candidate, in the dtype calibrated with. Of msp and entropy, the
+                scores of all items; else the first two would do.
+
+        Returns:
+            bool [n_inputs].
+
+        Raises:
+            ScoreError: it is no such matrix, or not finite.
+        """
         return self.accepts_confidence(self.confidence(scores))
 
     def accepts_confidence(self, values: ArrayLike) -> NDArray[np.bool_]:
@@ -200,7 +226,12 @@ class StabilityCheck(Record):
         return accepts(np.asarray(values, dtype=np.float64), self.threshold, self.statistic)
 
     def confidence(self, scores: ArrayLike) -> NDArray[np.float64]:
-        """What this check looks at: the candidate gap, or another confidence; float64 [n_inputs]."""
+        """What this check looks at: the candidate gap, or another confidence; float64 [n_inputs].
+
+        Raises:
+            ScoreError: scores are no finite matrix, or, for msp and entropy, of another number of items than those
+                calibrated on.
+        """
         name, matrix = self.score, as_array(scores)
         found = confidence_of(matrix, name)
         if name != "gap" and not self.n_items_min <= matrix.shape[1] <= self.n_items_max:
@@ -215,6 +246,12 @@ class StabilityCheck(Record):
 
         A two-sample test of their confidences, for a given set of inputs: asked again and again it rejects in the end
         whatever the inputs.
+
+        Args:
+            scores: float [n_inputs, n_items], of the candidate.
+
+        Raises:
+            ScoreError: they cannot be used, or there are none.
 
         Warns:
             ExchangeabilityWarning: p below 0.01.
@@ -248,7 +285,11 @@ class StabilityCheck(Record):
         return found
 
     def save(self, path: Path | str) -> None:
-        """Write the check into a small JSON file, replacing an earlier check."""
+        """Write the check into a small JSON file, replacing an earlier check.
+
+        Raises:
+            RunError: the place holds something else, or it cannot be written.
+        """
         self.write(Path(path))
 
     @classmethod
@@ -261,7 +302,20 @@ class StabilityCheck(Record):
         candidate_fingerprint: str | None = None,
         on: Mapping[str, Any] | None = None,
     ) -> StabilityCheck:
-        """Read a check, and refuse it for other weights or scores than it was calibrated on."""
+        """Read a check, and refuse it for other weights or scores than it was calibrated on.
+
+        Args:
+            path: the file.
+            spec: the pair that is served; not compared if not given.
+            model_fingerprint: digest of its reference's weights; likewise.
+            candidate_fingerprint: digest of its quantized weights; likewise.
+            on: record of a run of what is served, which says all of these and what its scores are.
+
+        Raises:
+            StabilityError: the file is missing, damaged or of another version, or the check is of another pair, other
+                quantized weights, or other scores.
+            RunError: the record is of another pair than `spec`.
+        """
         check = cls.read(Path(path))
         here = Identity.of(
             on, spec=spec, model_fingerprint=model_fingerprint, candidate_fingerprint=candidate_fingerprint

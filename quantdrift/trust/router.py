@@ -74,12 +74,35 @@ class GapRouter:
         return f"{self.score} below {self.threshold:.4g}"
 
     def routes(self, scores: Any) -> NDArray[np.bool_]:
-        """Which inputs of a batch go to full precision."""
+        """Which inputs of a batch go to full precision.
+
+        Args:
+            scores: [n, n_items] array or tensor, the candidate's scores of all items (for the gap, at least of its
+                first two), in any order.
+
+        Returns:
+            bool [n], true where the confidence is strictly below the threshold.
+
+        Raises:
+            ScoreError: no matrix, fewer than two items, or a score that is not finite.
+        """
         return np.asarray(confidence_of(scores, self.score) < self.threshold)
 
     @classmethod
     def at_percentile(cls, slice_: Evidence | Any, percentile: float = 25, score: ConfidenceName = "gap") -> GapRouter:
-        """Set the threshold at a percentile of the confidence on an unlabeled slice."""
+        """Set the threshold at a percentile of the confidence on an unlabeled slice.
+
+        Args:
+            slice_: evidence of a run, or the candidate's scores [n, n_items] on the slice. Labels are not looked at.
+            percentile: from 0 (routes none of the slice) to 100 (all of it).
+            score: which confidence.
+
+        Returns:
+            As `percentile_threshold`.
+
+        Raises:
+            QuantDriftError: no such percentile, or no input with two items.
+        """
         confidence = confidence_in(slice_, score) if isinstance(slice_, Evidence) else confidence_of(slice_, score)
         return cls(threshold=percentile_threshold(confidence, percentile), score=score)
 
@@ -87,7 +110,20 @@ class GapRouter:
     def at_recovered_share(
         cls, slice_: Evidence | tuple[Any, Any], share: float = 0.9, score: ConfidenceName = "gap"
     ) -> GapRouter:
-        """Set the smallest threshold that routes a share of the changed answers of a slice."""
+        """Set the smallest threshold that routes a share of the changed answers of a slice.
+
+        Args:
+            slice_: evidence of a run, or the scores of reference and candidate, each [n, n_items]. Labels are not
+                looked at.
+            share: of the inputs whose first answer changed, above 0 and at most 1.
+            score: which confidence.
+
+        Returns:
+            As `recovery_threshold`.
+
+        Raises:
+            QuantDriftError: no such share, or no answer changed.
+        """
         if isinstance(slice_, Evidence):
             confidence, changed = confidence_in(slice_, score), flips(slice_)
         else:
@@ -100,7 +136,11 @@ class GapRouter:
         return replace(self, origin=Identity.of(run.record).brief())
 
     def save(self, path: Path | str) -> None:
-        """Write it as a small JSON file, in place of an earlier one."""
+        """Write it as a small JSON file, in place of an earlier one.
+
+        Raises:
+            RunError: another kind of file lies there, or it cannot be written.
+        """
         RouterFile(score=self.score, threshold=float(self.threshold), set_on=self.origin).write(Path(path))
 
     @classmethod
@@ -113,7 +153,19 @@ class GapRouter:
         candidate_fingerprint: str | None = None,
         on: Mapping[str, Any] | None = None,
     ) -> GapRouter:
-        """Read a router that `save` wrote."""
+        """Read a router that `save` wrote.
+
+        Args:
+            path: the file.
+            spec: the candidate it is for; one that was set on another is refused.
+            model_fingerprint: digest of the reference's weights, likewise.
+            candidate_fingerprint: digest of the quantized weights, likewise.
+            on: record of a run of what is served, which says all of these and what its scores are.
+
+        Raises:
+            RunError: no such file, a damaged one, or one that was set on another spec, model or candidate, or on other
+                scores; or the record is of another pair than `spec`.
+        """
         held = RouterFile.read(Path(path))
         here = Identity.of(
             on, spec=spec, model_fingerprint=model_fingerprint, candidate_fingerprint=candidate_fingerprint

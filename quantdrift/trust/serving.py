@@ -206,7 +206,19 @@ class RoutedModel(_TwoModels):
         *,
         classes: Sequence[Any] | None = None,
     ) -> None:
-        """Make it of two callables."""
+        """Make it of two callables.
+
+        Args:
+            candidate: batch to logits [n, n_classes], as array or tensor (of any device), or as a result that has
+                `logits`.
+            reference: likewise, of the same classes in the same order. It is called with the rows that `batch_rows`
+                picks.
+            router: a `GapRouter`, or a check: anything with `accepts(scores)`, whose unaccepted inputs are routed.
+            classes: names of the classes.
+
+        Raises:
+            QuantDriftError: a model cannot be called, or the router is neither router nor check.
+        """
         for arm, model in (("candidate", candidate), ("reference", reference)):
             if not callable(model):
                 raise QuantDriftError(f"expected a {arm} that can be called with a batch; got {_kind(model)}")
@@ -214,7 +226,16 @@ class RoutedModel(_TwoModels):
         self.candidate, self.reference, self.router, self.classes = candidate, reference, router, classes
 
     def __call__(self, batch: Any) -> RoutedBatch:
-        """Answer a batch."""
+        """Answer a batch.
+
+        Args:
+            batch: a sequence, array, tensor, table, or a mapping of equally long columns.
+
+        Raises:
+            DataError: it is no batch, or its rows cannot be picked.
+            ScoreError: logits that are not finite, or not one row per input. -infinity (a class that is masked) is let
+                pass behind the candidate's first two and the reference's first.
+        """
         logits: NDArray[Any] = np.zeros((0, 2))
         confidence: NDArray[np.float64] = np.zeros(0)
         routed: NDArray[np.bool_] = np.zeros(0, dtype=bool)
@@ -306,7 +327,23 @@ class RescoredSearch(_TwoModels):
         k: int = 10,
         similarity: RescoreSimilarity = "cosine",
     ) -> None:
-        """Make it of the candidate's search and the reference's embeddings."""
+        """Make it of the candidate's search and the reference's embeddings.
+
+        Args:
+            search: batch of queries to (positions [n, width], scores [n, width]), best first, larger is better (of
+                distances: minus the distance); positions below 0 stand for nothing found.
+            encode_reference: batch of queries to embeddings [n, dim], with the query prompt of the reference where it
+                has one. It is called with the rows that `batch_rows` picks.
+            reference_documents: [n_docs, dim], array or memory map: the reference's embeddings, in the order that
+                positions count in.
+            gate: a `GapRouter` with the score gap, or a check: anything with `accepts(scores)`. It is shown the first
+                two scores of each query.
+            k: how many of the first results are rescored, at least 1.
+            similarity: how the reference compares: "cosine", "dot", or "euclidean" (minus the distance).
+
+        Raises:
+            QuantDriftError: a setting is not one of these, or the gate is of other scores.
+        """
         super().__init__(gate)
         if similarity not in get_args(RescoreSimilarity):
             raise UnknownNameError("similarity", similarity, get_args(RescoreSimilarity))
@@ -324,7 +361,15 @@ class RescoredSearch(_TwoModels):
         self.gate, self.k, self.similarity = gate, k, similarity
 
     def __call__(self, queries: Any) -> RescoredBatch:
-        """Search for a batch of queries."""
+        """Search for a batch of queries.
+
+        Args:
+            queries: a sequence, array, tensor, table, or a mapping of equally long columns.
+
+        Raises:
+            DataError: it is no batch.
+            ScoreError: results or embeddings do not fit in shape, or are not finite, or scores increase along a row.
+        """
         n = batch_length(queries)
         if n == 0:
             none = np.zeros((0, 0))

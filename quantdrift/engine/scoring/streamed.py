@@ -113,6 +113,27 @@ def score_embeddings(
     """Score every query against every document in both arms, streamed over the documents.
 
     delta = candidate score - reference score, in float32, for every (query, document).
+
+    Args:
+        reference_queries: [n_queries, dim] float array, memory map or tensor.
+        candidate_queries: [n_queries, dim_c] likewise; dim_c may differ from dim.
+        reference_documents: [n_docs, dim]; read a tile at a time, so a memory map stays on disk.
+        candidate_documents: [n_docs, dim_c]; the same object as `reference_documents` when only the
+            query side is quantized.
+        similarity: how embeddings become scores: "cosine", "dot" or "euclidean".
+        k: how many items of either ranking to keep.
+        excluded: int64 [n_queries], per query one document position that does not count (a
+            self-match), or -1. Positions count from `offset`, as in the result.
+        offset: position of the first document, when this call sees a part of a larger corpus.
+        device: where the products are computed.
+        progress: called with the number of documents done since its last call.
+
+    Returns:
+        The state of all queries. Memory beyond the inputs grows with n_queries * k, not n_docs.
+
+    Raises:
+        ScoreError: shapes do not fit, or a score is not finite.
+        UnknownNameError: there is no such similarity.
     """
     n_docs = _check_shapes(reference_queries, candidate_queries, reference_documents, candidate_documents, k)
     device, similarity = torch.device(device), Similarity.of(similarity)
