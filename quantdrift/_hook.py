@@ -104,11 +104,6 @@ def switched_off() -> bool:
     return os.environ.get(OFF_SWITCH, "").strip().lower() in ("0", "off", "false", "no")
 
 
-def is_active() -> bool:
-    """Whether the finder is in place and not switched off."""
-    return _installed_finder() is not None and not switched_off()
-
-
 def status() -> HookStatus:
     """What the hook has done so far in this process."""
     from quantdrift import _hook_notify  # noqa: PLC0415 - as above

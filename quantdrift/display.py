@@ -200,13 +200,6 @@ def print_json(value: Any) -> None:
     write(sys.stdout, f"{json_text(value)}\n")
 
 
-def print_markdown(head: Sequence[str], rows: Iterable[Sequence[str]], lines: Iterable[str] = ()) -> None:
-    """Print a Markdown table on standard output, and sentences as a list below it."""
-    say(markdown_table(head, rows))
-    if listed := [f"- {prose(line)}" for line in lines]:
-        say("\n" + "\n".join(listed))
-
-
 def write(stream: TextIO | None, text: str) -> None:
     """Write to standard output or error, where there is one."""
     if stream is None:  # closed when Python started

@@ -25,7 +25,7 @@ hook = sys.modules.get("quantdrift._hook")
 modules = sorted(sys.modules)
 status = hook.status() if hook else None
 print(json.dumps({
-    "active": hook is not None and hook.is_active(),
+    "active": hook is not None and hook.status().active,
     "started_by": status and status.started_by,
     "first": type(sys.meta_path[0]).__name__,
     "ours": sum(getattr(f, "is_quantdrift_hook", False) for f in sys.meta_path),

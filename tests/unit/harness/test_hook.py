@@ -127,7 +127,7 @@ def test_the_off_switch_leaves_the_import_system_alone(
     before = list(sys.meta_path)
     assert not _hook.install()
     assert sys.meta_path == before
-    assert not _hook.is_active()
+    assert not _hook.status().active
     assert _hook.status().switched_off
 
 
