@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from quantdrift.finished.diff import Changed
-    from quantdrift.statistics import Estimate
+    from quantdrift.statistics.estimates import Estimate
 
 RECORD = "run.json"
 EVIDENCE = "evidence.parquet"

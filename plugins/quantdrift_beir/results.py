@@ -18,7 +18,7 @@ from quantdrift.harness import DEPTH, Found, Results
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift.runs import Run, write_run
-from quantdrift.statistics import Estimate, undefined
+from quantdrift.statistics.estimates import Estimate, undefined
 from quantdrift_beir.pairs import QuantizedPair
 
 _MRR = ("mrr", "mrr@k", "mrr_cut")

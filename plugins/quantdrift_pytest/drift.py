@@ -23,7 +23,7 @@ from quantdrift.gate.rules import Rule, RuleError, Slices, check_slices, default
 from quantdrift.gate.target import Target, target_of_run
 from quantdrift.metrics import FAMILIES, members, parse_metric
 from quantdrift.runs import Run, read_run
-from quantdrift.statistics import Estimate
+from quantdrift.statistics.estimates import Estimate
 from quantdrift_pytest.session import ASSERTED, OURS, Session, in_short
 
 

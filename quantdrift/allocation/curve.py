@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from quantdrift.allocation.solver import solve
 from quantdrift.errors import DataError, ScoreError, UnsupportedError
 from quantdrift.spec import FULL_BITS
-from quantdrift.statistics import Estimate, mean_estimate, quantile_estimate, rate_estimate
+from quantdrift.statistics.estimates import Estimate, mean_estimate, quantile_estimate, rate_estimate
 
 _DRAWS = 512
 """Random factors per layer: an input's chance is off by 0.02 at most, a rate by far less."""

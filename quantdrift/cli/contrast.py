@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from quantdrift.datasets.labelled import ClassificationDataset
     from quantdrift.engine.run import Contrast
     from quantdrift.runs import Run
-    from quantdrift.statistics import Estimate
+    from quantdrift.statistics.estimates import Estimate
 
 _CHANGED, _SEPARATION, _TIED = "flip@1", "separation", "tied"
 

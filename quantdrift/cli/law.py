@@ -11,7 +11,7 @@ from quantdrift.compare import law
 from quantdrift.compare.law_figure import check_figure, draw_law
 from quantdrift.errors import QuantDriftError
 from quantdrift.runs import find_runs
-from quantdrift.statistics import Estimate
+from quantdrift.statistics.estimates import Estimate
 
 _FAR_OFF = -10
 """An R2 below this is only said to be below it; the JSON has the number."""

@@ -15,7 +15,7 @@ from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.numbers import cell
 from quantdrift.runs import Run, classifies, find_runs
-from quantdrift.statistics import Estimate
+from quantdrift.statistics.estimates import Estimate
 
 _OF_MANY = ("flip@1", "separation", "relative.ndcg@10", "gold_lost@1")
 _OF_MANY_CLASSIFIED = ("flip@1", "separation", "change.accuracy", "coverage@0.10")

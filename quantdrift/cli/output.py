@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from quantdrift.console import Console
-    from quantdrift.statistics import Estimate
+    from quantdrift.statistics.estimates import Estimate
 
 Form = Literal["table", "json", "markdown"]
 _STYLES = {

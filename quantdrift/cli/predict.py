@@ -15,7 +15,7 @@ from quantdrift.spec import parse
 
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Predicted
-    from quantdrift.statistics import Estimate
+    from quantdrift.statistics.estimates import Estimate
 
 _LARGE = 3
 """At this many bits and below, the change of the weights is too large for first order."""

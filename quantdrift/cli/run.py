@@ -200,7 +200,7 @@ def shown_run(run: Run) -> Shown:
     """What a run found, how its candidate was made, and where it lies."""
     from quantdrift.metrics import headline_metrics
     from quantdrift.runs import classifies
-    from quantdrift.statistics import Estimate
+    from quantdrift.statistics.estimates import Estimate
 
     record, bits = run.record, run.record["bits_per_weight"]
     headlines = _OF_CLASSES if classifies(record) else {str(metric) for metric in headline_metrics()}

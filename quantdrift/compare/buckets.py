@@ -14,7 +14,7 @@ import numpy as np
 
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import Metric, MetricError, Slice
-from quantdrift.statistics import Estimate
+from quantdrift.statistics.estimates import Estimate
 
 EDGES: Mapping[str, tuple[float, ...]] = {
     "separation": (0, 0.05, 0.1, 0.2, 0.5, 1),

@@ -23,7 +23,7 @@ from quantdrift.evidence import Evidence
 from quantdrift.progress import Progress, Silent
 from quantdrift.runs import Run, refuse_copies
 from quantdrift.spec import Versus, parse_pair
-from quantdrift.statistics import Estimate, rate_estimate, undefined
+from quantdrift.statistics.estimates import Estimate, rate_estimate, undefined
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,8 @@ from quantdrift.compare.buckets import EDGES
 from quantdrift.errors import RunError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import parse_metric
-from quantdrift.statistics import Estimate, as_json, mcnemar_exact, paired_rate_difference
+from quantdrift.statistics.estimates import Estimate, as_json
+from quantdrift.statistics.paired import mcnemar_exact, paired_rate_difference
 
 LEVEL = 0.05
 """p below which a change counts as seen, as in the paper's table of corpus sizes."""

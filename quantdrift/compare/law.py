@@ -23,7 +23,7 @@ from quantdrift.errors import TheoryError, UnknownNameError
 from quantdrift.evidence import Evidence
 from quantdrift.runs import Run, refuse_copies
 from quantdrift.spec import FULL_BITS, Versus, parse_pair
-from quantdrift.statistics import Estimate, as_json, rate_estimate, undefined
+from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from quantdrift.evidence import Evidence
 from quantdrift.identity import Identity
 from quantdrift.metrics import Metric, MetricError, parse_metric
 from quantdrift.runs import Run, classifies, read_run
-from quantdrift.statistics import PairedComparison, PairedSample, compare_samples
+from quantdrift.statistics.verdicts import PairedComparison, PairedSample, compare_samples
 
 DEFAULT_METRICS = (
     "flip@1", "gold_lost@1", "gold_lost@5", "gold_lost@10", "ndcg@10", "recall@1", "recall@10", "mrr@10", "separation",

@@ -22,7 +22,7 @@ from quantdrift.finished.lm_eval_evidence import HASHES, PairedSamples, pair_sam
 from quantdrift.finished.rankings import DEPTH, Qrels, evidence_of_answers, evidence_of_rankings, only_in
 from quantdrift.metrics import Metric, MetricError, measure
 from quantdrift.runs import Run, write_run
-from quantdrift.statistics import Estimate, mean_estimate, undefined
+from quantdrift.statistics.estimates import Estimate, mean_estimate, undefined
 
 # --- whether they can be compared: the same inputs, items, prompts and settings -------------------
 

@@ -19,7 +19,7 @@ from quantdrift.evidence import Evidence, Noise
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings, only_in
 from quantdrift.metrics import Metric, MetricError, default_metrics, parse_metric
 from quantdrift.metrics.keys import drift_keys, harness_metrics, key_of
-from quantdrift.statistics import Estimate, mean_estimate, quantile_estimate, rate_estimate, undefined
+from quantdrift.statistics.estimates import Estimate, mean_estimate, quantile_estimate, rate_estimate, undefined
 
 Sample = Mapping[str, Any]
 Values = NDArray[np.float64]

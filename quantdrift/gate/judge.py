@@ -18,7 +18,9 @@ from quantdrift.gate.rules import NOISE, Rule, RuleError, Slices, check_slices, 
 from quantdrift.gate.target import Target
 from quantdrift.identity import Identity
 from quantdrift.metrics import MetricError, parse_metric
-from quantdrift.statistics import Estimate, paired_mean_difference, paired_rate_difference, undefined, verdicts
+from quantdrift.statistics import verdicts
+from quantdrift.statistics.estimates import Estimate, undefined
+from quantdrift.statistics.paired import paired_mean_difference, paired_rate_difference
 
 ALPHA = 0.05
 WORST = 10

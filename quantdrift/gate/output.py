@@ -21,7 +21,7 @@ from quantdrift.gate.rules import Rule
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import cell, show, show_p, show_step
 from quantdrift.records import check_writable, parse_json, write_text
-from quantdrift.statistics import Estimate
+from quantdrift.statistics.estimates import Estimate
 
 _LISTED = 3
 _RULE = 100

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import ranking, relevance, trusted  # noqa: F401 -- they define the families
 from quantdrift.metrics.base import FAMILIES, SECTIONS, Family, Metric, MetricError, Slice, members, parse_metric
-from quantdrift.statistics import Estimate, undefined
+from quantdrift.statistics.estimates import Estimate, undefined
 
 __all__ = [
     "FAMILIES",

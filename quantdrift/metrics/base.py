@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError, UnknownNameError
 from quantdrift.evidence import Evidence
-from quantdrift.statistics import (
+from quantdrift.statistics.estimates import (
     Estimate,
     mean_estimate,
     quantile_estimate,

@@ -10,7 +10,7 @@ from typing import Any
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import default_metrics, parse_metric
 from quantdrift.metrics.base import Metric, MetricError, cutoff_text
-from quantdrift.statistics import undefined
+from quantdrift.statistics.estimates import undefined
 
 _BOUNDS = {None: "", "lower": "_at_least", "upper": "_at_most"}
 

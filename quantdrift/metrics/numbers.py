@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import isfinite, isinf
 
 from quantdrift.metrics import Metric
-from quantdrift.statistics import Estimate
+from quantdrift.statistics.estimates import Estimate
 
 
 def has_value(estimate: Estimate) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quantdrift.conformal import Source, Statistic, accepts, least_inputs, nothing_accepted, observe, threshold_of
 from quantdrift.errors import QuantDriftError
-from quantdrift.statistics import as_json
+from quantdrift.statistics.estimates import as_json
 
 ALPHAS = (0.10, 0.05, 0.01)
 """The paper's levels."""

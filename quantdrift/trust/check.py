@@ -38,7 +38,7 @@ from quantdrift.errors import QuantDriftError, ScoreError
 from quantdrift.evidence import Evidence
 from quantdrift.identity import Identity, differ
 from quantdrift.records import AS_LIST, Record, sealed
-from quantdrift.statistics import Estimate, as_json, rate_estimate, undefined
+from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 
 # --- do served inputs look like the calibration inputs? -------------------------------------------
 

@@ -19,7 +19,8 @@ from quantdrift.evidence import Evidence
 from quantdrift.metrics import parse_metric
 from quantdrift.runs import Run
 from quantdrift.spec import MAX_BITS, parse
-from quantdrift.statistics import Estimate, as_json, mcnemar_exact, rate_estimate, undefined
+from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
+from quantdrift.statistics.paired import mcnemar_exact
 from quantdrift.trust.certify import random_splits
 from quantdrift.trust.rescoring import Rescoring, Restoring, rescore, restoring_point
 from quantdrift.trust.router import percentile_threshold

@@ -24,7 +24,7 @@ from quantdrift.gate.baseline import Snapshot
 from quantdrift.gate.judge import ALPHA, Matched, Verdict, judge_changes, verdict_of
 from quantdrift.gate.rules import SEARCH, parse_rule
 from quantdrift.identity import Identity
-from quantdrift.statistics import Estimate
+from quantdrift.statistics.estimates import Estimate
 
 Columns = Mapping[str, NDArray[np.float64]]
 Ranks = NDArray[np.int64]

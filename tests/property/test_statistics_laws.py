@@ -12,22 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from quantdrift.statistics import (
-    Estimate,
-    PairedSample,
-    compare_samples,
-    holm,
+from quantdrift.statistics.estimates import Estimate
+from quantdrift.statistics.paired import (
     mcnemar_exact,
-    mean_no_worse,
-    mean_worse,
     paired_mean_difference,
     paired_quantile_difference,
     paired_rate_difference,
     randomization_test,
-    rate_no_worse,
-    rate_worse,
     tango_interval,
     tango_z,
+)
+from quantdrift.statistics.verdicts import (
+    PairedSample,
+    compare_samples,
+    holm,
+    mean_no_worse,
+    mean_worse,
+    rate_no_worse,
+    rate_worse,
 )
 
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ from quantdrift.finished.diff import Changed
 from quantdrift.gate.judge import GateResult, Judgement, Verdict, Worst, verdict_of
 from quantdrift.gate.rules import parse_rule
 from quantdrift.identity import Identity
-from quantdrift.statistics import Estimate
+from quantdrift.statistics.estimates import Estimate
 
 IDENTITY = Identity(
     spec="minilm@W4-rtn",

@@ -23,7 +23,8 @@ from quantdrift.engine.sensitivity.gaps import contributions, rounded
 from quantdrift.engine.sensitivity.problem import Setting
 from quantdrift.errors import UnsupportedError
 from quantdrift.spec import MAX_BITS
-from quantdrift.statistics import Estimate, paired_rate_difference, rate_estimate
+from quantdrift.statistics.estimates import Estimate, rate_estimate
+from quantdrift.statistics.paired import paired_rate_difference
 
 if TYPE_CHECKING:  # it imports what imports this
     from quantdrift.engine.readings import Search

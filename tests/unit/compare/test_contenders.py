@@ -18,7 +18,7 @@ from quantdrift.compare.contenders import (
     relative_gaps,
 )
 from quantdrift.errors import TheoryError
-from quantdrift.statistics import rate_estimate
+from quantdrift.statistics.estimates import rate_estimate
 from support.theory_samples import evidence
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ pytest.importorskip("matplotlib", reason="the extra 'figures' is not installed")
 from quantdrift.compare.law import LawPoint, fit_line
 from quantdrift.compare.law_figure import draw_law
 from quantdrift.errors import QuantDriftError
-from quantdrift.statistics import rate_estimate
+from quantdrift.statistics.estimates import rate_estimate
 
 SVG = "{http://www.w3.org/2000/svg}"
 

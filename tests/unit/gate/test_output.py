@@ -32,7 +32,7 @@ from quantdrift.gate.output import (
     worst_title,
     write_report,
 )
-from quantdrift.statistics import Estimate
+from quantdrift.statistics.estimates import Estimate
 from support.gate_result_samples import (
     BROKEN,
     FEW,

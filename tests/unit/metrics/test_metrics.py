@@ -11,7 +11,7 @@ import pytest
 
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.metrics import MetricError, default_metrics, measure, parse_metric
-from quantdrift.statistics import Estimate
+from quantdrift.statistics.estimates import Estimate
 from support.small_evidence import (
     CANDIDATE,
     CANDIDATE_OF_THREE,

@@ -12,18 +12,17 @@ from scipy.optimize import brentq
 from scipy.stats import binomtest, bootstrap, chi2, multinomial, permutation_test, ttest_1samp
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.statistics import (
-    Estimate,
+from quantdrift.statistics.estimates import Estimate, quantile_estimate
+from quantdrift.statistics.paired import (
     mcnemar_exact,
     paired_mean_difference,
     paired_quantile_difference,
     paired_rate_difference,
-    quantile_estimate,
     randomization_test,
+    sign_change_tails,
     tango_interval,
     tango_z,
 )
-from quantdrift.statistics.paired import sign_change_tails
 from support.paired_values import Floats, rates
 
 

@@ -11,23 +11,21 @@ import pytest
 from scipy.stats import beta, binom, binomtest, multinomial, ttest_1samp
 
 from quantdrift.errors import QuantDriftError
-from quantdrift.statistics import (
+from quantdrift.statistics.paired import mcnemar_exact, randomization_test, tango_z
+from quantdrift.statistics.verdicts import (
+    Better,
     PairedSample,
     Spread,
     compare_samples,
     holm,
     inputs_for_mean,
     inputs_for_rate,
-    mcnemar_exact,
     mean_no_worse,
     mean_worse,
-    randomization_test,
     rate_no_worse,
     rate_worse,
     shrunken_spread,
-    tango_z,
 )
-from quantdrift.statistics.verdicts import Better
 from support.paired_values import GAINS, Floats, rates
 
 ALPHA = 0.05
