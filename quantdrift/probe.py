@@ -7,10 +7,9 @@ them is the encoder, never the probe. Source: paper, table of the contrast.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,25 +64,17 @@ class LinearProbe:
             converged=int(np.max(model.n_iter_)) < most_steps,
         )
 
-    def arrays(self) -> dict[str, Any]:
-        """What a file of it holds, by name."""
-        return {
-            "classes": np.array(self.classes, dtype=str),
-            "weight": self.weight,
-            "bias": self.bias,
-            "converged": np.array(self.converged),
-        }
-
     def save(self, path: Path) -> None:
         """Write it as one .npz file, replacing what is there."""
+        classes, converged = np.array(self.classes, dtype=str), np.array(self.converged)
         with path.open("wb") as file:
-            np.savez(file, **self.arrays())
+            np.savez(file, classes=classes, weight=self.weight, bias=self.bias, converged=converged)
 
     @classmethod
     def load(cls, path: Path | str, *, digest: str | None = None) -> LinearProbe:
         """Read a probe that `save` wrote, as it lies in the folder of a run on embeddings."""
         try:
-            return cls.of(arrays_in(memoryview(read_bytes(Path(path), digest=digest))))
+            return cls.of(memoryview(read_bytes(Path(path), digest=digest)))
         except (OSError, ValueError, KeyError) as error:
             raise RunError(
                 "expected a linear probe, as a run on classification data keeps it "
@@ -91,8 +82,9 @@ class LinearProbe:
             ) from error
 
     @classmethod
-    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> LinearProbe:
-        """The probe that `arrays` gave."""
+    def of(cls, content: memoryview) -> LinearProbe:
+        """The probe in a file that `save` wrote."""
+        arrays = arrays_in(content)
         classes, weight, bias = (arrays[name] for name in ("classes", "weight", "bias"))
         kinds = [part.dtype.kind for part in (classes, weight, bias)]
         if kinds != ["U", "f", "f"] or classes.ndim != 1 or arrays["converged"].size != 1:

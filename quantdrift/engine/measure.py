@@ -16,7 +16,7 @@ from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors, described
 from quantdrift.engine.pair import Pair, QuantizedPair
 from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import Similarity, check_embeddings
-from quantdrift.engine.store import CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of
+from quantdrift.engine.store import CHUNK, CHUNK_ELSEWHERE, EmbeddingStore, digest_of, key_of
 from quantdrift.errors import DataError, ServerError
 from quantdrift.evidence import Evidence, Judgements, Noise, Top
 from quantdrift.probe import LinearProbe
@@ -53,6 +53,12 @@ class Reading:
         dataset: name of the data, where it has one.
         depth: ranks in the evidence; as many as are kept if None.
         noisy: whether the noise floor is measured, where it is asked for.
+        ids: names of what ranks.
+        item_ids: names of what is ranked.
+        record: how outputs were read, for run.json.
+        notes: what a run says of it, one sentence each.
+        counts: what a run says of the data that only the reading knows.
+        probe: the linear function that read the classes, to be kept with the run.
     """
 
     calibration: Inputs | None = None
@@ -61,60 +67,32 @@ class Reading:
     dataset: str | None = None
     depth: int | None = None
     noisy: bool = True
+    ids: Sequence[str] = ()
+    item_ids: Sequence[str] = ()
+    record: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    probe: LinearProbe | None = None
 
     @property
     def sides(self) -> tuple[Inputs, ...]:
         """What either arm encodes; a `+query` scheme leaves all but the first at the reference."""
         raise NotImplementedError
 
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """What is made of each side, in words."""
-        return tuple(f"{side.role} embeddings" for side in self.sides)
+    def shown(self, side: Inputs) -> str:
+        """What is made of a side, in words."""
+        return f"{side.role} embeddings"
 
-    @property
-    def ids(self) -> Sequence[str]:
-        """Names of what ranks."""
-        return self.sides[0].ids
-
-    @property
-    def item_ids(self) -> Sequence[str]:
-        """Names of what is ranked."""
-        return self.sides[-1].ids
-
-    @property
-    def record(self) -> Mapping[str, object]:
-        """How outputs were read, for run.json."""
-        return {}
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What a run says of it, one sentence each."""
-        return ()
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """What a run says of the data that only the reading knows."""
-        return {}
-
-    @property
-    def probe(self) -> LinearProbe | None:
-        """The linear function that read the classes, to be kept with the run."""
-        return None
-
-    def check(self, pair: Pair) -> None:
-        """Refuse what would fail after hours."""
-
-    def ready(self, _: Flow) -> Reading:
-        """The reading with what it needs of the reference, such as a probe."""
-        return self
+    def ready(self, flow: Flow) -> Reading:
+        """The reading with names and what else it needs, such as a probe; what would fail after hours is refused."""
+        raise NotImplementedError
 
     def allocate(self, flow: Flow, pair: QuantizedPair, reference: Arms) -> Allocation:
         """Widths for the candidate's layers, where a criterion chooses them."""
         raise NotImplementedError
 
-    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
-        """The scores of both arms."""
+    def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
+        """The scores of both arms; `before` is that of the reading before, of which it may go on."""
         raise NotImplementedError
 
     def rerun(self, state: ScoreState) -> tuple[Rows, ...]:
@@ -190,11 +168,10 @@ class Flow:
     def measure(self, readings: Sequence[Reading]) -> list[Measured]:
         """Both arms encode once, and every reading reads that; all have the sides of the first."""
         pair = self.pair
+        readings = [reading.ready(self) for reading in readings]
         for reading in readings:
-            reading.check(pair)
             if not pair.needs_widths:
                 not_calibrated_on(pair, reading.ids, reading.dataset)  # refuses before hours go into it
-        readings = [reading.ready(self) for reading in readings]
         first, fingerprint = readings[0], pair.fingerprint
         reference = self.reference(first, fingerprint)
         with self._timed("allocation", pair.needs_widths):
@@ -205,10 +182,16 @@ class Flow:
         with pair.candidate():
             weights = pair.candidate_fingerprint()
             candidate = [
-                reference[number] if number and pair.query_only else self.vectors(side, "candidate", weights, what)
-                for number, (side, what) in enumerate(zip(first.sides, first.shown, strict=True))
+                reference[number]
+                if number and pair.query_only
+                else self.vectors(side, "candidate", weights, first.shown(side))
+                for number, side in enumerate(first.sides)
             ]
-        return [self._read(reading, reference, candidate, (fingerprint, weights)) for reading in readings]
+        found: list[Measured] = []
+        for reading in readings:
+            state = reading.state(self, reference, candidate, found[-1].state if found else None)
+            found.append(self._read(reading, state, reference, candidate, (fingerprint, weights)))
+        return found
 
     def reference(self, reading: Reading, fingerprint: str | None = None) -> Arms:
         """What the reference, whose weights have that digest, makes of each side."""
@@ -217,13 +200,11 @@ class Flow:
             for side in reading.sides:
                 with self.pair.observed():
                     self.run(side, np.arange(min(PROBE, len(side.ids))), self.settings.batch_size)
-        return [
-            self.vectors(side, "reference", fingerprint, what)
-            for side, what in zip(reading.sides, reading.shown, strict=True)
-        ]
+        return [self.vectors(side, "reference", fingerprint, reading.shown(side)) for side in reading.sides]
 
-    def _read(self, reading: Reading, reference: Arms, candidate: Arms, fingerprints: tuple[str, str]) -> Measured:
-        state = reading.state(self, reference, candidate)
+    def _read(
+        self, reading: Reading, state: ScoreState, reference: Arms, candidate: Arms, fingerprints: tuple[str, str]
+    ) -> Measured:
         noise = None
         if self.settings.noise_floor and reading.noisy:
             noise = self._noise(reading, state, reference, fingerprints[0])
@@ -286,13 +267,12 @@ class Flow:
 
     def encoded(self, side: Inputs, order: Rows, weights: str, batch_size: int, tell: Callable[[int], None]) -> Vectors:
         """The outputs for one side, put through in an order, from the store where they are."""
-        key = self.key(side, order, weights, batch_size)
-        return (EmbeddingStore(None) if key is None else self.store).get(
-            key or "",
+        return self.store.get(
+            self.key(side, order, weights, batch_size),
             order=order,
             encode=lambda rows: self.run(side, rows, batch_size),
             progress=tell,
-            chunk=None if self.pair.runtime else CHUNK_ELSEWHERE,
+            chunk=CHUNK if self.pair.runtime else CHUNK_ELSEWHERE,
         )
 
     def run(self, side: Inputs, rows: Rows, batch_size: int) -> Vectors:

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.allocation.record import Allocation
-from quantdrift.cache import arrays_in, kept_file, read_kept
+from quantdrift.cache import kept_file, read_kept
 from quantdrift.conformal import softmax_confidence
 from quantdrift.datasets.labelled import match_labels
 from quantdrift.engine.inputs import Inputs, Rows, Vectors
 from quantdrift.engine.measure import NOISE_DEPTH, Arms, Flow, Reading, assemble, compare_rankings, noise_of_scores
-from quantdrift.engine.pair import Pair, QuantizedPair
-from quantdrift.engine.scoring.state import ScoreState, at_positions
+from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.scoring.state import ScoreState, at_positions, merge
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings, score_matrix, score_ragged
 from quantdrift.engine.sensitivity.allocate import allocate_for_classes, allocate_for_search
-from quantdrift.engine.store import digest_of, key_of
-from quantdrift.errors import DataError, RunError
+from quantdrift.engine.store import digest_of, keeping, key_of
+from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.extras import version_of
 from quantdrift.probe import LinearProbe
@@ -41,8 +41,8 @@ class Search(Reading):
         documents: what is searched; the queries themselves if None.
         similarity: how embeddings become scores.
         excluded: per query one document position that does not count, or -1.
-        rows: positions of the documents that count, increasing; all if None.
-        reading: what the search is called in run.json, where it is an unusual one.
+        rows: positions of the documents that it scores, increasing; all if None.
+        joins: whether what the reading before it has scored counts as well.
     """
 
     queries: Inputs
@@ -50,33 +50,27 @@ class Search(Reading):
     similarity: Similarity
     excluded: Rows | None = None
     rows: Rows | None = None
-    reading: str | None = None
+    joins: bool = False
 
     @property
     def sides(self) -> tuple[Inputs, ...]:
         """Queries, and documents where they are others."""
         return (self.queries,) if self.documents is None else (self.queries, self.documents)
 
-    @property
-    def record(self) -> Mapping[str, object]:
-        """The similarity, and what the search is called."""
-        named = {} if self.reading is None else {"reading": self.reading}
-        return {"similarity": str(self.similarity), **named}
-
-    def check(self, pair: Pair) -> None:
-        """Refuse an empty side."""
-        del pair
-        if not all(len(side.ids) for side in self.sides):
-            raise DataError(
-                f"nothing to rank: {len(self.sides[0].ids)} queries and {len(self.sides[-1].ids)} documents; "
-                "expected at least one of each"
-            )
+    def ready(self, flow: Flow) -> Search:
+        """With names, and the similarity for the record; nothing to rank is refused."""
+        del flow
+        ids, item_ids = self.queries.ids, self.sides[-1].ids
+        if not len(ids) or not len(item_ids):
+            got = f"{len(ids)} queries and {len(item_ids)} documents"
+            raise DataError(f"nothing to rank: {got}; expected at least one of each")
+        return replace(self, ids=ids, item_ids=item_ids, record={"similarity": str(self.similarity), **self.record})
 
     def allocate(self, flow: Flow, pair: QuantizedPair, reference: Arms) -> Allocation:
         """Widths by the gaps of a part of the queries."""
         return allocate_for_search(flow, pair, self, reference).allocation
 
-    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
+    def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
         """Every query against every document that counts."""
         first: Any = reference[-1]
         second: Any = candidate[-1]
@@ -97,7 +91,8 @@ class Search(Reading):
                 device=device if device.type == "cuda" else "cpu",
                 progress=tell,
             )
-            return state if self.rows is None else at_positions(state, self.rows)
+        state = state if self.rows is None else at_positions(state, self.rows)
+        return merge(before, state) if self.joins and before is not None else state
 
     def rerun(self, state: ScoreState) -> tuple[Rows, ...]:
         """All queries, and documents that could be first."""
@@ -187,7 +182,6 @@ class Classes(Reading):
         train: inputs to fit a probe to, and to choose widths on.
         train_labels: of these.
         labels: of the inputs, where they are known.
-        label_notes: what a run says of them.
         what: the model puts out, "embeddings" or "logits".
     """
 
@@ -197,7 +191,6 @@ class Classes(Reading):
     train: Inputs | None = None
     train_labels: Sequence[str] = ()
     labels: Sequence[str] | None = None
-    label_notes: tuple[str, ...] = ()
     what: str = "embeddings"
 
     @property
@@ -206,59 +199,40 @@ class Classes(Reading):
         return (self.inputs,)
 
     @property
-    def shown(self) -> tuple[str, ...]:
-        """Of which part, and what."""
-        return (f"{self.split} {self.what}",)
-
-    @property
     def read_by(self) -> Head:
         """The head; once the reading is ready."""
         assert self.head is not None  # `ready` has fitted one
         return self.head
 
-    @property
-    def item_ids(self) -> Sequence[str]:
-        """The classes."""
-        return self.read_by.classes
-
-    @property
-    def record(self) -> Mapping[str, object]:
-        """How logits were had."""
-        return self.read_by.record
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """Of the probe, and of labels."""
-        return (*self.read_by.notes, *self.label_notes)
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The number of classes."""
-        return {"n_classes": len(self.item_ids)}
-
-    @property
-    def probe(self) -> LinearProbe | None:
-        """The probe, or the head that was left alone."""
-        return self.read_by.linear
-
-    def check(self, pair: Pair) -> None:
-        """Refuse a candidate that would be calibrated on what it is evaluated on."""
-        if self.calibration is not None or not pair.needs_calibration:
-            return
-        raise DataError(
-            "this scheme is calibrated on inputs of the train part, never on those it is evaluated on, and "
-            f"{self.dataset} has no train part; add one (train.jsonl, train/CLASS/, x_train), name a file of texts "
-            "(+calib=FILE.txt), or use a data-free scheme (rtn or hqq without A8)"
-        )
+    def shown(self, side: Inputs) -> str:
+        """Of which part, and what."""
+        del side
+        return f"{self.split} {self.what}"
 
     def ready(self, flow: Flow) -> Classes:
-        """With a head, and with labels as the head spells them."""
+        """With a head, and with labels as the head spells them; calibrating on what is evaluated is refused."""
+        if self.calibration is None and flow.pair.needs_calibration:
+            raise DataError(
+                "this scheme is calibrated on inputs of the train part, never on those it is evaluated on, and "
+                f"{self.dataset} has no train part; add one (train.jsonl, train/CLASS/, x_train), name a file of texts "
+                "(+calib=FILE.txt), or use a data-free scheme (rtn or hqq without A8)"
+            )
         head = self.head or self._probe(flow)
-        labels, note = self.labels, None
+        labels, notes = self.labels, head.notes
         if labels is not None:
             labels, note = match_labels(labels, head.classes, positions=head.record["reading"] == "logits")
-        qrels = None if labels is None else _qrels(self.inputs.ids, labels)
-        return replace(self, head=head, qrels=qrels, label_notes=() if note is None else (note,))
+            notes = notes if note is None else (*notes, note)
+        return replace(
+            self,
+            head=head,
+            probe=head.linear,
+            ids=self.inputs.ids,
+            item_ids=head.classes,
+            record=head.record,
+            notes=notes,
+            counts={"n_classes": len(head.classes)},
+            qrels=None if labels is None else _qrels(self.inputs.ids, labels),
+        )
 
     def _probe(self, flow: Flow) -> Head:
         assert self.train is not None  # there are labels of it
@@ -268,18 +242,12 @@ class Classes(Reading):
         with flow.stage("linear probe", "fitting the linear probe", 1) as tell:
             probe, accuracy = fitted_probe(vectors, self.train_labels, key=key, root=flow.store.root)
             tell(1)
-        made = {
-            "C": STRENGTH,
-            "most_steps": MOST_STEPS,
-            "converged": probe.converged,
-            "train_accuracy": accuracy,
-            "digest": probe.digest,
-        }
+        made = {"C": STRENGTH, "most_steps": MOST_STEPS, "converged": probe.converged, "train_accuracy": accuracy}
         unsure = "the linear probe did not converge; another fit could give other logits"
         return Head(
             classes=probe.classes,
             linear=probe,
-            record={"reading": "linear probe", "probe": made},
+            record={"reading": "linear probe", "probe": {**made, "digest": probe.digest}},
             notes=() if probe.converged else (unsure,),
         )
 
@@ -288,8 +256,9 @@ class Classes(Reading):
         del reference
         return allocate_for_classes(flow, pair, self)
 
-    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
+    def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
         """Every input against every class."""
+        del before
         logits = self.read_by.logits
         return score_matrix(logits(reference[0]), logits(candidate[0]), k=flow.settings.k)
 
@@ -346,38 +315,20 @@ def fitted_probe(
     embeddings: Vectors, labels: Sequence[str], *, key: str | None, root: Path | None
 ) -> tuple[LinearProbe, float]:
     """The probe of embeddings and its accuracy on them; fitted unless it is kept below `root`."""
-    path = None
+    probe = path = None
     if key is not None and root is not None:
         library = version_of("scikit-learn") or ""  # fitting says what is missing
-        name = key_of(
-            version=1,
-            embeddings=key,
-            labels=digest_of(labels),
-            strength=STRENGTH,
-            most_steps=MOST_STEPS,
-            library=library,
-        )
+        made = {"strength": STRENGTH, "most_steps": MOST_STEPS, "library": library}
+        name = key_of(version=1, embeddings=key, labels=digest_of(labels), **made)
         path = root / "probes" / name[:2] / f"{name}.npz"
-        if (kept := read_kept(path, _kept_probe)) is not None:
-            return kept
-    probe = LinearProbe.fit(embeddings, labels, strength=STRENGTH, most_steps=MOST_STEPS)
+        probe = read_kept(path, LinearProbe.of)
+    if probe is None:
+        probe = LinearProbe.fit(embeddings, labels, strength=STRENGTH, most_steps=MOST_STEPS)
+        if path is not None:
+            with keeping(path.parent), kept_file(path) as partial:
+                probe.save(partial)
     chosen = probe.logits(embeddings).argmax(axis=1)
-    accuracy = float((np.array(probe.classes)[chosen] == np.array(labels, dtype=str)).mean())
-    if path is not None:
-        try:
-            with kept_file(path) as partial, partial.open("wb") as file:
-                np.savez(file, **probe.arrays(), train_accuracy=accuracy)
-        except OSError as error:
-            raise RunError(
-                f"the probe cannot be kept in {path.parent}: {error}. Free some space, set "
-                "QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
-            ) from error
-    return probe, accuracy
-
-
-def _kept_probe(content: memoryview) -> tuple[LinearProbe, float]:
-    arrays = arrays_in(content)
-    return LinearProbe.of(arrays), float(arrays["train_accuracy"])
+    return probe, float((np.array(probe.classes)[chosen] == np.array(labels, dtype=str)).mean())
 
 
 # --- Shortlists -----------------------------------------------------------------------------------
@@ -391,59 +342,34 @@ class Shortlist(Reading):
     """Every query ranks the documents of its own shortlist by the score of query and document together.
 
     Attributes:
-        query_ids: names of the queries.
-        document_ids: names of all documents, by position.
         document_rows: positions of the documents of one query after another, increasing within each.
         starts: where each query's pairs begin, and the end.
         pairs: the query-document pairs, in the order of `document_rows`.
-        recorded: how they were read, for run.json.
     """
 
-    query_ids: Sequence[str]
-    document_ids: Sequence[str]
     document_rows: Rows
     starts: Rows
     pairs: Inputs
-    recorded: Mapping[str, object]
 
     @property
     def sides(self) -> tuple[Inputs, ...]:
         """The pairs."""
         return (self.pairs,)
 
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """Scores of them."""
-        return ("pair scores",)
+    def shown(self, side: Inputs) -> str:
+        """Scores of the pairs."""
+        return f"{side.role} scores"
 
-    @property
-    def ids(self) -> Sequence[str]:
-        """Names of the queries."""
-        return self.query_ids
-
-    @property
-    def item_ids(self) -> Sequence[str]:
-        """Names of all documents."""
-        return self.document_ids
-
-    @property
-    def record(self) -> Mapping[str, object]:
-        """Which shortlist, and how it was read."""
-        return self.recorded
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """The number of queries that have a shortlist, and of their pairs."""
-        return {"n_queries": len(self.query_ids), "n_pairs": len(self.document_rows)}
-
-    def check(self, pair: Pair) -> None:
-        """Refuse shortlists without a document."""
-        del pair
+    def ready(self, flow: Flow) -> Shortlist:
+        """As it is; shortlists without a document are refused."""
+        del flow
         if not len(self.document_rows):
             raise DataError("nothing to rerank: the shortlists hold no document")
+        return self
 
-    def state(self, flow: Flow, reference: Arms, candidate: Arms) -> ScoreState:
+    def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
         """Every query against its own shortlist."""
+        del before
         once, low = np.asarray(reference[0])[:, 0], np.asarray(candidate[0])[:, 0]
         rows = [(self.document_rows[a:b], once[a:b], low[a:b]) for a, b in pairwise(self.starts.tolist())]
         return score_ragged(rows, k=flow.settings.k)
@@ -485,15 +411,15 @@ def shortlist_of(
     together = np.concatenate([np.empty(0, dtype=np.int64), *rows])
     owners = [name for name, own in zip(documents, rows, strict=True) for _ in own]
     items = [(queries[query], texts[row]) for query, row in zip(owners, together.tolist(), strict=True)]
+    pair_ids = [f"{query} with {names[row]}" for query, row in zip(owners, together.tolist(), strict=True)]
     return Shortlist(
-        query_ids=tuple(documents),
-        document_ids=names,
+        ids=tuple(documents),
+        item_ids=names,
+        counts={"n_queries": len(documents), "n_pairs": len(together)},
         document_rows=together,
         starts=np.cumsum([0, *map(len, rows)]).astype(np.int64),
-        pairs=pair_inputs(
-            items, ids=[f"{query} with {names[row]}" for query, row in zip(owners, together.tolist(), strict=True)]
-        ),
-        recorded=record,
+        pairs=pair_inputs(items, ids=pair_ids),
+        record=record,
         **more,
     )
 

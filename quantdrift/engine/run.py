@@ -23,7 +23,7 @@ from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Search
 from quantdrift.engine.refusals import check_pair
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sizes import folder_of, nested_subsets
+from quantdrift.engine.sizes import folder_of, nested_subsets, parts_added
 from quantdrift.engine.store import EmbeddingStore, digest_of, key_of
 from quantdrift.errors import DataError, RunError, UnsupportedError
 from quantdrift.extras import version_of
@@ -108,7 +108,10 @@ def run_sizes(
     for place in places:
         check_place(place.absolute())
     opened = open_pair(spec, dataset, device=device, revision=revision)
-    readings = [replace(opened.search, rows=rows, noisy=rows is subsets[-1]) for rows in subsets]
+    readings = [
+        replace(opened.search, rows=rows, joins=number > 0, noisy=number == len(sizes) - 1)
+        for number, rows in enumerate(parts_added(subsets))
+    ]
     found = Flow(pair=opened.pair, settings=settings, store=store, progress=progress).measure(readings)
     return [
         _written(opened, measured, place, settings, data=_describe_part(opened.data, dataset, rows, settings.seed))
@@ -221,7 +224,7 @@ def _contrasted(opened: Opened, flow: Flow, places: Places) -> Contrast:
         documents=None,
         similarity=Similarity.COSINE,
         excluded=np.arange(len(inputs.ids)),
-        reading="self-retrieval",
+        record={"reading": "self-retrieval"},
         dataset=opened.reading.dataset,
     )
     classes, neighbours = flow.measure([opened.reading, search])

@@ -79,6 +79,11 @@ def nested_subsets(n_documents: int, sizes: Sequence[int], *, seed: int) -> tupl
     return tuple(np.sort(order[:size]) for size in sizes)
 
 
+def parts_added(subsets: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], ...]:
+    """What each of nested subsets holds beside the one before it."""
+    return subsets[0], *(np.setdiff1d(larger, smaller) for smaller, larger in pairwise(subsets))
+
+
 def folder_of(size: int, n_documents: int) -> str:
     """The name of a size's run folder; names sort as sizes do.
 

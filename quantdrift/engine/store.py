@@ -6,12 +6,11 @@ every scheme shares the reference's, and a corpus larger than memory is read bac
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import io
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from quantdrift.cache import array_in, read_kept, say, seal
 from quantdrift.errors import MissingExtraError, RunError, ScoreError
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
-from quantdrift.records import bytes_digest, open_file
+from quantdrift.records import bytes_digest
 
 # --- Room on disk, asked for before it is written to ----------------------------------------------
 
@@ -82,29 +81,23 @@ class EmbeddingStore:
 
     def get(
         self,
-        key: str,
+        key: str | None,
         *,
         order: NDArray[np.int64],
         encode: Encode,
-        progress: Callable[[int], None] | None = None,
-        chunk: int | None = None,
+        progress: Callable[[int], None] = lambda _: None,
+        chunk: int = CHUNK,
     ) -> NDArray[np.float32]:
-        """The embeddings of a key, computed as far as they are not there yet."""
-        tell = progress or (lambda _: None)
-        size = chunk or CHUNK
-        chunks = [order[at : at + size] for at in range(0, len(order), size)]
-        root = self.root
-        try:
-            if root is None:
-                return _in_memory(len(order), chunks, encode, tell)
-            folder = root / "embeddings" / key[:2]
-            folder.mkdir(parents=True, exist_ok=True)
-            with _lock(folder / f"{key}.lock"):
-                return _on_disk(folder / key, len(order), chunks, encode, tell)
-        except _EncodingError as error:  # the model's own trouble, not the disk's
-            raise error.cause from None
-        except OSError as error:
-            raise _complaint(error, root or Path()) from error
+        """The embeddings of a key, computed as far as they are not there yet; None keeps nothing."""
+        chunks = [order[at : at + chunk] for at in range(0, len(order), chunk)]
+        if self.root is None or key is None:
+            return _in_memory(len(order), chunks, encode, progress)
+        folder = self.root / "embeddings" / key[:2]
+        with ExitStack() as held:
+            with keeping(self.root):
+                folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(_lock(folder / f"{key}.lock"))
+            return _on_disk(folder / key, len(order), chunks, encode, progress)
 
 
 def default_store() -> EmbeddingStore:
@@ -116,17 +109,28 @@ def default_store() -> EmbeddingStore:
     return EmbeddingStore(None if off else cache_dir())
 
 
+@contextmanager
+def keeping(folder: Path) -> Iterator[None]:
+    """Inside, something is written to a folder of the cache; what the disk refuses is told in one line."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"nothing can be kept in {folder}: {error}. Free some space (quantdrift cache --clear empties the cache), "
+            "set QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
+        ) from error
+
+
 def _in_memory(
     n: int, chunks: Sequence[NDArray[np.int64]], encode: Encode, tell: Callable[[int], None]
 ) -> NDArray[np.float32]:
-    embeddings: NDArray[np.float32] | None = None
+    embeddings = np.empty((n, 0), dtype=np.float32)
     for chunk in chunks:
         part = _encoded(encode, chunk)
-        if embeddings is None:
+        if not embeddings.shape[1]:
             embeddings = np.empty((n, part.shape[1]), dtype=np.float32)
         embeddings[chunk] = part
         tell(len(chunk))
-    assert embeddings is not None  # there is at least one chunk: datasets are not empty
     return embeddings
 
 
@@ -134,31 +138,33 @@ def _on_disk(
     stem: Path, n: int, chunks: Sequence[NDArray[np.int64]], encode: Encode, tell: Callable[[int], None]
 ) -> NDArray[np.float32]:
     finished, partial, done_file = (stem.with_suffix(suffix) for suffix in (".npy", ".partial.npy", ".done"))
-    embeddings = read_kept(finished, lambda content: _matrix(content, n), mapped=True)
+    embeddings = read_kept(finished, lambda content: _matrix(array_in(content), n), mapped=True)
     if embeddings is not None:
         tell(n)
         return embeddings
-    target, done = _resumed(partial, done_file, n, chunks)
+    with keeping(stem.parent):
+        target, done = _resumed(partial, done_file, n, chunks)
     tell(sum(len(chunk) for chunk in chunks[:done]))
     for number, chunk in enumerate(chunks[done:], start=done):
-        part = _encoded(encode, chunk)
-        if number == 0:
-            target = _allocated(partial, n, part.shape[1])
-        assert target is not None  # of an earlier run, or of the first chunk
-        target[chunk] = part
-        with done_file.open("ab") as digests:
-            digests.write(_line(part))
+        part = _encoded(encode, chunk)  # its errors are the model's own trouble, not the disk's
+        with keeping(stem.parent):
+            if number == 0:
+                target = _allocated(partial, n, part.shape[1])
+            assert target is not None  # of an earlier run, or of the first chunk
+            target[chunk] = part
+            with done_file.open("ab") as digests:
+                digests.write(_line(part))
         tell(len(chunk))
     del target  # closes the file, which Windows needs before renaming it
-    seal(partial)
-    os.replace(partial, finished)
+    with keeping(stem.parent):
+        seal(partial)
+        os.replace(partial, finished)
+        done_file.unlink(missing_ok=True)
     kept: NDArray[np.float32] = np.load(finished, mmap_mode="r")
-    done_file.unlink(missing_ok=True)
     return kept
 
 
-def _matrix(content: memoryview, n: int) -> NDArray[np.float32]:
-    array = array_in(content)
+def _matrix(array: NDArray[Any], n: int) -> NDArray[np.float32]:
     if array.ndim != 2 or len(array) != n or array.dtype != np.float32:  # noqa: PLR2004 -- a matrix
         raise ValueError(f"{array.dtype} of shape {array.shape}")
     return array
@@ -171,56 +177,34 @@ def _resumed(
 
     Beside the array lies a digest for each chunk, a line each.
     """
-    try:
-        lines = done_file.read_bytes().splitlines(keepends=True)
-        with open_file(partial) as file:
-            dim = (os.fstat(file.fileno()).st_size - len(_header(n, 1))) // (4 * n)
-            header = _header(n, max(dim, 0))
-            intact = file.read(len(header)) == header
-    except (OSError, ValueError):
-        intact, lines = False, []
-    target, done = None, 0
-    if intact:
-        os.truncate(partial, len(header) + 4 * n * dim)  # it may have been sealed
-        target = np.memmap(partial, np.float32, "r+", len(header), (n, dim))
-        for chunk, line in zip(chunks, lines, strict=False):
-            if line != _line(target[chunk]):
-                break
+    if not done_file.exists():
+        return None, 0
+    lines, done = done_file.read_bytes().splitlines(keepends=True), 0
+    target: Any = None
+    with suppress(Exception):  # numpy raises whatever Python does where a header is none
+        _matrix(_mapped(partial, mode="r"), n)  # opened to write, a short file would grow
+        target = _mapped(partial, mode="r+")
+        os.truncate(partial, target.offset + target.nbytes)  # it may have been sealed
+        while done < len(lines) and lines[done] == _line(target[chunks[done]]):
             done += 1
     if done < len(lines):
-        say(
-            f"{partial} is damaged, or of an earlier version: of {len(lines)} chunks {done} are "
-            "used, the others computed again"
-        )
-    if done:
-        os.truncate(done_file, done * _LINE)
-        return target, done
-    done_file.unlink(missing_ok=True)
-    return None, 0
+        say(f"{partial} is damaged, or of an earlier version: of {len(lines)} chunks {done} are used")
+    done_file.write_bytes(b"".join(lines[:done]))
+    return (target if done else None), done
+
+
+def _mapped(path: Path, **how: Any) -> Any:
+    """An .npy file in memory."""
+    format_: Any = np.lib.format  # has no types in older numpy
+    return format_.open_memmap(path, **how)
 
 
 def _line(part: NDArray[np.float32]) -> bytes:
     return bytes_digest(np.ascontiguousarray(part).data.cast("B")).encode() + b"\n"
 
 
-_LINE = 41
-"""Bytes of a chunk's line."""
-
-
-def _header(n: int, dim: int) -> bytes:
-    """How an .npy file of float32 [n, dim] starts."""
-    start = io.BytesIO()
-    facts = {"descr": "<f4", "fortran_order": False, "shape": (n, dim)}
-    format_: Any = np.lib.format  # has no types in older numpy
-    format_.write_array_header_1_0(start, facts)
-    return start.getvalue()
-
-
 def _encoded(encode: Encode, chunk: NDArray[np.int64]) -> NDArray[np.float32]:
-    try:
-        part = np.asarray(encode(chunk), dtype=np.float32)
-    except OSError as error:
-        raise _EncodingError(error) from error
+    part = np.asarray(encode(chunk), dtype=np.float32)
     if part.ndim != 2 or len(part) != len(chunk):  # noqa: PLR2004 -- one vector per input
         raise ScoreError(
             f"expected the model to return one vector per input, shape ({len(chunk)}, dim); got "
@@ -229,19 +213,11 @@ def _encoded(encode: Encode, chunk: NDArray[np.int64]) -> NDArray[np.float32]:
     return part
 
 
-class _EncodingError(Exception):
-    """Carries an OSError of the model past the handling of the disk's."""
-
-    def __init__(self, cause: OSError) -> None:
-        self.cause = cause
-
-
 def _allocated(path: Path, n: int, dim: int) -> NDArray[np.float32]:
     """An array file whose space is really there."""
-    header = _header(n, dim)
-    path.write_bytes(header)
-    reserve(path, len(header) + 4 * n * dim)
-    return np.memmap(path, np.float32, "r+", len(header), (n, dim))
+    target: Any = _mapped(path, mode="w+", dtype=np.float32, shape=(n, dim))
+    reserve(path, target.offset + target.nbytes)
+    return np.asarray(target)
 
 
 def _lock(path: Path) -> Any:
@@ -251,15 +227,3 @@ def _lock(path: Path) -> Any:
     except ImportError as error:
         raise MissingExtraError("filelock", "models", needed_for="keeping embeddings") from error
     return FileLock(path)
-
-
-def _complaint(error: OSError, root: Path) -> RunError:
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return RunError(
-            f"no space left for embeddings in {root}. Free some space (quantdrift cache --clear "
-            "empties it), set QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
-        )
-    return RunError(
-        f"embeddings cannot be kept in {root}: {error}. Set QUANTDRIFT_CACHE to a folder that can "
-        "be written, or use --no-cache"
-    )

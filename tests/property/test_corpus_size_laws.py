@@ -27,7 +27,7 @@ from quantdrift.engine.measure import Flow, assemble
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.sizes import default_sizes, nested_subsets, parse_sizes
+from quantdrift.engine.sizes import default_sizes, nested_subsets, parse_sizes, parts_added
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence
@@ -98,13 +98,17 @@ def cases(draw: st.DrawFn) -> Case:
         store=EmbeddingStore(None),
         progress=Silent(),
     )
-    found = []
-    for rows in subsets:
+    found, state = [], None
+    for number, added in enumerate(parts_added(subsets)):
         search = Search(
-            queries=rows_of("q", n_queries), documents=rows_of("d", n_docs), similarity=similarity, rows=rows
-        )
+            queries=rows_of("q", n_queries),
+            documents=rows_of("d", n_docs),
+            similarity=similarity,
+            rows=added,
+            joins=number > 0,
+        ).ready(flow)
         with small_tiles():
-            state = search.state(flow, reference, candidate)
+            state = search.state(flow, reference, candidate, state)
         found.append(search.evidence(state, candidate, None))
     return Case(reference=reference, candidate=candidate, similarity=similarity, k=k, subsets=subsets, found=found)
 

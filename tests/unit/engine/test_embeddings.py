@@ -18,11 +18,6 @@ WANTED = np.arange(N * DIM, dtype=np.float32).reshape(N, DIM)
 ORDER = np.random.default_rng(0).permutation(N)
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embeddings, "CHUNK", 4)  # chunks of 4, 4 and 2
-
-
 class Encoder:
     """Input number i has row i of WANTED; keeps count, and fails once when told to."""
 
@@ -46,7 +41,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingStore:
 
 def test_rows_stand_by_input_whatever_the_order(store: EmbeddingStore) -> None:
     encode, steps = Encoder(), []
-    found = store.get("ab12", order=ORDER, encode=encode, progress=steps.append)
+    found = store.get("ab12", order=ORDER, chunk=4, encode=encode, progress=steps.append)
     np.testing.assert_array_equal(found, WANTED)
     assert found.dtype == np.float32
     assert encode.calls == [ORDER[:4].tolist(), ORDER[4:8].tolist(), ORDER[8:].tolist()]
@@ -55,8 +50,8 @@ def test_rows_stand_by_input_whatever_the_order(store: EmbeddingStore) -> None:
 
 def test_the_second_time_nothing_is_encoded(tmp_path: Path) -> None:
     first, second, steps = Encoder(), Encoder(), []
-    EmbeddingStore(tmp_path).get("ab12", order=ORDER, encode=first)
-    found = EmbeddingStore(tmp_path).get("ab12", order=ORDER, encode=second, progress=steps.append)
+    EmbeddingStore(tmp_path).get("ab12", order=ORDER, chunk=4, encode=first)
+    found = EmbeddingStore(tmp_path).get("ab12", order=ORDER, chunk=4, encode=second, progress=steps.append)
     np.testing.assert_array_equal(found, WANTED)
     assert second.calls == []
     assert sum(steps) == N
@@ -70,10 +65,10 @@ def test_the_second_time_nothing_is_encoded(tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path, fail_at: int, error: BaseException) -> None:
     store, encode = EmbeddingStore(tmp_path), Encoder(fail_at, error)
     with pytest.raises(type(error)):
-        store.get("ab12", order=ORDER, encode=encode)
+        store.get("ab12", order=ORDER, chunk=4, encode=encode)
     assert not (tmp_path / "embeddings" / "ab" / "ab12.npy").exists()
     before, steps = len(encode.calls), []
-    found = store.get("ab12", order=ORDER, encode=encode, progress=steps.append)
+    found = store.get("ab12", order=ORDER, chunk=4, encode=encode, progress=steps.append)
     np.testing.assert_array_equal(found, WANTED)
     assert before == fail_at
     assert len(encode.calls) == 3  # each chunk once, over both runs
@@ -89,7 +84,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(embeddings, "reserve", full)
-        with pytest.raises(RunError, match=r"no space left for embeddings in .*--no-cache"):
-            EmbeddingStore(tmp_path).get("ab12", order=ORDER, encode=Encoder())
-    found = EmbeddingStore(tmp_path).get("ab12", order=ORDER, encode=Encoder())  # space was made
+        with pytest.raises(RunError, match=r"kept in .*: .*No space left.*--no-cache"):
+            EmbeddingStore(tmp_path).get("ab12", order=ORDER, chunk=4, encode=Encoder())
+    found = EmbeddingStore(tmp_path).get("ab12", order=ORDER, chunk=4, encode=Encoder())  # space was made
     np.testing.assert_array_equal(found, WANTED)
