@@ -19,7 +19,7 @@ from quantdrift.finished.diff import Changed, changed_inputs
 from quantdrift.gate.baseline import Baseline, Snapshot, read_baseline, write_baseline
 from quantdrift.gate.judge import ALPHA, GateResult, gate, snapshot_for
 from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
-from quantdrift.gate.rules import Rule, RuleError, Slices, check_slices, default_rules, parse_rule
+from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_rule, slices_of
 from quantdrift.gate.target import Target, target_of_run
 from quantdrift.metrics import FAMILIES, members, parse_metric
 from quantdrift.runs import Run, read_run
@@ -195,8 +195,7 @@ def ask(
             'nothing is asked of the run; expected, for example, assert_drift("minilm@W4-rtn", data="data/faq", '
             'flip=0.25), with baseline="drift-baseline.json", or with rules=["ndcg@10 >= 0.6"]'
         )
-    groups = {name: (held,) if isinstance(held, str) else tuple(held) for name, held in (slices or {}).items()}
-    check_slices(given, groups)
+    groups = slices_of(slices or {}, given)
     if comparing := [rule for rule in given if rule.compares and baseline is None]:
         raise RuleError(
             f"the rule '{comparing[0]}' compares with a baseline; expected one too: baseline=\"drift-baseline.json\""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
 
-from quantdrift.cli import Interrupted
+from quantdrift.cli import USAGE, Interrupted
 from quantdrift.cli.options import (
-    AS,
     COMMON,
     COMPLETE,
     PART,
@@ -24,9 +22,9 @@ from quantdrift.cli.options import (
     option,
     prints,
 )
-from quantdrift.cli.output import Grid, Shown, emit, form_of
+from quantdrift.cli.output import Grid, Shown
 from quantdrift.cli.run import measured
-from quantdrift.display import error_line, flush, let_go, note, say
+from quantdrift.display import error_line, note, prose
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.extras import extras_named
 from quantdrift.finished.diff import diff_runs
@@ -34,9 +32,9 @@ from quantdrift.finished.readers import read_finished, read_qrels
 from quantdrift.gate import output
 from quantdrift.gate import rules as gate_rules
 from quantdrift.gate.baseline import NAME, Baseline, Snapshot, read_baseline, write_baseline
-from quantdrift.gate.judge import ALPHA, GateResult, check_alpha, gate, snapshot_for
+from quantdrift.gate.judge import ALPHA, GateResult, gate, snapshot_for
 from quantdrift.gate.target import Target, target_of_diff, target_of_run
-from quantdrift.runs import find_runs, read_run
+from quantdrift.runs import find_runs
 from quantdrift.spec import parse_pair
 
 SETTINGS = {"no_args_is_help": False}  # pyproject.toml may say it all
@@ -70,7 +68,9 @@ class GateOptions(MeasuringAnything):
     slices: list[str] | None = option(
         "--slice NAME=PATTERN: Inputs that a rule can look at, by patterns on their ids: german=de-*; may be repeated."
     )
-    alpha: float | None = option("P: Accepted chance of a false alarm, over all rules together; 0.05 by default.")
+    alpha: float | None = option(
+        "P: Accepted chance of a false alarm, over all rules together; 0.05 by default.", min=1e-9, max=0.5
+    )
     update: bool = flag("--update: Write the baseline from this run; commit it.")
     accept_underpowered: bool = flag("--accept-underpowered: End in success where there are too few inputs to tell.")
     report: list[Path] | None = option(
@@ -84,27 +84,10 @@ class GateOptions(MeasuringAnything):
     part: list[str] | None = option(PART)
     common: bool = flag(COMMON)
     complete: bool = flag(COMPLETE)
-    json_output: bool = flag(AS["json"])
-    markdown: bool = flag(AS["markdown"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What is known before anything is measured."""
-
-    options: GateOptions
-    named: str
-    config: gate_rules.GateConfig
-    rules: tuple[gate_rules.Rule, ...]
-    slices: gate_rules.Slices
-    alpha: float
-    path: Path
-    baseline: Snapshot | None
-    accepts: bool
-
-
-@prints()
-def command(options: GateOptions) -> None:
+@prints("json", "markdown")
+def command(options: GateOptions) -> Shown | None:
     """Judge a quantized model in CI: against limits, and input by input against a baseline.
 
     Once: quantdrift gate minilm@W4-rtn --data FOLDER --update
@@ -124,56 +107,54 @@ def command(options: GateOptions) -> None:
     too.
     """
     try:
-        plan = _plan(options)
-        target = _target(plan)
-        rules = plan.rules or tuple(gate_rules.default_rules(target))
-        if options.update:
-            _update(plan, target, rules)
-            return
-        result = _judged(plan, target, rules)
+        return _judged(options)
     except Interrupted:
         raise  # Ctrl-C is no verdict, and says itself what is left
     except Exception as error:
-        for line in output.tell_ci(error_line(error), os.environ):
-            note(line)
+        told = f"{output.TITLE}: error\n\n{prose(error_line(error))}\n"
+        output.tell_ci(os.environ, verdict="error", code=USAGE, summary=told)
         raise
-    for line in output.tell_ci(result, os.environ):
-        note(line)
-    _print(plan, result)
-    raise typer.Exit(result.exit_code)
 
 
-def _plan(options: GateOptions) -> _Plan:
-    form_of([name for name, wanted in (("json", options.json_output), ("markdown", options.markdown)) if wanted])
-    for path in options.report or ():
-        output.check_report(path)
-    place = options.config or gate_rules.find_config(Path.cwd())
-    config = gate_rules.GateConfig() if place is None else gate_rules.read_config(place)
-    named = options.target or config.target
-    if named is None:
-        raise QuantDriftError(
-            "expected what to judge: a spec such as minilm@W4-rtn with --data FOLDER, a run folder, or two finished "
-            "runs; or target = ... in pyproject.toml, under [tool.quantdrift.gate]"
-        )
-    rules = tuple(gate_rules.parse_rule(text) for text in options.rule or ()) or config.rules
-    slices = {**config.slices, **dict(gate_rules.parse_slice(text) for text in options.slices or ())}
-    gate_rules.check_slices(rules, slices)
+def _judged(options: GateOptions) -> Shown | None:
+    for place in options.report or ():
+        output.check_report(place)
+    found = options.config or gate_rules.find_config(Path.cwd())
+    config = gate_rules.GateConfig() if found is None else gate_rules.read_config(found)
+    rules = [gate_rules.parse_rule(text) for text in options.rule or config.rules]
+    given_here = dict(gate_rules.parse_slice(text) for text in options.slices or ())
+    slices = gate_rules.slices_of({**config.slices, **given_here}, rules)
     alpha = next((each for each in (options.alpha, config.alpha) if each is not None), ALPHA)
-    check_alpha(alpha)
     # beside the file that names the data, so that a folder below will do
-    beside = Path() if config.path is None else config.path.parent
-    path = options.baseline or config.baseline or beside / NAME
-    return _Plan(
-        options=options,
-        named=named,
-        config=config,
-        rules=rules,
+    beside = Path() if found is None else found.parent
+    path = options.baseline or (beside / NAME if config.baseline is None else Path(config.baseline))
+    baseline = _earlier(path) if options.update else _baseline(path, rules, options)
+    target = _target(options, config)
+    rules = rules or gate_rules.default_rules(target)
+    # of a first baseline only limits can be judged
+    known = [rule for rule in rules if baseline is not None or not rule.compares]
+    result = gate(
+        target,
+        known,
+        baseline,
         slices=slices,
         alpha=alpha,
-        path=path,
-        baseline=_earlier(path) if options.update else _baseline(path, rules, options),
-        accepts=options.accept_underpowered or config.accept_underpowered,
+        n_worst=options.worst,
+        accept_underpowered=options.accept_underpowered or config.accept_underpowered,
     )
+    for place in (options.report or ()) if known else ():
+        output.write_report(result, place)
+    if not options.update:
+        summary = output.markdown_text(result)
+        output.tell_ci(os.environ, verdict=result.verdict, code=result.exit_code, summary=summary)
+        return _shown(result)
+    snapshot = snapshot_for(target, rules, baseline)
+    write_baseline(snapshot, path)
+    done = "wrote" if baseline is None else "updated"
+    note(f"{done} the baseline {path} ({snapshot.n_inputs:,} inputs); commit it")
+    for line in [*target.notes, *output.beyond_reach(rules, snapshot, alpha=alpha)]:
+        note(line)
+    return replace(_shown(result), code=0) if known else None
 
 
 def _earlier(path: Path) -> Snapshot | None:
@@ -190,31 +171,31 @@ def _baseline(path: Path, rules: Sequence[gate_rules.Rule], options: GateOptions
     """The baseline, where there is one."""
     if path.exists():
         return read_baseline(path)
-    comparing = [rule for rule in rules if rule.compares]
-    if comparing or not rules:
-        asked = f"the rule '{comparing[0]}'" if comparing else "what is asked without rules"
-        raise gate_rules.RuleError(
-            f"{asked} needs a baseline, and {path} does not exist. Write it with the same command and --update, and "
-            "commit it; or ask for limits only, such as --rule 'flip@1 <= 0.25'"
-        )
-    if options.baseline is not None:
-        raise RunError(f"expected a baseline; {path} does not exist. Write it with --update")
-    return None
+    if options.baseline is None and rules and not any(rule.compares for rule in rules):
+        return None
+    raise RunError(
+        f"expected a baseline to compare with; {path} does not exist. Write it with the same command and --update, and "
+        "commit it; or ask for limits only, such as --rule 'flip@1 <= 0.25'"
+    )
 
 
 # --- what is judged -------------------------------------------------------------------------------
 
 
-def _target(plan: _Plan) -> Target:
+def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
     """The run, measured if it is a spec."""
-    named, options = plan.named, plan.options
+    named = options.target or config.target
+    if named is None:
+        raise QuantDriftError(
+            "expected what to judge: a spec such as minilm@W4-rtn with --data FOLDER, a run folder, or two finished "
+            "runs; or target = ... in pyproject.toml, under [tool.quantdrift.gate]"
+        )
     if options.candidate is not None:
         _refuse(options, "two finished runs (labels go to --qrels)", [*_DATA, *_MEASURING])
-        labels, _ = (None, ()) if options.qrels is None else read_qrels(options.qrels)
         found = diff_runs(
             read_finished(Path(named)),
             read_finished(options.candidate),
-            qrels=labels,
+            qrels=None if options.qrels is None else read_qrels(options.qrels)[0],
             common=options.common,
             complete=options.complete,
             only=options.part or (),
@@ -222,78 +203,23 @@ def _target(plan: _Plan) -> Target:
         return target_of_diff(found)
     if (path := Path(named)).exists():
         _refuse(options, "a finished run", [*_DATA, *_OF_TWO, *_MEASURING])
-        if not (path / "run.json").is_file() and (path / "config.json").is_file():
-            raise RunError(f"{path} is a model and not a run folder; expected a spec, such as {path}@W4-rtn")
-        runs = [read_run(path)] if path.is_file() else find_runs([path])
+        runs = find_runs([path])
         if len(runs) > 1:
-            listed = "".join(f"\n  {run.path}" for run in runs[:10])
-            raise RunError(f"expected one run; {path} holds {len(runs):,}, choose one:{listed}")
+            raise RunError(f"expected one run; {path} holds {len(runs):,}, such as {runs[0].path}")
         return target_of_run(runs[0])
     if "@" not in named and " vs " not in named:
-        raise QuantDriftError(
-            f"{named!r} is neither a run folder that exists nor a spec; expected MODEL@SCHEME, such as minilm@W4-rtn, "
-            "a folder that quantdrift run wrote, or two finished runs"
-        )
+        raise QuantDriftError(f"{named!r} is neither a run folder that exists nor a spec, such as minilm@W4-rtn")
     _refuse(options, "a spec", _OF_TWO)
-    chosen = options if options.data is not None or options.task is not None else plan.config
+    data, task = options.data, options.task
+    if data is None and task is None:
+        data, task = None if config.data is None else Path(config.data), config.task
     with extras_named(needed_for="quantdrift gate"):
-        return target_of_run(measured(parse_pair(named), options, data=chosen.data, task=chosen.task))
+        return target_of_run(measured(parse_pair(named), options, data=data, task=task))
 
 
 def _refuse(options: GateOptions, what: str, unused: Sequence[str]) -> None:
-    asked = [name for name in unused if given(options.context, name)]
-    if asked:
-        words = [f"--{'no-' if name in {'cache', 'noise_floor'} else ''}{name}".replace("_", "-") for name in asked]
-        raise QuantDriftError(f"{', '.join(words)} does not apply to {what}; leave it out")
-
-
-def _judged(plan: _Plan, target: Target, rules: Sequence[gate_rules.Rule]) -> GateResult:
-    """What a run comes to, written to the reports."""
-    result = gate(
-        target,
-        rules,
-        plan.baseline,
-        slices=plan.slices,
-        alpha=plan.alpha,
-        n_worst=plan.options.worst,
-        accept_underpowered=plan.accepts,
-    )
-    for place in plan.options.report or ():
-        output.write_report(result, place)
-    return result
-
-
-def _update(plan: _Plan, target: Target, rules: Sequence[gate_rules.Rule]) -> None:
-    """Write the baseline; before it is written the earlier one is compared with, as information."""
-    known = rules if plan.baseline is not None else [rule for rule in rules if not rule.compares]
-    if known:
-        note("for information, what is about to be accepted:")
-        _print(plan, _judged(plan, target, known))
-    elif plan.options.report:
-        note("no report was written: before there is a baseline there is nothing to judge")
-    snapshot = snapshot_for(target, rules, plan.baseline)
-    write_baseline(snapshot, plan.path)
-    done = "wrote" if plan.baseline is None else "updated"
-    note(f"{done} the baseline {plan.path} ({snapshot.n_inputs:,} inputs); commit it")
-    note(f"it holds {output.means_line(snapshot)}")
-    for line in [*target.notes, *output.beyond_reach(rules, snapshot, alpha=plan.alpha)]:
-        note(line)
-
-
-def _print(plan: _Plan, result: GateResult) -> None:
-    """Print the result. Whatever becomes of that, the verdict decides the exit code."""
-    try:
-        if plan.options.json_output:
-            say(output.report_json(result).removesuffix("\n"))
-        elif plan.options.markdown:
-            say(output.markdown_text(result).removesuffix("\n"))
-        else:
-            emit(_shown(result))
-        flush()
-    except (OSError, SystemExit) as error:  # rich makes the latter of a reader that has gone
-        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            note(f"the result could not be printed: {error.strerror}")
-        let_go(sys.stdout)
+    if asked := [name.replace("_", "-") for name in unused if given(options.context, name)]:
+        raise QuantDriftError(f"--{asked[0]} does not apply to {what}; leave it out")
 
 
 def _shown(result: GateResult) -> Shown:
@@ -311,6 +237,12 @@ def _shown(result: GateResult) -> Shown:
     if result.worst:
         head, cells = output.worst_rows(result)
         grids.append(Grid(title=output.worst_title(result), head=head, rows=cells, words=output.NAMES))
-    verdict = output.headline(result)
-    lines = output.sentences(result)
-    return Shown(title=output.subject(result), grids=grids, lines=lines, next=[verdict])
+    return Shown(
+        data=result.to_json(),
+        title=output.subject(result),
+        grids=grids,
+        lines=output.sentences(result),
+        next=[output.headline(result)],
+        markdown=output.markdown_text(result),
+        code=result.exit_code,
+    )

@@ -53,7 +53,7 @@ class Shown:
     """All that a command says: `data` is the JSON; `about` stands above the tables and `lines` below.
 
     `next`, on a terminal only, is where something lies and what to type next: lines that are not broken. `text` is
-    printed as it is, whatever the format but JSON. `code` is the exit code.
+    printed as it is, whatever the format but JSON, and `markdown` as Markdown. `code` is the exit code.
     """
 
     data: Any = None
@@ -63,6 +63,7 @@ class Shown:
     lines: Sequence[str] = ()
     next: Sequence[str] = ()
     text: str = ""
+    markdown: str = ""
     code: int = 0
 
 
@@ -77,8 +78,8 @@ def emit(shown: Shown, form: Form = "table") -> None:
     """Print what a command found."""
     if form == "json":
         print_json(shown.data)
-    elif shown.text:
-        say(shown.text)
+    elif told := shown.text or (shown.markdown if form == "markdown" else ""):
+        say(told.removesuffix("\n"))
     elif form == "markdown":
         _emit_markdown(shown)
     else:

@@ -11,28 +11,22 @@ import hashlib
 import json
 import math
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from quantdrift.errors import RunError
 from quantdrift.identity import Identity
 from quantdrift.metrics import parse_metric
 from quantdrift.records import DIGEST, Record
 
-DEFINITIONS = 1
-"""Of the metrics; another number where one of them means something else than before."""
-
 DIGITS = 6
 """Decimals of an outcome. Both sides of a comparison are rounded to these."""
-
-_MOST = sys.float_info.max
 
 NAME = Path("drift-baseline.json")
 """Where it lies if nobody says otherwise."""
@@ -50,7 +44,6 @@ class Snapshot:
         input_ids: of the rows, all different.
         answers: of every input, digests of both first answers (`answer_of`).
         values: metric string to float64 [n_inputs], rounded to `DIGITS`; NaN where it is undefined.
-        definitions: of the metrics.
 
     Raises:
         RunError: lengths differ, or an input occurs twice.
@@ -60,7 +53,6 @@ class Snapshot:
     input_ids: tuple[str, ...]
     answers: tuple[str, ...]
     values: Mapping[str, NDArray[np.float64]]
-    definitions: int = DEFINITIONS
 
     def __post_init__(self) -> None:
         n = len(self.input_ids)
@@ -82,7 +74,6 @@ class Snapshot:
             input_ids=tuple(self.input_ids[row] for row in places),
             answers=tuple(self.answers[row] for row in places),
             values={name: column[places] for name, column in self.values.items()},
-            definitions=self.definitions,
         )
 
 
@@ -97,6 +88,9 @@ def answer_of(reference: str | None, candidate: str | None) -> str:
         for name in (reference, candidate)
     )
     return before if before == after else f"{before}>{after}"
+
+
+_Cell = str | Annotated[int, Field(ge=-(1 << 53), le=1 << 53)] | float | None
 
 
 class _Named(BaseModel, strict=True, frozen=True):
@@ -116,7 +110,8 @@ class Baseline(Record):
     WHAT: ClassVar[str] = "a baseline"
     MAKE: ClassVar[str] = "quantdrift gate ... --update"
 
-    definitions: int
+    definitions: Literal[1] = 1
+    """Of the metrics; another number where one of them means something else than before."""
     spec: str
     reference: _Named
     candidate: _Candidate
@@ -127,7 +122,7 @@ class Baseline(Record):
     means: dict[str, int | float | None]
     """For who reads the change of this file; nothing is computed from it."""
     columns: list[str]
-    inputs: dict[str, list[Any]]
+    inputs: dict[str, list[_Cell]]
     """Both first answers, and the outcomes in the order of `columns`; null where one is undefined."""
 
     @classmethod
@@ -136,7 +131,6 @@ class Baseline(Record):
         who = snapshot.identity
         columns = [values.tolist() for values in snapshot.values.values()]
         return cls(
-            definitions=snapshot.definitions,
             spec="unknown spec" if who.spec is None else who.spec,
             reference=_Named(name="unknown model" if who.model is None else who.model, digest=who.model_fingerprint),
             candidate=_Candidate(digest=who.candidate_fingerprint),
@@ -154,24 +148,19 @@ class Baseline(Record):
 
     @model_validator(mode="after")
     def _fits(self) -> Baseline:
-        first, *names = self.columns or [""]
-        if first != "answers" or len(set(self.columns)) < len(self.columns):
+        if self.columns[:1] != ["answers"] or len(set(self.columns)) < len(self.columns):
             raise ValueError(f"columns are 'answers' and metrics that differ; got {self.columns}")
         if len(self.inputs) != self.n_inputs:
             raise ValueError(f"n_inputs is {self.n_inputs}, and there are {len(self.inputs):,}")
-        metrics = [parse_metric(name) for name in names]
         for name, (answers, *values) in ((name, row or [None]) for name, row in self.inputs.items()):
-            if len(values) != len(names):
-                raise ValueError(f"input {name!r} has not one entry per column ({1 + len(names)})")
-            if not isinstance(answers, str) or not ANSWER.fullmatch(answers):
-                raise ValueError(f"input {name!r} has {answers!r:.40} for its answers")
-            for metric, value in zip(metrics, values, strict=True):
-                number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST
-                rate = metric.uncertainty == "wilson"
-                if value is not None and not (
-                    number and (value in {0, 1} if rate else metric.low <= value <= metric.high)
-                ):
-                    raise ValueError(f"input {name!r} has {value!r:.40} for {metric}")
+            numbers = len(values) == len(self.columns) - 1 and not any(isinstance(value, str) for value in values)
+            if not (numbers and ANSWER.fullmatch(str(answers))):
+                raise ValueError(f"input {name!r} has not its answers and a number per column ({len(self.columns)})")
+        for name, column in self.snapshot().values.items():
+            metric, known = parse_metric(name), column[~np.isnan(column)]
+            fine = (metric.low <= known) & (known <= metric.high)
+            if not (fine & (metric.uncertainty != "wilson" or known % 1 == 0)).all():
+                raise ValueError(f"an input has a value for {name} that it cannot have")
         return self
 
     def snapshot(self) -> Snapshot:
@@ -189,21 +178,22 @@ class Baseline(Record):
                 settings={**self.settings, **self.software},
             ),
             input_ids=tuple(self.inputs),
-            answers=tuple(row[0] for row in self.inputs.values()),
+            answers=tuple(str(row[0]) for row in self.inputs.values()),
             values={str(parse_metric(name)): values[:, place] for place, name in enumerate(self.columns[1:])},
-            definitions=self.definitions,
         )
 
     def text(self) -> str:
         """The file."""
         content = self.content()
         digest, inputs, columns = (content.pop(name) for name in (DIGEST, "inputs", "columns"))
-        lines = ",\n".join(f"    {_quoted(name)}: {json.dumps(row)}" for name, row in inputs.items())
-        head = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
-        return (
-            f'{head},\n  "columns": {json.dumps(columns, ensure_ascii=False)},\n  "inputs": '
-            f'{{\n{lines}\n  }},\n  "{DIGEST}": "{digest}"\n}}\n'
+        lines = ",\n".join(
+            f"    {json.dumps(name, ensure_ascii=False)}: {json.dumps(row)}" for name, row in inputs.items()
         )
+        head = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).removesuffix("\n}")
+        named = json.dumps(columns, ensure_ascii=False)
+        text = f'{head},\n  "columns": {named},\n  "inputs": {{\n{lines}\n  }},\n  "{DIGEST}": "{digest}"\n}}\n'
+        # half a surrogate pair has no UTF-8
+        return re.sub("[\ud800-\udfff]", lambda half: json.dumps(half[0])[1:-1], text)
 
 
 def write_baseline(snapshot: Snapshot, path: Path) -> None:
@@ -214,11 +204,6 @@ def write_baseline(snapshot: Snapshot, path: Path) -> None:
 def read_baseline(path: Path) -> Snapshot:
     """The snapshot in a file that `write_baseline` wrote."""
     return Baseline.read(path).snapshot()
-
-
-def _quoted(name: str) -> str:
-    # half a surrogate pair has no UTF-8
-    return json.dumps(name, ensure_ascii=any("\ud800" <= letter <= "\udfff" for letter in name))
 
 
 def _number(value: float) -> float | int | None:

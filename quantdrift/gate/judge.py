@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from quantdrift.errors import QuantDriftError
 from quantdrift.finished.diff import Changed, changed_inputs
 from quantdrift.gate.baseline import Snapshot
-from quantdrift.gate.rules import NOISE, Rule, RuleError, Slices, check_slices, in_slice, stored_metrics
+from quantdrift.gate.rules import NOISE, Rule, RuleError, Slices, in_slice, slices_of, stored_metrics
 from quantdrift.gate.target import Target
 from quantdrift.identity import Identity
 from quantdrift.metrics import MetricError, parse_metric
@@ -41,7 +41,6 @@ _ROUNDING = 1e-12
 """A mean is not beyond a limit by this little: which way it was rounded depends on the order."""
 _NAMED = 10
 """Inputs that a rule names."""
-_SHOWN = 3
 _SIDES = "in the baseline", "now"
 _ONLY_A_BOUND = "only a bound is known, of lists that were cut short"
 _FIRST_ANSWER = frozenset({"flip@1", "gold_lost@1"})
@@ -211,7 +210,6 @@ def gate(
     *,
     slices: Slices | None = None,
     alpha: float = ALPHA,
-    seed: int = 0,
     n_worst: int = WORST,
     accept_underpowered: bool = False,
 ) -> GateResult:
@@ -223,15 +221,16 @@ def gate(
     only if every rule passes (R. L. Berger, Multiparameter hypothesis testing and acceptance sampling, Technometrics
     24 (1982), 295-300).
     """
-    check_alpha(alpha)
+    if not 1e-9 <= alpha <= 0.5:  # noqa: PLR2004 -- so much is a toss of a coin
+        raise QuantDriftError(f"alpha is a probability from 1e-09 to 0.5, say 0.05; got {alpha:g}")
     comparing = [rule for rule in rules if rule.compares]
     if comparing and baseline is None:
         raise RuleError(f"the rule '{comparing[0]}' needs a baseline, and there is none")
-    check_slices(rules, slices or {})
+    slices = slices_of(slices or {}, rules)
     rules = list(dict.fromkeys(rules))
     asked = [rule.metric for rule in rules if rule.metric.arm != "relative"]
     now = target.snapshot([*asked, parse_metric("flip@1"), NOISE])
-    rows = {rule: in_slice(rule.on, slices or {}, now.input_ids) for rule in rules if rule.on}
+    rows = {rule: in_slice(rule.on, slices, now.input_ids) for rule in rules if rule.on}
     # limits stand whatever the baseline; what it differs in would only distract
     matched = match(now, baseline) if comparing and baseline is not None else None
     found = []
@@ -247,7 +246,7 @@ def gate(
         else:
             place = {name: row for row, name in enumerate(now.input_ids)}
             part = rows[rule][[place[name] for name in matched.now.input_ids]] if rule in rows else None
-            found.append(judge_change(rule, matched, part, alpha=alpha, seed=seed))
+            found.append(judge_change(rule, matched, part, alpha=alpha))
     found = decide(found, alpha=alpha)
     comparable = matched is not None and not matched.differs
     worst, n_changed, n_new = worst_inputs(target, baseline if comparable else None, n=n_worst)
@@ -266,17 +265,6 @@ def gate(
         alpha=alpha,
         accept_underpowered=accept_underpowered,
     )
-
-
-def judge_changes(rules: Sequence[Rule], matched: Matched, *, alpha: float = ALPHA, seed: int = 0) -> list[Judgement]:
-    """What comparisons of all inputs come to that are paired already, adjusted over the rules."""
-    return decide([judge_change(rule, matched, None, alpha=alpha, seed=seed) for rule in rules], alpha=alpha)
-
-
-def check_alpha(alpha: float) -> None:
-    """Refuse a level that nobody can mean."""
-    if not 1e-9 <= alpha <= 0.5:  # noqa: PLR2004 -- so much is a toss of a coin
-        raise QuantDriftError(f"alpha is a probability from 1e-09 to 0.5, say 0.05; got {alpha:g}")
 
 
 def verdict_of(outcomes: Sequence[Verdict]) -> Verdict:
@@ -328,38 +316,23 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
     """Pair the inputs of a run with those of a baseline, and list what else is different."""
     here, there = now.identity, baseline.identity
     differs, notes = there.differences(here, sides=_SIDES), []
-    if now.definitions != baseline.definitions:
-        versions = (f"version {each.definitions} {side}" for each, side in zip((baseline, now), _SIDES, strict=True))
-        differs.insert(0, f"definitions of the metrics: {', '.join(versions)}")
     order = {name: row for row, name in enumerate(baseline.input_ids)}
     rows = [row for row, name in enumerate(now.input_ids) if name in order]
-    known = set(now.input_ids)
-    only = {
-        "this run": [name for name in now.input_ids if name not in order],
-        "the baseline": [name for name in baseline.input_ids if name not in known],
-    }
-    told = ", ".join(
-        f"{len(names):,} only in {where} ({', '.join(map(repr, names[:_SHOWN]))}"
-        f"{', ...' if len(names) > _SHOWN else ''})"
-        for where, names in only.items()
-        if names
-    )
+    told = _only(now.input_ids, order, "this run") + _only(baseline.input_ids, set(now.input_ids), "the baseline")
     # of the same data, inputs that layers were measured on are left out
     if told and rows and here.data_fingerprint is not None and here.data_fingerprint == there.data_fingerprint:
-        notes.append(f"inputs that only one of the two has are left out: {told}")
+        notes.append(f"inputs that only one of the two has are left out: {', '.join(told)}")
     elif told:
-        differs.append(f"inputs: {told}")
+        differs.append(f"inputs: {', '.join(told)}")
     one, other = now.part(rows), baseline.part([order[now.input_ids[row]] for row in rows])
     # of both arms, or of both at once where they are the same
     answers = [[(text.split(">")[0], text.split(">")[-1]) for text in each.answers] for each in (one, other)]
     moved, answered = (sum(x[arm] != y[arm] for x, y in zip(*answers, strict=True)) for arm in (0, 1))
-    told = f"the reference gives another first answer on {moved:,} of {len(rows):,} inputs"
+    moves = f"the reference gives another first answer on {moved:,} of {len(rows):,} inputs"
     if moved > _OTHER_REFERENCE * len(rows):
-        seen = None not in (here.model_fingerprint, there.model_fingerprint)
-        why = "another prompt, length or pooling" if seen else "or the two runs are swapped"
-        differs.append(f"reference: {told}, which is another model ({why})")
+        differs.append(f"reference: {moves}, which is another model, prompt, length or pooling")
     elif moved:
-        notes.append(f"{told} than when the baseline was made")
+        notes.append(f"{moves} than when the baseline was made")
     weights = here.candidate_fingerprint
     same = here.spec == there.spec and weights is not None and weights == there.candidate_fingerprint
     if here.spec != there.spec:
@@ -374,6 +347,12 @@ def match(now: Snapshot, baseline: Snapshot) -> Matched:
         n_answers_changed=answered,
         same_candidate=same,
     )
+
+
+def _only(names: Sequence[str], others: Container[str], where: str) -> list[str]:
+    left = [repr(name) for name in names if name not in others]
+    more = ", ..." if len(left) > len(left[:3]) else ""
+    return [f"{len(left):,} only in {where} ({', '.join(left[:3])}{more})"] if left else []
 
 
 # --- a limit: is a value at most, or at least, so much? ---------------------------------------
@@ -422,28 +401,24 @@ def _undefined(rule: Rule, reason: str | None) -> Judgement:
 # --- a comparison with the baseline, on the same inputs: is the run no worse? -----------------
 
 
-def judge_change(rule: Rule, matched: Matched, rows: Flags | None, *, alpha: float, seed: int) -> Judgement:
+def judge_change(rule: Rule, matched: Matched, rows: Flags | None, *, alpha: float) -> Judgement:
     """What a comparison with the baseline comes to, before p-values are adjusted."""
     name = str(rule.metric)
     now = matched.now.values[name]
     before = matched.before.values.get(name)
     chosen = np.ones(len(now), dtype=np.bool_) if rows is None else rows
     if before is None:
-        reason = (
-            "the baseline has no outcomes of this metric; write it anew with --update, from the "
-            "version it is of and not from this run"
-        )
+        reason = "the baseline has no outcomes of this metric; write it anew with --update"
         return Judgement(rule=rule, outcome="incomparable", reason=reason)
     there, here = ~np.isnan(before) & chosen, ~np.isnan(now) & chosen
     both, stray = there & here, int((there ^ here).sum())
     if not both.any() and not stray:
-        empty = "the run and the baseline have no input of the slice in common"
-        return _undefined(rule, None if chosen.any() else empty)
+        return _undefined(rule, None if chosen.any() else "no input of the slice is in both")
     if stray > STRAY * int(both.sum()):
         reason = f"{stray:,} inputs have a value on one side only, so these are not the same inputs"
         return Judgement(rule=rule, outcome="incomparable", reason=reason)
     if matched.same_candidate and not (before != now)[both].any():
-        found = _tested(rule, before[both], now[both], seed=seed)
+        found = _tested(rule, before[both], now[both])
         reason = "the same candidate as in the baseline, to the bit, and nothing differs"
         return replace(found, outcome="pass", reason=reason, p_worse=None, p_no_worse=None)
     # what noise alone changes says nothing for either side
@@ -451,7 +426,7 @@ def judge_change(rule: Rule, matched: Matched, rows: Flags | None, *, alpha: flo
     kept, aside = both & ~noisy, int((both & noisy).sum())
     if not kept.any():
         return Judgement(rule=rule, outcome="underpowered", reason=all_noise(aside), set_aside=aside)
-    found = _tested(rule, before[kept], now[kept], seed=seed)
+    found = _tested(rule, before[kept], now[kept])
     shown = rule.number is None or aside <= rule.number * int(both.sum())
     step = (now - before) * (1 if rule.metric.direction == "lower" else -1)
     lost = sorted((-step[row], matched.now.input_ids[row]) for row in np.flatnonzero(kept & (step > 0)))
@@ -477,24 +452,21 @@ def _noisy(rule: Rule, matched: Matched) -> Flags:
     return found
 
 
-def _tested(rule: Rule, a: Values, b: Values, *, seed: int) -> Judgement:
-    better, rate, margin = rule.metric.direction, rule.kind == "rate", rule.number
+def _tested(rule: Rule, a: Values, b: Values) -> Judgement:
+    better, margin = rule.metric.direction, rule.number
     assert better != "none"  # such a metric has no comparison
     harm = b - a if better == "lower" else a - b
     p_no_worse = None
-    if rate:
+    if rule.kind == "rate":
         difference, p_worse = paired_rate_difference(a, b), verdicts.rate_worse(a, b, better=better)
         if margin is not None:
-            p_no_worse = verdicts.rate_no_worse(a, b, margin=margin, better=better)
-        if p_no_worse is not None:
             # a run that is shown to be better is shown to be no worse; where few inputs differ, the
             # bound that takes over from Tango's test does not see the better ones
-            p_no_worse = min(p_no_worse, verdicts.rate_worse(b, a, better=better))
+            bound = verdicts.rate_no_worse(a, b, margin=margin, better=better)
+            p_no_worse = min(bound, verdicts.rate_worse(b, a, better=better))
     else:
-        difference, p_worse = (
-            paired_mean_difference(a, b, seed=seed),
-            verdicts.mean_worse(a, b, better=better, seed=seed),
-        )
+        difference = paired_mean_difference(a, b)
+        p_worse = verdicts.mean_worse(a, b, better=better)
         if margin is not None:
             p_no_worse = verdicts.mean_no_worse(a, b, margin=margin, better=better, span=rule.span)
     return Judgement(
@@ -563,9 +535,6 @@ def _decided(found: Judgement, *, alpha: float) -> Judgement:
         why = all_noise(found.set_aside)
     elif found.p_no_worse is None:
         why = "too few inputs differ, and nothing bounds by how much one of them can"
-    elif not (found.worse or found.better):
-        few = "1 input is" if found.n == 1 else f"{found.n:,} inputs are"
-        why = f"nothing differs, but {few} too few to show it; {least_inputs(found.rule, alpha=alpha):,} would"
     elif found.needed is not None and found.n < found.needed:
         why = f"too few inputs to tell: {found.n:,}, and it takes about {found.needed:,}"
     else:

@@ -14,11 +14,11 @@ A number may be written as a share: 25 % is 0.25.
 from __future__ import annotations
 
 import math
-import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -28,9 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field, ValidationError
 
-from quantdrift.errors import DataError, QuantDriftError, UnknownNameError, nearest
+from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.gate.target import Target
 from quantdrift.metrics import Metric, parse_metric
+from quantdrift.records import problem_of
 
 Test = Literal["<=", ">=", "no worse"]
 
@@ -38,13 +39,13 @@ NOISE = parse_metric("noise_floor")
 """The reference against itself, which is all of a flip that quantization has no part in."""
 
 _EXAMPLES = "'flip@1 <= 0.25', 'flip@1 no worse by 0.03' or 'ndcg@10 [german] >= 0.6'"
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
 _RULE = re.compile(
-    r"""\s*(?P<metric>[^\s\[\]<>]+?)
+    rf"""\s*(?P<metric>[^\s\[\]<>]+?)
     \s*(?:\[\s*(?P<slice>[^\[\]\s](?:[^\[\]]*[^\[\]\s])?)\s*\])?
     \s*(?:
-        (?P<limit><=|>=)\s*(?P<at>[^\s%]+)\s*(?P<share>%)?
-      | \bno\s+worse(?:\s+by\s+(?P<by>[^\s%]+)\s*(?P<by_share>%)?)?
+        (?P<limit><=|>=)\s*(?P<at>{_NUMBER})\s*(?P<share>%)?
+      | \bno\s+worse(?:\s+by\s+(?P<by>{_NUMBER})\s*(?P<by_share>%)?)?
     )\s*""",
     re.VERBOSE,
 )
@@ -147,8 +148,6 @@ def parse_rule(text: str) -> Rule:
     if match is None:
         raise RuleError(f"expected a rule such as {_EXAMPLES}; got {text!r}")
     number = match["at"] or match["by"]
-    if number is not None and not _NUMBER.fullmatch(number):
-        raise RuleError(f"expected a number in the rule {text!r}, got {number!r}")
     test: Test = "<=" if match["limit"] == "<=" else ">=" if match["limit"] else "no worse"
     return Rule(
         metric=parse_metric(match["metric"]),
@@ -166,24 +165,25 @@ Slices = Mapping[str, Sequence[str]]
 of them matches."""
 
 
-def parse_slice(text: str) -> tuple[str, tuple[str, ...]]:
+def slices_of(given: Mapping[str, str | Sequence[str]], rules: Sequence[Rule] = ()) -> Slices:
+    """Slices as they are given, a pattern or several; refuses rules on one that there is not."""
+    slices = {name: (held,) if isinstance(held, str) else tuple(held) for name, held in given.items()}
+    for rule in rules:
+        if rule.on is not None and rule.on not in slices:
+            raise RuleError(
+                f"the rule '{rule}' is on a slice that is not known; expected one under [tool.quantdrift.gate.slices], "
+                f"--slice NAME=PATTERN, or in a test slices={{{rule.on!r}: 'PATTERN*'}}: patterns on input ids"
+            )
+    return slices
+
+
+def parse_slice(text: str) -> tuple[str, list[str]]:
     """Name and patterns of a slice given as NAME=PATTERN,PATTERN."""
     name, _, patterns = text.partition("=")
-    found = tuple(each.strip() for each in patterns.split(",") if each.strip())
+    found = [each.strip() for each in patterns.split(",") if each.strip()]
     if not name.strip() or not found:
         raise DataError(f"expected a slice as NAME=PATTERN, such as german=de-*; got {text!r}")
     return name.strip(), found
-
-
-def check_slices(rules: Sequence[Rule], slices: Slices) -> None:
-    """Refuse rules on a slice that there is not."""
-    for rule in rules:
-        if rule.on is not None and rule.on not in slices:
-            hint = (
-                "(expected one under [tool.quantdrift.gate.slices], --slice NAME=PATTERN, or in a test "
-                f"slices={{{rule.on!r}: 'PATTERN*'}}: patterns on input ids)"
-            )
-            raise UnknownNameError("slice", rule.on, slices, hint=hint)
 
 
 def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.bool_]:
@@ -196,8 +196,7 @@ def in_slice(name: str, slices: Slices, input_ids: Sequence[str]) -> NDArray[np.
     for pattern in slices[name]:
         matching = np.array([fnmatchcase(each, pattern) for each in input_ids], dtype=np.bool_)
         if not matching.any():
-            ids = ", ".join(repr(each) for each in input_ids[:3])
-            raise DataError(f"the slice {name!r}: no input matches {pattern!r}; ids are like {ids}")
+            raise DataError(f"the slice {name!r}: no input matches {pattern!r}; ids are like {input_ids[0]!r}")
         found |= matching
     return found
 
@@ -208,34 +207,17 @@ FILE = "pyproject.toml"
 TABLE = "[tool.quantdrift.gate]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateConfig:
-    """What a file says, its paths seen from its folder; None or empty where it says nothing."""
+class GateConfig(BaseModel, strict=True, extra="forbid"):
+    """What a file says, its paths as they are seen from its folder; None or empty where it says nothing."""
 
-    target: str | None = None
-    data: Path | None = None
-    task: str | None = None
-    baseline: Path | None = None
-    rules: tuple[Rule, ...] = ()
-    slices: Slices = field(default_factory=dict)
-    alpha: float | None = None
-    accept_underpowered: bool = False
-    path: Path | None = None
-
-
-class _Table(BaseModel, strict=True, extra="forbid"):
-    """The table as it is written; of every key, what it is."""
-
-    target: str | None = Field(None, min_length=1, description="a spec or a run folder, such as 'minilm@W4-rtn'")
-    data: str | None = Field(None, min_length=1, description="a folder")
-    task: str | None = Field(None, min_length=1, description="the name of a task")
-    baseline: str | None = Field(None, min_length=1, description="a file, such as 'drift-baseline.json'")
-    rules: list[str] = Field([], description="a list of rules, such as ['flip@1 no worse by 0.03']")
-    slices: dict[str, str | list[str]] = Field(
-        {}, description="a table of patterns on input ids, such as {german = 'de-*'}"
-    )
-    alpha: float | None = Field(None, description="a probability, such as 0.05")
-    accept_underpowered: bool = Field(False, alias="accept-underpowered", description="true or false")
+    target: str | None = Field(default=None, min_length=1)
+    data: str | None = Field(default=None, min_length=1)
+    task: str | None = Field(default=None, min_length=1)
+    baseline: str | None = Field(default=None, min_length=1)
+    rules: list[str] = []
+    slices: dict[str, str | list[str]] = {}
+    alpha: float | None = Field(default=None, ge=1e-9, le=0.5)
+    accept_underpowered: bool = Field(default=False, alias="accept-underpowered")
 
 
 def find_config(start: Path) -> Path | None:
@@ -245,79 +227,37 @@ def find_config(start: Path) -> Path | None:
     must not be taken for none.
     """
     start = start.absolute()
-    for folder in (start, *start.parents):
-        path = folder / FILE
-        if path.is_file():
-            try:
-                found = _table(tomllib.loads(path.read_text(encoding="utf-8")))
-            except (OSError, ValueError):
-                return path
+    path = next((path for folder in (start, *start.parents) if (path := folder / FILE).is_file()), None)
+    if path is not None:
+        with suppress(OSError, ValueError):
             # the project ends where its file is, whether that has settings of the gate or not
-            return None if found is None else path
-    return None
+            return None if _table(path) is None else path
+    return path
 
 
 def read_config(path: Path) -> GateConfig:
     """The settings in a TOML file with the table."""
     try:
-        found = _table(tomllib.loads(path.read_text(encoding="utf-8")))
+        found = _table(path)
+        if found is None:
+            raise DataError(f"{path} has no table {TABLE}; expected one, with rules = [...] for example")
+        table = GateConfig.model_validate(found)
+    except ValidationError as error:
+        raise DataError(f"{path}, {TABLE}: {problem_of(error)}") from error
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as TOML: {error}") from error
-    if not isinstance(found, Mapping):
-        held = "" if found is None else f". What it has there is {found!r}"
-        raise DataError(f"{path} has no table {TABLE}; expected one, with rules = [...] for example{held}")
-    try:
-        table = _Table.model_validate(found)
-        rules = tuple(parse_rule(text) for text in table.rules)
-    except ValidationError as error:
-        raise DataError(f"{path}, {TABLE}: {_problem(error, found)}") from error
-    except QuantDriftError as error:
-        raise DataError(f"{path}, {TABLE}, rules: {error}") from error
-    folder = path.parent
-    return GateConfig(
-        # a run folder or a local model is meant as seen from the file
-        target=None if table.target is None else _seen_from(folder, table.target),
-        data=None if table.data is None else folder / table.data,
-        task=table.task,
-        baseline=None if table.baseline is None else folder / table.baseline,
-        rules=rules,
-        slices={name: (held,) if isinstance(held, str) else tuple(held) for name, held in table.slices.items()},
-        alpha=table.alpha,
-        accept_underpowered=table.accept_underpowered,
-        path=path,
-    )
+    for name in ("data", "baseline", "target"):
+        if (value := getattr(table, name)) is not None and (name != "target" or (path.parent / value).exists()):
+            setattr(table, name, str(path.parent / value))
+    return table
 
 
-def _table(content: Any) -> Any:
+def _table(path: Path) -> Any:
     """What stands there, a table or not; None for nothing."""
+    content: Any = tomllib.loads(path.read_text(encoding="utf-8"))
     for name in ("tool", "quantdrift", "gate"):
         content = content.get(name) if isinstance(content, Mapping) else None
     return content
-
-
-def _problem(error: ValidationError, found: Mapping[str, Any]) -> str:
-    key = str(error.errors()[0]["loc"][0])
-    known = {each.alias or name: each.description for name, each in _Table.model_fields.items()}
-    if key in known:
-        return f"{key} is {known[key]}; got {found[key]!r}"
-    meant = nearest(key, known)
-    hint = f"did you mean {' or '.join(meant)}?" if meant else f"known: {', '.join(known)}"
-    return f"there is no setting {key!r}; {hint}"
-
-
-def _seen_from(folder: Path, target: str) -> str:
-    """A target whose paths are those of a folder, as seen from the current one."""
-    if folder.samefile(Path()):
-        return target
-    if (folder / target).exists():
-        return str(folder / target)
-    sides = []
-    for side in target.split(" vs "):
-        model, at, scheme = side.rpartition("@") if "@" in side else (side, "", "")
-        # a short name is no folder; and a path is relative, as the spec is written into the baseline
-        local = "/" in model and not Path(model).is_absolute() and (folder / model).is_dir()
-        sides.append(f"{os.path.relpath(folder / model)}{at}{scheme}" if local else side)
-    return " vs ".join(sides)
 
 
 # --- The rules that hold if nobody gives others, and what a baseline holds for later ones ---------

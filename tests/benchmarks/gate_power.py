@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.gate.baseline import Snapshot
-from quantdrift.gate.judge import Matched, judge_changes, snapshot_for, verdict_of
+from quantdrift.gate.judge import ALPHA, Matched, decide, judge_change, snapshot_for, verdict_of
 from quantdrift.gate.rules import Rule, default_rules
 from quantdrift.gate.target import target_of_run
 from quantdrift.runs import read_run
@@ -91,7 +91,8 @@ def _rows(case: Case, places: Sequence[Path], sizes: Sequence[int], samples: int
 
 def _verdict(rules: Sequence[Rule], before: Snapshot, now: Snapshot) -> str:
     matched = Matched(now=now, before=before, differs=(), notes=(), n_answers_changed=0)
-    return verdict_of([judged.outcome for judged in judge_changes(rules, matched)])
+    found = decide([judge_change(rule, matched, None, alpha=ALPHA) for rule in rules], alpha=ALPHA)
+    return verdict_of([judged.outcome for judged in found])
 
 
 def _drawn(

@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 
 from quantdrift.errors import QuantDriftError
 from quantdrift.gate.baseline import Baseline, Snapshot, answer_of, read_baseline, write_baseline
-from quantdrift.gate.judge import Judgement, Matched, gate, judge_changes, match
+from quantdrift.gate.judge import Judgement, Matched, gate, match
 from quantdrift.gate.rules import Rule, RuleError, Test, parse_rule
 from quantdrift.gate.target import Part, Target
 from quantdrift.metrics import FAMILIES, members, parse_metric
-from support.gate_samples import IDENTITY, snapshot
+from support.gate_samples import IDENTITY, judge_changes, snapshot
 from support.metric_samples import Qrels, Scores, evidence_of, labelled
 
 Values = NDArray[np.float64]
 Columns = Mapping[str, Values]
 
-MANY = settings(deadline=None)
-FEWER = settings(deadline=None, max_examples=40)
+MANY = settings(deadline=None, max_examples=50)
+FEWER = settings(deadline=None, max_examples=25)
 
 
 def judged(rules: Sequence[str], before: Columns, now: Columns, *, alpha: float = 0.05) -> list[Judgement]:

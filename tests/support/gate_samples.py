@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.gate.baseline import Snapshot
-from quantdrift.gate.judge import ALPHA, Judgement, Matched, judge_changes
+from quantdrift.gate.judge import ALPHA, Judgement, Matched, decide, judge_change
 from quantdrift.gate.rules import Rule, parse_rule
 from quantdrift.gate.target import Part, Target
 from quantdrift.identity import Identity
@@ -60,6 +60,11 @@ def snapshot(
 def pair(before: Mapping[str, Values], now: Mapping[str, Values]) -> Matched:
     """Of the same inputs, row by row."""
     return Matched(now=snapshot(now), before=snapshot(before), differs=(), notes=(), n_answers_changed=0)
+
+
+def judge_changes(rules: Sequence[Rule], matched: Matched, *, alpha: float = ALPHA) -> list[Judgement]:
+    """What comparisons of all inputs come to that are paired already, adjusted over the rules."""
+    return decide([judge_change(rule, matched, None, alpha=alpha) for rule in rules], alpha=alpha)
 
 
 def judged(rule: str, before: Values, now: Values, *, alpha: float = ALPHA) -> Judgement:

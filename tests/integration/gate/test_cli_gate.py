@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ def test_write_a_baseline_and_pass_against_it(cli: Cli, good: Path, tmp_path: Pa
     code, out, err = cli("gate", good)
     assert (code, err) == (0, "")
     assert out.splitlines()[0].startswith("minilm@W4-g128-rtn on corpus (test), 300 inputs")
-    assert out.splitlines()[-1] == "pass: all 3 rules hold"
+    assert out.splitlines()[-1].startswith("pass: 3 of 3 rules, flip@1 no worse by 0.03, ")
     code, _, err = cli("gate", good, "--update")
     assert code == 0
     assert "updated the baseline" in err
@@ -41,7 +39,7 @@ def test_a_regression_fails(cli: Cli, bad: Path) -> None:
     assert "fail" in out.splitlines()[-1]
     words = " ".join(out.split())
     assert (
-        "failed: shown to be worse, and by 0.03 or more cannot be ruled out "
+        ": fail, shown to be worse, and by 0.03 or more cannot be ruled out "
         "(30 inputs worse than in the baseline, 0 better)" in words
     )
     assert f"{RULE}, worse on: " in words
@@ -91,7 +89,7 @@ def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
     assert cli("gate", good, "-r", "flip@1 <= 5 %")[0] == 0
     code, out, _ = cli("gate", good, "-r", "flip@1 <= 3 %", "-r", "gold_lost@10 <= 0")
     assert code == 1
-    assert out.splitlines()[-1].startswith("fail: 1 of 2 rules failed, flip@1 <= 0.03")
+    assert out.splitlines()[-1].startswith("fail: 1 of 2 rules, flip@1 <= 0.03")
     code, out, _ = cli("gate", good, "-r", "noise_floor <= 5 %")
     assert code == 2
     assert "noise floor was not measured" in out
@@ -102,7 +100,7 @@ def test_limits_need_no_baseline(cli: Cli, good: Path) -> None:
     ("arguments", "told"),
     [
         (("--rule", "flip@1"), "expected a rule such as"),
-        (("--rule", "flip@1 [german] <= 0.1"), "unknown slice 'german'"),
+        (("--rule", "flip@1 [german] <= 0.1"), "on a slice that is not known"),
         (("--rule", "flip@1 <= 0.1", "--data", "x"), "--data does not apply to a finished run"),
         (("--json", "--markdown"), "--json"),
         (("--config", "none.toml"), "none.toml cannot be read as TOML"),
@@ -278,15 +276,6 @@ def test_an_update_keeps_what_others_compare(cli: Cli, good: Path, tmp_path: Pat
     assert cli("gate", good, "-r", "recall@5 no worse by 0.1", "--update")[0] == 0
     assert cli("gate", good, "--update")[0] == 0
     assert "recall@5" in json.loads((tmp_path / "drift-baseline.json").read_text())["columns"]
-
-
-@pytest.mark.usefixtures("baseline")
-def test_a_reader_that_goes_does_not_change_the_verdict(bad: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "quantdrift", "gate", str(bad)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path) as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        assert process.wait(60) == 1
 
 
 @pytest.mark.usefixtures("baseline")

@@ -240,6 +240,6 @@ def test_the_real_command_on_two_finished_runs(tmp_path: Path) -> None:
     text = summary.read_text(encoding="utf-8")
     assert text.startswith("## quantdrift gate: fail\n")
     assert "| `flip@1 <= 0.2` | 25.0 % " in text
-    assert "1 of 2 rules failed, `flip@1` <= 0.2 (above the limit)" in text
+    assert "1 of 2 rules, `flip@1` <= 0.2 (above the limit)" in text
     assert 'tests="2" failures="1" errors="0"' in (work / "drift gate.xml").read_text("utf-8")
     assert '"verdict": "fail"' in (work / "drift.json").read_text("utf-8")

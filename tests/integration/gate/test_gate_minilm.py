@@ -85,7 +85,7 @@ def test_every_verdict(cli: Cli, tmp_path: Path) -> None:
     assert code == 1, out
     words = " ".join(out.split())
     assert "the baseline is of minilm@W8-g128-rtn" in words
-    assert "flip@1 no worse by 0.03 failed: shown to be worse" in words
+    assert "flip@1 no worse by 0.03: fail, shown to be worse" in words
 
     other = write_data(tmp_path / "other", more=["One sentence more."])
     code, out, _ = cli("gate", "minilm@W8-rtn", "--data", other, *line[4:])

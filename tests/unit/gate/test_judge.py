@@ -14,12 +14,12 @@ from quantdrift.errors import QuantDriftError
 from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers import read_finished
 from quantdrift.gate.baseline import answer_of
-from quantdrift.gate.judge import GateResult, Judgement, Matched, Verdict, gate, judge_changes, match, snapshot_for
+from quantdrift.gate.judge import GateResult, Judgement, Matched, Verdict, gate, match, snapshot_for
 from quantdrift.gate.rules import RuleError, parse_rule
 from quantdrift.gate.target import Target, target_of_diff
 from quantdrift.metrics import FAMILIES, MetricError, members
 from support.finished_samples import A, B, write_trec
-from support.gate_samples import IDENTITY, Values, evidence, judged, ones, pair, rules, snapshot, target
+from support.gate_samples import IDENTITY, Values, evidence, judge_changes, judged, ones, pair, rules, snapshot, target
 
 BOTH = "flip@1 no worse by 0.03"
 EXACT = pytest.approx
@@ -73,7 +73,7 @@ def test_a_mean_by_hand() -> None:
         (BOTH, (2000, 20, 5), "pass", "worse, but shown to be by less than the margin"),
         (BOTH, (1000, 58, 43), "underpowered", "the difference is about as large as the margin"),
         ("flip@1 no worse", (2000, 20, 5), "fail", "worse than the baseline"),
-        (BOTH, (98, 0, 0), "underpowered", "nothing differs, but 98 inputs are too few to show it; 99 would"),
+        (BOTH, (98, 0, 0), "underpowered", "too few inputs to tell: 98, and it takes about 99"),
         (BOTH, (99, 0, 0), "pass", "shown to be no worse"),
         # none worse and nine better: nine fair coins fall so once in 512, and four once in 16
         (BOTH, (72, 0, 9), "pass", "shown to be no worse"),
@@ -343,19 +343,16 @@ def test_inputs_of_the_same_data_that_one_has_not_are_left_out() -> None:
     assert paired.now.input_ids == paired.before.input_ids == shuffled.input_ids
 
 
-@pytest.mark.parametrize("seen", [True, False])
 @pytest.mark.parametrize(("moved", "differs"), [(0, False), (2, False), (3, True)])
-def test_another_reference_is_known_by_its_answers(seen: bool, moved: int, differs: bool) -> None:
-    """Its weights may be known to be the same: they do not tell the prompt."""
-    digest = "reference weights" if seen else None
+def test_another_reference_is_known_by_its_answers(moved: int, differs: bool) -> None:
+    """Its weights are known to be the same: they do not tell the prompt."""
     old = [answer_of("a", "b")] * 100
     answers = [answer_of("c", "b")] * moved + old[moved:]
-    now, then = (snapshot({"flip@1": ones(100, [])}, answers=held, model_fingerprint=digest) for held in (answers, old))
+    now, then = (snapshot({"flip@1": ones(100, [])}, answers=held) for held in (answers, old))
     found = match(now, then)
     told = f"the reference gives another first answer on {moved} of 100 inputs"
     assert any(told in line for line in found.differs) == differs
     assert any(told in line for line in found.notes) == (moved > 0 and not differs)
-    assert not differs or ("another prompt" if seen else "swapped") in found.differs[0]
 
 
 def gated(*asked: str, flips: int = 9, **baseline: Any) -> GateResult:
@@ -374,7 +371,7 @@ def test_an_incomparable_run_is_still_held_to_its_limits() -> None:
     assert (alone.verdict, alone.differs, alone.notes, alone.baseline, alone.n_new) == ("pass", (), (), None, None)
 
 
-@pytest.mark.parametrize("alpha", [0, -0.1, 0.51, 1, float("nan"), 1e-10])
+@pytest.mark.parametrize("alpha", [0, 0.51, float("nan")])
 def test_levels_that_make_no_sense(alpha: float) -> None:
     with pytest.raises(QuantDriftError, match="alpha is a probability from 1e-09"):
         gate(target(evidence([])), rules("flip@1 <= 0.1"), alpha=alpha)
