@@ -69,7 +69,7 @@ def command(
     formats = (None, None) if format is None else _two(format, "--format", FORMATS)
     if out is not None:
         check_writable(out / "part", what="the run")
-    labels, told = (None, ()) if qrels is None else read_qrels(qrels)
+    labels = None if qrels is None else read_qrels(qrels)
     found = compared.diff_runs(
         read_finished(a, format=formats[0], arm=cast(Arm, arm[0])),
         read_finished(b, format=formats[1], arm=cast(Arm, arm[1])),
@@ -82,7 +82,7 @@ def command(
     )
     chosen = metrics or _chosen(found)
     folders = [] if out is None else [str(run.path) for run in compared.write_diff(found, out)]
-    lines = [*(f"{note[0].upper()}{note[1:]}." for note in told), *_sentences(found)]
+    lines = list(_sentences(found))
     runs = {"a": found.a, "b": found.b}
     pooled = {
         str(each): compared.pooled_estimate(each, found.parts).to_json() for each in chosen if len(found.parts) > 1

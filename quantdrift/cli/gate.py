@@ -195,7 +195,7 @@ def _target(options: GateOptions, config: gate_rules.GateConfig) -> Target:
         found = diff_runs(
             read_finished(Path(named)),
             read_finished(options.candidate),
-            qrels=None if options.qrels is None else read_qrels(options.qrels)[0],
+            qrels=None if options.qrels is None else read_qrels(options.qrels),
             common=options.common,
             complete=options.complete,
             only=options.part or (),

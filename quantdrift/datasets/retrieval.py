@@ -11,9 +11,10 @@ import json
 import operator
 import re
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,6 @@ LAYOUT = (
     "each may end in .gz"
 )
 
-_N_COLUMNS = 3
-_OF_TREC = 4
 _HEADER_SCORES = frozenset({"score", "relevance", "rel", "label", "grade"})
 # At most nine digits, because mteb keeps scores as int32; "1.0" is what a data frame writes.
 _WHOLE_NUMBER = re.compile(r"([+-]?[0-9]{1,9})(\.0*)?")
@@ -37,78 +36,101 @@ _SHOWN = 5
 _EXCERPT = 60
 
 
-def find_file(folder: Path, name: str) -> Path:
-    """The file of that name, plain or gzipped; raises DataError telling what is there instead."""
-    for file in (folder / name, folder / f"{name}.gz"):
-        if file.is_file():
-            return file
+# --- files ----------------------------------------------------------------------------------------
+
+
+def plain_or_zipped(folder: Path, name: str) -> Path | None:
+    """The file of that name, plain or gzipped."""
+    return next((file for file in (folder / name, folder / f"{name}.gz") if file.is_file()), None)
+
+
+def _find(folder: Path, name: str) -> Path:
+    if file := plain_or_zipped(folder, name):
+        return file
     there = some(sorted(entry.name for entry in folder.iterdir())) or "nothing"
     raise DataError(f"{folder} has no {name}; it holds {there}. Expected {LAYOUT}")
 
 
-def find_qrels(folder: Path, split: str) -> Path | None:
+def _find_qrels(folder: Path, split: str) -> Path | None:
     """The qrels file of a split, or None when the folder has labels of no split at all."""
-    # Gzipped ones first, so that a plain file of the same split replaces them.
-    files = {
-        file.name.removesuffix(ending): file for ending in (".tsv.gz", ".tsv") for file in folder.glob(f"*{ending}")
-    }
-    if files and split not in files:
-        raise DataError(f"{folder} has no split {split!r}; it has {some(sorted(files))}")
-    return files.get(split)
+    file = plain_or_zipped(folder, f"{split}.tsv")
+    splits = {found.name.removesuffix(".gz").removesuffix(".tsv") for found in folder.glob("*.tsv*")}
+    if splits and file is None:
+        raise DataError(f"{folder} has no split {split!r}; it has {some(sorted(splits))}")
+    return file
 
 
-def read_texts(file: Path, *, titled: bool) -> dict[str, str]:
-    """The text of every id of a JSON lines file, in the order of the file."""
-    texts: dict[str, str] = {}
+def read_records(file: Path, expected: str, *, part: str | None = None) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Place, id and content of every line of a JSON lines file; each has a text, and ids are unique.
+
+    Lines of a `part` that have no id get one.
+    """
     lines: dict[str, int] = {}
     for number, line in read_lines(file):
         where = f"{file}, line {number}"
-        identifier, text = _parse_record(line, where, titled=titled)
-        if identifier in texts:
-            first = f"{identifier!r} is already on line {lines[identifier]}"
-            raise DataError(f"{where}: every _id must be unique; {first}; rename or remove one")
-        texts[identifier], lines[identifier] = text, number
-    if not texts:
-        raise DataError(f"{file} is empty; at least one line was expected. Expected {LAYOUT}")
+        try:
+            record = parse_json(line)
+        except ValueError as error:  # also a huge integer, or very deep nesting
+            at, why = (f", column {error.colno}", error.msg) if isinstance(error, json.JSONDecodeError) else ("", error)
+            raise DataError(f"{where}{at}: expected a JSON object, {expected}; {why}") from error
+        if not isinstance(record, dict):
+            raise DataError(f"{where}: expected a JSON object, {expected}; got {excerpt(line)}")
+        if part is not None:
+            record.setdefault("_id", record.get("id", f"{part}-{number}"))
+        if missing := [key for key in ("_id", "text") if key not in record]:
+            keys = some(record) or "none"
+            raise DataError(f'{where}: "{missing[0]}" is missing; the keys are {keys}. Expected {expected}')
+        name = named(record["_id"], f'{where}: "_id"')
+        check_string(record["text"], f'{where}: "text"')
+        if name in lines:
+            first = f"{name!r} is already on line {lines[name]}"
+            raise DataError(f"{where}: every id must be unique; {first}; rename or remove one")
+        lines[name] = number
+        yield where, name, record
+    if not lines:
+        raise DataError(f"{file} is empty; at least one line was expected. Expected {expected}")
+
+
+def _read_texts(file: Path, *, titled: bool) -> dict[str, str]:
+    """The text of every id of a JSON lines file, in the order of the file."""
+    texts = {}
+    for where, name, record in read_records(file, '{"_id": "...", "text": "..."}'):
+        texts[name] = record["text"]
+        if titled:
+            title = record.get("title") or ""
+            check_string(title, f'{where}: "title"')
+            texts[name] = f"{title} {record['text']}".strip()
     return texts
 
 
-def read_qrels(file: Path) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """The judgements of a qrels file of either form, which its first line tells.
+def read_qrels(file: Path) -> dict[str, dict[str, int]]:
+    """The judgements of a qrels file of either form, which its first line tells; of a document's, the last counts.
 
     BEIR has three columns with tabs between, with or without a header line; TREC four, query, 0, document and grade,
     with any whitespace between.
     """
     qrels: dict[str, dict[str, int]] = {}
-    conflicting: list[str] = []
     separator: str | None = "\t"
-    n_columns = _N_COLUMNS
     for position, (number, line) in enumerate(read_lines(file)):
         where = f"{file}, line {number}"
-        if position == 0 and line.count("\t") != _N_COLUMNS - 1 and len(line.split()) == _OF_TREC:
-            separator, n_columns = None, _OF_TREC
+        if position == 0 and line.count("\t") != 2 and len(line.split()) == 4:  # noqa: PLR2004 -- columns of TREC
+            separator = None
         columns = line.split(separator)
-        if len(columns) != n_columns:
-            expected = "expected 3 tab-separated columns (query id, document id, score)"
-            if separator is None:
-                expected = "expected 4 columns, as line 1 has (query, 0, document, grade)"
-            elif position == 0:
-                expected += ", or TREC's 4 (query, 0, document, grade)"
-            raise DataError(f"{where}: {expected}; got {len(columns)} in {excerpt(line)}")
-        query, document, score = columns[0], columns[-2], columns[-1]
-        if position == 0 and score.strip().lower() in _HEADER_SCORES:
+        if len(columns) != (3 if separator else 4):
+            raise DataError(
+                f"{where}: expected 3 tab-separated columns (query id, document id, score), or TREC's 4 (query, 0, "
+                f"document, grade), on every line; got {len(columns)} in {excerpt(line)}"
+            )
+        query, document, score = columns[0], columns[-2], columns[-1].strip()
+        if position == 0 and score.lower() in _HEADER_SCORES:
             continue
-        whole = _WHOLE_NUMBER.fullmatch(score.strip())
+        whole = _WHOLE_NUMBER.fullmatch(score)
         if whole is None:
-            expected = f"the score, column {n_columns}, must be a whole number"
-            raise DataError(f"{where}: {expected}; got {excerpt(score)}; round or regrade it")
-        documents = qrels.setdefault(query, {})
-        if documents.get(document, int(whole[1])) != int(whole[1]):
-            conflicting.append(query)
-        documents[document] = int(whole[1])
+            raise DataError(f"{where}: the score must be a whole number; got {excerpt(score)}; round or regrade it")
+        qrels.setdefault(query, {})[document] = int(whole[1])
     if not qrels:
         raise DataError(f"{file} holds no judgement; remove it to measure drift without labels")
-    return qrels, conflicting
+    return qrels
 
 
 def check_string(value: object, what: str) -> None:
@@ -122,6 +144,15 @@ def check_string(value: object, what: str) -> None:
         raise DataError(f"{what} holds half of a surrogate pair, {half}; remove it") from error
 
 
+def named(value: object, what: str) -> str:
+    """A name as a string that is not empty; a whole number becomes one."""
+    name = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    check_string(name, what)
+    if not name:
+        raise DataError(f"{what} is empty; expected a name, or a whole number")
+    return str(name)
+
+
 def some(names: Iterable[str]) -> str:
     """The first few names, comma-separated, with "..." where there are more."""
     shown = list(islice(names, _SHOWN + 1))
@@ -132,35 +163,6 @@ def excerpt(value: object) -> str:
     """The beginning of what was found, for a message."""
     shown = value[:_EXCERPT] if isinstance(value, str) else value
     return repr(shown)[: _EXCERPT + 2] + "..." * (isinstance(value, str) and shown != value)
-
-
-def _parse_record(line: str, where: str, *, titled: bool) -> tuple[str, str]:
-    """The id and the text of one line."""
-    try:
-        record = parse_json(line)
-    except json.JSONDecodeError as error:
-        at = f"{where}, column {error.colno}"
-        found = excerpt(line[error.pos :]) if line[error.pos :] else "the end of the line"
-        raise DataError(f"{at}: expected a JSON object; {error.msg} at {found}") from error
-    except ValueError as error:  # a huge integer, or very deep nesting
-        raise DataError(f"{where}: expected a JSON object; {error}") from error
-    if not isinstance(record, dict):
-        raise DataError(f"{where}: expected a JSON object; got {excerpt(line)}")
-    for key in ("_id", "text"):
-        if key not in record:
-            keys = some(record) or "none"
-            raise DataError(f'{where}: "{key}" is missing; the keys are {keys}. Expected {LAYOUT}')
-    identifier, text, title = record["_id"], record["text"], record.get("title")
-    if isinstance(identifier, int) and not isinstance(identifier, bool):
-        identifier = str(identifier)
-    title = title if titled and title is not None else ""
-    for key, value in (("_id", identifier), ("title", title), ("text", text)):
-        check_string(value, f'{where}: "{key}"')
-    if not identifier:
-        raise DataError(f'{where}: "_id" is empty; every line needs an id')
-    if titled:
-        text = (f"{title} {text}" if title else text).strip()
-    return identifier, text
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, str]]:
@@ -201,7 +203,9 @@ class RetrievalDataset:
         path: the folder it was read from, where it was.
 
     Raises:
-        DataError: as `validate` says.
+        DataError: there are no queries or no documents, ids and texts differ in number, an id occurs twice, a text is
+            not a string or not writable as UTF-8, or there are judgements but none names a query and a document that
+            are both there.
     """
 
     name: str
@@ -215,16 +219,18 @@ class RetrievalDataset:
     path: Path | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        where = f"dataset {self.name!r}"
         try:
             qrels = {
                 query: {document: operator.index(grade) for document, grade in grades.items()}
                 for query, grades in self.qrels.items()
             }
         except TypeError as error:
-            message = f"dataset {self.name!r}: every grade in qrels must be an integer; {error}"
-            raise DataError(message) from error
+            raise DataError(f"{where}: every grade in qrels must be an integer; {error}") from error
         object.__setattr__(self, "qrels", qrels)
-        self.validate()
+        _check_texts(self.query_ids, self.queries, where, "query")
+        _check_texts(self.document_ids, self.documents, where, "document")
+        _check_match(qrels, self.query_ids, self.document_ids, where)
 
     @classmethod
     def of(
@@ -260,19 +266,6 @@ class RetrievalDataset:
             split="test",
         )
 
-    def validate(self) -> None:
-        """Check that the parts fit together; runs by itself when a dataset is made.
-
-        Raises:
-            DataError: there are no queries or no documents, ids and texts differ in number, an id
-                occurs twice, a text is not a string or not writable as UTF-8, or there are
-                judgements but none names a query and a document that are both there.
-        """
-        where = f"dataset {self.name!r}"
-        _check_texts(self.query_ids, self.queries, where, "query", "queries")
-        _check_texts(self.document_ids, self.documents, where, "document", "documents")
-        _check_match(self.qrels, self.query_ids, self.document_ids, where)
-
     @property
     def fingerprint(self) -> str:
         """A stable hex digest of ids, texts and judgements, whatever order the qrels came in.
@@ -283,36 +276,40 @@ class RetrievalDataset:
         judgements = sorted((query, doc, str(grade)) for query, doc, grade in _flat(self.qrels))
         texts = (self.query_ids, self.queries, self.document_ids, self.documents)
         for part in (*texts, tuple(chain.from_iterable(judgements))):
-            digest.update(len(part).to_bytes(8, "little"))
-            for text in part:
-                raw = text.encode()
-                # The length in front keeps ("ab", "c") and ("a", "bc") apart.
-                digest.update(len(raw).to_bytes(8, "little") + raw)
+            feed(digest, part)
         return digest.hexdigest()
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is tolerated but worth telling, one sentence each."""
-        queries = dict(zip(self.query_ids, self.queries, strict=True))
-        documents = dict(zip(self.document_ids, self.documents, strict=True))
-        found = [
-            ("query is", "queries are", "empty", _blank(queries)),
-            ("document is", "documents are", "empty", _blank(documents)),
+        judgements, queries, documents = _flat(self.qrels), set(self.query_ids), set(self.document_ids)
+        told = [
+            counted("empty queries", empty(self.query_ids, self.queries)),
+            counted("empty documents", empty(self.document_ids, self.documents)),
+            counted("judgements of queries that are not there", [q for q, _, _ in judgements if q not in queries]),
+            counted("judgements of documents not in the corpus", [d for _, d, _ in judgements if d not in documents]),
+            counted("queries without a judgement", [q for q in self.query_ids if judgements and not self.qrels.get(q)]),
+            "" if judgements else "no relevance labels: drift is measured, relevance metrics are not",
         ]
-        judgements = _flat(self.qrels)
-        if judgements:
-            strays = [query for query, _, _ in judgements if query not in queries]
-            lost = [document for _, document, _ in judgements if document not in documents]
-            bare = [query for query in queries if not self.qrels.get(query)]
-            found += [
-                ("judgement names", "judgements name", "queries that are not there", strays),
-                ("judgement names", "judgements name", "documents not in the corpus", lost),
-                ("query has", "queries have", "no judgement", bare),
-            ]
-        told = [_counted(ids, one, many, what) for one, many, what, ids in found if ids]
-        if not judgements:
-            told.append("no relevance labels: drift is measured, relevance metrics are not")
-        return (*self.notes, *told)
+        return (*self.notes, *filter(None, told))
+
+
+def feed(digest: Any, texts: Iterable[str]) -> None:
+    """Put texts into a digest; lengths in front keep ("ab", "c") and ("a", "bc") apart."""
+    raw = [text.encode() for text in texts]
+    digest.update(len(raw).to_bytes(8, "little"))
+    for one in raw:
+        digest.update(len(one).to_bytes(8, "little") + one)
+
+
+def empty(ids: Sequence[str], texts: Sequence[str]) -> list[str]:
+    """Names of texts that say nothing."""
+    return [name for name, text in zip(ids, texts, strict=True) if not text.strip()]
+
+
+def counted(what: str, names: Sequence[str]) -> str:
+    """How many there are of something, and the first of them; "" if none."""
+    return f"{what}: {len(names):,} ({some(names)})" if names else ""
 
 
 def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
@@ -335,25 +332,18 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
     """
     folder = Path(path)
     if not folder.is_dir():
-        problem = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise DataError(f"{folder} {problem}; expected a folder that holds {LAYOUT}")
-    documents = read_texts(find_file(folder, "corpus.jsonl"), titled=True)
-    queries = read_texts(find_file(folder, "queries.jsonl"), titled=False)
+        raise DataError(f"{folder} is no folder; expected one that holds {LAYOUT}")
+    documents = _read_texts(_find(folder, "corpus.jsonl"), titled=True)
+    queries = _read_texts(_find(folder, "queries.jsonl"), titled=False)
     qrels: dict[str, dict[str, int]] = {}
-    notes: list[str] = []
-    if file := find_qrels(folder / "qrels", split):
-        qrels, conflicting = read_qrels(file)
+    note = ""
+    if file := _find_qrels(folder / "qrels", split):
+        qrels = read_qrels(file)
         _check_match(qrels, queries, documents, str(file))
         left_out = [q for q in queries if not any(grade > 0 for grade in qrels.get(q, {}).values())]
         if len(left_out) == len(queries):
             raise DataError(f"{file}: no query has a judgement above 0, which is what relevant is")
-        if left_out:
-            of, what = f"of {len(queries)} queries", "left out: no judgement above 0"
-            notes.append(_counted(left_out, f"{of} is", f"{of} are", f"{what} in {file.name}"))
-        if conflicting:
-            one, many = "judgement contradicts", "judgements contradict"
-            what = "an earlier one of the same document, and the last counts, for query"
-            notes.append(_counted(conflicting, one, many, what))
+        note = counted(f"of {len(queries):,} queries left out: no judgement above 0 in {file.name}", left_out)
         for query in left_out:
             del queries[query]
             qrels.pop(query, None)
@@ -365,41 +355,37 @@ def read_beir_folder(path: str | Path, split: str = "test") -> RetrievalDataset:
         documents=tuple(documents.values()),
         qrels=qrels,
         split=split,
-        notes=tuple(notes),
+        notes=(note,) if note else (),
         path=folder.resolve(),
     )
 
 
 def _named(texts: Texts) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Ids and texts."""
+    """Ids and texts; of a title and a text, both as `read_beir_folder` joins them."""
     if isinstance(texts, str):
         raise DataError(f"expected texts, a list or id to text; got one string, {excerpt(texts)}")
     if not isinstance(texts, Mapping):
         texts = {str(number): text for number, text in enumerate(texts)}
-    return tuple(texts), tuple(map(_text_of, texts.values()))
+    return tuple(texts), tuple(
+        f"{text.get('title') or ''} {text.get('text') or ''}".strip() if isinstance(text, Mapping) else text
+        for text in texts.values()
+    )
 
 
-def _text_of(text: Any) -> Any:
-    """A text; of a title and a text, both as `read_beir_folder` joins them."""
-    if isinstance(text, Mapping):
-        return f"{text.get('title') or ''} {text.get('text') or ''}".strip()
-    return text
-
-
-def _check_texts(ids: Sequence[str], texts: Sequence[str], where: str, one: str, many: str) -> None:
-    if len(ids) != len(texts):
-        got = f"{len(ids)} ids and {len(texts)} texts"
-        raise DataError(f"{where}: expected one text for every {one} id; got {got}")
-    if not ids:
-        raise DataError(f"{where}: there are no {many}; at least one is needed")
-    seen: set[str] = set()
+def _check_texts(ids: Sequence[str], texts: Sequence[str], where: str, one: str) -> None:
+    check_ids(ids, texts, where=f"{where}, {one} ids")
     for identifier, text in zip(ids, texts, strict=True):
         check_string(identifier, f"{where}: a {one} id")
         check_string(text, f"{where}: the text of {one} {identifier!r}")
-        if identifier in seen:
-            problem = f"{identifier!r} occurs twice; rename or remove one"
-            raise DataError(f"{where}: every {one} id must be unique; {problem}")
-        seen.add(identifier)
+
+
+def check_ids(ids: Sequence[str], *values: Sequence[Any], where: str) -> None:
+    """Refuse data without an input, with ids that occur twice, or with more or fewer values than ids."""
+    numbers = [len(ids), *map(len, values)]
+    if not ids or len(set(numbers)) > 1:
+        raise DataError(f"{where}: expected one id for every input, and at least one; got {numbers}")
+    if twice := [name for name, times in Counter(ids).items() if times > 1]:
+        raise DataError(f"{where}: every id must be unique; twice there is {some(twice)}")
 
 
 def _check_match(
@@ -419,30 +405,18 @@ def _flat(qrels: Mapping[str, Mapping[str, int]]) -> list[tuple[str, str, int]]:
     return [(query, doc, grade) for query, of in qrels.items() for doc, grade in of.items()]
 
 
-def _blank(texts: Mapping[str, str]) -> list[str]:
-    return [identifier for identifier, text in texts.items() if not text.strip()]
-
-
-def _counted(ids: Sequence[str], one: str, many: str, what: str) -> str:
-    return f"{len(ids)} {one if len(ids) == 1 else many} {what}: {some(ids)}"
-
-
 GROUP = "quantdrift.tasks"
-
-
-def _entries() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
 def task_names() -> list[str]:
     """Names of the tasks that `load_task` takes."""
-    return sorted(_entries())
+    return sorted(entry_points(group=GROUP).names)
 
 
 def load_task(name: str) -> RetrievalDataset:
     """The data of a task."""
-    entries = _entries()
-    if name not in entries:
-        raise UnknownNameError("task", name, entries, hint="(quantdrift list tasks shows all)")
-    dataset: RetrievalDataset = entries[name].load()()
+    found = entry_points(group=GROUP, name=name)
+    if not found:
+        raise UnknownNameError("task", name, task_names(), hint="(quantdrift list tasks shows all)")
+    dataset: RetrievalDataset = found[name].load()()
     return dataset

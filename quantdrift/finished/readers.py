@@ -358,15 +358,13 @@ def _of_text(text: str, path: Path) -> Format:
 # --- relevance labels: of the BEIR layout, as trec_eval reads them, or as JSON --------------------
 
 
-def read_qrels(path: Path) -> tuple[dict[str, dict[str, int]], tuple[str, ...]]:
+def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     """Relevance labels, in whichever of the three forms they are; gzipped or not."""
     if not path.is_file():
         raise DataError(f"expected a file of relevance labels; {path} is none")
     text = read_text(path)
     if not text.lstrip().startswith("{"):
-        qrels, conflicting = read_lines_of_qrels(path)
-        twice = f"{len(set(conflicting)):,} queries have a document twice in {path.name}, with "
-        return qrels, (twice + "grades that differ; the last counts",) if conflicting else ()
+        return read_lines_of_qrels(path)
     content = parse_json(text, path)
     for query, labels in content.items():
         if not isinstance(labels, dict):
@@ -379,4 +377,4 @@ def read_qrels(path: Path) -> tuple[dict[str, dict[str, int]], tuple[str, ...]]:
                 )
     if not any(content.values()):
         raise DataError(f"{path} holds no label; leave --qrels out")
-    return {query: {name: int(grade) for name, grade in own.items()} for query, own in content.items() if own}, ()
+    return {query: {name: int(grade) for name, grade in own.items()} for query, own in content.items() if own}

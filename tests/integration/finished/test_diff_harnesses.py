@@ -60,7 +60,7 @@ def test_qualities_of_both_arms_are_those_of_pytrec_eval(arms: Any, tmp_path: Pa
     util.save_runfile(str(tmp_path / "a.trec"), reference)  # beir writes 0 for every rank
     (tmp_path / "b.json").write_text(json.dumps(candidate))
     util.write_to_tsv(str(tmp_path / "test.tsv"), qrels)
-    labels, _ = read_qrels(tmp_path / "test.tsv")
+    labels = read_qrels(tmp_path / "test.tsv")
     assert labels == qrels
     runs = read_finished(tmp_path / "a.trec"), read_finished(tmp_path / "b.json")
     (part,) = diff_runs(*runs, qrels=labels).parts

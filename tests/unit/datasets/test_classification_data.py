@@ -38,7 +38,6 @@ def test_texts_are_named_by_their_line_unless_they_have_an_id(tmp_path: Path) ->
     assert read.test.ids == ("test-1", "boat")
     assert tuple(read.test.inputs) == ("a bird", "a boat")
     assert read.test.labels == ("animal", "thing")
-    assert read.classes == ("animal", "thing")
     assert read.train is None
     assert read.warnings == ()
     assert is_classification_folder(tmp_path / "things")
@@ -53,7 +52,6 @@ def test_gzipped_files_other_splits_and_whole_number_labels(tmp_path: Path) -> N
     assert (read.test.ids, read.test.labels) == (("4",), ("9",))
     assert read.train is not None
     assert read.train.labels == ("10", "9")
-    assert read.classes == ("10", "9")  # sorted as strings
 
 
 def test_what_is_tolerated_is_told(tmp_path: Path) -> None:
@@ -61,9 +59,9 @@ def test_what_is_tolerated_is_told(tmp_path: Path) -> None:
     read = read_classification_folder(write(tmp_path, test=texts, train=[{"text": "b"}]))
     assert read.test.labels is None
     assert read.warnings == (
-        "1 input is empty: test-2",
-        "1 of the test inputs repeats an earlier one",
-        "1 test input is also in train: test-4",
+        "empty inputs: 1 (test-2)",
+        "test inputs that repeat an earlier one: 1 (test-3)",
+        "test inputs that are also in train: 1 (test-4)",
         "no labels: changed classes are measured, accuracy is not",
     )
 
@@ -75,8 +73,8 @@ def test_what_is_tolerated_is_told(tmp_path: Path) -> None:
         ('{"text": "a", "label": "x"}\n{"text": "b"}', "line 2: expected a label on every line"),
         ('{"text": "a"}\n{"label": "x"}', 'line 2: "text" is missing; the keys are label'),
         ('{"text": 3}', 'line 1: "text" must be a string; got int 3'),
-        ('{"text": "a", "label": true}', "must be a string or a whole number; got bool"),
-        ('{"text": "a", "label": 1.5}', "must be a string or a whole number; got float"),
+        ('{"text": "a", "label": true}', "must be a string; got bool"),
+        ('{"text": "a", "label": 1.5}', "must be a string; got float"),
         ('{"text": "a", "label": ""}', '"label" is empty'),
         ('{"text": "a", "id": "q"}\n{"text": "b", "id": "q"}', "'q' is already on line 1"),
         ('{"text": "a"', "line 1, column 13: expected a JSON object"),
@@ -114,20 +112,16 @@ def test_image_folders_give_one_class_a_folder(tmp_path: Path) -> None:
     assert np.array_equal(broken.test.inputs[0], image(1))
     with pytest.raises(DataError, match=r"one\.png cannot be decoded"):
         broken.test.inputs[1]
-    pillow.fromarray(image(4)).save(tmp_path / "test" / "stray.jpg")
-    with pytest.raises(DataError, match="beside class folders"):
-        read_classification_folder(tmp_path)
 
 
-def test_an_array_file_is_named_itself_or_lies_in_the_folder(tmp_path: Path) -> None:
+def test_an_array_file(tmp_path: Path) -> None:
     colour = np.arange(2 * 2 * 3 * 3, dtype=np.uint8).reshape(2, 2, 3, 3)
     np.savez(tmp_path / "few.npz", x_test=colour, y_test=[[1], [0]], x_train=colour[:1], y_train=[1])
-    for path, name in ((tmp_path / "few.npz", "few"), (tmp_path, tmp_path.name)):
-        assert is_classification_folder(path)
-        read = read_classification_folder(path)
-        assert (read.name, read.test.ids, read.test.labels) == (name, ("test-0", "test-1"), ("1", "0"))
-        assert np.array_equal(read.test.inputs[1], colour[1])
-        assert read.warnings == ("1 test input is also in train: test-0",)
+    assert is_classification_folder(tmp_path / "few.npz")
+    read = read_classification_folder(tmp_path / "few.npz")
+    assert (read.name, read.test.ids, read.test.labels) == ("few", ("test-0", "test-1"), ("1", "0"))
+    assert np.array_equal(read.test.inputs[1], colour[1])
+    assert read.warnings == ("test inputs that are also in train: 1 (test-0)",)
 
 
 def test_grey_images_get_three_equal_channels(tmp_path: Path) -> None:
@@ -161,13 +155,9 @@ def test_damaged_arrays_and_those_of_petabytes_end_in_one_line(tmp_path: Path) -
     [
         ({"x_test": np.zeros((1, 2, 2, 3))}, "expected uint8"),
         ({"x_test": np.zeros((1, 2, 2, 4), dtype=np.uint8)}, "expected uint8"),
-        ({"x_test": np.zeros((0, 2, 2, 3), dtype=np.uint8)}, "holds no image"),
+        ({"x_test": np.zeros((0, 2, 2, 3), dtype=np.uint8)}, "at least one"),
         ({"x_test": np.zeros((2, 2, 2, 3), dtype=np.uint8), "y_test": np.array([1])}, "one label an image"),
-        ({"a": np.zeros(1), "y_test": np.zeros(1)}, r"has no array x_test; it holds a, y_test\. Expected"),
-        (
-            {"x_dev": np.zeros((1, 2, 2, 3), dtype=np.uint8), "y_dev": np.zeros(1)},
-            r"it holds x_dev, y_dev\. Choose another part with --split: dev\.",
-        ),
+        ({"a": np.zeros(1), "x_dev": np.zeros(1)}, r"has no part 'test'; it has dev\. Choose another with --split"),
     ],
 )
 def test_array_files_of_another_shape_are_refused(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:

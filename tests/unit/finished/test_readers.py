@@ -118,14 +118,14 @@ def test_labels_in_three_forms_are_the_same(tmp_path: Path) -> None:
     beir.write_text("query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t{g}\n" for q, d, g in lines))
     trec.write_text("".join(f"{q} 0 {d} {g}\n" for q, d, g in lines))
     for path in (beir, trec, write_json(tmp_path / "q.json", wanted)):
-        assert read_qrels(path) == (wanted, ())
+        assert read_qrels(path) == wanted
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("q1 d1\n", "expected 3 tab-separated columns .*, or TREC's 4"),
-        ("q1 0 d1 1\nq1 0 d2 x\n", "line 2: the score, column 4"),
+        ("q1 0 d1 1\nq1 0 d2 x\n", "line 2: the score"),
         ('{"q1": {"d1": 0.5}}', "whole number as the grade of 'd1'"),
     ],
 )
