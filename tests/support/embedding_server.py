@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,21 +18,16 @@ Answer = Callable[["Request"], None]
 
 
 class Request(BaseHTTPRequestHandler):
-    """One request; `body` is what was sent, `number` how many embeddings were asked for before."""
+    """One request; `body` is what was sent."""
 
     server: Server
     protocol_version = "HTTP/1.1"
     body: dict[str, Any]
-    number: int
-
-    def do_GET(self) -> None:
-        self.reply(200, {"object": "list", "data": self.server.listed})
 
     def do_POST(self) -> None:
         length = int(self.headers["content-length"])
         self.body = json.loads(self.rfile.read(length))
         with self.server.lock:
-            self.number = len(self.server.asked)
             self.server.asked.append(self.body["input"])
             self.server.headers.append({k.lower(): v for k, v in self.headers.items()})
         if self.path != "/v1/embeddings":
@@ -77,7 +71,6 @@ class Server(ThreadingHTTPServer):
         self.models = dict(models)
         self.asked: list[list[str]] = []
         self.headers: list[dict[str, str]] = []
-        self.listed: list[dict[str, Any]] = [{"id": name, "object": "model"} for name in models]
         self.lock = threading.RLock()
         self._answers: list[Answer | None] = []
         self.always: Answer | None = None
@@ -118,16 +111,9 @@ def serving(**models: Embed) -> Iterator[Server]:
             thread.join()
 
 
-def answer_of(embeddings: Sequence[Any], **more: Any) -> dict[str, Any]:
+def answer_of(embeddings: Sequence[Any]) -> dict[str, Any]:
     """What OpenAI answers."""
-    data = [
-        {"object": "embedding", "index": index, "embedding": embedding} for index, embedding in enumerate(embeddings)
-    ]
-    return {"object": "list", "data": data, "model": "m", **more}
-
-
-def in_base64(vector: NDArray[np.float32]) -> str:
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return {"object": "list", "data": [{"index": at, "embedding": each} for at, each in enumerate(embeddings)]}
 
 
 def of_model(model: Any) -> Embed:

@@ -1,20 +1,23 @@
-"""Runs of two models of which some are on servers."""
+"""Runs of two models of which some are on servers, and a server that answers by a script."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.server import Servers
-from quantdrift.engine.encoders.server_client import Patience
+from quantdrift.engine.encoders.server_client import EndpointClient, Key, Patience
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.progress import Progress, Silent
 from quantdrift.runs import Run
-from quantdrift.spec import Versus
+from quantdrift.spec import Versus, read_endpoint
 from support.versus_samples import DATASET
 
 
@@ -58,3 +61,49 @@ def many(n: int) -> RetrievalDataset:
         qrels={},
         split="test",
     )
+
+
+OK = {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}
+
+
+@dataclass
+class Time:
+    """A clock that sleeps at once."""
+
+    at: float = 1000.0
+    slept: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.at += seconds
+
+
+@dataclass
+class Script:
+    """Answers requests one after the other; an exception is raised."""
+
+    answers: list[Any]
+    requests: list[Any] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    time: Time = field(default_factory=Time)
+    told: list[str] = field(default_factory=list)
+
+    def __call__(self, request: Any) -> Any:
+        self.requests.append(request)
+        self.starts.append(self.time.at)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, int):
+            return httpx.Response(answer, json={"error": {"message": f"says {answer}"}})
+        return httpx.Response(200, json=answer) if isinstance(answer, dict) else answer
+
+    def client(self, *, key: Key | None = None, per_minute: float | None = None) -> EndpointClient:
+        patience = Patience(
+            now=lambda: self.time.at,
+            sleep=self.time.sleep,
+            requests_per_minute=per_minute,
+            say=self.told.append,
+            transport=httpx.MockTransport(self),
+        )
+        return EndpointClient(read_endpoint("openai:https://api.example.org/v1#m"), key=key, patience=patience)

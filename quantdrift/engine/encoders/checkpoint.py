@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import importlib.util
 import io
 import json
-import math
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Transformer
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
@@ -33,18 +29,11 @@ from quantdrift.engine.encoders.sentence import (
     load_encoder,
     reading_digest,
 )
-from quantdrift.engine.encoders.stored import (
-    StoredLayers,
-    read_gguf_head,
-    stored_gguf,
-    stored_layers,
-    stored_tensors,
-    unpacked,
-)
+from quantdrift.engine.encoders.stored import StoredLayers, hqq_weights, stored_gguf, stored_layers, stored_tensors
 from quantdrift.engine.encoders.vetting import loading
 from quantdrift.engine.quantizers.libraries import import_gptqmodel, silenced
 from quantdrift.engine.weights import add_tensor
-from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.errors import UnsupportedError
 from quantdrift.extras import version_of
 from quantdrift.models.checkpoint import NEEDED, Checkpoint, refuse_missing
 from quantdrift.models.named import ModelSource
@@ -55,13 +44,6 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "tokenize
 _HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 _BLOCK = re.compile(r"(.+?)\.\d+\.(.+)")
 _SHOWN = 3
-_WITHOUT_EFFECT = re.compile(
-    r"_name_or_path|transformers_version|(torch_)?dtype|use_cache|tie_.*|output_.*|initializer_.*|.*_token_id|.*dropout.*"
-    r"|.*_pdrop"
-)
-"""Settings of a transformer that change no embedding, or are said otherwise."""
-_ROUNDING = 1e-6
-"""Relative; GGUF keeps settings in 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -182,7 +164,7 @@ def load_checkpoint(
             f"{str(reference.similarity)!r}: their scores have no common scale. Set similarity_fn_name in "
             "config_sentence_transformers.json of one of them"
         )
-    notes = [] if reference is None else [*_notes(checkpoint, reference, model), *differences(reference, encoder)]
+    notes = [] if reference is None else [*_notes(checkpoint, reference), *differences(reference, encoder)]
     return StoredCandidate(
         model=model,
         source=source,
@@ -227,45 +209,39 @@ def _from_folder(
     """The model of a folder that transformers reads, and how it is stored."""
     empty, tensors = _empty_body(checkpoint), stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
-    quantization = completed(checkpoint, stored)
-    by_hand = checkpoint.method == "hqq"
-    amended = None if by_hand or quantization == checkpoint.quantization else quantization
+    by_hand, missing = checkpoint.method == "hqq", set[str]()
+    quantization = {} if by_hand else completed(checkpoint, stored)
+    config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
+    if by_hand:
+        del config.quantization_config
+    elif quantization:
+        config.quantization_config = quantization
+
+    def load(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> nn.Module:
+        if by_hand:
+            usual = partial(type(empty).from_pretrained, None, config=config, state_dict=hqq_weights(checkpoint.body))  # type: ignore[attr-defined]
+            args, kwargs = (), {}
+        body: nn.Module
+        body, info = usual(*args, output_loading_info=True, **kwargs)
+        missing.update(info["missing_keys"])
+        return body
+
     on_kernels = not by_hand and checkpoint.method != "none" and device.type != "cpu"
     kwargs: dict[str, Any] = {"dtype": "auto", **({"device_map": str(device)} if on_kernels else {})}
-    with unpacked(checkpoint) if by_hand else nullcontext(checkpoint.folder) as folder:
-        if checkpoint.has_modules:
-            model = with_transformer(
-                _Transformer,
-                folder,
-                device=None if on_kernels else str(device),  # kernels are chosen while it is loaded
-                model_kwargs=kwargs,
-                config_kwargs=None if amended is None else {"quantization_config": amended},
-            )
-            missing, body = getattr(model[0], "missing_keys", ()), _body_of(model)
-            stored = stored_layers(tensors, empty, others=list(model.children())[1:])
-        else:
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-            if amended is not None:
-                config.quantization_config = amended
-            body, info = AutoModel.from_pretrained(
-                folder, config=config, output_loading_info=True, trust_remote_code=False, **kwargs
-            )
-            missing = info["missing_keys"]
+    if checkpoint.has_modules:
+        model = with_transformer(
+            load,
+            checkpoint.folder,
+            device=None if on_kernels else str(device),  # kernels are chosen while it is loaded
+            model_kwargs=kwargs,
+            config_kwargs={"quantization_config": quantization} if quantization else {},
+        )
+        stored = stored_layers(tensors, empty, others=list(model.children())[1:])
+    else:
+        usual = partial(AutoModel.from_pretrained, checkpoint.folder, config=config, trust_remote_code=False)
+        model = _dressed(checkpoint, reference, load(usual, **kwargs), device)
     _refuse_random(checkpoint, missing)
-    _refuse_misread(checkpoint, stored, body)
-    return model if checkpoint.has_modules else _dressed(checkpoint, reference, body, device), stored
-
-
-class _Transformer(Transformer):
-    """A Transformer module that keeps the names of weights that its files do not hold."""
-
-    missing_keys: tuple[str, ...] = ()
-
-    def _load_model(self, *args: Any, **kwargs: Any) -> Any:
-        loaded: Any = super()._load_model(*args, output_loading_info=True, **kwargs)
-        model, info = loaded
-        self.missing_keys = tuple(sorted(info["missing_keys"]))
-        return model
+    return model, stored
 
 
 def _empty_body(checkpoint: Checkpoint) -> nn.Module:
@@ -326,59 +302,21 @@ def _refuse_random(checkpoint: Checkpoint, missing: Collection[str]) -> None:
         )
 
 
-def _refuse_misread(checkpoint: Checkpoint, stored: StoredLayers, body: nn.Module) -> None:
-    """Refuse a body whose packed layers were not loaded as such, or others that were."""
-    if checkpoint.method not in {"gptq", "awq"}:
-        return
-    modules = dict(body.named_modules())
-    wrong = [name for name in stored.packed if isinstance(modules.get(name), nn.Linear)]
-    wrong += [name for name in stored.plain if not isinstance(modules.get(name), nn.Linear)]
-    if wrong:
-        raise UnsupportedError(
-            f"transformers loaded {len(wrong)} layers of {checkpoint.name} another way than they "
-            f"are stored, {wrong[0]} for one; their weights would be random"
-        )
-
-
 def _gguf_body(checkpoint: Checkpoint) -> nn.Module:
     """The transformer of a GGUF file, its weights dequantized."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM  # noqa: PLC0415 -- takes seconds to import
+    import transformers  # noqa: PLC0415 -- takes seconds to import
 
-    assert checkpoint.gguf is not None
-    architecture = read_gguf_head(checkpoint.folder / checkpoint.gguf).architecture
-    kwargs: dict[str, Any] = {"gguf_file": checkpoint.gguf}
-    if _read_by_transformers(architecture):
-        from transformers import GgufConfig  # noqa: PLC0415 -- not in every version that is allowed
-
-        kwargs["quantization_config"] = GgufConfig(dequantize=True)
-    else:
-        from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES as KNOWN  # noqa: PLC0415 -- slow
-
-        if re.sub("[_-]", "", architecture) not in {re.sub("[_-]", "", name) for name in KNOWN}:
-            what = (
-                f"{checkpoint.name} is a GGUF file of the architecture {architecture!r}, which transformers cannot read"
-            )
-            raise UnsupportedError(f"{what}; expected one of {', '.join(sorted(KNOWN))}")
-        if importlib.util.find_spec("gguf") is None:
-            raise MissingExtraError("gguf", "gguf", needed_for=f"the GGUF file {checkpoint.name}")
-    config = AutoConfig.from_pretrained(checkpoint.folder, gguf_file=checkpoint.gguf)
+    place: dict[str, Any] = {"pretrained_model_name_or_path": checkpoint.folder, "gguf_file": checkpoint.gguf}
     # Blocks are unpacked by the names that weights have below a language model's head.
-    with_head = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
-    loader: Any = AutoModelForCausalLM if with_head else AutoModel
-    model, info = loader.from_pretrained(checkpoint.folder, output_loading_info=True, **kwargs)
+    with_head = type(AutoConfig.from_pretrained(**place)) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+    if hasattr(transformers, "GgufConfig"):  # not in every version that is allowed
+        place["quantization_config"] = transformers.GgufConfig(dequantize=True)
+    loader: Any = transformers.AutoModelForCausalLM if with_head else AutoModel
+    model, info = loader.from_pretrained(**place, output_loading_info=True)
     body: nn.Module = model.base_model if with_head else model
     below = f"{model.base_model_prefix}." if with_head else ""  # the head itself embeds nothing
     _refuse_random(checkpoint, [name for name in info["missing_keys"] if name.startswith(below)])
     return body
-
-
-def _read_by_transformers(architecture: str) -> bool:
-    """Whether transformers reads such a file by itself, as newer ones do for some."""
-    try:
-        from transformers.integrations.gguf.utils import is_gguf_arch_supported  # noqa: PLC0415 -- not in every version
-    except ImportError:
-        return False
-    return bool(is_gguf_arch_supported(architecture))
 
 
 # --- what a candidate takes from its reference, and in what else they differ ----------------------
@@ -398,26 +336,12 @@ def _dressed(checkpoint: Checkpoint, reference: SentenceEncoder | None, body: nn
                 f"and the reference's modules do not fit: {what} {there} instead of {here}. Save "
                 "it by SentenceTransformer.save_pretrained, or name the model it was made of"
             )
-    first, *others = reference.model.children()
-    clone = copy.copy(first)
-    for name, value in vars(first).items():
-        if isinstance(value, dict):  # caches and modules are the clone's own
-            clone.__dict__[name] = dict(value)
-    place = next(name for name, child in first.named_children() if child is original)
-    clone._modules[place] = body
+    model = copy.deepcopy(reference.model, {id(original): body})  # a copy that has the other in its place
     if (folder := _tokenizer_folder(checkpoint)) is not None:
-        holder = "processor" if hasattr(first, "processor") else "tokenizer"
-        setattr(clone, holder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
-    model = SentenceTransformer(
-        modules=[clone, *(copy.deepcopy(module) for module in others)],
-        device=str(device),
-        prompts=dict(reference.model.prompts),
-        default_prompt_name=reference.model.default_prompt_name,
-        similarity_fn_name=reference.model.similarity_fn_name,
-        truncate_dim=reference.model.truncate_dim,
-    )
-    model.max_seq_length = reference.model.max_seq_length
-    return model
+        holder = "processor" if hasattr(model[0], "processor") else "tokenizer"
+        setattr(model[0], holder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+        model.max_seq_length = reference.model.max_seq_length
+    return model.to(device)
 
 
 _SIZES = {"width": "hidden_size", "vocabulary": "vocab_size"}
@@ -443,7 +367,7 @@ def _setting(body: nn.Module, key: str) -> Any:
     return getattr(getattr(body, "config", None), key, None)
 
 
-def _notes(checkpoint: Checkpoint, reference: SentenceEncoder, model: Any) -> Iterator[str]:
+def _notes(checkpoint: Checkpoint, reference: SentenceEncoder) -> Iterator[str]:
     """What a run says of a candidate that differs from its reference in more than its weights."""
     if not checkpoint.has_modules:
         taken = _TAKEN if _tokenizer_folder(checkpoint) is not None else f"tokenizer, {_TAKEN}"
@@ -455,29 +379,3 @@ def _notes(checkpoint: Checkpoint, reference: SentenceEncoder, model: Any) -> It
                 f"{checkpoint.name} was made of {base}, not of {reference.source.canonical}: what changes is not from "
                 "quantization alone"
             )
-    one, other = _settings(reference.model), _settings(model)
-    found = [
-        f"{name}: {one[name]!r} and {other[name]!r}"
-        for name in sorted(one.keys() & other.keys())
-        if not _WITHOUT_EFFECT.fullmatch(name) and _differ(one[name], other[name])
-    ]
-    if found:
-        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        yield (
-            f"reference and candidate differ in settings ({', '.join(found[:_SHOWN])}{more}): what changes is not from "
-            "the weights alone"
-        )
-
-
-def _settings(model: Any) -> Mapping[str, Any]:
-    """Of the transformer that a model begins with; none where it begins with something else."""
-    config: Any = getattr(getattr(model[0], "auto_model", None), "config", None)
-    said: dict[str, Any] = config.to_dict() if hasattr(config, "to_dict") else {}
-    groups = {name: value for name, value in said.items() if isinstance(value, dict)}
-    return said | {f"{name}.{key}": part for name, group in groups.items() for key, part in group.items()}
-
-
-def _differ(one: object, other: object) -> bool:
-    if isinstance(one, float) and isinstance(other, float):
-        return not math.isclose(one, other, rel_tol=_ROUNDING)
-    return isinstance(one, str | int | float) and isinstance(other, str | int | float) and one != other

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,11 @@ def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> Sentenc
         )
     on_cuda = torch.device(device).type == "cuda" and _CUDA in onnxruntime.get_available_providers()
     where, provider = (str(device), _CUDA) if on_cuda else ("cpu", _CPU)
-    return with_transformer(_OnnxTransformer, folder, device=where, model_kwargs={"provider": provider}).eval()
+
+    def load(_usual: Callable[..., Any], name: str, *args: Any, **_kwargs: Any) -> OnnxStates:
+        return OnnxStates(Path(name), next(one for one in args if isinstance(one, PretrainedConfig)), provider)
+
+    return with_transformer(load, folder, device=where).eval()
 
 
 def file_digest(folder: Path) -> bytes:
@@ -111,20 +116,16 @@ def _checked_digest(folder: Path) -> bytes:
     return found
 
 
-def with_transformer(kind: type[Transformer], folder: Path, **kwargs: Any) -> SentenceTransformer:
-    """A SentenceTransformer in which modules of another kind stand for its Transformer modules."""
+def with_transformer(load: Callable[..., nn.Module], folder: Path, **kwargs: Any) -> SentenceTransformer:
+    """A SentenceTransformer whose transformer `load` makes, from the usual loader and its arguments."""
+
+    class Own(Transformer):
+        def _load_model(self, *args: Any, **kwargs: Any) -> Any:
+            return load(super()._load_model, *args, **kwargs)
 
     class Model(SentenceTransformer):
         def _load_module_class_from_ref(self, class_ref: str, *args: Any, **kwargs: Any) -> Any:
             found = super()._load_module_class_from_ref(class_ref, *args, **kwargs)
-            return kind if found is Transformer else found
+            return Own if found is Transformer else found
 
     return Model(str(folder), **kwargs)
-
-
-class _OnnxTransformer(Transformer):
-    """A Transformer module that finds an ONNX graph in its folder instead of weights."""
-
-    def _load_model(self, model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        config = next(value for value in args if isinstance(value, PretrainedConfig))
-        return OnnxStates(Path(model_name_or_path), config, kwargs["provider"])

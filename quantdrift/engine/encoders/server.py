@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime
 import hashlib
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import inf
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,8 +24,6 @@ from quantdrift.spec import Endpoint
 Vectors = NDArray[np.float32]
 Result = TypeVar("Result")
 
-CHARACTERS = 200_000
-"""Of one request at most: in any script less than the megabyte that web servers let through."""
 CANARIES = (
     "The ferry to the island leaves twice a day.",
     "How do I return an item that I bought online?",
@@ -47,22 +44,6 @@ weights 2.8e-2; two answers in float16 differ by 1.2e-3, in bfloat16 by 8e-3."""
 # --- many inputs as requests ----------------------------------------------------------------------
 
 
-def batches(lengths: Sequence[int], *, count: int, characters: int = CHARACTERS) -> list[range]:
-    """Inputs in a row cut into requests of some inputs and characters at most; a long input has one to itself.
-
-    >>> batches([5, 5, 5, 90, 1], count=2, characters=50)
-    [range(0, 2), range(2, 3), range(3, 4), range(4, 5)]
-    """
-    found = []
-    start = total = 0
-    for at, length in enumerate(lengths):
-        if at > start and (at - start >= count or total + length > characters):
-            found.append(range(start, at))
-            start, total = at, 0
-        total += length
-    return [*found, *[range(start, len(lengths))] * (start < len(lengths))]
-
-
 @dataclass(slots=True)
 class Limit:
     """How many inputs a server takes in a request at most, as far as it has been found out."""
@@ -78,10 +59,10 @@ def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], p
         try:
             return embed([texts[at] for at in part])
         except OneInputError as error:
-            raise OneInputError(part[error.number], error.reason) from error
+            raise OneInputError(part[error.number], error.reason, error.where) from error
         except TooMuchError as error:
             if len(part) == 1:
-                raise OneInputError(part[0], f"the server {error.reason}") from error
+                raise OneInputError(part[0], f"the server {error.reason}", error.where) from error
     vectors = np.concatenate([in_halves(embed, texts, one, limit) for one in (part[:half], part[half:])])
     if not too_much:
         limit.most = min(limit.most, half)
@@ -91,39 +72,10 @@ def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], p
 def side_by_side(calls: Sequence[Callable[[], Result]], width: int) -> list[Result]:
     """The results of calls in their order, of which `width` run at a time.
 
-    The first error, or Ctrl-C, is raised at once: no further call begins, and nobody waits for those under way, as
-    their threads do not keep the process alive.
+    The first error, or Ctrl-C, is raised at once, and nobody waits for the calls under way.
     """
-    if width == 1 or len(calls) == 1:
-        return [call() for call in calls]
-    waiting: SimpleQueue[tuple[int, Callable[[], Result]]] = SimpleQueue()
-    done: SimpleQueue[tuple[int, Result | BaseException]] = SimpleQueue()
-    for numbered in enumerate(calls):
-        waiting.put(numbered)
-    stopped = threading.Event()
-
-    def work() -> None:
-        while not stopped.is_set():
-            try:
-                number, call = waiting.get_nowait()
-            except Empty:
-                return
-            try:
-                done.put((number, call()))
-            except BaseException as error:  # raised again where it is waited for
-                done.put((number, error))
-
-    for _ in range(min(width, len(calls))):
-        threading.Thread(target=work, daemon=True).start()
-    results: dict[int, Result] = {}
-    try:
-        while len(results) < len(calls):
-            number, result = done.get()
-            if isinstance(result, BaseException):
-                raise result
-            results[number] = result
-    finally:
-        stopped.set()
+    with ThreadPool(max(1, min(width, len(calls)))) as pool:
+        results = dict(pool.imap_unordered(lambda one: (one[0], one[1]()), enumerate(calls)))
     return [results[number] for number in range(len(calls))]
 
 
@@ -268,12 +220,6 @@ class Servers:
     patience: Patience = field(default_factory=Patience)
 
 
-NOISY = 0.01
-"""Of an embedding's length, that two answers differ by: bfloat16 changes less, and three times this
-is what 8-bit weights change, so those would not be noticed.
-"""
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class EndpointEncoder:
     """A model on a server, which embeds texts with what belongs before them; `open_endpoint` makes one.
@@ -283,7 +229,6 @@ class EndpointEncoder:
         identity: which model it is now.
         concurrency: requests under way at a time.
         limit: what is known of how many texts a request may have.
-        listed: what the server lists of it, if it does.
         prefixes: role to what is put before every text; nothing unless it is set.
     """
 
@@ -291,7 +236,6 @@ class EndpointEncoder:
     identity: Identity
     concurrency: int
     limit: Limit
-    listed: Mapping[str, Any] | None
     prefixes: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     similarity: None = None
@@ -311,11 +255,6 @@ class EndpointEncoder:
         if identity.changed_since is not None:
             notes.append(
                 f"another model answers to {name} than on {identity.changed_since}: embeddings of then are not used"
-            )
-        if identity.noise > NOISY:
-            notes.append(
-                f"{name} answered the same texts twice and differently, by {identity.noise:.1%} of an "
-                f"embedding's length; another model there is noticed from {identity.tolerance:.1%} on"
             )
         for role, prefix in self.prefixes.items():
             if prefix:
@@ -345,7 +284,12 @@ class EndpointEncoder:
             "revision": None,
             "format": None,
             "fingerprint": self.fingerprint,
-            "server": self.server(),
+            "server": {
+                "url": self.endpoint.url,
+                "model": self.endpoint.model,
+                "prefixes": {role: self.prefixes.get(role, "") for role in ("query", "document")},
+                "identity": asdict(self.identity),
+            },
         }
 
     def describe(self) -> dict[str, Any]:
@@ -355,29 +299,13 @@ class EndpointEncoder:
     def encode(self, texts: Sequence[str], role: str, batch_size: int) -> Vectors:
         """Embed texts in the role they have, float32 [n, dim]."""
         sent = [self.prefixes.get(role, "") + text for text in texts]
-        parts = batches([len(text) for text in sent], count=batch_size)
+        parts = [range(at, min(at + batch_size, len(sent))) for at in range(0, len(sent), batch_size)]
         calls = [partial(in_halves, self.client.embed, sent, part, self.limit) for part in parts]
-        try:
-            return np.concatenate(side_by_side(calls, self.concurrency))
-        except BaseException as error:
-            self.client.stop()
-            if isinstance(error, OneInputError):
-                error.where = self.endpoint.embeddings
-            raise
+        return np.concatenate(side_by_side(calls, self.concurrency))
 
     def key(self, role: str) -> dict[str, Any]:
         """What decides embeddings beside the texts and the model, as JSON values."""
         return {"server": self.endpoint.url, "model": self.endpoint.model, "prefix": self.prefixes.get(role, "")}
-
-    def server(self) -> dict[str, Any]:
-        """What a run records of the server, as JSON values."""
-        return {
-            "url": self.endpoint.url,
-            "model": self.endpoint.model,
-            "listed": self.listed,
-            "prefixes": {role: self.prefixes.get(role, "") for role in ("query", "document")},
-            "identity": asdict(self.identity),
-        }
 
 
 def open_endpoint(endpoint: Endpoint, servers: Servers, *, hosts: Sequence[str], root: Path | None) -> EndpointEncoder:
@@ -387,9 +315,5 @@ def open_endpoint(endpoint: Endpoint, servers: Servers, *, hosts: Sequence[str],
     try:
         identity = identify(lambda texts: in_halves(client.embed, texts, range(len(texts)), limit), endpoint, root)
     except OneInputError as error:
-        asked = f"{endpoint.embeddings}: asked for {CANARIES[error.number]!r}, {error.reason}"
-        raise ServerError(asked + client.other_models()) from error
-    listed = (client.listed() or {}).get(endpoint.model)
-    return EndpointEncoder(
-        client=client, identity=identity, concurrency=servers.concurrency, limit=limit, listed=listed
-    )
+        raise ServerError(f"{error.where}: asked for {CANARIES[error.number]!r}, {error.reason}") from error
+    return EndpointEncoder(client=client, identity=identity, concurrency=servers.concurrency, limit=limit)

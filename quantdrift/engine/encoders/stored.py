@@ -6,12 +6,8 @@ name. So counting bits needs to know no format; HQQ's layers are unpacked here.
 
 from __future__ import annotations
 
-import json
-import shutil
 import struct
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -22,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from quantdrift.display import NAME, shown
+from quantdrift.display import shown
 from quantdrift.engine.bits import BitsReport
-from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.models.checkpoint import Checkpoint
+from quantdrift.errors import UnsupportedError
 from quantdrift.records import open_file, parse_json, read_json
 
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
@@ -203,66 +198,42 @@ _FLOAT_TYPES = frozenset({0, 1, 28, 30})
 """F32, F16, F64 and BF16; every other type is blocks of codes and scales."""
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-_DIMS, _VALUES, _LETTERS = 8, 10_000_000, 1 << 28
-"""More than any file has: dimensions of a tensor, tokens of a vocabulary, letters of a template."""
+_LETTERS = 1 << 28
+"""More than any name or template has."""
+GgufTensors = dict[str, tuple[tuple[int, ...], int, int]]
+"""By name: shape with the innermost dimension last, type number, bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GgufHead:
-    """The head of a GGUF file.
-
-    Attributes:
-        architecture: as llama.cpp names it, e.g. qwen3.
-        tensors: by name: shape with the innermost dimension last, type number, bytes.
-    """
-
-    architecture: str
-    tensors: dict[str, tuple[tuple[int, ...], int, int]]
-
-
-def read_gguf_head(file: Path) -> GgufHead:
-    """The head of a GGUF file; UnsupportedError if it is none, of another version, or cut short."""
+def read_gguf_head(file: Path) -> GgufTensors:
+    """The tensors of a GGUF file; UnsupportedError if it is none, of another version, or cut short."""
     try:
         with file.open("rb") as opened:
-            if opened.read(4) != b"GGUF":
-                raise UnsupportedError(f"{file} is not a GGUF file: it does not begin as one")
-            version = _number(opened, "I")
-            if version not in {2, 3}:
-                raise UnsupportedError(f"{file} is GGUF {version}; expected version 2 or 3")
-            n_tensors, n_pairs = _count(opened, "tensors", _VALUES), _count(opened, "pairs", _VALUES)
+            if opened.read(4) != b"GGUF" or _number(opened, "I") not in {2, 3}:
+                raise UnsupportedError(f"{file} is not a GGUF file of version 2 or 3")
+            n_tensors, n_pairs = _number(opened, "Q"), _number(opened, "Q")
             pairs = {_string(opened): _value(opened, _number(opened, "I")) for _ in range(n_pairs)}
             places = []
             for _ in range(n_tensors):
-                name, n_dims = _string(opened), _count(opened, "dimensions", _DIMS, "I")
+                name, n_dims = _string(opened), _number(opened, "I")
                 shape = tuple(_number(opened, "Q") for _ in range(n_dims))[::-1]
                 places.append((name, shape, _number(opened, "I"), _number(opened, "Q")))
             alignment = int(pairs.get("general.alignment", 32))
             data = file.stat().st_size - -(-opened.tell() // alignment) * alignment
         # A tensor ends where the next begins, or up to an alignment before.
         after = dict(pairwise(sorted({offset for *_, offset in places} | {data})))
-        return GgufHead(
-            architecture=shown(str(pairs.get("general.architecture", "unknown"))),
-            tensors={name: (shape, kind, after[at] - at) for name, shape, kind, at in places},
-        )
+        return {name: (shape, kind, after[at] - at) for name, shape, kind, at in places}
     except (struct.error, OSError, ValueError, ArithmeticError, LookupError, TypeError) as error:
         raise UnsupportedError(f"{file} is damaged or cut short: {error}") from error
 
 
 def _value(opened: BinaryIO, kind: int) -> Any:
-    if kind in _NUMBERS:
-        return _number(opened, _NUMBERS[kind])
     if kind == _STRING:
         return _string(opened)
-    if kind != _ARRAY or (inner := _number(opened, "I")) == _ARRAY:
-        raise ValueError(f"no value has type {kind}" if kind != _ARRAY else "a list of lists")
-    return [_value(opened, inner) for _ in range(_count(opened, "values", _VALUES))]
-
-
-def _count(opened: BinaryIO, what: str, most: int, code: str = "Q") -> int:
-    n: int = _number(opened, code)
-    if n > most:
-        raise ValueError(f"it says that {n:,} {what} follow")
-    return n
+    if kind != _ARRAY:
+        return _number(opened, _NUMBERS[kind])
+    if (inner := _number(opened, "I")) == _ARRAY:
+        raise ValueError("a list of lists")
+    return [_value(opened, inner) for _ in range(_number(opened, "Q"))]
 
 
 def _number(opened: BinaryIO, code: str) -> Any:
@@ -270,7 +241,9 @@ def _number(opened: BinaryIO, code: str) -> Any:
 
 
 def _string(opened: BinaryIO) -> str:
-    return opened.read(_count(opened, "letters", _LETTERS)).decode("utf-8")
+    if (n_letters := _number(opened, "Q")) > _LETTERS:
+        raise ValueError(f"it says that {n_letters:,} letters follow")
+    return opened.read(n_letters).decode("utf-8")
 
 
 def stored_gguf(file: Path, body: nn.Module) -> StoredLayers:
@@ -278,7 +251,7 @@ def stored_gguf(file: Path, body: nn.Module) -> StoredLayers:
 
     Codes and scales share blocks there, so both are counted together. Names are the file's own.
     """
-    tensors = read_gguf_head(file).tensors
+    tensors = read_gguf_head(file)
     matrices = {name: it for name, it in tensors.items() if name.startswith("blk.") and len(it[0]) == _MATRIX}
     packed = tuple(name for name, (_, kind, _) in matrices.items() if kind not in _FLOAT_TYPES)
     plain = tuple(name for name in matrices if name not in packed)
@@ -309,119 +282,45 @@ _PACKINGS = {
 }
 """What hqq calls a packing: type of a word, bits of a code, and where in a word each code begins.
 
-The first codes of all words are the first rows, and so on.
+The first codes of all words are the first rows, and so on; with 3 bits the last rows may be padding.
 """
-_PADDED = "3bit_32"
-"""Ten rows to a word, the last ones of which may be padding."""
 
 
-@contextmanager
-def unpacked(checkpoint: Checkpoint) -> Iterator[Path]:
-    """A temporary copy of the folder of an HQQ checkpoint whose linear layers are unpacked."""
-    from safetensors.torch import save_file  # noqa: PLC0415 -- comes with transformers
+def hqq_weights(body: Path) -> dict[str, Tensor]:
+    """Every tensor of an HQQ checkpoint, and the weights that packed layers stand for."""
+    from safetensors.torch import load_file  # noqa: PLC0415 -- comes with transformers
 
-    with tempfile.TemporaryDirectory(prefix="quantdrift-hqq-") as made:
-        target = Path(made) / "model"
-        body = target / checkpoint.body.relative_to(checkpoint.folder)
+    tensors = {name: part for file in weight_files(body, _WEIGHTS) for name, part in load_file(file).items()}
+    packed = [name.removesuffix(f".{_CODES}") for name in tensors if name.endswith(f".{_CODES}")]
+    for layer in packed:
+        parts = [name for name in tensors if name.rpartition(".")[0] == layer and not name.endswith(".bias")]
+        state = {name.rpartition(".")[2]: tensors.pop(name) for name in parts}
         try:
-            shutil.copytree(checkpoint.folder, target, ignore=_not_copied(checkpoint.body))
-            save_file(_unpacked_weights(checkpoint.body), body / _WEIGHTS, metadata={"format": "pt"})
-            config = read_json(body / "config.json")
-            config.pop("quantization_config", None)
-            (body / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        except OSError as error:
-            raise RunError(
-                f"{checkpoint.name} cannot be unpacked to {made}: {error}. Set TMPDIR to a folder on a disk with as "
-                "much room as the model takes in full"
+            tensors[f"{layer}.weight"] = _weight(state)
+        except Exception as error:  # whatever torch says of numbers that do not fit
+            raise UnsupportedError(
+                f"the HQQ layer {shown(layer)} cannot be unpacked ({type(error).__name__}: {shown(str(error))}); "
+                "expected what hqq writes with float scales and zero points"
             ) from error
-        yield target
-
-
-def _not_copied(body: Path) -> Callable[[str, list[str]], set[str]]:
-    """The packed weights, folders that nothing is loaded from, and what is neither file nor folder."""
-
-    def skipped(folder: str, names: list[str]) -> set[str]:
-        weights = (".safetensors", ".bin", ".index.json") if Path(folder) == body else ()
-        places = [Path(folder, name) for name in names]
-        return {
-            place.name
-            for place in places
-            if place.name in {"onnx", "openvino", ".git"}
-            or place.name.endswith(weights)
-            or not (place.is_file() or (place.is_dir() and not place.is_symlink()))
-        }
-
-    return skipped
-
-
-def _unpacked_weights(body: Path) -> dict[str, Tensor]:
-    """Every tensor of a transformer, and the weights that packed layers stand for."""
-    from safetensors import safe_open  # noqa: PLC0415 -- comes with transformers
-
-    states: dict[str, dict[str, Tensor]] = {}
-    with ExitStack() as stack:
-        opened = [stack.enter_context(safe_open(file, framework="pt")) for file in weight_files(body, _WEIGHTS)]
-        for one in opened:
-            for name in one.keys():  # noqa: SIM118 -- no dict
-                layer, _, part = name.rpartition(".")
-                states.setdefault(layer, {})[part] = one.get_tensor(name)
-    if not any(_CODES in state for state in states.values()):
-        raise UnsupportedError(
-            f"{body} names HQQ in its config.json, but holds no packed layer (NAME.{_CODES} in {_WEIGHTS}); expected "
-            "what save_pretrained of transformers writes"
-        )
-    written: dict[str, Tensor] = {}
-    for layer, state in states.items():
-        kept = state
-        if _CODES in state:
-            try:
-                weight = _weight(state)
-            except (KeyError, ValueError, RuntimeError) as error:
-                why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-                raise UnsupportedError(f"the HQQ layer {shown(layer)} cannot be unpacked: {why}") from error
-            kept = {"weight": weight.contiguous(), **({"bias": state["bias"]} if "bias" in state else {})}
-        written |= {f"{layer}.{part}" if layer else part: tensor for part, tensor in kept.items()}
-    return written
+    return tensors
 
 
 def _weight(state: Mapping[str, Tensor]) -> Tensor:
     """(codes - zero) * scale, in the type and the order of hqq's own `dequantize`.
 
-    hqq's loader passes letters of the file to `eval`, so nothing of the library reads them here: a setting is one of
-    those that are known, or the layer is refused by a KeyError (a part is missing), ValueError or RuntimeError.
+    hqq's loader passes letters of the file to `eval`, so nothing of the library reads them here.
     """
-    packing = _word(state["packing"], _PACKINGS, "packing")
-    code, bits, shifts = _PACKINGS[packing]
-    given = {name: _word(state[name], known, name) for name, known in _known(code).items() if name in state}
-    dtype = _COMPUTED[given.get("compute_dtype", "torch.float16")]
-    flags = {name: name in state and bool(state[name].any()) for name in ("quant_scale", "quant_zero", "view_as_float")}
-    if flags["quant_scale"] or flags["quant_zero"]:
-        raise ValueError("its quant_scale or quant_zero is set, and scales that are packed too are not read")
-    packed = state[_CODES].contiguous().view(code) if flags["view_as_float"] else state[_CODES]
-    if packed.dtype != code or packed.ndim != _MATRIX or not packed.numel():
-        raise ValueError(f"expected {_CODES} as a matrix of {code}, got {list(packed.shape)} of {packed.dtype}")
-    shape = state["shape"].tolist() if state["shape"].numel() == _MATRIX else []
-    n_rows, rest = divmod(prod(shape), packed.shape[1])
-    codes = torch.cat([(packed >> shift) & ((1 << bits) - 1) for shift in shifts])
-    most = len(shifts) - 1 if packing == _PADDED else 0
-    if min(shape, default=0) < 1 or rest or not 0 <= len(codes) - n_rows <= most:
-        raise ValueError(f"{list(codes.shape)} codes do not make a layer of shape {shape}")
-    codes = codes[:n_rows]
-    zero, scale = state["zero_scale"] if "zero_scale" in state else (state["zero"], state["scale"])
-    if any(np.broadcast_shapes(codes.shape, part.shape) != codes.shape for part in (zero, scale)):
+    word, bits, shifts = _PACKINGS[_letters(state["packing"])]
+    dtype = _COMPUTED[_letters(state["compute_dtype"])]
+    packed, zero, scale, shape = state[_CODES], state["zero"], state["scale"], state["shape"].tolist()
+    if packed.dtype != word or packed.ndim != _MATRIX:
+        raise ValueError(f"{_CODES} is {list(packed.shape)} of {packed.dtype}")
+    codes = torch.cat([(packed >> shift) & ((1 << bits) - 1) for shift in shifts])[: prod(shape) // packed.shape[1]]
+    if np.broadcast_shapes(codes.shape, zero.shape, scale.shape) != codes.shape:
         raise ValueError(f"scale and zero of shape {list(scale.shape)} for {list(codes.shape)} codes")
-    weight: Tensor = ((codes.to(dtype) - zero.to(dtype)) * scale.to(dtype)).reshape(shape)
-    return weight
+    return ((codes.to(dtype) - zero.to(dtype)) * scale.to(dtype)).reshape(shape)
 
 
-def _known(code: torch.dtype) -> dict[str, Collection[str]]:
-    return {"compute_dtype": _COMPUTED, "unpack_view_dtype": [str(code)]}
-
-
-def _word(letters: Tensor, allowed: Collection[str], name: str) -> str:
+def _letters(part: Tensor) -> str:
     """What a setting says, which a checkpoint spells out letter by letter."""
-    known = letters.dtype == torch.uint8 and letters.ndim == 1 and len(letters) <= NAME
-    word = bytes(letters.tolist()).decode("ascii", "replace") if known else "something else"
-    if word not in allowed:
-        raise ValueError(f"expected its {name} to be {', '.join(allowed)}; got {shown(word)}")
-    return word
+    return bytes(part.tolist()).decode("ascii")

@@ -81,7 +81,7 @@ def test_a_run_is_named_by_its_servers_and_prints_what_it_is(
         ("ONE", [], "no scheme and two models"),
         ("ONE vs TWO", ["--revision", "v2"], "--revision is of a reference on the hub"),
         ("ONE vs ONE", [], "both are openai:http"),
-        ("ONE vs THREE", [], "the server lists one, two"),
+        ("ONE vs THREE", [], "expected a server with that path and that model"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import socket
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,13 @@ import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
 
-from contextlib import contextmanager
-
-import pytest
-
 from quantdrift import perturbation
 from quantdrift.engine import store as embeddings
 from quantdrift.engine.encoders.server_client import EndpointClient, Key, Patience
 from quantdrift.errors import QuantDriftError, ServerError
-from quantdrift.records import parse_json
 from quantdrift.runs import Run
 from quantdrift.spec import read_endpoint
-from support.embedding_server import Request, Server, answer_of, in_base64, of_letters, of_odd_letters, serving
+from support.embedding_server import Request, Server, answer_of, of_letters, of_odd_letters, serving
 from support.endpoint_samples import many, run_servers
 
 KNOWN = 3
@@ -70,8 +65,7 @@ def cut_short(request: Request) -> None:
 
 
 def rearranged(request: Request) -> None:
-    vectors = of_letters(request.body["input"])
-    answer = answer_of([in_base64(vector) for vector in vectors])
+    answer = answer_of(of_letters(request.body["input"]).tolist())
     request.reply(200, {**answer, "data": answer["data"][::-1]})
 
 
@@ -93,10 +87,6 @@ def slow_header(request: Request) -> None:
     drip(request, b"a")
 
 
-def not_yet(request: Request) -> None:
-    drip(request, b"HTTP/1.1 100 Continue\r\n\r\n")
-
-
 def without_end(head: bytes, part: bytes) -> Callable[[Request], None]:
     def answer(request: Request) -> None:
         request.wfile.write(b"HTTP/1.1 " + head + b"\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -110,33 +100,19 @@ def long_header(request: Request) -> None:
     request.wfile.write(b"HTTP/1.1 200 OK\r\nx: " + b"a" * 10**6 + b"\r\n\r\n")
 
 
-def repeated_key(request: Request) -> None:
-    request.wfile.write(b"HTTP/1.1 200 OK\r\n" + KEY.value.upper().encode() + b"\r\n\r\n")
-
-
 KEY = Key(value="sk-proj-Zk3_9dQwX7vLr2TbYh5NcMa8", variable="V")
-BOMB = gzip.compress(bytes(200_000_000))
 
 
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (slow_body, "broke off: no answer within 0.2 s (8 attempts)"),
-        (slow_header, "broke off: no answer within 0.2 s (8 attempts)"),
-        (not_yet, "broke off: no answer within 0.2 s (8 attempts)"),
+        (slow_body, "gave no answer within 0.2 s (8 attempts)"),
+        (slow_header, "gave no answer within 0.2 s (8 attempts)"),
         (without_end(b"200 OK", b" " * 9999), "the answer is larger than 1,000,000 bytes"),
         (without_end(b"418 No", b"no, no " * 999), "answered HTTP 418 (no, no no"),
-        (lambda r: r.reply(200, BOMB, content_encoding="gzip"), "larger than 1,000,000 bytes"),
-        (lambda r: r.reply(418, BOMB, content_encoding="gzip"), "answered HTTP 418"),
-        (lambda r: r.reply(200, b"", content_encoding="gzip, gzip"), "expected gzip, once"),
-        (lambda r: r.reply(200, b"", content_encoding="br"), "expected gzip, once"),
-        (lambda r: r.reply(200, b"", content_encoding="GZIP"), "expected JSON"),
-        (lambda r: r.reply(200, b"[" * 10**5), "expected JSON; got application/json: [[[["),
-        (lambda r: r.reply(200, b'{"data": [{"embedding": 7}]}'), "no list of numbers: 7"),
-        (lambda r: r.reply(302, b"", location=f"http://{KEY.value.upper()}.x/"), "http://***.x/"),
-        (lambda r: r.reply(429, b"", retry_after="1e300"), "asks to wait 1,000,000,000 s"),
+        (lambda r: r.reply(200, gzip.compress(bytes(9**8)), content_encoding="gzip"), "packs its answer"),
+        (lambda r: r.reply(200, b"[" * 10**5), "got [[[["),
         (long_header, "broke off: "),
-        (repeated_key, "illegal header line: bytearray(b'***')"),
     ],
 )
 def test_a_hostile_server_costs_little_time_and_memory(
@@ -158,39 +134,6 @@ def test_a_hostile_server_costs_little_time_and_memory(
     assert len(str(caught.value)) < 600
     assert time.perf_counter() - began < 30
     assert most < 200_000_000
-
-
-def test_of_what_a_server_lists_little_is_kept(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUANTDRIFT_OPENAI_KEY", KEY.value)
-    server.listed = [
-        {"id": "two", "created": 1_800_000_000, "max_model_len": 512, "root": "org/two"},
-        {
-            "id": "one",
-            "owned_by": f"\ud800\u202e{base64.b64encode(KEY.value.encode()).decode()}" + "x" * 1000,
-            "created": float("nan"),
-            "max_model_len": 10**400,
-            "root": {"authorization": KEY.value},
-            "headers": {"Authorization": f"Bearer {KEY.value}"},
-        },
-    ]
-    found = measured(server, tmp_path / "run")
-    text = (found.path / "run.json").read_text(encoding="utf-8")
-    record = parse_json(text, strict=True)["model"]
-    assert record["candidate"]["server"]["listed"] == server.listed[0]
-    kept = record["server"]["listed"]
-    assert list(kept) == ["id", "owned_by"]
-    assert kept["owned_by"].startswith("\ufffd\ufffd***")
-    assert len(kept["owned_by"]) == 200
-    server.listed = [{"id": KEY.value[::-1] + KEY.value.lower()}, {"id": "\x1b[31m" + "x" * 999}]
-    assert refused_name(server, tmp_path).endswith(
-        f"; the server lists {KEY.value[::-1]}***, \ufffd[31m{'x' * 25}\u2026{'x' * 29}"
-    )
-
-
-def refused_name(server: Server, tmp_path: Path) -> str:
-    with pytest.raises(ServerError) as caught:
-        run_servers(server.name("one"), server.name("three"), tmp_path / "refused")
-    return str(caught.value)
 
 
 def test_what_goes_wrong_for_a_while_leaves_no_trace(server: Server, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from quantdrift.spec import parse, parse_scheme
 from support import checkpoint_makers as makers
 from support.embedding_server import Server, of_model, serving
 from support.endpoint_samples import run_servers
-from support.versus_samples import DATASET, DOCUMENTS, QUERIES, SETTINGS, check, scores
+from support.versus_samples import DATASET, DOCUMENTS, QUERIES, SETTINGS
 
 SCHEME = "W4-rtn"
 
@@ -70,9 +70,7 @@ def test_a_quantized_model_on_a_server_drifts_as_it_does_here(server: Server, he
     assert found.record["settings"] == here.record["settings"]
 
 
-def test_both_models_may_be_on_servers(
-    server: Server, here: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_both_models_may_be_on_servers(server: Server, here: Run, tmp_path: Path) -> None:
     server.forget()
     found = run_servers(server.name("full"), server.name("low"), tmp_path / "run", noise_floor=True, batch_size=3)
     same_evidence(found, here)
@@ -82,7 +80,6 @@ def test_both_models_may_be_on_servers(
     assert record["model"]["layers_quantized"] is None
     assert record["model"]["layers_never_reached"] is None
     assert record["model"]["kind"] == record["model"]["candidate"]["kind"] == "server"
-    assert record["model"]["server"]["listed"] == {"id": "full"}
     assert record["model"]["candidate"]["server"]["url"] == server.url
     assert record["model"]["fingerprint"] != record["model"]["candidate_fingerprint"]
     assert "device" not in record["settings"]
@@ -100,22 +97,14 @@ def test_what_a_model_puts_before_a_text_a_server_gets_too(server: Server, tmp_p
         json.dumps({"prompts": {"query": "find:\n", "document": "text: "}})
     )
     server.forget()
-    found = run_servers(str(prompted), server.name("low"), tmp_path / "run")
-    assert {f"find:\n{text}" for text in QUERIES} <= set(server.texts())
+    name = server.name("low")
+    found = run_servers(str(prompted), name, tmp_path / "run", prefixes={"query": "ask: "})
+    assert {f"ask: {text}" for text in QUERIES} <= set(server.texts())
     assert {f"text: {text}" for text in DOCUMENTS} <= set(server.texts())
     assert not set(DOCUMENTS) & set(server.texts())
-    model = SentenceTransformer(str(prompted), device="cpu")
-    low = SentenceTransformer(str(prompted), device="cpu")
-    with QuantizedPair([low], parse_scheme(SCHEME)).candidate():
-        check(found, scores(model), scores(low), 1e-5)
-    name = server.name("low")
     assert found.record["data"]["warnings"] == [
-        f"{name} gets 'find:\\n' before every query, as the other model does",
+        f"{name} gets 'ask: ' before every query, as asked for",
         f"{name} gets 'text: ' before every document, as the other model does",
     ]
-    server.forget()
-    plain = run_servers(str(prompted), name, tmp_path / "b", prefixes={"query": ""})
-    assert set(QUERIES) <= set(server.texts())
-    assert not set(DOCUMENTS) & set(server.texts())
-    prefixes = plain.record["model"]["candidate"]["server"]["prefixes"]
-    assert prefixes == {"query": "", "document": "text: "}
+    prefixes = found.record["model"]["candidate"]["server"]["prefixes"]
+    assert prefixes == {"query": "ask: ", "document": "text: "}

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import textwrap
-import time
 from typing import Any
 
 import numpy as np
@@ -15,27 +12,11 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 
 import httpx
 
-from quantdrift.engine.encoders.server_client import (
-    EndpointClient,
-    Key,
-    OneInputError,
-    Patience,
-    complaint_of,
-    find_key,
-    read_embeddings,
-    read_json,
-    told,
-)
+from quantdrift.engine.encoders.server_client import Key, OneInputError, complaint_of, find_key, read_embeddings, told
 from quantdrift.errors import ServerError, UnsupportedError
-from quantdrift.spec import read_endpoint
-from support.endpoint_script import OK, Script
+from support.endpoint_samples import OK, Script
 
 KEY = Key(value="sk-0123456789abcdef", variable="V")
-SECRET = "sk-proj-Zk3_9dQwX7vLr2TbYh5NcMa8"
-
-
-def client(name: str, *hosts: str, transport: Any = None) -> EndpointClient:
-    return EndpointClient(read_endpoint(name), key=None, patience=Patience(transport=transport), hosts=hosts)
 
 
 def refused(script: Script, key: Key | None = None) -> str:
@@ -63,6 +44,16 @@ def test_what_may_pass_is_tried_again_after_longer_and_longer(status: int) -> No
         assert least <= slept <= least + 1
 
 
+def test_a_server_may_ask_to_wait_but_not_for_ever() -> None:
+    script = Script([httpx.Response(429, headers={"retry-after": "30"}), OK])
+    script.client().embed(["a"])
+    assert script.time.slept == [30]
+    assert len(script.told) == 1
+    assert "asks to wait longer than 600 s" in refused(
+        Script([httpx.Response(429, headers={"retry-after": "9" * 400})])
+    )
+
+
 def test_it_ends_after_eight_attempts_or_three_where_nothing_ever_answered() -> None:
     script = Script([503] * 9)
     assert "answered HTTP 503 (says 503) (8 attempts). What was finished is kept" in refused(script)
@@ -77,64 +68,48 @@ def test_no_minute_has_more_requests_than_allowed() -> None:
     client = script.client(per_minute=12)
     for _ in range(20):
         client.embed(["a"])
-    starts = np.array(script.starts)
-    assert len(starts) == 23  # those that are sent again count
-    assert np.diff(starts).min() >= 5 - 1e-9
+    assert len(script.starts) == 23  # those that are sent again count
+    assert np.diff(script.starts).min() >= 5 - 1e-9
 
 
-def answer(*embeddings: Any, index: list[Any] | None = None) -> dict[str, Any]:
+def answer(*embeddings: Any, index: list[Any] | None = None) -> bytes:
     places: list[Any] = list(range(len(embeddings))) if index is None else index
-    return {"data": [{"embedding": e, "index": i} for e, i in zip(embeddings, places, strict=True)]}
+    return json.dumps(
+        {"data": [{"embedding": e, "index": i} for e, i in zip(embeddings, places, strict=True)]}
+    ).encode()
 
 
-def test_numbers_and_base64_are_one_and_come_in_the_order_of_the_inputs() -> None:
-    packed = base64.b64encode(np.array([1, -0.5], dtype="<f4").tobytes()).decode()
-    found = read_embeddings(answer([0.25, 3], packed, [7, 8], index=[2, 0, 1]), 3, None)
+def test_embeddings_come_in_the_order_of_the_inputs() -> None:
+    found = read_embeddings(answer([0.25, 3], [1, -0.5], [7, 8], index=[2, 0, 1]), 3, None, "url")
     assert found.dtype == np.float32
     assert found.tolist() == [[1, -0.5], [7, 8], [0.25, 3]]
-    plain = {"data": [{"embedding": [5.0]}, {"embedding": [6.0]}]}
-    assert read_embeddings(plain, 2, 1).tolist() == [[5], [6]]
+    plain = b'{"data": [{"embedding": [5.0]}, {"embedding": [6.0]}]}'
+    assert read_embeddings(plain, 2, 1, "url").tolist() == [[5], [6]]
 
 
-@pytest.mark.parametrize(
-    ("embedding", "message"),
-    [
-        *((none, "no embedding of it") for none in (None, [], "")),
-        *((bad, "null, NaN or infinity") for bad in ([1, None], [1, float("nan")], [1, 1e300])),
-        ([[1, 2], [3, 4]], "gave 2 vectors for it; expected one. .*pooling"),
-        *(
-            (bad, "no list of numbers")
-            for bad in (["a"], {"x": 1}, "AAA", "\ud800", 5, True, [10**4000], [[1], [2, 3]])
-        ),
-    ],
-)
-def test_the_input_without_an_embedding_is_named(embedding: Any, message: str) -> None:
-    with pytest.raises(OneInputError, match=message) as caught:
-        read_embeddings(answer([1, 2], embedding), 2, 2)
+@pytest.mark.parametrize("embedding", [None, [], [1, None], [1, float("nan")], [1, 1e300]])
+def test_the_input_without_an_embedding_is_named(embedding: Any) -> None:
+    with pytest.raises(OneInputError, match="no embedding of finite numbers") as caught:
+        read_embeddings(answer([1, 2], embedding), 2, 2, "url")
     assert caught.value.number == 1
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (answer([1, 2]), "expected 2 embeddings for 2 inputs; got 1"),
+        (answer([1, 2]), "expected embeddings of 2 inputs"),
+        (answer([1, 2], [1, 2], index=[0, 0]), "each index once"),
         (answer([1, 2], [1, 2, 3]), r"2 numbers and 3 \(input 1\)"),
         (answer([1], [1]), "lengths: 2 numbers and 1 .*one model to answer all the time"),
-        *(
-            (bad, 'expected {"data"')
-            for bad in ([[1]], {"embeddings": [[1]]}, {"data": [[1], [2]]}, {"data": None}, "x")
-        ),
+        (answer([[1, 2], [3, 4]], [1, 2]), "one vector for each input .*pooling"),
+        *((answer([1, 2], bad), 'expected {"data"') for bad in (["a"], {"x": 1}, "AAA", 5, True, [[1], [2, 3]])),
+        *((bad, 'expected {"data"') for bad in (b"[[1]]", b'{"data": null}', b"[" * 100_000, b"1" * 5000, b"\xff{}")),
+        (b"", "got nothing"),
     ],
 )
-def test_what_is_no_answer_is_refused(content: Any, message: str) -> None:
+def test_what_is_no_answer_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(ServerError, match=message):
-        read_embeddings(content, 2, 2)
-
-
-@pytest.mark.parametrize("content", [b"[" * 100_000, b"1" * 5000, b"\xff{}", b"<title>502 Bad</title>" * 9, b""])
-def test_what_is_no_json_is_no_answer(content: bytes) -> None:
-    with pytest.raises(ServerError, match=r"^expected JSON; got text/html: (nothing|502 Bad$|.)"):
-        read_json(content, "text/html; charset=utf-8")
+        read_embeddings(content, 2, 2, "url")
 
 
 @pytest.mark.parametrize(
@@ -144,9 +119,7 @@ def test_what_is_no_json_is_no_answer(content: bytes) -> None:
         (b'{"error": "too long"}', "too long"),
         (b'{"object": "error", "message": "no"}', "no"),
         (b'{"detail": [{"msg": "field required"}]}', '[{"msg": "field required"}]'),
-        (b'{"message": "one\\n::error::two \\u202e \\ud800"}', "one ::error::two \ufffd \ufffd"),
         (b"\x1b[31mplain\x00 text", "\ufffd[31mplain\ufffd text"),
-        (b"<title>Not here</title>", "Not here"),
         (b"y" * 1000, "y" * 100 + "\u2026" + "y" * 99),
     ],
 )
@@ -154,45 +127,14 @@ def test_complaints_are_one_line(content: bytes, said: str) -> None:
     assert told(complaint_of(content), None) == said
 
 
-@pytest.mark.parametrize("status", [200, 400, 401, 403, 404, 418, 500])
-@pytest.mark.parametrize("padding", [0, 147, 168, 189])
+@pytest.mark.parametrize("status", [200, 400, 401, 404, 418, 500])
+@pytest.mark.parametrize("padding", [0, 168])
 def test_a_key_that_a_server_repeats_is_not_passed_on_nor_is_its_beginning(status: int, padding: int) -> None:
     echo = httpx.Response(status, text=json.dumps(["x" * padding, f"Bearer {KEY.value}"]))
     script = Script([echo] * 8)
     message = refused(script, KEY)
     assert KEY.value[:4] not in message + " ".join(script.told)
-    assert ("refuses the key in V" in message) == (status in {401, 403})
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        *(SECRET, SECRET.upper(), SECRET.lower(), f"{SECRET[:13]}\n{SECRET[13:]}"),
-        *(" ".join(SECRET), "\u200b".join(SECRET)),
-        *(json.dumps([SECRET[:20], SECRET[20:]]), json.dumps("\x1b\t\u202e".join(SECRET))),
-        *(base64.b64encode(b"Bearer: "[n:] + SECRET.encode()).decode() for n in range(4)),
-        base64.urlsafe_b64encode(SECRET.encode()).decode().lower(),
-        "\n".join(textwrap.wrap(base64.b64encode(SECRET.encode()).decode(), 8)),
-    ],
-)  # fmt: skip
-def test_a_key_is_recognized_whatever_form_it_comes_back_in(said: str) -> None:
-    found = told(f"you sent {said} to me", Key(value=SECRET, variable="V"))
-    assert found.startswith("you sent ") and found.endswith(" to me") and "***" in found  # noqa: PT018 -- one finding
-    assert len(found) < len("you sent  to me") + 18  # of base64 what stands before it is left
-
-
-@pytest.mark.parametrize("at", range(8, len(SECRET) - 8))
-def test_of_a_key_in_two_pieces_the_longer_one_is_not_passed_on(at: int) -> None:
-    one, other = sorted((SECRET[:at], SECRET[at:]), key=len)
-    for said in (f"{one} and {other}", f"{other} and {one}"):
-        assert other not in told(said, Key(value=SECRET, variable="V"))
-
-
-@pytest.mark.parametrize("said", ["a" * 10**5, "\\" * 10**5, "a " * 10**5, "a\\u0020" * 10**5], ids="1234")
-def test_text_that_is_made_to_take_long_does_not(said: str) -> None:
-    began = time.perf_counter()
-    told(said, Key(value="aaaaaaaaaaaaaaaaaaaaaaaaaaaaaab", variable="V"))
-    assert time.perf_counter() - began < 5
+    assert ("refuses the key in V" in message) == (status == 401)
 
 
 def test_a_key_goes_to_the_host_it_was_meant_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +161,6 @@ def test_a_key_goes_to_the_host_it_was_meant_for(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_redirect_is_not_followed_as_the_key_would_go_along() -> None:
-    moved = httpx.Response(307, headers={"location": "https://evil.example/v1/embeddings?k=v"})
-    script = Script([moved, OK])
-    assert refused(script, KEY).endswith("points to https://evil.example/v1/embeddings: give its address there")
+    script = Script([httpx.Response(307, headers={"location": "https://evil.example/v1/embeddings?k=v"}), OK])
+    assert "no redirect is followed" in refused(script, KEY)
     assert len(script.requests) == 1

