@@ -51,58 +51,38 @@ def command(options: QuantizeOptions) -> Shown:
     from quantdrift.engine.saving.onnx import need_exporter
     from quantdrift.engine.saving.save import make_candidate, save_candidate
 
-    if options.model_format == "onnx":
+    onnx = options.model_format == "onnx"
+    if onnx:
         need_exporter()
     with options.stoppable(f"{options.out} was not written"):
-        candidate = make_candidate(
-            spec,
-            dataset=dataset,
-            batch_size=options.batch_size,
-            cache=options.cache,
-            progress=options.progress,
-            device=options.device,
-            revision=options.revision,
+        pair = make_candidate(spec, dataset=dataset, **options.how)
+        record = save_candidate(
+            spec, pair, options.out, onnx=onnx, revision=options.revision, progress=options.progress
         )
-        chosen: Any = options.model_format
-        record = save_candidate(candidate, options.out, model_format=chosen, progress=options.progress)
     return Shown(title=f"{record['spec']} saved as {record['model_format']}", next=list(_lines(options, record)))
 
 
 def _lines(options: QuantizeOptions, record: Mapping[str, Any]) -> Iterator[str]:
     """What the folder holds, and how to use it."""
-    from quantdrift.models.named import ALIASES
-
-    sizes, layers = [size / 1e6 for size in record["files"].values()], record["layers"]
-    yield f"{sum(sizes):,.1f} MB on disk, of which the largest file is {max(sizes):,.1f} MB"
+    layers, where = record["layers"], str(options.out)
     linear = f"{record['bits_per_weight']['linear']:g} bits per weight of {len(layers)} linear layers"
-    onnx = record["model_format"] == "onnx"
-    if onnx:
-        stored = [layer["stored"] for layer in layers]
-        packed = [each for each in stored if each.startswith("MatMulNBits")]
-        widths = " and ".join(sorted({each.split(",")[1].strip() for each in packed}))
-        yield f"{linear}; {len(packed)} of them packed at {widths}, all else {record['dtype']}"
-        for other in dict.fromkeys(each for each in stored if each not in packed):
-            yield f"{other}: {some(layer['name'] for layer in layers if layer['stored'] == other)}"
+    yield f"{sum(record['files'].values()) / 1e6:,.1f} MB on disk"
+    if "onnx" in record:
+        stored = {layer["name"]: layer["stored"] for layer in layers}
+        packed = [name for name, how in stored.items() if how.startswith("MatMulNBits")]
+        yield f"{linear}; {len(packed)} of them packed, all else {record['dtype']}"
+        for how in dict.fromkeys(stored[name] for name in stored.keys() - packed):
+            yield f"{how}: {some(name for name in stored if stored[name] == how)}"
         worst = max(record["onnx"]["difference_to_torch"].values())
         yield f"checked: differs from torch by {worst:.1e} relative at most"
+        load, model = "from quantdrift.engine.encoders.onnx import load_onnx", "load_onnx"
     else:
-        yield (
-            f"{linear}, stored as {record['dtype']}: each weight holds a value of the grid, so the file is as large "
-            "as the model's own"
-        )
+        yield f"{linear}, stored as {record['dtype']}: the file is as large as the model's own"
+        load, model = "from sentence_transformers import SentenceTransformer", "SentenceTransformer"
     if fallbacks := [f"{layer['name']} ({layer['fallback']})" for layer in layers if layer["fallback"]]:
         yield f"{len(fallbacks)} of {len(layers)} layers were rounded to nearest instead: {some(fallbacks)}"
-    if left_out := (record["calibration"] or {}).get("layers_left_out"):
+    if left_out := record["calibration"].get("layers_left_out"):
         yield f"left at full precision: {some(left_out)}"
-    where = str(options.out)
-    if where.lower() in {alias.lower() for alias in ALIASES}:  # it would mean that model
-        where = f"./{where}"
-    yield f"folder: {where}"
-    load = "from quantdrift.engine.encoders.onnx import load_onnx" if onnx else ""
-    yield "\nload it:"
-    yield f"  {load or 'from sentence_transformers import SentenceTransformer'}"
-    yield f"  model = {'load_onnx' if onnx else 'SentenceTransformer'}({where!r})"
-    yield '  embeddings = model.encode(["a text"])'
-    yield "\nsee which answers it changes:"
+    yield from ("\nload it:", f"  {load}", f"  model = {model}({where!r})", '  embeddings = model.encode(["a text"])')
     pair = shlex.quote(f"{record['base_model']['name']} vs {where}")
-    yield f"  quantdrift run {pair} {data_words(options.data, options.task)}"
+    yield f"\nsee which answers it changes:\n  quantdrift run {pair} {data_words(options.data, options.task)}"

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -22,7 +22,6 @@ FORMAT_VERSION = 1
 RECORD = "scheme.json"
 ONNX_MODEL = "onnx/model.onnx"
 """Where sentence-transformers looks for it, too."""
-ModelFormat = Literal["safetensors", "onnx"]
 
 
 class _Layer(BaseModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,14 +14,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from quantdrift.engine.bits import count_bits
-from quantdrift.engine.calibration.in_order import LayerCandidate
-from quantdrift.engine.layers import find_linears
+from quantdrift.engine.encoders.sentence import SentenceEncoder
+from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups, spread
 from quantdrift.engine.quantizers.rtn import quantize_rtn
-from quantdrift.engine.saving.candidate import Candidate
-from quantdrift.engine.weights import weights_fingerprint
+from quantdrift.engine.saving.save import save_candidate
 from quantdrift.models.named import ModelSource
+from quantdrift.progress import Silent
 from quantdrift.spec import parse
 
 WORDS = ("wing", "drag", "lift", "flow", "heat", "boundary", "layer", "shock", "wave", "the", "of")
@@ -98,24 +98,36 @@ def rich(weight: Tensor, *, bits: int, group_size: int | None, seed: int = 0) ->
     )
 
 
-def candidate(scheme: str, make: Any = quantize_rtn, model: Any = None) -> Candidate:
-    """A candidate of a model, the tiny one if not given; codes by `quantize_rtn` or `rich`."""
-    model = model or tiny()
-    spec = parse(f"tiny@{scheme}")
-    linears = find_linears([model])
-    width = int(spec.scheme.weight_bits)
-    layers = [
-        LayerCandidate(name=layer.name, quantized=make(layer.weight, bits=width, group_size=spec.scheme.group_size))
-        for layer in linears
-    ]
-    return Candidate(
-        model=model,
-        source=ModelSource(name="tiny", canonical="tiny", kind="local", location="tiny"),
-        spec=spec,
-        layers=layers,
-        fingerprint=weights_fingerprint([model]),
-        bits=count_bits([model], linears, [width] * len(linears), group_size=spec.scheme.group_size),
-    )
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A method whose codes a function makes."""
+
+    bits: int
+    group_size: int | None
+    make: Any
+
+    needs_moments = has_zero_points = False
+
+    def quantize(self, weight: Tensor, moments: object) -> QuantizedWeight:
+        made: QuantizedWeight = self.make(weight, bits=self.bits, group_size=self.group_size)
+        return made
+
+    def describe(self) -> dict[str, str]:
+        return {}
+
+
+def candidate(scheme: str, make: Any = quantize_rtn, model: Any = None) -> QuantizedPair:
+    """A pair of a model, the tiny one if not given; its codes by `quantize_rtn` or `rich`."""
+    source = ModelSource(name="tiny", canonical="tiny", kind="local", location="tiny")
+    encoder = SentenceEncoder(model=model or tiny(), source=source, similarity="cosine")
+    pair = QuantizedPair(encoder.modules, scheme, encoder=encoder)
+    bits = int(pair.scheme.weight_bits)
+    pair._methods[bits] = Made(bits=bits, group_size=pair.scheme.group_size, make=make)
+    return pair
+
+
+def save(pair: QuantizedPair, out: Path, *, onnx: bool = False) -> dict[str, Any]:
+    return save_candidate(parse(f"tiny@{pair.scheme}"), pair, out, onnx=onnx, progress=Silent())
 
 
 def embed(model: Any, texts: list[str] | None = None) -> Tensor:

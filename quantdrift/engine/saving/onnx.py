@@ -6,29 +6,28 @@ import copy
 import inspect
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.engine.layers import WeightUse, find_linears
+from quantdrift.engine.calibration.in_order import put_in_place
+from quantdrift.engine.layers import LinearLayer, find_linears
 from quantdrift.engine.quantizers.base import QuantizedWeight, n_groups
-from quantdrift.engine.saving.candidate import Candidate, save_model_files
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import UnsupportedError
 from quantdrift.extras import extras_named
+from quantdrift.models.named import first_line
 from quantdrift.models.saved import ONNX_MODEL
 from quantdrift.progress import Progress
 
 OUTPUT = "last_hidden_state"
 AGREEMENT = 1e-4
 """Relative difference to torch above which nothing is written."""
+_INSTEAD = "use --format safetensors"
 _ONE_FILE = 1_900_000_000
 """Bytes of weights that go into the .onnx file itself; protobuf ends at 2 GiB."""
 _TEXTS = (
@@ -47,79 +46,69 @@ def need_exporter() -> None:
             __import__(package)
 
 
-def save_onnx(candidate: Candidate, folder: Path, progress: Progress) -> dict[str, Any]:
-    """Write the model for onnxruntime, with the candidate's codes as packed weights.
+def save_onnx(model: Any, codes: Mapping[str, QuantizedWeight], folder: Path, progress: Progress) -> dict[str, Any]:
+    """Write a SentenceTransformer for onnxruntime, with the codes of its layers as packed weights.
 
     The graph computes in float32, whatever the model's dtype is. Quantized layers behind the transformers model
     (dense layers of sentence-transformers) keep the grid's values as floats.
     """
-    need_exporter()
-    transformer_of(candidate.model)  # refuses before a copy is made
-    model: Any = copy.deepcopy(candidate.model).float()
-    if len(find_linears([model])) != len(find_linears([candidate.model])):
-        raise UnsupportedError("weights that share memory fall apart in float32. Use --format safetensors")
-    candidate.put_into(model)
-    transformer = transformer_of(model)
+    _transformer_of(model)  # refuses before a copy is made
+    layers, model = find_linears([model]), copy.deepcopy(model).cpu().float()
+    linears = {layer.name: layer for layer in find_linears([model])}
+    if len(linears) != len(layers):
+        raise UnsupportedError(f"weights that share memory fall apart in float32; {_INSTEAD}")
+    for name, quantized in codes.items():
+        put_in_place(linears[name], quantized)
+    transformer = _transformer_of(model)
+    known = inspect.signature(transformer.forward).parameters
+    given = model.preprocess(list(_TEXTS))
+    inputs = {name: value for name, value in given.items() if isinstance(value, Tensor) and name in known}
     with torch.no_grad():
+        wanted = transformer(**inputs)[OUTPUT], _encode(model)
         with progress.stage("exporting to ONNX", 1) as tell:
-            graph = export_graph(transformer, model_inputs(model, transformer, _TEXTS[:2]))
+            inside = set(transformer.modules())
+            described = {
+                name: put_codes(linears[name], made) if inside.issuperset(linears[name].modules) else ""
+                for name, made in codes.items()
+            }
+            graph = export_graph(_States(transformer, list(inputs)), inputs)
+            stored = {name: _stored(linears[name], how, transformer, graph) for name, how in described.items()}
+            save_graph(graph, folder / ONNX_MODEL)
             tell(1)
-        stored = _put_codes(candidate, model, graph, progress)
-        save_graph(graph, folder / ONNX_MODEL)
-        del graph
         _save_settings(model, transformer, folder)
         with progress.stage("running it beside torch", 1) as tell:
-            checked = _check(model, transformer, folder)
+            checked = _check(folder, inputs, *wanted)
             tell(1)
     return {"dtype": "float32", **checked, "stored": stored}
 
 
-def transformer_of(model: Any) -> nn.Module:
+def _transformer_of(model: Any) -> nn.Module:
     """The transformers model inside a SentenceTransformer, which is what gets exported."""
-    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- seconds to import
-    from sentence_transformers.sentence_transformer.modules import Transformer  # noqa: PLC0415 -- as above
+    from sentence_transformers.sentence_transformer.modules import Transformer  # noqa: PLC0415 -- seconds to import
 
-    first: Any = model[0] if isinstance(model, SentenceTransformer) and len(model) else model
-    if type(first) is not Transformer:
+    first: Any = model[0] if len(model) else model
+    text = first.modality_config.get("text", {}) if type(first) is Transformer else {"method": "none"}
+    if (text.get("method", "forward"), text.get("method_output_name", OUTPUT)) != ("forward", OUTPUT):
         raise UnsupportedError(
-            "ONNX is written of sentence-transformers models that begin with a Transformer module; "
-            f"this one begins with {type(first).__module__}.{type(first).__name__}. "
-            "Use --format safetensors"
-        )
-    config = first.modality_config.get("text", {})
-    taken = config.get("method_output_name", OUTPUT)
-    if config.get("method", "forward") != "forward" or taken != OUTPUT:
-        raise UnsupportedError(
-            f"ONNX is written of models whose text embedding begins with {OUTPUT}; this one takes "
-            f"{taken} of {config['method']}(). Use --format safetensors"
+            f"ONNX is written of models that begin with a Transformer module of sentence-transformers, and go on with "
+            f"its {OUTPUT}; this one begins with {type(first).__name__}, {text}; {_INSTEAD}"
         )
     transformer: nn.Module = first.auto_model
     return transformer
 
 
-def model_inputs(model: Any, transformer: nn.Module, texts: Sequence[str]) -> dict[str, Tensor]:
-    """What a SentenceTransformer gives its transformers model for some texts, as one batch."""
-    known = inspect.signature(transformer.forward).parameters
-    return {
-        name: value.to(next(transformer.parameters()).device)
-        for name, value in model.preprocess(list(texts)).items()
-        if isinstance(value, Tensor) and name in known
-    }
+def export_graph(module: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
+    """A module of `*inputs` [batch, sequence, ...] as an onnx_ir.Model; batch and sequence are free.
 
-
-def export_graph(transformer: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
-    """A transformers model as an onnx_ir.Model; batch and sequence are free.
-
-    Initializers keep the names of parameters, with "model." before them. They are not copied: what they hold is what
-    the parameters hold when the graph is saved.
+    Weights keep their names. They are not copied: what they hold is what the module holds when the graph is saved.
     """
-    import onnx_ir as ir  # noqa: PLC0415 -- an optional extra
+    from onnx_ir.passes import common  # noqa: PLC0415 -- an optional extra
 
     free = torch.export.Dim.DYNAMIC
     try:
         with _quiet(), torch.no_grad():
             program = torch.onnx.export(
-                _States(transformer, list(inputs)).eval(),
+                module.eval(),
                 tuple(inputs.values()),
                 input_names=list(inputs),
                 output_names=[OUTPUT],
@@ -132,18 +121,13 @@ def export_graph(transformer: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
         first: BaseException = error
         while first.__cause__ is not None:  # the exporter's own are pages of advice
             first = first.__cause__
-        line = next(iter(str(first).strip().splitlines()), "")
         raise UnsupportedError(
-            f"torch {torch.__version__} cannot export {type(transformer).__name__} to ONNX: "
-            f"{type(first).__name__}: {line}. Use --format safetensors"
+            f"torch {torch.__version__} cannot export this model to ONNX: {first_line(first)}; {_INSTEAD}"
         ) from error
     assert program is not None  # it is None only where a file is asked for
-    model = program.model
-    (states,) = model.graph.outputs
-    for value in (*model.graph.inputs, states):
-        rest = () if value is not states or states.shape is None else tuple(states.shape)[2:]
-        value.shape = ir.Shape(["batch", "sequence", *rest])
-    return model
+    common.RemoveUnusedNodesPass()(program.model)
+    common.ClearMetadataAndDocStringPass()(program.model)  # it names files of the machine it was made on
+    return program.model
 
 
 class _States(nn.Module):
@@ -173,61 +157,29 @@ def _quiet() -> Iterator[None]:
 
 
 def save_graph(model: Any, path: Path) -> None:
-    """Write an onnx_ir.Model, without what it does not use; large weights go into a file beside it."""
+    """Write an onnx_ir.Model; large weights go into a file beside it."""
     import onnx_ir as ir  # noqa: PLC0415 -- an optional extra
-    from onnx_ir.passes import common  # noqa: PLC0415 -- an optional extra
 
-    common.RemoveUnusedNodesPass()(model)
-    common.ClearMetadataAndDocStringPass()(model)  # it names files of the machine it was made on
     model.graph.name = "quantdrift"
-    model.opset_imports["com.microsoft"] = 1
-    weights = model.graph.initializers.values()
-    n_bytes = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        value.shape = ir.Shape(["batch", "sequence", *tuple(value.shape)[2:]])
+    n_bytes = sum(value.const_value.nbytes for value in model.graph.initializers.values())
     path.parent.mkdir(parents=True, exist_ok=True)
     ir.save(model, path, external_data=None if n_bytes <= _ONE_FILE else f"{path.name}.data")
 
 
-def _put_codes(candidate: Candidate, model: Any, graph: Any, progress: Progress) -> dict[str, str]:
-    """Replace the products of all layers; how each is stored, by name."""
-    from quantdrift.engine.saving.onnx_graph import replace_products  # noqa: PLC0415 -- needs onnx_ir
-
-    transformer = transformer_of(model)
-    linears = {layer.name: layer for layer in find_linears([model])}
-    names: dict[int, list[str]] = {}
-    for name, parameter in transformer.named_parameters(remove_duplicate=False):
-        names.setdefault(parameter.data_ptr(), []).append(f"model.{name}")
-    with WeightUse(list(linears.values())) as use:
-        states: Tensor = transformer(**model_inputs(model, transformer, _TEXTS[:2]))[OUTPUT]
-        states.sum()  # what the output depends on is what the last operation does
-    stored: dict[str, str] = {}
-    failed: dict[str, str] = {}
-    with progress.stage("packing codes", len(candidate.layers)) as tell:
-        for layer in candidate.layers:
-            linear = linears[layer.name]
-            parameters = names.get(linear.parameter.data_ptr(), [])
-            if not parameters:
-                stored[layer.name] = "float values of the grid"
-            elif layer.name not in use.used:
-                stored[layer.name] = "left out: unused layer (does not affect embeddings)"
-            elif linear.parameter.dim() != 2:  # noqa: PLR2004 -- a matrix
-                failed[layer.name] = "it is one of several matrices in one parameter"
-            elif not any(name in graph.graph.initializers for name in parameters):
-                failed[layer.name] = "the exported graph has no weight of that name"
-            else:
-                assert layer.quantized is not None  # a candidate has none that are left alone
-                packed = pack(layer.quantized)
-                stored[layer.name] = packed.described
-                why = replace_products(graph.graph, layer.name, parameters, packed, transposed=linear.transposed)
-                failed |= {} if why is None else {layer.name: why}
-            tell(1)
-    if failed:
-        first = [f"{name} ({reason})" for name, reason in list(failed.items())[:3]]
-        raise UnsupportedError(
-            f"{len(failed)} of {len(candidate.layers)} quantized layers have no matrix product of "
-            f"their own in the ONNX graph, and would be stored in float: {'; '.join(first)}. "
-            "Use --format safetensors"
-        )
-    return stored
+def _stored(layer: LinearLayer, how: str, transformer: nn.Module, graph: Any) -> str:
+    """How the graph has a layer; refuses one that it would have as floats."""
+    names = {id(part): f"model.{name}" for name, part in transformer.named_modules()}
+    inside = [names[id(module)] for module in layer.modules if id(module) in names]
+    parameters = transformer.named_parameters(remove_duplicate=False)
+    floats = [f"model.{name}" for name, one in parameters if one.data_ptr() == layer.parameter.data_ptr()]
+    weights = graph.graph.initializers
+    if any(name in weights for name in floats):
+        raise UnsupportedError(f"{layer.name} would be stored as floats: it is no module that is called; {_INSTEAD}")
+    if any(f"{name}.packed_codes" in weights for name in inside):
+        return how
+    return "left out: unused layer (does not affect embeddings)" if floats else "float values of the grid"
 
 
 def _save_settings(model: Any, transformer: nn.Module, folder: Path) -> None:
@@ -239,29 +191,25 @@ def _save_settings(model: Any, transformer: nn.Module, folder: Path) -> None:
         config.save_pretrained(folder)
 
     transformer.__dict__["save_pretrained"] = settings_only  # shadows the method, for this object
-    save_model_files(model, folder)
+    model.save_pretrained(str(folder), create_model_card=False)
 
 
-def _check(model: Any, transformer: nn.Module, folder: Path) -> dict[str, Any]:
+def _check(folder: Path, inputs: Mapping[str, Tensor], states: Tensor, embeddings: Tensor) -> dict[str, Any]:
     """Load what was written and compare it with the candidate in torch; UnsupportedError if they differ."""
     from quantdrift.engine.encoders.onnx import file_digest, load_onnx  # noqa: PLC0415 -- needs onnxruntime
 
     written: Any = load_onnx(folder)
-    inputs = model_inputs(model, transformer, _TEXTS)
     tokens = inputs["attention_mask"].bool() if "attention_mask" in inputs else ...
     ours = written[0].auto_model(**inputs)[OUTPUT]
-    theirs = transformer(**inputs)[OUTPUT].to(ours.device)
     found = {
         # as one vector: a single token can be at the edge of a LayerNorm, in torch as well
-        "states": _difference(ours[tokens].flatten(), theirs[tokens].flatten()),
-        "embeddings": _difference(_encode(written), _encode(model)),
+        "states": _difference(ours[tokens].flatten(), states[tokens].flatten()),
+        "embeddings": _difference(_encode(written), embeddings),
     }
-    worst = max(found.values())
     if not all(value <= AGREEMENT for value in found.values()):  # NaN is not
         raise UnsupportedError(
-            f"onnxruntime and torch give different results for this model: {worst:.1e} relative, "
-            f"expected at most {AGREEMENT:.0e}; nothing was written. Use --format safetensors, and "
-            "please report the model"
+            f"onnxruntime and torch give different results for this model: {max(found.values()):.1e} relative, "
+            f"expected at most {AGREEMENT:.0e}; nothing was written. Please report the model, and {_INSTEAD}"
         )
     return {
         "candidate_fingerprint": weights_fingerprint([written]),
@@ -286,127 +234,71 @@ CONTAINERS = (2, 4, 8)
 """Widths that the operator has kernels for."""
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 """Block sizes that it has kernels for."""
-_SCALE_BYTES = 4
+_FLOAT32_ARITHMETIC = 1
+"""accuracy_level: what is added up; 4 would quantize the input to 8 bits as well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PackedWeight:
-    """What MatMulNBits takes, and what stands beside it.
+def put_codes(layer: LinearLayer, quantized: QuantizedWeight) -> str:
+    """Let a layer's modules be exported as a product with packed codes; how it is stored, for the record.
 
-    Attributes:
-        codes: uint8 [out_features, n_blocks, block_size * bits / 8], the first code of a byte in its lowest bits.
-        scale: float32 [out_features, n_blocks].
-        zero_point: uint8 [out_features, ceil(n_blocks * bits / 8)], packed like codes; None where it is 2^(bits-1)
-            everywhere.
-        bits: width of the container, at least that of the codes.
-        block_size: input features that share a scale.
-        in_features: columns that are meant; a last block may reach beyond them.
-        group_size: input features that share a zero point, for `correction`.
-        permutation: int64 [in_features], the order in which columns are stored; None for the given.
-        input_scaling: float32 [in_features], to divide the input by; None for ones.
-        correction: float32 [n_groups, out_features], to multiply sums over groups of the input with; None where zero
-            points are whole numbers.
+    y = MatMulNBits(x / input_scaling, in the codes' order) + sums of x over groups (offset - zero_point) scale.
     """
+    attributes, parts = pack(quantized)
+    n_out, n_in = quantized.codes.shape
+    size = min(quantized.group_size or n_in, n_in)
 
-    codes: NDArray[np.uint8]
-    scale: NDArray[np.float32]
-    zero_point: NDArray[np.uint8] | None
-    bits: int
-    block_size: int
-    in_features: int
-    group_size: int
-    permutation: NDArray[np.int64] | None
-    input_scaling: NDArray[np.float32] | None
-    correction: NDArray[np.float32] | None
-
-    @property
-    def described(self) -> str:
-        """How it is stored, for the record."""
-        beside = {
-            "input reordered": self.permutation,
-            "input divided": self.input_scaling,
-            "fractions of zero points beside it": self.correction,
-        }
-        parts = [f"MatMulNBits, {self.bits} bits, blocks of {self.block_size}"]
-        return ", ".join([*parts, *(name for name, part in beside.items() if part is not None)])
-
-
-def container_for(bits: int) -> int:
-    """The narrowest container that holds codes of a width.
-
-    >>> [container_for(bits) for bits in (2, 3, 4, 5, 8)]
-    [2, 4, 4, 8, 8]
-    """
-    return next(width for width in CONTAINERS if width >= bits)
-
-
-def block_size_for(in_features: int, group_size: int | None, bits: int) -> int:
-    """The block size that takes the least room in a container of some bits; a block lies in one group.
-
-    >>> block_size_for(384, 128, 4), block_size_for(384, 96, 4), block_size_for(384, None, 4)
-    (128, 32, 128)
-    """
-    whole_row = n_groups(in_features, group_size) == 1
-    fitting = [size for size in BLOCK_SIZES if whole_row or (group_size or 0) % size == 0]
-    if not fitting:
-        raise UnsupportedError(
-            f"groups of {group_size} weights cannot be written as ONNX: onnxruntime's MatMulNBits "
-            f"takes blocks of {', '.join(map(str, BLOCK_SIZES))}; use a group size that is a "
-            "multiple of 16, per-channel scales, or --format safetensors"
+    def product(module: Any, x: Tensor) -> Tensor:
+        held = dict(module.named_buffers(recurse=False))
+        if "packed_scaling" in held:
+            x = x / held["packed_scaling"]
+        if "packed_order" in held:
+            x = x[..., held["packed_order"]]
+        operands = [x, held["packed_codes"], held["packed_scale"]]
+        shape = (*x.shape[:-1], n_out)
+        y: Tensor = torch.onnx.ops.symbolic(
+            "com.microsoft::MatMulNBits", operands, attributes, dtype=x.dtype, shape=shape, version=1
         )
+        if "packed_zeros" in held:
+            sums = nn.functional.pad(x, (0, -n_in % size)).view(*x.shape[:-1], -1, size).sum(dim=-1)
+            y = y + sums @ held["packed_zeros"]
+        return y if module.bias is None else y + module.bias
 
-    def room(size: int) -> int:
-        return -(-in_features // size) * (size * bits // 8 + _SCALE_BYTES)
-
-    return min(fitting, key=lambda size: (room(size), -size))
-
-
-def pack(quantized: QuantizedWeight) -> PackedWeight:
-    """Lay out a quantized weight for MatMulNBits; no code changes its meaning."""
-    codes = _numpy(quantized.codes)
-    out_features, in_features = codes.shape
-    permutation = None if quantized.permutation is None else _numpy(quantized.permutation)
-    if permutation is not None:
-        codes = codes[:, permutation]
-    bits = container_for(quantized.bits)
-    block_size = block_size_for(in_features, quantized.group_size, bits)
-    n_blocks = -(-in_features // block_size)
-    group_size = min(quantized.group_size or in_features, in_features)
-    group_of_block = np.arange(n_blocks) * block_size // group_size
-
-    offset = 2 ** (bits - 1)
-    unsigned = np.zeros((out_features, n_blocks * block_size), np.uint8)
-    unsigned[:, :in_features] = codes.astype(np.int16) + offset
-    scale = _numpy(quantized.scale).astype(np.float32)
-    zero_point = correction = None
-    if quantized.zero_point is not None:
-        exact = _numpy(quantized.zero_point).astype(np.float64) + offset
-        whole = np.clip(np.rint(exact), 0, 2**bits - 1)
-        if (whole != offset).any():
-            zero_point = _packed(whole.astype(np.uint8)[:, group_of_block], bits)
-        if (exact != whole).any():
-            correction = ((whole - exact) * scale).T.astype(np.float32)
-    return PackedWeight(
-        codes=_packed(unsigned, bits).reshape(out_features, n_blocks, block_size * bits // 8),
-        scale=np.ascontiguousarray(scale[:, group_of_block]),
-        zero_point=zero_point,
-        bits=bits,
-        block_size=block_size,
-        in_features=in_features,
-        group_size=group_size,
-        permutation=permutation,
-        input_scaling=None if quantized.input_scaling is None else _numpy(quantized.input_scaling).astype(np.float32),
-        correction=correction,
-    )
+    for module in layer.modules:
+        for name, part in parts.items():
+            module.register_buffer(f"packed_{name}", part, persistent=False)
+        module.__dict__["forward"] = lambda x, module=module: product(module, x)
+    beside = {"order": "input reordered", "scaling": "input divided", "zeros": "zero points beside it"}
+    how = f"MatMulNBits, {attributes['bits']} bits, blocks of {attributes['block_size']}"
+    return ", ".join([how, *(told for name, told in beside.items() if name in parts)])
 
 
-def _packed(values: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """Values of a row into bytes, the first in the lowest bits; the last byte is filled up."""
-    per_byte = 8 // bits
-    parts = np.pad(values, ((0, 0), (0, -values.shape[1] % per_byte))).reshape(len(values), -1, per_byte)
-    shifted = parts << (bits * np.arange(per_byte, dtype=np.uint8))
-    return np.asarray(np.bitwise_or.reduce(shifted, axis=2), dtype=np.uint8)
+def pack(quantized: QuantizedWeight) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """A quantized weight as MatMulNBits takes it, no code changes its meaning: its attributes, and its tensors.
 
-
-def _numpy(tensor: torch.Tensor) -> Any:
-    return tensor.detach().cpu().numpy()
+    They are codes, uint8 [out_features, n_blocks, block_size * bits / 8], the first code of a byte in its lowest bits;
+    scale, float32 [out_features, n_blocks]; and where there are some order, int64 [in_features], scaling, float32
+    [in_features], and zeros, float32 [n_groups, out_features], for the sums of groups of the input.
+    """
+    n_out, n_in = quantized.codes.shape
+    bits = next(width for width in CONTAINERS if width >= quantized.bits)
+    one = n_groups(n_in, quantized.group_size) == 1
+    size = n_in if one or quantized.group_size is None else quantized.group_size
+    block = max((each for each in BLOCK_SIZES if size % each == 0), default=BLOCK_SIZES[0])
+    if size % block and not one:
+        raise UnsupportedError(
+            f"groups of {size} weights cannot be written as ONNX: onnxruntime's MatMulNBits takes blocks of 16 to 256; "
+            f"use a group size that is a multiple of 16, per-channel scales, or {_INSTEAD}"
+        )
+    order, offset, per_byte = quantized.permutation, 2 ** (bits - 1), 8 // bits
+    codes = quantized.codes.int() if order is None else quantized.codes.int()[:, order]
+    codes = nn.functional.pad(codes + offset, (0, -n_in % block)).view(n_out, -1, per_byte)
+    group = torch.arange(0, n_in, block) // size
+    parts = {
+        "codes": (codes << bits * torch.arange(per_byte)).sum(dim=2).to(torch.uint8).view(n_out, len(group), -1),
+        "scale": quantized.scale[:, group].float().contiguous(),
+        "order": order,
+        "scaling": quantized.input_scaling,
+        "zeros": None if quantized.zero_point is None else -(quantized.zero_point * quantized.scale).T.contiguous(),
+    }
+    attributes = {"K": n_in, "N": n_out, "bits": bits, "block_size": block, "accuracy_level": _FLOAT32_ARITHMETIC}
+    return attributes, {name: part for name, part in parts.items() if part is not None}

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.engine.calibration.in_order import LayerCandidate
-from quantdrift.engine.calibration.sample import calibration_texts, draw_sample
+from quantdrift.engine.calibration.in_order import LayerCandidate, put_in_place
+from quantdrift.engine.calibration.sample import calibration_texts
 from quantdrift.engine.encoders.sentence import load_encoder, pick_device
-from quantdrift.engine.inputs import text_inputs
+from quantdrift.engine.inputs import Settings, text_inputs
 from quantdrift.engine.pair import QuantizedPair
+from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.engine.saving.candidate import Candidate, save_safetensors
 from quantdrift.engine.saving.onnx import save_onnx
-from quantdrift.engine.store import EmbeddingStore, default_store
+from quantdrift.engine.store import EmbeddingStore
+from quantdrift.engine.weights import put_aside, weights_fingerprint
 from quantdrift.errors import UnsupportedError
 from quantdrift.extras import version_of
 from quantdrift.models.checkpoint import full_precision, refuse_quantized
-from quantdrift.models.saved import ModelFormat, check_savable, digests_of, write_folder
+from quantdrift.models.saved import digests_of, write_folder
 from quantdrift.progress import Progress
 from quantdrift.spec import Spec, chooses
 
@@ -26,69 +30,17 @@ _PACKAGES = ("quantdrift", "torch", "transformers", "sentence-transformers")
 _ONNX_PACKAGES = ("onnxruntime", "onnxscript", "onnx-ir")
 
 
-def save_candidate(
-    candidate: Candidate, path: Path, *, model_format: ModelFormat, progress: Progress
-) -> dict[str, Any]:
-    """Write a candidate's folder: the model, and `scheme.json`, which is returned."""
-    check_savable(candidate.spec.scheme)
-
-    def fill(folder: Path) -> dict[str, Any]:
-        if model_format == "onnx":
-            made = save_onnx(candidate, folder, progress)
-        else:
-            with progress.stage("writing safetensors", 1) as tell:
-                made = save_safetensors(candidate, folder)
-                tell(1)
-        source, stored = candidate.source, made.pop("stored", {})
-        return {
-            "model_format": model_format,
-            "spec": str(candidate.spec),
-            "base_model": {
-                "name": source.name,
-                "canonical": source.canonical,
-                "kind": source.kind,
-                "revision": candidate.revision,
-                "fingerprint": candidate.fingerprint,
-            },
-            "versions": {name: version_of(name) for name in _PACKAGES + _ONNX_PACKAGES * (model_format == "onnx")},
-            "bits_per_weight": candidate.bits.to_json(),
-            **made,
-            "calibration": None if candidate.calibration is None else dict(candidate.calibration),
-            "layers": [_described(layer, stored.get(layer.name)) for layer in candidate.layers],
-            "weights": digests_of(folder),
-        }
-
-    return write_folder(path, fill)
-
-
-def _described(layer: LayerCandidate, stored: str | None) -> dict[str, Any]:
-    quantized = layer.quantized
-    assert quantized is not None  # a candidate has none that are left alone
-    return {
-        "name": layer.name,
-        "shape": list(quantized.codes.shape),
-        "bits": quantized.bits,
-        "group_size": quantized.group_size,
-        "symmetric": quantized.zero_point is None,
-        "permuted": quantized.permutation is not None,
-        "scaled": quantized.input_scaling is not None,
-        "error": layer.output_error,
-        "fallback": layer.fallback,
-        **({} if stored is None else {"stored": stored}),
-    }
-
-
 def make_candidate(
     spec: Spec,
     *,
     dataset: RetrievalDataset | None,
-    batch_size: int,
-    cache: bool,
+    settings: Settings,
+    store: EmbeddingStore,
     progress: Progress,
     device: str | None = None,
     revision: str | None = None,
-) -> Candidate:
-    """Load a model and quantize its layers."""
+) -> QuantizedPair:
+    """Load a sentence encoder, and calibrate it where the scheme needs that."""
     methods = list(methods_of(spec.scheme).values())
     if chooses(spec.scheme):
         raise UnsupportedError(
@@ -104,27 +56,80 @@ def make_candidate(
             f"{spec.scheme.quantizer} is calibrated on documents, and none were given; expected "
             "--data FOLDER, --task NAME, or a file of texts in the scheme (+calib=texts.txt)"
         )
-    source = full_precision(spec.model)
-    encoder = load_encoder(source, device=pick_device(device), revision=revision)
+    encoder = load_encoder(full_precision(spec.model), device=pick_device(device), revision=revision)
     refuse_quantized([encoder.module], spec.model)
     pair = QuantizedPair([encoder.module], spec.scheme, name=repr(spec.model), encoder=encoder)
-    if pair.needs_calibration and texts is not None:
-        sample = draw_sample(encoder, text_inputs(texts), spec.scheme, batch_size)
-        store = default_store() if cache else EmbeddingStore(None)
-        pair.prepare(sample, root=store.root, progress=progress)
-    layers = []
-    with progress.stage("quantizing layers", len(pair.layers)) as tell:
-        for made in pair.candidate_layers():
-            tell(1)
-            if made.quantized is not None:  # None for what an allocation leaves alone
-                layers.append(made)
-    return Candidate(
-        model=encoder.model,
-        source=source,
-        spec=spec,
-        layers=layers,
-        fingerprint=pair.fingerprint,
-        bits=pair.bits(),
-        revision=revision,
-        calibration=pair.describe(),
-    )
+    inputs = None if texts is None else text_inputs(texts)
+    pair.calibrate(inputs, settings.batch_size, source="corpus", root=store.root, progress=progress)
+    return pair
+
+
+def save_candidate(
+    spec: Spec, pair: QuantizedPair, path: Path, *, onnx: bool = False, progress: Progress, revision: str | None = None
+) -> dict[str, Any]:
+    """Write the folder of a prepared pair's candidate: the model, and `scheme.json`, which is returned."""
+
+    def fill(folder: Path) -> dict[str, Any]:
+        layers: list[tuple[LayerCandidate, QuantizedWeight]] = []
+        with progress.stage("quantizing layers", len(pair.layers)) as tell:
+            for made in pair.candidate_layers():
+                tell(1)
+                if made.quantized is not None:  # None for what an allocation leaves alone
+                    layers.append((made, made.quantized))
+        codes = {made.name: quantized for made, quantized in layers}
+        if onnx:
+            written = save_onnx(pair.encoder.model, codes, folder, progress)
+        else:
+            with progress.stage("writing safetensors", 1) as tell:
+                written = _save_safetensors(pair, codes, folder)
+                tell(1)
+        stored = written.pop("stored", {})
+        return {
+            "model_format": "onnx" if onnx else "safetensors",
+            "spec": str(spec),
+            "base_model": {**pair.encoder.identify(), "revision": revision, "fingerprint": pair.fingerprint},
+            "versions": {name: version_of(name) for name in _PACKAGES + _ONNX_PACKAGES * onnx},
+            "bits_per_weight": pair.bits().to_json(),
+            **written,
+            "calibration": pair.describe(),
+            "layers": [
+                {
+                    "name": made.name,
+                    "shape": list(quantized.codes.shape),
+                    "bits": quantized.bits,
+                    "group_size": quantized.group_size,
+                    "symmetric": quantized.zero_point is None,
+                    "permuted": quantized.permutation is not None,
+                    "scaled": quantized.input_scaling is not None,
+                    "error": made.output_error,
+                    "fallback": made.fallback,
+                    **({"stored": stored[made.name]} if stored else {}),
+                }
+                for made, quantized in layers
+            ],
+            "weights": digests_of(folder),
+        }
+
+    return write_folder(path, fill)
+
+
+def _save_safetensors(pair: QuantizedPair, codes: Mapping[str, QuantizedWeight], folder: Path) -> dict[str, Any]:
+    """Let sentence-transformers write the candidate, in the model's dtype, and see that it reads the same again."""
+    model = pair.encoder.model
+    with put_aside(pair.layers), torch.no_grad():
+        for layer in pair.layers:
+            if layer.name in codes:
+                put_in_place(layer, codes[layer.name])
+        model.save_pretrained(str(folder), create_model_card=False)  # a card would speak of the reference
+        fingerprint = weights_fingerprint([model])
+    try:
+        again = weights_fingerprint([type(model)(str(folder), device="cpu")])
+    except Exception:  # whatever it says, these files are not the model's
+        again = None
+    if again != fingerprint:
+        raise UnsupportedError(
+            "sentence-transformers wrote something else than the quantized model, which it reads as another. A model "
+            "with an adapter has to be merged with it first (merge_and_unload) and saved"
+        )
+    dtypes = sorted({str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters()})
+    return {"dtype": ", ".join(dtypes), "candidate_fingerprint": fingerprint}

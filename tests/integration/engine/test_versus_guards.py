@@ -11,12 +11,10 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from quantdrift import perturbation
-from quantdrift.engine.saving.save import save_candidate
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.progress import Silent
 from quantdrift.runs import Run
-from support.candidate_samples import candidate, tiny
+from support.candidate_samples import candidate, save, tiny
 from support.versus_samples import run_two
 
 
@@ -35,7 +33,7 @@ def copy(reference: Path, to: Path, **settings: Any) -> Path:
 
 
 def saved(out: Path) -> Path:
-    save_candidate(candidate("W3-g64"), out, model_format="safetensors", progress=Silent())
+    save(candidate("W3-g64"), out)
     return out
 
 

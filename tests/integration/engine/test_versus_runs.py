@@ -95,8 +95,8 @@ def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
 @pytest.mark.slow
 def test_what_quantdrift_wrote_drifts_as_its_scheme_does(tmp_path: Path) -> None:
     spec = parse("minilm@W3-channel")
-    made = make_candidate(spec, dataset=None, batch_size=8, cache=False, progress=Silent(), device="cpu")
-    save_candidate(made, tmp_path / "w3", model_format="safetensors", progress=Silent())
+    how = {"settings": SETTINGS, "store": EmbeddingStore(None), "progress": Silent()}
+    save_candidate(spec, make_candidate(spec, dataset=None, device="cpu", **how), tmp_path / "w3", progress=Silent())
     found = run_two("minilm", tmp_path / "w3", tmp_path / "run")
     scheme = run_pair(
         spec, DATASET, out=tmp_path / "scheme", settings=SETTINGS, store=EmbeddingStore(None),

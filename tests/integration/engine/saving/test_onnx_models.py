@@ -12,13 +12,10 @@ import pytest
 import torch
 import transformers as hf
 
-from quantdrift.engine.saving.candidate import in_place
-from support.candidate_samples import WORDS, apart, candidate, embed, encoder, rich
-from support.onnx_samples import load, one_thread, save
+from quantdrift.engine.encoders.onnx import load_onnx
+from support.candidate_samples import WORDS, apart, candidate, embed, encoder, rich, save
 
 pytestmark = pytest.mark.very_slow
-
-__all__ = ["one_thread"]  # a fixture
 
 SIZES: dict[str, Any] = {"vocab_size": len(WORDS) + 4, "max_position_embeddings": 48}
 WIDTHS: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -59,9 +56,9 @@ def test_other_architectures(config: Any, side: str, tmp_path: Path) -> None:
     model = encoder(tmp_path / "tiny", hf.AutoModel.from_config(config))
     model.tokenizer.padding_side = side
     given = candidate("W4-g32", rich, model)
-    record = save(given, tmp_path / "out")
-    with in_place(given):
+    record = save(given, tmp_path / "out", onnx=True)
+    with given.candidate():
         wanted = embed(model)
-    assert apart(embed(load(tmp_path / "out").model), wanted) < 1e-5
+    assert apart(embed(load_onnx(tmp_path / "out")), wanted) < 1e-5
     left_out = [layer["name"] for layer in record["layers"] if "left out" in layer["stored"]]
     assert all("pooler" in name for name in left_out)
