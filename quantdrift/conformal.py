@@ -48,6 +48,16 @@ class ExchangeabilityWarning(UserWarning):
     """Served inputs do not look like the calibration inputs, so the guarantee may not hold."""
 
 
+_TURNED = {"below": "above", "above": "below", "at least": "at most"}
+
+
+def in_words(name: ConfidenceName, relation: str, value: float) -> str:
+    """A confidence, or a rule about one, as people read it: "gap below 0.5", "entropy above 1.2 nats"."""
+    if name != "entropy":
+        return f"{name} {relation} {value:.4g}"
+    return f"entropy {_TURNED.get(relation, relation)} {0.0 - value:.4g} nats"  # kept as minus the entropy
+
+
 # --- confidences ----------------------------------------------------------------------------------
 
 
@@ -316,6 +326,11 @@ def accepts(confidence: Floats, threshold: float, statistic: Statistic) -> NDArr
     """
     reached = confidence >= threshold if bounds_gap(statistic) else confidence > threshold
     return np.asarray(reached & np.isfinite(confidence))
+
+
+def accepted_where(statistic: Statistic, threshold: float) -> str:
+    """What a threshold accepts, as people read it: "gap at least 0.5"."""
+    return in_words(confidence_name(statistic), "at least" if bounds_gap(statistic) else "above", threshold)
 
 
 def _exact(alpha: float) -> Fraction:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 
-from quantdrift.cli.options import FIGURE, RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints
-from quantdrift.cli.output import Grid, Shown, percent
-from quantdrift.compare.law_figure import check_figure
-from quantdrift.conformal import CONFIDENCES
+from quantdrift.cli.options import RUNS, SEED, SHARE, SPLITS, argument, decimals, given, option, prints
+from quantdrift.cli.output import Grid, Shown, percent, with_interval
+from quantdrift.conformal import CONFIDENCES, ConfidenceName, confidence_in
 from quantdrift.errors import QuantDriftError, UnknownNameError
-from quantdrift.runs import find_runs, refuse_copies
-from quantdrift.trust import sweep
-from quantdrift.trust.figure import draw_cost
-from quantdrift.trust.router import GapRouter, RouterFile
-from quantdrift.trust.sentences import sentences_of
-
-_WORDS = {"score", "recommended"}
-"""Columns that hold words."""
+from quantdrift.identity import Identity
+from quantdrift.runs import find_runs
+from quantdrift.trust.certify import Share
+from quantdrift.trust.router import GapRouter, percentile_threshold
+from quantdrift.trust.sweep import RoutedRun, break_even_share, relative_cost, study_run
 
 
 @prints("json", "markdown")
@@ -45,15 +40,14 @@ def command(
         default=4.5,
     ),
     recover: float = option(
-        "S: Find the smallest threshold that corrects this share of the changed answers. For a search: corrected "
-        "by rescoring the first 10 results, or at least sent there where so many cannot be corrected.",
+        "S: Find the smallest threshold that corrects this share of the changed answers; of a search, by rescoring "
+        "the first 10 results.",
         default=0.9,
     ),
     save: Path | None = option(
         "FILE: Write a router for serving, set on all inputs of one run: by --recover, or at the first "
         "--percentile if only that is given."
     ),
-    figure: Path | None = option(FIGURE),
 ) -> Shown:
     """What would it bring to answer the unsure inputs at full precision, and what would it cost?
 
@@ -67,178 +61,153 @@ def command(
     quantdrift route runs/ --score gap --save router.json; then, in a server: quantdrift.RoutedModel(quantized,
     original, quantdrift.GapRouter.load("router.json")).
     """
-    if figure is not None:
-        check_figure(figure)
     if save is not None:
-        RouterFile.check_place(save)
+        GapRouter.check_place(save)
     if score not in {*CONFIDENCES, "all"}:
         raise UnknownNameError("confidence", score, [*CONFIDENCES, "all"])
     if not 0 < recover <= 1:
         raise QuantDriftError(f"--recover {recover:g}: expected a share above 0 and at most 1")
-    settings = sweep.RouteSettings(
-        scores=tuple(name for name in CONFIDENCES if score in {name, "all"}),
-        percentiles=decimals(percentile, "--percentile", "10,25,50"),
-        share=share,
-        n_splits=splits,
-        seed=seed,
-        speed_up=speed_up,
-        recover=recover,
-    )
-    break_even = sweep.break_even_share(speed_up)  # refuses one below 1 before runs are read
+    scores = [name for name in CONFIDENCES if score in {name, "all"}]
+    percentiles = decimals(percentile, "--percentile", "10,25,50")
+    even = break_even_share(speed_up)  # refuses one below 1 before runs are read
     found = find_runs(runs)
-    refuse_copies(found)
     if save is not None and len(found) != 1:
         raise QuantDriftError(f"--save sets a threshold on one run; got {len(found)} runs")
-    studied = [sweep.study_run(run, settings) for run in found]
-    groups = sweep.group_runs(studied)
-    if figure is not None:
-        draw_cost(studied, figure, speed_up=speed_up)
+    studied = [
+        study_run(
+            run,
+            scores,
+            percentiles=percentiles,
+            speed_up=speed_up,
+            recover=recover,
+            share=share,
+            n_splits=splits,
+            seed=seed,
+        )
+        for run in found
+    ]
     router, after = None, []
     if save is not None:
-        at_percentile = given(context, "percentile") and not given(context, "recover")
-        router = _router(studied[0], settings, at_percentile=at_percentile)
+        at = percentiles[0] if given(context, "percentile") and not given(context, "recover") else None
+        router, routed = _router(studied[0], scores[0], at)
         router.save(save)
-        after.append(f"router: {save} {_saved(router, studied[0])}")
+        after.append(f"router: {save} sends {percent(routed)} of these inputs to full precision ({router.rule})")
+    grids = [_table(one, share=share, speed_up=speed_up, even=even) for one in studied]
+    if len(studied) > 1:
+        goal = f"asked again for {100 * recover:g} %"
+        head = ["run", "inputs", "changed", "at risk (95 %)", goal, "its cost", "recommended"]
+        rows = [_one_row(one) for one in studied]
+        grids.append(Grid(title="Each run", head=head, rows=rows, words={"recommended"}))
     return Shown(
         data={
             "speed_up": speed_up,
-            "break_even": break_even,
+            "break_even": even,
             "share": share,
             "splits": splits,
             "seed": seed,
             "recover": recover,
             "runs": [run.to_json() for run in studied],
-            "means": [
-                {"spec": group.spec, "n_runs": len(group.runs), "sweep": [point.to_json() for point in group.points]}
-                for group in groups
-                if group.logits
-            ],
             "router": router
             and {"path": str(save), "score": router.score, "threshold": router.threshold, "rule": router.rule},
-            "figure": None if figure is None else str(figure),
         },
-        grids=[grid for group in groups for grid in _grids(group, settings)],
-        next=[*after, *([] if figure is None else [f"figure: {figure}"])],
+        grids=grids,
+        next=after,
     )
 
 
-def _router(studied: sweep.RoutedRun, settings: sweep.RouteSettings, *, at_percentile: bool) -> GapRouter:
-    evidence, score = studied.run.evidence(), studied.curves[0].score
-    if at_percentile:
-        router = GapRouter.at_percentile(evidence, settings.percentiles[0], score)
-    elif studied.restoring is not None:
-        router = GapRouter(threshold=studied.restoring.threshold, score=score)
+def _router(studied: RoutedRun, score: ConfidenceName, percentile: float | None) -> tuple[GapRouter, float]:
+    """The router of a run, and which share of its inputs it sends."""
+    confidence = confidence_in(studied.run.evidence(), score)
+    if percentile is not None:
+        threshold = percentile_threshold(confidence, percentile)
+    elif studied.operating is not None:
+        threshold = studied.operating.threshold
     else:
-        router = GapRouter.at_recovered_share(evidence, settings.recover, score)
-    return router.set_on(studied.run)
-
-
-def _saved(router: GapRouter, studied: sweep.RoutedRun) -> str:
-    """What a router does on the inputs it was set on."""
-    answers = sweep.answers_of(studied.run.evidence(), router.score)
-    routed = answers.confidence < router.threshold
-    caught = routed[answers.changed]
-    share = f" and {percent(float(caught.mean()))} of those whose answer changed" if caught.size else ""
-    what = "to full precision" if studied.logits else "to be rescored"
-    return f"sends {percent(float(routed.mean()))} of these inputs{share} {what} ({router.rule})"
+        raise QuantDriftError(
+            "no threshold gives back so many changed answers (none changed, or of a search the table's ceiling is "
+            "lower); give a smaller --recover, or a --percentile"
+        )
+    router = GapRouter(threshold=threshold, score=score, origin=Identity.of(studied.run.record).brief())
+    return router, float((confidence < threshold).mean())
 
 
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _grids(group: sweep.RoutedGroup, settings: sweep.RouteSettings) -> Iterator[Grid]:
-    """The tables of runs of one spec; below the last of them what they come to."""
-    names = [str(run.run.record["data"]["name"]) for run in group.runs]
-    title = f"{group.spec} on {names[0]}" if len(names) == 1 else f"{group.spec}, {len(names)} runs"
-    lines = sentences_of(group, settings)
-    last = lines if len(names) == 1 else []
-    if group.logits:
-        yield _sweep(title, group, settings)
-        yield _curve(group, last)
-        goal = [f"routed for {100 * settings.recover:g} %", "its cost"]
+def _table(run: RoutedRun, *, share: float, speed_up: float, even: float) -> Grid:
+    """The sweep or the rescoring of one run, and what it comes to."""
+    title = run.name
+    lines = [
+        *_lines(run),
+        f"The cost{'' if run.logits else ', of encoding queries,'} is 1 / {speed_up:g} + that share; at {percent(even)} "
+        "it is that of full precision alone. The speed-up is stated, not measured.",
+        *run.advice.sentences,
+    ]
+    if run.logits:
+        title += f": thresholds set on {100 * share:g} %, measured on the rest"
+        head = ["score", "percentile", "routed", "cost", "lost accuracy recovered", "changes recovered"]
+        rows = [
+            [
+                point.score,
+                f"{point.percentile:g}",
+                _share(point.routed),
+                percent(relative_cost(point.routed.value or 0.0, speed_up)),
+                _share(point.accuracy),
+                _share(point.changes),
+            ]
+            for point in run.points
+        ]
     else:
-        yield _rescoring(title, group, settings, last)
-        goal = [f"rescored to restore {100 * settings.recover:g} %", "cost of encoding queries"]
-    if len(names) > 1:
-        yield Grid(
-            title="Each run",
-            head=["data", "inputs", "changed", "at risk (95 %)", *goal, "recommended"],
-            rows=[[name, *_run_cells(run)] for name, run in zip(names, group.runs, strict=True)],
-            words=_WORDS,
-            lines=lines,
+        title += ": unsure queries' first k results rescored"
+        head = ["percentile", "k", "queries encoded again", "cost of encoding queries", "documents compared"]
+        head += ["changes restored", "ceiling", "ndcg@10 regained", "ndcg@10 lost"]
+        rows = [
+            [
+                f"{entry.percentile:g}",
+                f"{entry.k}",
+                percent(entry.encoded),
+                percent(relative_cost(entry.encoded, speed_up)),
+                f"{entry.documents:.1f}",
+                percent(entry.restored),
+                percent(entry.ceiling),
+                *("-" if value is None else f"{value:+.4f}" for value in (entry.change, entry.loss)),
+            ]
+            for entry in run.rescoring
+        ]
+    return Grid(title=title, head=head, rows=rows, lines=lines)
+
+
+def _lines(run: RoutedRun) -> Iterator[str]:
+    point = run.operating
+    if run.logits:
+        for reason in sorted({point.accuracy.reason for point in run.points if point.accuracy.reason}):
+            yield f"No share of lost accuracy: {reason}."
+    else:
+        similarity = run.run.record.get("settings", {}).get("similarity") or "a similarity that is not recorded"
+        yield (
+            "Thresholds are percentiles of the gap on these very queries; ceiling: the reference's first item is among "
+            f"the candidate's first k. Embeddings were compared by {similarity}. Scores of a search have no "
+            "msp and no entropy. In a server: quantdrift.RescoredSearch."
+        )
+    if point is not None:
+        again = "routing" if point.k is None else f"rescoring the first {point.k} for"
+        yield (
+            f"On these inputs {again} the {percent(point.routed)} with the least {point.score} gives back "
+            f"{percent(point.changes)} of the changed answers, at {percent(point.cost)} of the cost."
         )
 
 
-def _sweep(title: str, group: sweep.RoutedGroup, settings: sweep.RouteSettings) -> Grid:
-    rows = [
-        [
-            point.score,
-            f"{point.percentile:g}",
-            *(_share(share, len(group.runs)) for share in (point.routed, point.accuracy, point.changes)),
-        ]
-        for point in group.points
-    ]
-    return Grid(
-        title=f"{title}: thresholds set on {100 * settings.share:g} %, measured on the rest",
-        head=["score", "percentile", "routed", "lost accuracy recovered", "changes recovered"],
-        rows=rows,
-    )
+def _share(share: Share) -> str:
+    return percent(share.value) + ("" if share.sd is None else f" ± {100 * share.sd:.1f}")
 
 
-def _share(share: sweep.Share, n_runs: int) -> str:
-    if share.value is None:
-        return "-"
-    shown = percent(share.value) + ("" if share.sd is None else f" ± {100 * share.sd:.1f}")
-    return shown + (f" ({share.n})" if n_runs > 1 else "")
-
-
-def _curve(group: sweep.RoutedGroup, lines: Sequence[str]) -> Grid:
-    curves = [run.curves[0] for run in group.runs]
-    points: list[Any] = list(sweep.mean_curve(curves))
-    rows = [
-        [percent(row[name]) for name in ("routed", "cost", "changes", "accuracy")]
-        for row in points
-        # dearer than full precision alone: only the end, which is everything
-        if row["cost"] <= 1 or row is points[-1]
-    ]
-    return Grid(
-        title=f"Cost of routing by {curves[0].score} on these very inputs (full precision alone is 100 %)",
-        head=["routed", "cost", "changes recovered", "lost accuracy recovered"],
-        rows=rows,
-        lines=lines,
-    )
-
-
-def _rescoring(title: str, group: sweep.RoutedGroup, settings: sweep.RouteSettings, lines: Sequence[str]) -> Grid:
-    entries = sweep.mean_rescoring([run.rescoring for run in group.runs])
-    metric = next((entry.metric for entry in entries if entry.metric), None)
-    head = ["percentile", "k", "queries encoded again", "cost of encoding queries", "documents compared"]
-    head += ["changes restored", "ceiling", *([f"{metric} regained", f"{metric} lost"] if metric else [])]
-    rows = [
-        [
-            f"{entry.percentile:g}",
-            f"{entry.k}",
-            percent(entry.encoded),
-            percent(sweep.relative_cost(entry.encoded, settings.speed_up)),
-            f"{entry.documents:.1f}",
-            percent(entry.restored),
-            percent(entry.ceiling),
-            *("-" if value is None else f"{value:+.4f}" for value in (entry.change, entry.loss) if metric),
-        ]
-        for entry in entries
-    ]
-    return Grid(title=f"{title}: unsure queries' first k results rescored", head=head, rows=rows, lines=lines)
-
-
-def _run_cells(run: sweep.RoutedRun) -> list[str]:
-    advice, point, risk = run.advice, run.operating, run.advice.at_risk
-    if run.restoring is not None and run.restoring.counts != "restored":
-        point = None  # so many cannot be restored
-    ends = f" ({100 * risk.low:.1f} to {100 * risk.high:.1f})" if risk.low is not None and risk.high is not None else ""
+def _one_row(run: RoutedRun) -> Sequence[str]:
+    advice, point = run.advice, run.operating
     return [
+        run.name,
         f"{run.n_inputs:,}",
         percent(advice.flip_rate.value),
-        percent(risk.value) + ends,
-        *(("-", "-") if point is None else (percent(point["routed"]), percent(point["cost"]))),
+        with_interval(advice.at_risk),
+        *(("-", "-") if point is None else (percent(point.routed), percent(point.cost))),
         advice.fix + (" (unsure)" if advice.straddles else ""),
     ]

@@ -5,40 +5,35 @@ Source: paper, appendix on the check's calibration (coverage and violation over 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.conformal import Source, Statistic, accepts, least_inputs, nothing_accepted, observe, threshold_of
 from quantdrift.errors import QuantDriftError
-from quantdrift.statistics.estimates import as_json
 
 ALPHAS = (0.10, 0.05, 0.01)
 """The paper's levels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """A quantity over random splits.
+class Share:
+    """A share over random splits.
 
     Attributes:
-        mean: over the splits where it is defined.
-        sd: sample standard deviation over these; None if there is only one. Splits share inputs, so that it is no
+        value: the share, or None if it is undefined.
+        sd: its standard deviation over the splits; None for fewer than two. Splits share inputs, so that it is no
             standard error.
-        n: how many splits these are.
+        n: how many splits it is of.
+        reason: why value is None.
     """
 
-    mean: float
-    sd: float | None
-    n: int
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {"value": self.mean, "sd": self.sd, "n_splits": self.n}
+    value: float | None
+    sd: float | None = None
+    n: int = 0
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,35 +43,20 @@ class Certificate:
     Attributes:
         statistic: what was calibrated.
         alpha: level.
-        coverage: share of the tested inputs that are accepted; None if there are too few calibration inputs for the
-            level.
+        coverage: share of the tested inputs that are accepted; undefined if there are too few calibration inputs for
+            the level.
         joint_violation: share of the tested inputs that are accepted though their top-1 changed; what the level
-            bounds in the mean. None likewise.
-        violation: share of the *accepted* inputs whose top-1 changed; None if no split accepts any.
+            bounds in the mean. Undefined likewise.
+        violation: share of the *accepted* inputs whose top-1 changed; undefined if no split accepts any.
         threshold: median over the splits, +inf if it accepts nothing, -inf if everything.
-        reason: why one of them is None.
     """
 
     statistic: Statistic
     alpha: float
-    coverage: Spread | None
-    joint_violation: Spread | None
-    violation: Spread | None
+    coverage: Share
+    joint_violation: Share
+    violation: Share
     threshold: float
-    reason: str | None
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object; null with a reason for what is undefined or infinite."""
-        absent = {"value": None, "reason": self.reason}
-        sign, accepted = ("+", "nothing") if self.threshold > 0 else ("-", "everything")
-        threshold = {"value": None, "reason": f"{sign}infinity: {accepted} is accepted"}
-        spreads = {name: getattr(self, name) for name in ("coverage", "joint_violation", "violation")}
-        return {
-            "statistic": self.statistic,
-            "alpha": self.alpha,
-            **{name: absent if spread is None else spread.to_json() for name, spread in spreads.items()},
-            "threshold": {"value": self.threshold} if math.isfinite(self.threshold) else threshold,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +80,6 @@ class Certified:
     seed: int
     flip_rate: float
     certificates: tuple[Certificate, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return dict(as_json(self))
 
 
 def random_splits(n: int, share: float, n_splits: int, seed: int) -> tuple[int, list[NDArray[np.int64]]]:
@@ -165,14 +141,15 @@ def _summed_up(statistic: Statistic, alpha: float, tries: NDArray[np.float64], n
     return Certificate(
         statistic=statistic,
         alpha=alpha,
-        coverage=None if few else _spread(coverage),
-        joint_violation=None if few else _spread(joint),
-        violation=None if few or not some.any() else _spread(joint[some] / coverage[some]),
+        coverage=_share(coverage, few),
+        joint_violation=_share(joint, few),
+        violation=_share(joint[some] / coverage[some], few or (None if some.any() else "no split accepts any input")),
         threshold=low if low == high else (low + high) / 2,
-        reason=few or (None if some.any() else "no split accepts any input"),
     )
 
 
-def _spread(values: NDArray[np.float64]) -> Spread:
+def _share(values: NDArray[np.float64], reason: str | None) -> Share:
+    if reason is not None:
+        return Share(value=None, reason=reason)
     sd = float(values.std(ddof=1)) if len(values) > 1 else None
-    return Spread(mean=float(values.mean()), sd=sd, n=len(values))
+    return Share(value=float(values.mean()), sd=sd, n=len(values))

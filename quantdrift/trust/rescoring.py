@@ -10,8 +10,8 @@ All of it is computed from stored evidence, which holds the reference's scores o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,13 @@ from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import MetricError, parse_metric
 from quantdrift.perturbation import flips
-from quantdrift.trust.router import percentile_threshold, recovery_threshold
+from quantdrift.trust.router import percentile_threshold
 
 DEPTHS = (5, 10, 50)
 """How many first items are rescored, where nothing else is said."""
 K = 10
 """How many are rescored at the operating point, if as many ranks are stored."""
-RESCORE_PERCENTILES = (10.0, 25.0, 50.0, 100.0)
-QUALITY = ("ndcg@10", "accuracy")
-"""The first of these that the stored ranks and the labels allow."""
+QUALITY = "ndcg@10"
 
 
 def reorder(
@@ -92,10 +90,8 @@ class Rescoring:
         documents: documents compared at full precision, per query of the run (no document is encoded).
         restored: share of the changed first answers that become the reference's again; None if none changed.
         ceiling: the same if every query were rescored: share whose reference's first item is among the k.
-        metric: of `change` and `loss`: "ndcg@10" or "accuracy"; None without labels.
-        change: mean of the metric after rescoring minus the candidate's.
+        change: mean nDCG@10 after rescoring minus the candidate's; None without labels or ten stored ranks.
         loss: the reference's minus the candidate's: what there was to gain.
-        reason: why there is no metric.
     """
 
     percentile: float
@@ -104,18 +100,12 @@ class Rescoring:
     documents: float
     restored: float | None
     ceiling: float | None
-    metric: str | None = None
-    change: float | None = None
-    loss: float | None = None
-    reason: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
+    change: float | None
+    loss: float | None
 
 
 def rescore(
-    evidence: Evidence, *, percentiles: Sequence[float] = RESCORE_PERCENTILES, depths: Sequence[int] = DEPTHS
+    evidence: Evidence, *, percentiles: Sequence[float], depths: Sequence[int] = DEPTHS
 ) -> tuple[Rescoring, ...]:
     """What rescoring gives back, one entry for each percentile and depth, in that order.
 
@@ -123,7 +113,7 @@ def rescore(
     """
     confidence, changed = confidence_in(evidence, "gap"), flips(evidence)
     top, first = evidence.candidate_top, evidence.reference_top.items[:, 0]
-    metric, before, loss, reason = _quality(evidence)
+    before, whole = _mean(QUALITY, evidence), _mean(f"reference.{QUALITY}", evidence)
     rankings = {k: rescored_ranking(evidence, k) for k in stored_depths(evidence, depths)}
     found = []
     for percentile in percentiles:
@@ -133,7 +123,7 @@ def rescore(
             # the scores do not belong to these items any more
             unknown = np.full_like(top.reference_scores, np.nan)
             moved = replace(top, items=items, reference_scores=unknown, candidate_scores=unknown)
-            change = None if metric is None else _mean(metric, replace(evidence, candidate_top=moved)) - before
+            after = _mean(QUALITY, replace(evidence, candidate_top=moved))
             found.append(
                 Rescoring(
                     percentile=percentile,
@@ -142,92 +132,22 @@ def rescore(
                     documents=float((rows * np.minimum(evidence.n_items, k)).mean()),
                     restored=_share(items[:, 0] == first, changed),
                     ceiling=_share(within(evidence, k), changed),
-                    metric=metric,
-                    change=change,
-                    loss=loss,
-                    reason=reason,
+                    change=None if np.isnan(after) else after - before,
+                    loss=None if np.isnan(before) else whole - before,
                 )
             )
     return tuple(found)
 
 
-def _quality(evidence: Evidence) -> tuple[str | None, float, float | None, str | None]:
-    """Metric, the candidate's mean, what the reference has more; or why there is none."""
-    reason = "no input has a relevant item"
-    for name in QUALITY:
-        try:
-            before, whole = _mean(name, evidence), _mean(f"reference.{name}", evidence)
-        except MetricError as error:  # deeper than what is stored
-            reason = str(error)
-            continue
-        if np.isfinite(before):
-            return name, before, whole - before, None
-    return None, np.nan, None, reason
-
-
 def _mean(name: str, evidence: Evidence) -> float:
-    values = parse_metric(name).per_input(evidence)
+    """NaN where no input has a value, or the metric looks deeper than what is stored."""
+    try:
+        values = parse_metric(name).per_input(evidence)
+    except MetricError:
+        return np.nan
     values = values[~np.isnan(values)]
     return float(values.mean()) if len(values) else np.nan
 
 
 def _share(back: NDArray[np.bool_], changed: NDArray[np.bool_]) -> float | None:
     return float(back[changed].mean()) if changed.any() else None
-
-
-# --- the operating point --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restoring:
-    """The least that is rescored to give back a share of the changed answers.
-
-    Attributes:
-        k: how many of the candidate's first items are rescored.
-        threshold: of the candidate gap; queries below it are rescored.
-        counts: what the share is of: "restored" answers, or "caught" ones (changed, and rescored) where fewer than
-            that share can be restored.
-        routed: share of the queries that are rescored, 0 to 1.
-        cost: of encoding queries, relative to full precision alone.
-        caught: share of the changed answers whose query is rescored.
-        restored: share of the changed answers that are the reference's again.
-        ceiling: the same if every query were rescored.
-    """
-
-    k: int
-    threshold: float
-    counts: Literal["restored", "caught"]
-    routed: float
-    cost: float
-    caught: float
-    restored: float
-    ceiling: float
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {"score": "gap", **asdict(self)}
-
-
-def restoring_point(evidence: Evidence, share: float, *, base_cost: float) -> Restoring | None:
-    """The smallest threshold whose rescoring restores a share of the changed answers; None if none changed."""
-    k = max(depth for depth in stored_depths(evidence) if depth <= K)
-    changed, gaps = flips(evidence), confidence_in(evidence, "gap")
-    if not changed.any():
-        return None
-    back = changed & within(evidence, k)
-    n_changed, n_back = int(changed.sum()), int(back.sum())
-    # rounded, as 0.9 of 10 is 9 and not the next number above
-    reachable = n_back > 0 and round(share * n_changed, 9) <= n_back
-    wanted = min(1.0, share * n_changed / n_back) if reachable else share
-    threshold = recovery_threshold(gaps, back if reachable else changed, wanted)
-    rows = gaps < threshold
-    return Restoring(
-        k=k,
-        threshold=threshold,
-        counts="restored" if reachable else "caught",
-        routed=float(rows.mean()),
-        cost=base_cost + float(rows.mean()),
-        caught=float(rows[changed].mean()),
-        restored=float((rows & back)[changed].mean()),
-        ceiling=float(np.mean(back[changed])),
-    )

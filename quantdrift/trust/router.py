@@ -9,41 +9,20 @@ Source: paper, section 5.3 (routing inputs by the gap).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.conformal import CONFIDENCES, ConfidenceName, confidence_in, confidence_of, observe
-from quantdrift.errors import QuantDriftError, RunError, UnknownNameError
+from quantdrift.conformal import ConfidenceName, confidence_in, confidence_of, in_words, observe
+from quantdrift.errors import QuantDriftError
 from quantdrift.evidence import Evidence
-from quantdrift.identity import Identity
-from quantdrift.perturbation import flips
-from quantdrift.records import Record
-from quantdrift.runs import Run
-from quantdrift.trust.check import Origin
+from quantdrift.trust.check import Threshold
 
 Floats = NDArray[np.float64]
 
 
-class RouterFile(Record):
-    """The small JSON file of a router."""
-
-    FORMAT: ClassVar[str] = "quantdrift-router"
-    VERSION: ClassVar[int] = 2
-    WHAT: ClassVar[str] = "a router"
-    MAKE: ClassVar[str] = "quantdrift route RUN --save FILE"
-
-    score: ConfidenceName
-    threshold: float  # Python's shortest decimal, which reads back to the same number
-    set_on: Origin
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GapRouter:
+class GapRouter(Threshold):
     """Routes an input to full precision iff the candidate's confidence is below a threshold.
 
     >>> router = GapRouter(threshold=0.5)
@@ -56,22 +35,18 @@ class GapRouter:
         origin: where the inputs came from that it was set on, as far as that is known.
     """
 
-    threshold: float
-    score: ConfidenceName = "gap"
-    origin: Identity = field(default_factory=Identity)
+    FORMAT: ClassVar[str] = "quantdrift-router"
+    VERSION: ClassVar[int] = 3
+    WHAT: ClassVar[str] = "a router"
+    MAKE: ClassVar[str] = "quantdrift route RUN --save FILE"
 
-    def __post_init__(self) -> None:
-        if self.score not in CONFIDENCES:
-            raise UnknownNameError("confidence", self.score, CONFIDENCES)
-        if not math.isfinite(self.threshold):
-            raise QuantDriftError(f"expected a finite threshold; got {self.threshold}")
+    threshold: float  # Python's shortest decimal, which reads back to the same number
+    score: ConfidenceName = "gap"
 
     @property
     def rule(self) -> str:
         """What is routed, in words."""
-        if self.score == "entropy":  # turned round, so that larger is surer
-            return f"entropy above {-self.threshold:.4g} nats"
-        return f"{self.score} below {self.threshold:.4g}"
+        return in_words(self.score, "below", self.threshold)
 
     def routes(self, scores: Any) -> NDArray[np.bool_]:
         """Which inputs of a batch go to full precision.
@@ -124,54 +99,8 @@ class GapRouter:
         Raises:
             QuantDriftError: no such share, or no answer changed.
         """
-        if isinstance(slice_, Evidence):
-            confidence, changed = confidence_in(slice_, score), flips(slice_)
-        else:
-            seen = observe(slice_, score)
-            confidence, changed = seen.confidence, seen.flipped
-        return cls(threshold=recovery_threshold(confidence, changed, share), score=score)
-
-    def set_on(self, run: Run) -> GapRouter:
-        """The same router, which remembers the run that its threshold was set on."""
-        return replace(self, origin=Identity.of(run.record).brief())
-
-    def save(self, path: Path | str) -> None:
-        """Write it as a small JSON file, in place of an earlier one.
-
-        Raises:
-            RunError: another kind of file lies there, or it cannot be written.
-        """
-        RouterFile(score=self.score, threshold=float(self.threshold), set_on=self.origin).write(Path(path))
-
-    @classmethod
-    def load(
-        cls,
-        path: Path | str,
-        *,
-        spec: str | None = None,
-        model_fingerprint: str | None = None,
-        candidate_fingerprint: str | None = None,
-        on: Mapping[str, Any] | None = None,
-    ) -> GapRouter:
-        """Read a router that `save` wrote.
-
-        Args:
-            path: the file.
-            spec: the candidate it is for; one that was set on another is refused.
-            model_fingerprint: digest of the reference's weights, likewise.
-            candidate_fingerprint: digest of the quantized weights, likewise.
-            on: record of a run of what is served, which says all of these and what its scores are.
-
-        Raises:
-            RunError: no such file, a damaged one, or one that was set on another spec, model or candidate, or on other
-                scores; or the record is of another pair than `spec`.
-        """
-        held = RouterFile.read(Path(path))
-        here = Identity.of(
-            on, spec=spec, model_fingerprint=model_fingerprint, candidate_fingerprint=candidate_fingerprint
-        )
-        held.set_on.refuse_other(here, what=f"the router {path}", make=RouterFile.MAKE, error=RunError)
-        return cls(threshold=held.threshold, score=held.score, origin=held.set_on)
+        seen = observe(slice_, score)
+        return cls(threshold=recovery_threshold(seen.confidence, seen.flipped, share), score=score)
 
 
 def percentile_threshold(confidence: Floats, percentile: float) -> float:

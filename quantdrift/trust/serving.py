@@ -5,40 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.conformal import ConfidenceName, as_array, confidence_of
+from quantdrift.conformal import ConfidenceName, as_array, confidence_of, in_words
 from quantdrift.errors import DataError, QuantDriftError, ScoreError, UnknownNameError
 from quantdrift.trust.check import StabilityCheck
 from quantdrift.trust.rescoring import reorder
 from quantdrift.trust.router import GapRouter
 
 Gate = GapRouter | StabilityCheck
-"""What says which inputs go to full precision; anything with `accepts(scores)` is taken for a check."""
+"""What says which inputs go to full precision; anything else with `accepts(scores)` is taken for a check."""
 
 # --- batches --------------------------------------------------------------------------------------
 
 
 def batch_length(batch: Any) -> int:
     """How many inputs a batch has."""
-    lengths = {_length(column) for column in batch.values()} if isinstance(batch, Mapping) else {_length(batch)}
-    if len(lengths) == 1 and (found := lengths.pop()) is not None:
-        return found
-    got = "a single text" if isinstance(batch, str | bytes) else type(batch).__name__
+    columns = list(batch.values()) if isinstance(batch, Mapping) else [batch]
+    if all(hasattr(column, "__len__") and not isinstance(column, str | bytes) for column in columns):
+        lengths = {len(column) for column in columns}
+        if len(lengths) == 1:
+            return lengths.pop()
     raise DataError(
-        f"expected a batch of inputs with a length, or a mapping of equally long columns; got {got}. Make a list of "
-        "it: list(batch), or [input] of one input; settings that are not per input belong into the callable"
+        f"expected a batch of inputs with a length, or a mapping of equally long columns; got {type(batch).__name__}. "
+        "Make a list of it: list(batch), or [input] of one input; settings that are not per input belong into the "
+        "callable"
     )
-
-
-def _length(values: Any) -> int | None:
-    try:
-        return None if isinstance(values, str | bytes) else len(values)
-    except TypeError:  # a generator, a number, an array without axes
-        return None
 
 
 def batch_rows(batch: Any, rows: NDArray[np.int64]) -> Any:
@@ -72,13 +67,9 @@ class _TwoModels:
     """What decides between two models, and how many inputs went to the second; threads may share it."""
 
     def __init__(self, gate: Gate) -> None:
-        if not (hasattr(gate, "routes") or hasattr(gate, "accepts")):
-            raise QuantDriftError(
-                "expected a router (with routes(scores)) or a check (with accepts(scores)), e.g. "
-                f"GapRouter.load(FILE) or StabilityCheck.load(FILE); got {_kind(gate)}"
-            )
         self._gate = gate
         self.score: ConfidenceName = getattr(gate, "score", "gap")
+        self.rule = f"{'routed' if isinstance(gate, GapRouter) else 'accepted'}: {getattr(gate, 'rule', '?')}"
         self._lock, self._seen, self._sent = Lock(), 0, 0
 
     @property
@@ -88,16 +79,9 @@ class _TwoModels:
 
     def _unsure(self, scores: NDArray[Any]) -> NDArray[np.bool_]:
         """Which inputs a router routes, or a check does not accept, bool [n]."""
-        if isinstance(self._gate, GapRouter) or hasattr(self._gate, "routes"):
-            unsure = np.asarray(self._gate.routes(scores), dtype=bool)
-        else:
-            unsure = ~np.asarray(self._gate.accepts(scores), dtype=bool)
-        if unsure.shape != (len(scores),):
-            raise QuantDriftError(
-                f"expected one decision for each of {len(scores)} inputs from {type(self._gate).__name__}; got shape "
-                f"{unsure.shape}"
-            )
-        return unsure
+        if isinstance(self._gate, GapRouter):
+            return self._gate.routes(scores)
+        return ~np.asarray(self._gate.accepts(scores), dtype=bool)
 
     def _count(self, sent: NDArray[np.bool_]) -> None:
         with self._lock:
@@ -107,10 +91,6 @@ class _TwoModels:
     def _share(self) -> float | None:
         with self._lock:
             return self._sent / self._seen if self._seen else None
-
-
-def _kind(value: object) -> str:
-    return repr(value) if isinstance(value, str) else type(value).__name__
 
 
 # --- classes --------------------------------------------------------------------------------------
@@ -146,7 +126,7 @@ class RoutedBatch:
         logits: [n, n_classes], of the model that answered.
         classes: names of the classes, or None.
         score: which confidence it is.
-        threshold: of the router; None of a check, which may be of anything.
+        rule: what is routed, or accepted, in words.
     """
 
     index: NDArray[np.int64]
@@ -155,7 +135,7 @@ class RoutedBatch:
     logits: NDArray[Any]
     classes: Sequence[Any] | None
     score: ConfidenceName
-    threshold: float | None
+    rule: str
 
     @property
     def labels(self) -> list[Any]:
@@ -168,20 +148,12 @@ class RoutedBatch:
     def __getitem__(self, row: int) -> Routed:
         index, routed, confidence = int(self.index[row]), bool(self.routed[row]), float(self.confidence[row])
         label = index if self.classes is None else self.classes[index]
-        return Routed(label=label, index=index, routed=routed, why=self._why(routed, confidence), confidence=confidence)
+        who = "reference" if routed else "candidate"
+        why = f"{who}: {in_words(self.score, 'of', confidence)} ({self.rule})"
+        return Routed(label=label, index=index, routed=routed, why=why, confidence=confidence)
 
     def __iter__(self) -> Iterator[Routed]:
         return (self[row] for row in range(len(self)))
-
-    def _why(self, routed: bool, confidence: float) -> str:
-        """The decision on one input in words."""
-        who, entropy = "reference" if routed else "candidate", self.score == "entropy"
-        sign, unit = (-1, " nats") if entropy else (1, "")  # turned round, so that larger is surer
-        shown = f"{self.score} {sign * confidence + 0.0:.4g}{unit}"  # + 0.0: no minus before a 0
-        if self.threshold is None:
-            return f"{who}: the check {'does not accept' if routed else 'accepts'} {shown}"
-        than = {(True, False): "below", (False, False): "at least", (True, True): "above", (False, True): "at most"}
-        return f"{who}: {shown} is {than[routed, entropy]} {sign * self.threshold + 0.0:.4g}{unit}"
 
 
 class RoutedModel(_TwoModels):
@@ -195,7 +167,7 @@ class RoutedModel(_TwoModels):
     >>> model = RoutedModel(lambda x: x, lambda x: -x, router, classes=["a", "b"])
     >>> batch = model(np.array([[3.0, 1.0], [0.2, 0.1]]))
     >>> batch.labels, batch[1].why, model.routed_share
-    (['a', 'b'], 'reference: gap 0.1 is below 1', 0.5)
+    (['a', 'b'], 'reference: gap of 0.1 (routed: gap below 1)', 0.5)
     """
 
     def __init__(
@@ -216,12 +188,7 @@ class RoutedModel(_TwoModels):
             router: a `GapRouter`, or a check: anything with `accepts(scores)`, whose unaccepted inputs are routed.
             classes: names of the classes.
 
-        Raises:
-            QuantDriftError: a model cannot be called, or the router is neither router nor check.
         """
-        for arm, model in (("candidate", candidate), ("reference", reference)):
-            if not callable(model):
-                raise QuantDriftError(f"expected a {arm} that can be called with a batch; got {_kind(model)}")
         super().__init__(router)
         self.candidate, self.reference, self.router, self.classes = candidate, reference, router, classes
 
@@ -256,7 +223,7 @@ class RoutedModel(_TwoModels):
             logits=logits,
             classes=self.classes,
             score=self.score,
-            threshold=self.router.threshold if isinstance(self.router, GapRouter) else None,
+            rule=self.rule,
         )
 
     @property
@@ -288,9 +255,8 @@ class RoutedModel(_TwoModels):
 RescoreSimilarity = Literal["cosine", "dot", "euclidean"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RescoredBatch:
-    """What was found for a batch of queries; unpacks as (positions, scores, rescored).
+class RescoredBatch(NamedTuple):
+    """What was found for a batch of queries.
 
     Attributes:
         positions: int64 [n, width], rows of the document matrix, best first; -1 where there are fewer.
@@ -302,12 +268,6 @@ class RescoredBatch:
     positions: NDArray[np.int64]
     scores: NDArray[Any]
     rescored: NDArray[np.bool_]
-
-    def __iter__(self) -> Any:
-        return iter((self.positions, self.scores, self.rescored))
-
-    def __len__(self) -> int:
-        return len(self.positions)
 
 
 class RescoredSearch(_TwoModels):
@@ -377,11 +337,6 @@ class RescoredSearch(_TwoModels):
         found = self.search(queries)
         positions = _matrix(found[0], "positions of the search", (n, None)).astype(np.int64)
         scores = _matrix(found[1], "scores of the search", (n, positions.shape[1])).copy()
-        if positions.max(initial=-1) >= len(self.reference_documents):
-            raise ScoreError(
-                f"the search found position {positions.max()}; reference_documents has "
-                f"{len(self.reference_documents)} rows. They must be of one corpus, in one order"
-            )
         _check_order(positions, scores)
         # fewer than two results have no order to mend
         rescored = (positions[:, :2] >= 0).sum(axis=1) > 1
@@ -428,13 +383,10 @@ class RescoredSearch(_TwoModels):
 
 def _check_order(positions: NDArray[np.int64], scores: NDArray[Any]) -> None:
     """Refuse what is not given best first, larger being better: the gap would be of other items."""
-    found = positions >= 0
-    if np.isnan(scores[found]).any():
-        raise ScoreError("the search gave scores that are NaN; expected one number per result")
-    lowest = np.minimum.accumulate(np.where(found, scores, np.inf), axis=1)
-    rises = (found[:, 1:] & (scores[:, 1:] > lowest[:, :-1])).any(axis=1)
-    if rises.any():
+    falls = (scores[:, 1:] <= scores[:, :-1]) | (positions[:, 1:] < 0)  # NaN is neither above nor below
+    if not falls.all():
         raise ScoreError(
-            "expected the search's scores best first, larger being better; those of query "
-            f"{int(rises.argmax())} of the batch increase along the row. Of distances, give minus the distance"
+            "expected the search's scores as numbers, best first, larger being better; those of query "
+            f"{int((~falls).any(axis=1).argmax())} of the batch increase along the row. Of distances, give minus the "
+            "distance"
         )

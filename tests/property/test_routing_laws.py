@@ -10,40 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from sklearn.metrics import auc, roc_auc_score
 
 from quantdrift.conformal import CONFIDENCES, confidence_in, confidence_of
-from quantdrift.engine.measure import assemble
-from quantdrift.engine.readings import evidence_of_logits
-from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.evidence import Evidence
 from quantdrift.metrics import parse_metric
 from quantdrift.perturbation import flips
 from quantdrift.trust.rescoring import rescore
 from quantdrift.trust.router import GapRouter
 from quantdrift.trust.serving import RescoredSearch, RoutedModel
-from quantdrift.trust.sweep import cost_curve, relative_cost, sweep
-
-
-def classified(reference: Any, candidate: Any, labels: Any) -> Evidence:
-    names = [str(number) for number in range(reference.shape[1])]
-    return evidence_of_logits(
-        reference,
-        candidate,
-        input_ids=[str(row) for row in range(len(reference))],
-        classes=names,
-        labels=[names[label] for label in labels],
-    )
-
-
-def searched(reference: Any, candidate: Any, relevant: Any) -> Evidence:
-    return assemble(
-        score_matrix(reference, candidate, k=reference.shape[1]),
-        input_ids=[str(row) for row in range(len(reference))],
-        item_ids=[str(item) for item in range(reference.shape[1])],
-        qrels={str(row): {str(item): 1} for row, item in enumerate(relevant)},
-    )
-
+from quantdrift.trust.sweep import operating_point, relative_cost, sweep
+from support.routing_samples import classified, searched
 
 # few values, so that there are ties of all kinds; quarters, so that differences are exact
 VALUES = st.integers(-8, 8).map(lambda value: value / 4)
@@ -58,36 +33,22 @@ def arms(draw: st.DrawFn, *, least: int = 1, items: int = 5) -> Any:
     return reference, candidate, np.array(labels)
 
 
-@given(arms(), st.sampled_from(CONFIDENCES))
-def test_more_routed_never_gives_back_fewer_changes_and_everything_gives_back_all(sample: Any, score: Any) -> None:
-    curve = cost_curve(classified(*sample), score=score)
-    assert (curve.routed[0], curve.routed[-1]) == (0, 1)
-    assert (np.diff(curve.routed) > 0).all()
-    assert curve.cost.tolist() == [relative_cost(share) for share in curve.routed]
-    if curve.changes is not None:
-        assert (np.diff(curve.changes) >= 0).all()
-        assert (curve.changes[0], curve.changes[-1]) == (0, 1)
-    if curve.accuracy is not None:
-        assert (curve.accuracy[0], curve.accuracy[-1]) == (0, pytest.approx(1))
-
-
-@given(arms(), st.sampled_from(CONFIDENCES), st.floats(0, 100))
-def test_a_point_of_the_curve_is_what_serving_at_its_threshold_does(sample: Any, score: Any, percentile: float) -> None:
-    reference, candidate, labels = sample
-    evidence = classified(*sample)
-    router = GapRouter.at_percentile(evidence, percentile, score)
-    model = RoutedModel(lambda rows: candidate[rows], lambda rows: reference[rows], router)
-    answers = model(np.arange(len(labels)))
-    curve = cost_curve(evidence, score=score)
-    point = curve.at(float(answers.routed.mean()))
-    assert curve.routed[point] == answers.routed.mean()
+@given(arms(), st.sampled_from(CONFIDENCES), st.floats(0.01, 1), st.floats(1, 9))
+def test_the_operating_point_is_what_serving_at_its_threshold_does(
+    sample: Any, score: Any, share: float, speed_up: float
+) -> None:
+    reference, candidate, _ = sample
+    point = operating_point(classified(*sample), score, share, speed_up=speed_up)
     changed = reference.argmax(1) != candidate.argmax(1)
-    if curve.changes is not None:
-        left = (answers.index != reference.argmax(1)).sum()
-        assert curve.changes[point] == pytest.approx(1 - left / changed.sum())
-    if curve.accuracy is not None:
-        right = [(index == labels).mean() for index in (answers.index, candidate.argmax(1), reference.argmax(1))]
-        assert curve.accuracy[point] == pytest.approx((right[0] - right[1]) / (right[2] - right[1]))
+    assert (point is None) == (not changed.any())
+    if point is None:
+        return
+    router = GapRouter(threshold=point.threshold, score=score)
+    answers = RoutedModel(lambda rows: candidate[rows], lambda rows: reference[rows], router)(np.arange(len(changed)))
+    back = (answers.index == reference.argmax(1))[changed].mean()
+    assert (point.routed, point.changes) == (answers.routed.mean(), pytest.approx(back))
+    assert point.changes >= share - 1e-9
+    assert point.cost == relative_cost(point.routed, speed_up)
 
 
 @given(arms(), st.sampled_from(CONFIDENCES), st.floats(0.01, 1))
@@ -146,18 +107,6 @@ def test_one_seed_gives_one_sweep_and_a_higher_percentile_routes_no_less(sample:
     assert (np.diff([point.routed.value for point in points]) >= 0).all()
     changes = [point.changes.value for point in points if point.changes.value is not None]
     assert (np.diff(changes) >= 0).all()
-
-
-@given(arms())
-def test_the_area_under_the_curve_is_that_of_scikit_learn(sample: Any) -> None:
-    """Changes recovered against unchanged routed, both by share, is the ROC of lack of sureness."""
-    evidence = classified(*sample)
-    changed, curve = flips(evidence), cost_curve(evidence)
-    if curve.changes is None or changed.all():
-        return
-    n, m = len(changed), changed.sum()
-    false_alarms = (curve.routed * n - curve.changes * m) / (n - m)
-    assert auc(false_alarms, curve.changes) == pytest.approx(roc_auc_score(changed, -confidence_in(evidence)))
 
 
 @given(arms(items=7), st.integers(1, 7))

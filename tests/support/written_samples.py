@@ -16,6 +16,7 @@ from quantdrift.gate.baseline import read_baseline, write_baseline
 from quantdrift.gate.judge import snapshot_for
 from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import target_of_run
+from quantdrift.identity import Identity
 from quantdrift.probe import LinearProbe
 from quantdrift.runs import EVIDENCE, PROBE, RECORD, read_run, write_run
 from quantdrift.trust.check import StabilityCheck
@@ -109,7 +110,7 @@ def write_all(folder: Path) -> dict[str, Written]:
         folder / f"{name}.json" for name in ("check", "router", "baseline", "allocation")
     )
     StabilityCheck.calibrate(run.evidence(), alpha=0.2, on=run.record).save(check)
-    GapRouter(threshold=0.5).set_on(run).save(router)
+    GapRouter(threshold=0.5, origin=Identity.of(run.record).brief()).save(router)
     rules = [parse_rule("flip@1 no worse by 0.03")]
     write_baseline(snapshot_for(target_of_run(run), rules), baseline)
     layers = [

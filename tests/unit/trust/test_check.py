@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def test_a_confidence_must_exceed_its_threshold() -> None:
     everything = StabilityCheck.calibrate((reference, reference), alpha=0.1, statistic="gap")
     assert everything.threshold == -INF
     assert everything.accepts([[1.0, 1.0]]).all()
-    assert "everything is accepted" in (everything.reason or "")
+    assert "everything is accepted" in everything.rule
 
 
 @pytest.mark.parametrize("name", ["msp", "entropy"])
@@ -104,19 +103,17 @@ def test_served_inputs_that_differ_are_warned_of() -> None:
 def test_a_check_comes_back(path: Path, statistic: Any) -> None:
     one = check(statistic=statistic)
     one.save(path)
-    assert len(path.read_text().splitlines()) <= 30  # the sample does not fill a thousand lines
     other = StabilityCheck.load(path, spec="minilm@W4", model_fingerprint="weights")
     assert other == one
     np.testing.assert_array_equal(other.accepts(CANDIDATE), one.accepts(CANDIDATE))
 
 
-def test_an_infinite_threshold_is_null_with_a_reason(path: Path) -> None:
+def test_an_infinite_threshold_is_null(path: Path) -> None:
     few = check(alpha=0.001)
     none = StabilityCheck.calibrate((REFERENCE, REFERENCE), alpha=0.1, statistic="gap")
-    for found, accepted in ((few, "nothing"), (none, "everything")):
+    for found in (few, none):
         found.save(path)
-        content = json.loads(path.read_text())
-        assert (content["threshold"], content["accepts"], content["reason"]) == (None, accepted, found.reason)
+        assert json.loads(path.read_text())["threshold"] is None
         assert StabilityCheck.load(path) == found
 
 
@@ -137,10 +134,6 @@ def test_another_pair_other_weights_and_other_scores_are_refused(path: Path) -> 
             StabilityCheck.load(path, **asked)  # type: ignore[arg-type]  # of several options
     check().save(path)  # what the check does not know is not compared
     assert StabilityCheck.load(path, candidate_fingerprint="odd", on=record)
-    check(on=None).save(path)
-    for asked in ({"spec": "minilm@W4"}, {"model_fingerprint": "weights"}):
-        with pytest.raises(StabilityError, match=r"pair: none that is told .* quantdrift certify"):
-            StabilityCheck.load(path, **asked)  # type: ignore[arg-type]  # likewise
 
 
 def test_something_else_is_neither_read_nor_replaced(path: Path) -> None:
@@ -157,17 +150,13 @@ def test_something_else_is_neither_read_nor_replaced(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("format_version", 1),
+        ("format_version", 2),
         ("statistic", "T"),
         ("alpha", 1.0),
-        ("threshold", float("nan")),
-        ("threshold", None),
-        ("n_calibration", 5),  # too few for the level, yet the threshold is finite
-        ("n_flipped", 41),
-        ("n_items_min", 6),
+        ("threshold", "0.1"),
+        ("n_calibration", 0),
         ("expected_coverage", 1.5),
-        ("sample", [2.0, 1.0] * 20),
-        ("sample", [float("inf")] * 40),
+        ("sample", []),
         ("origin", {"spec": "minilm@W4"}),
         ("origin", {**Identity().to_json(), "spec": 4}),
         ("more", 1),
@@ -176,14 +165,7 @@ def test_something_else_is_neither_read_nor_replaced(path: Path) -> None:
 def test_what_is_damaged_or_was_changed_is_refused(path: Path, name: str, value: Any) -> None:
     check().save(path)
     content = json.loads(path.read_text())
-    path.write_text(json.dumps({**content, name: value}))
-    with pytest.raises(StabilityError, match=r"is damaged|format version 1"):
-        StabilityCheck.load(path)
-    with suppress(ValueError):  # NaN has no seal
-        path.write_text(json.dumps(sealed({**content, name: value})))
-        with pytest.raises(StabilityError, match=r"is damaged(?!.*was changed)|format version 1"):
-            StabilityCheck.load(path)
-    if content.pop(name, None) is not None:
-        path.write_text(json.dumps(sealed(content)))
-        with pytest.raises(StabilityError, match=r"is missing|it accepts None|format version None"):
+    for changed in ({**content, name: value}, sealed({**content, name: value})):
+        path.write_text(json.dumps(changed))
+        with pytest.raises(StabilityError, match=r"is damaged|format version 2"):
             StabilityCheck.load(path)

@@ -10,7 +10,8 @@ import pytest
 from quantdrift.errors import QuantDriftError
 from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.perturbation import flips
-from quantdrift.trust.rescoring import rescore, rescored_ranking, restoring_point
+from quantdrift.trust.rescoring import rescore, rescored_ranking
+from quantdrift.trust.sweep import operating_point
 from support.routing_samples import searched, similarities
 
 # the reference's first item is ranked 1st, 2nd and 4th by the candidate
@@ -29,7 +30,6 @@ def test_two_flips_of_which_one_can_come_back() -> None:
     assert deeper.documents == 4.0  # there are no more
     # nDCG of a lone relevant item is 1 / log2(rank + 1): before 1, 1/log2 3, 1/log2 5
     before = 1 + 1 / np.log2(3) + 1 / np.log2(5)
-    assert shallow.metric == "ndcg@10"
     assert shallow.loss == pytest.approx((3 - before) / 3)
     assert shallow.change == pytest.approx((2 + 1 / np.log2(5) - before) / 3)
     assert deep.change == pytest.approx(deep.loss)
@@ -61,7 +61,7 @@ def test_a_tie_of_the_reference_is_restored_after_writing_and_reading_too(tmp_pa
         assert evidence.item_ids[ranking[1]].tolist() == ["d0", "d1", "d2", "d3"]
 
 
-def test_the_threshold_counts_what_is_restored_where_that_can_be_reached() -> None:
+def test_the_operating_point_of_a_search_counts_what_is_restored() -> None:
     # 12 items; item 0 is the reference's first, and the candidate's 2nd, 2nd, 11th and 1st
     reference = np.tile(np.arange(12, 0, -1.0), (4, 1))
     candidate = reference.copy()
@@ -69,23 +69,19 @@ def test_the_threshold_counts_what_is_restored_where_that_can_be_reached() -> No
     assert (np.argsort(-candidate, axis=1) == 0).argmax(1).tolist() == [1, 1, 10, 0]
     evidence = searched(reference, candidate)
     # gaps 0.25, 0.5, 1, 1: two of three changed answers come back with the first 10
-    half = restoring_point(evidence, 0.5, base_cost=0.25)
+    half = operating_point(evidence, share=0.5, speed_up=4)
     assert half is not None
-    assert (half.k, half.counts, half.routed, half.cost) == (10, "restored", 0.5, 0.75)
+    assert (half.k, half.routed, half.cost, half.changes) == (10, 0.5, 0.75, pytest.approx(2 / 3))
     assert half.threshold == np.nextafter(0.5, 1)
-    assert (half.restored, half.ceiling) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
-    most = restoring_point(evidence, 0.9, base_cost=0.25)
-    assert most is not None
-    assert (most.counts, most.caught, most.routed) == ("caught", 1.0, 1.0)
-    assert most.restored == pytest.approx(2 / 3)
-    assert restoring_point(searched(reference, reference), 0.9, base_cost=0.25) is None
+    assert operating_point(evidence, share=0.9) is None
+    assert operating_point(searched(reference, reference)) is None
 
 
 def test_depths_beyond_what_is_stored_are_left_out() -> None:
     reference, candidate, relevant = similarities()
     evidence = searched(reference, candidate, relevant, depth=10)
-    assert {entry.k for entry in rescore(evidence)} == {5, 10}
+    assert {entry.k for entry in rescore(evidence, percentiles=[50])} == {5, 10}
     with pytest.raises(QuantDriftError, match="at most the 10 ranks"):
-        rescore(evidence, depths=[50])
+        rescore(evidence, percentiles=[50], depths=[50])
     with pytest.raises(QuantDriftError, match="from 1 to the 10 ranks"):
         rescored_ranking(evidence, 11)

