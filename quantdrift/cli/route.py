@@ -139,7 +139,7 @@ def _table(run: RoutedRun, *, share: float, speed_up: float, even: float) -> Gri
     title = run.name
     lines = [
         *_lines(run),
-        f"The cost{'' if run.logits else ', of encoding queries,'} is 1 / {speed_up:g} + that share; at {percent(even)} "
+        f"The cost{'' if run.logits else ' of encoding queries'} is 1 / {speed_up:g} + that share; at {percent(even)} "
         "it is that of full precision alone. The speed-up is stated, not measured.",
         *run.advice.sentences,
     ]
