@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from quantdrift.engine.layers import LinearLayer, find_linears, left_out
+from quantdrift.engine.layers import LinearLayer, find_linears, left_out, named_modules
 from quantdrift.errors import UnknownNameError, UnsupportedError
 
 NO_HEAD = "none"
@@ -45,15 +45,16 @@ class Head:
 
 def find_head(modules: Sequence[nn.Module]) -> Head | None:
     """The head that timm or transformers gave a model; None if neither did, or it is no classifier."""
-    for prefix, root in _roots(modules):
-        for path, module in root.named_modules():
+    for number, root in enumerate(modules):
+        prefix = str(number) if len(modules) > 1 else ""
+        for path, module in root.named_modules(prefix=prefix):
             if names := _of_timm(root, module):
                 rule = "timm: get_classifier()"
             elif names := _of_transformers(module):
                 rule = f"transformers: {type(module).__name__}, {module.config.num_labels} classes"
             else:
                 continue
-            return Head(names=tuple(prefix + (f"{path}.{name}" if path else name) for name in names), rule=rule)
+            return Head(names=tuple(f"{path}.{name}" if path else name for name in names), rule=rule)
     return None
 
 
@@ -62,32 +63,18 @@ def named_head(modules: Sequence[nn.Module], names: str) -> Head | None:
     if names == NO_HEAD:
         return None
     wanted = tuple(dict.fromkeys(names.split(",")))
-    known = [name for name, _ in _named(modules) if name]
+    known = [name for name, _ in named_modules(modules) if name]
     for name in wanted:
         if name not in known:
-            same_end = [path for path in known if path.rpartition(".")[2] == name.rpartition(".")[2]]
-            there = f"; there is {', '.join(same_end[:3])}" if same_end else ""
-            hint = f"(+head= takes the path of a module of the model, or {NO_HEAD}{there})"
-            raise UnknownNameError("module", name, known, hint=hint)
+            raise UnknownNameError("module", name, known, hint=f"(the path of a module of the model, or {NO_HEAD})")
     return Head(names=wanted, rule="named by +head=")
 
 
 def head_modules(modules: Sequence[nn.Module], head: Head) -> Iterator[tuple[str, nn.Module]]:
     """The modules of a head with their paths, those inside included."""
-    for name, module in _named(modules):
+    for name, module in named_modules(modules):
         if any(name == top or name.startswith(f"{top}.") for top in head.names):
             yield name, module
-
-
-def _roots(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    for number, root in enumerate(modules):
-        yield (f"{number}." if len(modules) > 1 else ""), root
-
-
-def _named(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    for prefix, root in _roots(modules):
-        for path, module in root.named_modules():
-            yield prefix + path if path else prefix.rstrip("."), module
 
 
 def _of_timm(root: nn.Module, module: Any) -> list[str]:
@@ -158,24 +145,18 @@ def quantizable_layers(
         )
     found = find_head(modules) if head is None else named_head(modules, head)
     out = [] if found is None else _in_head(linears, modules, found)
-    if found is not None and not out and head is not None:
-        raise UnsupportedError(
-            f"+head={head}: there is no linear layer in it that {name} would have quantized. Leave "
-            "it out, or name a module that holds one"
-        )
     layers = [layer for layer in linears if layer not in out]
-    if not layers:
-        shown = ", ".join(layer.name for layer in out)
+    if not layers or (found is not None and head is not None and not out):
+        held = ", ".join(layer.name for layer in out) or "none"
         raise UnsupportedError(
-            f"{name} has no nn.Linear layer but its classification head ({shown}), which stays at "
-            f"full precision, so there is nothing to quantize; +head={NO_HEAD} quantizes the head"
+            f"of the nn.Linear layers of {name} its head holds {held}, and {len(layers)} are left to quantize; "
+            f"expected some of both. +head={NO_HEAD} quantizes the head, +head=NAME names another"
         )
     for layer in layers:
         if layer.parameter.dtype not in _DTYPES or layer.parameter.is_meta:
-            state = "not loaded" if layer.parameter.is_meta else str(layer.parameter.dtype)
             raise UnsupportedError(
-                f"the layer {layer.name} of {name} is {state}; a pair starts from a model with "
-                "floating-point weights, not one that is already quantized or offloaded"
+                f"the layer {layer.name} of {name} is {layer.parameter.dtype} on {layer.parameter.device}; a pair "
+                "starts from a model with floating-point weights, not one that is already quantized or offloaded"
             )
     return layers, left_out(modules) | {layer.name: HEAD for layer in out}
 

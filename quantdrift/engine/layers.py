@@ -78,6 +78,12 @@ def modules_of(model: object) -> list[nn.Module]:
     return [module for module in found if id(module) not in inner]
 
 
+def named_modules(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """All modules by path; with more than one outermost module, paths start with its number."""
+    for number, root in enumerate(modules):
+        yield from root.named_modules(prefix=str(number) if len(modules) > 1 else "")
+
+
 def find_linears(modules: Sequence[nn.Module]) -> list[LinearLayer]:
     """Every linear layer of the modules, tied ones once, in order of definition.
 
@@ -109,11 +115,7 @@ def memory_range(tensor: Tensor) -> MemoryRange | None:
 
 
 def _survey(modules: Sequence[nn.Module]) -> tuple[list[LinearLayer], dict[str, str]]:
-    named = [
-        (f"{number}.{name}" if len(modules) > 1 else name, module)
-        for number, root in enumerate(modules)
-        for name, module in root.named_modules()
-    ]
+    named = list(named_modules(modules))
     embeddings = [(name, module.weight) for name, module in named if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
     layers: dict[object, LinearLayer] = {}
     omitted: dict[str, str] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,9 +32,9 @@ from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError, ScoreError, UnsupportedError
 from quantdrift.finished.shortlist import Shortlist as Lists
-from quantdrift.models.checkpoint import Checkpoint, find_checkpoint, full_precision, refuse_missing, refuse_quantized
+from quantdrift.models.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
 from quantdrift.models.classifier_config import is_classifier, is_cross_encoder
-from quantdrift.models.named import ModelSource, resolve
+from quantdrift.models.named import ModelSource
 from quantdrift.probe import LinearProbe
 from quantdrift.runs import now
 from quantdrift.spec import Spec, Versus, is_endpoint, read_endpoint
@@ -119,18 +119,15 @@ def load_model(
 ) -> LocalModel:
     """The model that these data take, at full precision."""
     source, where = full_precision(name), pick_device(device)
-    model: LocalModel
-    if reranks:
-        model = load_cross_encoder(source, device=where, revision=revision)
-    elif kind is not None and is_classifier(source):
-        model = load_classifier(source, device=where, revision=revision)
-        _check_kind(name, model.takes, kind)
-    else:
-        if kind is None:
-            refuse_classifier(source)
-        else:
-            _check_kind(name, "text", kind)
-        model = load_encoder(source, device=where, revision=revision)
+    if kind is None and not reranks:
+        refuse_classifier(source)
+    load: Callable[..., LocalModel] = load_cross_encoder if reranks else load_encoder
+    if kind is not None and is_classifier(source):
+        load = load_classifier
+    model = load(source, device=where, revision=revision)
+    takes = model.takes if isinstance(model, Classifier) else "text"
+    if kind not in {None, takes}:
+        raise UnsupportedError(f"{name} takes {takes}s, and the data are {kind}s; expected a model that takes {kind}s")
     refuse_quantized([model.module], name)
     return model
 
@@ -237,19 +234,13 @@ def _classes(
 
 def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]:
     """The labels that a probe is fitted to."""
-    need = (
-        f"{model} is an embedding model: classes are read from its embeddings by a linear probe, "
-        "which is fitted on labelled train inputs"
-    )
-    if dataset.train is None or dataset.train.labels is None:
-        lacks = "no train part" if dataset.train is None else "no labels in its train part"
+    labels = None if dataset.train is None else dataset.train.labels
+    if labels is None or len(set(labels)) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
         raise DataError(
-            f"{need}; {dataset.name} has {lacks}. Add train.jsonl with labels, or take a model "
-            "that was trained to classify"
+            f"{model} is an embedding model: classes are read from its embeddings by a linear probe, which is fitted "
+            f"to labelled train inputs of two classes or more, and {dataset.name} has none. Add train.jsonl with "
+            "labels, or take a model that was trained to classify"
         )
-    labels = dataset.train.labels
-    if len(set(labels)) < 2:  # noqa: PLR2004 -- nothing to tell apart otherwise
-        raise DataError(f"{need} of at least two classes; {dataset.name} has only {labels[0]!r}")
     return labels
 
 
@@ -269,12 +260,12 @@ def describe_data(dataset: RetrievalDataset, shortlist: Lists | None = None) -> 
         said["shortlist"] = dict(shortlist.record)
         if dataset.qrels:
             relevant = [
-                {name for name, grade in dataset.qrels.get(query, {}).items() if grade > 0}
-                for query in shortlist.documents
+                name in names
+                for query, names in shortlist.documents.items()
+                for name, grade in dataset.qrels.get(query, {}).items()
+                if grade > 0
             ]
-            lists = shortlist.documents.values()
-            inside = [len(own.intersection(names)) for own, names in zip(relevant, lists, strict=True)]
-            said["shortlist"] |= {"n_relevant": sum(map(len, relevant)), "n_relevant_found": sum(inside)}
+            said["shortlist"] |= {"n_relevant": len(relevant), "n_relevant_found": sum(relevant)}
     return said
 
 
@@ -298,32 +289,15 @@ def describe_labelled(dataset: ClassificationDataset) -> dict[str, Any]:
 
 def refuse_classifier(source: ModelSource) -> None:
     """Refuse a classifier, and a cross-encoder, where embeddings are needed."""
-    found = reranks = False
+    what = ""
     with suppress(UnsupportedError):  # of a hub that does not answer, loading says so
-        reranks = is_cross_encoder(source)
-        found = is_classifier(source)
-    if reranks:
+        if is_cross_encoder(source):
+            what = "cross-encoder, which reranks what a search has found (--shortlist RUN)"
+        elif is_classifier(source):
+            what = "classifier, which takes classification data (a folder with test.jsonl, or images)"
+    if what:
         raise UnsupportedError(
-            f"{source.name} is a cross-encoder: it scores a query and a document together, and "
-            "embeds nothing. It reranks what a search has found: quantdrift run "
-            f"{source.name}@SCHEME --data FOLDER --shortlist RUN, where RUN is the run folder of "
-            "an embedding model on the same data, or a TREC run file"
-        )
-    if found:
-        raise UnsupportedError(
-            f"{source.name} is a classifier: it puts out logits of classes, and a search compares "
-            "embeddings. Expected an embedding model, or classification data (a folder with "
-            "test.jsonl, or images) for this one"
-        )
-
-
-def _check_kind(name: str, takes: str, kind: Kind) -> None:
-    """Refuse images for a model that reads texts, and texts for one that sees images."""
-    if takes != kind:
-        verb, wanted = {"text": ("reads", "texts"), "image": ("sees", "images")}[takes]
-        given = {"text": "texts", "image": "images"}[kind]
-        raise UnsupportedError(
-            f"{name} {verb} {wanted}, and the data are {given}; expected data of {wanted}, or a model for {given}"
+            f"a search compares embeddings, and {source.name} is a {what}; expected an embedding model"
         )
 
 
@@ -334,87 +308,42 @@ def _two_models(
     name: Versus, device: torch.device, revision: str | None, *, servers: Servers, root: Path | None, models: Given
 ) -> tuple[TwoModels, list[str]]:
     """Both models and what a run says of them; servers are asked before anything large is loaded."""
-    reference: Model | None
-    reference, loaded = models
-    checkpoint = None
+    if name.reference == name.candidate:
+        raise UnsupportedError(
+            f"both are {name.reference}; expected a reference and another model. Its own noise is measured in every "
+            "run (noise floor)"
+        )
+    local, loaded = models
+    source = checkpoint = None
     if loaded is None and not is_endpoint(name.candidate):
         checkpoint = find_checkpoint(name.candidate)
         refuse_missing(checkpoint)
-    source = None
-    if reference is None and not is_endpoint(name.reference):
-        source = resolve(name.reference)
-        _refuse_reference(source, checkpoint)
-    elif reference is None and revision is not None:
+    if local is None and not is_endpoint(name.reference):
+        source = full_precision(name.reference)
+        refuse_classifier(source)
+    elif local is None and revision is not None:
         raise UnsupportedError(f"--revision is of a reference on the hub; {name.reference} is on a server")
-    elif reference is None and name.reference == name.candidate:
-        raise UnsupportedError(
-            f"both are {name.reference}; expected a reference and another model. Its own noise "
-            "is measured in every run (noise floor)"
-        )
     names = [one for one in (name.reference, name.candidate) if is_endpoint(one)] if models == NONE else []
     hosts = sorted({read_endpoint(one).host for one in names})
     reached = {one: open_endpoint(read_endpoint(one), servers, hosts=hosts, root=root) for one in names}
-    local: SentenceEncoder | None = models[0]
     if source is not None:
         local = load_encoder(source, device=device, revision=revision)
-        config = getattr(getattr(local.model[0], "auto_model", None), "config", None)
-        if getattr(config, "quantization_config", None):
-            raise UnsupportedError(_quantized(source.name, "see its config.json"))
-    candidate: Model
-    if loaded is not None:
-        assert local is not None  # a server is not compared with a model in memory
-        candidate = _comparable(local, loaded)
+        refuse_quantized([local.module], source.name)
+    candidate: Model | None = reached.get(name.candidate)
+    if loaded is not None and local is not None:  # a server is not compared with a model in memory
+        candidate = replace(loaded, notes=tuple(differences(local, loaded)))
     elif checkpoint is not None:
-        candidate = stored = load_checkpoint(checkpoint, local, device=device)
-        local = local or stored
-    else:
-        candidate = reached[name.candidate]
-    prompts = {} if local is None else {role: local.prompt(role) for role in ("query", "document")}
+        candidate = load_checkpoint(checkpoint, local, device=device)
+    beside = local or candidate
+    prompts = (
+        {role: beside.prompt(role) for role in ("query", "document")} if isinstance(beside, SentenceEncoder) else {}
+    )
     for encoder in reached.values():
         encoder.learn(prompts, servers.prefixes)
-    first: Model = reached[name.reference] if name.reference in reached else _there(local)
-    return TwoModels(first, candidate, device=device), [*first.notes, *candidate.notes]
-
-
-def _there(local: SentenceEncoder | None) -> SentenceEncoder:
-    assert local is not None  # what is on no server was loaded
-    return local
-
-
-def _comparable(reference: SentenceEncoder, candidate: SentenceEncoder) -> SentenceEncoder:
-    """A candidate in memory, with notes on what it differs in."""
-    if candidate.similarity != reference.similarity:
-        raise UnsupportedError(
-            f"the candidate {candidate.source.name} compares embeddings by {candidate.similarity}, "
-            f"the reference {reference.source.name} by {reference.similarity}; expected two "
-            "models with one similarity_fn_name"
-        )
-    return replace(candidate, notes=tuple(differences(reference, candidate)))
-
-
-def _refuse_reference(source: ModelSource, checkpoint: Checkpoint | None) -> None:
-    """Refuse a reference that is the candidate, embeds nothing, or is quantized itself."""
-    if checkpoint is not None and checkpoint.gguf is None and _same(source, checkpoint):
-        raise UnsupportedError(
-            f"{source.name} and {checkpoint.name} are one model ({checkpoint.canonical}); expected "
-            "a reference and another model. Its own noise is measured in every run (noise floor)"
-        )
-    refuse_classifier(source)
-    if source.kind == "local" and (method := find_checkpoint(source.name).method) != "none":
-        raise UnsupportedError(_quantized(source.name, method))
-
-
-def _same(source: ModelSource, checkpoint: Checkpoint) -> bool:
-    if source.kind == checkpoint.kind == "hub":
-        return source.canonical == checkpoint.canonical
-    return source.kind != "hub" and Path(source.location).resolve() == checkpoint.folder
-
-
-def _quantized(name: str, method: str) -> str:
-    return (
-        f"the reference {name} is quantized itself ({method}); expected a model at full precision "
-        "first and the quantized one after vs"
-    )
+    reference: Model | None = reached.get(name.reference, local)
+    assert reference is not None  # what is on no server was loaded
+    assert candidate is not None
+    return TwoModels(reference, candidate, device=device), [*reference.notes, *candidate.notes]
 
 
 # --- A classifier that gives what goes into its head ----------------------------------------------
@@ -452,12 +381,10 @@ class BeforeHead:
             self.classifier.encode(items, role, batch_size)
         finally:
             handle.remove()
-        shapes = {part.shape[1:] for part in seen}
-        if sum(map(len, seen)) != len(items) or any(len(shape) != 1 for shape in shapes):
+        if sum(map(len, seen)) != len(items) or any(part.ndim != 2 for part in seen):  # noqa: PLR2004 -- a matrix
             raise ScoreError(
-                f"expected one vector per input to go into the head {self.name}; got "
-                f"{[list(part.shape) for part in seen[:3]]} for {len(items)} inputs. A model whose head sees "
-                "every token or patch cannot be contrasted"
+                f"expected one vector per input to go into the head {self.name}; a model whose head sees every token "
+                "cannot be contrasted"
             )
         return np.concatenate(seen)
 
@@ -467,17 +394,11 @@ def before_head(name: Spec, classifier: Classifier, pair: QuantizedPair) -> tupl
     found = find_head([classifier.module])
     names = () if found is None else found.names
     layer = classifier.module.get_submodule(names[0]) if len(names) == 1 else None
-    if not isinstance(layer, nn.Linear):
-        shown = ", ".join(names) or "none was found"
+    if not isinstance(layer, nn.Linear) or any(layer in one.modules for one in pair.layers):
         raise UnsupportedError(
-            f"a contrast needs one vector per input: {name.model} is a classifier whose head is "
-            f"not one linear layer ({shown}), so what goes into it is no such vector. Expected an "
-            "embedding model, or a classifier with a linear head (ViT, timm, BERT)"
-        )
-    if any(layer in one.modules for one in pair.layers):
-        raise UnsupportedError(
-            f"{pair.scheme} quantizes the head {names[0]} of {pair.name}, and a contrast "
-            "reads both arms by one head; leave +head= out"
+            f"a contrast reads both arms by one head; that of {name.model} ({', '.join(names) or 'none was found'}) is "
+            f"not one linear layer, or {pair.scheme} quantizes it. Expected an embedding model, or a classifier with a "
+            "linear head (ViT, timm, BERT) and no +head="
         )
     linear = LinearProbe(
         classes=told_apart(classifier.classes),

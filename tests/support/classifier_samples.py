@@ -48,67 +48,20 @@ def image_config(**more: Any) -> dict[str, Any]:
     return {"image_size": IMAGE, "initializer_range": 0.5, "id2label": LABELS, **more}
 
 
-def decoder(**more: Any) -> dict[str, Any]:
-    return common(num_key_value_heads=1, head_dim=16, **more)
-
-
 TEXT_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "bert": (lambda: hf.BertForSequenceClassification(hf.BertConfig(**common())), ("classifier",)),
     "roberta": (  # two layers in one head
         lambda: hf.RobertaForSequenceClassification(hf.RobertaConfig(**common())),
         ("classifier.dense", "classifier.out_proj"),
     ),
-    "distilbert": (
-        lambda: hf.DistilBertForSequenceClassification(
-            hf.DistilBertConfig(dim=32, hidden_dim=48, n_layers=2, n_heads=2, **common())
-        ),
-        ("classifier",),
+    "qwen3": (
+        lambda: hf.Qwen3ForSequenceClassification(hf.Qwen3Config(num_key_value_heads=1, head_dim=16, **common())),
+        ("score",),
     ),
-    "deberta": (
-        lambda: hf.DebertaV2ForSequenceClassification(
-            hf.DebertaV2Config(**common(relative_attention=True, pos_att_type=["p2c", "c2p"]))
-        ),
-        ("classifier",),
-    ),
-    "modernbert": (
-        lambda: hf.ModernBertForSequenceClassification(hf.ModernBertConfig(cls_token_id=1, sep_token_id=2, **common())),
-        ("classifier",),
-    ),
-    "bart": (
-        lambda: hf.BartForSequenceClassification(
-            hf.BartConfig(
-                d_model=32,
-                encoder_layers=1,
-                decoder_layers=1,
-                encoder_ffn_dim=48,
-                decoder_ffn_dim=48,
-                encoder_attention_heads=2,
-                decoder_attention_heads=2,
-                decoder_start_token_id=2,
-                init_std=0.5,
-                **common(),
-            )
-        ),
-        ("classification_head.dense", "classification_head.out_proj"),
-    ),
-    "llama": (lambda: hf.LlamaForSequenceClassification(hf.LlamaConfig(**decoder())), ("score",)),
-    "qwen3": (lambda: hf.Qwen3ForSequenceClassification(hf.Qwen3Config(**decoder())), ("score",)),
 }
 IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "vit": (
         lambda: hf.ViTForImageClassification(hf.ViTConfig(patch_size=8, **small(2), **image_config())),
-        ("classifier",),
-    ),
-    "convnext": (
-        lambda: hf.ConvNextForImageClassification(
-            hf.ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, **image_config())
-        ),
-        ("classifier",),
-    ),
-    "swin": (
-        lambda: hf.SwinForImageClassification(
-            hf.SwinConfig(embed_dim=16, depths=[1, 1], num_heads=[2, 2], window_size=4, **image_config())
-        ),
         ("classifier",),
     ),
     "resnet": (  # no other linear layer
@@ -121,21 +74,6 @@ IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
 
 
 OTHER_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
-    "xlnet": (
-        lambda: hf.XLNetForSequenceClassification(
-            hf.XLNetConfig(
-                vocab_size=len(SPECIAL) + len(WORDS),
-                d_model=32,
-                n_layer=1,
-                n_head=2,
-                d_inner=48,
-                pad_token_id=0,
-                initializer_range=0.5,
-                id2label=LABELS,
-            )
-        ),
-        ("logits_proj",),
-    ),
     "levit": (  # distilled: two heads
         lambda: hf.LevitForImageClassificationWithTeacher(
             hf.LevitConfig(
@@ -149,25 +87,7 @@ OTHER_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
         ),
         ("classifier.linear", "classifier_distill.linear"),
     ),
-    "deit": (
-        lambda: hf.DeiTForImageClassificationWithTeacher(hf.DeiTConfig(patch_size=8, **small(1), **image_config())),
-        ("cls_classifier", "distillation_classifier"),
-    ),
     "gpt2": (lambda: hf.GPT2ForSequenceClassification(hf.GPT2Config(n_inner=48, **common())), ("score",)),
-    "wav2vec2": (
-        lambda: hf.Wav2Vec2ForSequenceClassification(
-            hf.Wav2Vec2Config(
-                **small(1),
-                conv_dim=[16],
-                conv_kernel=[3],
-                conv_stride=[2],
-                num_conv_pos_embedding_groups=2,
-                classifier_proj_size=16,
-                id2label=LABELS,
-            )
-        ),
-        ("classifier",),
-    ),
 }
 """Whose heads are looked at, and no more."""
 

@@ -158,12 +158,6 @@ def load_checkpoint(
         else:
             model, stored = _from_folder(checkpoint, reference, device)
     encoder = encoder_of(model.eval(), source)
-    if reference is not None and encoder.similarity != reference.similarity:
-        raise UnsupportedError(
-            f"{checkpoint.name} compares embeddings by {str(encoder.similarity)!r}, {reference.source.name} by "
-            f"{str(reference.similarity)!r}: their scores have no common scale. Set similarity_fn_name in "
-            "config_sentence_transformers.json of one of them"
-        )
     notes = [] if reference is None else [*_notes(checkpoint, reference), *differences(reference, encoder)]
     return StoredCandidate(
         model=model,

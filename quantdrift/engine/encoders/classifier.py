@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from quantdrift.engine.encoders.sentence import reading_digest
 from quantdrift.engine.encoders.vetting import loading, quiet_loading, refuse_small_vocabulary
-from quantdrift.errors import DataError, ScoreError, UnsupportedError
+from quantdrift.errors import ScoreError, UnsupportedError
 from quantdrift.models.classifier_config import classifier_kind
 from quantdrift.models.named import ModelSource
 
@@ -80,11 +80,10 @@ class Classifier:
 def load_classifier(source: ModelSource, *, device: torch.device, revision: str | None = None) -> Classifier:
     """Load a classifier of transformers or timm."""
     kind = classifier_kind(source, revision)
-    if kind is None or kind == "audio":
-        what = "takes audio" if kind else "is no classifier, its config.json says"
+    if kind is None:
         raise UnsupportedError(
-            f"{source.name!r} ({source.canonical}) {what}; expected a model of texts or images "
-            "(...ForSequenceClassification, ...ForImageClassification, or a timm model)"
+            f"{source.name!r} ({source.canonical}) is no classifier of texts or images, its config.json says; expected "
+            "...ForSequenceClassification, ...ForImageClassification, or a timm model"
         )
     with loading(source, "classifier", revision=revision):
         if kind == "timm":
@@ -214,19 +213,7 @@ def _agree_on_padding(module: Any, tokenizer: Any) -> bool:
 
 
 def as_pictures(images: Sequence[Any]) -> list[Any]:
-    """PIL images in RGB, of uint8 arrays [height, width, 3] or PIL images of any mode; DataError for anything else."""
+    """PIL images in RGB, of uint8 arrays [height, width, 3] or PIL images of any mode."""
     from PIL import Image  # noqa: PLC0415 -- an optional package
 
-    pictures = []
-    for number, image in enumerate(images):
-        shape = getattr(image, "shape", ())
-        if isinstance(image, Image.Image):
-            pictures.append(image.convert("RGB"))
-        elif isinstance(image, np.ndarray) and image.dtype == np.uint8 and shape[2:] == (_CHANNELS,):
-            pictures.append(Image.fromarray(image))
-        else:
-            got = f"{image.dtype} {list(shape)}" if isinstance(image, np.ndarray) else type(image).__name__
-            raise DataError(
-                f"image {number} of a batch: expected a uint8 array [height, width, 3] or a PIL image, got {got}"
-            )
-    return pictures
+    return [(one if isinstance(one, Image.Image) else Image.fromarray(one)).convert("RGB") for one in images]

@@ -120,18 +120,13 @@ def load_cross_encoder(source: ModelSource, *, device: torch.device, revision: s
 
 def _refuse_other_kinds(source: ModelSource, revision: str | None) -> None:
     """Refuse what sentence-transformers would give a head of random weights."""
-    if is_cross_encoder(source, revision):
-        return
-    if classifier_kind(source, revision) is not None:
+    if not is_cross_encoder(source, revision):
+        what = "no cross-encoder" if classifier_kind(source, revision) is None else "a classifier of several classes"
         raise UnsupportedError(
-            f"{source.name} is a classifier of several classes; a reranker gives a query and a document one score. "
-            "Expected a cross-encoder, or classification data and no --shortlist for this model"
+            f"{source.name} is {what}; a reranker gives a query and a document one score. Expected a model that "
+            "sentence-transformers saved as a CrossEncoder, or a sequence classifier of one class; to measure an "
+            "embedding model or a classifier, leave --shortlist out"
         )
-    raise UnsupportedError(
-        f"{source.name} is no cross-encoder: it has no head that scores a query and a document together (an embedding "
-        "model makes the shortlist, it does not rerank it). Expected a model that sentence-transformers saved as a "
-        "CrossEncoder, or a sequence classifier of one class; to measure an embedding model, leave --shortlist out"
-    )
 
 
 # --- raw scores inside a harness ------------------------------------------------------------------

@@ -115,10 +115,8 @@ def pick_device(wanted: str | None = None) -> torch.device:
         device = torch.device(wanted)
         torch.zeros(1, device=device).item()  # torch believes in any device until it is used
     except Exception as error:  # each kind of device has errors of its own
-        there = ["cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
-        there += ["mps"] if torch.backends.mps.is_available() else []
         raise UnsupportedError(
-            f"the device {shown(wanted)} cannot be used here; expected {' or '.join(there)}"
+            f"the device {shown(wanted)} cannot be used here; expected cpu, or one that is there (cuda:0, mps)"
         ) from error
     return device
 
@@ -209,7 +207,13 @@ def floating_dtype(encoder: SentenceEncoder) -> torch.dtype:
 
 
 def differences(reference: SentenceEncoder, candidate: SentenceEncoder) -> list[str]:
-    """In what two models differ beside their weights: one sentence each."""
+    """In what two models differ beside their weights: one sentence each; they have to compare embeddings alike."""
+    if candidate.similarity != reference.similarity:
+        raise UnsupportedError(
+            f"{candidate.source.name} compares embeddings by {str(candidate.similarity)!r}, {reference.source.name} by "
+            f"{str(reference.similarity)!r}; expected two models with one similarity_fn_name "
+            "(config_sentence_transformers.json), as their scores have no common scale"
+        )
     one, other = encoder_parts(reference), encoder_parts(candidate)
     found = []
     for name in (name for name in one if one[name] != other[name]):

@@ -112,7 +112,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         (["minilm@W4-gtpq"], "did you mean gptq"),
         (["minlm@W4"], "did you mean minilm"),
         (["minilm@W3.5"], "no criterion for the width 'W3.5'"),
-        (["minilm@W4+calib=64"], "has no effect on rtn"),
+        (["minilm@W4+calib=64"], "has no effect on W4-g128-rtn"),
         (["minilm@W4-adaround+calib=/nowhere.txt"], "/nowhere.txt does not exist"),
         (["/no/such/model@W4"], "no folder /no/such/model"),
         (["Qwen3-0.6B@W4"], "Qwen/Qwen3-Embedding-0.6B"),

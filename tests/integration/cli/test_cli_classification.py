@@ -103,7 +103,7 @@ def test_calibration_takes_the_train_part(quantdrift: Run) -> None:
     assert f"calibrated on 50 of {N_TRAIN} texts of the train part (seed 0)" in out
     told = quantdrift("run", "TINY@W4-gptq", "--data", "ROOT/bare", code=2)
     # the probe is asked for first; a classifier gets as far as calibration
-    assert "no train part" in told
+    assert "labelled train inputs" in told
     told = quantdrift("run", "ROOT/bert@W4-gptq", "--data", "ROOT/bare", code=2)
     assert "never on those it is evaluated on" in told
 
@@ -135,10 +135,10 @@ def test_a_classifier_is_read_by_its_own_logits(quantdrift: Run, place: Path) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("run TINY@W4+query --data ROOT/kinds", "classification has no index"),
+        ("run TINY@W4+query --data ROOT/kinds", "and classification has none"),
         ("contrast TINY@W3.5+gap --data ROOT/kinds", "a contrast reads one candidate both ways"),
-        ("run TINY@W4 --data ROOT/images.npz", "reads texts, and the data are images"),
-        ("run ROOT/vit@W4 --data ROOT/kinds", "sees images, and the data are texts"),
+        ("run TINY@W4 --data ROOT/images.npz", "takes texts, and the data are images"),
+        ("run ROOT/vit@W4 --data ROOT/kinds", "takes images, and the data are texts"),
         ("run ROOT/bert@W4 --data ROOT/data", "is a classifier"),
         ("corpus-size TINY@W4 --data ROOT/kinds", "holds classification data"),
         ("contrast TINY@W4 --data ROOT/data", "holds no classification data"),

@@ -35,11 +35,11 @@ def _data(place: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ("TINY@W4", "is no cross-encoder: it has no head.*leave --shortlist out"),
+        ("TINY@W4", "is no cross-encoder; .*leave --shortlist out"),
         ("ROOT/nli@W4", "gives a pair 3 scores"),
         ("ROOT/nli-backbone@W4", "is a classifier of several classes"),
-        ("ROOT/cross@W4+query", "a cross-encoder has none.*Leave .query out"),
-        ("ROOT/cross@W3.5+gap", "a reranker has neither"),
+        ("ROOT/cross@W4+query", ".query needs embeddings.*and a cross-encoder"),
+        ("ROOT/cross@W3.5+gap", "the criterion gap needs embeddings"),
         ("ROOT/cross vs ROOT/cross", "with --shortlist is not available"),
     ],
 )

@@ -39,7 +39,7 @@ def test_a_saved_candidate_names_the_model_it_was_made_of(tmp_path: Path) -> Non
     place = folder(tmp_path / "g1", scheme=CANDIDATE)
     with pytest.raises(UnsupportedError, match="saved by quantdrift quantize") as refused:
         full_precision(place)
-    assert f'quantdrift run "minilm vs {place}"' in str(refused.value)
+    assert f'quantdrift run "REFERENCE vs {place}"' in str(refused.value)
 
 
 def test_a_quantized_checkpoint_is_refused_by_its_config(tmp_path: Path) -> None:

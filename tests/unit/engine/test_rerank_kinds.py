@@ -56,5 +56,5 @@ def test_a_cross_encoder_is_known_by_what_its_files_say(
 
 
 def test_a_classifier_is_no_reranker_and_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="is a classifier: it puts out logits of classes"):
+    with pytest.raises(UnsupportedError, match="is a classifier, which takes classification data"):
         refuse_classifier(model(tmp_path / "model", BERT))
