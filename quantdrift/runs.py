@@ -199,7 +199,7 @@ class Run:
             UnknownNameError: there is no such metric.
             MetricError: it has no value per input, or looks deeper than the stored ranks.
         """
-        from quantdrift.finished.frame import frame_of  # noqa: PLC0415 -- pandas
+        from quantdrift.finished.diff import frame_of  # noqa: PLC0415 -- it is above this
 
         return frame_of(self.evidence(), metrics)
 

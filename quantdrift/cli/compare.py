@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from quantdrift.cli.options import METRIC, SEED, argument, option, prints
-from quantdrift.cli.output import Grid, Shown, percent
+from quantdrift.cli.output import Grid, Shown
 from quantdrift.compare.two_runs import Comparison, compare_runs
-from quantdrift.metrics import Metric, parse_metric
-from quantdrift.metrics.numbers import show_p, show_step
+from quantdrift.metrics import parse_metric
+from quantdrift.metrics.numbers import show, show_p, show_step
 from quantdrift.runs import read_run
+from quantdrift.statistics import Estimate
 
 _VERDICTS = {
     "no worse": "No worse by {margin} or more: {names}.",
@@ -64,25 +64,13 @@ def _grid(found: Comparison) -> Grid:
     rows = []
     for each in found.metrics:
         metric = parse_metric(each.metric)
-        form = _form(metric)
-        row = [each.metric, form(each.value_a), form(each.value_b), show_step(metric, each.difference)]
-        row += [show_p(each.p_value), show_p(each.p_holm)]
+        values = [show(metric, Estimate(value=value)) for value in (each.value_a, each.value_b)]
+        row = [each.metric, *values, show_step(metric, each.difference), show_p(each.p_value), show_p(each.p_holm)]
         if found.margin is not None:
             needed = "-" if each.inputs_needed is None else f"{each.inputs_needed:,} ({each.n:,})"
             row += [show_p(each.p_no_worse_holm), needed]
         rows.append([*row, each.verdict or "-"])
     return Grid(head=[*head, "verdict"], rows=rows, words={"verdict"}, stacked=True)
-
-
-def _form(metric: Metric) -> Callable[[float | None], str]:
-    """How a value is written."""
-
-    def written(value: float | None) -> str:
-        if value is None or math.isinf(value):
-            return "-" if value is None else "∞"
-        return percent(value) if metric.unit == "rate" else f"{value:.{3 if abs(value) >= 1 else 4}f}"
-
-    return written
 
 
 def _lines(found: Comparison) -> Iterator[str]:
@@ -98,14 +86,7 @@ def _lines(found: Comparison) -> Iterator[str]:
                 f"(p {show_p(each.p_value)}; {show_p(each.p_holm)} adjusted for the number of metrics)."
             )
     for verdict, text in _VERDICTS.items():
-        names = [
-            f"{each.metric} (has {each.n:,} inputs, needs about {each.inputs_needed:,})"
-            if verdict == "underpowered"
-            else each.metric
-            for each in found.metrics
-            if each.verdict == verdict
-        ]
-        if names:
+        if names := [each.metric for each in found.metrics if each.verdict == verdict]:
             yield text.format(names=", ".join(names), margin=f"{found.margin or 0:g}")
     for each in found.metrics:
         if each.reason:

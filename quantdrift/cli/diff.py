@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from quantdrift import perturbation
 from quantdrift.cli.options import COMMON, COMPLETE, METRIC, PART, QRELS, argument, flag, option, prints
 from quantdrift.cli.output import Grid, Shown, metric_grid, percent
-from quantdrift.display import clean
+from quantdrift.cli.show import HEAD, changed_row
+from quantdrift.datasets.retrieval import read_qrels
 from quantdrift.errors import QuantDriftError
 from quantdrift.finished import diff as compared
-from quantdrift.finished.contents import ARMS, FORMATS, Arm
-from quantdrift.finished.readers import read_finished, read_qrels
+from quantdrift.finished.contents import ARMS, Arm
+from quantdrift.finished.readers import read_finished
+from quantdrift.finished.texts import Texts
 from quantdrift.metrics import Metric, headline_metrics, parse_metric
 from quantdrift.metrics.numbers import cell
 from quantdrift.records import check_writable
@@ -23,8 +25,6 @@ _OF_ANSWERS += ["harm", "benefit"]
 """Of questions with choices, of labels and of texts, where only the first answer says much."""
 _OF_PARTS = ("flip@1", "separation", "harm", "benefit", "change.ndcg@10", "gold_lost@1")
 _OF_ANSWER_PARTS = ("flip@1", "separation", "harm", "benefit", "change.accuracy")
-_ANSWER = 40
-"""Characters of an answer in a table."""
 
 
 @prints("json", "markdown")
@@ -43,15 +43,10 @@ def command(
     complete: bool = flag(COMPLETE),
     ignore_identical_ids: bool = flag("--ignore-identical-ids: Leave out items that have the name of their query."),
     part: list[str] | None = option(PART),
-    k: int = option("-k --k: Ranks kept of either list, at most.", default=200, min=1),
     arms: str = option(
         "ARM[,ARM]: Of run folders of quantdrift: which arm of A, and which of B if it is another, e.g. "
         "reference,candidate.",
         default="candidate",
-    ),
-    format: str | None = option(
-        "NAME[,NAME]: If the content does not tell: trec, json, mteb, lm-eval or run, of both or, with a comma, "
-        "of A and of B."
     ),
     out: Path | None = option(
         "-o --out FOLDER: Write a run folder, which quantdrift metrics, breakdown and compare read."
@@ -65,20 +60,20 @@ def command(
     changed.
     """
     metrics = [parse_metric(name) for name in dict.fromkeys(metric or ())]
-    arm = _two(arms, "--arms", ARMS)
-    formats = (None, None) if format is None else _two(format, "--format", FORMATS)
+    names = [name.strip() for name in arms.split(",")]
+    if len(names) > 2 or not set(names) <= set(ARMS):  # noqa: PLR2004 -- of A and of B
+        raise QuantDriftError(f"--arms {arms}: expected one of {', '.join(ARMS)}, or two of them with a comma")
     if out is not None:
         check_writable(out / "part", what="the run")
     labels = None if qrels is None else read_qrels(qrels)
     found = compared.diff_runs(
-        read_finished(a, format=formats[0], arm=cast(Arm, arm[0])),
-        read_finished(b, format=formats[1], arm=cast(Arm, arm[1])),
+        read_finished(a, arm=cast(Arm, names[0])),
+        read_finished(b, arm=cast(Arm, names[-1])),
         qrels=labels,
         common=common,
         complete=complete,
         ignore_identical=ignore_identical_ids,
         only=tuple(part or ()),
-        depth=k,
     )
     chosen = metrics or _chosen(found)
     folders = [] if out is None else [str(run.path) for run in compared.write_diff(found, out)]
@@ -105,17 +100,10 @@ def command(
     )
 
 
-def _two(text: str, option: str, known: Collection[str]) -> tuple[str, str]:
-    names = [part.strip() for part in text.split(",")]
-    if len(names) > 2 or any(name not in known for name in names):  # noqa: PLR2004 -- of A and of B
-        raise QuantDriftError(f"{option} {text}: expected one of {', '.join(known)}, or two of them with a comma")
-    return names[0], names[-1]
-
-
 def _chosen(found: compared.Diff) -> list[Metric]:
     """The metrics that are shown if none are asked for."""
     known = [part.evidence for part in found.parts if part.evidence is not None]
-    ranked = all(part.lists is not None for part in found.parts)
+    ranked = all(part.lists for part in found.parts)
     labelled = any(evidence.judgements is not None for evidence in known)
     scored = any(evidence.deltas != "none" for evidence in known)
     if len(found.parts) > 1:
@@ -144,13 +132,16 @@ def _grids(found: compared.Diff, chosen: Sequence[Metric], n_changed: int) -> It
         yield metric_grid(estimates, found.parts[0].name)
     if rows := list(_own_rows(found)):
         yield Grid(head=["task", "metric", "A", "B", "B - A (95 %)", "n"], rows=rows, words={"metric"})
-    if n_changed and (changed := list(_changed_rows(found, n_changed))):
-        total = sum(len(compared.changed_inputs(part.evidence)) for part in found.parts if part.evidence is not None)
+    several = len(found.parts) > 1
+    known = [(part.name, part.evidence) for part in found.parts if part.evidence is not None]
+    changed = [(name, each) for name, evidence in known for each in compared.changed_inputs(evidence)[:n_changed]]
+    if changed:
+        total = sum(int(perturbation.flips(evidence).sum()) for _, evidence in known)
         yield Grid(
             title=f"{len(changed):,} of {total:,} changed inputs, the worst first",
-            head=list(changed[0]),
-            rows=[list(row.values()) for row in changed],
-            words={"input", "A answers", "B answers", "from"},
+            head=[*(["part"] if several else []), *HEAD],
+            rows=[[*([name] if several else []), *changed_row(each, Texts(told=""))] for name, each in changed],
+            words=HEAD,
         )
 
 
@@ -179,34 +170,6 @@ def _own_rows(found: compared.Diff) -> Iterator[list[str]]:
             yield [part.name, name, f"{before:.4f}", f"{after:.4f}", f"{change.value:+.4f}{ends}", f"{change.n:,}"]
 
 
-def _changed_rows(found: compared.Diff, n: int) -> Iterator[dict[str, str]]:
-    """By column; the worst changes of each part first."""
-    ranked = all(part.lists is not None for part in found.parts)
-    labelled = any(part.evidence is not None and part.evidence.judgements is not None for part in found.parts)
-    for part in found.parts:
-        if part.evidence is None:
-            continue
-        below = f"below {part.evidence.depth:,}"
-        for each in compared.changed_inputs(part.evidence)[:n]:
-            row = {"part": part.name} if len(found.parts) > 1 else {}
-            row |= {"input": each.input_id, "A answers": _cut(each.before), "B answers": _cut(each.after)}
-            if ranked:
-                row["rank of A's answer in B"] = below if each.rank_after is None else f"{each.rank_after:,}"
-                row["rank of B's answer in A"] = below if each.rank_before is None else f"{each.rank_before:,}"
-            yield row | ({"from": _judged(each)} if labelled else {})
-
-
-def _cut(answer: str | None) -> str:
-    line = "-" if answer is None else clean(answer)
-    return line if len(line) <= _ANSWER else line[: _ANSWER - 1] + "…"
-
-
-def _judged(each: compared.Changed) -> str:
-    if each.was_right is None:
-        return "no label"
-    return f"{'right' if each.was_right else 'wrong'} to {'right' if each.is_right else 'wrong'}"
-
-
 # --- sentences and JSON ---------------------------------------------------------------------------
 
 
@@ -214,19 +177,13 @@ def _sentences(found: compared.Diff) -> Iterator[str]:
     """The finding of each part, what was left out, and what to know."""
     for part in found.parts:
         yield _finding(part)
-    named = len(found.parts) > 1
     for part in found.parts:
         if any(part.left_out):
-            before, (a, b) = f"{part.name}: " if named else "", part.left_out
+            before, (a, b) = f"{part.name}: " if part.name else "", part.left_out
             yield f"Note: {before}left out, as only one of the two runs has them: {a:,} inputs of A and {b:,} of B."
-    # a note that all parts have is told once
-    shared = set.intersection(*(set(part.notes) for part in found.parts))
-    for note in dict.fromkeys((*found.notes, *(each for each in found.parts[0].notes if each in shared))):
+    # a note that several parts have is told once
+    for note in dict.fromkeys((*found.notes, *(note for part in found.parts for note in part.notes))):
         yield f"Note: {note}."
-    for part in found.parts:
-        for note in part.notes:
-            if note not in shared:
-                yield f"{part.name}: {note}."
 
 
 def _finding(part: compared.PartDiff) -> str:
@@ -234,7 +191,7 @@ def _finding(part: compared.PartDiff) -> str:
     if part.evidence is None:
         return f"{before}{part.reason}; only the harness's own metrics are compared."
     changed, n = int(perturbation.flips(part.evidence).sum()), part.evidence.n_inputs
-    what = "first answer" if part.lists is not None else "answer"
+    what = "first answer" if part.lists else "answer"
     if not changed:
         return f"{before}0 of {n:,} inputs have another {what} in B than in A."
     text = f"{before}{changed:,} of {n:,} inputs ({percent(changed / n)}) have another {what} in B"
@@ -253,8 +210,8 @@ def _part_json(part: compared.PartDiff, chosen: Sequence[Metric], n_changed: int
         own[name] = {"a": before, "b": after, "change": change.to_json()}
     listed = [] if evidence is None else compared.changed_inputs(evidence)
     ranks = None
-    if part.lists is not None and evidence is not None:
-        ranks = {"a": list(part.lists.a), "b": list(part.lists.b), "compared": evidence.depth}
+    if part.lists and evidence is not None:
+        ranks = {**dict(zip("ab", map(list, part.lists), strict=True)), "compared": evidence.depth}
     harness = max((len(before) for before, _ in part.values.values()), default=0)
     return {
         "name": part.name,

@@ -24,11 +24,12 @@ from quantdrift.cli.options import (
 )
 from quantdrift.cli.output import Grid, Shown
 from quantdrift.cli.run import measured
+from quantdrift.datasets.retrieval import read_qrels
 from quantdrift.display import error_line, note, prose
 from quantdrift.errors import QuantDriftError, RunError
 from quantdrift.extras import extras_named
 from quantdrift.finished.diff import diff_runs
-from quantdrift.finished.readers import read_finished, read_qrels
+from quantdrift.finished.readers import read_finished
 from quantdrift.gate import output
 from quantdrift.gate import rules as gate_rules
 from quantdrift.gate.baseline import NAME, Baseline, Snapshot, read_baseline, write_baseline

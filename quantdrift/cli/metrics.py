@@ -48,13 +48,8 @@ def command(
     if len(found) == 1:
         title = f"{found[0].record['spec']} on {found[0].record['data']['name']}"
         return Shown(data=data[0], grids=[metric_grid(measured[0][1], title)])
-        return None
     rows = [
-        [
-            str(run.record["data"]["name"]),
-            str(run.record["spec"]),
-            *(cell(each, estimates[str(each)]) for each in chosen),
-        ]
+        [run.record["data"]["name"], run.record["spec"], *(cell(each, estimates[str(each)]) for each in chosen)]
         for run, estimates in measured
     ]
     grid = Grid(head=["data", "spec", *map(str, chosen)], rows=rows, words={"spec"}, stacked=True)
@@ -80,8 +75,8 @@ def _per_input(evidence: Evidence, chosen: list[Metric]) -> Shown:
         name: {metric: column[row] if np.isfinite(column[row]) else None for metric, column in columns.items()}
         for row, name in enumerate(names)
     }
-    lines = ["\t".join(["input_id", *columns])]
+    lines = [["input_id", *columns]]
     for row, name in enumerate(names):
-        cells = ("" if np.isnan(column[row]) else f"{column[row]:.6g}" for column in columns.values())
-        lines.append("\t".join([one_line(name), *cells]))
-    return Shown(data={"inputs": values}, text="\n".join(lines))
+        own = (column[row] for column in columns.values())
+        lines.append([one_line(name), *("" if np.isnan(value) else f"{value:.6g}" for value in own)])
+    return Shown(data={"inputs": values}, text="\n".join(map("\t".join, lines)))

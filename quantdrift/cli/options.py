@@ -64,8 +64,8 @@ METRIC = (
     "All of them are in: quantdrift list metrics."
 )
 QRELS = (
-    "FILE: Relevance labels for two finished runs: BEIR's qrels/SPLIT.tsv, TREC's four columns, or JSON, query to "
-    "document to grade. Run folders and samples of lm-eval hold their own."
+    "FILE: Relevance labels for two finished runs: BEIR's qrels/SPLIT.tsv, or TREC's four columns. Run folders and "
+    "samples of lm-eval hold their own."
 )
 PART = "NAME: Two finished runs: which task, or SUBSET/SPLIT of mteb's predictions; all that both have if not given."
 COMMON = "--common: Two finished runs: compare the inputs that both have, leave out others."

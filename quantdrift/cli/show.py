@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from quantdrift.errors import DataError, QuantDriftError
 from quantdrift.finished.diff import KINDS, Changed, changed_inputs
 from quantdrift.finished.texts import Texts, read_texts
 from quantdrift.records import write_text
-from quantdrift.runs import Run, classifies, read_run
+from quantdrift.runs import classifies, read_run
 
-_HEAD = ("input", "reference", "candidate", "change")
+HEAD = ("input", "reference", "candidate", "change")
 _FIRST = 10
 """Inputs that people are shown if they do not say how many."""
 _TEXT = 240
@@ -38,11 +39,10 @@ def command(
     ),
     task: str | None = option(TASK),
     kind: str = option("KIND: harmful (a relevant first answer lost), neutral, beneficial, or all.", default="all"),
-    n: int | None = option("-n N: How many, the worst first; 10 if not given, in CSV all.", min=0),
+    n: int = option("-n N: How many, the worst first.", default=_FIRST, min=0),
     everything: bool = flag("--all: All of them."),
     k: int = option("-k --k: Look at the first K answers, as a set.", default=1, min=1),
-    as_csv: bool = flag("--csv: Print CSV, with whole texts, for a spreadsheet."),
-    out: Path | None = option("-o --out FILE: Write the CSV to this file."),
+    out: Path | None = option("-o --out FILE: Write all of them as CSV, with whole texts, for a spreadsheet."),
 ) -> Shown:
     """The inputs whose first answer changed, with their texts: harmful changes first.
 
@@ -53,67 +53,53 @@ def command(
     A run folder holds ids only. Texts are read from where the data were when the run was made, if they are still the
     same.
     """
-    as_csv = as_csv or out is not None
     if kind not in {*KINDS, "all"}:
         raise QuantDriftError(f"--kind {kind}: expected {', '.join(KINDS)} or all")
     found = read_run(run)
-    evidence = found.evidence()
+    evidence, record = found.evidence(), found.record
     if kind != "all" and evidence.judgements is None:
         raise DataError(f"--kind {kind} needs relevance labels, and {found.path} has none; leave it out")
     every = changed_inputs(evidence, k)
     wanted = [one for one in every if kind in {one.kind, "all"}]
-    first = n if n is not None else len(wanted) if as_csv else _FIRST
-    listed = wanted if everything else wanted[:first]
+    listed = wanted if everything else wanted[:n]
     texts = read_texts(found, data=data, task=task)
-    text = _csv(listed, texts) if as_csv else ""
     if out is not None:
-        write_text(out, text, what="the changed inputs")
+        write_text(out, _csv(wanted, texts), what="the changed inputs")
+    kinds = [one.kind for one in every]
+    counts = {} if set(kinds) <= {None} else {each: kinds.count(each) for each in KINDS}
+    what = f"other first {k}" if k > 1 else "another class" if classifies(record) else "another first answer"
+    parts = ", ".join(f"{count:,} {each}" for each, count in counts.items())
     lines = [f"{len(listed):,} of {len(every):,} are shown; --all shows all"] if 0 < len(listed) < len(every) else []
+    rows = [list(changed_row(one, texts)) for one in listed]
     grid = Grid(
-        title=_title(found, k, evidence.n_inputs, every),
-        head=_HEAD,
-        rows=[list(_row(one, texts)) for one in listed],
-        words=_HEAD,
-        plain=[line for number, one in enumerate(listed, start=1) for line in _lines(number, one, texts)],
+        title=f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(every):,} of {evidence.n_inputs:,} "
+        f"inputs have {what}{f' ({parts})' if parts else ''}",
+        head=HEAD,
+        rows=rows,
+        words=HEAD,
+        plain=[line for number, row in enumerate(rows, start=1) for line in _lines(number, *row)],
         lines=[*lines, f"{texts.told[0].upper()}{texts.told[1:]}"] if every else [],
     )
     data_shown = {
         "path": str(found.path),
-        "spec": found.record["spec"],
+        "spec": record["spec"],
         "k": k,
         "n_inputs": evidence.n_inputs,
         "n_changed": len(every),
-        "kinds": _counts(every),
+        "kinds": counts,
         "changed": [_json(one, texts) for one in listed],
         "texts": texts.told,
     }
-    return Shown(data=data_shown, grids=[] if as_csv else [grid], text="" if out else text.removesuffix("\n"))
+    return Shown(data=data_shown, grids=[] if out else [grid], next=[f"written: {out}"] if out else [])
 
 
-def _counts(every: Sequence[Changed]) -> dict[str, int]:
-    """Changed inputs by kind; empty without labels."""
-    kinds = [one.kind for one in every]
-    return {} if set(kinds) <= {None} else {kind: kinds.count(kind) for kind in KINDS}
-
-
-def _title(run: Run, k: int, n_inputs: int, every: Sequence[Changed]) -> str:
-    record = run.record
-    what = "another class" if classifies(record) else "another first answer"
-    parts = ", ".join(f"{n:,} {kind}" for kind, n in _counts(every).items())
-    return (
-        f"{shown(record['spec'])} on {shown(record['data']['name'])}: {len(every):,} of {n_inputs:,} inputs have "
-        f"{f'other first {k}' if k > 1 else what}{f' ({parts})' if parts else ''}"
-    )
-
-
-def _lines(number: int, one: Changed, texts: Texts) -> Iterator[str]:
-    name, reference, candidate, change = _row(one, texts)
+def _lines(number: int, name: str, reference: str, candidate: str, change: str) -> Iterator[str]:
     yield f"\n{number:<10} {name}   {change}"
     yield f"reference  {reference}"
     yield f"candidate  {candidate}"
 
 
-def _row(one: Changed, texts: Texts) -> Iterator[str]:
+def changed_row(one: Changed, texts: Texts) -> Iterator[str]:
     """The input, what either arm answers, and how it changed."""
     text = texts.inputs.get(one.input_id)
     yield shown(one.input_id) + ("" if text is None else f": {shown(text, _TEXT)}")
@@ -142,28 +128,18 @@ def _json(one: Changed, texts: Texts) -> dict[str, Any]:
     }
 
 
-_COLUMNS = ["input_id", "kind", "input"]
-_COLUMNS += [f"{arm}_{what}" for arm in ("reference", "candidate") for what in ("id", "text", "score", "relevant")]
-_COLUMNS += ["gap", "separation", "rank_of_candidate_in_reference", "rank_of_reference_in_candidate"]
-
-
 def _csv(listed: Sequence[Changed], texts: Texts) -> str:
     """As CSV that no spreadsheet runs: text that begins like a formula gets an apostrophe."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for one in listed:
-        row: list[str | float | None] = [one.input_id, one.kind, texts.inputs.get(one.input_id)]
-        row += [one.before, texts.item(one.input_id, one.before), one.score_before, one.was_right]
-        row += [one.after, texts.item(one.input_id, one.after), one.score_after, one.is_right]
-        writer.writerow(map(_cell, [*row, one.lead, one.separation, one.rank_before, one.rank_after]))
+    names = [field.name for field in fields(Changed)]
+    writer = csv.DictWriter(out, [*names, "text", "text_before", "text_after"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in _json(one, texts).items()} for one in listed)
     return out.getvalue()
 
 
 def _cell(value: str | float | bool | None) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
     if not isinstance(value, str):
-        return "" if value is None else f"{value:.7g}"
+        return "" if value is None else f"{value:.7g}" if isinstance(value, float) else str(value).lower()
     line = shorten(clean(value), _CELL)
     return f"'{line}" if line.startswith(_FORMULA) else line

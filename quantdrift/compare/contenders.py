@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quantdrift import perturbation
-from quantdrift.errors import TheoryError, UnknownNameError
+from quantdrift.errors import TheoryError
 from quantdrift.evidence import Evidence
 from quantdrift.progress import Progress, Silent
 from quantdrift.runs import Run, refuse_copies
@@ -141,18 +140,12 @@ class EffectiveScale:
     Attributes:
         scale: half-width s in the unit of the gaps, above 0; None if no one scale does it.
         observed: the flip rate asked for.
-        predicted: mean predicted flip probability at `scale`; None without one.
-        floor: predicted rate as s goes to 0: exact ties alone.
-        ceiling: predicted rate as s goes to infinity: every stored rank tied.
         n: number of inputs.
         reason: why there is no scale.
     """
 
     scale: float | None = None
     observed: float
-    predicted: float | None = None
-    floor: float
-    ceiling: float
     n: int
     reason: str | None = None
 
@@ -178,27 +171,24 @@ def fit_effective_scale(gaps: ArrayLike, observed_rate: float) -> EffectiveScale
     def excess(scale: float) -> float:
         return float(flip_probability(table, scale).mean()) - observed_rate
 
+    # as s goes to 0 exact ties alone flip, as it goes to infinity every stored rank is tied
     tied, finite = (table == 0).sum(axis=1), np.isfinite(table).sum(axis=1)
     floor, ceiling = float((tied / (tied + 1)).mean()), float((finite / (finite + 1)).mean())
-    found = EffectiveScale(observed=observed_rate, floor=floor, ceiling=ceiling, n=len(table))
-    behind = np.where(np.isfinite(table) & (table > 0), table, np.inf)
-    nearest = behind.min(axis=1, initial=np.inf)
-    least = float(nearest.min()) / 2  # at which only exact ties flip
-    if observed_rate < floor:
-        return replace(found, reason=f"exact ties alone predict {floor:.4g}, above the rate observed")
-    if observed_rate == floor:
-        until = f"up to {least:.4g} " if np.isfinite(least) else ""
-        return replace(found, reason=f"every scale {until}predicts the rate observed")
-    if observed_rate >= ceiling:
-        return replace(found, reason=f"no scale predicts more than {ceiling:.4g} with the ranks stored")
-    # from below: the more ranks within reach of a scale, the longer it takes to try it
-    low, high = least, max(2 * least, float(np.median(nearest[np.isfinite(nearest)])) / 4)
-    for _ in range(_DOUBLINGS):
-        if excess(high) >= 0:
-            scale = float(brentq(excess, low, high, xtol=1e-12 * high, rtol=1e-12))
-            return replace(found, scale=scale, predicted=excess(scale) + observed_rate)
-        low, high = high, 2 * high
-    return replace(found, reason=f"no scale up to {high:.4g} predicts the rate observed")
+    found = EffectiveScale(observed=observed_rate, n=len(table))
+    if floor < observed_rate < ceiling:
+        nearest = np.where(np.isfinite(table) & (table > 0), table, np.inf).min(axis=1, initial=np.inf)
+        least = float(nearest.min()) / 2  # at which only exact ties flip
+        # from below: the more ranks within reach of a scale, the longer it takes to try it
+        low, high = least, max(2 * least, float(np.median(nearest[np.isfinite(nearest)])) / 4)
+        for _ in range(_DOUBLINGS):
+            if excess(high) >= 0:
+                return replace(found, scale=float(brentq(excess, low, high, xtol=1e-12 * high, rtol=1e-12)))
+            low, high = high, 2 * high
+    return replace(
+        found,
+        reason=f"no one scale predicts the rate observed, {observed_rate:.4g}: exact ties alone predict {floor:.4g}, "
+        f"and no scale predicts more than {ceiling:.4g} with the ranks stored",
+    )
 
 
 # --- predicted and measured -----------------------------------------------------------------------
@@ -237,20 +227,14 @@ class ContenderGroup:
     Attributes:
         fit: the one fitted number, as a fraction of each input's epsilon.
         buckets: one per range of contender counts, in that order.
-        n_list_full: inputs of which every stored rank is a contender, while more items were scored: their count is a
-            lower bound.
-        name: the scheme, the corpus, or "all runs".
+        name: the scheme.
         paths: folders of its runs.
-        repeated: whether some corpus occurs in several of its runs, so that the same inputs count more than once and
-            the intervals are too narrow.
     """
 
     fit: EffectiveScale
     buckets: tuple[ContenderBucket, ...]
-    n_list_full: int
     name: str = ""
     paths: tuple[str, ...] = ()
-    repeated: bool = False
 
     @property
     def filled(self) -> list[ContenderBucket]:
@@ -296,39 +280,28 @@ def predicted_by_contender_count(
                 n_cut_short=int((inside & cut_short).sum()),
             )
         )
-    full = sum(int(perturbation.contenders_cut_short(run).sum()) for run in runs)
-    return ContenderGroup(fit=fit, buckets=tuple(rows), n_list_full=full)
+    return ContenderGroup(fit=fit, buckets=tuple(rows))
 
 
 # --- groups of runs -------------------------------------------------------------------------------
-
-GroupBy = Literal["scheme", "data", "none"]
-"""Which runs share a scale: those of one scheme, those on one corpus, all of them."""
 
 ENOUGH = 30
 """Inputs from which a bucket is a test; the interval of fewer is wider than most predictions."""
 
 
-def contender_groups(
-    runs: Sequence[Run], *, group_by: str = "scheme", progress: Progress | None = None
-) -> list[ContenderGroup]:
-    """Fit one scale per group, and predict flip rates per contender count."""
-    if group_by not in (known := get_args(GroupBy)):
-        raise UnknownNameError("grouping", group_by, known, hint=f"(--group-by {', '.join(known)})")
+def contender_groups(runs: Sequence[Run], *, progress: Progress | None = None) -> list[ContenderGroup]:
+    """Fit one scale per scheme, and predict flip rates per contender count."""
     members: dict[str, list[Run]] = {}
     for run in runs:
         pair = parse_pair(run.record["spec"])
         scheme = f"vs {pair.candidate}" if isinstance(pair, Versus) else str(pair.scheme)
-        names = {"scheme": scheme, "data": str(run.record["data"]["name"]), "none": "all runs"}
-        members.setdefault(names[group_by], []).append(run)
+        members.setdefault(scheme, []).append(run)
     refuse_copies(runs)
     groups = []
-    with (progress or Silent()).stage("one scale per group", len(members)) as tell:
+    with (progress or Silent()).stage("one scale per scheme", len(members)) as tell:
         for name, group in members.items():
             found = predicted_by_contender_count([run.exact_evidence("the number of contenders") for run in group])
-            corpora = {(run.record["data"]["name"], run.record["data"].get("fingerprint")) for run in group}
-            paths = tuple(str(run.path) for run in group)
-            groups.append(replace(found, name=name, paths=paths, repeated=len(corpora) < len(group)))
+            groups.append(replace(found, name=name, paths=tuple(str(run.path) for run in group)))
             tell(1)
     return groups
 
@@ -340,31 +313,17 @@ def contender_findings(groups: Sequence[ContenderGroup]) -> list[str]:
     contenders are not: nothing can flip there, in the model neither.
     """
     tested = [
-        (bucket, group)
+        bucket
         for group in groups
         for bucket in group.filled
         if bucket.low > 0 and bucket.predicted is not None and bucket.measured.n >= ENOUGH
     ]
-    lines = [f"No prediction for {ENOUGH} inputs or more with contenders, so the model was not put to the test."]
-    if tested:
-        inside = sum(bool(bucket.within) for bucket, _ in tested)
-        over = sum((bucket.predicted or 0) > (bucket.measured.high or 1) for bucket, _ in tested)
-        missed = len(tested) - inside
-        verdict = "The model is in line with everything measured."
-        if missed:
-            verdict = f"Of the other {missed}, {over} are too high and {missed - over} too low."
-        if missed > inside:
-            verdict += " The model does NOT describe these runs."
-        lines = [
-            f"Where {ENOUGH} inputs or more have contenders, {inside} of {len(tested)} predictions lie in the 95 % "
-            f"interval of the measured rate. {verdict}"
-        ]
-        flips = [(float(bucket.measured.value or 0) * bucket.measured.n, group.fit) for bucket, group in tested]
-        if fitted := sum(2 * flipped > fit.observed * fit.n for flipped, fit in flips):
-            lines.append(
-                f"{fitted} of these rows hold more than half of the flips that their group's scale was fitted on, so "
-                "they are close by construction."
-            )
+    inside = sum(bool(bucket.within) for bucket in tested)
+    verdict = " The model does NOT describe these runs." if 2 * inside < len(tested) else ""
+    lines = [
+        f"Where {ENOUGH} inputs or more have contenders, {inside} of {len(tested)} predictions lie in the 95 % "
+        f"interval of the measured rate.{verdict}"
+    ]
     for group in groups:
         if group.fit.scale is None:
             lines.append(f"{group.name}: no scale, because {group.fit.reason}.")
@@ -376,15 +335,5 @@ def contender_findings(groups: Sequence[ContenderGroup]) -> list[str]:
         lines.append(
             f"For {cut:,} inputs the stored list ends among items that could still overtake; their prediction is too "
             "low. Run again with a larger --k."
-        )
-    if full := sum(group.n_list_full for group in groups):
-        lines.append(
-            f"{full:,} inputs have more contenders than stored ranks, and stand in the bucket of the last rank stored. "
-            "Run again with a larger --k to see how many."
-        )
-    if any(group.repeated for group in groups):
-        lines.append(
-            "Some groups hold several runs on one corpus: the same inputs count in each, so the intervals are narrower "
-            "than they should be."
         )
     return lines

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
+from quantdrift.datasets.retrieval import some
 from quantdrift.errors import TheoryError, UnknownNameError
 from quantdrift.evidence import Evidence
 from quantdrift.runs import Run, refuse_copies
@@ -39,16 +40,12 @@ NAMES: dict[Predictor, str] = {
     "n_items": "number of items alone",
 }
 
-Grouping = Literal["data", "scheme"]
-"""What is left out together: all runs on one corpus, or all runs at one number of bits."""
-
 LEAST_RUNS = 3
 """Two points always correlate perfectly."""
 FEW = 10
 """Below this, one run more or less can move a rank correlation by tenths."""
 ORDERED = -0.5
 """A Spearman correlation above this is not the order the law claims; the paper's are near -0.9."""
-_SHOWN = 4
 
 
 # --- runs as points -------------------------------------------------------------------------------
@@ -70,7 +67,7 @@ class LawPoint:
         data: name of the corpus.
         n_documents: its size.
         bits: weight and activation bits as a spec spells them, e.g. W4A8; what a stored candidate says of itself.
-        width: the same as numbers, by which runs are sorted.
+        width: bits a weight, by which runs are sorted.
         path: folder of the run.
     """
 
@@ -85,7 +82,7 @@ class LawPoint:
     data: str = ""
     n_documents: int = 0
     bits: str = ""
-    width: tuple[float, int] = (FULL_BITS, FULL_BITS)
+    width: float = FULL_BITS
     path: Path = Path()
 
 
@@ -126,15 +123,19 @@ def _point_of(run: Run) -> LawPoint:
     if isinstance(pair, Versus):
         counted = run.record.get("bits_per_weight") or {}  # null where a server has the weights
         stored = run.record.get("quantization", {}).get("nominal_bits") or counted.get("linear")
-        bits = "stored" if stored is None else f"W{round(float(stored), 2):g}"
-        width = FULL_BITS if stored is None else round(float(stored), 2), FULL_BITS
+        width = FULL_BITS if stored is None else round(float(stored), 2)
+        bits = "stored" if stored is None else f"W{width:g}"
     else:
-        bits = str(pair.scheme).partition("-")[0]
-        width = pair.scheme.weight_bits, pair.scheme.activation_bits or FULL_BITS
-    point = law_point(evidence, label=f"{pair} on {data['name']}")
+        bits, width = str(pair.scheme).partition("-")[0], pair.scheme.weight_bits
     n_documents = int(data.get("n_documents") or evidence.n_items.max())
     return replace(
-        point, spec=str(pair), data=str(data["name"]), n_documents=n_documents, bits=bits, width=width, path=run.path
+        law_point(evidence, label=f"{pair} on {data['name']}"),
+        spec=str(pair),
+        data=str(data["name"]),
+        n_documents=n_documents,
+        bits=bits,
+        width=width,
+        path=run.path,
     )
 
 
@@ -231,7 +232,6 @@ class HeldOut:
             where their mean is the better guess.
         mean_error: mean of abs(rate - predicted).
         groups: those held out one after the other.
-        reason: why there is no line.
     """
 
     name: str
@@ -240,32 +240,20 @@ class HeldOut:
     r_squared: Estimate
     mean_error: Estimate
     groups: tuple[HeldOut, ...] = ()
-    reason: str | None = None
-
-
-def hold_out(groups: Mapping[str, tuple[Sequence[LawPoint], Sequence[LawPoint]]], predictor: Predictor) -> HeldOut:
-    """Predict runs by lines through others."""
-    judged = []
-    for name, (fitted, held) in groups.items():
-        line, reason = None, None
-        try:
-            line = fit_line(fitted, predictor)
-        except TheoryError as error:
-            reason = str(error)
-        usable = on_the_axis(held, predictor) if line else []
-        predicted = line.predict(usable).tolist() if line else []
-        judged.append(_judged(name, usable, predicted, line=line, reason=reason))
-    points = {point.label: point for _, held in groups.values() for point in held}
-    predicted = {label: rate for group in judged for label, rate in group.predicted.items()}
-    return _judged(predictor, [points[label] for label in predicted], list(predicted.values()), groups=tuple(judged))
 
 
 def leave_one_out(groups: Mapping[str, Sequence[LawPoint]], predictor: Predictor = "separation") -> HeldOut:
     """Hold out each group of runs in turn, and predict it by the line through all the others."""
-    others = {
-        name: [point for other, members in groups.items() if other != name for point in members] for name in groups
-    }
-    return hold_out({name: (others[name], members) for name, members in groups.items()}, predictor)
+    judged = []
+    for name, members in groups.items():
+        line = None
+        with suppress(TheoryError):  # without two values there is no line
+            line = fit_line([point for other in groups if other != name for point in groups[other]], predictor)
+        usable = on_the_axis(members, predictor) if line else []
+        judged.append(_judged(name, usable, line.predict(usable).tolist() if line else [], line=line))
+    points = {point.label: point for members in groups.values() for point in members}
+    predicted = {label: rate for group in judged for label, rate in group.predicted.items()}
+    return _judged(predictor, [points[label] for label in predicted], list(predicted.values()), groups=tuple(judged))
 
 
 def _judged(name: str, points: Sequence[LawPoint], predicted: Sequence[float], **more: Any) -> HeldOut:
@@ -283,30 +271,6 @@ def _judged(name: str, points: Sequence[LawPoint], predicted: Sequence[float], *
     )
 
 
-def split_by_patterns(points: Sequence[LawPoint], patterns: Sequence[str]) -> tuple[list[LawPoint], list[LawPoint]]:
-    """Sort runs into those to fit and those to hold out, in that order.
-
-    A run is held out if its label holds a pattern, or matches it as a whole with the wildcards *, ? and [...]; case
-    counts.
-    """
-    held: set[str] = set()
-    for pattern in patterns:
-        matched = {point.label for point in points if pattern in point.label or fnmatchcase(point.label, pattern)}
-        if not matched:
-            raise TheoryError(
-                f"no run matches {pattern!r}; expected a part of a label, or wildcards for all of it. Labels are "
-                f"like: {'; '.join(point.label for point in points[:3])}"
-            )
-        held |= matched
-    fitted = [point for point in points if point.label not in held]
-    if not fitted:
-        raise TheoryError(
-            f"{', '.join(map(repr, patterns))} match{'' if len(patterns) > 1 else 'es'} every run, "
-            "so that none is left to fit a line on; expected a narrower pattern"
-        )
-    return fitted, [point for point in points if point.label in held]
-
-
 # --- the study ------------------------------------------------------------------------------------
 
 
@@ -316,60 +280,43 @@ class LawStudy:
 
     Attributes:
         runs: all of them.
-        left_out: "data" or "scheme" where each group is left out in turn, else the patterns.
+        by: "data" or "scheme": whose runs are left out in turn.
         spearman: rank correlation of each predictor with the change rate over all runs.
         within: likewise over the runs of each corpus.
-        line: on the median separation, through the runs that are not held out by a pattern.
-        held_out: by predictor, how lines predict runs they never saw; empty without any.
-        reason: why there is no line, or nothing held out.
+        line: on the median separation, through all runs; None where their values do not differ.
+        held_out: by predictor, how lines predict runs they never saw; empty if there is one group only.
     """
 
     runs: tuple[LawPoint, ...]
-    left_out: Grouping | tuple[str, ...]
+    by: str
     spearman: Mapping[Predictor, Estimate]
     within: Mapping[str, Mapping[Predictor, Estimate]]
     line: Line | None
     held_out: Mapping[Predictor, HeldOut]
-    reason: str | None = None
 
 
-def study_law(runs: Sequence[LawPoint], *, by: str = "data", patterns: Sequence[str] = ()) -> LawStudy:
+def study_law(runs: Sequence[LawPoint], *, by: str = "data") -> LawStudy:
     """Compute everything that is said of the law on some runs."""
-    groups, corpora = _grouped(runs, by), _grouped(runs, "data")
-    fitted, held = split_by_patterns(runs, patterns) if patterns else (list(runs), [])
-    line, reason, held_out = None, None, {}
-    try:
-        line = fit_line(fitted)
-    except TheoryError as error:
-        reason = str(error)
-    if patterns:
-        held_out = {which: hold_out({" or ".join(patterns): (fitted, held)}, which) for which in PREDICTORS}
-    elif len(groups) > 1:
-        held_out = {which: leave_one_out(groups, which) for which in PREDICTORS}
-    elif reason is None:
-        where, other = ("on one corpus,", "scheme") if by == "data" else ("at", "data")
-        reason = (
-            f"all runs are {where} {next(iter(groups))}, so none can be left out by {by}; "
-            f"try --by {other} or --hold-out PATTERN"
-        )
+    if by not in ("data", "scheme"):
+        raise UnknownNameError("grouping", by, ("data", "scheme"), hint="(--by data or scheme)")
+    line, corpora = None, _grouped(runs, "data")
+    groups = corpora if by == "data" else _grouped(runs, "bits")
+    with suppress(TheoryError):
+        line = fit_line(runs)
     return LawStudy(
         runs=tuple(runs),
-        left_out=tuple(patterns) if patterns else "data" if by == "data" else "scheme",
+        by=by,
         spearman={which: spearman(runs, which) for which in PREDICTORS},
         within={name: {which: spearman(own, which) for which in PREDICTORS} for name, own in corpora.items()},
         line=line,
-        held_out=held_out,
-        reason=reason,
+        held_out={which: leave_one_out(groups, which) for which in PREDICTORS} if len(groups) > 1 else {},
     )
 
 
-def _grouped(runs: Sequence[LawPoint], by: str) -> dict[str, list[LawPoint]]:
-    """By the corpus or the bits of their run, in order of appearance."""
-    if by not in get_args(Grouping):
-        raise UnknownNameError("grouping", by, get_args(Grouping), hint="(--by data or scheme)")
+def _grouped(runs: Sequence[LawPoint], what: str) -> dict[str, list[LawPoint]]:
     groups: dict[str, list[LawPoint]] = {}
     for run in runs:
-        groups.setdefault(run.data if by == "data" else run.bits, []).append(run)
+        groups.setdefault(getattr(run, what), []).append(run)
     return groups
 
 
@@ -378,10 +325,6 @@ def _grouped(runs: Sequence[LawPoint], by: str) -> dict[str, list[LawPoint]]:
 
 def law_findings(study: LawStudy) -> list[str]:
     """What the runs say of the law, above all where they do not bear it out."""
-    return [*_order(study), *_unseen(study), *_left_out(study)]
-
-
-def _order(study: LawStudy) -> list[str]:
     n, value = len(study.runs), study.spearman["separation"].value
     if value is None:
         return [f"The law cannot be tried on these runs: {study.spearman['separation'].reason}."]
@@ -391,55 +334,28 @@ def _order(study: LawStudy) -> list[str]:
         lines = [f"The order is NOT as the law says: {over}, where the law says close to -1."]
     if n < FEW:
         lines.append(f"{n} runs are too few to rely on that; {FEW} or more are better.")
-    rivals = {which: rival for which in PREDICTORS[1:] if (rival := study.spearman[which].value) is not None}
-    if not rivals:
-        return lines
-    best = max(rivals, key=lambda which: abs(rivals[which]))
     # what is printed to two digits is not told apart here either
-    if round(abs(rivals[best]), 2) < round(abs(value), 2):
-        lines.append(f"No rival orders all these runs as well; the best is the {NAMES[best]} ({rivals[best]:+.2f}).")
-    else:
-        lines.append(
-            f"The {NAMES[best]} orders these runs as well ({rivals[best]:+.2f}), so they do not show that the "
-            "separation explains more; runs on corpora with other gaps could."
-        )
-    return lines
-
-
-def _unseen(study: LawStudy) -> list[str]:
+    as_well = [
+        f"{NAMES[which]} ({rival:+.2f})"
+        for which in PREDICTORS[1:]
+        if (rival := study.spearman[which].value) is not None and round(abs(rival), 2) >= round(abs(value), 2)
+    ]
+    if as_well:
+        lines.append(f"As good an order comes from: {', '.join(as_well)}. Runs on other corpora could tell them apart.")
+    if left_out := [run.label for run in study.runs if not 0 < run.separation < np.inf]:
+        lines.append(f"Left out of the line, as their median separation is 0 or infinite: {some(left_out)}.")
     held = study.held_out.get("separation")
     if held is None:
-        return [f"The line was not tried on runs it never saw: {study.reason}."]
+        other = "data" if study.by == "scheme" else "scheme"
+        return [*lines, f"The line was not tried on runs it never saw; try --by {other}, or more runs."]
     score, error = held.r_squared.value, held.mean_error.value
-    if score is None or error is None:
-        return [f"The line could not be judged on runs it never saw: {held.r_squared.reason}."]
-    whose = {"data": "without their corpus", "scheme": "without their bits"}
-    fitted = f"on the other {study.line.n if study.line else 0} runs"
-    if isinstance(study.left_out, str):
-        fitted = whose[study.left_out]
-    shown = "below -10" if score < -10 else f"{score:.2f}"  # noqa: PLR2004 -- so bad is bad enough
-    lines = [
-        f"The change rates of {held.r_squared.n} runs, predicted by a line fitted {fitted}, are off by "
-        f"{100 * error:.1f} percentage points on average (R2 {shown})."
-        + (" That is worse than their mean: the line does NOT carry over." if score < 0 else "")
-    ]
-    if below := sum(rate < 0 for rate in held.predicted.values()):
+    if score is not None and error is not None:
+        worse = " That is worse than their mean: the line does NOT carry over." if score < 0 else ""
+        whose = "corpus" if study.by == "data" else "bits"
         lines.append(
-            f"For {below} of them the line says less than 0 %: it is straight, is not clipped, and is no guide far out."
+            f"Predicted by a line fitted without their {whose}, the change rates of {held.r_squared.n} runs are off by "
+            f"{100 * error:.1f} percentage points on average.{worse}"
         )
-    return lines + [f"Not predicted: {group.name} ({group.reason})." for group in held.groups if group.reason]
-
-
-def _left_out(study: LawStudy) -> list[str]:
-    lines = []
-    for value, what in (
-        (np.inf, "infinite (an exact copy for most inputs)"),
-        (0, "0 (most inputs are tied at the top)"),
-    ):
-        if names := [run.label for run in study.runs if run.separation == value]:
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            shown = "; ".join(names[:_SHOWN])
-            lines.append(f"Left out of the line, as their median separation is {what}: {shown}{more}.")
     return lines
 
 
@@ -447,11 +363,11 @@ def law_json(study: LawStudy, figure: Path | None = None) -> dict[str, Any]:
     """Every run and every result; an infinite separation is null, and `separation_is_infinite` is true."""
     held = study.held_out.get("separation")
     unseen = held.predicted if held else {}
-    patterns = [] if isinstance(study.left_out, str) else list(study.left_out)
+    told = ("label", "spec", "data", "n_documents", "separation", "gap", "epsilon", "n_items")
     return {
         "runs": [
             {
-                **as_json({name: getattr(run, name) for name in _TOLD}),
+                **as_json({name: getattr(run, name) for name in told}),
                 "path": str(run.path),
                 "separation_is_infinite": bool(np.isinf(run.separation)),
                 "change_rate": run.changed.to_json(),
@@ -461,24 +377,7 @@ def law_json(study: LawStudy, figure: Path | None = None) -> dict[str, Any]:
         ],
         "spearman": as_json({"all": study.spearman, "by_data": study.within}),
         "line": asdict(study.line) if study.line else None,
-        "held_out": {
-            "by": "pattern" if patterns else study.left_out,
-            "patterns": patterns,
-            "predictors": {which: _held_json(one) for which, one in study.held_out.items()},
-            "reason": study.reason,
-        },
+        "held_out": {"by": study.by, "predictors": as_json(study.held_out)},
         "findings": law_findings(study),
         "figure": None if figure is None else str(figure),
     }
-
-
-_TOLD = ("label", "spec", "data", "n_documents", "separation", "gap", "epsilon", "n_items")
-
-
-def _held_json(held: HeldOut) -> dict[str, Any]:
-    groups = [
-        {"name": group.name, "labels": list(group.predicted), "line": group.line, "r_squared": group.r_squared}
-        | {"mean_error": group.mean_error, "reason": group.reason}
-        for group in held.groups
-    ]
-    return dict(as_json({"r_squared": held.r_squared, "mean_error": held.mean_error, "groups": groups}))

@@ -38,7 +38,7 @@ STYLE = {
     "svg.fonttype": "none",  # text stays text: small, and found by a search
     "svg.hashsalt": "quantdrift",  # otherwise ids are drawn at random
 }
-_GREY, _BLACK = "0.35", "black"
+_GREY = "0.35"
 
 
 def check_figure(path: Path) -> None:
@@ -64,26 +64,31 @@ def save_figure(figure: Figure, path: Path, **options: Any) -> None:
         raise QuantDriftError(f"the figure cannot be written to {path}: {error}") from error
 
 
-def draw_law(runs: Sequence[LawPoint], line: Line | None, path: Path, *, line_label: str = "least squares") -> None:
+def draw_law(runs: Sequence[LawPoint], line: Line | None, path: Path) -> None:
     """Draw the runs, the line and the stability threshold of an input, and write the file."""
     check_figure(path)
     shown = on_the_axis(runs)
     if not shown:
-        raise QuantDriftError(f"nothing to draw: the median separation of all {len(runs)} runs is 0 or infinite")
-    from matplotlib import style  # noqa: PLC0415 -- an optional extra, slow to import
+        raise QuantDriftError("nothing to draw: every run has a median separation of 0 or infinity")
+    from matplotlib import style  # noqa: PLC0415 -- an optional extra
     from matplotlib.figure import Figure  # noqa: PLC0415 -- likewise
 
     with style.context(["default", STYLE]):  # a user's own settings do not change the figure
         axes = (figure := Figure(figsize=(6.6, 3.9))).add_subplot()
         x = [run.separation for run in shown]
-        axes.axvline(1, color=_BLACK, linestyle=":", linewidth=1.2, gid="threshold", zorder=1)
+        threshold: dict[str, Any] = {
+            "color": "black",
+            "linestyle": ":",
+            "linewidth": 1.2,
+            "label": "one input's threshold",
+        }
+        axes.axvline(1, gid="threshold", zorder=1, **threshold)
         if line is not None:
             ends = np.array([min(x), max(x)])
             rates = 100 * (line.intercept + line.slope * np.log10(ends))
-            axes.plot(ends, rates, color=_GREY, linewidth=1.4, gid="line", zorder=1.5)
-        corpora = sorted({run.data for run in shown}, key=str.lower)
-        widths = list(dict.fromkeys(run.bits for run in sorted(shown, key=lambda run: run.width)))
-        _markers(axes, shown, corpora, widths)
+            axes.plot(ends, rates, color=_GREY, linewidth=1.4, gid="line", zorder=1.5, label=f"line, {line.n} runs")
+        widths = list(dict.fromkeys(run.bits for run in sorted(shown, key=lambda run: (run.width, run.bits))))
+        _markers(axes, shown, widths)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")  # 0.1 instead of a power
         axes.set_xlim(min(*x, 1) / 1.4, max(*x, 1) * 1.4)
@@ -91,69 +96,27 @@ def draw_law(runs: Sequence[LawPoint], line: Line | None, path: Path, *, line_la
         axes.set_ylim(-0.03 * top, min(1.05 * top, 102))
         axes.set_xlabel("median separation ratio, gap / (2 epsilon)")
         axes.set_ylabel("change rate: first answer differs (%)")
-        _legend(axes, corpora, widths, None if line is None else line_label, len(runs) - len(shown))
+        told = f"the paler, the fewer bits:\n{', '.join(widths)}"
+        legend = axes.legend(title=told, loc="upper left", bbox_to_anchor=(1.01, 1.02))
+        for text in legend.get_texts():
+            text.set_parse_math(False)  # a "$" in a name is a "$"
         save_figure(figure, path, bbox_inches="tight")
 
 
-def _markers(axes: Axes, runs: Sequence[LawPoint], corpora: Sequence[str], widths: Sequence[str]) -> None:
-    """Intervals and markers; a group of the file, `runs-CORPUS-BITS` by number, for each kind."""
-    for c, corpus in enumerate(corpora):
-        colour, own = COLOURS[c % len(COLOURS)], [run for run in runs if run.data == corpus]
-        ends = [[100 * float(end or 0) for end in (run.changed.low, run.changed.high)] for run in own]
-        axes.vlines(
-            [run.separation for run in own],
-            *zip(*ends, strict=True),
-            color=colour,
-            linewidth=0.7,
-            alpha=0.45,
-            gid=f"intervals-{c}",
-            zorder=2,
-        )
+def _markers(axes: Axes, runs: Sequence[LawPoint], widths: Sequence[str]) -> None:
+    """Markers with their intervals; a group of the file, `runs-CORPUS-BITS` by number, for each kind."""
+    for c, corpus in enumerate(sorted({run.data for run in runs}, key=str.lower)):
+        colour, marker = COLOURS[c % len(COLOURS)], MARKERS[c % len(MARKERS)]
+        label = f" {clean(corpus)}"  # a legend drops names that begin with "_"
         for w, width in enumerate(widths):
-            same = [run for run in own if run.bits == width]
-            axes.scatter(
-                [run.separation for run in same],
-                [100 * run.change_rate for run in same],
-                marker=MARKERS[c % len(MARKERS)],
-                s=24,
-                color=_tint(colour, w, len(widths)),
-                edgecolors=colour,
-                linewidths=0.9,
-                gid=f"runs-{c}-{w}",
-                zorder=3,
-            )
-
-
-def _legend(axes: Axes, corpora: Sequence[str], widths: Sequence[str], line: str | None, n_absent: int) -> None:
-    from matplotlib.lines import Line2D  # noqa: PLC0415 -- an optional extra
-
-    def mark(place: int) -> dict[str, Any]:
-        return {"marker": MARKERS[place % len(MARKERS)], "color": COLOURS[place % len(COLOURS)]}
-
-    rows: list[tuple[str, dict[str, Any]]] = [("corpus", {})]
-    rows += [(corpus, mark(place)) for place, corpus in enumerate(corpora)]
-    rows += [("", {}), ("bits", {})]
-    rows += [
-        (width, {"marker": "o", "color": "0.2", "markerfacecolor": _tint("0.2", place, len(widths))})
-        for place, width in enumerate(widths)
-    ]
-    rows.append(("", {}))
-    if line is not None:
-        rows.append((line, {"color": _GREY, "linewidth": 1.4, "linestyle": "-"}))
-    rows.append(("one input's threshold", {"color": _BLACK, "linewidth": 1.2, "linestyle": ":"}))
-    rows.append(("95 % interval", {"color": _GREY, "linewidth": 0.7, "linestyle": "-"}))
-    if n_absent:
-        rows.append((f"not shown: {n_absent} without a finite logarithm", {}))
-    handles = [Line2D([], [], **{"linestyle": "", "markersize": 5.5, **look}) for _, look in rows]
-    # a legend drops names that begin with "_"
-    labels = [f" {name}" if name.startswith("_") else clean(name) for name, _ in rows]
-    for text in axes.legend(handles, labels, loc="upper left", bbox_to_anchor=(1.01, 1.02)).get_texts():
-        text.set_parse_math(False)  # a "$" in a name is a "$"
-
-
-def _tint(colour: str, position: int, n: int) -> tuple[float, ...]:
-    """White for the fewest bits, the full colour for the most."""
-    from matplotlib.colors import to_rgb  # noqa: PLC0415 -- an optional extra
-
-    share = 1.0 if n == 1 else position / (n - 1)
-    return tuple(1 - share * (1 - part) for part in to_rgb(colour))
+            same = [run for run in runs if (run.data, run.bits) == (corpus, width)]
+            x, rates = [run.separation for run in same], [100 * run.change_rate for run in same]
+            low, high = ([100 * float(getattr(run.changed, end) or 0) for run in same] for end in ("low", "high"))
+            axes.vlines(x, low, high, color=colour, linewidth=0.7, alpha=0.45, zorder=2)
+            look: dict[str, Any] = {
+                "marker": marker,
+                "markersize": 5,
+                "markerfacecolor": (colour, (w + 1) / len(widths)),
+            }
+            axes.plot(x, rates, color=colour, linestyle="", gid=f"runs-{c}-{w}", zorder=3, label=label, **look)
+            label = "_once"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -146,20 +146,19 @@ def _joined(a: Run, b: Run) -> tuple[Evidence, Evidence, list[str]]:
             f"in{listed}\nRun one of them again with what the other has; only the scheme (the part after @) may differ."
         )
     if only_a or only_b:
-        dropped = [f"{count:,} of {name}" for count, name in ((only_a, "A"), (only_b, "B")) if count]
         notes.append(
-            f"compared on the {int(kept.sum()):,} inputs that both have; left out because the other "
-            f"run's layers were measured on them: {', '.join(dropped)}"
+            f"compared on the {int(kept.sum()):,} inputs that both have; left out because the other run's layers were "
+            f"measured on them: {only_a:,} of A, {only_b:,} of B"
         )
         one = one.part(np.flatnonzero(kept))
     row_of = {name: row for row, name in enumerate(other.input_ids.tolist())}
     other = other.part(np.array([row_of[name] for name in one.input_ids.tolist()], dtype=np.int64))
     notes += here.differences(there, ("software",))
-    # an input without any item has -1 there, in both
-    firsts = [
-        [run.item_ids[item] if item >= 0 else None for item in run.reference_top.items[:, 0]] for run in (one, other)
+    names = [
+        np.where(run.reference_top.items[:, 0] >= 0, run.item_ids[run.reference_top.items[:, 0]], "")
+        for run in (one, other)
     ]
-    if differ := sum(x != y for x, y in zip(*firsts, strict=True)):
+    if differ := int((names[0] != names[1]).sum()):
         notes.append(
             f"the reference itself gives another first answer on {differ:,} of {one.n_inputs:,} "
             "inputs (its scores are not the same to the last bit in both runs)"
@@ -174,17 +173,15 @@ def _sample(metric: Metric, one: Evidence, other: Evidence) -> PairedSample:
     shared = metric.arm == "reference" or family.of_reference
     direction = None if metric.direction == "none" or shared or family.cutoff_is == "level" else metric.direction
 
+    kind = {"wilson": "rate", "order statistics": "quantile"}.get(metric.uncertainty, "mean")
+
     def sample(reason: str | None, a: Any = (), b: Any = ()) -> PairedSample:
         return PairedSample(
             metric=str(metric),
             a=np.asarray(a, dtype=np.float64),
             b=np.asarray(b, dtype=np.float64),
             reason=reason,
-            kind="rate"
-            if metric.uncertainty == "wilson"
-            else "quantile"
-            if metric.uncertainty == "order statistics"
-            else "mean",
+            kind=cast(Any, kind),
             better=direction,
             span=family.high - family.low if math.isfinite(family.low) else math.inf,
             q=metric.cutoff / 100 if family.cutoff_is == "percentile" else 0.5,
@@ -211,10 +208,7 @@ def _sample(metric: Metric, one: Evidence, other: Evidence) -> PairedSample:
     if shared:
         reason = "of the reference, which both runs share"
     if family.cutoff_is == "level":
-        reason = (
-            "each threshold is calibrated on a part of the run, and no paired test sees that draw; "
-            "quantdrift certify shows the spread over splits"
-        )
+        reason = "each threshold is calibrated on a part of the run, and no paired test sees that draw"
     return sample(reason, a[both], b[both])
 
 

@@ -13,26 +13,14 @@ from typing import Any, Literal, get_args
 from quantdrift import records
 from quantdrift.errors import DataError
 from quantdrift.finished.rankings import Qrels
+from quantdrift.identity import Identity
 
 Format = Literal["trec", "json", "mteb", "lm-eval", "run"]
-
-FORMATS: dict[str, str] = {
-    "trec": "a TREC run file (query Q0 document rank score tag)",
-    "json": "rankings as JSON, query to document to score (what beir's search returns)",
-    "mteb": "predictions of mteb (TASK_predictions.json, or a folder of them)",
-    "lm-eval": "samples of lm-eval (samples_TASK_DATE.jsonl, or the folder --log_samples filled)",
-    "run": "a run folder of quantdrift",
-}
 
 Arm = Literal["candidate", "reference"]
 ARMS: tuple[str, ...] = get_args(Arm)
 
 Kind = Literal["rankings", "answers", "samples"]
-HELD: dict[Kind, str] = {
-    "rankings": "rankings",
-    "answers": "one answer per input, without scores",
-    "samples": "samples of lm-eval",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +55,10 @@ class FinishedRun:
         name: of the model, or else of the file.
         digest: of the content.
         parts: by name; one of no name where there is only one.
-        settings: what must be the same in the other run, if it has the format of this one: by name of the part, and
-            of no name for all of them.
+        settings: of lm-eval, how each task was set, which must be the same in the other run.
+        identity: of a run folder, its data, and how answers were read from scores.
         data: what it is a run on, where that is known.
-        data_by: of a run folder, the program whose queries and documents these are.
-        reference: digest of the reference model of a run folder.
+        data_by: of a run folder, the harness that the data are of; a digest of them says nothing to another.
         notes: what to know; one sentence each, without a full stop.
     """
 
@@ -81,9 +68,9 @@ class FinishedRun:
     digest: str
     parts: Mapping[str, Part]
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    identity: Identity | None = None
     data: str | None = None
     data_by: str | None = None
-    reference: str | None = None
     notes: tuple[str, ...] = ()
 
     @property

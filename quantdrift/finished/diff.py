@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,151 +17,18 @@ from quantdrift import __version__, perturbation
 from quantdrift.datasets.retrieval import some
 from quantdrift.errors import DataError, RunError, UnknownNameError
 from quantdrift.evidence import Evidence, Top
-from quantdrift.finished.contents import HELD, FinishedRun, Part, digest
-from quantdrift.finished.lm_eval_evidence import HASHES, PairedSamples, pair_samples
+from quantdrift.extras import extras_named
+from quantdrift.finished.contents import FinishedRun, Part, digest
+from quantdrift.finished.lm_eval_evidence import pair_samples
 from quantdrift.finished.rankings import DEPTH, Qrels, evidence_of_answers, evidence_of_rankings, only_in
-from quantdrift.metrics import Metric, MetricError, measure
+from quantdrift.metrics import Metric, MetricError, measure, parse_metric
 from quantdrift.runs import Run, write_run
 from quantdrift.statistics.estimates import Estimate, mean_estimate, undefined
 
-# --- whether they can be compared: the same inputs, items, prompts and settings -------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Matched:
-    """One part of both runs, over the same inputs, and how many inputs of either were left out."""
-
-    name: str
-    a: Part
-    b: Part
-    left_out: tuple[int, int]
-    samples: PairedSamples | None = None
-
-
-def _match(a: FinishedRun, b: FinishedRun, *, common: bool, only: Sequence[str]) -> tuple[list[_Matched], list[str]]:
-    """The parts of two runs, pair by pair, and what to know."""
-    kinds = [" and ".join(sorted({HELD[part.kind] for part in run.parts.values()})) for run in (a, b)]
-    if not {part.kind for part in a.parts.values()} & {part.kind for part in b.parts.values()}:
-        raise RunError(
-            f"expected two runs that hold the same kind of answers; {a.path} (A) holds {kinds[0]}, "
-            f"{b.path} (B) {kinds[1]}"
-        )
-    pairs = _pairs(a, b, only)
-    wrong: list[str] = []
-    notes: list[str] = []
-    for run, letter, own in ((a, "A", 0), (b, "B", 1)):
-        lone = [name for name, pair in pairs.items() if pair[own] is not None and None in pair]
-        if lone:
-            what = f"parts only in {letter}: {some(lone)} ({len(lone):,} of {len(run.parts):,})"
-            (notes if common else wrong).append(f"{what}; left out" if common else what)
-    settings = []
-    for name in ["", *(name for name in pairs if name)] if a.format == b.format else []:
-        here, there = a.settings.get(name, {}), b.settings.get(name, {})
-        where = f"{name}: " if name else ""
-        # what only one of them tells is not known to differ
-        settings += [
-            f"{where}setting {key}: {here[key]} and {there[key]}"
-            for key in here
-            if here[key] != there.get(key, here[key])
-        ]
-    wrong += settings
-    matched = []
-    for name, (one, other) in pairs.items():
-        if one is not None and other is not None:
-            try:
-                matched.append(_matched(name, one, other, common=common))
-            except RunError as error:
-                wrong.append(str(error))
-    if wrong or not matched:
-        listed = "".join(f"\n  - {line}" for line in wrong or ["they have no part in common"])
-        advice = "\n--common compares what both hold, and says how much it is."
-        if common or settings:
-            advice = ""
-        raise RunError(f"expected two runs on the same inputs; {a.path} (A) and {b.path} (B) differ in{listed}{advice}")
-    return matched, notes
-
-
-def _pairs(a: FinishedRun, b: FinishedRun, only: Sequence[str]) -> dict[str, tuple[Part | None, Part | None]]:
-    """Parts by name; a lone part of one format is the lone part of another."""
-    names = list(dict.fromkeys([*a.parts, *b.parts]))
-    for name in only:
-        if name not in names:
-            raise UnknownNameError("part", name, names, hint=f"(there are {some(names)})")
-    # a part of no name is all that its run holds
-    one, other = ({n: part for n, part in run.parts.items() if not only or n in ("", *only)} for run in (a, b))
-    if len(one) == len(other) == 1 and a.format != b.format:
-        return {"": (next(iter(one.values())), next(iter(other.values())))}
-    if ("" in one) != ("" in other):
-        parts = list(other if "" in one else one)
-        raise RunError(
-            f"expected one part to compare with a run that has one; the other run has {len(parts):,}: {some(parts)}. "
-            "Choose with --part"
-        )
-    return {name: (one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])}
-
-
-def _matched(name: str, a: Part, b: Part, *, common: bool) -> _Matched:
-    where = f"{name}: " if name else ""
-    if a.kind != b.kind:
-        raise RunError(f"{where}what they hold: {HELD[a.kind]} and {HELD[b.kind]}")
-    if a.kind == "samples":
-        return _matched_samples(name, a, b, common=common)
-    mine, theirs = a.content, b.content
-    shared = [input_id for input_id in mine if input_id in theirs]
-    if not len(mine) == len(theirs) == len(shared):
-        if a.numbered or b.numbered:
-            raise RunError(
-                f"{where}inputs: {len(mine):,} in A and {len(theirs):,} in B; they have no names, so which "
-                "are the same cannot be told"
-            )
-        if not shared:
-            raise RunError(
-                f"{where}all inputs: {some(mine)} in A, {some(theirs)} in B ({len(mine):,} and {len(theirs):,})"
-            )
-        if not common:
-            raise RunError(f"{where}inputs: {only_in(mine, theirs, ('A', 'B'))}")
-    filled = [one for one in shared if mine[one] and theirs[one]] if a.kind == "rankings" else []
-    if filled and not any(mine[one].keys() & theirs[one].keys() for one in filled):
-        raise RunError(
-            f"{where}all items: no input has an item in both lists; that of {filled[0]!r} holds "
-            f"{some(mine[filled[0]])} in A and {some(theirs[filled[0]])} in B"
-        )
-    kept = [replace(part, content={one: part.content[one] for one in shared}) for part in (a, b)]
-    left_out = len(mine) - len(shared), len(theirs) - len(shared)
-    return _Matched(name=name, a=kept[0], b=kept[1], left_out=left_out)
-
-
-def _matched_samples(name: str, a: Part, b: Part, *, common: bool) -> _Matched:
-    """Samples of lm-eval; those that have the same document, prompt, target and filter in common."""
-    kept, left_out = [a.content, b.content], [0, 0]
-    if common:
-
-        def identity(sample: Mapping[str, Any]) -> str:
-            told = [sample["doc_id"], sample.get("filter"), *(sample.get(each) for each in HASHES)]
-            return repr((told, sample["arguments"]))
-
-        both = set(map(identity, a.content)) & set(map(identity, b.content))
-        for arm, whole in enumerate((a.content, b.content)):
-            kept[arm] = [sample for sample in whole if identity(sample) in both]
-            # a document has a sample of every filter
-            left_out[arm] = len({each["doc_id"] for each in whole}) - len({each["doc_id"] for each in kept[arm]})
-        if not both:
-            raise RunError(f"{name}: no document has the same prompt in both")
-    paired = pair_samples(kept[0], kept[1], task=name)
-    return _Matched(name=name, a=replace(a, content=kept[0]), b=b, left_out=(left_out[0], left_out[1]), samples=paired)
-
-
-# --- the comparison -------------------------------------------------------------------------------
+if TYPE_CHECKING:
+    import pandas as pd
 
 Values = tuple[NDArray[np.float64], NDArray[np.float64]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lists:
-    """Ranks of the shortest and of the longest list, of the reference and of the candidate."""
-
-    a: tuple[int, int]
-    b: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -173,7 +40,7 @@ class PartDiff:
         inputs: whose inputs these are: parts of one name hold the same ones.
         evidence: what is known of every input; None where no answer could change.
         reason: why there is no evidence.
-        lists: how deep the rankings are; None if they are none.
+        lists: of rankings, the ranks of the shortest and of the longest list in A, and in B.
         values: lm-eval's own metrics: name to the value of every document in A and in B.
         judged_by: of these, the one that says which answers are right.
         asked: digest of what the inputs were asked, beside their ids: documents, prompts and targets of lm-eval;
@@ -186,7 +53,7 @@ class PartDiff:
     inputs: str
     evidence: Evidence | None
     reason: str | None = None
-    lists: Lists | None = None
+    lists: tuple[tuple[int, int], ...] = ()
     values: Mapping[str, Values] = field(default_factory=dict)
     judged_by: str | None = None
     asked: str = ""
@@ -213,185 +80,177 @@ def diff_runs(
     complete: bool = False,
     ignore_identical: bool = False,
     only: Sequence[str] = (),
-    depth: int = DEPTH,
 ) -> Diff:
     """Compare two finished runs."""
-    matched, notes = _match(a, b, common=common, only=only)
+    pairs = _pairs(a, b, only)
+    lone = [name for name, pair in pairs.items() if None in pair]
+    missing = [f"parts that only one of them has: {some(lone)} ({len(lone):,} of {len(pairs):,})"] if lone else []
+    wrong = [*_other_settings(a, b, pairs), *(() if common else missing)]
+    shared = []
+    for name, (one, other) in pairs.items():
+        if one is not None and other is not None:
+            try:
+                shared.append((name, *_shared(one, other, common=common)))
+            except RunError as error:
+                wrong.append(f"{name}: {error}" if name else str(error))
+    if wrong or not shared:
+        listed = "".join(f"\n  - {line}" for line in wrong or ["they have no part in common"])
+        advice = "" if common else "\n--common compares what both hold, where the rest is the same."
+        raise RunError(f"expected two runs on the same inputs; {a.path} (A) and {b.path} (B) differ in{listed}{advice}")
     parts: list[PartDiff] = []
-    for each in matched:
-        if each.samples is not None:
+    for name, one, other, left_out in shared:
+        if one.kind == "samples":
             if qrels is not None:
                 raise DataError("samples of lm-eval hold their labels; leave --qrels out")
-            parts += _of_samples(each, each.samples)
-        elif each.a.kind == "answers":
-            parts.append(_of_answers(each, qrels))
+            found = _of_samples(name, one, other)
+        elif one.kind == "answers":
+            found = [_of_answers(name, one, other, qrels)]
         else:
-            if not qrels and a.data_by != b.data_by:  # of one program's data the digest tells
-                _refuse_other_labels(each)
-            parts.append(_of_rankings(each, qrels, complete=complete, depth=depth, ignore_identical=ignore_identical))
-    told = dict.fromkeys([*_of_runs(a, b), *a.notes, *b.notes, *notes])
-    return Diff(a=a, b=b, parts=tuple(parts), notes=tuple(told))
+            found = [_of_rankings(name, one, other, qrels, complete=complete, ignore_identical=ignore_identical)]
+        parts += [replace(each, left_out=left_out) for each in found]
+    notes = dict.fromkeys([*a.notes, *b.notes, *(f"{each}; left out" for each in missing)])
+    same = ["A and B hold the same, to the letter"] if a.digest == b.digest else []
+    return Diff(a=a, b=b, parts=tuple(parts), notes=(*same, *notes))
+
+
+# --- whether they can be compared: the same inputs, items, prompts and settings -------------------
+
+
+def _pairs(a: FinishedRun, b: FinishedRun, only: Sequence[str]) -> dict[str, tuple[Part | None, Part | None]]:
+    """Parts by name; a lone part of one format is the lone part of another."""
+    names = list(dict.fromkeys([*a.parts, *b.parts]))
+    for name in only:
+        if name not in names:
+            raise UnknownNameError("part", name, names, hint=f"(there are {some(names)})")
+    # a part of no name is all that its run holds
+    one, other = ({n: part for n, part in run.parts.items() if not only or n in ("", *only)} for run in (a, b))
+    if len(one) == len(other) == 1 and a.format != b.format:
+        return {"": (next(iter(one.values())), next(iter(other.values())))}
+    if ("" in one) != ("" in other):
+        parts = list(other if "" in one else one)
+        raise RunError(
+            f"expected one part to compare with a run that has one; the other run has {len(parts):,}: {some(parts)}. "
+            "Choose with --part"
+        )
+    return {name: (one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])}
+
+
+def _other_settings(a: FinishedRun, b: FinishedRun, parts: Iterable[str]) -> list[str]:
+    """How tasks were set, and which data runs are of; what only one of them tells is not known to differ."""
+    found = [
+        f"{name}: setting {key}: {value} and {b.settings[name][key]}"
+        for name in parts
+        for key, value in a.settings.get(name, {}).items()
+        if b.settings.get(name, {}).get(key, value) != value
+    ]
+    if a.identity is not None and b.identity is not None and a.data_by == b.data_by:
+        found += a.identity.differences(b.identity, ("data", "meaning"))
+    return found
+
+
+def _shared(a: Part, b: Part, *, common: bool) -> tuple[Part, Part, tuple[int, int]]:
+    """Both parts over the inputs that both have, and how many of either are left out."""
+    if a.kind != b.kind:
+        raise RunError(f"what they hold: {a.kind} and {b.kind}")
+    if a.kind == "samples":
+        mine, theirs = ({sample["doc_id"]: sample for sample in part.content} for part in (a, b))
+    else:
+        mine, theirs = a.content, b.content
+    shared = [input_id for input_id in mine if input_id in theirs]
+    left_out = len(mine) - len(shared), len(theirs) - len(shared)
+    if any(left_out):
+        if a.numbered or b.numbered:
+            raise RunError(f"inputs: {len(mine):,} in A and {len(theirs):,} in B, which have no names to tell them by")
+        if not (common and shared):
+            raise RunError(f"inputs: {only_in(mine, theirs, ('A', 'B'))}")
+    if a.kind == "samples":
+        kept = set(shared)
+        a, b = (replace(part, content=[each for each in part.content if each["doc_id"] in kept]) for part in (a, b))
+        return a, b, left_out
+    filled = [one for one in shared if mine[one] and theirs[one]] if a.kind == "rankings" else []
+    if filled and not any(mine[one].keys() & theirs[one].keys() for one in filled):
+        raise RunError(
+            f"all items: no input has an item in both lists; that of {filled[0]!r} holds "
+            f"{some(mine[filled[0]])} in A and {some(theirs[filled[0]])} in B"
+        )
+    a, b = (replace(part, content={one: part.content[one] for one in shared}) for part in (a, b))
+    return a, b, left_out
+
+
+# --- parts as evidence ----------------------------------------------------------------------------
 
 
 def _of_rankings(
-    each: _Matched, qrels: Qrels | None, *, complete: bool, depth: int, ignore_identical: bool
+    name: str, a: Part, b: Part, qrels: Qrels | None, *, complete: bool, ignore_identical: bool
 ) -> PartDiff:
-    a, b, rankings = each.a, each.b, [each.a.content, each.b.content]
+    rankings = [a.content, b.content]
     if ignore_identical:
         rankings = [
             {name: {item: score for item, score in own.items() if item != name} for name, own in arm.items()}
             for arm in rankings
         ]
-    cut = [part.depth for part in (a, b) if part.depth is not None]
-    if complete and cut:
-        raise RunError(
-            f"expected lists that hold every item, as --complete says; one of these runs holds "
-            f"the first {cut[0]:,} of more. Leave --complete out"
-        )
-    same_items = not cut and all(own.keys() == rankings[1][name].keys() for name, own in rankings[0].items())
+    same_items = all(own.keys() == rankings[1][query].keys() for query, own in rankings[0].items())
     labels = qrels or a.qrels or b.qrels
+    cut = [part.depth for part in (a, b) if part.depth is not None]
     evidence = evidence_of_rankings(
         *rankings,
         qrels=labels,
         complete=complete or (a.complete and b.complete and same_items),
-        depth=min(depth, *cut) if cut else depth,
+        depth=min([DEPTH, *cut]),
     )
-    depths = []
+    lists, notes = [], _labels_missing(labels, list(rankings[0]))
     for part, arm in zip((a, b), rankings, strict=True):
         lengths = [min(len(own), part.depth or len(own)) for own in arm.values()]
-        depths.append((min(lengths), max(lengths)))
-    notes = _labels_missing(labels, list(rankings[0]))
+        lists.append((min(lengths), max(lengths)))
     if not evidence.exact:
-        told = [f"{least:,}" if least == most else f"{least:,} to {most:,}" for least, most in depths]
         notes.append(
-            f"the lists of A are {told[0]} deep and those of B {told[1]}, compared "
-            f"to rank {evidence.depth:,}; of items that only one list holds the other score is "
-            "not known, so epsilon is at least what is shown, and the separation ratio at most"
+            f"lists were compared to rank {evidence.depth:,}; of items that only one list holds the other score is not "
+            "known, so epsilon is at least what is shown, and the separation ratio at most (if no others were scored, "
+            "as after reranking a shortlist, --complete says so)"
         )
-        if same_items:
-            notes.append(
-                "both lists of every input hold the same items; if no others were scored (a "
-                "shortlist that was ranked again), --complete says so, and epsilon is exact"
-            )
-    if made := [letter for letter, arm in zip("AB", rankings, strict=True) if _made_of_ranks(arm)]:
-        notes.append(
-            f"the scores of {' and '.join(made)} are the same for every input, so they were made from ranks; "
-            "gap, epsilon and separation say nothing of the model then"
-        )
-    leads = [any(arm[name].get(name) == max(arm[name].values(), default=0) for arm in rankings) for name in rankings[0]]
-    if any(leads):
-        notes.append(
-            f"{sum(leads):,} inputs find an item of their own name first; where a query is "
-            "itself in the corpus, leave it out with --ignore-identical-ids"
-        )
-    lists = Lists(a=depths[0], b=depths[1])
-    return PartDiff(
-        name=each.name, inputs=each.name, evidence=evidence, lists=lists, left_out=each.left_out, notes=tuple(notes)
-    )
-
-
-def _made_of_ranks(rankings: Mapping[str, Mapping[str, float]]) -> bool:
-    """Whether all lists have the same scores, as far as they go; of a few that is an accident."""
-    lists = [sorted(own.values(), reverse=True) for own in rankings.values() if len(own) > 1]
-    longest = max(lists, key=len, default=[])
-    return len(lists) > 4 and all(own == longest[: len(own)] for own in lists)  # noqa: PLR2004 -- a few
-
-
-def _refuse_other_labels(each: _Matched) -> None:
-    """Refuse two runs that bring relevance labels of their own, which are not the same."""
-    if each.a.qrels is None or each.b.qrels is None:
-        return
-    relevant = [
-        {name: {item: grade for item, grade in qrels.get(name, {}).items() if grade > 0} for name in each.a.content}
-        for qrels in (each.a.qrels, each.b.qrels)
-    ]
-    if differ := [name for name, own in relevant[0].items() if own != relevant[1][name]]:
-        where = f"{each.name}: " if each.name else ""
-        raise RunError(
-            f"{where}expected the same relevance labels in both runs; those of {len(differ):,} of "
-            f"{len(each.a.content):,} inputs differ ({some(differ)}). Say which count with --qrels"
-        )
+    return PartDiff(name=name, inputs=name, evidence=evidence, lists=tuple(lists), notes=tuple(notes))
 
 
 def _labels_missing(labels: Qrels | None, inputs: Sequence[str]) -> list[str]:
     without = [name for name in inputs if labels is not None and not labels.get(name)]
     if labels and len(without) == len(inputs):
         raise DataError(
-            f"the relevance labels are of other inputs: they are of {next(iter(labels))!r} and "
-            f"{len(labels) - 1:,} more, the runs hold {inputs[0]!r} and {len(inputs) - 1:,} more"
+            f"the relevance labels are of other inputs: they are of {some(labels)}, the runs hold {some(inputs)}"
         )
     return [f"{len(without):,} of {len(inputs):,} inputs have no relevance label"] if without else []
 
 
-def _of_answers(each: _Matched, qrels: Qrels | None) -> PartDiff:
-    arms = each.a.content, each.b.content
-    right = None
-    if qrels is None:
-        grades = _own_grades(each.a, each.b)
-        if grades is not None and all((name, answer) in grades for arm in arms for name, answer in arm.items()):
-            right = [{name: grades[name, answer] for name, answer in arm.items()} for arm in arms]
-    else:
-        if missing := [name for name in arms[0] if not qrels.get(name)]:
-            raise DataError(
-                f"{len(missing):,} of {len(arms[0]):,} inputs have no label, {missing[0]!r} for one; expected the "
-                "right answer of every input (inputs that have no name are numbered from 0)"
-            )
-        right = [{name: qrels[name].get(answer, 0) > 0 for name, answer in arm.items()} for arm in arms]
-    return PartDiff(
-        name=each.name,
-        inputs=each.name.partition("#")[0],
-        evidence=evidence_of_answers(*arms, right=(right[0], right[1]) if right else None),
-        left_out=each.left_out,
-    )
+def _of_answers(name: str, a: Part, b: Part, qrels: Qrels | None) -> PartDiff:
+    """Answers that are right by the labels; of those that runs bring, only what they grade is known."""
+    arms, right = (a.content, b.content), None
+    if qrels is not None and (missing := [one for one in a.content if not qrels.get(one)]):
+        raise DataError(
+            f"{len(missing):,} of {len(a.content):,} inputs have no label, {missing[0]!r} for one; expected the "
+            "right answer of every input (inputs that have no name are numbered from 0)"
+        )
+    labels = qrels or {one: {**(b.qrels or {}).get(one, {}), **(a.qrels or {}).get(one, {})} for one in a.content}
+    if qrels or all(answer in labels[one] for arm in arms for one, answer in arm.items()):
+        right = [{one: labels[one].get(answer, 0) > 0 for one, answer in arm.items()} for arm in arms]
+    evidence = evidence_of_answers(*arms, right=(right[0], right[1]) if right else None)
+    return PartDiff(name=name, inputs=name.partition("#")[0], evidence=evidence)
 
 
-def _own_grades(a: Part, b: Part) -> dict[tuple[str, str], bool] | None:
-    """Whether an answer to an input is right, by either run; None where they do not agree on one."""
-    found: dict[tuple[str, str], bool] = {}
-    for part in (a, b):
-        for name, labels in (part.qrels or {}).items():
-            for answer, grade in labels.items():
-                if found.setdefault((name, answer), grade > 0) != (grade > 0):
-                    return None
-    return found
-
-
-def _of_samples(each: _Matched, paired: PairedSamples) -> list[PartDiff]:
-    names = ("doc_id", "doc_hash", "prompt_hash", "target_hash")
-    rows = {"\t".join(str(sample.get(name)) for name in names) for sample in each.a.content}
+def _of_samples(name: str, a: Part, b: Part) -> list[PartDiff]:
+    told = ("doc_id", "doc_hash", "prompt_hash", "target_hash")
+    rows = {"\t".join(str(sample.get(each)) for each in told) for sample in a.content}
+    paired = pair_samples(a.content, b.content, task=name)
     return [
         PartDiff(
-            name=f"{each.name} ({name})" if len(paired.filters) > 1 else each.name,
-            inputs=each.name,
+            name=f"{name} ({filtered})" if len(paired.filters) > 1 else name,
+            inputs=name,
             evidence=found.evidence,
             reason=found.reason,
             values=found.values,
             judged_by=found.judged_by,
             asked=digest(*sorted(rows)),
-            left_out=each.left_out,
         )
-        for name, found in paired.filters.items()
+        for filtered, found in paired.filters.items()
     ]
-
-
-def _of_runs(a: FinishedRun, b: FinishedRun) -> list[str]:
-    notes = []
-    if a.digest == b.digest:
-        same = a.path.resolve() == b.path.resolve()
-        notes.append("A and B are one and the same" if same else "A and B hold the same, to the letter")
-    if None not in (a.reference, b.reference) and a.reference != b.reference:
-        notes.append(
-            "A and B are runs of two models, which need not score on one scale; what is compared "
-            f"are {a.name} and {b.name}"
-        )
-    if a.data_by and b.data_by and a.data_by != b.data_by:
-        notes.append(
-            f"the data of A are those of {a.data_by} and the data of B those of {b.data_by}, whose "
-            "digests cannot be compared; that they are the same is known from ids, labels and size"
-        )
-    if a.format == b.format == "mteb" and a.data != b.data:
-        notes.append(f"by their names these are predictions on {a.data} and on {b.data}")
-    return notes
 
 
 # --- metrics of a part, and over all parts --------------------------------------------------------
@@ -424,18 +283,11 @@ def pooled_estimate(metric: Metric, parts: Sequence[PartDiff]) -> Estimate:
             return metric.over([group[0] for group in groups.values()])
         if metric.uncertainty == "order statistics" or metric.arm == "relative":
             return undefined("has no mean over parts that hold the same inputs")
-        values = []
-        for name, group in groups.items():
-            if len({tuple(one.input_ids) for one in group}) > 1:
-                return undefined(f"the parts of {name} do not hold the same inputs")
-            labelled = [one for one in group if one.judgements is not None or not metric.family.needs_labels]
-            if rows := [metric.per_input(one) for one in labelled]:
-                counted = ~np.isnan(rows)
-                some_value = counted.any(axis=0)
-                values.append(np.nansum(rows, axis=0)[some_value] / counted.sum(axis=0)[some_value])
+        rows = [np.stack([metric.per_input(one) for one in group]) for group in groups.values()]
     except MetricError as error:
         return undefined(str(error))
-    known = np.concatenate([np.empty(0), *values])
+    means = [np.nanmean(row[:, ~np.isnan(row).all(axis=0)], axis=0) for row in rows]
+    known = np.concatenate(means)
     return mean_estimate(known) if len(known) else undefined(metric.family.undefined_when)
 
 
@@ -454,26 +306,22 @@ def change_of(values: Values) -> tuple[float | None, float | None, Estimate]:
 
 def write_diff(diff: Diff, folder: Path) -> list[Run]:
     """Write one run folder, or one per part below it, of the name of the part."""
-    known = [part for part in diff.parts if part.evidence is not None]
+    known = {part.name: (part, part.evidence) for part in diff.parts if part.evidence is not None}
     if not known:
         raise RunError("there is no evidence to write: no part has an answer that could change")
-    places: list[Path] = []
+    places = {
+        name: folder if len(diff.parts) == 1 else folder / (re.sub(r"[^\w.+#-]+", "-", name).strip("-") or "part")
+        for name in known
+    }
     sources = {os.path.realpath(run.path) for run in (diff.a, diff.b)}
-    for part in known:
-        name = re.sub(r"[^\w.+#-]+", "-", part.name).strip("-") or "part"
-        place = folder if len(diff.parts) == 1 else folder / name
-        while place in places:  # two names of the same letters and digits
-            place = place.with_name(f"{place.name}-")
-        if os.path.realpath(place) in sources:
-            raise RunError(
-                f"{place} is one of the two runs that are compared, which the comparison would "
-                "replace. Choose another folder with --out"
-            )
-        places.append(place)
+    if len(set(places.values())) < len(places) or sources & set(map(os.path.realpath, places.values())):
+        raise RunError(
+            f"{some(map(str, places.values()))}: expected a folder of its own for each comparison, and not one of the "
+            "two runs that are compared. Choose another folder with --out, or one part with --part"
+        )
     return [
-        write_run(place, evidence=part.evidence, record=_record(diff, part, part.evidence))
-        for place, part in zip(places, known, strict=True)
-        if part.evidence is not None
+        write_run(places[name], evidence=evidence, record=_record(diff, part, evidence))
+        for name, (part, evidence) in known.items()
     ]
 
 
@@ -630,3 +478,30 @@ def _score(top: Top, scores: NDArray[np.float32], row: int, item: int) -> float 
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
+
+
+def frame_of(evidence: Evidence, metrics: Iterable[str] = ()) -> pd.DataFrame:
+    """The figures and first answers of every input as a data frame, with a column for each metric."""
+    with extras_named(needed_for="Run.to_pandas"):
+        import pandas as pd  # noqa: PLC0415 -- an extra
+    columns: dict[str, Any] = {
+        "flip": perturbation.flips(evidence),
+        "gap": perturbation.gap(evidence),
+        "candidate_gap": perturbation.candidate_gap(evidence),
+        "epsilon": perturbation.epsilon(evidence),
+        "separation": perturbation.separation_ratio(evidence),
+        "S": perturbation.perturbation_s(evidence),
+        "n_items": evidence.n_items,
+    }
+    labels = [{} if evidence.judgements is None else evidence.judgements.of(row) for row in range(evidence.n_inputs)]
+    for arm in ("reference", "candidate"):
+        top = getattr(evidence, f"{arm}_top")
+        firsts = top.items[:, 0].tolist()
+        columns[arm] = [_name(evidence, item) for item in firsts]
+        columns[f"{arm}_score"] = getattr(top, f"{arm}_scores")[:, 0]
+        # missing where an input has no labels
+        relevant = [held.get(item, 0) > 0 if held else None for held, item in zip(labels, firsts, strict=True)]
+        columns[f"{arm}_relevant"] = pd.array(relevant, dtype="boolean")
+    for name in [metrics] if isinstance(metrics, str) else metrics:
+        columns[name] = parse_metric(name).per_input(evidence)
+    return pd.DataFrame(columns, index=pd.Index(evidence.input_ids, name="input_id"))

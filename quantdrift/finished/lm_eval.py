@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from quantdrift.datasets.retrieval import some
+from quantdrift.datasets.retrieval import excerpt, some
 from quantdrift.errors import DataError
 from quantdrift.finished.contents import FinishedRun, Part, digest, parse_json, read_text
 from quantdrift.finished.lm_eval_evidence import HASHES
@@ -54,21 +54,12 @@ def read_lm_eval(path: Path) -> FinishedRun:
     if len(homes) > 1:
         raise DataError(f"{path} holds the samples of several models, in {some(homes)}; give the folder of one")
     latest: dict[str, tuple[str, Path]] = {}
-    notes = []
     for file in files:
         named = _NAME.fullmatch(file.name)
         task, date = (named["task"], named["date"]) if named else (file.name.split(".")[0], "")
-        if task in latest:
-            notes.append(f"{path} holds samples of {task} more than once; the latest count")
         latest[task] = max(latest.get(task, (date, file)), (date, file))
     texts = {task: read_text(file) for task, (_, file) in latest.items()}
     results = {date: _results(files[0].parent, date) for date, _ in latest.values()}
-    settings = {task: own for task, (date, _) in latest.items() if (own := _settings(results[date], task))}
-    if without := [task for task in latest if task not in settings]:
-        notes.append(
-            f"no results file of the same date lies beside the samples of {some(without)} in "
-            f"{files[0].parent}, so how the task was set is known from the samples' hashes only"
-        )
     models = {str(found["model_name"]) for found in results.values() if found.get("model_name")}
     return FinishedRun(
         path=path,
@@ -76,8 +67,7 @@ def read_lm_eval(path: Path) -> FinishedRun:
         name=models.pop() if len(models) == 1 else path.name,
         digest=digest(*(text for _, text in sorted(texts.items()))),
         parts={task: Part(kind="samples", content=_samples(text, latest[task][1])) for task, text in texts.items()},
-        settings=settings,
-        notes=tuple(dict.fromkeys(notes)),
+        settings={task: _settings(results[date], task) for task, (date, _) in latest.items()},
     )
 
 
@@ -87,10 +77,9 @@ def _samples(text: str, file: Path) -> list[Mapping[str, Any]]:
         if line.strip():
             sample = parse_json(line, f"{file}, line {number}")
             if not is_sample(sample):
-                got = some(sample) if isinstance(sample, dict) else type(sample).__name__
                 raise DataError(
                     f"{file}, line {number}: expected a sample as lm_eval --log_samples writes it, with "
-                    f"{', '.join(sorted(_KEYS))}; got {got}"
+                    f"{', '.join(sorted(_KEYS))}; got {excerpt(line)}"
                 )
             samples.append(sample)
     if not samples:

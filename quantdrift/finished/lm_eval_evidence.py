@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -31,7 +31,6 @@ Kind = Literal["multiple_choice", "loglikelihood", "rolling", "generate_until"]
 whole document, or a text to generate."""
 
 HASHES = ("doc_hash", "prompt_hash", "target_hash")
-_CALLED = ("content", "prompt", "target")
 _TWO = 2
 """Arguments of a request for a continuation: context and text. And its answer: log-likelihood, and
 whether greedy decoding gives it."""
@@ -69,9 +68,10 @@ class Document:
 def read_document(sample: Sample, task: str) -> Document:
     """Read a sample as lm-eval has it in memory or in a file."""
     try:
-        requests = _requests(sample["arguments"])
-        generates = [len(own) >= _TWO and isinstance(own[1], Mapping) for own in requests]
-        answers, kind = sample["filtered_resps"], "multiple_choice" if len(requests) > 1 else "loglikelihood"
+        own = _logged(sample)
+        requests = _requests(own["arguments"])
+        generates = [len(each) >= _TWO and isinstance(each[1], dict) for each in requests]
+        answers, kind = own["filtered_resps"], "multiple_choice" if len(requests) > 1 else "loglikelihood"
         answered: dict[str, Any] = {}
         if any(generates):
             kind = "generate_until"
@@ -80,61 +80,59 @@ def read_document(sample: Sample, task: str) -> Document:
             answered["answer"] = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
         else:
             kind = "rolling" if len(requests[0]) < _TWO else kind
-            pairs = [tuple(answer) if isinstance(answer, list | tuple) else (answer, None) for answer in answers]
+            pairs = [answer if isinstance(answer, list) else (answer, None) for answer in answers]
             answered["loglikelihoods"] = tuple(float(score) for score, _ in pairs)
             answered["greedy"] = tuple(str(match) == "True" for _, match in pairs if match is not None)
         return Document(
-            doc_id=int(sample["doc_id"]),
-            filter=str(sample["filter"]),
+            doc_id=int(own["doc_id"]),
+            filter=str(own["filter"]),
             kind=kind,  # type: ignore[arg-type]  # one of them
             requests=requests,
-            target=str(sample.get("target")),
-            metrics=_metrics_of(sample),
-            hashes={name: str(sample[name]) for name in HASHES if name in sample},
+            target=str(own.get("target")),
+            metrics=_metrics_of(own),
+            hashes={name: str(own[name]) for name in HASHES if name in own},
             **answered,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         shown = sample.get("doc_id") if isinstance(sample, Mapping) else None
-        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(
             f"{task}: expected a sample of lm-eval (doc_id, arguments, filtered_resps, filter); "
-            f"that of document {shown} is none: {why}"
+            f"that of document {shown} is none: {type(error).__name__} {error}"
         ) from error
 
 
 def _requests(arguments: Any) -> tuple[tuple[Any, ...], ...]:
     """The arguments of every request; a file has {"gen_args_0": {"arg_0": ...}, ...}."""
-    if isinstance(arguments, Mapping):
-        arguments = [list(own.values()) for own in arguments.values()]
-    found = tuple(tuple(_plain(one) for one in own) for own in arguments)
+    arguments = arguments.values() if isinstance(arguments, dict) else arguments
+    found = tuple(tuple(own.values() if isinstance(own, dict) else own) for own in arguments)
     if not found or not all(found):
         raise ValueError("it has no arguments")
     return found
 
 
-def _plain(value: Any) -> Any:
-    """As it reads back from JSON."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    return json.loads(json.dumps(value, default=str))
+def _logged(sample: Sample) -> dict[str, Any]:
+    """What is read of a sample, as it reads back from JSON."""
+    kept = {name: value for name, value in sample.items() if name not in {"doc", "resps"}}
+    text = json.dumps(kept, default=lambda one: one.item() if getattr(one, "ndim", None) == 0 else str(one))
+    found: dict[str, Any] = json.loads(text)
+    return found
 
 
 def _strings(value: Any) -> Any:
     """A generated text, or lists of them, as a file has it."""
-    return [_strings(one) for one in value] if isinstance(value, list | tuple) else str(value)
+    return [_strings(one) for one in value] if isinstance(value, list) else str(value)
 
 
 def _metrics_of(sample: Sample) -> dict[str, float]:
     """The metrics of a document that are one number; others are of the whole task."""
-    numbers = {}
-    for name in map(str, sample.get("metrics", ())):
-        # drift_: ours, of a pair; what lm-eval logs as perplexity is the log-likelihood, which we have
-        value: Any = None if name.startswith("drift_") or name == "perplexity" else sample.get(name)
-        if hasattr(value, "item") and not getattr(value, "ndim", 0):
-            value = value.item()  # numpy's
-        if isinstance(value, bool | int | float):
-            numbers[name] = float(value) if math.isfinite(value) else math.nan
-    return numbers
+    # drift_: ours, of a pair; what lm-eval logs as perplexity is the log-likelihood, which we have
+    names = [name for name in sample.get("metrics", ()) if not name.startswith("drift_") and name != "perplexity"]
+    values = {name: sample.get(name) for name in names}
+    return {
+        name: float(value) if math.isfinite(value) else math.nan
+        for name, value in values.items()
+        if isinstance(value, bool | int | float)
+    }
 
 
 # --- which choice of a question is right, from what lm-eval logs of it ----------------------------
@@ -143,17 +141,8 @@ ACCURACY = "acc"
 
 
 def n_choices(document: Document) -> int:
-    """How many choices a question has.
-
-    With mutual information a task asks for every choice twice, the second time without the prompt. These are not the
-    scores that `acc` goes by.
-    """
-    n, requests = len(document.requests), document.requests
-    half = n // 2
-    if n % 2 or n == _TWO or any(request[0] != "" for request in requests[half:]):
-        return n
-    again = [request[1] for request in requests[:half]] == [one[1] for one in requests[half:]]
-    return half if again or "acc_mutual_info" in document.metrics else n
+    """How many choices a question has; for mutual information a task asks for each again, without the prompt."""
+    return len(document.requests) // (2 if "acc_mutual_info" in document.metrics else 1)
 
 
 def right_choices(reference: Sequence[Document], candidate: Sequence[Document]) -> list[frozenset[int]] | None:
@@ -179,14 +168,10 @@ def right_choices(reference: Sequence[Document], candidate: Sequence[Document]) 
 
 
 def _by_number(document: Document, _: Document) -> frozenset[int]:
-    try:
-        target = ast.literal_eval(document.target)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return frozenset()
-    numbers = target if isinstance(target, list | tuple) else [target]
-    whole = [one for one in numbers if isinstance(one, int) or (isinstance(one, float) and one.is_integer())]
-    right, n = {int(one) for one in whole}, n_choices(document)
-    return frozenset(right if all(0 <= one < n for one in right) else ())
+    """A number, or a list of them; 1.0 is 1."""
+    numbers = re.fullmatch(r"[\[(]?(\d{1,4}(?:\.0)?(?:, \d{1,4})*),?[\])]?", document.target)
+    right = {int(float(one)) for one in numbers[1].split(", ")} if numbers else set()
+    return frozenset(right if all(one < n_choices(document) for one in right) else ())
 
 
 def _by_text(document: Document, _: Document) -> frozenset[int]:
@@ -314,21 +299,19 @@ def _same(what: str, one: Mapping[Any, Any], other: Mapping[Any, Any], where: st
 
 
 def _same_questions(before: Sequence[Document], after: Sequence[Document], where: str) -> None:
-    differ: dict[str, list[int]] = {}
+    differ: dict[str, list[str]] = {}
     for one, other in zip(before, after, strict=True):
-        for name, called in zip(HASHES, _CALLED, strict=True):
-            if one.hashes.get(name, other.hashes.get(name)) != other.hashes.get(name, one.hashes.get(name)):
-                differ.setdefault(called, []).append(one.doc_id)
-        if one.requests != other.requests and one.doc_id not in differ.get("prompt", ()):
-            differ.setdefault("choices or settings of generation", []).append(one.doc_id)
+        known = one.hashes.keys() & other.hashes.keys()
+        told = [
+            name.removesuffix("_hash") for name in HASHES if name in known and one.hashes[name] != other.hashes[name]
+        ]
+        for what in told or ["choices or settings of generation"] * (one.requests != other.requests):
+            differ.setdefault(what, []).append(str(one.doc_id))
     if differ:
-        told = "; ".join(
-            f"{what} of {len(numbers):,} of {len(before):,} documents ({some(map(str, numbers))})"
-            for what, numbers in differ.items()
-        )
+        listed = "; ".join(f"{what} of {len(ids):,} documents ({some(ids)})" for what, ids in differ.items())
         raise RunError(
-            f"{where}: expected the same questions in both runs; they differ in {told}. Run both "
-            "with the same task version, --num_fewshot, chat template, seeds and --gen_kwargs"
+            f"{where}: expected the same questions in both runs; they differ in {listed}. Run both with the same task "
+            "version, --num_fewshot, chat template, seeds and --gen_kwargs"
         )
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from quantdrift.datasets.retrieval import RetrievalDataset, some
 from quantdrift.errors import DataError
 from quantdrift.finished.readers import read_trec
-from quantdrift.runs import RECORD, classifies, read_run
+from quantdrift.identity import Identity
+from quantdrift.runs import RECORD, read_run
 
 FIRST = 100
 """Documents per query, as in the paper."""
@@ -25,7 +26,6 @@ class Shortlist:
         documents: query id to document ids, best first; no query without a document.
         top: documents per query that were asked for; some queries may have fewer.
         path: what it was read from.
-        retriever: whose ranking it is, for people.
         record: what run.json says of where it came from, as JSON values.
         notes: what deserves a word, one sentence each.
     """
@@ -33,7 +33,6 @@ class Shortlist:
     documents: Mapping[str, tuple[str, ...]]
     top: int
     path: Path
-    retriever: str
     record: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
@@ -56,7 +55,7 @@ def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -
             f"{path} does not exist; expected the shortlist: a run folder of the retriever, or a "
             "TREC run file (query Q0 document rank score tag)"
         )
-    found, record, notes = (_of_run if path.is_dir() or path.name == RECORD else _of_trec)(path, dataset, top)
+    found, record = (_of_run if path.is_dir() or path.name == RECORD else _of_trec)(path, dataset, top)
     documents = {query: found[query] for query in dataset.query_ids if found.get(query)}
     if not documents:
         raise DataError(
@@ -64,47 +63,29 @@ def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -
             f"{dataset.name} ({some(dataset.query_ids)}); it has {some(found) or 'no query of it'}"
         )
     bare = [query for query in dataset.query_ids if query not in documents]
-    short = [query for query, names in documents.items() if len(names) < top]
-    if bare:
-        notes.append(f"queries that have no shortlist, {len(bare):,}, are left out: {some(bare)}")
-    if short and len(short) < len(documents):
-        notes.append(f"queries that have fewer than {top} documents in it, {len(short):,}, are kept: {some(short)}")
     lengths = [len(names) for names in documents.values()]
     return Shortlist(
         documents=documents,
         top=top,
         path=path,
-        retriever=str(record["retriever"]),
         record={**record, "path": str(path), "shortest": min(lengths), "longest": max(lengths)},
-        notes=tuple(notes),
+        notes=(f"queries that have no shortlist, {len(bare):,}, are left out: {some(bare)}",) if bare else (),
     )
 
 
-Found = tuple[dict[str, tuple[str, ...]], dict[str, Any], list[str]]
-"""Documents by query, what run.json says of them, and notes."""
+Found = tuple[dict[str, tuple[str, ...]], dict[str, Any]]
+"""Documents by query, and what run.json says of them."""
 
 
 def _of_run(path: Path, dataset: RetrievalDataset, top: int) -> Found:
     run = read_run(path)
-    data, model = run.record.get("data") or {}, run.record.get("model") or {}
-    if classifies(run.record):
+    model = run.record.get("model") or {}
+    here, there = Identity(data=dataset.name, data_fingerprint=dataset.fingerprint), Identity.of(run.record)
+    if there.data_fingerprint is None or (told := here.differences(there, ("data",), sides=("here", "there"))):
+        why = "the run has no digest of its data" if there.data_fingerprint is None else "; ".join(told)
         raise DataError(
-            f"{run.path} is a run on classification data, whose items are classes; expected a "
-            "search of the same queries and documents"
-        )
-    if data.get("fingerprint") != dataset.fingerprint:
-        here: dict[str, Any] = {"name": dataset.name, "split": dataset.split}
-        here |= {"n_queries": len(dataset.query_ids), "n_documents": len(dataset.document_ids)}
-        told = [
-            f"{key}: {data[key]} there, {value} here" for key, value in here.items() if data.get(key, value) != value
-        ]
-        if data.get("fingerprint") is None:
-            told.append("the run has no digest of its data, as those that a harness made")
-        elif not told:
-            told.append(f"texts or judgements: digests {data['fingerprint']} there, {dataset.fingerprint} here")
-        raise DataError(
-            f"the shortlist {run.path} is of other data than {dataset.name}: {'; '.join(told)}. "
-            "Search these data first (quantdrift run RETRIEVER@SCHEME --data FOLDER), or give a TREC run file of them"
+            f"the shortlist {run.path} is of other data than {dataset.name}: {why}. Search these data first "
+            "(quantdrift run RETRIEVER@SCHEME --data FOLDER), or give a TREC run file of them"
         )
     evidence = run.evidence()
     if evidence.depth < min(top, int(evidence.n_items.max(initial=0))):
@@ -115,7 +96,7 @@ def _of_run(path: Path, dataset: RetrievalDataset, top: int) -> Found:
     rows = zip(evidence.input_ids, evidence.reference_top.items[:, :top].tolist(), strict=True)
     found = {str(query): tuple(str(evidence.item_ids[item]) for item in items if item >= 0) for query, items in rows}
     named = {"retriever": model.get("name"), "retriever_fingerprint": model.get("fingerprint")}
-    return found, {"from": "run", "spec": run.record.get("spec"), **named}, []
+    return found, {"from": "run", "spec": run.record["spec"], **named}
 
 
 def _of_trec(path: Path, dataset: RetrievalDataset, top: int) -> Found:
@@ -127,12 +108,8 @@ def _of_trec(path: Path, dataset: RetrievalDataset, top: int) -> Found:
             f"{path} ranks {len(strangers):,} documents that are not in {dataset.name} "
             f"({some(strangers)}), so it is of other data; expected a search of these documents"
         )
-    notes, known = [*read.notes], set(dataset.query_ids)
-    if others := [query for query in rankings if query not in known]:
-        notes.append(f"{path.name} has {len(others):,} queries that are not in the data ({some(others)})")
     found = {
         query: tuple(sorted(ranking, key=lambda doc: (-ranking[doc], position[doc]))[:top])
         for query, ranking in rankings.items()
-        if query in known
     }
-    return found, {"from": "trec", "retriever": read.name, "file_digest": read.digest}, notes
+    return found, {"from": "trec", "retriever": read.name, "file_digest": read.digest}

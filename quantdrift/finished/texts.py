@@ -23,12 +23,14 @@ class Texts:
         inputs: input id to its text.
         items: item id to its text; names of classes speak for themselves.
         choices: of questions with choices, input id to the texts of its choices, by number.
+        digest: of the data.
         told: where they are from, or how to get them: one sentence, without a full stop.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict)
     items: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    digest: str = ""
     told: str
 
     def item(self, input_id: str, item: str | None) -> str | None:
@@ -45,61 +47,49 @@ def read_texts(run: Run, *, data: Path | None = None, task: str | None = None) -
     Of data that are not named, only such are taken as have the digest that the run recorded.
     """
     said: Mapping[str, Any] = run.record["data"]
-    path, name = said.get("path"), str(said.get("name"))
+    digests = [
+        one for one in (said.get("fingerprint"), (said.get("corpus_size") or {}).get("corpus_fingerprint")) if one
+    ]
+    # other programs, and `quantdrift diff`, take digests of something else than texts
+    ours = bool(digests) and not said.get("harness") and "diff" not in run.record
     if data is not None and task is not None:
         raise QuantDriftError("expected either --data FOLDER or --task NAME; got both")
     if data is not None and (sample_files(data) if data.is_dir() else ".jsonl" in data.suffixes):
-        return _of_samples(data, name)
+        return _of_samples(data, str(said["name"]))
     if data is not None or task is not None:
-        dataset = _read(said, data, task)
-        told = f"texts are from {data}" if data is not None else f"texts are of the task {task}"
-        return _checked(run, said, dataset, told)
-    place, how = (path, "--data FOLDER") if path else (f"the task {name}", f"--task {name}")
-    if not path and name not in task_names():
-        place, how = None, "--data FOLDER"
-    absent = Texts(told=f"to see texts: quantdrift show {run.path} {how}")
-    if place is None or not _ours(run, said):  # names alone tell too little to trust them unasked
+        found = _texts_of(_read(said, data, task), said, f"texts are from {data or task}")
+        if ours and found.digest not in digests:
+            raise DataError(
+                f"expected the data that {run.path} was made of, with the digest {' or '.join(digests)}; "
+                f"{data or task} has {found.digest}, so its texts are others"
+            )
+        if found.inputs and not found.inputs.keys() & set(map(str, run.evidence().input_ids)):
+            raise DataError(f"{data or task} has none of the inputs of {run.path}; it has {some(found.inputs)}")
+        return found if ours else replace(found, told=f"{found.told}, matched by their ids")
+    place, name = said.get("path"), str(said["name"])
+    absent = Texts(told=f"to see texts: quantdrift show {run.path} --data FOLDER")
+    if not ours or not (place or name in task_names()):  # names alone tell too little to trust them unasked
         return absent
     try:
-        dataset = _read(said, Path(path) if path else None, name)
-    except (QuantDriftError, OSError, ValueError) as error:
-        return replace(absent, told=f"{absent.told} ({place} cannot be read: {error})")
-    if dataset.fingerprint not in _digests(said):
-        return replace(absent, told=f"{absent.told} ({place} holds other data than it did)")
-    return _texts_of(dataset, said, f"texts are from {place}")
+        found = _texts_of(_read(said, Path(place) if place else None, name), said, f"texts are from {place or name}")
+    except (QuantDriftError, OSError, ValueError):
+        return absent
+    changed = f"{absent.told} ({place or name} holds other data than it did)"
+    return found if found.digest in digests else replace(absent, told=changed)
 
 
 def _read(said: Mapping[str, Any], folder: Path | None, task: str | None) -> Dataset:
     return load_task(str(task)) if folder is None else read_folder(folder, str(said.get("split") or "test"))
 
 
-def _checked(run: Run, said: Mapping[str, Any], dataset: Dataset, told: str) -> Texts:
-    """The texts of data that the user names."""
-    if dataset.fingerprint in _digests(said):
-        return _texts_of(dataset, said, told)
-    if _ours(run, said):
-        raise DataError(
-            f"expected the data that {run.path} was made of, with the digest {' or '.join(_digests(said))}; "
-            f"{dataset.name} has {dataset.fingerprint}, so its texts are others"
-        )
-    found, wanted = _texts_of(dataset, said, f"{told}, matched by their ids"), run.evidence().input_ids
-    if not found.inputs.keys() & set(map(str, wanted)):
-        raise DataError(
-            f"{dataset.name} has none of the inputs of {run.path} ({some(map(str, wanted))}); it has "
-            f"{some(found.inputs)}"
-        )
-    return found
-
-
 def _texts_of(dataset: Dataset, said: Mapping[str, Any], told: str) -> Texts:
+    known: dict[str, Any] = {"digest": dataset.fingerprint, "told": told}
     if not isinstance(dataset, ClassificationDataset):
         inputs = dict(zip(dataset.query_ids, dataset.queries, strict=True))
-        return Texts(inputs=inputs, items=dict(zip(dataset.document_ids, dataset.documents, strict=True)), told=told)
-    if dataset.kind != "text":
-        return Texts(told="inputs are images, called by their files")
-    inputs = dict(zip(dataset.test.ids, dataset.test.inputs, strict=True))
-    # classes are called by their names; a search of the inputs among themselves finds inputs
-    return Texts(inputs=inputs, items={} if said.get("kind") == "classification" else inputs, told=told)
+        return Texts(inputs=inputs, items=dict(zip(dataset.document_ids, dataset.documents, strict=True)), **known)
+    # images are called by their files, classes by their names; a search of the inputs among themselves finds inputs
+    inputs = dict(zip(dataset.test.ids, dataset.test.inputs, strict=True)) if dataset.kind == "text" else {}
+    return Texts(inputs=inputs, items={} if said.get("kind") == "classification" else inputs, **known)
 
 
 def _of_samples(path: Path, name: str) -> Texts:
@@ -116,14 +106,3 @@ def _of_samples(path: Path, name: str) -> Texts:
             choices[str(document.doc_id)] = [str(request[1]).strip() for request in document.requests]
     told = f"texts are from {path}, matched by the numbers of the documents"
     return Texts(inputs=inputs, choices=choices, told=told)
-
-
-def _ours(run: Run, said: Mapping[str, Any]) -> bool:
-    """Whether its digest is of texts: other programs, and `quantdrift diff`, take others."""
-    return bool(_digests(said)) and not said.get("harness") and "diff" not in run.record
-
-
-def _digests(said: Mapping[str, Any]) -> list[str]:
-    """Of the data, and of all of it where the run saw a part."""
-    part = (said.get("corpus_size") or {}).get("corpus_fingerprint")
-    return [one for one in (said.get("fingerprint"), part) if one]

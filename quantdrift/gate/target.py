@@ -124,7 +124,7 @@ def target_of_diff(diff: Diff) -> Target:
             settings=settings,
         ),
         parts=parts,
-        classes=all(part.lists is None for part, _ in known),
+        classes=all(not part.lists for part, _ in known),
         notes=tuple(dict.fromkeys([*diff.notes, *(note for part, _ in known for note in part.notes)])),
     )
 

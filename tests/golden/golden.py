@@ -35,7 +35,7 @@ from harnesses import HARNESSES  # noqa: E402 -- likewise
 LEFT_OUT = re.compile(
     r"times|versions?|software|quantdrift|date|seconds\w*|digest|path|\w*fingerprint|evaluation_time|"
     r"threads|layers_kept_from_before|measured_with|total_evaluation_time_seconds|\w*_digest|sha\w*|"
-    r"reason|notes|warnings|p_equivalent"
+    r"reason|notes|warnings|findings|p_equivalent"
 )
 """Keys whose values depend on the clock, the machine or the version, and sentences."""
 RELATIVE, ABSOLUTE = 1e-3, 2e-4

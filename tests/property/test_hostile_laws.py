@@ -83,7 +83,7 @@ def commands(run: Path, good: Path, written: dict[str, Written]) -> list[tuple[o
         ("gate", run, "--baseline", baseline),
         ("gate", good, run, "--json"),
         ("show", run, "--json"),
-        ("show", run, "--csv"),
+        ("show", run, "--all"),
     ]
 
 

@@ -173,7 +173,7 @@ def test_errors(cli: Cli, runs: list[Path], tmp_path: Path) -> None:
         (HOSTILE,),
         ("export", missing, "--format", "gptqmodel"),
         ("export", runs[0], "--format", HOSTILE),
-        ("law", *runs, "--hold-out", HOSTILE),
+        ("law", *runs, "--by", HOSTILE),
     ):
         code, out, err = cli(*arguments)
         assert code == 2, arguments

@@ -30,7 +30,7 @@ def run(separation: float, flips: int, bits: int = 4, data: str = "med") -> LawP
         changed=rate_estimate(np.arange(100) < flips),
         data=data,
         bits=f"W{bits}",
-        width=(bits, 16),
+        width=bits,
     )
 
 

@@ -138,15 +138,14 @@ def questions(n: int = 5, **hashes: str) -> Samples:
 
 BARE = [{key: value for key, value in own.items() if not key.endswith("_hash")} for own in questions()]
 OTHER_CHOICE = [*questions(2), {**question(2, [-1.0, -2.0]), "arguments": [("question 2", " choice 0"), ("x", " y")]}]
-DRAWN = {**generated(0, "4", 1.0), "arguments": [("sum 0", {"until": ["\n"], "do_sample": True})]}
 
 
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
         (questions(5), questions(9)[3:], r"t: .*same documents.*3 of 5 only in the ref.*\(0, 1, 2\); 4 of 6 only in"),
-        (questions(), questions(doc_hash="other"), "differ in content of 5 of 5 documents"),
-        (questions(3), OTHER_CHOICE, r"choices or settings of generation of 1 of 3 documents \(2\)"),
+        (questions(), questions(doc_hash="other"), "differ in doc of 5 documents"),
+        (questions(3), OTHER_CHOICE, r"choices or settings of generation of 1 documents \(2\)"),
         ([generated(0, "4", 1.0, "strict")], [generated(0, "4", 1.0, "loose")], "same filters"),
         (questions(1) * 2, questions(1), "document 0 occurs twice"),
     ],
