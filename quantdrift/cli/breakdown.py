@@ -11,7 +11,7 @@ from quantdrift.compare.buckets import breakdown
 from quantdrift.metrics import Slice, parse_metric
 from quantdrift.metrics.numbers import cell
 from quantdrift.runs import find_runs, refuse_copies
-from quantdrift.statistics import as_json
+from quantdrift.statistics.estimates import as_json
 
 _DEFAULT = ("flip@1", "harm", "benefit")
 

@@ -11,7 +11,7 @@ from quantdrift.compare.two_runs import Comparison, compare_runs
 from quantdrift.metrics import parse_metric
 from quantdrift.metrics.numbers import show, show_p, show_step
 from quantdrift.runs import read_run
-from quantdrift.statistics import Estimate
+from quantdrift.statistics.estimates import Estimate
 
 _VERDICTS = {
     "no worse": "No worse by {margin} or more: {names}.",

@@ -9,7 +9,7 @@ from quantdrift.cli.output import Grid, Shown, percent, with_interval
 from quantdrift.compare.contenders import ContenderBucket, ContenderGroup, contender_findings, contender_groups
 from quantdrift.progress import Terminal
 from quantdrift.runs import find_runs
-from quantdrift.statistics import as_json
+from quantdrift.statistics.estimates import as_json
 
 
 @prints("json", "markdown")
