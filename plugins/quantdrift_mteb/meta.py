@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mteb.models import CrossEncoderWrapper, MultiVectorWrapper, SentenceTransformerEncoderWrapper, SparseEncoderWrapper
+from mteb.models.model_implementations import MODEL_REGISTRY
 from mteb.models.model_meta import ModelMeta
 
 from quantdrift.engine.calibration.sample import calibration_file, calibration_texts
@@ -20,7 +21,6 @@ from quantdrift.models.checkpoint import full_precision
 from quantdrift.models.named import EMBEDDED, ModelSource
 from quantdrift.records import read_json
 from quantdrift.spec import Scheme, Spec, parse
-from quantdrift_mteb.names import known_names
 from quantdrift_mteb.pairs import make_pair
 
 GetModelMeta = Callable[..., ModelMeta]
@@ -101,7 +101,7 @@ def _hub_meta(name: str, revision: str | None, get_model_meta: GetModelMeta) -> 
     except QuantDriftError:
         raise
     except Exception as error:  # the hub client has many ways to say no
-        if name in known_names():  # then it is the revision that is wrong
+        if name in MODEL_REGISTRY:  # then it is the revision that is wrong
             raise UnsupportedError(f"{name}: {one_line(error)}") from error
         raise UnsupportedError(
             f"mteb knows no model {name!r}{_meant(name)}, and the hub gave none: {one_line(error)}"
@@ -112,7 +112,7 @@ def _hub_meta(name: str, revision: str | None, get_model_meta: GetModelMeta) -> 
 
 
 def _meant(name: str) -> str:
-    names = [known for known in nearest(name, known_names()) if known != name]
+    names = [known for known in nearest(name, sorted(MODEL_REGISTRY)) if known != name]
     return f" (did you mean {' or '.join(names)}?)" if names else ""
 
 
