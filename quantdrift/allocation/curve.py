@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.allocation.solver import solve
-from quantdrift.errors import DataError, ScoreError, UnsupportedError
-from quantdrift.spec import FULL_BITS
+from quantdrift.errors import DataError
 from quantdrift.statistics.estimates import Estimate, mean_estimate, quantile_estimate, rate_estimate
 
 _DRAWS = 512
@@ -35,9 +34,6 @@ class Gaps:
         contributions: float64 [n_inputs, n_contenders, n_layers, n_widths], signed shifts.
         n_weights: int64 [n_layers].
         widths: bits per weight of the last axis, ascending.
-
-    Raises:
-        ScoreError: shapes do not fit, or there is no gap.
     """
 
     gaps: NDArray[np.float64]
@@ -45,40 +41,19 @@ class Gaps:
     n_weights: NDArray[np.int64]
     widths: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        expected = (*self.gaps.shape, len(self.n_weights), len(self.widths))
-        if self.gaps.ndim != 2 or self.contributions.shape != expected:  # noqa: PLR2004 -- two axes
-            raise ScoreError(
-                f"expected gaps [n_inputs, n_contenders] and contributions of shape {expected}, got shapes "
-                f"{self.gaps.shape} and {self.contributions.shape}"
-            )
-        if np.isnan(self.gaps).all():
-            raise ScoreError("expected at least one input with a contender, got none")
-
     def part(self, rows: NDArray[np.int64]) -> Gaps:
         """Those of some of the inputs."""
         return replace(self, gaps=self.gaps[rows], contributions=self.contributions[rows])
-
-    def counted(self) -> Gaps:
-        """Those of the inputs that have a contender at all; rates are over these."""
-        return self.part(np.flatnonzero((~np.isnan(self.gaps)).any(axis=1)))
 
     def bits_per_weight(self, widths: Sequence[int]) -> float:
         """The average of the layers' widths over their weights."""
         return float(self.n_weights @ np.asarray(widths)) / int(self.n_weights.sum())
 
     def of_layers(self, widths: Sequence[int]) -> NDArray[np.float64]:
-        """The shift that each layer makes at its width, [n_inputs, n_contenders, n_layers]; 16 leaves one alone."""
-        known = {width: column for column, width in enumerate(self.widths)}
-        if len(widths) != len(self.n_weights) or not set(widths) <= {*known, FULL_BITS}:
-            raise UnsupportedError(
-                f"expected a width for each of {len(self.n_weights)} layers, one of "
-                f"{', '.join(map(str, self.widths))} (or {FULL_BITS} for a layer left alone); got "
-                f"{len(widths)} of {', '.join(map(str, sorted(set(widths))))}"
-            )
-        columns = [known.get(width, 0) for width in widths]
+        """The shift that each layer makes at its width, [n_inputs, n_contenders, n_layers]."""
+        columns = [self.widths.index(width) for width in widths]
         chosen: NDArray[np.float64] = self.contributions[:, :, np.arange(len(columns)), columns]
-        return np.where(np.array(widths) == FULL_BITS, 0.0, chosen)
+        return chosen
 
     def shifts(self, widths: Sequence[int]) -> NDArray[np.float64]:
         """The shift of every gap, c = sum over layers; nan where there is no contender."""
@@ -151,13 +126,8 @@ def flip_chances(gaps: NDArray[np.float64], parts: NDArray[np.float64], *, seed:
     return chances
 
 
-def predict(measured: Gaps, widths: Sequence[int]) -> Prediction:
-    """What rounding the layers to these widths will change; UnsupportedError if one was not measured."""
-    return _over([(measured.counted(), widths)])
-
-
-def _over(parts: Sequence[tuple[Gaps, Sequence[int]]]) -> Prediction:
-    """The prediction over several parts of the inputs, each with widths of its own."""
+def predict(parts: Sequence[tuple[Gaps, Sequence[int]]]) -> Prediction:
+    """What rounding the layers will change, over parts of the inputs that have widths of their own."""
     moved = [part.shifts(widths) for part, widths in parts]
     flips = np.concatenate([flipped(part.gaps, shifts) for (part, _), shifts in zip(parts, moved, strict=True)])
     chances = np.concatenate([flip_chances(part.gaps, part.of_layers(widths)) for part, widths in parts])
@@ -194,7 +164,7 @@ def predicted_curve(measured: Gaps, tell: Callable[[int], None] = lambda _steps:
     Widths that are chosen on an input suit that input: a budget is predicted on either half of the inputs with the
     widths chosen on the other half.
     """
-    measured = measured.counted()
+    measured = measured.part(np.flatnonzero((~np.isnan(measured.gaps)).any(axis=1)))  # rates are over these
     if len(measured.gaps) < 2:  # noqa: PLR2004 -- one for each half
         raise DataError(
             "expected two calibration queries at least, so that widths are predicted on others than they are chosen "
@@ -205,9 +175,9 @@ def predicted_curve(measured: Gaps, tell: Callable[[int], None] = lambda _steps:
     points = []
     for budget, allocated in sorted(uniform + [(budget, True) for budget in budgets(measured.widths)]):
         if allocated:
-            found = _over([(even, _chosen(odd, budget)), (odd, _chosen(even, budget))])
+            found = predict([(even, _chosen(odd, budget)), (odd, _chosen(even, budget))])
         else:
-            found = predict(measured, [int(budget)] * len(measured.n_weights))
+            found = predict([(measured, [int(budget)] * len(measured.n_weights))])
         points.append(Point(budget=budget, allocated=allocated, prediction=found))
         tell(1)
     # the chance tells points apart that the count over few inputs does not

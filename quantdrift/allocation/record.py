@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-import numpy as np
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from quantdrift import __version__
 from quantdrift.errors import DataError, QuantDriftError, SpecError
@@ -23,36 +20,11 @@ from quantdrift.spec import DEFAULT_QUANTIZER, POSSIBLE_BITS, QUANTIZERS
 Text = Annotated[str, Field(min_length=1)]
 Whole = Annotated[int, Field(ge=0, lt=2**63)]
 Some = Annotated[int, Field(ge=1, lt=2**63)]
-Number = Annotated[float, Field(ge=0)]
 
-_PLACES = {
-    "version": "quantdrift",
-    "model": "model.name",
-    "fingerprint": "model.fingerprint",
-    "group_size": "scheme.group_size",
-    "quantizer": "scheme.quantizer",
-    "criterion": "criterion.name",
-    "settings": "criterion.settings",
-    "seed": "criterion.seed",
-    "dataset": "criterion.dataset",
-    "data_digest": "criterion.data_digest",
-    "input_ids": "criterion.input_ids",
-    "method": "solver.method",
-    "status": "solver.status",
-    "bound": "solver.bound",
-    "n_others": "others.n_parameters",
-    "others_bits": "others.bits",
-}
-"""Where in the file a field stands that is not at its top under its own name."""
-_FOLLOWS: dict[str, Callable[[Allocation], Any]] = {
-    "criterion.n_inputs": lambda allocation: len(allocation.input_ids),
-    "solver.loss": lambda allocation: allocation.loss,
-    "solver.gap": lambda allocation: allocation.gap,
-    "bits_per_weight.allocated": lambda allocation: allocation.bits_per_weight,
-    "bits_per_weight.linear": lambda allocation: allocation.linear_bits,
-    "bits_per_weight.all_parameters": lambda allocation: allocation.all_parameters_bits,
-}
-"""What stands there, too, and follows from the fields."""
+
+def _by_width(loss: Any) -> Any:
+    """In the file a loss stands under its width."""
+    return list(loss.values()) if isinstance(loss, dict) else loss
 
 
 class AllocatedLayer(BaseModel):
@@ -67,12 +39,12 @@ class AllocatedLayer(BaseModel):
         unit: layers of the same number share a width; None, as for layers left out, ties to none.
     """
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 
     name: Text
     shape: Annotated[tuple[Some, Some], AS_LIST]
     width: Some
-    loss: Annotated[tuple[Number, ...], AS_LIST] | None = None
+    loss: Annotated[tuple[Annotated[float, Field(ge=0)], ...] | None, AS_LIST, BeforeValidator(_by_width)] = None
     unit: Whole | None = None
 
     @property
@@ -90,7 +62,6 @@ class Allocation(Record):
         group_size: input weights that share a scale, None for a whole output channel.
         quantizer: the one it was made for; None if for any.
         criterion: by which layers were scored.
-        settings: the criterion's own settings.
         seed: of what was drawn.
         dataset: name of the calibration data; None if the criterion looked at none.
         data_digest: of the data.
@@ -118,70 +89,49 @@ class Allocation(Record):
     MAKE: ClassVar[str] = 'quantdrift allocate (or, if you changed its widths, set "edited" to true)'
     ERROR: ClassVar[type[QuantDriftError]] = DataError
 
-    version: Text = __version__
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)  # what follows from fields is in the file, too
+
+    version: Text = Field(default=__version__, validation_alias="quantdrift")
     date: Text = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     edited: bool = False
-    model: Text
-    fingerprint: Text
-    group_size: Some | None
-    quantizer: Text | None = None
-    criterion: Text
-    settings: Mapping[str, str | int | float | bool | None] = {}
-    seed: Whole = 0
-    dataset: Text | None = None
-    data_digest: Text | None = None
-    input_ids: Annotated[tuple[str, ...], AS_LIST] = ()
+    model: Text = Field(validation_alias=AliasPath("model", "name"))
+    fingerprint: Text = Field(validation_alias=AliasPath("model", "fingerprint"))
+    group_size: Some | None = Field(validation_alias=AliasPath("scheme", "group_size"))
+    quantizer: Text | None = Field(default=None, validation_alias=AliasPath("scheme", "quantizer"))
+    criterion: Text = Field(validation_alias=AliasPath("criterion", "name"))
+    seed: Whole = Field(default=0, validation_alias=AliasPath("criterion", "seed"))
+    dataset: Text | None = Field(default=None, validation_alias=AliasPath("criterion", "dataset"))
+    data_digest: Text | None = Field(default=None, validation_alias=AliasPath("criterion", "data_digest"))
+    input_ids: Annotated[tuple[str, ...], AS_LIST] = Field(
+        default=(), validation_alias=AliasPath("criterion", "input_ids")
+    )
     widths: Annotated[tuple[int, ...], AS_LIST]
-    budget: Number
-    method: Text
-    status: Text
-    bound: Number | None
-    n_others: Whole
-    others_bits: Whole
-    layers: Annotated[tuple[AllocatedLayer, ...], AS_LIST]
-
-    @field_validator("widths")
-    @classmethod
-    def _ascending(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
-        if not widths or list(widths) != sorted(POSSIBLE_BITS & set(widths)):
-            raise ValueError(f"expected {sorted(POSSIBLE_BITS)} or some of them in this order, got {widths}")
-        return widths
+    budget: float
+    method: Text = Field(validation_alias=AliasPath("solver", "method"))
+    status: Text = Field(validation_alias=AliasPath("solver", "status"))
+    bound: float | None = Field(validation_alias=AliasPath("solver", "bound"))
+    n_others: Whole = Field(validation_alias=AliasPath("others", "n_parameters"))
+    others_bits: Whole = Field(validation_alias=AliasPath("others", "bits"))
+    layers: Annotated[tuple[AllocatedLayer, ...], AS_LIST] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for problem in self._contradictions():
-            raise DataError(problem)
-        return self
-
-    def _contradictions(self) -> Iterator[str]:
-        if not self.layers:
-            yield "layers: expected at least one"
+        if not self.widths or list(self.widths) != sorted(POSSIBLE_BITS & set(self.widths)):
+            raise DataError(f"widths: expected some of {sorted(POSSIBLE_BITS)} in this order, got {self.widths}")
         if not self.widths[0] <= self.budget <= self.widths[-1]:
-            yield f"budget: expected {self.widths[0]} to {self.widths[-1]} bits per weight, got {self.budget}"
-        seen: set[str] = set()
-        tied: dict[int, AllocatedLayer] = {}
+            raise DataError(
+                f"budget: expected {self.widths[0]} to {self.widths[-1]} bits per weight, got {self.budget}"
+            )
         for layer in self.layers:
-            where, loss = f"layer {layer.name}", layer.loss
-            if layer.name in seen:
-                yield f"{where} is there twice; expected each layer once"
-            seen.add(layer.name)
-            offered = sorted(POSSIBLE_BITS) if loss is None else list(self.widths)
+            offered = POSSIBLE_BITS if layer.loss is None else self.widths
             if layer.width not in offered:
-                yield (
-                    f"{where}: expected one of the widths {', '.join(map(str, offered))}, got {layer.width}. For a "
-                    "width that was not offered, give the layer a loss and a unit of null: it is left out then"
+                raise DataError(
+                    f"layer {layer.name}: expected one of the widths {', '.join(map(str, sorted(offered)))}, got "
+                    f"{layer.width}. For a width that was not offered, give the layer a loss of null"
                 )
-            falls = loss is None or all(one >= other for one, other in pairwise(loss))
-            if not falls or (loss is not None and len(loss) != len(self.widths)):
-                yield f"{where}: expected a loss for each of {self.widths}, not rising with the width, got {loss}"
-            if layer.unit is not None and (other := tied.setdefault(layer.unit, layer)).width != layer.width:
-                yield (
-                    f"{where} is tied to {other.name} (unit {layer.unit}), which has a width of {other.width}, not "
-                    f"{layer.width}; expected one width for both, or units of their own"
-                )
-        spent = self.bits_per_weight
-        if spent is not None and spent > self.budget and not self.edited:
-            yield f"the layers take {spent} bits per weight; expected at most the budget of {self.budget}"
+            if layer.loss is not None and len(layer.loss) != len(self.widths):
+                raise DataError(f"layer {layer.name}: expected a loss for each of {self.widths}, got {layer.loss}")
+        return self
 
     @property
     def width_of(self) -> dict[str, int]:
@@ -224,32 +174,31 @@ class Allocation(Record):
         """Of one that was changed by hand, the digest is of what it was before."""
         return content.get("edited") is not True
 
-    @classmethod
-    def checked(cls, content: Mapping[str, Any], path: Path) -> Self:
-        """The fields of a file; what follows from them is computed anew, and there is no bound if it was edited."""
-        names = {place: name for name, place in _PLACES.items()}
-        fields: dict[str, Any] = {}
-        for key, value in content.items():
-            parts = {f"{key}.{part}": value[part] for part in value} if isinstance(value, dict) else {key: value}
-            fields |= {names.get(place, place): parts[place] for place in parts if place not in _FOLLOWS}
-        widths, layers = fields.get("widths"), fields.get("layers")
-        if isinstance(widths, list) and isinstance(layers, list):
-            fields["layers"] = [_layer_of(layer, widths) for layer in layers]
-        allocation = super().checked(fields, path)
-        return allocation.model_copy(update={"bound": None}) if allocation.edited else allocation
-
     def content(self) -> dict[str, Any]:
-        """The JSON object in the file, sealed."""
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
-        fields |= {place: value_of(self) for place, value_of in _FOLLOWS.items()}
-        fields["layers"] = [_content_of(layer, self.widths) for layer in self.layers]
-        found: dict[str, Any] = {"format": self.FORMAT, self.VERSION_KEY: self.VERSION}
-        for name, value in fields.items():
-            part, _, key = _PLACES.get(name, name).partition(".")
-            if key:
-                found.setdefault(part, {})[key] = value
+        """The JSON object in the file, sealed: the fields where they are read from, and what follows from them."""
+        found: dict[str, Any] = self.head()
+        for name, field in type(self).model_fields.items():
+            alias, value = field.validation_alias, getattr(self, name)
+            if isinstance(alias, AliasPath):
+                found.setdefault(str(alias.path[0]), {})[alias.path[1]] = value
             else:
-                found[part] = value
+                found[str(alias or name)] = value
+        found["criterion"] |= {"settings": {}, "n_inputs": len(self.input_ids)}
+        found["solver"] |= {"loss": self.loss, "gap": self.gap}
+        found["bits_per_weight"] = {
+            "allocated": self.bits_per_weight,
+            "linear": self.linear_bits,
+            "all_parameters": self.all_parameters_bits,
+        }
+        widths = [str(width) for width in self.widths]
+        found["layers"] = [
+            {
+                **layer.model_dump(),
+                "n_weights": layer.n_weights,
+                "loss": layer.loss and dict(zip(widths, layer.loss, strict=True)),
+            }
+            for layer in self.layers
+        ]
         return sealed(found)
 
     def text(self) -> str:
@@ -261,22 +210,6 @@ class Allocation(Record):
                 text = "[\n" + ",\n".join(f"    {_json(layer)}" for layer in value) + "\n  ]"
             lines.append(f"  {_json(key)}: {text}")
         return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _layer_of(content: Any, widths: Sequence[int]) -> Any:
-    """A layer's fields: a loss by width becomes a sequence."""
-    if not isinstance(content, dict):
-        return content
-    fields = {key: value for key, value in content.items() if key != "n_weights"}
-    loss = fields.get("loss")
-    if isinstance(loss, dict) and set(loss) == {str(width) for width in widths}:
-        fields["loss"] = [loss[str(width)] for width in widths]
-    return fields
-
-
-def _content_of(layer: AllocatedLayer, widths: Sequence[int]) -> dict[str, Any]:
-    loss = layer.loss and {str(width): loss for width, loss in zip(widths, layer.loss, strict=True)}
-    return {**layer.model_dump(), "n_weights": layer.n_weights, "loss": loss}
 
 
 def _json(value: object) -> str:
@@ -296,26 +229,22 @@ def digest(allocation: Allocation) -> str:
 # --- whether a stored allocation is one for the model at hand, and the scheme that it stands for ------
 
 
-def check_fits(
-    allocation: Allocation, names: Sequence[str], n_weights: Sequence[int] | NDArray[np.int64], fingerprint: str
-) -> None:
+def check_fits(allocation: Allocation, names: Sequence[str], fingerprint: str) -> None:
     """Check that an allocation is one for a model: the same layers, and the same weights."""
-    given = {layer.name: layer.n_weights for layer in allocation.layers}
-    there = {name: int(n) for name, n in zip(names, n_weights, strict=True)}
     of = f"the allocation of {allocation.model}"
-    for problem, layers in (
-        ("has layers that this model has not", [name for name in given if name not in there]),
-        ("says nothing of some of this model's layers", [name for name in there if name not in given]),
-        ("has other numbers of weights in some layers", [name for name in given if given[name] != there.get(name)]),
-    ):
-        if layers:
-            more = f" and {len(layers) - 3} more" if len(layers) > 3 else ""  # noqa: PLR2004 -- as many are shown
-            raise DataError(f"{of} {problem}: {', '.join(layers[:3])}{more}; expected one made for this model")
+    if other := sorted(allocation.width_of.keys() ^ set(names)):
+        raise DataError(f"{of} and this model differ in their layers: {some(other)}; expected one made for this model")
     if fingerprint != allocation.fingerprint:
         raise DataError(
             f"{of} was measured on other weights (fingerprint {allocation.fingerprint}, this model's is "
             f"{fingerprint}): which layers need bits may differ. Measure again: quantdrift allocate"
         )
+
+
+def some(names: Sequence[str]) -> str:
+    """A few of the names, and how many more there are."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004 -- as many are shown
+    return ", ".join(names[:3]) + more
 
 
 def can_be_named(file: str) -> bool:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import ScoreError, SpecError, UnknownNameError, UnsupportedError
-from quantdrift.spec import Scheme, error_at
-
-METHODS = ("knapsack", "greedy")
-DEFAULT_QUERIES = 128
-"""Calibration queries, as in the paper."""
+from quantdrift.spec import Scheme
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -30,16 +25,14 @@ class Solution:
     Attributes:
         widths: int64 [n_layers], bits per weight.
         loss: sum of the losses at these widths, of the layers that were not left out.
-        bound: no widths within the budget have a smaller loss, up to the solver's tolerance.
-        method: one of METHODS.
+        bound: no widths within the budget have a smaller loss, up to the solver's tolerance; None where it has none.
         status: "optimal" if nothing better exists up to the solver's tolerance; else why it is not known: "greedy",
             "time limit", or what the solver said.
     """
 
     widths: Ints
     loss: float
-    bound: float
-    method: str
+    bound: float | None
     status: str
 
 
@@ -58,60 +51,49 @@ def solve(
 
     sum over layers of n_weights * width <= budget * sum of n_weights, in whole bits; the budget is the decimal number
     that it is written as (3.3 is 33/10). Losses add up. Bits that are left over are used wherever a layer can still
-    be widened, even if its loss does not fall.
+    be widened, even if its loss does not fall. Layers with the same number in `units` get one width, and those with
+    a width in `kept` have that one; `method` is "knapsack" or "greedy".
     """
-    if method not in METHODS:
-        raise UnknownNameError("allocation method", method, METHODS)
-    _check_widths(widths, budget)
-    losses, n_weights = np.asarray(losses, np.float64), np.asarray(n_weights)
-    units = np.arange(len(n_weights)) if units is None else np.asarray(units)
     kept = [None] * len(n_weights) if kept is None else kept
-    _check_losses(losses, n_weights, units, len(widths))
     free = np.array([width is None for width in kept])
-    # np.unique numbers units by their value; ties ask for the order of definition
-    _, first, member = np.unique(units[free], return_index=True, return_inverse=True)
-    member = np.argsort(np.argsort(first))[member]
-    unit_losses, unit_weights = np.zeros((len(first), len(widths))), np.zeros(len(first), np.int64)
+    _, member = np.unique(np.arange(len(free))[free] if units is None else units[free], return_inverse=True)
+    unit_losses, unit_weights = np.zeros((member.max() + 1, len(widths))), np.zeros(member.max() + 1, np.int64)
     np.add.at(unit_losses, member, losses[free])
     np.add.at(unit_weights, member, n_weights[free])
-    n_total, offered = int(unit_weights.sum()), np.array(widths, np.int64)
+    offered = np.array(widths, np.int64)
     bits = unit_weights[:, None] * (offered - offered[0])  # on top of the narrowest width's
+    n_total = int(unit_weights.sum())
     capacity = math.floor(Fraction(str(budget)) * n_total) - widths[0] * n_total
     levels, bound, status = _solved(unit_losses, bits, capacity, method, time_limit)
     found = np.array([width or 0 for width in kept], np.int64)
     found[free] = offered[levels[member]]
-    loss = _total(unit_losses, levels)
-    return Solution(widths=found, loss=loss, bound=min(max(bound, 0.0), loss), method=method, status=status)
+    return Solution(widths=found, loss=_total(unit_losses, levels), bound=bound, status=status)
 
 
-def _solved(losses: Floats, bits: Ints, capacity: int, method: str, time_limit: float) -> tuple[Ints, float, str]:
+def _solved(
+    losses: Floats, bits: Ints, capacity: int, method: str, time_limit: float
+) -> tuple[Ints, float | None, str]:
     """Level of every unit, a bound on the loss, and a status.
 
     The greedy choice comes first and is preferred among equals. HiGHS meets constraints up to a tolerance, so what it
     finds is counted in whole bits, and dropped if there are too many.
     """
-    levels, price = _greedy(losses, bits, capacity)
+    levels = _widened(losses, bits, capacity, np.zeros(len(losses), np.int64))
     loss = _total(losses, levels)
-    # Dantzig's: with the price of a bit at the first step that did not fit, the linear relaxation's optimum
-    bound = math.fsum((losses + price * bits).min(axis=1)) - price * capacity
-    if math.isclose(bound, loss, rel_tol=1e-12) or loss == 0.0:
-        return levels, bound, "optimal"
+    if loss == 0.0:
+        return levels, 0.0, "optimal"
     if method == "greedy":
-        return levels, bound, "greedy"
+        return levels, None, "greedy"
     scale = float(losses.max())
     result = _optimum(losses / scale, bits, capacity, time_limit)
     if result.x is not None:
         found = result.x.reshape(losses.shape).argmax(axis=1).astype(np.int64)
         if _spent(bits, found) <= capacity and _total(losses, found) < loss:
-            # among units that are alike the widest first, whatever the solver's order is
-            _, alike = np.unique(np.hstack([losses, bits]), axis=0, return_inverse=True)
-            for kind in range(alike.max() + 1):
-                found[alike == kind] = np.sort(found[alike == kind])[::-1]
-            levels = _spend_rest(losses, bits, capacity, found)
-    if result.mip_dual_bound is not None and math.isfinite(result.mip_dual_bound):
-        bound = max(bound, float(result.mip_dual_bound) * scale)
-    statuses = {0: "optimal", 1: "time limit"}
-    return levels, bound, statuses.get(result.status, str(result.message))
+            levels = _widened(losses, bits, capacity, found)
+            loss = _total(losses, levels)
+    dual = result.mip_dual_bound
+    bound = None if dual is None or not math.isfinite(dual) else min(max(float(dual) * scale, 0.0), loss)
+    return levels, bound, {0: "optimal", 1: "time limit"}.get(result.status, str(result.message))
 
 
 def _optimum(losses: Floats, bits: Ints, capacity: int, time_limit: float) -> Any:
@@ -132,56 +114,37 @@ def _optimum(losses: Floats, bits: Ints, capacity: int, time_limit: float) -> An
     )
 
 
-def _greedy(losses: Floats, bits: Ints, capacity: int) -> tuple[Ints, float]:
-    """Widen units in the order of the fall in loss per added bit, while the bits last.
+def _widened(losses: Floats, bits: Ints, capacity: int, levels: Ints) -> Ints:
+    """Widen units while any fits, each time where loss falls most per added bit.
 
-    The levels, and the fall per bit of the first step that did not fit, 0 if all did.
-
-    A unit goes up along the lower convex hull of its losses over its bits, so its steps come in the order of the
-    ranking. Ties go to the unit defined first. A step that does not fit is passed over, with the later ones of that
-    unit, and the next that fits is taken. Between two widths this is the paper's rule: the fall is then the loss at
-    the lower one.
+    Between two widths this is the paper's rule: the fall is then the loss at the lower one. Losses do not rise with
+    the width, so this never costs anything, and it may go where nothing is gained: a loss is an estimate, and an
+    average that was granted is used. Ties go to the unit defined first, then to the least step.
 
     Source: section 5.1 and the appendix on allocation criteria.
     """
-    steps: list[tuple[float, int, int, int]] = []
-    for unit, (loss, cost) in enumerate(zip(losses.tolist(), bits.tolist(), strict=True)):
+    levels, left = levels.copy(), capacity - _spent(bits, levels)
+    steps: list[tuple[float, int, int]] = []
 
-        def fall(low: int, high: int, loss: list[float] = loss, cost: list[int] = cost) -> float:
-            return (loss[low] - loss[high]) / (cost[high] - cost[low])
+    def offer(unit: int) -> None:
+        """The unit's best step among those that fit, where there is one."""
+        at = levels[unit]
+        costs = bits[unit] - bits[unit, at]
+        fits = (costs > 0) & (costs <= left)
+        if fits.any():
+            falls = np.where(fits, (losses[unit, at] - losses[unit]) / np.maximum(costs, 1), -np.inf)
+            heapq.heappush(steps, (-float(falls.max()), unit, int(falls.argmax())))
 
-        corners = [0]
-        for level in range(1, len(loss)):
-            while len(corners) > 1 and fall(corners[-2], corners[-1]) < fall(corners[-1], level):
-                corners.pop()
-            corners.append(level)
-        steps += [(-fall(low, high), unit, low, high) for low, high in pairwise(corners)]
-    levels, left, price = np.zeros(len(losses), np.int64), capacity, 0.0
-    for falls, unit, low, high in sorted(steps, key=lambda step: step[0]):  # stable: ties keep their order
-        cost_of_step = int(bits[unit, high] - bits[unit, low])
-        if levels[unit] == low and cost_of_step <= left:
-            levels[unit] = high
-            left -= cost_of_step
-        elif not price:
-            price = -falls
-    return _spend_rest(losses, bits, capacity, levels), price
-
-
-def _spend_rest(losses: Floats, bits: Ints, capacity: int, levels: Ints) -> Ints:
-    """Widen units while any fits, each time where loss falls most per added bit.
-
-    Losses do not rise with the width, so this never costs anything, and it may go where nothing is gained: a loss is
-    an estimate, and an average that was granted is used. Ties go to the unit defined first, then to the least step.
-    """
-    levels, rows = levels.copy(), np.arange(len(levels))
-    while True:
-        costs = bits - bits[rows, levels][:, None]
-        fits = (costs > 0) & (costs <= capacity - _spent(bits, levels))
-        if not fits.any():
-            return levels
-        falls = losses[rows, levels][:, None] - losses
-        unit, level = divmod(int(np.where(fits, falls / np.maximum(costs, 1), -np.inf).argmax()), losses.shape[1])
-        levels[unit] = level
+    for unit in range(len(levels)):
+        offer(unit)
+    while steps:
+        _, unit, level = heapq.heappop(steps)
+        cost = int(bits[unit, level] - bits[unit, levels[unit]])
+        if cost <= left:
+            levels[unit] = level
+            left -= cost
+        offer(unit)
+    return levels
 
 
 def _spent(bits: Ints, levels: Ints) -> int:
@@ -192,37 +155,6 @@ def _total(losses: Floats, levels: Ints) -> float:
     return math.fsum(losses[np.arange(len(levels)), levels])
 
 
-def _check_widths(widths: tuple[int, ...], budget: float) -> None:
-    whole = all(isinstance(width, int) and width >= 1 for width in widths)
-    if not widths or not whole or sorted(set(widths)) != list(widths):
-        raise UnsupportedError(f"expected widths as whole numbers of bits in ascending order, got {widths!r}")
-    if not widths[0] <= budget <= widths[-1]:
-        raise UnsupportedError(
-            f"a budget of {budget} bits per weight cannot be met with widths of {', '.join(map(str, widths))}: "
-            f"expected {widths[0]} to {widths[-1]}. Change the budget or offer other widths."
-        )
-
-
-def _check_losses(losses: Floats, n_weights: Ints, units: Ints, n_widths: int) -> None:
-    n_layers = len(losses)
-    shapes = (losses.shape, n_weights.shape, units.shape)
-    if n_layers == 0 or shapes != ((n_layers, n_widths), (n_layers,), (n_layers,)):
-        raise ScoreError(
-            f"expected losses [n_layers, {n_widths}], n_weights [n_layers] and units [n_layers] with at least one "
-            f"layer, got shapes {', '.join(map(str, shapes))}"
-        )
-    if n_weights.dtype.kind != "i" or units.dtype.kind != "i" or n_weights.min() < 1:
-        raise ScoreError(f"expected whole numbers of weights, 1 or more, and of units; got {n_weights} and {units}")
-    with np.errstate(over="ignore"):
-        wrong = ~(np.isfinite(losses.sum()) & (losses >= 0)) | (np.diff(losses, axis=1, append=losses[:, -1:]) > 0)
-    if wrong.any():
-        layer = int(np.argwhere(wrong)[0, 0])
-        raise ScoreError(
-            f"expected losses that are 0 or more, do not rise with the width and have a sum; got {losses[layer]} for "
-            f"layer {layer}"
-        )
-
-
 # --- what a scheme says of how its widths are chosen ------------------------------------------------
 
 
@@ -231,43 +163,23 @@ class PreStepSettings:
     """How widths are chosen.
 
     Attributes:
-        n_queries: calibration queries wanted.
+        n_queries: calibration queries wanted; the paper takes 128.
         seed: of their draw, and of the criterion `random`.
-        solver: one of METHODS.
+        solver: "knapsack" or "greedy".
         fused: whether layers that runtimes multiply at once share a width.
     """
 
-    n_queries: int = DEFAULT_QUERIES
-    seed: int = 0
-    solver: str = METHODS[0]
-    fused: bool = False
+    n_queries: int
+    seed: int
+    solver: str
+    fused: bool
 
 
 def settings_of(scheme: Scheme) -> PreStepSettings:
     """Read `+queries=`, `+seed=`, `+solver=` and `+units=` of a scheme."""
     return PreStepSettings(
-        n_queries=_whole(scheme, "queries", DEFAULT_QUERIES, least=1),
-        seed=_whole(scheme, "seed", 0, least=0),
-        solver=_one_of(scheme, "solver", METHODS),
-        fused=_one_of(scheme, "units", ("layer", "fused")) == "fused",
+        n_queries=int(scheme.option("queries", "128")),
+        seed=int(scheme.option("seed", "0")),
+        solver=scheme.option("solver", "knapsack"),
+        fused=scheme.option("units") == "fused",
     )
-
-
-def _whole(scheme: Scheme, key: str, default: int, *, least: int) -> int:
-    given = scheme.option(key, str(default))
-    if not (given.isdecimal() and int(given) >= least):
-        raise _complaint(scheme, key, given, f"a whole number, {least} or more")
-    return int(given)
-
-
-def _one_of(scheme: Scheme, key: str, known: tuple[str, ...]) -> str:
-    given = scheme.option(key, known[0])
-    if given not in known:
-        raise _complaint(scheme, key, given, f"one of {', '.join(known)}")
-    return given
-
-
-def _complaint(scheme: Scheme, key: str, given: str, expected: str) -> SpecError:
-    text = str(scheme)
-    start = text.index(f"+{key}=") + len(key) + 2
-    return error_at(text, start, start + len(given), f"unusable {key}", expected)

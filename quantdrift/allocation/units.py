@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.errors import SpecError, UnknownNameError, UnsupportedError, nearest
+from quantdrift.errors import UnknownNameError, UnsupportedError
 from quantdrift.spec import FULL_BITS, MAX_BITS, MIN_BITS, POSSIBLE_BITS
 
 FUSED: tuple[tuple[str, ...], ...] = (
@@ -36,7 +36,6 @@ _EXPERT_OF_STACK = re.compile(
 )
 """One parameter for all experts, as `find_linears` names its parts: mlp.experts.down_proj.3; or two
 modules beside each other, each with a stack of its own."""
-_REGEX = "re:"
 
 
 def runtime_units(names: Sequence[str]) -> NDArray[np.int64]:
@@ -57,49 +56,23 @@ def _unit(name: str) -> tuple[str, str]:
     return parent, _FIRST.get(last, last)
 
 
-def excluded(
-    names: Sequence[str], patterns: Mapping[str, int], *, units: NDArray[np.int64] | None = None
-) -> dict[str, int]:
-    """Layers that an allocation leaves out, and the width that they are kept at."""
-    chosen: dict[str, tuple[int, str]] = {}
+def excluded(names: Sequence[str], patterns: Mapping[str, int], *, units: NDArray[np.int64]) -> dict[str, int]:
+    """Layers that an allocation leaves out, and the width that they are kept at; the last pattern decides."""
+    kept: dict[str, int] = {}
     for pattern, width in patterns.items():
-        if isinstance(width, bool) or width not in POSSIBLE_BITS:
+        if width not in POSSIBLE_BITS:
             raise UnsupportedError(
-                f"layers {pattern} cannot be kept at {width!r} bits: expected {MIN_BITS} to {MAX_BITS}, or "
-                f"{FULL_BITS} for layers that are not quantized"
+                f"layers {pattern} cannot be kept at {width} bits: expected {MIN_BITS} to {MAX_BITS}, or {FULL_BITS} "
+                "for layers that are not quantized"
             )
-        for name in _matches(pattern, names):
-            other, by = chosen.setdefault(name, (width, pattern))
-            if other != width:
-                raise UnsupportedError(
-                    f"layer {name} is matched by {by}, which keeps it at {other} bits, and by {pattern}, which keeps "
-                    f"it at {width}; expected one width for each layer"
-                )
-    kept = {name: chosen[name][0] for name in names if name in chosen}
-    first: dict[int, str] = {}
-    for name, unit in zip(names, range(len(names)) if units is None else units.tolist(), strict=True):
-        other_name = first.setdefault(unit, name)
-        if kept.get(other_name) != kept.get(name):
-            raise UnsupportedError(
-                f"{other_name} and {name} are tied to one width, and only one of them is kept at "
-                f"{kept.get(name) or kept.get(other_name)} bits; leave out both, or do not tie layers"
-            )
-    return kept
-
-
-def _matches(pattern: str, names: Sequence[str]) -> list[str]:
-    if pattern.startswith(_REGEX):
-        try:
-            expression = re.compile(pattern.removeprefix(_REGEX))
-        except re.error as error:
-            at = len(_REGEX) + (error.pos or 0)
-            problem = f"{pattern}: expected a regular expression after {_REGEX!r}: {error}"
-            raise SpecError(problem, text=pattern, start=at, end=at + 1) from error
-        matched = [name for name in names if expression.fullmatch(name)]
-    else:
         matched = [name for name in names if fnmatchcase(name, pattern)]
-    if not matched:
-        shown = nearest(pattern, names) or names[:3]
-        hint = f"(the pattern matches no layer's whole name, such as {', '.join(shown)}; * stands for any characters)"
-        raise UnknownNameError("layer", pattern, (), hint=hint)
-    return matched
+        if not matched:
+            hint = "(the pattern matches no layer's whole name; * stands for any characters)"
+            raise UnknownNameError("layer", pattern, names, hint=hint)
+        kept |= dict.fromkeys(matched, width)
+    first: dict[int, str] = {}
+    for name, unit in zip(names, units.tolist(), strict=True):
+        other = first.setdefault(unit, name)
+        if kept.get(other) != kept.get(name):
+            raise UnsupportedError(f"{other} and {name} are tied to one width; keep both at one, or do not tie layers")
+    return kept

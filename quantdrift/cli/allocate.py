@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
 from quantdrift.cli.output import Grid, Shown, with_interval
-from quantdrift.errors import QuantDriftError
-from quantdrift.spec import ALLOCATION_KEYS, FULL_BITS, Spec, parse
+from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift.spec import ALLOCATION_KEYS, FULL_BITS, Spec, chooses, parse
 
 if TYPE_CHECKING:
     from quantdrift.allocation.record import Allocation
-    from quantdrift.engine.sensitivity.contest import Contest
+    from quantdrift.engine.sensitivity.contest import Rival
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,27 +50,29 @@ def command(options: AllocateOptions) -> Shown:
     Such a run does not count the queries that were used to choose.
     """
     spec, keep = parse(options.spec), _kept(options.keep or ())
+    if not chooses(spec.scheme):
+        expected = f"expected a criterion that chooses them, e.g. {spec.model}@W3.5+gap"
+        raise UnsupportedError(f"{spec}: the widths of its layers are given; {expected}")
     from quantdrift.allocation.record import Allocation
     from quantdrift.engine.refusals import check_spec
     from quantdrift.records import read_json
 
     dataset = options.dataset
     check_spec(spec)
+    _ = spec.scheme.widths  # refused before a model is loaded
     Allocation.check_place(options.out)
     from quantdrift.engine.sensitivity.jobs import allocate_spec
 
     with options.stoppable(f"{options.out} is not finished"):
-        done = allocate_spec(spec, dataset, out=options.out, **options.how, keep=keep, check=options.check)
-    allocation, contest = done.allocation, done.contest
+        allocation, rivals = allocate_spec(
+            spec, dataset, out=options.out, **options.how, keep=keep, check=options.check
+        )
     measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
+    held_out = {"n_queries": rivals[0].flips.n, "rivals": [_rival_json(rival) for rival in rivals]} if rivals else None
     return Shown(
-        data={
-            "path": str(options.out),
-            "allocation": read_json(options.out),
-            "held_out": None if contest is None else _contest_json(contest),
-        },
+        data={"path": str(options.out), "allocation": read_json(options.out), "held_out": held_out},
         title=f"{options.spec}: {allocation.criterion}, {measured if allocation.input_ids else 'without any input'}",
-        grids=[_layers(allocation), *([] if contest is None else [_rivals(contest, allocation.criterion)])],
+        grids=[_layers(allocation), *([_rivals(rivals)] if rivals else [])],
         next=[f"\nallocation: {options.out}", _use(spec, options)],
     )
 
@@ -82,30 +84,18 @@ def _kept(texts: Sequence[str]) -> dict[str, int]:
         pattern, _, width = text.rpartition("=") if "=" in text else (text, "", str(FULL_BITS))
         if not width.isdecimal():
             raise QuantDriftError(f"--keep {text}: expected PATTERN or PATTERN=BITS, e.g. '*.0.*=8'")
-        if keep.setdefault(pattern, int(width)) != int(width):
-            raise QuantDriftError(
-                f"--keep {pattern} is given with {keep[pattern]} bits and with {width}; expected one of them"
-            )
+        keep[pattern] = int(width)
     return keep
 
 
 def _use(spec: Spec, options: AllocateOptions) -> str:
     """What to type to measure the pair with these widths."""
-    from quantdrift.allocation.record import can_be_named
-    from quantdrift.doctor import CALIBRATED
-
-    scheme, file = spec.scheme, str(options.out)
-    if not can_be_named(file):
-        return "use it: first give it a name without spaces, '+' and '@', which a spec can hold"
-    calibrated = scheme.quantizer in CALIBRATED or scheme.activation_bits is not None
-    dropped = ALLOCATION_KEYS if calibrated else {*ALLOCATION_KEYS, "seed"}  # it drew calibration queries only
-    rest = [(key, value) for key, value in scheme.options if key not in dropped]
-    if file.endswith(".json") and "=" not in file and scheme.activation_bits is None:
-        parts = [f"{spec.model}@{file}", *(["query"] if scheme.query_only else [])]
-        named = "+".join([*parts, *(f"{key}={value}" for key, value in rest)])
+    scheme = spec.scheme
+    if scheme.activation_bits is None:
+        named = f"{spec.model}@{options.out}{'+query' if scheme.query_only else ''}"
     else:
-        widths = [(key, value) for key, value in scheme.options if key == "widths"]
-        named = str(replace(spec, scheme=replace(scheme, options=(*rest, *widths, ("allocation", file)))))
+        kept = [(key, value) for key, value in scheme.options if key not in ALLOCATION_KEYS or key == "widths"]
+        named = str(replace(spec, scheme=replace(scheme, options=(*kept, ("allocation", str(options.out))))))
     return f"use it: quantdrift run {shlex.quote(named)} {data_words(options.data, options.task)}"
 
 
@@ -133,7 +123,7 @@ def _layers(allocation: Allocation) -> Grid:
     return Grid(head=head, rows=rows, lines=lines)
 
 
-def _rivals(contest: Contest, criterion: str) -> Grid:
+def _rivals(rivals: Sequence[Rival]) -> Grid:
     rows = [
         [
             rival.name,
@@ -141,39 +131,24 @@ def _rivals(contest: Contest, criterion: str) -> Grid:
             with_interval(rival.flips),
             "" if rival.difference is None else with_interval(rival.difference, sign="+"),
         ]
-        for rival in contest.rivals
+        for rival in rivals
     ]
+    ours, best = rivals[0], min(rivals, key=lambda rival: rival.flips.value or 0.0)
+    verdict = f"{ours.name} changes fewest answers"
+    if (ours.flips.value or 0.0) > (best.flips.value or 0.0):
+        verdict = f"{ours.name} did not win against {best.name}; use another criterion, or measure on more queries"
     return Grid(
-        title=f"On {contest.n_queries} other queries, rounded to nearest (95 % intervals)",
+        title=f"On {ours.flips.n} other queries, rounded to nearest (95 % intervals)",
         head=["bits from", "bits", "other first answer", "more than this allocation"],
         rows=rows,
-        lines=[_verdict(contest, criterion)],
+        lines=[f"{verdict}. A difference whose interval reaches 0 could be chance."],
     )
 
 
-def _verdict(contest: Contest, criterion: str) -> str:
-    better = contest.beaten_by
-    if better:
-        chance = better[0].difference and (better[0].difference.high or 0.0) >= 0
-        return (
-            f"{criterion} did not win against {better[0].name}{', which could be chance' if chance else ''}. "
-            "Use another criterion, or measure on more queries."
-        )
-    tied = [rival.name for rival in contest.rivals[1:] if rival.difference and (rival.difference.low or 0.0) <= 0]
-    close = f"; {', '.join(tied)} could still be as good (their intervals reach 0)" if tied else ", beyond chance"
-    return f"{criterion} changes fewest answers{close}"
-
-
-def _contest_json(contest: Contest) -> dict[str, Any]:
+def _rival_json(rival: Rival) -> dict[str, Any]:
     return {
-        "n_queries": contest.n_queries,
-        "rivals": [
-            {
-                "name": rival.name,
-                "bits_per_weight": rival.bits_per_weight,
-                "flip@1": rival.flips.to_json(),
-                "difference": rival.difference and rival.difference.to_json(),
-            }
-            for rival in contest.rivals
-        ],
+        "name": rival.name,
+        "bits_per_weight": rival.bits_per_weight,
+        "flip@1": rival.flips.to_json(),
+        "difference": rival.difference and rival.difference.to_json(),
     }

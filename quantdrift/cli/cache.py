@@ -21,7 +21,7 @@ _PRINT = "[0-9a-f]{32}"
 KINDS = {
     "embeddings": (rf"{_KEY}\.npy", "embedding files"),
     "codes": (rf"{_KEY}/[0-9]{{5,}}\.safetensors", "quantized layers"),
-    "sensitivities": (rf"{_KEY}/[A-Za-z0-9_.-]+-[0-9a-f]{{12}}\.npy", "sensitivities of layers"),
+    "sensitivities": (rf"{_KEY}/[A-Za-z0-9_.-]+\.npy", "sensitivities of layers"),
     "probes": (rf"{_KEY}\.npz", "linear probes"),
     "servers": (rf"{_PRINT}/{_PRINT}\.npz", "models seen on servers"),
 }

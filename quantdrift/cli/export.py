@@ -17,7 +17,7 @@ def command(
     *,
     file: Path = argument("ALLOCATION: An allocation.json."),
     format_: str = option(
-        "--format NAME: gptqmodel, hqq, compressed_tensors, torchao, llama_cpp, autoround or onnxruntime.", default=...
+        "--format NAME: gptqmodel, compressed_tensors, torchao, llama_cpp or autoround.", default=...
     ),
     out: Path | None = option("-o --out: File to write; standard output if not given."),
 ) -> None:
@@ -27,7 +27,7 @@ def command(
     use the file is printed on standard error.
     """
     chosen = exporter(format_)
-    text, notes = export_allocation(Allocation.read(file), chosen)
+    text, told = export_allocation(Allocation.read(file), chosen)
     if out is None:
         say(text.removesuffix("\n"))
     elif out.exists() and file.exists() and out.samefile(file):
@@ -36,5 +36,5 @@ def command(
         write_text(out, text, what="the allocation")
     usage = usage_of(chosen, str(out) if out is not None else chosen.file)
     say(f"use it:\n\n{textwrap.indent(usage, '    ')}", error=True)
-    for each in notes:
-        note(each)
+    if told:
+        note(told)

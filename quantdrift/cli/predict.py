@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
 from quantdrift.cli.output import Grid, Shown, with_interval
-from quantdrift.errors import QuantDriftError, SpecError
-from quantdrift.spec import parse
+from quantdrift.spec import Spec, parse_scheme
 
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Predicted
-    from quantdrift.statistics.estimates import Estimate
 
 _LARGE = 3
 """At this many bits and below, the change of the weights is too large for first order."""
@@ -40,15 +37,6 @@ class PredictOptions(OnQueries):
     widths: str = option("N,N,...: Which numbers of bits per weight a layer may get.", default="2,3,4,5,6,7,8")
     group: str = option("N: How many input weights share a scale, or channel.", default="128")
 
-    @property
-    def group_size(self) -> int | None:
-        """Input weights that share a scale; None for a whole output channel."""
-        if self.group != "channel" and not re.fullmatch("[1-9][0-9]{0,8}", self.group):
-            raise QuantDriftError(
-                f"--group {self.group}: expected the number of input weights that share a scale, e.g. 128, or channel"
-            )
-        return None if self.group == "channel" else int(self.group)
-
 
 @prints("json")
 def command(options: PredictOptions) -> Shown:
@@ -62,21 +50,9 @@ def command(options: PredictOptions) -> Shown:
     18 % predicted (25 % with random signs) and 27 % measured at W4; 52 % (47 %) and 48 % at W3. So measure what looks
     good: quantdrift run MODEL@W4 --data FOLDER
     """
-    try:
-        model = parse(options.model).model
-    except SpecError:
-        pass
-    else:
-        raise QuantDriftError(
-            f"expected a model without a scheme, got {options.model}: every width is predicted at once; use "
-            f"quantdrift predict {model}"
-        )
-    if not re.fullmatch("[2-8](,[2-8])+", options.widths) or len(set(options.widths.split(","))) == 1:
-        raise QuantDriftError(
-            f"--widths {options.widths}: expected at least two whole numbers from 2 to 8 with commas between, e.g. "
-            "2,3,4,8"
-        )
-    group_size = options.group_size
+    group = options.group if options.group == "channel" else f"g{options.group}"
+    scheme = parse_scheme(f"W{options.widths[:1]}-{group}+gap+widths={options.widths}")
+    group_size, _ = scheme.group_size, scheme.widths  # two of them at least, or it is refused
     from quantdrift.models.checkpoint import full_precision
 
     dataset = options.dataset
@@ -84,13 +60,7 @@ def command(options: PredictOptions) -> Shown:
     from quantdrift.engine.sensitivity.jobs import predict_model
 
     with options.stoppable("nothing was printed yet"):
-        found = predict_model(
-            options.model,
-            dataset,
-            widths=tuple(sorted({int(width) for width in options.widths.split(",")})),
-            group_size=group_size,
-            **options.how,
-        )
+        found = predict_model(Spec(model=options.model, scheme=scheme), dataset, **options.how)
     n, by = len(found.input_ids), "per output channel" if group_size is None else f"in groups of {group_size}"
     scales = "" if group_size is None else f" (scales add {16 / group_size:.3f} per weight)"
     return Shown(
@@ -130,11 +100,6 @@ def command(options: PredictOptions) -> Shown:
 
 
 def _curve(found: Predicted) -> Grid:
-    def rate(estimate: Estimate) -> str:
-        if len(found.input_ids) >= _FEW or estimate.low is None or estimate.high is None:
-            return with_interval(estimate)
-        return f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f} %"  # too few queries for a rate
-
     rows = []
     for point in found.points:
         shift = point.prediction.shift.value
@@ -142,8 +107,8 @@ def _curve(found: Predicted) -> Grid:
             [
                 f"at most {point.budget:g}, by gap" if point.allocated else f"W{point.budget:g}",
                 f"{point.prediction.bits_per_weight:.2f}",
-                rate(point.prediction.flips),
-                rate(point.prediction.chance),
+                with_interval(point.prediction.flips),
+                with_interval(point.prediction.chance),
                 "-" if shift is None else f"{shift:.3g}",
                 "*" if point.on_front else "",
             ]

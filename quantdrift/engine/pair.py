@@ -235,20 +235,16 @@ class QuantizedPair:
             UnsupportedError: the scheme needs calibration and was not prepared, or widths are to be chosen and were
                 not.
         """
-        self._at_rest("entering it again")
-        self._refuse_unprepared()
-        self._active = True
-        try:
-            with ExitStack() as stack:
-                stack.enter_context(put_aside(self.layers))
-                for layer, made in zip(self.layers, self._made_or_made_now(), strict=True):
-                    if made.quantized is not None:
-                        put_in_place(layer, made.quantized)
-                if (bits := self.scheme.activation_bits) is not None:
-                    stack.enter_context(quantized_inputs(self.layers, self._ranges(), bits))
-                yield
-        finally:
-            self._active = False
+        with ExitStack() as stack:
+            stack.enter_context(put_aside(self.layers))
+            for layer, made in zip(self.layers, self.candidate_layers(), strict=True):
+                if made.quantized is not None:
+                    put_in_place(layer, made.quantized)
+            if (bits := self.scheme.activation_bits) is not None:
+                stack.enter_context(quantized_inputs(self.layers, self._ranges(), bits))
+            self._active = True
+            stack.callback(setattr, self, "_active", False)
+            yield
 
     def candidate_layers(self) -> Iterator[LayerCandidate]:
         """What becomes of each layer, one after another, from the reference's weights.
@@ -257,31 +253,24 @@ class QuantizedPair:
             RuntimeError: the candidate is in place.
             UnsupportedError: the scheme needs calibration and was not prepared.
         """
-        self._at_rest("asking for its layers")
-        self._refuse_unprepared()
-        yield from self._made_or_made_now()
-
-    def _at_rest(self, before: str) -> None:
-        if self._active:
-            raise RuntimeError(f"the candidate is in place; leave candidate() before {before}")
-
-    def _refuse_unprepared(self) -> None:
-        self._chosen()
-        if self.needs_calibration and self._made is None:
+        self._at_rest("making it again")
+        widths = self._chosen()
+        if self._made is not None:
+            yield from self._made.layers
+            return
+        if self.needs_calibration:
             raise UnsupportedError(
                 f"{self.scheme} of {self.name} is calibrated on documents, and none were given "
                 "yet; call prepare(...) first, or use a data-free scheme (rtn or hqq without A8)"
             )
-
-    def _made_or_made_now(self) -> Iterator[LayerCandidate]:
-        """Every layer as it was calibrated, or made now where inputs do not matter."""
-        if self._made is not None:
-            yield from self._made.layers
-            return
-        for layer, bits in zip(self.layers, self._chosen(), strict=True):
+        for layer, bits in zip(self.layers, widths, strict=True):
             method = self._methods[bits]
             quantized = None if method is None else method.quantize(layer.weight, None)
             yield LayerCandidate(name=layer.name, quantized=quantized)
+
+    def _at_rest(self, before: str) -> None:
+        if self._active:
+            raise RuntimeError(f"the candidate is in place; leave candidate() before {before}")
 
     def _ranges(self) -> dict[str, float]:
         return {} if self._made is None else self._made.ranges()

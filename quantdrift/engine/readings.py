@@ -68,7 +68,7 @@ class Search(Reading):
 
     def allocate(self, flow: Flow, pair: QuantizedPair, reference: Arms) -> Allocation:
         """Widths by the gaps of a part of the queries."""
-        return allocate_for_search(flow, pair, self, reference).allocation
+        return allocate_for_search(flow, pair, self, reference)[0]
 
     def state(self, flow: Flow, reference: Arms, candidate: Arms, before: ScoreState | None) -> ScoreState:
         """Every query against every document that counts."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from quantdrift.allocation.solver import settings_of
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Kind
 from quantdrift.doctor import CALIBRATED
 from quantdrift.engine.calibration.sample import calibration_texts
@@ -72,8 +71,6 @@ def check_pair(pair: Spec | Versus, dataset: Dataset, *, reranks: bool = False, 
 def check_spec(spec: Spec, *, loaded: bool = False) -> None:
     """Refuse a spec that no data can be measured with."""
     refuse_settings(spec.scheme)
-    if spec.scheme.criterion is not None:
-        settings_of(spec.scheme)
     calibration_texts(spec.scheme)
     if not loaded:
         full_precision(spec.model)

@@ -54,12 +54,7 @@ def embeddings_cut_short(root: Path) -> None:
 
 def sensitivities(root: Path) -> bytes:
     wanted = np.array([[1.0, np.nan], [-0.0, 1e-300]])
-    kept = KeptArrays(root, KEY)
-    found = kept.get("gap")
-    if found is None:
-        kept.put("gap", wanted)
-        found = wanted
-    return found.tobytes()
+    return KeptArrays(root, KEY).get("gap", lambda: wanted).tobytes()
 
 
 def layers(root: Path) -> str:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from quantdrift.engine.sensitivity.criteria import criterion
-from quantdrift.engine.sensitivity.gaps import contributions, problem_of, rounded
+from quantdrift.engine.sensitivity.criteria import losses_of
+from quantdrift.engine.sensitivity.gaps import contributions, rounded
 from support import paper_quantizers as paper
 from support.sensitivity import drawn, setting_of
 
@@ -38,7 +38,7 @@ def test_losses_fall_to_nothing_at_the_widest(
 ) -> None:
     setting = setting_of(*stack(seed, n_layers), widths=widths, group_size=group_size)
     for name in BASELINES:
-        losses = criterion(name).losses(setting)
+        losses = losses_of(name, setting)
         assert losses.shape == (n_layers, len(widths))
         assert np.isfinite(losses).all()
         assert not losses[:, -1].any()
@@ -64,7 +64,7 @@ def test_scores_are_the_papers(seed: int, widths: tuple[int, ...], group_size: i
         wanted["activation_norm"].append(square.sum() / 4 ** widths[0])
         inputs = inputs @ weight.T
     for name, scores in wanted.items():
-        assert criterion(name).losses(setting)[:, 0] == pytest.approx(scores, rel=1e-4, abs=1e-11), name
+        assert losses_of(name, setting)[:, 0] == pytest.approx(scores, rel=1e-4, abs=1e-11), name
 
 
 @some
@@ -73,11 +73,11 @@ def test_scaling_the_weights_scales_reconstruction_by_its_square_and_not_sqnr(
     seed: int, widths: tuple[int, ...], group_size: int | None, power: int
 ) -> None:
     setting = setting_of(*stack(seed, 1), widths=widths, group_size=group_size)
-    before = {name: criterion(name).losses(setting) for name in BASELINES}
+    before = {name: losses_of(name, setting) for name in BASELINES}
     setting.layers[0].weight.mul_(2.0**power)
     for name, losses in before.items():
         factor = 1.0 if name in {"sqnr", "activation_norm", "depth", "random"} else 4.0**power
-        assert criterion(name).losses(setting) == pytest.approx(losses * factor, rel=1e-12), name
+        assert losses_of(name, setting) == pytest.approx(losses * factor, rel=1e-12), name
 
 
 class Sum(nn.Module):
@@ -105,7 +105,7 @@ def test_contributions_are_the_shifts_and_those_of_several_layers_add_up(seed: i
         widths=widths,
         group_size=4,
     )
-    found, problem = contributions(setting), problem_of(setting)
+    found, problem = contributions(setting), setting.gaps
     before = problem.gaps(problem.outputs())
     for layers in [list(chosen) for n in (1, 2, 3) for chosen in combinations(range(3), n)]:
         for column, bits in enumerate(widths):
@@ -114,5 +114,5 @@ def test_contributions_are_the_shifts_and_those_of_several_layers_add_up(seed: i
             np.testing.assert_allclose(moved, found[:, :, layers, column].sum(axis=-1), atol=2e-4)
     squares = (found**2).mean(axis=(0, 1))
     np.testing.assert_allclose(
-        criterion("gap").losses(setting)[:, 0], squares[:, 0] - squares.min(axis=1), rtol=1e-9, atol=1e-15
+        losses_of("gap", setting)[:, 0], squares[:, 0] - squares.min(axis=1), rtol=1e-9, atol=1e-15
     )

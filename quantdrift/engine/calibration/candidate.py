@@ -259,7 +259,7 @@ def widths_for(
             "when the allocation was made: +head=none quantizes a classification head"
         )
     names = [layer.name for layer in layers]
-    check_fits(allocation, names, [layer.weight.numel() for layer in layers], fingerprint)
+    check_fits(allocation, names, fingerprint)
     for what, there, here in (
         ("criterion", allocation.criterion, scheme.criterion),
         ("widths", allocation.widths, scheme.widths),

@@ -20,12 +20,7 @@ def methods_of(scheme: Scheme) -> dict[int, LayerQuantizer | None]:
     """Width to what quantizes a layer to it, for every width that the scheme's layers may have; None for 16 bits."""
     refuse_settings(scheme)
     methods = {bits: method_at(scheme, bits) for bits in scheme.widths}
-    if scheme.criterion is not None:
-        # what is wrong with them would otherwise be said when the reference has answered
-        from quantdrift.allocation.solver import settings_of  # noqa: PLC0415 -- loads scipy
-
-        settings_of(scheme)
-        stored_allocation(scheme)
+    stored_allocation(scheme)  # what is wrong with it would otherwise be said when the reference has answered
     return methods
 
 

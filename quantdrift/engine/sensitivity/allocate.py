@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation
-from quantdrift.allocation.solver import Solution, settings_of, solve
+from quantdrift.allocation.solver import settings_of, solve
 from quantdrift.allocation.units import excluded, runtime_units
 from quantdrift.engine.bits import count_bits
 from quantdrift.engine.inputs import described
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.engine.sensitivity.criteria import criterion
+from quantdrift.engine.sensitivity.criteria import losses_of, needs_inputs
 from quantdrift.engine.sensitivity.problem import (
     GapProblem,
     KeptArrays,
@@ -58,21 +58,6 @@ class Calibration:
     key: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Allocated:
-    """An allocation, and the model and calibration inputs with what was measured of them.
-
-    Attributes:
-        allocation: widths of all layers.
-        setting: what the criterion looked at.
-        calibration: int64, positions of the calibration inputs; empty if there are none.
-    """
-
-    allocation: Allocation
-    setting: Setting
-    calibration: NDArray[np.int64]
-
-
 def allocate_for_search(
     flow: Flow,
     pair: QuantizedPair,
@@ -81,15 +66,16 @@ def allocate_for_search(
     *,
     keep: Mapping[str, int] | None = None,
     n_contenders: int | None = None,
-) -> Allocated:
+) -> tuple[Allocation, Setting, NDArray[np.int64]]:
     """Measure the layers on a quarter of the queries at most and choose their widths; labels play no part.
 
     `keep` maps a pattern of layer names to the width that such layers are kept at; gaps are taken to `n_contenders`
-    documents behind the first, by the number of queries if not given.
+    documents behind the first, by the number of queries if not given. Also what the criterion looked at, and the
+    positions of the calibration queries, int64; empty if there are none.
     """
     chosen: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
     inputs = None
-    if criterion(pair.scheme.criterion or "").needs_inputs:
+    if needs_inputs(pair.scheme.criterion):
         settings, size = settings_of(pair.scheme), flow.settings.batch_size
         chosen = draw_queries(len(search.queries.ids), wanted=settings.n_queries, seed=settings.seed)
         n_contenders = n_contenders or contenders_for(len(chosen))
@@ -114,14 +100,13 @@ def allocate_for_search(
         )
         ids = [search.queries.ids[row] for row in chosen.tolist()]
         inputs = Calibration(problem=problem, ids=ids, dataset=search.dataset, key=None if None in known else key)
-    allocation, setting = allocate(pair, inputs, root=flow.store.root, progress=flow.progress, keep=keep)
-    return Allocated(allocation=allocation, setting=setting, calibration=chosen)
+    return *allocate(pair, inputs, root=flow.store.root, progress=flow.progress, keep=keep), chosen
 
 
 def allocate_for_classes(flow: Flow, pair: QuantizedPair, classes: Classes) -> Allocation:
     """Measure the layers on the gaps of training inputs and choose their widths; DataError without a train part."""
     inputs = None
-    if criterion(pair.scheme.criterion or "").needs_inputs:
+    if needs_inputs(pair.scheme.criterion):
         if classes.train is None:
             raise DataError(
                 f"{pair.scheme.criterion} measures layers on inputs of the train part, never on those that are "
@@ -156,13 +141,7 @@ def allocate(
     keep: Mapping[str, int] | None = None,
 ) -> tuple[Allocation, Setting]:
     """Score the layers and choose their widths."""
-    scheme, settings = pair.scheme, settings_of(pair.scheme)
-    rule = criterion(scheme.criterion or "")
-    if rule.needs_inputs and inputs is None:
-        raise UnsupportedError(
-            f"the criterion {rule.name} measures layers on queries and documents, and there are none; use one that "
-            "needs none (reconstruction, sqnr), or a stored allocation"
-        )
+    scheme, settings, criterion = pair.scheme, settings_of(pair.scheme), str(pair.scheme.criterion)
     units, kept = left_out([layer.name for layer in pair.layers], scheme, keep)
     setting = Setting(
         modules=pair.modules,
@@ -174,7 +153,13 @@ def allocate(
         problem=None if inputs is None else inputs.problem,
         kept=_kept(pair, inputs, root),
     )
-    losses = rule.losses(setting)
+    losses = losses_of(criterion, setting)
+    for layer, row in zip(pair.layers, losses, strict=True):
+        if not np.isfinite(row).all():
+            raise DataError(
+                f"{criterion} gives {layer.name} losses that are not finite: its weights, its inputs or the model's "
+                "outputs are not; check the checkpoint, or load it in float32 or bfloat16"
+            )
     solution = solve(
         losses,
         np.array([layer.weight.numel() for layer in pair.layers]),
@@ -196,7 +181,30 @@ def allocate(
             pair.layers, solution.widths.tolist(), losses.tolist(), kept, units.tolist(), strict=True
         )
     )
-    return _record(pair, inputs, layers, solution), setting
+    zero_points = any(method is not None and method.has_zero_points for method in methods_of(scheme).values())
+    bits = count_bits(
+        pair.modules, pair.layers, solution.widths.tolist(), group_size=scheme.group_size, zero_points=zero_points
+    )
+    allocation = Allocation(
+        model=pair.name,
+        fingerprint=pair.fingerprint,
+        group_size=scheme.group_size,
+        criterion=criterion,
+        widths=scheme.widths,
+        budget=scheme.weight_bits,
+        method=settings.solver,
+        status=solution.status,
+        bound=solution.bound,
+        layers=layers,
+        n_others=bits.n_parameters - sum(layer.n_weights for layer in layers),
+        others_bits=round(bits.all_parameters * bits.n_parameters) - sum(x.n_weights * x.width for x in layers),
+        quantizer=scheme.quantizer,
+        seed=settings.seed,
+        dataset=None if inputs is None else inputs.dataset,
+        data_digest=None if inputs is None or inputs.key is None else key_of(**inputs.key),
+        input_ids=() if inputs is None else tuple(inputs.ids),
+    )
+    return allocation, setting
 
 
 def left_out(
@@ -212,7 +220,7 @@ def left_out(
 
 def _kept(pair: QuantizedPair, inputs: Calibration | None, root: Path | None) -> KeptArrays:
     """Where measurements are kept: the quantizer has no part in the key, so that all share them."""
-    if root is None or inputs is None or inputs.key is None:
+    if inputs is None or inputs.key is None:
         return KeptArrays()
     key = key_of(
         version=_VERSION,
@@ -223,37 +231,3 @@ def _kept(pair: QuantizedPair, inputs: Calibration | None, root: Path | None) ->
         runtime=dict(pair.runtime),
     )
     return KeptArrays(root, key)
-
-
-def _record(
-    pair: QuantizedPair, inputs: Calibration | None, layers: tuple[AllocatedLayer, ...], solution: Solution
-) -> Allocation:
-    scheme = pair.scheme
-    methods = list(methods_of(scheme).values())
-    bits = count_bits(
-        pair.modules,
-        pair.layers,
-        [layer.width for layer in layers],
-        group_size=scheme.group_size,
-        zero_points=any(method is not None and method.has_zero_points for method in methods),
-    )
-    codes = sum(layer.n_weights * layer.width for layer in layers)
-    return Allocation(
-        model=pair.name,
-        fingerprint=pair.fingerprint,
-        group_size=scheme.group_size,
-        criterion=str(scheme.criterion),
-        widths=scheme.widths,
-        budget=scheme.weight_bits,
-        method=solution.method,
-        status=solution.status,
-        bound=solution.bound,
-        layers=layers,
-        n_others=bits.n_parameters - sum(layer.n_weights for layer in layers),
-        others_bits=round(bits.all_parameters * bits.n_parameters) - codes,
-        quantizer=scheme.quantizer,
-        seed=settings_of(scheme).seed,
-        dataset=None if inputs is None else inputs.dataset,
-        data_digest=None if inputs is None or inputs.key is None else key_of(**inputs.key),
-        input_ids=() if inputs is None else tuple(inputs.ids),
-    )

@@ -7,7 +7,7 @@ are, and that takes a fraction of a run per rival.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,10 @@ from quantdrift.allocation.record import Allocation
 from quantdrift.allocation.solver import solve
 from quantdrift.engine.inputs import Encoder, Inputs, Vectors
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
-from quantdrift.engine.sensitivity.criteria import criterion
-from quantdrift.engine.sensitivity.gaps import contributions, rounded
+from quantdrift.engine.sensitivity.criteria import losses_of
+from quantdrift.engine.sensitivity.gaps import rounded
 from quantdrift.engine.sensitivity.problem import Setting
-from quantdrift.errors import UnsupportedError
+from quantdrift.engine.store import EmbeddingStore
 from quantdrift.spec import MAX_BITS
 from quantdrift.statistics.estimates import Estimate, rate_estimate
 from quantdrift.statistics.paired import paired_rate_difference
@@ -55,25 +55,6 @@ class Rival:
     difference: Estimate | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
-    """What came out.
-
-    Attributes:
-        n_queries: held-out queries.
-        rivals: the allocation first, then the others.
-    """
-
-    n_queries: int
-    rivals: tuple[Rival, ...]
-
-    @property
-    def beaten_by(self) -> list[Rival]:
-        """Rivals within the budget that change fewer answers, the best first."""
-        better = [r for r in self.rivals[1:] if r.difference and (r.difference.value or 0.0) < 0]
-        return sorted(better, key=lambda rival: rival.flips.value or 0.0)
-
-
 def held_out_queries(n_queries: int, calibration: NDArray[np.int64], *, seed: int) -> NDArray[np.int64]:
     """Positions of up to 128 queries that are not among the calibration queries, ascending."""
     others = np.setdiff1d(np.arange(n_queries), calibration)
@@ -91,10 +72,11 @@ def hold_contest(
     reference: Sequence[Vectors],
     batch_size: int,
     query_only: bool = False,
-) -> Contest:
+) -> list[Rival]:
     """Round the model in every way that spends as many bits, and count flips on the held-out queries.
 
-    The model is in the reference arm, and left so. With `query_only` the documents stay there.
+    The allocation itself comes first. The model is in the reference arm, and left so. With `query_only` the documents
+    stay there.
     """
     queries, documents, similarity = search.queries.part(held), search.sides[-1], search.similarity
     tops = _tops(np.asarray(reference[0])[held], reference[-1], similarity, min(DEPTH, len(documents.ids)))
@@ -113,18 +95,15 @@ def hold_contest(
         flips[name] = pool[first] != tops[:, 0]
     n_weights = np.array([layer.n_weights for layer in allocation.layers])
     ours = next(iter(flips.values()))
-    return Contest(
-        n_queries=len(queries.ids),
-        rivals=tuple(
-            Rival(
-                name=name,
-                bits_per_weight=float(n_weights @ np.array(widths[name])) / int(n_weights.sum()),
-                flips=rate_estimate(flipped.astype(np.float64)),
-                difference=None if flipped is ours else paired_rate_difference(ours, flipped),
-            )
-            for name, flipped in flips.items()
-        ),
-    )
+    return [
+        Rival(
+            name=name,
+            bits_per_weight=float(n_weights @ np.array(widths[name])) / int(n_weights.sum()),
+            flips=rate_estimate(flipped.astype(np.float64)),
+            difference=None if flipped is ours else paired_rate_difference(ours, flipped),
+        )
+        for name, flipped in flips.items()
+    ]
 
 
 def rivals_of(allocation: Allocation, setting: Setting) -> dict[str, list[int]]:
@@ -135,35 +114,21 @@ def rivals_of(allocation: Allocation, setting: Setting) -> dict[str, list[int]]:
     layers = allocation.layers
     kept = [layer.width if layer.loss is None else None for layer in layers]
     rivals = {f"{allocation.criterion}, {allocation.method}": [layer.width for layer in layers]}
-    for name, method, losses in _losses(allocation, setting):
+    for name in ("reconstruction", "random"):
+        if name == allocation.criterion:
+            continue
         solution = solve(
-            losses,
+            losses_of(name, replace(setting, seed=setting.seed + 1)),
             np.array([layer.n_weights for layer in layers]),
             widths=allocation.widths,
             budget=allocation.budget,
-            units=np.array([len(layers) + n if layer.unit is None else layer.unit for n, layer in enumerate(layers)]),
+            units=np.array([n if layer.unit is None else layer.unit for n, layer in enumerate(layers)]),
             kept=kept,
-            method=method,
         )
         rivals[name] = solution.widths.tolist()
     uniform = min(MAX_BITS, math.floor(allocation.budget))
     rivals[f"W{uniform} throughout"] = [uniform if width is None else width for width in kept]
     return rivals
-
-
-def _losses(allocation: Allocation, setting: Setting) -> Iterator[tuple[str, str, NDArray[np.float64]]]:
-    """Name, method and losses of the rivals."""
-    if setting.problem is not None:
-        try:
-            shifts = contributions(setting)
-        except UnsupportedError:  # a model without gradients has one rival less
-            pass
-        else:
-            falling = np.minimum.accumulate(np.nanmedian(np.abs(shifts[:, 0]), axis=0), axis=1)
-            yield "the paper's rule, greedy", "greedy", falling - falling[:, -1:]
-    for name in ("reconstruction", "random"):
-        if name != allocation.criterion:
-            yield name, "knapsack", criterion(name).losses(replace(setting, seed=setting.seed + 1))
 
 
 def _tops(queries: Vectors, documents: Vectors, similarity: Similarity, k: int) -> NDArray[np.int64]:
@@ -175,8 +140,8 @@ def _tops(queries: Vectors, documents: Vectors, similarity: Similarity, k: int) 
 
 def _embedded(encoder: Encoder, side: Inputs, batch_size: int, tell: Callable[[int], None]) -> Vectors:
     """All inputs of a side by the model as it is."""
-    order, parts = side.order(), []
-    for at in range(0, len(order), _CHUNK):
-        parts.append(encoder.encode(side.at(order[at : at + _CHUNK]), side.role, batch_size))
-        tell(len(parts[-1]))
-    return np.asarray(np.concatenate(parts)[np.argsort(order)])
+
+    def encode(rows: NDArray[np.int64]) -> Vectors:
+        return encoder.encode(side.at(rows), side.role, batch_size)
+
+    return EmbeddingStore(None).get("", order=side.order(), encode=encode, progress=tell, chunk=_CHUNK)

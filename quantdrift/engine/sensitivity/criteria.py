@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,43 +12,29 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quantdrift.engine.calibration.inputs import ProductTap, hooked_inputs, plain_products
-from quantdrift.engine.sensitivity.gaps import gap_exact_losses, gap_losses, problem_of, rounding_error
+from quantdrift.engine.sensitivity.gaps import gap_exact_losses, gap_losses, rounding_error
 from quantdrift.engine.sensitivity.problem import Setting
-from quantdrift.engine.store import key_of
-from quantdrift.errors import DataError, UnknownNameError, UnsupportedError
+from quantdrift.errors import UnsupportedError
 
 _BLOCK = 1 << 22
 """Elements that are summed in float32; the sums of blocks add up in float64."""
-_VERSION = 1
-"""Of the moments; a change in what is measured makes kept ones void."""
-_INSTEAD = "use a criterion that looks at weights alone (reconstruction, sqnr)"
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Criterion:
-    """A rule that says how much is lost where a layer gets a width.
+def losses_of(name: str, setting: Setting) -> Array:
+    """What is lost where a layer gets a width, by one of `quantdrift.spec.CRITERIA`.
 
-    Attributes:
-        name: as the spec spells it.
-        needs_inputs: whether it looks at calibration inputs, which `Setting.problem` then has to have.
-        losses: from a setting to float64 [n_layers, n_widths], at least 0, not rising with the width, and 0 at the
-            widest. Losses of layers add up; their unit is the criterion's own. Between two widths the paper's rule
-            ranks layers by the first column over the number of weights. Raises QuantDriftError where the model cannot
-            be measured this way.
+    float64 [n_layers, n_widths], at least 0, not rising with the width, and 0 at the widest. Losses of layers add up;
+    their unit is the criterion's own. Between two widths the paper's rule ranks layers by the first column over the
+    number of weights. Raises QuantDriftError where the model cannot be measured this way.
     """
-
-    name: str
-    needs_inputs: bool
-    losses: Callable[[Setting], Array]
+    return _CRITERIA[name](setting)
 
 
-def criterion(name: str) -> Criterion:
-    """The criterion of that name, one of `quantdrift.spec.CRITERIA`."""
-    if name not in _CRITERIA:
-        raise UnknownNameError("criterion", name, _CRITERIA, hint=f"(one of {', '.join(_CRITERIA)})")
-    return Criterion(name=name, needs_inputs=name in _ON_INPUTS, losses=_CRITERIA[name])
+def needs_inputs(name: str | None) -> bool:
+    """Whether a criterion looks at calibration inputs, which `Setting.problem` then has to have."""
+    return str(name).startswith(("gap", "activation"))
 
 
 # --- criteria that look at Delta = W - Q(W), the change that rounding makes ---------------------------
@@ -88,13 +74,7 @@ def _rounding_losses(setting: Setting, factors: Sequence[Array | float]) -> Arra
     with setting.progress.stage("rounding layers one by one", len(setting.layers)) as tell:
         for number, (layer, factor) in enumerate(zip(setting.layers, factors, strict=True)):
             for column, bits in enumerate(setting.widths[:-1]):
-                power = _column_power(rounding_error(layer, bits, setting.group_size))
-                if not np.isfinite(power).all():
-                    raise DataError(
-                        f"expected finite weights in {layer.name}, got some that are not (or are beyond 1e19), so its "
-                        "rounding error has no size; check the checkpoint, or load it in float32 or bfloat16"
-                    )
-                losses[number, column] = (factor * power).sum()
+                losses[number, column] = (factor * _column_power(rounding_error(layer, bits, setting.group_size))).sum()
             tell(1)
     return np.minimum.accumulate(losses, axis=1)
 
@@ -149,21 +129,17 @@ def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> li
     [1.0, 0.5, 0.0, 0.5, 1.0, 1.0]
     """
     first = int(n_modules > 1)
-    # of every layer the lists that it is in, outermost first: path of the list, number, path in the block
+    # of every layer the lists that it is in, outermost first: path of the list, path in the block, number
     inside = [
-        [(path[:at], int(path[at]), path[at + 1 :]) for at in range(first, len(path)) if path[at].isdecimal()]
+        [(path[:at], path[at + 1 :], int(path[at])) for at in range(first, len(path)) if path[at].isdecimal()]
         for path in (tuple(name.split(".")) for name in names)
     ]
-    numbers: dict[tuple[str, ...], dict[tuple[str, ...], set[int]]] = defaultdict(lambda: defaultdict(set))
-    for lists in inside:
-        for stack, number, name in lists:
-            numbers[stack][name].add(number)
-    stacks = set()
-    for stack, by_name in numbers.items():
-        repeated = sum(len(blocks) for name, blocks in by_name.items() if name and len(blocks) > 1)
-        if 2 * repeated > sum(map(len, by_name.values())):
-            stacks.add(stack)
-    places = [next(((stack, number) for stack, number, _ in lists if stack in stacks), None) for lists in inside]
+    times = Counter((stack, name) for lists in inside for stack, name, _ in lists)
+    size, repeated = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    for (stack, name), n in times.items():
+        size[stack] += n
+        repeated[stack] += n if name and n > 1 else 0
+    places = [next(((s, number) for s, _, number in lists if 2 * repeated[s] > size[s]), None) for lists in inside]
     if not any(places):
         places = [((), number) for number in range(len(names))]
     found = [1.0] * len(names)
@@ -178,8 +154,7 @@ def distances_from_the_middle(names: Sequence[str], *, n_modules: int = 1) -> li
 # --- what calibration inputs look like at every layer of the reference, from one run ----------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class InputMoments:
+class InputMoments(NamedTuple):
     """What the input of a layer looks like in the reference, over the calibration tokens.
 
     Attributes:
@@ -199,51 +174,42 @@ def input_moments(setting: Setting) -> list[InputMoments]:
     Padding does not count, except where a weight is used without a call of its module and rows cannot be told apart.
     A layer that is called several times counts all its tokens.
     """
-    problem = problem_of(setting)
-    sizes = [(layer.name, layer.weight.shape[1]) for layer in setting.layers]
-    name = f"input_moments.{key_of(version=_VERSION, layers=sizes)}"
-    sums = setting.kept.get(name)
-    if sums is None:
-        parts = [np.zeros(1 + 2 * in_features) for _, in_features in sizes]  # tokens, sums of x^2, sums of |x|
-
-        def arrive(number: int, x: Tensor, mask: Tensor | None) -> None:
-            rows = (x.detach().reshape(-1, x.shape[-1]) if mask is None else x.detach()[mask]).float()
-            parts[number][0] += len(rows)
-            parts[number][1:] += torch.cat([rows.square().sum(dim=0), rows.abs().sum(dim=0)]).cpu().numpy()
-
-        with (
-            torch.no_grad(),
-            plain_products(setting.modules),
-            hooked_inputs(setting.modules, setting.layers, arrive),
-            ProductTap(setting.layers, arrive),
-            setting.progress.stage("recording the inputs of layers", problem.n_rows) as tell,
-        ):
-            for batch in problem.batches:
-                problem.encode(batch)
-                tell(len(batch))
-        if not any(seen[0] for seen in parts):
-            raise UnsupportedError(
-                "no calibration input was seen at any layer: the model runs in another thread or process, or in one "
-                f"compiled piece; {_INSTEAD}"
-            )
-        for layer, seen in zip(setting.layers, parts, strict=True):
-            if not np.isfinite(seen).all():
-                raise DataError(
-                    f"the input of {layer.name} is not finite on the calibration inputs, so it has no moments; run the "
-                    f"model in float32 or bfloat16, or {_INSTEAD}"
-                )
-            if not (seen[0] or layer.modules or layer.expert is not None):  # no token may be for an expert
-                raise UnsupportedError(
-                    f"the input of {layer.name} is not seen, as its weight is multiplied part by part; use gap, or "
-                    "a criterion that looks at weights alone (reconstruction, sqnr)"
-                )
-        sums = np.concatenate(parts)
-        setting.kept.put(name, sums)
+    sizes = [layer.weight.shape[1] for layer in setting.layers]
+    sums = setting.kept.get("input_moments", lambda: _summed_inputs(setting, sizes))
     moments = []
-    for part in np.split(sums, np.cumsum([1 + 2 * in_features for _, in_features in sizes])[:-1]):
+    for part in np.split(sums, np.cumsum([1 + 2 * size for size in sizes])[:-1]):
         square, absolute = np.split(part[1:] / max(1.0, part[0]), 2)
         moments.append(InputMoments(mean_square=square, mean_abs=absolute, n_tokens=int(part[0])))
     return moments
+
+
+def _summed_inputs(setting: Setting, sizes: Sequence[int]) -> Array:
+    """Of one layer after another: tokens, sums of x^2, sums of |x|."""
+    parts = [np.zeros(1 + 2 * size) for size in sizes]
+
+    def arrive(number: int, x: Tensor, mask: Tensor | None) -> None:
+        rows = (x.detach().reshape(-1, x.shape[-1]) if mask is None else x.detach()[mask]).float()
+        parts[number][0] += len(rows)
+        parts[number][1:] += torch.cat([rows.square().sum(dim=0), rows.abs().sum(dim=0)]).cpu().numpy()
+
+    with (
+        torch.no_grad(),
+        plain_products(setting.modules),
+        hooked_inputs(setting.modules, setting.layers, arrive),
+        ProductTap(setting.layers, arrive),
+        setting.progress.stage("recording the inputs of layers", setting.gaps.n_rows) as tell,
+    ):
+        for batch in setting.gaps.batches:
+            setting.gaps.encode(batch)
+            tell(len(batch))
+    for layer, seen in zip(setting.layers, parts, strict=True):
+        called = any(each[0] for each in parts) and (layer.modules or layer.expert is not None)
+        if not (seen[0] or called):  # no token may be for an expert
+            raise UnsupportedError(
+                f"the input of {layer.name} is not seen: its weight is multiplied part by part, or the model runs in "
+                "another thread or process; use a criterion that looks at weights alone (reconstruction, sqnr)"
+            )
+    return np.concatenate(parts)
 
 
 _CRITERIA: dict[str, Callable[[Setting], Array]] = {
@@ -257,4 +223,3 @@ _CRITERIA: dict[str, Callable[[Setting], Array]] = {
     "depth": depth_losses,
     "random": random_losses,
 }
-_ON_INPUTS = {name for name in _CRITERIA if name.startswith(("gap", "activation"))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,7 +21,7 @@ from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.engine.sensitivity.problem import GapProblem, Setting
 from quantdrift.engine.weights import put_aside
-from quantdrift.errors import DataError, UnsupportedError
+from quantdrift.errors import UnsupportedError
 
 _ROOM = 2 * 2**30
 """Bytes for the changes of weights; one that does not fit is made again each time it is needed."""
@@ -46,16 +47,6 @@ def rounded(layers: Sequence[LinearLayer], widths: Sequence[int], group_size: in
         yield
 
 
-def problem_of(setting: Setting) -> GapProblem:
-    """The calibration inputs; DataError where there are none."""
-    if setting.problem is None:
-        raise DataError(
-            "this criterion needs calibration inputs, and there are none; give queries and documents, or use "
-            "a criterion that looks at weights alone (reconstruction, sqnr)"
-        )
-    return setting.problem
-
-
 # --- to first order -------------------------------------------------------------------------------
 
 
@@ -78,10 +69,12 @@ def contributions(setting: Setting) -> NDArray[np.float64]:
     row alone, whatever the model does between the rows of a batch. Contributions of layers add up, as far as the
     model is linear in the change.
     """
-    problem = problem_of(setting)
     name = f"contributions-{'-'.join(map(str, setting.widths))}"
-    if (kept := setting.kept.get(name)) is not None:
-        return kept
+    return setting.kept.get(name, lambda: _contributions(setting))
+
+
+def _contributions(setting: Setting) -> NDArray[np.float64]:
+    problem = setting.gaps
     total = np.zeros((*problem.valid.shape, len(setting.layers), len(setting.widths)))
     with plain_products(setting.modules), _weight_gradients(setting) as backward:
         seeds = _seeds(problem)
@@ -94,7 +87,6 @@ def contributions(setting: Setting) -> NDArray[np.float64]:
                         total[of_input, contender] += change
                 tell(1)
     total[~problem.valid] = np.nan
-    setting.kept.put(name, total)
     return total
 
 
@@ -248,53 +240,27 @@ def gap_exact_losses(setting: Setting) -> NDArray[np.float64]:
     loss[l, b] = min over b' <= b of s_l(b'), and 0 at the widest b: losses must fall, and where a finer grid happens
     to lie worse, the wider format can hold the coarser one.
     """
-    medians = median_shifts(exact_shifts(setting), problem_of(setting))
+    has_one = setting.gaps.valid[:, 0]
+    medians = np.median(np.abs(exact_shifts(setting)[:, :, has_one, 0]), axis=2)
     return np.pad(np.minimum.accumulate(medians, axis=1), ((0, 0), (0, 1)))
 
 
 def exact_shifts(setting: Setting) -> NDArray[np.float64]:
-    """How each gap moves when one layer is rounded to nearest and all others are left alone.
+    """How each gap moves when one layer is rounded to nearest.
 
-    shift = gap with the layer rounded - gap of the reference, between the same two items. What `setting.kept` has is
-    not measured again.
+    float64 [n_layers, n_widths - 1, n_inputs, n_contenders], gap with the layer rounded - gap of the reference, between
+    the same two items.
     """
-    problem = problem_of(setting)
-    shifts = np.zeros((len(setting.layers), len(setting.widths) - 1, *problem.valid.shape))
-    group = "channel" if setting.group_size is None else f"g{setting.group_size}"
-    wanted = []
-    for place in np.ndindex(shifts.shape[:2]):
-        name = f"gap_exact-{setting.widths[place[1]]}bit-{group}-{setting.layers[place[0]].name}"
-        found = setting.kept.get(name)
-        if found is not None and found.shape == problem.valid.shape:
-            shifts[place] = found
-        else:
-            wanted.append((place, name))
-    if not wanted:
-        return shifts
-    with torch.no_grad(), setting.progress.stage("quantizing layers one at a time", len(wanted)) as tell:
+    return setting.kept.get(f"gap_exact-{'-'.join(map(str, setting.widths))}", lambda: _exact_shifts(setting))
+
+
+def _exact_shifts(setting: Setting) -> NDArray[np.float64]:
+    problem, shape = setting.gaps, (len(setting.layers), len(setting.widths) - 1)
+    shifts = np.zeros((*shape, *problem.valid.shape))
+    with torch.no_grad(), setting.progress.stage("quantizing layers one at a time", math.prod(shape)) as tell:
         reference = problem.gaps(problem.outputs())
-        for place, name in wanted:
-            layer, width = setting.layers[place[0]], setting.widths[place[1]]
-            with rounded([layer], [width], setting.group_size):
-                shift = problem.gaps(problem.outputs()) - reference
-            if not np.isfinite(shift[problem.valid]).all():
-                raise DataError(
-                    f"expected finite gaps, got some that are not with {layer.name} at {width} "
-                    "bits; check the model's outputs, or load it in float32 or bfloat16"
-                )
-            shifts[place] = shift
-            setting.kept.put(name, shift)
+        for layer, width in np.ndindex(shape):
+            with rounded([setting.layers[layer]], [setting.widths[width]], setting.group_size):
+                shifts[layer, width] = problem.gaps(problem.outputs()) - reference
             tell(1)
     return shifts
-
-
-def median_shifts(shifts: NDArray[np.float64], problem: GapProblem) -> NDArray[np.float64]:
-    """The median over inputs of the absolute shift of the gap to the runner-up, [n_layers, n_widths - 1]."""
-    has_one = problem.valid[:, 0]
-    if not has_one.any():
-        raise DataError(
-            "expected calibration inputs with at least two items to choose from, got none: a gap "
-            "needs a runner-up; give more documents"
-        )
-    medians: NDArray[np.float64] = np.median(np.abs(shifts[:, :, has_one, 0]), axis=2)
-    return medians

@@ -6,8 +6,6 @@ another (classification). Criteria ask how it moves when a layer is quantized.
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,10 +82,10 @@ class GapProblem:
 
 
 class KeptArrays:
-    """What was measured of one model on one set of calibration inputs, by name; resumed after a kill.
+    """What was measured of one model on one set of calibration inputs, by name.
 
     Args:
-        root: cache folder; None holds arrays in memory.
+        root: cache folder; None holds arrays in memory alone.
         key: of model and inputs, from `key_of`.
     """
 
@@ -95,32 +93,28 @@ class KeptArrays:
         self._folder = None if root is None else root / "sensitivities" / key[:2] / key
         self._held: dict[str, NDArray[np.float64]] = {}
 
-    def get(self, name: str) -> NDArray[np.float64] | None:
-        """The array of that name; None where there is none, or a damaged one."""
-        if self._folder is None:
-            return self._held.get(name)
-        return read_kept(self._path(self._folder, name), lambda content: array_in(content).copy())
+    def get(self, name: str, measure: Callable[[], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The array of that name; measured, and kept, where there is none or a damaged one."""
+        path = None if self._folder is None else self._folder / f"{name}.npy"
+        found = self._held.get(name)
+        if found is None and path is not None:
+            found = read_kept(path, lambda content: array_in(content).copy())
+        if found is None:
+            found = measure()
+            if path is not None:
+                self._write(path, found)
+        self._held[name] = found
+        return found
 
-    def put(self, name: str, array: NDArray[np.float64]) -> None:
-        """Keep an array; whole, or not at all, if the process is killed."""
-        if self._folder is None:
-            self._held[name] = array
-            return
+    def _write(self, path: Path, array: NDArray[np.float64]) -> None:
         try:
-            with kept_file(self._path(self._folder, name)) as partial, partial.open("wb") as file:
-                np.save(file, np.asarray(array, dtype=np.float64), allow_pickle=False)
+            with kept_file(path) as partial, partial.open("wb") as file:
+                np.save(file, array, allow_pickle=False)
         except OSError as error:
             raise RunError(
-                f"sensitivities cannot be kept in {self._folder}: {error}. Free some space, set "
+                f"sensitivities cannot be kept in {path.parent}: {error}. Free some space, set "
                 "QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
             ) from error
-
-    @staticmethod
-    def _path(folder: Path, name: str) -> Path:
-        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:150]  # file systems take some 255 characters in all
-        # names that differ in what files cannot be called, or in case alone, are two names
-        digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
-        return folder / f"{plain}-{digest}.npy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -146,6 +140,12 @@ class Setting:
     progress: Progress
     problem: GapProblem | None = None
     kept: KeptArrays = field(default_factory=KeptArrays)
+
+    @property
+    def gaps(self) -> GapProblem:
+        """The calibration inputs, for a criterion that needs them."""
+        assert self.problem is not None  # whoever calls has them
+        return self.problem
 
 
 def draw_queries(n_queries: int, *, wanted: int, seed: int = 0) -> NDArray[np.int64]:
@@ -229,8 +229,6 @@ def classification_problem(
         scores = logits(torch.from_numpy(np.array(outputs)))
     tops = torch.argsort(scores, dim=1, descending=True, stable=True)[:, : n_contenders + 1]
     n_contenders = tops.shape[1] - 1
-    if n_contenders < 1:
-        raise DataError("the model has only one class, so there is no gap to measure")
 
     def gap(found: Tensor) -> Tensor:
         each = logits(found[:, :, 0])  # [n_inputs, n_contenders, n_classes]
@@ -279,5 +277,4 @@ def _gap(queries: Tensor, firsts: Tensor, others: Tensor, similarity: Similarity
         return farther
     if similarity is Similarity.COSINE:
         queries, firsts, others = (normalize(part, dim=-1) for part in (queries, firsts, others))
-    gap: Tensor = (queries * (firsts - others)).sum(dim=-1)
-    return gap
+    return (queries * (firsts - others)).sum(dim=-1)

@@ -7,8 +7,6 @@ llama.cpp.
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from quantdrift.allocation.exports import export_allocation, exporter, usage_of
 from quantdrift.allocation.record import AllocatedLayer
 from quantdrift.engine.layers import find_linears, modules_of
 from support.allocations import allocation
-from support.candidate_samples import TEXTS, tiny, tokenizer
+from support.candidate_samples import tiny
 
 WIDE = "encoder.layer.0.output.dense"
 LEFT = "encoder.layer.1.attention.self.key"
@@ -35,9 +33,9 @@ def widths() -> dict[str, int]:
     return {**dict.fromkeys(names, 4), WIDE: 8, LEFT: 16}
 
 
-def exported(name: str, given: Mapping[str, int] | None = None) -> Any:
+def exported(name: str) -> Any:
     linears = find_linears(modules_of(tiny()))
-    chosen = given or widths()
+    chosen = widths()
     layers = [
         AllocatedLayer(
             name=layer.name,
@@ -49,10 +47,10 @@ def exported(name: str, given: Mapping[str, int] | None = None) -> Any:
     return json.loads(export_allocation(allocation(layers, widths=(4, 8)), exporter(name))[0])
 
 
-def used(name: str, folder: Path, given: Mapping[str, int] | None = None) -> dict[str, Any]:
+def used(name: str, folder: Path) -> dict[str, Any]:
     """The names that the Python which `export` shows leaves behind, run as it stands."""
     path = folder / "exported.json"
-    path.write_text(json.dumps(exported(name, given)), encoding="utf-8")
+    path.write_text(json.dumps(exported(name)), encoding="utf-8")
     left: dict[str, Any] = {}
     exec(compile(usage_of(exporter(name), str(path)), name, "exec"), left)
     return left
@@ -84,29 +82,6 @@ def test_gptqmodel_gives_each_layer_its_width(held: str, tmp_path: Path) -> None
     assert config.dynamic_get(held + "encoder.layer.0.attention.self.qkv_proj", "bits") == 4
 
 
-def test_transformers_gives_each_kind_of_layer_its_hqq_width(tmp_path: Path) -> None:
-    hqq = pytest.importorskip("hqq.core.quantize")
-    from transformers.integrations import prepare_for_hqq_linear  # noqa: PLC0415 -- after the skip
-
-    def width(name: str) -> int:
-        if name.endswith("self.key"):
-            return 16
-        return 8 if name.endswith("intermediate.dense") else 3
-
-    given = {name: width(name) for name in widths()}
-    config = used("hqq", tmp_path, given)["config"]
-    model = prepare_for_hqq_linear(transformer(), quantization_config=config)
-    for name, bits in given.items():
-        linear: Any = model.get_submodule(name)
-        chosen = getattr(linear, "quant_config", None)
-        if bits == 16:
-            assert chosen is None
-            continue
-        made = hqq.HQQLinear(linear, deepcopy(chosen), compute_dtype=torch.float32, device="cpu")
-        assert made.meta["nbits"] == bits
-        assert made.meta["scale"].numel() == linear.in_features * linear.out_features // 32
-
-
 @pytest.mark.parametrize("held", ["", "bert."])
 def test_torchao_rounds_each_layer_to_its_width(held: str, tmp_path: Path) -> None:
     quantization = pytest.importorskip("torchao.quantization")
@@ -134,34 +109,3 @@ def test_torchao_rounds_each_layer_to_its_width(held: str, tmp_path: Path) -> No
         assert worst < before[name].abs().max() / 2 ** (width - 1)
     if held:
         assert type(model.classifier.weight) is nn.Parameter
-
-
-def test_onnxruntime_packs_each_node_with_its_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
-    logging.getLogger().handlers.clear()  # the module sets one up when it is imported
-    path = tmp_path / "model.onnx"
-    batch = dict(tokenizer()(TEXTS, padding=True, return_tensors="pt"))
-    names = ("input_ids", "attention_mask")
-    model = transformer().eval()
-    run = model.forward
-    # this exporter passes arguments by their position, and optimum gives it such a forward, too
-    model.forward = lambda *given: run(**dict(zip(names, given, strict=True)))[0]
-    torch.onnx.export(model, tuple(batch[name] for name in names), path, input_names=names, dynamo=False)
-    monkeypatch.chdir(tmp_path)
-    left = used("onnxruntime", tmp_path)
-    plan, graph = left["nodes"], left["quantizer"].model.model.graph
-    assert Path("model-quantized.onnx").stat().st_size < path.stat().st_size
-    packed = {
-        node.name.rpartition("_Q")[0]: {a.name: a.i for a in node.attribute}
-        for node in graph.node
-        if node.op_type == "MatMulNBits"
-    }
-    settings = plan["customized_weight_config"]
-    assert len(settings) == len(widths()) - 2  # one is left alone, and the pooler is no MatMul
-    assert {name: bits["bits"] for name, bits in packed.items()} == {
-        name: setting["bits"] for name, setting in settings.items()
-    }
-    assert {bits["block_size"] for bits in packed.values()} == {32}
-    plain = {node.name for node in graph.node if node.op_type == "MatMul"}
-    assert set(plan["nodes_to_exclude"]) < plain

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from quantdrift.allocation.curve import Gaps, budgets, flip_chances, mean_square_losses, predict, predicted_curve
-from quantdrift.errors import DataError, ScoreError, UnsupportedError
+from quantdrift.errors import DataError
 
 NAN = math.nan
 GAPS = np.array([[1.0, 2.0], [0.5, NAN], [3.0, 4.0]])
@@ -29,12 +29,10 @@ MEASURED = Gaps(gaps=GAPS, contributions=PARTS, n_weights=np.array([100, 300]), 
         ([3, 3], 3 / 3, 3.0, 0.6),  # the last input flips to its second contender
         ([4, 3], 2 / 3, 3.25, 0.3),  # the second one's gap goes to 0 exactly, which is no flip
         ([4, 4], 0 / 3, 4.0, 0.1),
-        ([16, 4], 0 / 3, 7.0, 0.1),  # (100 * 16 + 300 * 4) / 400; |0.1|, |-0.1| and 0
-        ([16, 16], 0 / 3, 16.0, 0.0),
     ],
 )
 def test_rates_bits_and_median(widths: list[int], rate: float, bits: float, shift: float) -> None:
-    found = predict(MEASURED, widths)
+    found = predict([(MEASURED, widths)])
     assert (found.flips.value, found.flips.n) == (rate, 3)
     assert found.bits_per_weight == bits
     assert found.shift.value == pytest.approx(shift)
@@ -49,14 +47,7 @@ def test_with_one_contender_the_chance_is_a_normal_tail() -> None:
     assert np.mean(many) == pytest.approx(0.15866, abs=0.005)
 
 
-def test_what_cannot_be_predicted_is_said() -> None:
-    for widths in ([3], [3, 5], [3, 4, 4]):
-        with pytest.raises(UnsupportedError, match="one of 3, 4 \\(or 16"):
-            predict(MEASURED, widths)
-    with pytest.raises(ScoreError, match="got shapes"):
-        Gaps(gaps=GAPS, contributions=PARTS[:2], n_weights=np.array([1, 1]), widths=(3, 4))
-    with pytest.raises(ScoreError, match="one input with a contender"):
-        Gaps(gaps=GAPS * NAN, contributions=PARTS, n_weights=np.array([1, 1]), widths=(3, 4))
+def test_one_query_is_too_few_for_a_curve() -> None:
     with pytest.raises(DataError, match="eight queries or more"):
         predicted_curve(MEASURED.part(np.array([1])))
 

@@ -31,26 +31,18 @@ def content(given: Allocation, name: str) -> Any:
     return json.loads(text_of(given, name))
 
 
-@pytest.mark.parametrize(
-    ("stored", "inside"),
-    [
-        ("0.model.encoder.layer.0.x", "encoder.layer.0.x"),
-        ("0.auto_model.encoder.layer.0.x", "encoder.layer.0.x"),
-        ("model.layers.3.self_attn.q_proj", "model.layers.3.self_attn.q_proj"),
-    ],
-)
-def test_a_name_is_the_path_inside_the_transformers_model(stored: str, inside: str) -> None:
-    after = {"2.linear": 16}  # unquantized, or refused
-    assert [layer.name for layer in runtime_layers(allocation({stored: 4, **after}))] == [inside]
+def test_a_name_is_the_path_inside_the_transformers_model() -> None:
+    stored = {"0.model.a.0.x": 4, "0.auto_model.b.0.x": 4, "model.layers.3.q_proj": 4, "2.linear": 16}  # unquantized
+    assert [layer.name for layer in runtime_layers(allocation(stored))] == ["a.0.x", "b.0.x", "model.layers.3.q_proj"]
 
 
 @pytest.mark.parametrize(
     ("widths", "why"),
     [
-        (encoder({"2.linear": 4}), r"^2\.linear: outside .* --keep '2\.linear'"),
+        (encoder({"2.linear": 4}), r"^2\.linear .*: outside .* --keep '2\.linear'"),
         ({"a.experts.down_proj.3": 4}, "part of a larger module"),
-        ({"0.model.a.fc": 4, "1.model.a.fc": 4}, "more than one"),
-        ({"a.fc": 16}, "no layer .* is quantized"),
+        ({"0.model.a.fc": 4, "1.model.a.fc": 4}, "outside"),
+        ({"a.fc": 16}, "none of this one is quantized"),
     ],
 )
 def test_what_no_format_can_name_is_refused(widths: dict[str, int], why: str) -> None:
@@ -63,8 +55,7 @@ def test_every_layer_keeps_its_width_in_every_format(name: str) -> None:
     changed = {f"0.model.encoder.layer.{block}.output.dense": 8 for block in range(2)}
     text = text_of(allocation(encoder(changed, blocks=2)), name)
     seen = re.findall(r'(?:bits": |"int|=q)([48])', text)
-    per_layer = {"gptqmodel": (7, 2), "hqq": (5, 1), "compressed_tensors": (1, 1)}
-    # three for a unit, one for a kind, a width
+    per_layer = {"gptqmodel": (7, 2), "compressed_tensors": (1, 1)}  # one for a unit, a width
     assert (seen.count("4"), seen.count("8")) == per_layer.get(name, (10, 2))
     assert text.endswith("\n")
     usage = usage_of(exporter(name), "a 'b'.json")
@@ -94,7 +85,6 @@ def test_a_whole_channel_is_written_as_each_format_calls_it() -> None:
     given = allocation(decoder({}), group_size=None)
     assert content(given, "gptqmodel")["group_size"] == -1
     assert content(given, "autoround")[Q]["group_size"] == -1
-    assert content(given, "hqq")["dynamic_config"]["self_attn.q_proj"]["group_size"] is None
     weights = content(given, "compressed_tensors")["config_groups"]["group_0"]["weights"]
     assert weights["strategy"] == "channel"
     assert "group_size" not in weights
@@ -105,7 +95,7 @@ def test_untied_layers_are_refused_where_the_runtime_fuses_and_else_said() -> No
     given = allocation(encoder({QUERY: 8}))
     with pytest.raises(UnsupportedError, match=r"query \(8 bits\).*key \(4 bits\).*units=fused"):
         text_of(given, "compressed_tensors")
-    assert "vLLM and SGLang cannot run it" in export_allocation(given, exporter("gptqmodel"))[1][-1]
+    assert "vLLM and SGLang cannot run it" in export_allocation(given, exporter("gptqmodel"))[1]
     dynamic = content(given, "gptqmodel")["dynamic"]
     assert dynamic[r"^(?:.*\.)?encoder\.layer\.0\.attention\.self\.query$"]["bits"] == 8
     assert len(dynamic) == 6
@@ -124,8 +114,6 @@ def test_compressed_tensors_has_a_group_for_each_width() -> None:
         ("0.model.encoder.layer.7.attention.self.key", "--tensor-type blk.7.attn_k.weight="),
         ("0.model.transformer.layer.2.ffn.lin1", "--tensor-type blk.2.ffn_up.weight="),
         ("0.model.layers.11.mlp.gate_proj", "--tensor-type blk.11.ffn_gate.weight="),
-        # as an expression, output.weight would be found in attn_output.weight
-        ("lm_head", "--output-tensor-type "),
     ],
 )
 def test_llama_cpp_gets_the_names_of_tensors(name: str, option: str) -> None:
@@ -136,10 +124,8 @@ def test_llama_cpp_has_types_of_blocks_of_32_for_some_widths_only() -> None:
     # 384 inputs are no multiple of the 256 that a K-quant needs, but of 32
     names = [f"model.layers.0.self_attn.{part}_proj" for part in "qkv"]
     given = allocation(dict(zip(names, (4, 8, 16), strict=True)), shape=(384, 384))
-    text, notes = export_allocation(given, exporter("llama_cpp"))
-    assert [line.split("=")[1] for line in text.splitlines()] == ["q4_0", "q8_0", "f16"]
-    assert "9.67 bits per weight here" in notes[0]  # (4.5 + 8.5 + 16) / 3
-    with pytest.raises(UnsupportedError, match=r"o_proj \(3 bits\).*384 in the first"):
+    assert [line.split("=")[1] for line in text_of(given, "llama_cpp").splitlines()] == ["q4_0", "q8_0", "f16"]
+    with pytest.raises(UnsupportedError, match=r"o_proj \(3 bits\).*384 inputs"):
         text_of(allocation({OUT: 3}, shape=(384, 384)), "llama_cpp")
 
 
@@ -147,10 +133,9 @@ def test_llama_cpp_has_types_of_blocks_of_32_for_some_widths_only() -> None:
     ("name", "layer", "width", "group_size", "said"),
     [
         ("autoround", Q, 5, 32, r"widths of 2, 3, 4, 8; .*\+widths=4,8"),
-        ("onnxruntime", Q, 4, None, "not whole channels"),
         ("gptqmodel", Q, 4, 48, "not of 48"),
         ("torchao", Q, 4, 96, "the first has 256"),
-        ("llama_cpp", "h.0.attn.c_attn", 4, 32, "are not known here"),
+        ("llama_cpp", "h.0.attn.c_attn", 4, 32, "is not known"),
     ],
 )
 def test_what_a_format_cannot_express_is_refused_with_the_layer(

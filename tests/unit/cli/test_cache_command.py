@@ -35,7 +35,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         layer = LayerCandidate(name=f"layer {number}", quantized=quantized)
         LayerStore(root, key_of(kind=2)).write(number, layer)
     for name in ("gap", "sqnr"):
-        KeptArrays(root, key_of(kind=3)).put(name, np.ones(4))
+        KeptArrays(root, key_of(kind=3)).get(name, lambda: np.ones(4))
     fitted_probe(np.eye(2, dtype=np.float32), ["yes", "no"], key="gh4", root=root)
     on_server = Endpoint(url="http://localhost/v1", model="m")
     identify(lambda texts: np.ones((len(texts), 4), dtype=np.float32), on_server, root)

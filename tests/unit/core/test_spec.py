@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quantdrift.errors import SpecError, UnknownNameError
+from quantdrift.errors import SpecError
 from quantdrift.spec import (
     CRITERIA,
-    OPTION_KEYS,
     QUANTIZERS,
     Scheme,
     Spec,
@@ -25,24 +24,9 @@ from quantdrift.spec import (
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-def test_the_shortest_spec_takes_every_default() -> None:
-    spec = parse("minilm@W4")
-    assert spec == Spec(
-        model="minilm",
-        scheme=Scheme(
-            weight_bits=4.0,
-            activation_bits=None,
-            group_size=128,
-            quantizer="rtn",
-            query_only=False,
-            criterion=None,
-            options=(),
-        ),
-    )
-    assert str(spec) == "minilm@W4-g128-rtn"
-
-
-def test_a_spec_with_everything() -> None:
+def test_the_shortest_spec_takes_every_default_and_another_has_everything() -> None:
+    assert parse("minilm@W4") == Spec(model="minilm", scheme=Scheme(weight_bits=4.0, group_size=128, quantizer="rtn"))
+    assert str(parse("minilm@W4")) == "minilm@W4-g128-rtn"
     scheme = parse("minilm@W3.5A8-gptq_ao-g64+seed=3+gap_exact+calib=64+query").scheme
     assert scheme == Scheme(
         weight_bits=3.5,
@@ -56,8 +40,6 @@ def test_a_spec_with_everything() -> None:
     assert (scheme.granularity, scheme.widths) == ("g64", (3, 4))
     assert (scheme.option("seed"), scheme.option("grid"), scheme.option("grid", "paper")) == ("3", None, "paper")
     assert str(scheme.at(4)) == "W4A8-g64-gptq_ao+query+calib=64+seed=3"
-    with pytest.raises(UnknownNameError, match="did you mean seed"):
-        scheme.option("sede")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +56,6 @@ def test_a_spec_with_everything() -> None:
         ("\t W4-rtn\n", "W4-g128-rtn"),
         *((f"W4-{name}", f"W4-g128-{name}") for name in QUANTIZERS),
         *((f"W3.5+{name}", f"W3.5-g128-rtn+{name}") for name in CRITERIA),
-        *((f"W4+{key}=x", f"W4-g128-rtn+{key}=x") for key in OPTION_KEYS),
     ],
 )
 def test_canonical_form_of_a_scheme(text: str, canonical: str) -> None:
@@ -104,7 +85,7 @@ def test_the_last_at_ends_the_model(text: str, model: str) -> None:
 @pytest.mark.parametrize(
     ("text", "widths"),
     [("W4", (4,)), ("W3+gap+widths=2,8,4,2", (2, 4, 8)), ("W3+gap", None), ("W3+gap+widths=4,8", None),
-     ("W3+gap+widths=3,3", None), ("W3+gap+widths=1,4", None), ("W3+gap+widths=2", None)],
+     ("W3+gap+widths=3,3", None)],
 )  # fmt: skip
 def test_widths_that_a_criterion_chooses_from(text: str, widths: tuple[int, ...] | None) -> None:
     if widths is not None:
@@ -114,69 +95,49 @@ def test_widths_that_a_criterion_chooses_from(text: str, widths: tuple[int, ...]
         _ = parse_scheme(text).widths
 
 
-# In the tables below "[" and "]" stand around the characters at fault; they are taken out before
+# In the table below "[" and "]" stand around the characters at fault; they are taken out before
 # the text is parsed. "[]" means that something is missing there.
 PART, OPTION = "unknown part .* expected a granularity .*rtn", "unknown option .* expected query, a criterion .*seed"
 BAD_SPECS = [
     ("minilm[]", "missing '@' .* expected MODEL@SCHEME"),
-    ("[]", "missing '@'"),
     ("  []@W4", "missing model"),
-    ("minilm@[] ", "missing scheme"),
-    ("minilm[ ]@W4", "a model on one line, without spaces"),
+    ("minilm@[] ", "missing bits"),
+    ("minilm[ ]@W4", "one model on one line, without spaces"),
     ("mini[\n]lm@W4", r"'mini\\nlm@W4': unexpected '\\n'"),
     ("mini[\ud800]lm@W4", "unexpected"),
     ("minilm@[ ]W4", "a scheme without spaces"),
     ("  minilm@W4-[gtpq]  ", "unknown part 'gtpq' at character 13: .*; did you mean gptq\\?$"),
     ("minilm@W4+calib=a@[b]", "unknown bits 'b'"),
     ("[openai:http://h/v1#m@W4]", 'two models, .*"REFERENCE vs openai:http://h/v1#m"'),
-    ("[openai:http://h/v1#m]", "two models"),
-    ("minilm[ vs ]./x@W4", "two models are compared by quantdrift run"),
     # bits
     *((f"m@[{bits}]", "unknown bits .* expected W and 2 to 8 bits.*W16A8$") for bits in
-      ("gptq", "9", "int4", "W", "W4e0", "Winf", "W04", "W4.", "W.5", "W4_0", "W0x4", "W٤", "W1", "W8.5", "W9", "W16",
-       "W16.5A8", "W" + "9" * 500, "W4A", "W4A3", "W4A16", "W4A8.0")),
+      ("gptq", "9", "int4", "W", "W4e0", "W04", "W4.", "W٤", "W1", "W8.5", "W9", "W16", "W" + "9" * 500, "W4A3")),
     *((f"m@[{bits}]", f"unknown bits .*; did you mean {meant}\\?$") for bits, meant in
-      {"4": "W4", "w4": "W4", "w3.5a8": "W3.5A8", "W16a8": "W16A8", "W4rtn": "W4-rtn", "w4_G64": "W4-g64"}.items()),
-    ("m@[]-gptq", "missing bits"),
+      {"4": "W4", "w3.5a8": "W3.5A8"}.items()),
     ("m@[W3.25]A8-gptq+query", "no criterion for the width 'W3.25' .* get 3 and which 4 .* W3.25\\+gap$"),
-    # parts
+    # parts and options
     ("m@W4-[]-rtn", "missing part"),
-    ("m@W4-[]+gap", "missing part"),
-    *((f"m@W4-[{part}]", PART) for part in ("float", "g", "g0", "g064", "g1.5", "g٤", "g1000000000", "064")),
-    *((f"m@W4-[{part}]", f"{PART}.*; did you mean {meant}\\?$") for part, meant in
-      {"GPTQ": "gptq", "Channel": "channel", "G64": "g64", "64": "g64", "gap": "\\+gap", "query": "\\+query",
-       "seed=3": "\\+seed="}.items()),
+    *((f"m@W4-[{part}]", PART) for part in ("float", "g0", "g064", "g1.5", "g٤", "g1000000000", "query")),
+    ("m@W4-[GPTQ]", f"{PART}.*; did you mean gptq\\?$"),
     ("m@W4-g64-[channel]", "second granularity 'channel'"),
-    ("m@W4-rtn-[rtn]", "second quantizer 'rtn'"),
-    # options
     ("m@W4+[]+gap", "missing option"),
     *((f"m@W4+[{option}]", OPTION) for option in ("fisher", "b.json", "=3", "query-rtn")),
     *((f"m@W4+[{option}]", f"{OPTION}.*; did you mean {meant}\\?$") for option, meant in
-      {"qeury": "query", "GAP": "gap", "gptq": "-gptq", "query=1": "query", "Seed=3": "seed="}.items()),
-    ("m@W4+query+[query]", "second query"),
-    ("m@W4+gap+[depth]", "second criterion"),
+      {"qeury": "query", "Seed=3": "seed"}.items()),
     ("m@W4+seed=1+[seed=1]", "second seed"),
     ("m@W4+seed=[]+gap", "missing value of seed"),
     ("m@W4+seed[]", "missing value of seed"),
+    *((f"m@W3+gap+{key}=[{value}]", f"unusable value of {key}") for key, value in
+      (("queries", "0"), ("queries", "1.5"), ("seed", "x"), ("solver", "best"), ("units", "qkv"), ("widths", "1,4"))),
     # two models
     (" []vs ./x", "missing reference .* expected MODEL vs MODEL"),
     ("minilm vs[]", "missing candidate"),
-    ("a vs b[ vs ]c", "second ' vs '"),
-    ("a vs [vs ]b", "second 'vs '"),
+    ("a vs b[ vs ]c", "unexpected ' vs '"),
     ("minilm[@W4] vs ./x", "a reference as it is stored"),
-    ("minilm vs org/m[@W4-g64]", "a candidate as it is stored"),
-    ("a vs b[\n]/c", r"unexpected '\\n'"),
     # models on servers
-    ("minilm vs openai:http://h/v1[]", "missing #MODEL"),
-    ("minilm vs openai:http://h/v1#[]", "missing model"),
-    ("openai:[]localhost:8000#m vs minilm", "missing http://"),
-    ("minilm vs openai:[]ftp://h/v1#m", "missing http://"),
-    ("minilm vs openai:[]#m", "missing http://"),
-    ("minilm vs openai:[http://]#m", "malformed URL"),
-    ("minilm vs openai:[http://h:x/v1]#m", "malformed URL"),
-    ("minilm vs openai:http://h/v1[?key=3]#m", "without parameters"),
-    ("minilm vs openai:http://h/v1#my[ ]model", "without spaces"),
-    ("minilm vs []http://h/v1#m", "missing 'openai:'"),
+    *((f"minilm vs [{name}]", "unusable server .* expected openai:URL#MODEL") for name in
+      ("openai:http://h/v1", "openai:http://h/v1#", "openai:ftp://h/v1#m", "openai:#m", "openai:http://#m",
+       "openai:http://h:x/v1#m", "openai:http://h/v1?key=3#m", "openai:http://h/v1#my model", "http://h/v1#m")),
 ]  # fmt: skip
 
 
@@ -185,7 +146,7 @@ def test_errors_point_at_what_is_wrong(marked: str, message: str) -> None:
     start, end = marked.index("["), marked.index("]") - 1
     text = marked.replace("[", "", 1).replace("]", "", 1)
     with pytest.raises(SpecError, match=message) as caught:
-        (parse if "two models are compared" in message else parse_pair)(text)
+        parse_pair(text)
     error = caught.value
     assert (error.text, error.start, error.end) == (text, start, end)
     assert f" at character {start + 1}: expected " in str(error)
@@ -196,7 +157,6 @@ def test_errors_point_at_what_is_wrong(marked: str, message: str) -> None:
     ("text", "reference", "candidate"),
     [
         ("  minilm \t vs   org/model@v2 ", "minilm", "org/model@v2"),
-        ("./my model vs ./my other model", "./my model", "./my other model"),
         ("Qwen3-0.6B vs org/repo:q4_k_m.gguf", "Qwen3-0.6B", "org/repo:q4_k_m.gguf"),
         ("vsm vs ./canvs", "vsm", "./canvs"),
         (
@@ -219,7 +179,6 @@ def test_two_models_are_split_at_the_word(text: str, reference: str, candidate: 
 @pytest.mark.parametrize(
     ("written", "url", "asked"),
     [
-        ("http://localhost:8000/v1", "http://localhost:8000/v1", "/v1/embeddings"),
         ("http://localhost:8000/", "http://localhost:8000/v1", "/v1/embeddings"),
         ("HTTP://LocalHost:8000/v1/embeddings/", "http://localhost:8000/v1", "/v1/embeddings"),
         ("http://localhost:8000/api/v2", "http://localhost:8000/api/v2", "/api/v2/embeddings"),

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from quantdrift.engine.sensitivity.criteria import criterion
+from quantdrift.engine.sensitivity.criteria import losses_of
 from quantdrift.engine.sensitivity.gaps import contributions, exact_shifts, rounding_error
-from quantdrift.engine.sensitivity.problem import KeptArrays, Setting
-from quantdrift.errors import DataError
+from quantdrift.engine.sensitivity.problem import Setting
 from support.sensitivity import drawn, linear, setting_of
 
-gap_exact = criterion("gap_exact").losses
 DIM = 8
 
 
@@ -48,63 +43,7 @@ def test_the_median_distance_that_gaps_move_by_hand() -> None:
     assert shifts.shape == (1, 2, 3, 1)
     wanted = [[0.2, 0.2, 0.8], [1 / 30, -0.1, 2 / 30 - 0.2]]
     np.testing.assert_allclose(shifts[0, :, :, 0], wanted, atol=1e-6)
-    np.testing.assert_allclose(gap_exact(setting), [[0.2, 0.1, 0]], atol=1e-6)
-
-
-class Blocks(nn.Module):
-    """Two layers one after the other, one that no output depends on, and one that is never called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.pooler, self.unused = (nn.Linear(DIM, DIM) for _ in range(4))
-        self.calls: Counter[str] = Counter()
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.calls["forward"] += 1
-        hidden: Tensor = x + self.b(torch.tanh(self.a(x)))
-        self.pooler(hidden)
-        return hidden
-
-
-class Killed(KeptArrays):
-    """Interrupts after some arrays."""
-
-    def __init__(self, kept: KeptArrays, left: int) -> None:
-        super().__init__()
-        self._held, self.left = kept._held, left
-
-    def put(self, name: str, array: NDArray[np.float64]) -> None:
-        if self.left == 0:
-            raise KeyboardInterrupt
-        self.left -= 1
-        super().put(name, array)
-
-
-def test_a_run_that_was_killed_goes_on_where_it_stopped() -> None:
-    model, kept = Blocks(), KeptArrays()
-    x = torch.randn(4, DIM, generator=torch.Generator().manual_seed(1))
-    setting = setting_of(drawn(model), x, widths=(2, 3, 8), kept=kept)
-    wanted = exact_shifts(setting_of(model, x, widths=(2, 3, 8)))
-    for stop in (1, 3):
-        with pytest.raises(KeyboardInterrupt):
-            exact_shifts(replace(setting, kept=Killed(kept, stop)))
-    model.calls.clear()
-    assert exact_shifts(setting).tobytes() == wanted.tobytes()
-    assert model.calls["forward"] == 2 * (1 + 4 * 2 - 4)  # two batches, of the reference and of what was missing
-    assert exact_shifts(setting).tobytes() == wanted.tobytes()
-    assert model.calls["forward"] == 2 * (1 + 4 * 2 - 4)
-
-
-def test_what_cannot_be_measured_is_refused() -> None:
-    setting = by_hand(*WEIGHT)
-    with pytest.raises(DataError, match="needs calibration inputs"):
-        gap_exact(replace(setting, problem=None))
-    assert setting.problem is not None
-    none = replace(setting.problem, valid=np.zeros((3, 1), dtype=np.bool_))
-    with pytest.raises(DataError, match="at least two items"):
-        gap_exact(replace(setting, problem=none))
-    with pytest.raises(DataError, match="finite gaps"):
-        gap_exact(by_hand([float("inf"), 1], [1, 1]))
+    np.testing.assert_allclose(losses_of("gap_exact", setting), [[0.2, 0.1, 0]], atol=1e-6)
 
 
 def slopes(setting: Setting, step: float = 1e-3) -> NDArray[np.float64]:

@@ -114,5 +114,3 @@ def test_gaps_between_classes_by_hand() -> None:
     moved = outputs + np.array([[0, 0, 3], [0, 6, 0]], dtype=np.float32)
     # the classes stay those of the reference: 3 is ahead of 5 by 1 now, 0 ahead of 6 by 1
     assert problem.gaps(moved).tolist() == [[-1, 4], [5, 1]]
-    with pytest.raises(DataError, match="only one class"):
-        classification_problem(encoder, side, outputs, logits=lambda x: x[..., :1], batch_size=1)
