@@ -25,12 +25,9 @@ def test_what_is_no_number_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("minilm@W4",), "use quantdrift predict minilm"),
-        *(
-            (("minilm", "--group", text), f"--group {text}: expected")
-            for text in ("", "0", "-64", "064", "6.4", "g64", "Channel", "64 ", "²", "1000000000")
-        ),
-        *((("minilm", "--widths", text), "at least two whole numbers") for text in ("4", "4,4", "1,4", "4,9", "x")),
+        (("minilm@W4", "--task", "PythonDocsRetrieval"), "unknown model 'minilm@W4'"),
+        *((("minilm", "--group", text), "expected a granularity") for text in ("", "0", "064", "6.4", "²")),
+        *((("minilm", "--widths", text), "whole numbers") for text in ("4", "4,4", "4,9")),
     ],
 )
 def test_what_predict_refuses(words: tuple[str, ...], said: str) -> None:
