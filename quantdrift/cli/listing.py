@@ -14,7 +14,7 @@ from quantdrift.errors import UnknownNameError
 from quantdrift.metrics import FAMILIES, members
 from quantdrift.models.named import ALIASES, EMBEDDED
 
-_ONLY_IN_JSON = {"section", "range", "interval", "ties"}
+_ONLY_IN_JSON = {"section", "range", "interval"}
 """Columns that a table has no room for."""
 _MORE = {
     "metrics": (
@@ -24,8 +24,7 @@ _MORE = {
         "share.",
         "flip@1:separation=0.05..0.1 is over the inputs with a separation from 0.05 up to, not including, 0.1; "
         "harm:contenders=5.. over those with 5 or more.",
-        "Every value comes with a 95 % interval. Range, kind of interval and tie policy of each: quantdrift list "
-        "metrics --json",
+        "Every value comes with a 95 % interval. Range and kind of interval of each: quantdrift list metrics --json",
     ),
     "quantizers": ("The first library is the one that is used; choose another with +backend=.",),
 }
@@ -54,7 +53,6 @@ def _metrics() -> list[dict[str, Any]]:
             "unit": family.unit,
             "interval": family.uncertainty,
             "labels": "yes" if family.needs_labels else "no",
-            "ties": family.ties,
             "meaning": family.summary,
         }
         for family in FAMILIES.values()

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ SECTIONS = ("top of the list", "gap and perturbation", "stability check", "relev
 PerInput = Callable[[Evidence, Any, Literal["candidate", "reference"]], NDArray[np.float64]]
 """Values by evidence, cut-off (a whole number, or a level) and arm."""
 
-POSITION_TIES = "ties break by item position, the same way in both arms"
+Values = TypeVar("Values", bound=PerInput)
 
 
 class MetricError(QuantDriftError):
@@ -89,7 +89,6 @@ class Family:
             known for certain. Pooled runs are only told apart up to the least.
         when_cut: what it says where only some deltas are known: the same, a lower or upper bound of every input's
             value, or nothing.
-        ties: tie policy.
     """
 
     name: str
@@ -115,7 +114,6 @@ class Family:
     of_reference: bool = False
     censored: Callable[[Evidence], int] | None = None
     when_cut: WhenCut = "the same"
-    ties: str = POSITION_TIES
 
 
 FAMILIES: dict[str, Family] = {}
@@ -128,11 +126,16 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def define(name: str, summary: str, *, kind: str = "rate", **fields: Any) -> Callable[[PerInput], PerInput]:
-    """Decorate the function that gives a metric's values per input: the family is there by its name."""
+def define(name: str, summary: str = "", *, kind: str = "rate", **fields: Any) -> Callable[[Values], Values]:
+    """Decorate the function that gives a metric's values per input: the family is there by its name.
 
-    def decorate(per_input: PerInput) -> PerInput:
-        FAMILIES[name] = Family(name=name, summary=summary, per_input=per_input, **_KINDS[kind] | fields)
+    Its summary is the first line of the function's docstring, if none is given.
+    """
+
+    def decorate(per_input: Values) -> Values:
+        line = (per_input.__doc__ or "").partition("\n")[0].rstrip(".")
+        told = summary or line[:1].lower() + line[1:]
+        FAMILIES[name] = Family(name=name, summary=told, per_input=per_input, **_KINDS[kind] | fields)
         return per_input
 
     return decorate
@@ -144,24 +147,21 @@ LEVEL_DECIMALS = 6
 
 def check_cutoff(family: Family, cutoff: float) -> None:
     """Refuse a cut-off (0 for none) that a family does not take."""
-    got = f"@{cutoff_text(cutoff)}" if cutoff else "none"
-    if bool(family.cutoffs) != bool(cutoff):
-        example = _example(family) if family.cutoffs else ""
-        wants = f"needs a cut-off, e.g. {example}" if example else "takes no cut-off"
-        raise MetricError(f"the metric {family.name!r} {wants}; got {got}")
-    if family.cutoff_is == "level":
-        if not 0 < cutoff < 1 or round(cutoff, LEVEL_DECIMALS) != cutoff:
-            raise MetricError(
-                f"{family.name!r} takes a level above 0 and below 1 with at most {LEVEL_DECIMALS} "
-                f"decimals, e.g. {_example(family)}; got {got}"
-            )
-    elif cutoff != int(cutoff) or cutoff < 0:
-        raise MetricError(f"{family.name!r} takes a whole number behind the @; got {got}")
-    if not family.other_cutoffs and cutoff not in family.cutoffs:
-        only = " and ".join(f"{family.name}@{cutoff_text(listed)}" for listed in family.cutoffs)
-        raise MetricError(f"of {family.name!r} there is only {only}; got {got}")
-    if family.cutoff_is == "percentile" and cutoff >= _PERCENTILES:
-        raise MetricError(f"{family.name!r} takes a percentile from 1 to 99; got {got}")
+    whole = cutoff == int(cutoff) and cutoff > 0
+    if not family.cutoffs:
+        fits, takes = not cutoff, "no cut-off"
+    elif family.cutoff_is == "level":
+        fits = 0 < cutoff < 1 and round(cutoff, LEVEL_DECIMALS) == cutoff
+        takes = f"a level above 0 and below 1 with at most {LEVEL_DECIMALS} decimals"
+    elif family.cutoff_is == "percentile":
+        fits, takes = whole and cutoff < _PERCENTILES, "a percentile from 1 to 99"
+    else:
+        fits, takes = whole and (family.other_cutoffs or cutoff in family.cutoffs), "a cut-off, a whole number"
+    if not fits:
+        example = f", as in {family.name}@{cutoff_text(family.cutoffs[0])}" if family.cutoffs else ""
+        only = " and no other" if not family.other_cutoffs else ""
+        got = f"@{cutoff_text(cutoff)}" if cutoff else "none"
+        raise MetricError(f"the metric {family.name!r} takes {takes}{example}{only}; got {got}")
 
 
 def cutoff_text(cutoff: float) -> str:
@@ -174,10 +174,6 @@ def cutoff_text(cutoff: float) -> str:
         return str(int(cutoff))
     whole, _, decimals = f"{cutoff:.{LEVEL_DECIMALS}f}".rstrip("0").partition(".")
     return f"{whole}.{decimals:0<2}"
-
-
-def _example(family: Family) -> str:
-    return f"{family.name}@{cutoff_text(family.cutoffs[0])}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from quantdrift.errors import ScoreError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderAgreement:
-    """Agreement of two arms on one ranking of `n_items`.
+    """Agreement of two arms on one ranking.
 
     flip: share of the pairs of items with different reference scores whose order is reversed, from 0 to 1.
     kendall_tau, spearman: tau-b and rank correlation of the two arms' scores, from -1 to 1. epsilon, delta_median:
     largest and median abs(delta), in score units. None where there is nothing to compare.
     """
 
-    n_items: int
     flip: float | None
     kendall_tau: float | None
     spearman: float | None
@@ -33,87 +33,32 @@ class OrderAgreement:
 
 
 def order_agreement(reference: ArrayLike, candidate: ArrayLike) -> OrderAgreement:
-    """Compare the orders that two arms' scores give the same items, in O(n log^2 n).
+    """Compare the orders that two arms' scores give the same items, in O(n log n).
 
     With N pairs of items, T_r and T_c of them tied in an arm, T_rc in both, and D reversed: flip = D / (N - T_r),
-    tau_b = (N - T_r - T_c + T_rc - 2 D) / sqrt((N - T_r) (N - T_c)).
+    tau_b = (N - T_r - T_c + T_rc - 2 D) / sqrt((N - T_r) (N - T_c)), from which D is found.
     """
-    scores = [np.asarray(part, dtype=np.float64) for part in (reference, candidate)]
-    if scores[0].ndim != 1 or scores[0].shape != scores[1].shape:
+    from scipy.stats import kendalltau, spearmanr  # noqa: PLC0415 -- scipy.stats takes long to import
+
+    one, other = (np.asarray(part, dtype=np.float64) for part in (reference, candidate))
+    if one.ndim != 1 or one.shape != other.shape or not (np.isfinite(one).all() and np.isfinite(other).all()):
         raise ScoreError(
-            "expected one score per item from either arm, two vectors of one length; got shapes "
-            f"{scores[0].shape} and {scores[1].shape}"
+            "expected one finite score per item from either arm, two vectors of one length; got shapes "
+            f"{one.shape} and {other.shape}"
         )
-    if not all(np.isfinite(part).all() for part in scores):
-        raise ScoreError("expected finite scores; at least one is NaN or infinite")
-    n = len(scores[0])
-    delta = np.abs(scores[1] - scores[0])
-    left, right = (np.unique(part, return_inverse=True)[1] for part in scores)
-    both = np.unique(left * (n + 1) + right, return_inverse=True)[1]
-    tied_left, tied_right, tied_both = (_tied_pairs(part) for part in (left, right, both))
-    pairs = n * (n - 1) // 2
-    apart_left, apart_right = pairs - tied_left, pairs - tied_right
-    discordant = _discordant(left, right)
-    tau = None
-    if apart_left and apart_right:
-        difference = apart_left - tied_right + tied_both - 2 * discordant
-        tau = difference / (math.sqrt(apart_left) * math.sqrt(apart_right))
-        tau = max(-1.0, min(1.0, tau))
+    delta, pairs = np.abs(other - one), len(one) * (len(one) - 1) // 2
+    counts = [np.unique(part, return_counts=True)[1] for part in (one, other, one + 1j * other)]
+    tied = [int((each * (each - 1) // 2).sum()) for each in counts]
+    apart, apart_other = pairs - tied[0], pairs - tied[1]
+    flip, tau, spearman = 0.0 if apart else None, None, None
+    if apart and apart_other:
+        tests: tuple[Any, ...] = (kendalltau, spearmanr)
+        tau, spearman = (float(test(one, other).statistic) for test in tests)
+        flip = (apart - tied[1] + tied[2] - round(tau * math.sqrt(apart) * math.sqrt(apart_other))) / 2 / apart
     return OrderAgreement(
-        n_items=n,
-        flip=discordant / apart_left if apart_left else None,
+        flip=flip,
         kendall_tau=tau,
-        spearman=_correlation(_mean_ranks(left), _mean_ranks(right)),
-        epsilon=float(delta.max()) if n else None,
-        delta_median=float(np.median(delta)) if n else None,
+        spearman=spearman,
+        epsilon=float(delta.max()) if len(delta) else None,
+        delta_median=float(np.median(delta)) if len(delta) else None,
     )
-
-
-def reversed_pairs(reference: ArrayLike, candidate: ArrayLike) -> int:
-    """Pairs of items i, j with reference_i < reference_j and candidate_i > candidate_j.
-
-    >>> reversed_pairs([1.0, 2.0, 3.0], [1.0, 3.0, 2.0])
-    1
-    """
-    left, right = (np.unique(part, return_inverse=True)[1] for part in (reference, candidate))
-    return _discordant(left, right)
-
-
-def _discordant(left: NDArray[np.int64], right: NDArray[np.int64]) -> int:
-    """Reversed pairs of dense ranks.
-
-    Of items in the order of the left ranks (ties by the right ones, so that a tie is no reversal) the inversions of
-    the right ranks count. Two ranks differ in a highest bit, and agree in all above it: going through the bits, each
-    inversion is found at exactly one of them.
-    """
-    ranks = right[np.lexsort((right, left))]
-    found = 0
-    for bit in range(int(ranks.max(initial=0)).bit_length()):
-        above = ranks >> (bit + 1)
-        order = np.argsort(above, kind="stable")
-        ones = (ranks[order] >> bit) & 1
-        before = np.cumsum(ones) - ones
-        starts = np.searchsorted(above[order], above[order])  # of the group with equal bits above
-        found += int((before - before[starts])[ones == 0].sum())
-    return found
-
-
-def _tied_pairs(ranks: NDArray[np.int64]) -> int:
-    counts = np.bincount(ranks) if len(ranks) else np.zeros(0, dtype=np.int64)
-    return int((counts * (counts - 1) // 2).sum())
-
-
-def _mean_ranks(ranks: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Ranks from 0, equal ones sharing the mean of the places they take."""
-    counts = np.bincount(ranks) if len(ranks) else np.zeros(0, dtype=np.int64)
-    last = np.cumsum(counts)
-    middle = last - (counts + 1) / 2
-    return np.asarray(middle[ranks])
-
-
-def _correlation(left: NDArray[np.float64], right: NDArray[np.float64]) -> float | None:
-    if not len(left):
-        return None
-    left, right = left - left.mean(), right - right.mean()
-    norm = math.sqrt(float(left @ left)) * math.sqrt(float(right @ right))
-    return max(-1.0, min(1.0, float(left @ right) / norm)) if norm else None

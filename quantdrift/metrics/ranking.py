@@ -5,7 +5,6 @@ Source: paper, sections 3 and 5.2, and the appendix's table of top-k sets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,73 +26,49 @@ whole_ranking = partial(define, section="whole ranking", kind="mean", unit="simi
 gap_and_perturbation = partial(
     define, section="gap and perturbation", infinite_when="the typical input did not change at all (epsilon 0)"
 )
+typical = partial(gap_and_perturbation, kind="median", undefined_when=_ONE_ITEM, ranks=2)
 
 
-@top_of_list(
-    "flip",
-    "share of inputs whose top-1 item differs between reference and candidate",
-    direction="lower",
-    undefined_when=_NO_ITEM,
-    cutoffs=(1,),
-    other_cutoffs=False,
-    headline=True,
-)
-def _flip(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    return np.where(evidence.n_items > 0, perturbation.flips(evidence).astype(np.float64), np.nan)
+@top_of_list("flip", direction="lower", undefined_when=_NO_ITEM, cutoffs=(1,), other_cutoffs=False, headline=True)
+def _flip(evidence: Evidence, *_: Any) -> Floats:
+    """Share of inputs whose top-1 item differs between reference and candidate."""
+    return np.where(evidence.n_items > 0, perturbation.flips(evidence), np.nan)
 
 
 @top_of_list(
     "noise_floor",
-    "flip rate of the reference against itself under another batch size and order",
     direction="lower",
     undefined_when="the noise floor was not measured",
     headline=True,
     of_reference=True,
 )
-def _noise_floor(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    if evidence.noise is None:
-        return np.full(evidence.n_inputs, np.nan)
-    return np.where(evidence.n_items > 0, evidence.noise.flips.astype(np.float64), np.nan)
+def _noise_floor(evidence: Evidence, *_: Any) -> Floats:
+    """Flip rate of the reference against itself under another batch size and order."""
+    flips = np.nan if evidence.noise is None else evidence.noise.flips
+    return np.where(evidence.n_items > 0, flips, np.nan)
 
 
-@top_of_list(
-    "tied",
-    "share of inputs whose reference ranks 1 and 2 have exactly the same score",
-    direction="none",
-    undefined_when=_ONE_ITEM,
-    ranks=2,
-    of_reference=True,
-)
-def _tied(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    return np.where(evidence.n_items > 1, perturbation.tied_top(evidence).astype(np.float64), np.nan)
+@top_of_list("tied", direction="none", undefined_when=_ONE_ITEM, ranks=2, of_reference=True)
+def _tied(evidence: Evidence, *_: Any) -> Floats:
+    """Share of inputs whose reference ranks 1 and 2 have exactly the same score."""
+    return np.where(evidence.n_items > 1, perturbation.tied_top(evidence), np.nan)
 
 
-@top_of_list(
-    "set_kept",
-    "share of inputs whose top-k holds exactly the same items, in any order",
-    direction="higher",
-    undefined_when=_NO_ITEM,
-    cutoffs=(1, 2, 3, 5),
-)
-def _set_kept(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    return np.where(evidence.n_items > 0, perturbation.top_set_kept(evidence, cutoff).astype(np.float64), np.nan)
+@top_of_list("set_kept", direction="higher", undefined_when=_NO_ITEM, cutoffs=(1, 2, 3, 5))
+def _set_kept(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
+    """Share of inputs whose top-k holds exactly the same items, in any order."""
+    return np.where(evidence.n_items > 0, perturbation.top_set_kept(evidence, cutoff), np.nan)
 
 
-@top_of_list(
-    "flip_to_runner_up",
-    "of the flips, the share where the reference's runner-up became first",
-    direction="none",
-    undefined_when=_NO_FLIP,
-    ranks=2,
-)
-def _runner_up(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    rank = _new_top_rank(evidence, cutoff, arm)
-    return np.where(np.isnan(rank), np.nan, (rank == 2).astype(np.float64))  # noqa: PLR2004 -- rank 2
+@top_of_list("flip_to_runner_up", direction="none", undefined_when=_NO_FLIP, ranks=2)
+def _runner_up(evidence: Evidence, *_: Any) -> Floats:
+    """Of the flips, the share where the reference's runner-up became first."""
+    rank = _new_top_rank(evidence)
+    return np.where(np.isnan(rank), np.nan, rank == 2)  # noqa: PLR2004 -- rank 2
 
 
 @top_of_list(
     "new_top_rank",
-    "median rank, in the reference, of the item that a flip put first",
     kind="median",
     low=2,
     unit="rank",
@@ -102,44 +77,32 @@ def _runner_up(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
     infinite_when="it lies below the stored ranks; run again with a larger --k",
     censored=lambda evidence: evidence.depth + 1,
 )
-def _new_top_rank(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    return np.where(_flip(evidence, cutoff, arm) == 1, perturbation.new_top_rank(evidence), np.nan)
+def _new_top_rank(evidence: Evidence, *_: Any) -> Floats:
+    """Median rank, in the reference, of the item that a flip put first."""
+    return np.where(_flip(evidence) == 1, perturbation.new_top_rank(evidence), np.nan)
 
 
-def _typical(
-    name: str, summary: str, quantity: Callable[[Evidence], Floats], *, undefined_when: str = _ONE_ITEM, **fields: Any
-) -> None:
-    """A quantity of every input: reported as its median, unless `kind` says otherwise."""
-    fields = {"kind": "median", "ranks": 2, **fields}
-    gap_and_perturbation(name, summary, undefined_when=undefined_when, **fields)(
-        lambda evidence, cutoff, arm: quantity(evidence)
-    )
+@typical("separation", direction="higher", unit="ratio", headline=True, when_cut="at most")
+def _separation(evidence: Evidence, *_: Any) -> Floats:
+    """Median separation ratio, gap / (2 epsilon); at 1 or more the top-1 cannot change."""
+    return perturbation.separation_ratio(evidence)
 
 
-_typical(
-    "separation",
-    "median separation ratio, gap / (2 epsilon); at 1 or more the top-1 cannot change",
-    perturbation.separation_ratio,
-    direction="higher",
-    unit="ratio",
-    headline=True,
-    when_cut="at most",
-)
-_typical(
+@typical(
     "separation_quantile",
-    "the separation ratio that so many percent of the inputs do not exceed",
-    perturbation.separation_ratio,
     direction="higher",
     unit="ratio",
     cutoffs=(10, 25, 75, 90),
     cutoff_is="percentile",
     when_cut="at most",
 )
+def _separation_quantile(evidence: Evidence, *_: Any) -> Floats:
+    """The separation ratio that so many percent of the inputs do not exceed."""
+    return perturbation.separation_ratio(evidence)
 
 
 @gap_and_perturbation(
     "cut_separation",
-    "median of (score of rank k - score of rank k+1) / (2 epsilon); at 1 or more the top-k set cannot change",
     kind="median",
     direction="higher",
     unit="ratio",
@@ -148,34 +111,25 @@ _typical(
     ranks_beyond=1,
     when_cut="at most",
 )
-def _cut_separation(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
+def _cut_separation(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
+    """Median of (score of rank k - score of rank k+1) / (2 epsilon); at 1 or more the top-k set cannot change."""
     return perturbation.cut_separation(evidence, cutoff)
 
 
-_typical(
-    "at_risk",
-    "share of inputs with a contender: separation ratio below 1",
-    perturbation.at_risk,
-    kind="rate",
-    direction="lower",
-    headline=True,
-    infinite_when="no finite value",
-    when_cut="at least",
-)
-_typical(
-    "stable",
-    "share of inputs with an empty contender set: their top-1 cannot change",
-    lambda evidence: 1 - perturbation.at_risk(evidence),
-    kind="rate",
-    direction="higher",
-    infinite_when="no finite value",
-    when_cut="at most",
-)
+@typical("at_risk", kind="rate", direction="lower", headline=True, when_cut="at least")
+def _at_risk(evidence: Evidence, *_: Any) -> Floats:
+    """Share of inputs with a contender: separation ratio below 1."""
+    return perturbation.at_risk(evidence)
+
+
+@typical("stable", kind="rate", direction="higher", when_cut="at most")
+def _stable(evidence: Evidence, *_: Any) -> Floats:
+    """Share of inputs with an empty contender set: their top-1 cannot change."""
+    return 1 - perturbation.at_risk(evidence)
 
 
 @gap_and_perturbation(
     "contenders",
-    "median number of contenders: items less than 2 epsilon behind the top-1",
     kind="median",
     direction="lower",
     unit="items",
@@ -184,122 +138,84 @@ _typical(
     censored=lambda evidence: evidence.depth - 1,
     when_cut="at least",
 )
-def _contenders(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
+def _contenders(evidence: Evidence, *_: Any) -> Floats:
+    """Median number of contenders: items less than 2 epsilon behind the top-1."""
     count = perturbation.contender_count(evidence).astype(np.float64)
     count[perturbation.contenders_cut_short(evidence)] = np.inf
     return np.where(evidence.n_items > 1, count, np.nan)
 
 
-_typical(
-    "epsilon",
-    "median of the largest absolute score change over all items",
-    perturbation.epsilon,
-    direction="lower",
-    undefined_when=_NO_ITEM,
-    ranks=1,
-    when_cut="at least",
-)
-_typical(
-    "gap",
-    "median score difference between ranks 1 and 2 of the reference",
-    perturbation.gap,
-    direction="higher",
-    of_reference=True,
-)
-_typical(
-    "candidate_gap",
-    "median score difference between ranks 1 and 2 of the candidate: what one can see",
-    perturbation.candidate_gap,
-    direction="higher",
-)
-_typical(
-    "S",
-    "median of S, the delta of the candidate's top-1 minus the least delta of any item",
-    perturbation.perturbation_s,
-    direction="lower",
-    undefined_when=_NO_ITEM,
-    ranks=1,
-    when_cut="at least",
-)
+@typical("epsilon", direction="lower", undefined_when=_NO_ITEM, ranks=1, when_cut="at least")
+def _epsilon(evidence: Evidence, *_: Any) -> Floats:
+    """Median of the largest absolute score change over all items."""
+    return perturbation.epsilon(evidence)
+
+
+@typical("gap", direction="higher", of_reference=True)
+def _gap(evidence: Evidence, *_: Any) -> Floats:
+    """Median score difference between ranks 1 and 2 of the reference."""
+    return perturbation.gap(evidence)
+
+
+@typical("candidate_gap", direction="higher")
+def _candidate_gap(evidence: Evidence, *_: Any) -> Floats:
+    """Median score difference between ranks 1 and 2 of the candidate: what one can see."""
+    return perturbation.candidate_gap(evidence)
+
+
+@typical("S", direction="lower", undefined_when=_NO_ITEM, ranks=1, when_cut="at least")
+def _s(evidence: Evidence, *_: Any) -> Floats:
+    """Median of S, the delta of the candidate's top-1 minus the least delta of any item."""
+    return perturbation.perturbation_s(evidence)
+
 
 PERSISTENCE = 0.9
 """p of rank-biased overlap: the chance that a reader goes on to the next rank."""
 
-_BLOCK = 4_000_000  # comparisons at a time; bounds the memory
 
-
-@whole_ranking(
-    "rbo",
-    f"mean rank-biased overlap of the two top-k, extrapolated, p = {PERSISTENCE}: 1 if they are the same, "
-    "0 if they share nothing",
-    direction="higher",
-    undefined_when="no input has an item",
-    headline=True,
-)
-def _rbo(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    """Extrapolated rank-biased overlap of two lists of the same length k.
+@whole_ranking("rbo", direction="higher", undefined_when="no input has an item", headline=True)
+def _rbo(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
+    """Mean rank-biased overlap of the two top-k, extrapolated, p = 0.9: 1 if the same, 0 if they share nothing.
 
     X_k / k p^k + (1 - p) / p sum_d X_d / d p^d, where X_d counts the items that both have in the first d ranks.
     Source: Webber, Moffat and Zobel (2010), equation 30 for lists of one length.
     """
-    reference = evidence.reference_top.items[:, :cutoff]
-    candidate = evidence.candidate_top.items[:, :cutoff]
-    n_inputs, width = reference.shape
-    result = np.full(n_inputs, np.nan)
-    rows = max(1, _BLOCK // max(1, width * width))
-    for start in range(0, n_inputs, rows):
-        part = slice(start, start + rows)
-        here, there = reference[part], candidate[part]
-        same = (here[:, :, None] == there[:, None, :]) & (here >= 0)[:, :, None]
-        found_row, first, second = np.nonzero(same)
-        # an item that one has at rank i and the other at rank j is shared from max(i, j) on
-        shared = np.zeros((len(here), width))
-        np.add.at(shared, (found_row, np.maximum(first, second)), 1.0)
-        ranks = np.arange(1, width + 1)
-        weight = PERSISTENCE**ranks
-        agreement = shared.cumsum(axis=1) / ranks
-        length = (here >= 0).sum(axis=1)
-        inside = ranks <= length[:, None]
-        series = (np.where(inside, agreement, 0) @ weight) * (1 - PERSISTENCE) / PERSISTENCE
-        last = np.take_along_axis(agreement, np.maximum(length - 1, 0)[:, None], axis=1)[:, 0]
-        result[part] = np.where(length > 0, series + last * PERSISTENCE**length, np.nan)
-    return result
+    one, other = (top.items[:, :cutoff] for top in (evidence.reference_top, evidence.candidate_top))
+    shared, agreement, series = np.zeros((3, len(one)))
+    for rank in range(1, one.shape[1] + 1):
+        here, there = one[:, rank - 1, None], other[:, rank - 1, None]
+        shared += (other[:, :rank] == here).any(axis=1)
+        shared += (one[:, : rank - 1] == there).any(axis=1)
+        inside = here[:, 0] >= 0
+        agreement = np.where(inside, shared / rank, agreement)
+        series += np.where(inside, shared / rank, 0) * PERSISTENCE**rank
+    length = (one >= 0).sum(axis=1)
+    value = series * (1 - PERSISTENCE) / PERSISTENCE + agreement * PERSISTENCE**length
+    return np.where(length > 0, value, np.nan)
 
 
 @whole_ranking(
     "tau_b",
-    "mean Kendall's tau-b between the two arms' scores of the reference's top-k items",
     direction="higher",
     low=-1,
     undefined_when="no input has two items that score differently in both arms",
     when_cut="undefined",
-    ties="equal scores count as ties (tau-b); position decides nothing",
 )
-def _tau_b(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    """Tau-b of the two arms' scores of the reference's first k items."""
-    top = evidence.reference_top
-    there = top.items[:, :cutoff] >= 0
-    result = np.full(evidence.n_inputs, np.nan)
-    rows = max(1, _BLOCK // max(1, there.shape[1]))
-    for start in range(0, evidence.n_inputs, rows):
-        part = slice(start, start + rows)
-        before, after = (
-            np.where(there[part], scores[part, :cutoff], np.float32(np.nan))
-            for scores in (top.reference_scores, top.candidate_scores)
-        )
-        result[part] = _tau_b_of_rows(before, after)
-    return result
-
-
-def _tau_b_of_rows(before: NDArray[np.float32], after: NDArray[np.float32]) -> Floats:
-    """Tau-b of every row of two arms' scores [n, k], NaN where a row has no item.
+def _tau_b(evidence: Evidence, cutoff: int, *_: Any) -> Floats:
+    """Mean Kendall's tau-b between the two arms' scores of the reference's top-k items.
 
     (C - D) / sqrt(U V): of the pairs of items, C are in one order in both arms and D in reversed, U score differently
     in the one arm and V in the other. An item is compared with the one that stands so many ranks below, for each
     number of ranks, in all rows at once.
     """
-    agreement, apart_before, apart_after = np.zeros((3, len(before)), dtype=np.int64)
-    for ranks in range(1, before.shape[1]):
+    top = evidence.reference_top
+    there = top.items[:, :cutoff] >= 0
+    before, after = (
+        np.where(there, scores[:, :cutoff], np.float32(np.nan))
+        for scores in (top.reference_scores, top.candidate_scores)
+    )
+    agreement, apart_before, apart_after = np.zeros((3, len(there)), dtype=np.int64)
+    for ranks in range(1, there.shape[1]):
         one, other = _order(before, ranks), _order(after, ranks)
         agreement += (one * other).sum(axis=1)  # C - D
         apart_before += np.count_nonzero(one, axis=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -73,43 +74,43 @@ of_labels = partial(define, section="relevance", needs_labels=True)
 gain = partial(of_labels, kind="mean", direction="higher", undefined_when=_NO_RELEVANT, arms=True)
 
 
-@gain("ndcg", "mean normalized discounted cumulative gain (linear gains, as trec_eval)", cutoffs=(10,), headline=True)
+@gain("ndcg", cutoffs=(10,), headline=True)
 def _ndcg(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    """DCG@k / ideal DCG@k with linear gains and log2 discounts, as trec_eval has it."""
+    """Mean normalized discounted cumulative gain (linear gains, as trec_eval).
+
+    DCG@k / ideal DCG@k with log2 discounts.
+    """
     grades = arm_grades(evidence, arm, cutoff)
     discounts = 1 / np.log2(np.arange(2, cutoff + 2))
     return _ratio(grades @ discounts[: grades.shape[1]], ideal_dcg(evidence, discounts))
 
 
-@gain("recall", "mean share of the relevant items that are in the top-k", cutoffs=(1, 10))
+@gain("recall", cutoffs=(1, 10))
 def _recall(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
+    """Mean share of the relevant items that are in the top-k."""
     found = (arm_grades(evidence, arm, cutoff) > 0).sum(axis=1).astype(np.float64)
     return _ratio(found, relevant_count(evidence))
 
 
-@gain("accuracy", "share of inputs whose top-1 is right: the labelled class, or a relevant item", kind="rate")
+@gain("accuracy", kind="rate")
 def _accuracy(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
-    right = (arm_grades(evidence, arm, 1)[:, 0] > 0).astype(np.float64)
+    """Share of inputs whose top-1 is right: the labelled class, or a relevant item."""
     # of free answers only those given are judged, and both can be wrong
     known = judged(evidence) if evidence.deltas == "none" else relevant_count(evidence) > 0
-    return np.where(known, right, np.nan)
+    return np.where(known, arm_grades(evidence, arm, 1)[:, 0] > 0, np.nan)
 
 
-@gain("mrr", "mean reciprocal rank of the first relevant item in the top-k, 0 if there is none", cutoffs=(10,))
+@gain("mrr", cutoffs=(10,))
 def _mrr(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
+    """Mean reciprocal rank of the first relevant item in the top-k, 0 if there is none."""
     relevant = arm_grades(evidence, arm, cutoff) > 0
     first = np.where(relevant.any(axis=1), 1 / (1 + relevant.argmax(axis=1)), 0.0)
     return np.where(relevant_count(evidence) > 0, first, np.nan)
 
 
-@gain(
-    "served_relevance",
-    "mean relevance grade of the top-1 item (0 if it is not judged), over the inputs with a judgement",
-    high=float("inf"),
-    unit="grade",
-    undefined_when=_NO_JUDGEMENT,
-)
+@gain("served_relevance", high=math.inf, unit="grade", undefined_when=_NO_JUDGEMENT)
 def _served_relevance(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
+    """Mean relevance grade of the top-1 item (0 if it is not judged), over the inputs with a judgement."""
     return np.where(judged(evidence), arm_grades(evidence, arm, 1)[:, 0], np.nan)
 
 
@@ -123,31 +124,23 @@ def _missing(evidence: Evidence, cutoff: int, arm: Any, other: Any) -> Floats:
     gold = arm_grades(evidence, arm, cutoff) > 0
     here, there = tops[arm].items[:, :cutoff], tops[other].items[:, :cutoff]
     kept = (here[:, :, None] == there[:, None, :]).any(axis=2)
-    return np.where(gold.any(axis=1), (gold & ~kept).any(axis=1).astype(np.float64), np.nan)
+    return np.where(gold.any(axis=1), (gold & ~kept).any(axis=1), np.nan)
 
 
-@of_labels(
-    "gold_lost",
-    "of the inputs with a relevant item in the reference top-k, the share where one of those items is no longer in "
-    "the candidate top-k",
-    direction="lower",
-    undefined_when="no input has a relevant item in the reference top-k",
-    cutoffs=(1, 5, 10),
-    headline=True,
+of_gold = partial(of_labels, cutoffs=(1, 5, 10))
+
+
+@of_gold(
+    "gold_lost", direction="lower", undefined_when="no input has a relevant item in the reference top-k", headline=True
 )
 def _gold_lost(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
+    """Of the inputs with a relevant item in the reference top-k, the share where one of them left the top-k."""
     return _missing(evidence, cutoff, "reference", "candidate")
 
 
-@of_labels(
-    "gold_gained",
-    "of the inputs with a relevant item in the candidate top-k, the share where one of those items was not in the "
-    "reference top-k",
-    direction="higher",
-    undefined_when="no input has a relevant item in the candidate top-k",
-    cutoffs=(1, 5, 10),
-)
+@of_gold("gold_gained", direction="higher", undefined_when="no input has a relevant item in the candidate top-k")
 def _gold_gained(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
+    """Of the inputs with a relevant item in the candidate top-k, the share where one of them was not in it before."""
     return _missing(evidence, cutoff, "candidate", "reference")
 
 
@@ -157,28 +150,21 @@ def _top_became(before: bool, after: bool, *, of_flips: bool) -> PerInput:
     def per_input(evidence: Evidence, cutoff: int, arm: Any) -> Floats:
         flipped = perturbation.flips(evidence)
         old, new = (arm_grades(evidence, one, 1)[:, 0] > 0 for one in ("reference", "candidate"))
-        happened = flipped & (old == before) & (new == after)
         counted = judged(evidence) & flipped if of_flips else judged(evidence)
-        return np.where(counted, happened.astype(np.float64), np.nan)
+        return np.where(counted, flipped & (old == before) & (new == after), np.nan)
 
     return per_input
 
 
-of_flips = partial(of_labels, undefined_when="no input with a judgement flipped")
-of_flips(
-    "flip_to_irrelevant", "of the flips, the share that replace a relevant top-1 by one that is not", direction="lower"
-)(_top_became(True, False, of_flips=True))
-of_flips("flip_among_relevant", "of the flips, the share from one relevant top-1 to another", direction="none")(
-    _top_became(True, True, of_flips=True)
-)
-of_flips(
-    "flip_to_relevant", "of the flips, the share that bring a relevant top-1 where there was none", direction="higher"
-)(_top_became(False, True, of_flips=True))
-of_flips(
-    "flip_among_unjudged",
-    "of the flips, the share between two items of which neither is judged relevant",
-    direction="none",
-)(_top_became(False, False, of_flips=True))
+for _name, _before, _after, _better, _what in (
+    ("flip_to_irrelevant", True, False, "lower", "that replace a relevant top-1 by one that is not"),
+    ("flip_among_relevant", True, True, "none", "from one relevant top-1 to another"),
+    ("flip_to_relevant", False, True, "higher", "that bring a relevant top-1 where there was none"),
+    ("flip_among_unjudged", False, False, "none", "between two items of which neither is judged relevant"),
+):
+    _of_flips = _top_became(_before, _after, of_flips=True)
+    _why = "no input with a judgement flipped"
+    of_labels(_name, f"of the flips, the share {_what}", direction=_better, undefined_when=_why)(_of_flips)
 of_labels(
     "harm",
     "share of the inputs with a judgement whose relevant top-1 is replaced by one that is not",

@@ -43,44 +43,28 @@ accepted_answers = partial(
 )
 
 
-@accepted_answers(
-    "coverage",
-    "share of the answers that the stability check accepts at this level, calibrated on other inputs of the run",
-    direction="higher",
-    headline=True,
-)
-def _coverage(evidence: Evidence, cutoff: float, arm: Any) -> Floats:
-    """1.0 where the answer is accepted, else 0.0; NaN for inputs that calibrate."""
+@accepted_answers("coverage", direction="higher", headline=True)
+def _coverage(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
+    """Share of the answers that the stability check accepts at this level, calibrated on other inputs of the run."""
     observed, calibrating = observe(evidence, "S"), calibrates(evidence.input_ids)
     assert observed.values is not None  # S has some
     known = observed.values[calibrating & observed.defined]
     if len(known) < least_inputs(cutoff):
         return np.full(evidence.n_inputs, np.nan)
     accepted = observed.confidence >= split_conformal_threshold(known, cutoff)
-    return np.where(observed.defined & ~calibrating, accepted.astype(np.float64), np.nan)
+    return np.where(observed.defined & ~calibrating, accepted, np.nan)
 
 
-@accepted_answers(
-    "violation",
-    "of the answers that the stability check accepts at this level, the share that changed",
-    direction="lower",
-    undefined_when="the stability check accepts no answer",
-)
-def _violation(evidence: Evidence, cutoff: float, arm: Any) -> Floats:
-    """1.0 where an accepted answer changed; NaN where it is not accepted."""
-    accepted = _coverage(evidence, cutoff, arm) == 1
-    return np.where(accepted, _flipped(evidence), np.nan)
+@accepted_answers("violation", direction="lower", undefined_when="the stability check accepts no answer")
+def _violation(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
+    """Of the answers that the stability check accepts at this level, the share that changed."""
+    return np.where(_coverage(evidence, cutoff) == 1, _flipped(evidence), np.nan)
 
 
-@accepted_answers(
-    "joint_violation",
-    "share of the answers that the stability check accepts though they changed; in the mean no more than the level",
-    direction="lower",
-)
-def _joint(evidence: Evidence, cutoff: float, arm: Any) -> Floats:
-    """1.0 where an answer is accepted and changed; NaN for inputs that calibrate."""
-    covered = _coverage(evidence, cutoff, arm)
-    return covered * _flipped(evidence)
+@accepted_answers("joint_violation", direction="lower")
+def _joint(evidence: Evidence, cutoff: float, *_: Any) -> Floats:
+    """Share of the answers that the check accepts though they changed; in the mean no more than the level."""
+    return _coverage(evidence, cutoff) * _flipped(evidence)
 
 
 def _flipped(evidence: Evidence) -> Floats:

@@ -120,7 +120,7 @@ def test_the_example_gives_every_metric_a_value(metric: Metric) -> None:
 EACH = [metric for metric in METRICS if metric.arm != "relative"]
 """Those that have a value for every input; a relative change is one of means."""
 
-LAW = settings(deadline=None, max_examples=40)
+LAW = settings(deadline=None, max_examples=25)
 
 
 @LAW
@@ -253,7 +253,6 @@ def test_every_metric_says_what_a_report_needs(family: Any) -> None:
         assert metric.low < metric.high
         assert metric.unit
         assert metric.uncertainty
-        assert family.ties
         assert family.summary[0].islower() or family.summary.startswith("S")
         assert not family.summary.endswith(".")
         assert family.undefined_when

@@ -15,7 +15,7 @@ from support.metric_samples import Pair, Qrels, evidence_of, labelled, pairs, va
 # --- the theory --------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=60)
 @given(pairs())
 def test_what_a_flip_implies(pair: Pair) -> None:
     """Equality holds only where the candidate's own ranks 1 and 2 tie, and position decides."""
@@ -30,20 +30,7 @@ def test_what_a_flip_implies(pair: Pair) -> None:
     assert ((s >= 0) & (s <= 2 * epsilon)).all()
 
 
-@settings(deadline=None, max_examples=200)
-@given(st.lists(st.tuples(st.floats(-1, 1, width=32), st.floats(-1, 1, width=32)), min_size=2, max_size=12))
-def test_what_a_flip_implies_for_any_scores(rows: list[tuple[float, float]]) -> None:
-    """deltas are rounded to float32: the bounds hold to within that."""
-    scores = np.array(rows).T
-    evidence = evidence_of((scores[:1], scores[1:]))
-    (s,), (epsilon,) = perturbation.perturbation_s(evidence), perturbation.epsilon(evidence)
-    assert 0 <= s <= 2 * epsilon
-    if perturbation.flips(evidence)[0]:
-        assert perturbation.separation_ratio(evidence)[0] <= 1 + 2.0**-23
-        assert perturbation.candidate_gap(evidence)[0] <= s + 2.0**-23 * epsilon
-
-
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(pairs())
 def test_contenders_are_those_within_reach(pair: Pair) -> None:
     evidence = evidence_of(pair)
@@ -56,7 +43,7 @@ def test_contenders_are_those_within_reach(pair: Pair) -> None:
         np.testing.assert_array_equal(at_risk, perturbation.contender_count(evidence) > 0)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(pairs(), st.integers(1, 6))
 def test_a_cut_that_nothing_can_cross_keeps_the_set(pair: Pair, k: int) -> None:
     """Lemma 1 for every k; at exactly 1 a tie in the candidate may still be broken by position."""
@@ -75,7 +62,7 @@ def test_a_cut_that_nothing_can_cross_keeps_the_set(pair: Pair, k: int) -> None:
         np.testing.assert_array_equal(~kept, perturbation.flips(evidence))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(labelled(), st.sampled_from([1, 2, 5]))
 def test_what_one_arm_gains_the_other_loses(case: tuple[Pair, Qrels], k: int) -> None:
     (reference, candidate), qrels = case
@@ -90,7 +77,7 @@ def test_what_one_arm_gains_the_other_loses(case: tuple[Pair, Qrels], k: int) ->
         np.testing.assert_allclose(values(one, there), values(other, back), rtol=1e-12, err_msg=one)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(labelled())
 def test_every_judged_flip_has_one_outcome(case: tuple[Pair, Qrels]) -> None:
     evidence = evidence_of(*case)
@@ -101,7 +88,7 @@ def test_every_judged_flip_has_one_outcome(case: tuple[Pair, Qrels]) -> None:
     np.testing.assert_array_equal(outcomes.sum(axis=0), wanted)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(labelled(), st.lists(st.sampled_from([0, 0.1, 0.25, 0.5, 1, 2]), unique=True, max_size=4))
 def test_slices_that_touch_share_the_inputs_out(case: tuple[Pair, Qrels], inner: list[float]) -> None:
     evidence = evidence_of(*case)

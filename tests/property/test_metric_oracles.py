@@ -23,7 +23,7 @@ def overlap(first: list[int], second: list[int], p: float = 0.9) -> float:
     return float(Fraction(shared[-1], depth) * exact**depth + (1 - exact) / exact * series)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(pairs(), st.sampled_from([1, 3, 10]))
 def test_rank_biased_overlap(pair: Pair, k: int) -> None:
     evidence = evidence_of(pair)
@@ -31,39 +31,14 @@ def test_rank_biased_overlap(pair: Pair, k: int) -> None:
     lists = [(one[:k].tolist(), other[:k].tolist()) for one, other in tops]
     found = values(f"rbo@{k}", evidence)
     np.testing.assert_allclose(found, [overlap(*both) for both in lists], rtol=1e-12)
-
-
-@settings(deadline=None)
-@given(pairs(), st.sampled_from([1, 3, 10]))
-def test_rank_biased_overlap_is_that_of_a_library(pair: Pair, k: int) -> None:
     ranked_overlap = pytest.importorskip("ranked_overlap")
-    evidence = evidence_of(pair)
-    tops = zip(evidence.reference_top.items, evidence.candidate_top.items, strict=True)
-    oracle = [ranked_overlap.rbo(one[:k].tolist(), two[:k].tolist(), p=0.9) for one, two in tops]
-    np.testing.assert_allclose(values(f"rbo@{k}", evidence), oracle, rtol=1e-12)
-
-
-@settings(deadline=None)
-@given(pairs(), st.sampled_from([2, 5, 10]))
-def test_tau_b_counts_pairs(pair: Pair, k: int) -> None:
-    """(concordant - discordant) / sqrt(pairs untied in one arm * pairs untied in the other)."""
-    evidence = evidence_of(pair)
-    top = evidence.reference_top
-    for row, found in enumerate(values(f"tau_b@{k}", evidence).tolist()):
-        one, other = top.reference_scores[row, :k], top.candidate_scores[row, :k]
-        signs = [(np.sign(one[i] - one[j]), np.sign(other[i] - other[j])) for i in range(len(one)) for j in range(i)]
-        untied = [sum(sign[side] != 0 for sign in signs) for side in (0, 1)]
-        if min(untied) == 0:
-            assert np.isnan(found)
-        else:
-            wanted = sum(a * b for a, b in signs) / np.sqrt(untied[0] * untied[1])
-            assert found == pytest.approx(wanted, abs=1e-12)
+    np.testing.assert_allclose(found, [ranked_overlap.rbo(*both, p=0.9) for both in lists], rtol=1e-12)
 
 
 # --- against trec_eval -------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 6), st.integers(1, 40), st.randoms(use_true_random=False), st.data())
 def test_quality_is_that_of_trec_eval(n_queries: int, n_docs: int, rng: Any, data: st.DataObject) -> None:
     """Without ties, whose order trec_eval decides by name."""

@@ -1,4 +1,4 @@
-"""Kendall's tau-b of every input against scipy's: ties, constant and short lists, any block."""
+"""Kendall's tau-b of every input against scipy's: ties, constant and short lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from scipy.stats import kendalltau
 
 from quantdrift.evidence import Evidence, Top
 from quantdrift.metrics import parse_metric
-from quantdrift.metrics import ranking as similarity
 
 Scores = NDArray[np.float32]
 
@@ -53,15 +52,13 @@ def of_scipy(before: Scores, after: Scores) -> float:
     return float(kendalltau(before, after, variant="b").statistic)
 
 
-@settings(deadline=None, max_examples=200)
-@given(lists(), st.integers(1, 16), st.sampled_from([1, 3, 4_000_000]))
-@example((np.ones((1, 4), np.float32), np.arange(4, dtype=np.float32)[None], [4]), 4, 1)
-@example((np.arange(4, 0, -1, dtype=np.float32)[None], np.ones((1, 4), np.float32), [4]), 4, 1)
-def test_tau_b_is_that_of_scipy(arms: tuple[Scores, Scores, list[int]], cutoff: int, block: int) -> None:
+@settings(deadline=None, max_examples=50)
+@given(lists(), st.integers(1, 16))
+@example((np.ones((1, 4), np.float32), np.arange(4, dtype=np.float32)[None], [4]), 4)
+@example((np.arange(4, 0, -1, dtype=np.float32)[None], np.ones((1, 4), np.float32), [4]), 4)
+def test_tau_b_is_that_of_scipy(arms: tuple[Scores, Scores, list[int]], cutoff: int) -> None:
     before, after, lengths = arms
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(similarity, "_BLOCK", block)
-        found = parse_metric(f"tau_b@{cutoff}").per_input(evidence_of(before, after, lengths))
+    found = parse_metric(f"tau_b@{cutoff}").per_input(evidence_of(before, after, lengths))
     wanted = [
         of_scipy(one[: min(length, cutoff)], other[: min(length, cutoff)])
         for one, other, length in zip(before, after, lengths, strict=True)

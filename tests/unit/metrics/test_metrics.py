@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from quantdrift.evidence import Evidence, Noise
-from quantdrift.metrics import MetricError, default_metrics, measure, parse_metric
-from quantdrift.statistics.estimates import Estimate
+from quantdrift.metrics import MetricError, measure, parse_metric
 from support.small_evidence import (
     CANDIDATE,
     CANDIDATE_OF_THREE,
@@ -144,12 +143,6 @@ def test_one_of_two_relevant_documents_lost_is_a_loss() -> None:
     assert value("gold_lost@4", swapped) == 0
 
 
-def test_measure_keeps_the_order_asked_for() -> None:
-    asked = [parse_metric(name) for name in ("S", "flip@1")]
-    assert list(measure(FOUR, asked)) == ["S", "flip@1"]
-    assert list(measure(FOUR)) == [str(metric) for metric in default_metrics()]
-
-
 @pytest.mark.parametrize("metric", ["gap", "candidate_gap", "separation", "at_risk", "tied"])
 def test_one_document_has_no_runner_up(metric: str) -> None:
     one = evidence_of([[3], [3]], [[4], [3]])
@@ -167,24 +160,15 @@ def test_queries_without_a_document_do_not_count(metric: str) -> None:
     assert parse_metric(metric)(some).n == 1
 
 
-def test_no_relevant_document_anywhere() -> None:
-    irrelevant = evidence_of(REFERENCE, CANDIDATE, qrels={"q0": {"a": 0, "b": -1}})
-    for metric in ("ndcg@10", "reference.ndcg@10", "recall@1", "mrr@10"):
-        assert reason(metric, irrelevant) == "no input has a relevant item"
-    assert reason("gold_lost@1", irrelevant) == ("no input has a relevant item in the reference top-k")
-
-
-def test_no_labels() -> None:
-    unlabelled = evidence_of(REFERENCE, CANDIDATE)
-    for metric in ("ndcg@10", "gold_lost@5", "recall@1", "mrr@10"):
-        assert reason(metric, unlabelled) == "no relevance labels"
-
-
-def test_the_noise_floor() -> None:
+def test_the_noise_floor_and_what_lacks_labels() -> None:
     assert reason("noise_floor", FOUR) == "the noise floor was not measured"
-    flips = np.array([True, False, False, False])
-    noise = Noise(flips=flips, epsilon=np.zeros(4, dtype=np.float32))
-    assert value("noise_floor", evidence_of(REFERENCE, CANDIDATE, noise=noise)) == 0.25
+    noise = Noise(flips=np.array([True, False, False, False]), epsilon=np.zeros(4, dtype=np.float32))
+    unlabelled = evidence_of(REFERENCE, CANDIDATE, noise=noise)
+    assert value("noise_floor", unlabelled) == 0.25
+    irrelevant = evidence_of(REFERENCE, CANDIDATE, qrels={"q0": {"a": 0, "b": -1}})
+    for metric in ("ndcg@10", "recall@1", "mrr@10"):
+        assert reason(metric, unlabelled) == "no relevance labels"
+        assert reason(metric, irrelevant) == "no input has a relevant item"
 
 
 def test_an_exact_copy_is_stable_ties_included() -> None:
@@ -215,11 +199,6 @@ def test_results_are_json() -> None:
         again = json.loads(json.dumps(results, allow_nan=False))
         for result in again.values():
             assert set(result) in ({"value", "low", "high", "n"}, {"value", "reason"})
-
-
-def test_an_estimate_with_an_open_end() -> None:
-    estimate = Estimate(value=1.0, low=0.5, high=INFINITE, n=7)
-    assert estimate.to_json() == {"value": 1.0, "low": 0.5, "high": None, "n": 7}
 
 
 def test_a_relevant_document_comes_first() -> None:
@@ -301,22 +280,10 @@ def test_a_slice_leaves_the_other_inputs_out() -> None:
     assert (estimate.value, estimate.n) == (1, 1)
     assert parse_metric("flip@1:separation=0.25..4")(THREE).n == 1  # the upper end is outside
     assert parse_metric("flip@1:separation=0.25..")(THREE).n == 2
-    nobody = parse_metric("flip@1:separation=9..")(THREE)
-    assert nobody.reason == "no input has separation=9.."
-    labelled = parse_metric("gold_lost@1:separation=0.2..0.3")(
-        evidence_of(REFERENCE_OF_THREE, CANDIDATE_OF_THREE, qrels={"q0": {"a": 1}})
-    )
-    assert labelled.reason == (
-        "no input has a relevant item in the reference top-k (of those with separation=0.2..0.3)"
-    )
+    assert parse_metric("flip@1:separation=9..")(THREE).reason == "no input has separation=9.."
     assert parse_metric("change.recall@1:reference.recall@1=1..")(THREE).value == -0.5
-
-
-def test_an_exact_copy_is_in_the_open_slice() -> None:
-    copy = evidence_of([[2, 1], [3, 1]], [[2, 1], [2, 1]])
-    assert parse_metric("flip@1:separation=1..")(copy).n == 2
-    assert parse_metric("flip@1:separation=0..1")(copy).n == 0
-    assert parse_metric("flip@1:separation=1..1000")(copy).n == 1
+    copy = evidence_of([[2, 1], [3, 1]], [[2, 1], [2, 1]])  # an infinite value is in the open slice
+    assert [parse_metric(f"flip@1:separation={ends}")(copy).n for ends in ("1..", "0..1", "1..1000")] == [2, 0, 1]
 
 
 def test_runs_are_pooled_input_by_input() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from quantdrift.compare.two_runs import compare_runs
 from quantdrift.conformal import MOST, calibrates
-from quantdrift.metrics import headline_metrics, parse_metric
+from quantdrift.metrics import parse_metric
 from quantdrift.trust.check import StabilityCheck
 from support.comparison_samples import evidence_of, flipped, run_of, scores
 
@@ -48,9 +48,7 @@ def test_too_few_inputs_are_null_and_say_how_many_it_takes() -> None:
     for name in ("coverage", "violation", "joint_violation"):
         estimate = parse_metric(f"{name}@0.01")(evidence)
         assert estimate.value is None
-        assert estimate.reason == (
-            "level 0.01 needs 99 inputs to calibrate on, and there are 30 (half of a run's inputs, at most 1,000)"
-        )
+        assert "needs 99 inputs to calibrate on, and there are 30" in str(estimate.reason)
 
 
 def test_nothing_accepted_is_no_violation_of_zero() -> None:
@@ -59,11 +57,6 @@ def test_nothing_accepted_is_no_violation_of_zero() -> None:
     estimate = parse_metric("violation@0.10")(evidence)
     assert estimate.value is None
     assert estimate.reason == "the stability check accepts no answer"
-
-
-def test_one_level_is_a_headline() -> None:
-    names = [str(metric) for metric in headline_metrics()]
-    assert [name for name in names if "coverage" in name or "violation" in name] == ["coverage@0.10"]
 
 
 def test_two_runs_leave_out_the_same_inputs(tmp_path: Path) -> None:
