@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from quantdrift_pytest.session import OURS, Session, current, in_short
+from quantdrift_pytest.session import Session, current, tersely
 
 if TYPE_CHECKING:
     from quantdrift.gate.rules import Rule
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _MARKED = pytest.StashKey["Drift"]()
 
 
+@tersely
 def assert_drift(
     spec: str,
     *,
@@ -64,13 +65,10 @@ def assert_drift(
     from quantdrift_pytest.drift import ask, settle  # noqa: PLC0415 -- numpy, pyarrow
     from quantdrift_pytest.measuring import measured  # noqa: PLC0415 -- likewise
 
-    try:
-        # what cannot be asked is refused before anything is measured
-        question = ask(session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, **limits)
-        drift = measured(session, spec, data=data, task=task, split=split, settings=settings or {})
-        settle(drift, question, accept_underpowered=accept_underpowered)
-    except OURS as error:
-        raise in_short(error) from None
+    # what cannot be asked is refused before anything is measured
+    question = ask(session, rules=rules, baseline=baseline, slices=slices, alpha=alpha, **limits)
+    drift = measured(session, spec, data=data, task=task, split=split, settings=settings or {})
+    settle(drift, question, accept_underpowered=accept_underpowered)
     return drift
 
 
@@ -81,6 +79,7 @@ class Drifts:
     session: Session = field(repr=False)
     item: pytest.Item = field(repr=False)
 
+    @tersely
     def __call__(
         self,
         spec: str,
@@ -94,10 +93,7 @@ class Drifts:
         __tracebackhide__ = True
         from quantdrift_pytest.measuring import measured  # noqa: PLC0415 -- numpy, pyarrow
 
-        try:
-            return measured(self.session, spec, data=data, task=task, split=split, settings=settings)
-        except OURS as error:
-            raise in_short(error) from None
+        return measured(self.session, spec, data=data, task=task, split=split, settings=settings)
 
     @property
     def current(self) -> Drift:
@@ -110,9 +106,8 @@ class Drifts:
         found = self.item.stash.get(_MARKED, None)
         if found is None:
             raise pytest.UsageError(
-                "drift.current is what the test's marker has measured, and it has none with a "
-                'spec: expected @pytest.mark.drift("minilm@W4-rtn", data="data/faq", flip=0.25); '
-                'or measure in the test: drift("minilm@W4-rtn", data="data/faq")'
+                "drift.current is what the test's marker has measured; expected one, such as "
+                '@pytest.mark.drift("minilm@W4-rtn", data="data/faq", flip=0.25)'
             )
         return found
 

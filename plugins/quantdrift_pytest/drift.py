@@ -21,10 +21,10 @@ from quantdrift.gate.judge import ALPHA, GateResult, gate, snapshot_for
 from quantdrift.gate.output import headline, rows, sentences, subject, worst_rows, worst_title
 from quantdrift.gate.rules import Rule, RuleError, Slices, default_rules, parse_rule, slices_of
 from quantdrift.gate.target import Target, target_of_run
-from quantdrift.metrics import FAMILIES, members, parse_metric
+from quantdrift.metrics import FAMILIES, parse_metric
 from quantdrift.runs import Run, read_run
 from quantdrift.statistics.estimates import Estimate
-from quantdrift_pytest.session import ASSERTED, OURS, Session, in_short
+from quantdrift_pytest.session import ASSERTED, Session, tersely
 
 
 class UnderpoweredWarning(UserWarning):
@@ -67,6 +67,7 @@ class Drift:
         """The inputs whose first answer changed: right ones that became wrong first."""
         return [each for evidence in self.target.evidence for each in changed_inputs(evidence)]
 
+    @tersely
     def estimate(self, metric: str) -> Estimate:
         """A metric such as `gold_lost@10`, with its 95 % interval; undefined with a reason.
 
@@ -75,16 +76,14 @@ class Drift:
             MetricError: it cannot be computed as asked for.
         """
         __tracebackhide__ = True
-        try:
-            return parse_metric(metric).over(self.target.evidence)
-        except OURS as error:
-            raise in_short(error) from None
+        return parse_metric(metric).over(self.target.evidence)
 
     def value(self, metric: str) -> float | None:
         """A metric; None where it is undefined. Raises as `estimate`."""
         __tracebackhide__ = True
         return self.estimate(metric).value
 
+    @tersely
     def check(self, **asked: Any) -> GateResult:
         """What the run comes to; nothing fails.
 
@@ -96,11 +95,9 @@ class Drift:
             QuantDriftError: a rule or the baseline cannot be used.
         """
         __tracebackhide__ = True
-        try:
-            return judged(self, ask(self.session, **asked))
-        except OURS as error:
-            raise in_short(error) from None
+        return judged(self, ask(self.session, **asked))
 
+    @tersely
     def require(self, *, accept_underpowered: bool = False, **asked: Any) -> GateResult:
         """Assert that the run keeps to some rules; arguments as of `check`.
 
@@ -108,10 +105,7 @@ class Drift:
             AssertionError: a rule does not hold, or cannot be judged; and what `check` raises.
         """
         __tracebackhide__ = True
-        try:
-            return settle(self, ask(self.session, **asked), accept_underpowered=accept_underpowered)
-        except OURS as error:
-            raise in_short(error) from None
+        return settle(self, ask(self.session, **asked), accept_underpowered=accept_underpowered)
 
 
 # --- what a test asks -------------------------------------------------------------------------
@@ -130,20 +124,14 @@ def limit_rule(name: str, value: object) -> Rule:
     # candidate_gap is a metric of its own
     arm, word = (f"{arm}.", rest) if word not in FAMILIES and arm in {"reference", "change", "relative"} else ("", word)
     if word not in FAMILIES:
-        names = [str(metric) for family in FAMILIES.values() for metric in members(family)]
-        known = sorted({*FAMILIES, *(each.replace("@", "_at_").replace(".", "_") for each in names)})
         hint = f"(quantdrift list metrics shows all; a setting goes to settings={{{name!r}: ...}})"
-        raise UnknownNameError("limit", name, known, hint=hint)
+        raise UnknownNameError("limit", name, FAMILIES, hint=hint)
     cutoffs = FAMILIES[word].cutoffs
     if cutoffs and not cutoff and 1 not in cutoffs:
-        rule = f"rules=['{arm}{word}@{cutoffs[0]:g} >= {value}']"
-        raise RuleError(f"the limit {name} needs a cut-off, such as {name}_at_{cutoffs[0]:g}=..., or as a rule {rule}")
+        raise RuleError(f"the limit {name} needs a cut-off, such as {name}_at_{cutoffs[0]:g}=...")
     metric = parse_metric(f"{arm}{word}" + (f"@{cutoff or 1}" if cutoffs or cutoff else ""))
     if metric.direction == "none":
-        raise RuleError(
-            f"neither way is better for {metric}, so {name}={value} could be a maximum or a "
-            f"minimum; write it as a rule: rules=['{metric} <= {value}']"
-        )
+        raise RuleError(f"neither way is better for {metric}; write it as a rule: rules=['{metric} <= {value}']")
     return Rule(metric=metric, test="<=" if metric.direction == "lower" else ">=", number=float(value))
 
 
@@ -183,32 +171,21 @@ def ask(
 ) -> Question:
     """What a test asks, read and checked before anything is measured."""
     if session.item is None:
-        raise pytest.UsageError(
-            "drift is asserted in tests and fixtures, not where a module is imported; expected the "
-            "call inside a test function"
-        )
+        raise pytest.UsageError("drift is asserted in tests and fixtures, not where a module is imported")
     several = (rules,) if isinstance(rules, str | Rule) else tuple(rules)
     ruled = tuple(each if isinstance(each, Rule) else parse_rule(each) for each in several)
     given = (*(limit_rule(name, value) for name, value in limits.items()), *ruled)
     if not given and baseline is None:
-        raise pytest.UsageError(
-            'nothing is asked of the run; expected, for example, assert_drift("minilm@W4-rtn", data="data/faq", '
-            'flip=0.25), with baseline="drift-baseline.json", or with rules=["ndcg@10 >= 0.6"]'
-        )
+        raise pytest.UsageError("nothing is asked of the run; expected a limit such as flip=0.25, a baseline or rules")
     groups = slices_of(slices or {}, given)
     if comparing := [rule for rule in given if rule.compares and baseline is None]:
-        raise RuleError(
-            f"the rule '{comparing[0]}' compares with a baseline; expected one too: baseline=\"drift-baseline.json\""
-        )
+        raise RuleError(f"the rule '{comparing[0]}' needs a baseline, such as baseline=\"drift-baseline.json\"")
     path = None if baseline is None else session.config.rootpath / baseline
     held: Snapshot | None = None
     if path is not None and session.config.getoption("quantdrift_update"):
         Baseline.check_place(path)
     elif path is not None and not path.exists():
-        raise RunError(
-            f"expected a baseline; {path} does not exist. Write it with: pytest "
-            "--quantdrift-update, look at it, and commit it"
-        )
+        raise RunError(f"expected a baseline; {path} does not exist. Write it with pytest --quantdrift-update")
     elif path is not None:
         held = read_baseline(path)
     by_default = path is not None and not ruled

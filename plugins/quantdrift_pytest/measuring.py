@@ -7,6 +7,7 @@ be taken for a run.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -15,8 +16,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,11 @@ from pydantic import BaseModel, Field, ValidationError
 import quantdrift
 from quantdrift.datasets.labelled import Dataset, read_folder
 from quantdrift.datasets.retrieval import load_task
-from quantdrift.errors import MissingExtraError, QuantDriftError, RunError, UnknownNameError
+from quantdrift.errors import MissingExtraError, QuantDriftError, RunError
+from quantdrift.extras import version_of
 from quantdrift.gate.target import target_of_run
-from quantdrift.identity import Identity
 from quantdrift.models.named import resolve
-from quantdrift.records import problem_of, read_json, write_text
+from quantdrift.records import problem_of, write_text
 from quantdrift.runs import Run, read_run
 from quantdrift.spec import Spec, Versus, is_endpoint, parse_pair
 from quantdrift_pytest.drift import Drift
@@ -51,15 +51,11 @@ class Measuring(BaseModel, strict=True, frozen=True, extra="forbid"):
 
 def read_settings(given: Mapping[str, Any]) -> Measuring:
     """Settings by name, checked."""
-    known = Measuring.model_fields
-    for name in given:
-        if name not in known:
-            hint = f"(settings are {', '.join(known)}; limits go to require or assert_drift)"
-            raise UnknownNameError("setting", name, known, hint=hint)
     try:
         return Measuring(**given)
     except ValidationError as error:
-        raise QuantDriftError(f"the setting {problem_of(error)}") from error
+        known = ", ".join(Measuring.model_fields)
+        raise QuantDriftError(f"the setting {problem_of(error)}. Settings are {known}; limits go to require") from error
 
 
 # --- what decides a measurement, as far as it can be told without loading the model -----------
@@ -78,66 +74,51 @@ def digest_of_json(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def looks(place: Path, pattern: str = "*") -> list[list[Any]]:
+def looks(place: Path, pattern: str = "*") -> list[tuple[str, int, int]]:
     """Name, size and time of the files at a place, sorted; hidden ones change without the content, and do not count."""
     found = []
     for file in [place] if place.is_file() else place.rglob(pattern):
         name = file.relative_to(place).as_posix()
         if not any(part.startswith(".") and part != "." for part in name.split("/")) and not file.is_dir():
-            found.append([name, file.stat().st_size, file.stat().st_mtime_ns])
+            found.append((name, file.stat().st_size, file.stat().st_mtime_ns))
     return sorted(found)
 
 
-def content_digest(place: Path, known: Path, pattern: str = "*") -> str:
-    """A digest of the names and contents of the files at a place: a copy has the same.
-
-    It is kept in the folder `known`, and used again while size and time of all files are the same, so that gigabytes
-    of weights are not read for every session.
-    """
-    seen = looks(place, pattern)
-    note = known / f"{digest_of_json([str(place.resolve()), pattern])}.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):  # not kept yet, or damaged
-        kept = read_json(note)
-        if kept["seen"] == seen:
-            return str(kept["digest"])
-    digest = digest_of_json([[name, _of_file(place / name)] for name, _, _ in seen])
-    write_text(note, json.dumps({"seen": seen, "digest": digest}), what="a digest")
-    return digest
+def content_digest(place: Path, pattern: str = "*") -> str:
+    """A digest of the names and contents of the files at a place: a copy has the same."""
+    return digest_of_json([[name, _of_file(place / name, *seen)] for name, *seen in looks(place, pattern)])
 
 
-def _of_file(file: Path) -> str:
+@functools.cache
+def _of_file(file: Path, *seen: int) -> str:
+    """A digest of a file, taken once as long as its size and time are the same."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "blake2b").hexdigest()
 
 
-def identify(pair: Spec | Versus, *, revision: str | None, known: Path) -> Identity:
-    """A pair and what measures it; fingerprints are of files, and None where a model is not seen from here."""
+def decided_by(pair: Spec | Versus, *, revision: str | None) -> dict[str, Any]:
+    """What a measurement depends on beside data and settings; a model is None where it is not seen from here."""
+    files = {}
     if isinstance(pair, Versus):
-        files, first = {}, _model(pair.reference, revision, known)
-        second = _model(pair.candidate, None, known)
+        models = [_model(pair.reference, revision), _model(pair.candidate, None)]
     else:
-        first = second = _model(pair.model, revision, known)
+        models = [_model(pair.model, revision)]
         # widths that were stored, texts to calibrate on
         options = [(key, Path(value)) for key, value in pair.scheme.options]
-        files = {key: content_digest(file, known) for key, file in options if file.is_file()}
+        files = {key: content_digest(file) for key, file in options if file.is_file()}
     gpus = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "all") if gpus else ""
-    package = Path(quantdrift.__file__).parent
-    return Identity(
-        spec=str(pair),
-        model_fingerprint=first,
-        candidate_fingerprint=second,
-        settings={
-            "files": files,
-            "code": [quantdrift.__version__, content_digest(package, known, "*.py")],
-            "libraries": dict(_versions()),
-            # which decides on which device a model runs by itself
-            "machine": [platform.system(), platform.machine(), *gpus, chosen],
-        },
-    )
+    return {
+        "pair": str(pair),
+        "models": models,
+        "files": files,
+        "code": [quantdrift.__version__, content_digest(Path(quantdrift.__file__).parent, "*.py")],
+        "libraries": {library: version_of(library) for library in _LIBRARIES},
+        # which decides on which device a model runs by itself
+        "machine": [platform.system(), platform.machine(), *gpus, os.environ.get("CUDA_VISIBLE_DEVICES", "all")],
+    }
 
 
-def _model(name: str, revision: str | None, known: Path) -> str | None:
+def _model(name: str, revision: str | None) -> str | None:
     """A digest of a model's files; None where they are not seen from here."""
     if is_endpoint(name):
         return None
@@ -147,7 +128,7 @@ def _model(name: str, revision: str | None, known: Path) -> str | None:
     else:
         source = resolve(name)
         found = _downloaded(source.canonical, revision) if source.kind == "hub" else Path(source.location)
-    return None if found is None else content_digest(found, known)
+    return None if found is None else content_digest(found)
 
 
 def _downloaded(repo: str, revision: str | None) -> Path | None:
@@ -160,12 +141,6 @@ def _downloaded(repo: str, revision: str | None) -> Path | None:
         return Path(snapshot_download(repo, revision=revision, cache_dir=own, local_files_only=True))
     except (LocalEntryNotFoundError, ValueError):  # not here, or no such name
         return None
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for library in _LIBRARIES:
-        with suppress(PackageNotFoundError):
-            yield library, version(library)
 
 
 # --- made once, and read afterwards -----------------------------------------------------------
@@ -197,39 +172,30 @@ def measured(
     pair, how = parse_pair(spec), read_settings(settings)
     dataset = read_data(session, data=data, task=task, split=split)
     try:
-        who = identify(pair, revision=how.revision, known=session.folder("digests"))
+        known = decided_by(pair, revision=how.revision)
     except OSError as error:
         raise RunError(f"the files of {pair} cannot be read: {error}") from error
-    on = replace(who, data=dataset.name, split=dataset.split, data_fingerprint=dataset.fingerprint)
-    name = digest_of_json([asdict(on), how.model_dump()])
+    name = digest_of_json([known, dataset.name, dataset.split, dataset.fingerprint, how.model_dump()])
     if name in session.measured:
         return session.measured[name]
-    runs = session.folder("runs")
-    path, note = runs / name, runs / f"{name}.session"
+    path, note = session.folder("runs") / name, session.folder("runs") / f"{name}.session"
     # models that are not seen from here may be others in the next session
     anew = bool(session.config.getoption("quantdrift_no_cache"))
-    lasts = not anew and None not in (who.model_fingerprint, who.candidate_fingerprint)
-    with _one_at_a_time(runs / f"{name}.lock"):
-        found = _kept(path, session, note, lasts=lasts)
-        if kept := found is not None:
-            drift = found
-        else:
+    lasts = not anew and None not in known["models"]
+    with _one_at_a_time(path.with_name(f"{name}.lock")):
+        drift = None
+        with suppress(RunError, OSError, ValueError):  # there is none, or one that cannot be read
+            if lasts or note.read_text(encoding="utf-8") == session.id:
+                run = read_run(path)
+                drift = Drift(run=run, target=target_of_run(run), kept=True, session=session)
+        if drift is None:
             shutil.rmtree(path, ignore_errors=True)  # of another session, or damaged
             run = _measure(pair, dataset, path, how, anew=anew)
             drift = Drift(run=run, target=target_of_run(run), kept=False, session=session)
             write_text(note, session.id, what="a note beside a run")
     # whoever asks next gets one that was measured before
-    session.measured[name] = drift if kept else replace(drift, kept=True)
+    session.measured[name] = replace(drift, kept=True)
     return drift
-
-
-def _kept(path: Path, session: Session, note: Path, *, lasts: bool) -> Drift | None:
-    """The run in a folder, if it may be used; None where there is none, or one that cannot be read."""
-    with suppress(RunError, OSError, ValueError):
-        if lasts or note.read_text(encoding="utf-8") == session.id:
-            run = read_run(path)
-            return Drift(run=run, target=target_of_run(run), kept=True, session=session)
-    return None
 
 
 def _measure(pair: Spec | Versus, dataset: Dataset, path: Path, how: Measuring, *, anew: bool) -> Run:

@@ -62,15 +62,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _takes_fixture(item: pytest.Item) -> bool:
     if MARKER not in getattr(item, "fixturenames", ()):
         return False
-    # a project may have a fixture of that name, of its own or on top of ours; pytest has no public
-    # way to tell
+    # a project may have a fixture of that name, of its own or on top of ours; pytest has no public way to tell
     info = getattr(item, "_fixtureinfo", None)
-    for each in reversed(() if info is None else info.name2fixturedefs.get(MARKER, ())):  # the one used first
-        if getattr(each.func, "__module__", None) == __name__:
-            return True
-        if MARKER not in each.argnames:
-            return False
-    return False
+    defined = () if info is None else info.name2fixturedefs.get(MARKER, ())
+    return any(getattr(each.func, "__module__", None) == __name__ for each in defined[-1:])
 
 
 @pytest.hookimpl(wrapper=True)

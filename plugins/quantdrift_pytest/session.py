@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -26,8 +28,8 @@ ASSERTED = pytest.StashKey[list[dict[str, Any]]]()
 WORKER = "quantdrift"
 """Under this name pytest-xdist hands the session's id to its workers."""
 
-OURS = (QuantDriftError, pytest.UsageError)
-"""What is raised on purpose, with a message that says what to do."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -97,18 +99,25 @@ def current() -> Session:
     """The session that is running."""
     if not _RUNNING:
         raise pytest.UsageError(
-            "this needs pytest and its plugin quantdrift, and neither a session nor the plugin is "
-            "active: run it in a test, without -p no:quantdrift and, where "
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD is set, with -p quantdrift. In a program take quantdrift.drift"
+            "this needs a session of pytest with the plugin quantdrift (-p quantdrift); in a program take "
+            "quantdrift.drift"
         )
     return _RUNNING[-1]
 
 
-def in_short(error: Exception) -> Exception:
-    """An error of ours without its traceback, unless `QUANTDRIFT_DEBUG` is set; one of a spec shows where it is."""
-    error.args = tuple(printable(x) if isinstance(x, str) else x for x in error.args)
-    if isinstance(error, SpecError) and error.text and not hasattr(error, "__notes__"):
-        error.add_note(error.caret())
-    if not os.environ.get("QUANTDRIFT_DEBUG"):
-        error.with_traceback(None)
-    return error
+def tersely(called: Callable[P, T]) -> Callable[P, T]:
+    """Errors of ours come without a traceback, unless `QUANTDRIFT_DEBUG` is set; one of a spec shows where it is."""
+
+    @functools.wraps(called)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        __tracebackhide__ = True
+        try:
+            return called(*args, **kwargs)
+        except (QuantDriftError, pytest.UsageError) as raised:
+            error: Exception = raised
+            error.args = tuple(printable(x) if isinstance(x, str) else x for x in error.args)
+            if isinstance(error, SpecError) and error.text and not hasattr(error, "__notes__"):
+                error.add_note(error.caret())
+            raise (error if os.environ.get("QUANTDRIFT_DEBUG") else error.with_traceback(None)) from None
+
+    return wrapper
