@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-    from quantdrift._hook_notify import HookStatus
-
 OFF_SWITCH = "QUANTDRIFT_HOOK"
 
 #: Harness module -> "package.module:function" of ours, called with the module after it has run.
@@ -47,8 +45,6 @@ class HookFinder:
         started_by: "pth", "start" or "manual".
         patched: the watched modules whose function has run, in that order.
         errors: watched module -> the error its function ended in.
-        warned: the harnesses about which a warning was given.
-        searching: (thread, module) pairs for which the other finders are being asked.
     """
 
     is_quantdrift_hook = True
@@ -57,8 +53,6 @@ class HookFinder:
         self.started_by = started_by
         self.patched: list[str] = []
         self.errors: dict[str, str] = {}
-        self.warned: set[str] = set()
-        self.searching: set[tuple[int, str]] = set()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -79,7 +73,7 @@ def install(started_by: str = "manual") -> bool:
     if switched_off():
         return False
     with _installing:
-        finder = _installed_finder()
+        finder = installed_finder()
         if finder is None:
             finder = HookFinder(started_by)
             sys.meta_path.insert(0, finder)
@@ -104,14 +98,8 @@ def switched_off() -> bool:
     return os.environ.get(OFF_SWITCH, "").strip().lower() in ("0", "off", "false", "no")
 
 
-def status() -> HookStatus:
-    """What the hook has done so far in this process."""
-    from quantdrift import _hook_notify  # noqa: PLC0415 - as above
-
-    return _hook_notify.status(_installed_finder())
-
-
-def _installed_finder() -> HookFinder | None:
+def installed_finder() -> HookFinder | None:
+    """The finder that is in place, with what it has done so far in this process."""
     # By mark and not by class: after a reload of this module the class is another one.
     finders: list[Any] = list(sys.meta_path)
     for finder in finders:

@@ -21,6 +21,7 @@ from typing import Any
 import quantdrift
 from quantdrift import _hook
 from quantdrift.errors import RunError
+from quantdrift.extras import version_of
 from quantdrift.paths import CACHE_VARIABLE, cache_dir
 
 QUANTIZED_BY: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -85,7 +86,7 @@ def components() -> tuple[Component, ...]:
     """Every package and quantizer that is known, in the order in which they are shown."""
     minimums, found = _minimums(), []
     for name, (kind, extra, note) in _KNOWN.items():
-        version = _installed(name) if extra else quantdrift.__version__
+        version = version_of(name) if extra else quantdrift.__version__
         minimum = minimums.get(_normal(name))
         usable = version is not None and (minimum is None or _number(version) >= _number(minimum))
         found.append(
@@ -103,21 +104,14 @@ def components() -> tuple[Component, ...]:
     return tuple(found)
 
 
-def _installed(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _minimums() -> dict[str, str]:
     """The lower bounds that quantdrift's own metadata declares, by normalized name."""
     try:
         declared = metadata.requires("quantdrift") or []
     except metadata.PackageNotFoundError:  # run from a source folder
         return {}
-    bound = re.compile(r"([\w.-]+)(?:\[[^]]*\])?[^;]*>=\s*([\d.]+)")
-    return {_normal(match[1]): match[2] for match in map(bound.match, declared) if match}
+    found = (re.match(r"([\w.-]+)(?:\[[^]]*\])?[^;]*>=\s*([\d.]+)", each) for each in declared)
+    return {_normal(match[1]): match[2] for match in found if match}
 
 
 def _normal(name: str) -> str:
@@ -148,7 +142,6 @@ def diagnose() -> dict[str, Any]:
         "hook": hook,
         "components": [asdict(each) for each in found],
         "cache": cache,
-        "accelerators": _accelerators(),
         "problems": [_problem(each) for each in found if each.needed and not each.usable],
         "advice": [*([] if fine else [hook["advice"]]), *_cache_advice(cache)],
     }
@@ -163,32 +156,23 @@ def _problem(each: Component) -> str:
 
 def _hook_report() -> dict[str, Any]:
     """Whether stock harness commands know quantdrift's models here."""
-    status, startup_file = _hook.status(), _startup_file()
-    if status.errors:
-        failed = "; ".join(f"{name}: {error}" for name, error in status.errors.items())
+    finder, off, startup_file = _hook.installed_finder(), _hook.switched_off(), _startup_file()
+    errors = {} if finder is None else dict(finder.errors)
+    if errors:
+        failed = "; ".join(f"{name}: {error}" for name, error in errors.items())
         advice = f"The hook could not hook into {failed}."
-    elif status.active:
-        advice = "The hook is active: the stock commands `mteb run` and `lm_eval` know quantdrift's models."
-    elif status.switched_off:
+    elif off:
         advice = f"The hook is switched off by {_hook.OFF_SWITCH}: unset it; {_FALLBACK}."
-    elif sys.flags.no_site:
-        advice = f"The hook is inactive because Python runs with -S; {_FALLBACK}."
-    elif startup_file is None:
-        advice = (
-            "The hook is inactive because quantdrift's start-up file is not in this Python's site-packages: install "
-            f"quantdrift there with pip; {_FALLBACK}."
-        )
+    elif finder is None:
+        advice = f"The hook is inactive: install quantdrift with pip in this Python, started without -S; {_FALLBACK}."
     else:
-        advice = (
-            f"The hook is inactive although {startup_file} is there: look at what a new Python prints when it starts, "
-            f"or install quantdrift again; {_FALLBACK}."
-        )
+        advice = "The hook is active: the stock commands `mteb run` and `lm_eval` know quantdrift's models."
     return {
-        "active": status.active,
-        "switched_off": status.switched_off,
-        "started_by": status.started_by,
+        "active": finder is not None and not off,
+        "switched_off": off,
+        "started_by": None if finder is None else finder.started_by,
         "startup_file": startup_file,
-        "errors": dict(status.errors),
+        "errors": errors,
         "advice": advice,
     }
 
@@ -203,30 +187,16 @@ def _startup_file() -> str | None:
 def _cache_report() -> dict[str, Any]:
     try:
         path = cache_dir()
-    except RunError:
-        return {"path": None, "writable": False, "free_bytes": None}
-    existing = next((folder for folder in (path, *path.parents) if folder.exists()), path)
-    try:
+        existing = next(folder for folder in (path, *path.parents) if folder.exists())
         free = shutil.disk_usage(existing).free
-    except OSError:
-        free = None
+    except (RunError, OSError):
+        return {"path": None, "writable": False, "free_bytes": None}
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     return {"path": str(path), "writable": writable, "free_bytes": free}
 
 
 def _cache_advice(cache: Mapping[str, Any]) -> list[str]:
-    elsewhere = f"set {CACHE_VARIABLE} to a folder on another disk"
-    if not cache["writable"]:
-        return [f"The cache folder {cache['path'] or ''} cannot be written to: {elsewhere}."]
-    if cache["free_bytes"] is not None and cache["free_bytes"] < _LITTLE_SPACE:
-        return [f"Little space is left for the cache folder {cache['path']}: {elsewhere}."]
-    return []
-
-
-def _accelerators() -> list[str] | None:
-    """Names of the devices that torch sees, where it is loaded already."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return None
-    names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return [*names, *(["Apple GPU (mps)"] if torch.backends.mps.is_available() else [])]
+    if cache["writable"] and cache["free_bytes"] >= _LITTLE_SPACE:
+        return []
+    why = "has little space left" if cache["writable"] else "cannot be written to"
+    return [f"The cache folder {cache['path'] or ''} {why}: set {CACHE_VARIABLE} to a folder on another disk."]

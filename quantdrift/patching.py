@@ -13,8 +13,6 @@ from typing import Any
 from quantdrift.display import complain
 from quantdrift.errors import QuantDriftError
 
-# --- How a function of somebody else's is replaced: looked at first, marked, and never twice ------
-
 _MARK = "__quantdrift_wrapped__"
 
 
@@ -26,7 +24,7 @@ def expected(holder: Any, name: str, *parameters: str) -> Any:
         raise TypeError(f"{holder.__name__} has no {kind} {name}")
     if is_replaced(function):
         return None
-    missing = set(parameters) - set(_parameters(function)) if parameters else set()
+    missing = set(parameters) - inspect.signature(function).parameters.keys() if parameters else set()
     if missing:
         raise TypeError(f"{holder.__name__}.{name} has no parameter {', '.join(sorted(missing))}")
     return function
@@ -63,13 +61,6 @@ def arguments_of(function: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
 def is_pair(model: Any) -> bool:
     """Whether a harness's model is a pair; of its type, as an object of somebody else's may raise when asked."""
     return getattr(type(model), "is_quantdrift_pair", False) is True
-
-
-def _parameters(function: Any) -> Iterable[str]:
-    try:
-        return inspect.signature(function).parameters
-    except ValueError:  # one written in C may not say what it takes
-        return ()
 
 
 def is_replaced(function: Any) -> bool:

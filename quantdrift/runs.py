@@ -10,8 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -23,7 +22,7 @@ from quantdrift.evidence import Evidence
 from quantdrift.evidence_file import read_evidence, write_evidence
 from quantdrift.identity import Identity
 from quantdrift.probe import LinearProbe
-from quantdrift.records import DIGEST, Record, check_writable, file_digest, read_json, sealed, whole_folder
+from quantdrift.records import Record, check_writable, file_digest, read_json, sealed, whole_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -222,32 +221,18 @@ class Run:
         """The evidence, read from the folder.
 
         Raises:
-            RunError: it is missing or damaged, or another run was written there since.
+            RunError: it is missing or damaged, or of another run.
         """
-        with self._still_there():
-            return read_evidence(self.path / EVIDENCE, digest=self.record["files"][EVIDENCE])
+        return read_evidence(self.path / EVIDENCE, digest=self.record["files"][EVIDENCE])
 
     def probe(self) -> LinearProbe | None:
         """The linear probe that read the classes, read from the folder; None if none did.
 
         Raises:
-            RunError: it is missing or damaged, or another run was written there since.
+            RunError: it is missing or damaged, or of another run.
         """
         digest = self.record["files"].get(PROBE)
-        with self._still_there():
-            return None if digest is None else LinearProbe.load(self.path / PROBE, digest=digest)
-
-    @contextmanager
-    def _still_there(self) -> Iterator[None]:
-        """Where a file is not the one of this run, say whether that is another run's."""
-        try:
-            yield
-        except RunError:
-            if read_run(self.path).record[DIGEST] == self.record[DIGEST]:
-                raise
-            raise RunError(
-                f"another run was written to {self.path} after its {RECORD} had been read; run the command again"
-            ) from None
+        return None if digest is None else LinearProbe.load(self.path / PROBE, digest=digest)
 
     def exact_evidence(self, purpose: str) -> Evidence:
         """The evidence, if it knows both arms' scores of all items.
@@ -261,9 +246,8 @@ class Run:
         evidence = self.evidence()
         if not evidence.exact:
             raise RunError(
-                f"{purpose} needs the scores of all items in both arms; {self.path} was made of "
-                "lists that were cut short, or of answers without scores, so that epsilon and the "
-                "separation ratio are bounds at best"
+                f"{purpose} needs the scores of all items in both arms; {self.path} was made of lists that were cut "
+                "short, or of answers without scores"
             )
         return evidence
 
@@ -315,8 +299,7 @@ def check_place(path: Path) -> None:
         RunError: it is a file, or a folder with other content, or cannot be written to.
     """
     check_writable(path, what="the run")
-    others = _others(path) and _others(path)  # another process may have written here in between
-    if others:
+    if others := _others(path):
         raise RunError(
             f"{path} holds something that is not a run: {', '.join(others[:4])}; expected a new "
             "folder or an earlier run to replace. Choose another with --out."
@@ -370,16 +353,11 @@ def find_runs(paths: Iterable[Path]) -> list[Run]:
     """
     found: dict[Path, Run] = {}
     for path in paths:
-        # other tools write files of that name too
-        records = [] if path.is_file() else sorted(path.rglob(RECORD))
-        ours = [each for each in records if not _is_partial(each, path) and _is_run(each)]
-        if records and not ours and path / RECORD not in records:
-            raise RunError(
-                f"expected runs below {path}; none of the {len(records):,} files named {RECORD} "
-                f"there is of one, such as {records[0]}. Runs are written by: {RunRecord.MAKE}"
-            )
-        # without any, reading it says what was expected
-        for folder in [record.parent for record in ours] or [path]:
+        below = [] if path.is_file() else [each.relative_to(path) for each in sorted(path.rglob(RECORD))]
+        # not what is being written, nor what other tools write of that name; what is damaged has its evidence
+        ours = [path / each for each in below if not any(part.startswith(".") for part in each.parts)]
+        folders = [each.parent for each in ours if _is_ours(each) or each.with_name(EVIDENCE).is_file()]
+        for folder in folders or [path]:  # without any, reading it says what was expected
             run = read_run(folder)
             found.setdefault(run.path.resolve(), run)
     return list(found.values())
@@ -399,21 +377,8 @@ def refuse_copies(runs: Iterable[Run]) -> None:
         n_documents = run.record["data"].get("n_documents")
         identity = json.dumps([asdict(Identity.of(run.record)), n_documents], sort_keys=True)
         if identity in seen:
-            raise RunError(
-                f"the same run lies in two folders and would count twice: {seen[identity]} and "
-                f"{run.path} (spec, model, data and settings are equal); give only one of them"
-            )
+            raise RunError(f"the same run lies in two folders and would count twice: {seen[identity]} and {run.path}")
         seen[identity] = run.path
-
-
-def _is_partial(record: Path, below: Path) -> bool:
-    """Whether it lies in a hidden folder, as runs do while they are written."""
-    return record != below and any(p.startswith(".") for p in record.relative_to(below).parts)
-
-
-def _is_run(record: Path) -> bool:
-    """Whether a run.json is of a run, be it damaged: with the evidence beside it, it was one."""
-    return _is_ours(record) or (record.parent / EVIDENCE).is_file()
 
 
 def _is_ours(record: Path) -> bool:

@@ -40,5 +40,3 @@ def _environment(found: dict[str, Any]) -> Iterator[str]:
     yield f"Python {found['python']} at {found['executable']} on {found['platform']}"
     yield f"start-up hook: {how if hook['active'] else 'not active'}; {hook['startup_file'] or 'no file of it'}"
     yield f"cache: {cache['path'] or 'no folder'}{space}"
-    if found["accelerators"] is not None:
-        yield f"accelerators: {', '.join(found['accelerators']) or 'none, models run on CPU'}"

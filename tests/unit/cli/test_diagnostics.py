@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from quantdrift import _hook, doctor, paths
-from quantdrift._hook_notify import HookStatus
 from quantdrift.errors import RunError
 from support.command_line import cli
 
@@ -29,7 +28,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             raise metadata.PackageNotFoundError(name)
         return packages[name]
 
-    monkeypatch.setattr(metadata, "version", version)
+    monkeypatch.setattr("quantdrift.extras.version", version)
     monkeypatch.setattr(metadata, "requires", lambda name: DECLARED)
     return packages
 
@@ -72,23 +71,25 @@ def test_doctor_fails_only_where_models_cannot_be_scored(installed: dict[str, st
 
 
 @pytest.mark.parametrize(
-    ("status", "startup_file", "says"),
+    ("installed", "off", "errors", "says"),
     [
-        (HookStatus(active=True, switched_off=False, started_by="pth"), "x.pth", "is active"),
-        (HookStatus(active=False, switched_off=True), "x.pth", "switched off by QUANTDRIFT_HOOK"),
-        (HookStatus(active=False, switched_off=False), None, "install quantdrift there with pip"),
-        (HookStatus(active=False, switched_off=False), "x.pth", "although x.pth is there"),
-        (HookStatus(active=True, switched_off=False, errors={"mteb.evaluate": "KeyError: 'x'"}), "x.pth", "KeyError"),
+        (True, "", {}, "is active"),
+        (True, "0", {}, "switched off by QUANTDRIFT_HOOK"),
+        (False, "", {}, "install quantdrift with pip"),
+        (True, "", {"mteb.evaluate": "KeyError: 'x'"}, "KeyError"),
     ],
 )
 def test_the_advice_names_the_reason_and_the_way_without_the_hook(
-    monkeypatch: pytest.MonkeyPatch, status: HookStatus, startup_file: str | None, says: str
+    monkeypatch: pytest.MonkeyPatch, installed: bool, off: str, errors: dict[str, str], says: str
 ) -> None:
-    monkeypatch.setattr(_hook, "status", lambda: status)
-    monkeypatch.setattr(doctor, "_startup_file", lambda: startup_file)
-    advice = doctor.diagnose()["hook"]["advice"]
-    assert says in advice
-    assert status.active or "`quantdrift mteb run ...` works" in advice
+    finder = _hook.HookFinder("pth")
+    finder.errors.update(errors)
+    monkeypatch.setenv(_hook.OFF_SWITCH, off)
+    monkeypatch.setattr(_hook, "installed_finder", lambda: finder if installed else None)
+    report = doctor.diagnose()["hook"]
+    assert says in report["advice"]
+    assert report["active"] == (installed and not off)
+    assert bool(errors) or report["active"] or "`quantdrift mteb run ...` works" in report["advice"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_without_a_home_folder_the_error_names_the_variable(monkeypatch: pytest.
     assert doctor.diagnose()["cache"]["path"] is None
 
 
-@pytest.mark.parametrize(("is_file", "says"), [(True, "cannot be written to"), (False, "Little space is left")])
+@pytest.mark.parametrize(("is_file", "says"), [(True, "cannot be written to"), (False, "has little space left")])
 def test_a_cache_folder_that_will_not_do_is_pointed_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_file: bool, says: str
 ) -> None:

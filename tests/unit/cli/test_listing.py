@@ -15,7 +15,7 @@ from support.command_line import cli
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The versions that are installed, in place of those that are."""
     found: dict[str, str] = {}
-    monkeypatch.setattr(components, "_installed", found.get)
+    monkeypatch.setattr(components, "version_of", found.get)
     monkeypatch.setattr(components, "_minimums", lambda: {"auto-gptq": "0.7"})
     return found
 

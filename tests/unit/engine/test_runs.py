@@ -39,13 +39,6 @@ def content(folder: Path) -> dict[str, bytes]:
     return {entry.name: entry.read_bytes() for entry in folder.iterdir()}
 
 
-def raising(error: BaseException) -> Any:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    return fail
-
-
 def test_what_is_written_is_read_back(tmp_path: Path, evidence: Evidence) -> None:
     written = write_run(tmp_path / "new" / "run", evidence=evidence, record={**RECORD, "spec": "modèle@W4"})
     assert sorted(content(written.path)) == ["evidence.parquet", "run.json"]
@@ -71,14 +64,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, evidence: Evidence) ->
 
 
 @pytest.mark.parametrize(
-    ("place", "step"), [("nothing", 1), ("earlier run", 1), ("earlier run", 2), ("earlier run", 3)], indirect=["place"]
+    ("place", "step"), [("nothing", 2), ("earlier run", 1), ("earlier run", 2)], indirect=["place"]
 )
 def test_a_failure_while_the_run_is_put_in_place(
     place: Path, evidence: Evidence, failure: BaseException, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Where two folders cannot be exchanged in one step, the earlier one is moved aside before."""
+    """The earlier one is moved aside before."""
     replace, steps = os.rename, [0]
-    monkeypatch.setattr("ctypes.CDLL", raising(OSError("no such library")))
 
     def fail_once(source: Path, target: Path) -> None:
         steps[0] += 1

@@ -82,11 +82,8 @@ def test_our_function_is_called_once_right_after_a_watched_module_has_run(harnes
     importlib.import_module("madeup.evaluate")
 
     assert harness.calls == [("madeup.evaluate", 42)]
-    status = _hook.status()
-    assert status.active
-    assert status.started_by == "manual"
-    assert status.patched == ("madeup.evaluate",)
-    assert status.errors == {}
+    (finder,) = hook_finders()
+    assert (finder.started_by, finder.patched, finder.errors) == ("manual", ["madeup.evaluate"], {})
 
 
 def test_a_watched_module_looks_as_if_it_had_never_been_watched(harness: ModuleType) -> None:
@@ -103,23 +100,21 @@ def test_a_watched_module_looks_as_if_it_had_never_been_watched(harness: ModuleT
 
 
 def test_an_error_in_our_function_is_one_warning_and_the_import_succeeds(
-    harness: ModuleType, monkeypatch: pytest.MonkeyPatch
+    harness: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     watch(monkeypatch, "fail")
     _hook.install()
-    with pytest.warns(RuntimeWarning, match="QUANTDRIFT_HOOK=0") as caught:
-        modules = [importlib.import_module(f"madeup.{name}") for name in ("evaluate", "tasks")]
-
+    modules = [importlib.import_module(f"madeup.{name}") for name in ("evaluate", "tasks")]
     assert [module.answer() for module in modules] == [42, 42]
-    assert len(caught) == 1  # once per harness, not once per module
-    assert "\n" not in str(caught[0].message)
-    status = _hook.status()
-    assert status.patched == ()
-    assert set(status.errors) == {"madeup.evaluate", "madeup.tasks"}
-    assert status.errors["madeup.evaluate"].startswith("AttributeError: module has no function")
+    (line,) = capsys.readouterr().err.splitlines()  # once per harness, not once per module
+    assert "QUANTDRIFT_HOOK=0" in line
+    (finder,) = hook_finders()
+    assert finder.patched == []
+    assert set(finder.errors) == {"madeup.evaluate", "madeup.tasks"}
+    assert finder.errors["madeup.evaluate"].startswith("AttributeError: module has no function")
 
 
-@pytest.mark.parametrize("value", ["0", "off", "OFF", "False", "no", " No "])
+@pytest.mark.parametrize("value", ["0", "OFF", " No "])
 def test_the_off_switch_leaves_the_import_system_alone(
     harness: ModuleType, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
@@ -127,8 +122,6 @@ def test_the_off_switch_leaves_the_import_system_alone(
     before = list(sys.meta_path)
     assert not _hook.install()
     assert sys.meta_path == before
-    assert not _hook.status().active
-    assert _hook.status().switched_off
 
 
 def test_installing_again_adds_nothing_even_after_a_reload_of_the_hook(
@@ -142,10 +135,9 @@ def test_installing_again_adds_nothing_even_after_a_reload_of_the_hook(
     watch(monkeypatch, "record")
     _hook.install()
 
-    assert len(hook_finders()) == 1
+    (finder,) = hook_finders()
     assert harness.calls == [("madeup.evaluate", 42)]
-    assert _hook.status().started_by == "pth"
-    assert _hook.status().patched == ("madeup.evaluate",)
+    assert (finder.started_by, finder.patched) == ("pth", ["madeup.evaluate"])
 
 
 def test_many_threads_importing_at_once_call_our_function_once(harness: ModuleType) -> None:
