@@ -27,7 +27,7 @@ from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors
 from quantdrift.engine.measure import NOISE_DEPTH, assemble, measure, noise_of_scores, not_calibrated_on
 from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.engine.readings import Search
-from quantdrift.engine.run import PairName, describe_run
+from quantdrift.engine.run import describe_run
 from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged, scores_from_products
 from quantdrift.engine.store import default_store
 from quantdrift.errors import DataError, UnsupportedError
@@ -117,7 +117,7 @@ class Found:
         return cls(evidence=part, fingerprint=pair.fingerprint, left_out=left_out, **known)
 
     def record(
-        self, spec: PairName, pair: QuantizedPair, *, data: Mapping[str, Any], model: Mapping[str, Any], started: str
+        self, spec: Any, pair: QuantizedPair, *, data: Mapping[str, Any], model: Mapping[str, Any], started: str
     ) -> dict[str, Any]:
         """What run.json says of it."""
         size = {"n_queries": self.evidence.n_inputs + self.left_out, "n_documents": self.n_items}

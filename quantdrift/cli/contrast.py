@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from quantdrift.cli.options import SPEC, Measuring, argument, option, prints
 from quantdrift.cli.output import Grid, Shown
-from quantdrift.cli.run import RUNS, data_line, default_place, telling_replaced
+from quantdrift.cli.run import RUNS, data_line, default_place
 from quantdrift.display import clean, say
 from quantdrift.errors import DataError
-from quantdrift.spec import parse
+from quantdrift.spec import Spec, parse
 
 if TYPE_CHECKING:
     from quantdrift.datasets.labelled import ClassificationDataset
-    from quantdrift.engine.run import Contrast
     from quantdrift.runs import Run
     from quantdrift.statistics.estimates import Estimate
 
@@ -42,27 +41,28 @@ class ContrastOptions(Measuring):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Read:
-    """A contrast, with what was measured of either reading, by metric string."""
+    """The runs of the classes and of the search, with what was measured of either, by metric string."""
 
-    both: Contrast
-    classes: Mapping[str, Estimate]
-    search: Mapping[str, Estimate]
+    runs: tuple[Run, Run]
+    figures: Sequence[Mapping[str, Estimate]]
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The spec, and the data."""
+        record = self.runs[0].record
+        return record["spec"], record["data"]["name"]
 
     @property
     def ratio(self) -> float | None:
         """Change rate of the search over that of the classes; None where no class changed."""
-        low, high = (side[_CHANGED].value for side in (self.classes, self.search))
+        low, high = (side[_CHANGED].value for side in self.figures)
         return high / low if low and high is not None else None
 
     def to_json(self) -> dict[str, Any]:
         """The contrast as JSON values."""
-        sides = (
-            ("classification", self.both.classification, self.classes),
-            ("retrieval", self.both.retrieval, self.search),
-        )
+        sides = zip(("classification", "retrieval"), self.runs, self.figures, strict=True)
         return {
-            "spec": self.both.spec,
-            "data": self.both.data,
+            **dict(zip(("spec", "data"), self.names, strict=True)),
             "ratio": self.ratio,
             **{
                 name: {"path": str(run.path), "metrics": {each: one.to_json() for each, one in estimates.items()}}
@@ -81,39 +81,29 @@ def command(options: ContrastOptions) -> Shown:
 
     Give several specs of one model (minilm@W8 minilm@W4 minilm@W3): they share its embeddings.
     """
-    specs = list(dict.fromkeys(parse(text) for text in options.specs))
-    from quantdrift.engine.refusals import check_pair
+    specs = [parse(text) for text in options.specs]
+    from quantdrift.metrics import measure
     from quantdrift.records import check_writable
 
     datasets = [_dataset(path, options.split) for path in dict.fromkeys(options.data)]
-    for dataset in datasets:
-        for spec in specs:
-            check_pair(spec, dataset)
     root = options.out or RUNS
     check_writable(root / "runs", what="the runs")
-    places = {
-        (str(spec), dataset.fingerprint): [
-            default_place(spec, dataset, ending, root=root) for ending in ("-probe", "-self")
-        ]
-        for spec in specs
-        for dataset in datasets
-    }
-    from quantdrift.engine.run import Places, run_contrast
 
-    with (
-        options.stoppable("run folders that are there are whole"),
-        telling_replaced(*(place for pair in places.values() for place in pair)),
-    ):
+    def place(spec: Spec, dataset: ClassificationDataset) -> tuple[Path, Path]:
+        return (default_place(spec, dataset, "-probe", root=root), default_place(spec, dataset, "-self", root=root))
+
+    from quantdrift.engine.run import run_contrast
+
+    with options.stoppable("run folders that are there are whole"):
         found = run_contrast(
             specs,
             datasets,
-            place=lambda spec, dataset: Places(
-                **dict(zip(("classification", "retrieval"), places[str(spec), dataset.fingerprint], strict=True))
-            ),
+            place=place,
             **options.how,
             announce=lambda what: None if options.quiet else say(f"\n{clean(what)}", error=True),
         )
-    read = [_Read(both=one, classes=_measured(one.classification), search=_measured(one.retrieval)) for one in found]
+    metrics = (_CHANGED, _SEPARATION, _TIED)
+    read = [_Read(runs=runs, figures=[measure(run.evidence(), metrics) for run in runs]) for runs in found]
     return Shown(
         data={"contrasts": [one.to_json() for one in read]},
         about=_about(read),
@@ -131,12 +121,6 @@ def _dataset(path: Path, split: str) -> ClassificationDataset:
     return read_classification_folder(path, split)
 
 
-def _measured(run: Run) -> dict[str, Estimate]:
-    from quantdrift.metrics import measure, parse_metric
-
-    return measure(run.evidence(), [parse_metric(name) for name in (_CHANGED, _SEPARATION, _TIED)])
-
-
 def _grid(read: Sequence[_Read]) -> Grid:
     from quantdrift.metrics import parse_metric
     from quantdrift.metrics.numbers import cell
@@ -144,11 +128,10 @@ def _grid(read: Sequence[_Read]) -> Grid:
     rows = []
     for one in read:
         changed, lead = (
-            [cell(parse_metric(name), side[name]) for side in (one.classes, one.search)]
-            for name in (_CHANGED, _SEPARATION)
+            [cell(parse_metric(name), side[name]) for side in one.figures] for name in (_CHANGED, _SEPARATION)
         )
-        ratio = "-" if one.ratio is None else f"{one.ratio:.1f}"
-        rows.append([one.both.data, one.both.spec, *changed, ratio, *lead])
+        spec, data = one.names
+        rows.append([data, spec, *changed, "-" if one.ratio is None else f"{one.ratio:.1f}", *lead])
     sides = [f"{what}, {how}" for what in ("changed", "separation") for how in ("classes", "search")]
     return Grid(head=["data", "spec", *sides[:2], "ratio", *sides[2:]], rows=rows, words={"spec"}, stacked=True)
 
@@ -157,10 +140,10 @@ def _about(read: Sequence[_Read]) -> list[str]:
     """What was read from which data, and what deserves a word, by data and model."""
     found: dict[str, str] = {}
     for one in read:
-        record = one.both.classification.record
-        tied = one.search[_TIED].value
+        record = one.runs[0].record
+        tied = one.figures[1][_TIED].value
         ties = [f"{100 * tied:.1f} % of the inputs have two equally near neighbours"] if tied else []
-        name = f"{record['model']['name']} on {one.both.data}"
+        name = f"{record['model']['name']} on {one.names[1]}"
         found.setdefault(name, f"{name}: " + "; ".join([data_line(record), *record["data"]["warnings"], *ties]))
     return list(found.values())
 

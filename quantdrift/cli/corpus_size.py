@@ -50,24 +50,17 @@ def command(options: SizeOptions) -> Shown:
     dataset = corpus(options.data, options.task, options.split)
     from quantdrift.compare.corpus_size import compare_sizes
     from quantdrift.engine.refusals import check_pair
+    from quantdrift.engine.sizes import default_sizes, parse_sizes
     from quantdrift.records import check_writable
 
     check_pair(spec, dataset)
-    out = options.out or default_place(spec, dataset, "_by_corpus_size")
+    out, n = options.out or default_place(spec, dataset, "_by_corpus_size"), len(dataset.document_ids)
     check_writable(out / "docs", what="the runs")
-    from quantdrift.engine.sizes import default_sizes, parse_sizes
-
-    n = len(dataset.document_ids)
+    sizes = default_sizes(n) if options.sizes is None else parse_sizes(options.sizes, n)
     from quantdrift.engine.run import run_sizes
 
     with options.stoppable("run folders that are there are whole"):
-        runs = run_sizes(
-            spec,
-            dataset,
-            out=out,
-            sizes=default_sizes(n) if options.sizes is None else parse_sizes(options.sizes, n),
-            **options.how,
-        )
+        runs = run_sizes(spec, dataset, out=out, sizes=sizes, **options.how)
     effect = compare_sizes(runs[0].evidence(), runs[-1].evidence())
     record = runs[-1].record
     size = record["data"]["corpus_size"]
@@ -94,7 +87,7 @@ def _grid(runs: Sequence[Run]) -> Grid:
         row = [f"{size['n']:,}"]
         if labelled:
             row.append(" / ".join(f"{count:,}" for count in size["relevant_inside"].values()))
-        for name, estimate in measure(run.evidence(), [parse_metric(name) for name in _METRICS]).items():
+        for name, estimate in measure(run.evidence(), _METRICS).items():
             row.append((cell if name in _WITH_INTERVAL else show)(parse_metric(name), estimate))
         rows.append(row)
     head = ["documents", *([inside] if labelled else []), *_METRICS]

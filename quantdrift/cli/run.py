@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from os.path import realpath
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.cli.options import SPEC, MeasuringAnything, argument, corpus, option, prints
 from quantdrift.cli.output import Shown, metric_grid, percent, some
 from quantdrift.display import note
-from quantdrift.errors import QuantDriftError, RunError, UnsupportedError
+from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.spec import FULL_BITS, Spec, Versus, parse_pair
 
 if TYPE_CHECKING:
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 """The content of run.json."""
 RUNS = Path("quantdrift-runs")
-_FEW_TOKENS = 10_000
-"""Tokens of a layer below which second moments of a few hundred inputs are mostly noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +57,14 @@ class RunOptions(MeasuringAnything):
         from quantdrift.engine.encoders.server import Servers
         from quantdrift.engine.encoders.server_client import Patience
 
-        patience = Patience(requests_per_minute=self.requests_per_minute)
         prefixes = {"query": self.query_prefix, "document": self.document_prefix}
-        servers = Servers(
+        return Servers(
             prefixes={role: text for role, text in prefixes.items() if text is not None},
-            patience=patience if self.quiet else replace(patience, say=note),
+            concurrency=self.concurrency or 4,
+            patience=Patience(
+                requests_per_minute=self.requests_per_minute, say=(lambda _: None) if self.quiet else note
+            ),
         )
-        return servers if self.concurrency is None else replace(servers, concurrency=self.concurrency)
 
 
 @prints("json")
@@ -102,7 +99,7 @@ def measured(
     servers: Servers | None = None,
 ) -> Run:
     """Measure a pair on the data that are named, and write the run folder."""
-    from quantdrift.datasets.labelled import Dataset, is_classification_folder, read_classification_folder
+    from quantdrift.datasets.labelled import Dataset, read_folder
     from quantdrift.engine.refusals import check_pair
     from quantdrift.finished.shortlist import FIRST, read_shortlist
     from quantdrift.runs import check_place
@@ -112,33 +109,25 @@ def measured(
     dataset: Dataset
     shortlist, ending = None, ""
     if options.shortlist is not None:
-        _refuse_reranking(options, pair)
+        if isinstance(pair, Versus):
+            raise UnsupportedError(
+                f'"{pair}" with --shortlist is not available; expected MODEL@SCHEME of one cross-encoder. Of two, '
+                "rerank with each and compare the two TREC run files with quantdrift diff"
+            )
         dataset = corpus(data, task, options.split)
         shortlist = read_shortlist(options.shortlist, dataset, top=options.top or FIRST)
         ending = f"_top{shortlist.top}"
-    elif data is not None and task is None and is_classification_folder(data):
-        dataset = read_classification_folder(data, options.split)
+    elif data is not None and task is None:
+        dataset = read_folder(data, options.split)
     else:
         dataset = corpus(data, task, options.split)
     check_pair(pair, dataset, reranks=shortlist is not None)
     out = options.out or default_place(pair, dataset, ending)
     check_place(out.absolute())
-    from quantdrift.engine.encoders.server import Servers as OnServers
     from quantdrift.engine.run import run
 
-    with options.stoppable("no run was written"), telling_replaced(out):
-        return run(pair, dataset, out=out, **options.how, shortlist=shortlist, servers=servers or OnServers())
-
-
-def _refuse_reranking(options: MeasuringAnything, pair: Spec | Versus) -> None:
-    """Refuse a shortlist for two models, and one that the run would take the place of."""
-    if isinstance(pair, Versus):
-        raise UnsupportedError(
-            f'"{pair}" with --shortlist is not available; expected MODEL@SCHEME of one cross-encoder. Of two, rerank '
-            "with each and compare the two TREC run files with quantdrift diff"
-        )
-    if options.out is not None and realpath(options.out) == realpath(str(options.shortlist)):
-        raise UnsupportedError(f"{options.out} is the shortlist itself; choose another folder with --out")
+    with options.stoppable("no run was written"):
+        return run(pair, dataset, out=out, **options.how, shortlist=shortlist, servers=servers)
 
 
 # --- where runs are written -----------------------------------------------------------------------
@@ -173,22 +162,6 @@ def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.@+=_-]+", "_", text).strip("._") or "run"
 
 
-@contextmanager
-def telling_replaced(*places: Path) -> Iterator[None]:
-    """Inside, runs are written to places; afterwards it is said which earlier ones they replaced."""
-    from quantdrift.runs import read_run
-
-    earlier: list[Record] = []
-    for place in places:
-        with suppress(RunError):  # there is none
-            earlier.append(read_run(place).record)
-    yield
-    for record in earlier:
-        when = record.get("times", {}).get("finished", "an unknown time")
-        data = record.get("data", {}).get("name", "unknown data")
-        note(f"replaced the run of {when} ({record.get('spec', 'unknown spec')} on {data})")
-
-
 # --- what a run says ------------------------------------------------------------------------------
 
 _OF_CLASSES = {"flip@1", "noise_floor", "separation", "at_risk", "reference.accuracy", "accuracy", "change.accuracy"}
@@ -204,9 +177,9 @@ def shown_run(run: Run) -> Shown:
 
     record, bits = run.record, run.record["bits_per_weight"]
     headlines = _OF_CLASSES if classifies(record) else {str(metric) for metric in headline_metrics()}
-    fields = ("value", "low", "high", "n", "reason", "bound")
+    fields = {"value", "low", "high", "n", "reason", "bound"}
     estimates = {
-        name: Estimate(**{key: value for key, value in entry.items() if key in fields})
+        name: Estimate(**{key: entry[key] for key in fields & entry.keys()})
         for name, entry in record["metrics"].items()
         if name in headlines or (classifies(record) and name.split("@")[0] in headlines)
     }
@@ -259,17 +232,9 @@ def candidate_lines(record: Record) -> Iterator[str]:
     if allocation := made.get("allocation"):
         yield _widths(allocation)
     if left_out := data.get("inputs_left_out"):
-        what = "queries" if "n_queries" in data else "inputs"
-        rest = data[f"n_{what}"] - left_out
-        yield f"{left_out:,} {what} that layers were measured on are left out: every figure is over the other {rest:,}"
+        yield f"{left_out:,} inputs that layers were measured on are left out of every figure"
     if calibration := made.get("calibration"):
         yield _calibration(calibration, made, str(data.get("inputs", "texts")))
-        tokens = max((layer.get("n_tokens") or 0 for layer in made["layers"]), default=0)
-        if 0 < tokens < _FEW_TOKENS:
-            yield (
-                f"few tokens to calibrate on: {tokens:,} at most in a layer, where some tens of thousands are usual; "
-                "give more documents (+calib=N) or texts (+calib=FILE)"
-            )
     if activations := made.get("activations"):
         covered = f"{activations['layers_covered']} of {activations['layers']} linear layers"
         missing = activations["not_covered"]
@@ -295,16 +260,12 @@ def _widths(allocation: Record) -> str:
 
 
 def _calibration(calibration: Record, made: Record, called: str) -> str:
-    n, of, wanted = calibration["n_inputs"], calibration["of"], calibration.get("wanted", 0)
-    what, draw = f"{n:,} of {of:,} documents", f"seed {calibration['seed']}"
-    if calibration["source"] != "corpus":
-        what = f"{n:,}{f' of {of:,}' if n < of else ''} {called} of {calibration['source']}"
-    elif n < wanted:
-        what, draw = f"all {n:,} documents", f"{wanted:,} were wanted"
+    source = calibration["source"]
+    things = "documents" if source == "corpus" else f"{called} of {source}"
+    what = f"{calibration['n_inputs']:,} of {calibration['of']:,} {things} (seed {calibration['seed']})"
     if made["layers_kept_from_before"] == len(made["layers"]):
-        return f"calibrated on {what} ({draw}), kept from an earlier run"
-    seconds, method = made["seconds"], made["seconds_in_method"]
-    return f"calibrated on {what} ({draw}) in {seconds:.0f} s, of which the method took {method:.0f}"
+        return f"calibrated on {what}, kept from an earlier run"
+    return f"calibrated on {what} in {made['seconds']:.0f} s, of which the method took {made['seconds_in_method']:.0f}"
 
 
 def _findings(record: Record) -> Iterator[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -124,8 +123,7 @@ def relevant_inside(dataset: RetrievalDataset, subset: Rows) -> dict[str, int]:
 
     Counted are relevant documents that the whole corpus holds; a query without any does not count.
     """
-    known = set(dataset.document_ids)
-    inside = {dataset.document_ids[position] for position in subset.tolist()}
+    known, inside = set(dataset.document_ids), {dataset.document_ids[position] for position in subset.tolist()}
     counts = {"all": 0, "some": 0, "none": 0}
     for query in dataset.query_ids:
         relevant = {name for name, grade in dataset.qrels.get(query, {}).items() if grade > 0} & known
@@ -160,64 +158,44 @@ LEAST = 3
 """Inputs of a self-retrieval: itself, a first and a runner-up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Folders of the two runs of a contrast."""
-
-    classification: Path
-    retrieval: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contrast:
-    """The two runs of one spec, canonical, on the data of that name."""
-
-    spec: str
-    data: str
-    classification: Run
-    retrieval: Run
-
-
 def run_contrast(
     specs: Sequence[Spec],
     datasets: Sequence[ClassificationDataset],
     *,
-    place: Callable[[Spec, ClassificationDataset], Places],
+    place: Callable[[Spec, ClassificationDataset], tuple[Path, Path]],
     settings: Settings,
     store: EmbeddingStore,
     progress: Progress,
     announce: Callable[[str], None] = lambda _: None,
     device: str | None = None,
     revision: str | None = None,
-) -> list[Contrast]:
-    """Read every spec both ways on every dataset and write the runs, two of each.
-
-    A model is loaded once, and its reference embeddings are computed once for all its schemes.
-    """
-    specs = list(dict.fromkeys(specs))
-    places = _places(specs, datasets, place)
-    texts = {spec: _contrastable(spec, datasets) for spec in specs}
-    found = {}
-    with ExitStack() as stack:
-        if store.root is None:
-            folder = TemporaryDirectory(prefix="quantdrift-", ignore_cleanup_errors=True)
-            store = EmbeddingStore(Path(stack.enter_context(folder)))
-        for name, kind in dict.fromkeys((spec.model, dataset.kind) for spec in specs for dataset in datasets):
-            model = load_model(name, kind, device=device, revision=revision)
-            for number, dataset in enumerate(datasets):
-                for spec in specs:
-                    if (spec.model, dataset.kind) != (name, kind):
-                        continue
-                    announce(f"{spec} on {dataset.name}")
-                    opened = open_loaded(
-                        spec, dataset, model, texts=texts[spec], revision=revision, started=now(), contrast=True
-                    )
-                    flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
-                    found[number, spec] = _contrasted(opened, flow, places[number, spec])
-    return [found[number, spec] for number in range(len(datasets)) for spec in specs]
+) -> list[tuple[Run, Run]]:
+    """Read every spec both ways on every dataset; the runs of the classes and of the search, model by model."""
+    jobs = [(spec, dataset, place(spec, dataset)) for dataset in datasets for spec in dict.fromkeys(specs)]
+    jobs.sort(key=lambda job: (job[0].model, job[1].kind))  # so that a model is loaded once
+    texts = {spec: _contrastable(spec, datasets) for spec, *_ in jobs}
+    taken = [path for *_, places in jobs for path in places]
+    for path in taken:
+        check_place(path.absolute())
+    if len(set(taken)) < len(taken):
+        raise RunError(
+            "two runs would go to one folder: the names of specs and data must tell them apart; rename a folder, or "
+            "contrast them in two commands"
+        )
+    found = []
+    for (name, kind), own in groupby(jobs, key=lambda job: (job[0].model, job[1].kind)):
+        model = load_model(name, kind, device=device, revision=revision)
+        for spec, dataset, places in own:
+            announce(f"{spec} on {dataset.name}")
+            opened = open_loaded(
+                spec, dataset, model, texts=texts[spec], revision=revision, started=now(), contrast=True
+            )
+            flow = Flow(pair=opened.pair, settings=settings, store=store, progress=progress)
+            found.append(_contrasted(opened, flow, places))
+    return found
 
 
-def _contrasted(opened: Opened, flow: Flow, places: Places) -> Contrast:
+def _contrasted(opened: Opened, flow: Flow, places: tuple[Path, Path]) -> tuple[Run, Run]:
     (inputs,), data = opened.reading.sides, opened.data
     search = Search(
         queries=inputs,
@@ -236,11 +214,9 @@ def _contrasted(opened: Opened, flow: Flow, places: Places) -> Contrast:
         "n_documents": data["n_inputs"],
         "warnings": [f"every input searches the others of {data['name']}, itself left out"],
     }
-    return Contrast(
-        spec=str(opened.name),
-        data=data["name"],
-        classification=_written(opened, classes, places.classification, flow.settings),
-        retrieval=_written(opened, neighbours, places.retrieval, flow.settings, data=described),
+    return (
+        _written(opened, classes, places[0], flow.settings),
+        _written(opened, neighbours, places[1], flow.settings, data=described),
     )
 
 
@@ -248,7 +224,8 @@ def _contrastable(spec: Spec, datasets: Sequence[ClassificationDataset]) -> list
     """The texts to calibrate on, if a file names any; what cannot be contrasted is refused."""
     methods_of(spec.scheme)
     for dataset in datasets:
-        check_size(len(dataset.test.ids), dataset.name)
+        if (n := len(dataset.test.ids)) < LEAST:
+            raise DataError(f"{dataset.name} has {n} inputs to search among; expected at least {LEAST}")
         check_pair(spec, dataset)
     if chooses(spec.scheme):  # by the gaps of one reading, and a contrast has two
         raise UnsupportedError(
@@ -259,50 +236,13 @@ def _contrastable(spec: Spec, datasets: Sequence[ClassificationDataset]) -> list
     return calibration_texts(spec.scheme)
 
 
-def check_size(n: int, name: str) -> None:
-    """Refuse data of which no input has a first neighbour and a runner-up."""
-    if n < LEAST:
-        raise DataError(
-            f"{name} has {n} inputs to search among; expected at least {LEAST}, so that each has a "
-            "nearest neighbour and a runner-up"
-        )
-
-
-def _places(
-    specs: Sequence[Spec],
-    datasets: Sequence[ClassificationDataset],
-    place: Callable[[Spec, ClassificationDataset], Places],
-) -> dict[tuple[int, Spec], Places]:
-    """Where everything goes; refused before anything is loaded."""
-    found = {(number, spec): place(spec, dataset) for number, dataset in enumerate(datasets) for spec in specs}
-    taken: set[Path] = set()
-    for path in (path for places in found.values() for path in (places.classification, places.retrieval)):
-        if path in taken:
-            raise RunError(
-                f"two runs would go to {path}: the names of specs and data must tell them "
-                "apart; rename a folder, or contrast them in two commands"
-            )
-        taken.add(path)
-        check_place(path.absolute())
-    return found
-
-
 # --- run.json: how a run was measured, and every default metric of it -----------------------------
 
 _PACKAGES = ("quantdrift", "torch", "transformers", "sentence-transformers", "numpy", "mteb", "lm_eval")
 
 
-class PairName(Protocol):
-    """What names a pair; its string is canonical."""
-
-    @property
-    def model(self) -> str:
-        """The reference, as the user wrote it."""
-        ...
-
-
 def describe_run(
-    spec: PairName,
+    spec: Any,
     pair: Any,
     measured: Any,
     settings: Settings,
@@ -312,10 +252,9 @@ def describe_run(
     started: str,
     reading: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Everything that run.json holds."""
+    """Everything that run.json holds; `spec` names the pair, and its model as the user wrote it."""
     bits, made = pair.bits(), pair.describe()
-    # what runs a model by itself, as some harnesses do, sees no embeddings and has no notes
-    notes = [*data.get("warnings", ()), *getattr(measured, "notes", ()), *_on_what_is_ranked(made)]
+    notes = [*data.get("warnings", ()), *measured.notes, *_on_what_is_ranked(made)]
     return {
         "spec": str(spec),
         "model": {
@@ -329,14 +268,7 @@ def describe_run(
         "bits_per_weight": None if bits is None else bits.to_json(),
         "quantization": made,
         "data": {**data, "inputs_left_out": measured.left_out, "warnings": list(dict.fromkeys(notes))},
-        "settings": {
-            "k": settings.k,
-            "batch_size": settings.batch_size,
-            "noise_floor": settings.noise_floor,
-            "seed": settings.seed,
-            **reading,
-            **pair.runtime,
-        },
+        "settings": {**asdict(settings), **reading, **pair.runtime},
         "versions": _versions(),
         "times": {"started": started, "finished": now(), "seconds": dict(measured.seconds)},
         "metrics": {name: estimate.to_json() for name, estimate in all_metrics(measured.evidence).items()},

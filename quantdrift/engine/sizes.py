@@ -37,18 +37,12 @@ def parse_sizes(text: str, n_documents: int) -> tuple[int, ...]:
 def check_sizes(sizes: Sequence[int], n_documents: int) -> None:
     """Refuse sizes that make no sweep."""
     shown = ", ".join(map(str, sizes)) or "none"
-    if any(size < 1 for size in sizes):
-        raise DataError(f"a corpus has at least 1 document; got sizes {shown}")
-    beyond = [size for size in sizes if size > n_documents]
-    if beyond:
+    rising = len(sizes) > 1 and all(left < right for left, right in pairwise(sizes))
+    if not rising or sizes[0] < 1 or sizes[-1] > n_documents:
         raise DataError(
-            f"the corpus has {n_documents} documents; got size {beyond[0]}. Give sizes up to "
-            f"{n_documents}, or {ALL!r} for the whole corpus"
+            f"expected at least two sizes that rise, from 1 up to {n_documents} ({ALL!r}) documents, {_EXAMPLE}; got "
+            f"{shown}"
         )
-    if any(left >= right for left, right in pairwise(sizes)):
-        raise DataError(f"expected sizes that rise, each once, {_EXAMPLE}; got {shown} ({ALL!r} is {n_documents} here)")
-    if len(sizes) < 2:  # noqa: PLR2004 -- the smallest and the largest are compared
-        raise DataError(f"a sweep compares at least two sizes of the corpus of {n_documents}; got {shown}")
 
 
 def default_sizes(n_documents: int) -> tuple[int, ...]:
@@ -59,12 +53,11 @@ def default_sizes(n_documents: int) -> tuple[int, ...]:
     """
     parts = (max(LEAST, int(float(f"{n_documents / share:.1e}"))) for share in (8, 4, 2))
     sizes = (*sorted({size for size in parts if size < n_documents}), n_documents)
-    if len(sizes) < 2:  # noqa: PLR2004 -- the smallest and the largest are compared
+    if n_documents <= LEAST:
         raise DataError(
             f"a corpus of {n_documents} documents is too small for the default sizes, of which the "
             f"smallest is {LEAST}: give --sizes, e.g. --sizes {max(1, n_documents // 2)},all"
         )
-    check_sizes(sizes, n_documents)
     return sizes
 
 

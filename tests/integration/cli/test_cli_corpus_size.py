@@ -123,15 +123,7 @@ def test_a_second_sweep_encodes_nothing(data: Path, tmp_path: Path, monkeypatch:
 
 @pytest.mark.usefixtures("_no_model")
 @pytest.mark.parametrize(
-    ("sizes", "said"),
-    [
-        ("10,61", "the corpus has 60 documents; got size 61"),
-        ("0,all", "at least 1 document"),
-        ("30,10", "rise"),
-        ("10,10,all", "each once"),
-        ("ten", "got 'ten'"),
-        ("all", "at least two sizes"),
-    ],
+    ("sizes", "said"), [("10,61", "at least two sizes that rise, from 1 up to 60"), ("ten", "got 'ten'")]
 )
 def test_sizes_are_refused_before_a_model_is_loaded(data: Path, tmp_path: Path, sizes: str, said: str) -> None:
     code, out, err = cli("corpus-size", "minilm@W4", "--data", data, "--sizes", sizes, "--out", tmp_path / "sweep")

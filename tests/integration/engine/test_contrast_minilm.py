@@ -22,12 +22,13 @@ from quantdrift.datasets.labelled import ClassificationDataset, Labelled
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.run import Contrast, Places, run_contrast
+from quantdrift.engine.run import run_contrast
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.metrics import parse_metric
 from quantdrift.models.named import resolve
 from quantdrift.perturbation import flips
 from quantdrift.progress import Silent
+from quantdrift.runs import Run
 from quantdrift.spec import parse
 
 BANKING = SHARED / "classification/banking77"
@@ -64,16 +65,14 @@ def banking() -> ClassificationDataset:
 
 
 @pytest.fixture(scope="module")
-def contrasts(banking: ClassificationDataset, tmp_path_factory: pytest.TempPathFactory) -> list[Contrast]:
+def contrasts(banking: ClassificationDataset, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Run, Run]]:
     root = tmp_path_factory.mktemp("contrast")
     return run_contrast(
         [parse(spec) for spec in SPECS],
         [banking],
-        place=lambda spec, _: Places(
-            classification=root / f"{spec.scheme}-probe", retrieval=root / f"{spec.scheme}-self"
-        ),
+        place=lambda spec, _: (root / f"{spec.scheme}-probe", root / f"{spec.scheme}-self"),
         settings=Settings(noise_floor=False),
-        store=EmbeddingStore(None),
+        store=EmbeddingStore(root),
         progress=Silent(),
     )
 
@@ -85,7 +84,7 @@ def value(run: Any, metric: str) -> float:
 
 
 def test_both_readings_are_those_of_the_plain_libraries(
-    banking: ClassificationDataset, contrasts: list[Contrast]
+    banking: ClassificationDataset, contrasts: list[tuple[Run, Run]]
 ) -> None:
     encoder = load_encoder(resolve("minilm"), device=torch.device("cpu"))
 
@@ -105,9 +104,9 @@ def test_both_readings_are_those_of_the_plain_libraries(
         cosine = vectors @ vectors.T / np.linalg.norm(vectors, axis=1) ** 2  # of unit length
         np.fill_diagonal(cosine, -np.inf)
         nearest.append(cosine.argmax(axis=1))
-    found = contrasts[0]
+    classes_run, search_run = contrasts[0]
     # batches of other sizes differ in the last digits, which may decide one near-tie
-    assert np.sum(flips(found.classification.evidence()) != classes) <= 1
-    assert np.sum(flips(found.retrieval.evidence()) != (nearest[0] != nearest[1])) <= 1
+    assert np.sum(flips(classes_run.evidence()) != classes) <= 1
+    assert np.sum(flips(search_run.evidence()) != (nearest[0] != nearest[1])) <= 1
     accuracy = model.score(reference, banking.test.labels)
-    assert value(found.classification, "reference.accuracy") == pytest.approx(accuracy, abs=0.004)
+    assert value(classes_run, "reference.accuracy") == pytest.approx(accuracy, abs=0.004)

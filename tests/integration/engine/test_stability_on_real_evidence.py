@@ -15,7 +15,7 @@ from scipy.stats import binom
 from quantdrift.conformal import observe, split_conformal_threshold
 from quantdrift.datasets.labelled import read_classification_folder
 from quantdrift.engine.inputs import Settings
-from quantdrift.engine.run import Places, run_contrast
+from quantdrift.engine.run import run_contrast
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.evidence import Evidence
 from quantdrift.progress import Silent
@@ -42,15 +42,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Evidence]:
         lines = lines[:: len(lines) // n][:n]  # both labels, which stand one after the other
         assert {json.loads(line)["label"] for line in lines} == {"0", "1"}
         (folder / f"{part}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    (contrast,) = run_contrast(
+    ((classes, search),) = run_contrast(
         [parse("minilm@W4-rtn")],
         [read_classification_folder(folder)],
-        place=lambda spec, data: Places(classification=place / "classes", retrieval=place / "search"),
+        place=lambda spec, data: (place / "classes", place / "search"),
         settings=Settings(noise_floor=False),
         store=EmbeddingStore(place / "cache"),
         progress=Silent(),
     )
-    return {"classes": contrast.classification.evidence(), "search": contrast.retrieval.evidence()}
+    return {"classes": classes.evidence(), "search": search.evidence()}
 
 
 @pytest.mark.parametrize("reading", ["classes", "search"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quantdrift.cli.run import RUNS, candidate_lines, default_place, telling_replaced
+from quantdrift.cli.run import RUNS, candidate_lines, default_place
 from quantdrift.records import sealed
 from quantdrift.spec import parse_pair
 from support.command_line import cli
@@ -71,17 +71,11 @@ def test_runs_by_corpus_size_are_told_apart_by_the_whole_corpus() -> None:
     assert default_place(pair, data("b"), ending).name.endswith("mydata-bbbbbbbb_by_corpus_size")
 
 
-def test_the_command_says_what_it_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with telling_replaced(lies(tmp_path / "mine", "a"), tmp_path / "nothing"):
-        assert not capsys.readouterr().err
-    assert "replaced the run of 2026-11-20T18:23:00+00:00 (minilm@W4-g128-rtn on mydata)" in capsys.readouterr().err
-
-
 def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("quantdrift.cli.run.corpus", lambda *_: data("b"))
+    monkeypatch.setattr("quantdrift.datasets.labelled.read_folder", lambda *_: data("b"))
     monkeypatch.setattr("quantdrift.engine.run.run", interrupted)
     code, out, err = cli("run", "minilm@W4", "--data", "mydata")
     assert (code, out) == (130, "")
@@ -121,7 +115,7 @@ def test_library_calibration_and_fallbacks() -> None:
     odd = {"pooler": "outside the blocks", **{f"expert.{n}": "no calibration token reached it" for n in range(6)}}
     made = {**MADE, "calibration": FILE, "layers_kept_from_before": 2, "fallbacks": odd}
     found = list(candidate_lines({"quantization": made, "model": {"layers_never_reached": ["head"]}}))
-    assert found[1] == "calibrated on 12 texts of texts.txt (seed 0), kept from an earlier run"
+    assert found[1] == "calibrated on 12 of 12 texts of texts.txt (seed 0), kept from an earlier run"
     assert "rounded to nearest, outside the blocks: pooler" in found
     assert any(line.endswith("expert.0, expert.1, expert.2, expert.3 and 2 more") for line in found)
     assert found[-1].endswith(": head")
