@@ -24,6 +24,7 @@ from quantdrift.display import clean, complain
 from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.encoders.cross_encoder import raw_scores
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors
+from quantdrift.engine.layers import modules_of
 from quantdrift.engine.measure import NOISE_DEPTH, assemble, measure, noise_of_scores, not_calibrated_on
 from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.engine.readings import Search
@@ -32,7 +33,9 @@ from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged
 from quantdrift.engine.store import default_store
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Evidence
+from quantdrift.models.checkpoint import refuse_quantized
 from quantdrift.progress import Progress, Silent, Terminal
+from quantdrift.spec import Scheme
 
 DEPTH = 200
 """Ranks kept in the evidence; harnesses themselves ask for more."""
@@ -41,6 +44,29 @@ PROBE = 2
 
 Results = dict[str, dict[str, float]]
 """Query id to item id to score, as harnesses have them."""
+
+
+def weights_of(model: Any, scheme: Scheme, name: str) -> QuantizedPair:
+    """The reference and candidate weights of a harness's model."""
+    modules = modules_of(model)
+    if not modules:
+        raise UnsupportedError(
+            f"{name} holds no torch module, so there is nothing to quantize; a pair needs a model that runs here in "
+            "torch (not bm25, an API or a served model)"
+        )
+    refuse_quantized(modules, name)
+    return QuantizedPair(modules, scheme, name=name)
+
+
+def refuse_without_search(pair: QuantizedPair, why: str, *, named: str) -> None:
+    """Refuse a pair that needs a search over embeddings where, as `why` says, there is none."""
+    if pair.query_only:
+        raise UnsupportedError(f"+query keeps the index of a search at full precision, and {why}. Leave +query out")
+    if pair.needs_widths:
+        raise UnsupportedError(
+            f"the criterion {pair.scheme.criterion} chooses the layers' widths on a search over embeddings, and "
+            f"{why}. Choose widths with quantdrift allocate and name the file: {named}"
+        )
 
 
 class Arms:
@@ -227,29 +253,6 @@ def search_embedded(
     )
 
 
-def run_twice(
-    arms: Arms,
-    run: Callable[[], Results],
-    *,
-    watch: Callable[[], object],
-    calibrate: Callable[[], object],
-    what: str = "search",
-) -> tuple[Results, Results, dict[str, float]]:
-    """One whole search by each arm, and the seconds that its stages took."""
-    clock = [time.perf_counter()]
-    with arms.answering("reference"):
-        watch()
-        reference = run()
-        clock.append(time.perf_counter())
-        calibrate()
-        clock.append(time.perf_counter())
-    with arms.answering("candidate"):
-        candidate = run()
-        clock.append(time.perf_counter())
-    stages = (f"reference: {what}", "calibration", f"candidate: {what}")
-    return reference, candidate, dict(zip(stages, np.diff(clock).round(3).tolist(), strict=True))
-
-
 def search_lists(
     arms: Arms,
     run: Callable[[], Results],
@@ -261,15 +264,26 @@ def search_lists(
     skip_same_id: bool,
     settings: Settings,
     reading: Mapping[str, Any],
+    watch: Callable[[], object],
+    calibrate: Callable[[], object],
+    what: str = "search",
     dataset: str | None = None,
-    **stages: Any,
 ) -> Found:
     """Search or rerank once per arm; both arms score the same items of a query.
 
     A cross-encoder gives raw scores meanwhile; the results are as it gives them otherwise.
     """
+    clock = [time.perf_counter()]
     with raw_scores(scorers, harness) as activated:
-        reference, candidate, seconds = run_twice(arms, run, **stages)
+        with arms.answering("reference"):
+            watch()
+            reference = run()
+            clock.append(time.perf_counter())
+            calibrate()
+            clock.append(time.perf_counter())
+        with arms.answering("candidate"):
+            candidate = run()
+            clock.append(time.perf_counter())
         position = {name: number for number, name in enumerate(item_ids)}
         counted: dict[str, list[str]] = {}
         for query, scores in reference.items():
@@ -288,28 +302,27 @@ def search_lists(
             full, low = (np.array([arm[query][n] for n in names], dtype=np.float32) for arm in (reference, candidate))
             rows.append((places, full, low))
         state = score_ragged(rows, k=settings.k)
-        start = time.perf_counter()
         positions, once, _ = (part[:, :NOISE_DEPTH] for part in state.reference_top())
         contenders = {
             query: [item_ids[place] for place in row if place >= 0]
             for query, row in zip(counted, positions.tolist(), strict=True)
         }
-        second = np.zeros(once.shape, dtype=np.float32)
+        second = np.zeros(once.shape, dtype=np.float64)
         rescored = again(contenders)
         for row, (query, names) in enumerate(contenders.items()):
-            second[row, : len(names)] = [rescored[query][name] for name in names]
-        noise = noise_of_scores(once.astype(np.float64), second.astype(np.float64), positions)
-        seconds["noise floor"] = round(time.perf_counter() - start, 3)
-    evidence = assemble(state, input_ids=list(counted), item_ids=item_ids, noise=noise, depth=DEPTH)
+            second[row, : len(names)] = np.array([rescored[query][name] for name in names], dtype=np.float32)
+        noise = noise_of_scores(once.astype(np.float64), second, positions)
+        clock.append(time.perf_counter())
+    stages = (f"reference: {what}", "calibration", f"candidate: {what}", "noise floor")
     return Found.of(
         arms.pair,
-        evidence,
+        assemble(state, input_ids=list(counted), item_ids=item_ids, noise=noise, depth=DEPTH),
         dataset=dataset,
         settings=settings,
         reading=reading,
         n_items=len(item_ids),
         results=lambda arm: activated(reference if arm == "reference" else candidate),
-        seconds=seconds,
+        seconds=dict(zip(stages, np.diff(clock).round(3).tolist(), strict=True)),
     )
 
 
@@ -375,12 +388,11 @@ def remembered(holder: Any = None, *names: str) -> Callable[[], None]:
 
 
 @contextmanager
-def carefully(place: str, *, failed: Callable[[], object] = lambda: None) -> Iterator[None]:
+def carefully(place: str) -> Iterator[None]:
     """Inside, what goes wrong costs the drift of this place and not the evaluation; one line says why."""
     try:
         yield
     except Exception as error:  # whatever it is: the evaluation itself went well
-        failed()
         complain(clean(f"no drift is measured on {place}: {str(error) or type(error).__name__}"))
 
 
@@ -388,9 +400,8 @@ def carefully(place: str, *, failed: Callable[[], object] = lambda: None) -> Ite
 
 _LONGEST = 16_384
 """As long as the embeddings of no model: a cosine of the first 256 numbers is not the cosine."""
-_COSINES = (0.9, 0.6, 0.2, -0.4, -0.8)
-"""Of the vectors that are asked about, about: a sine or a part of the cosine is not the cosine."""
-_LENGTHS = ((0.5, 1.0, 2.0), (1.0, 2.0, 0.5, 1.5, 0.7))
+_MIXED = ((0.9, 0, 0), (0, 0.4, 0.1), (0.3, 0, -0.5), (0, -0.8, 0), (-0.1, 0.7, 0.6))
+"""How much the vectors that are asked about have of one another: a sine or a part of the cosine is not the cosine."""
 
 
 def similarity_of(score: Callable[[Any, Any], Any], dimension: int | None = None) -> Similarity | None:
@@ -400,7 +411,12 @@ def similarity_of(score: Callable[[Any, Any], Any], dimension: int | None = None
 
 
 def _at(score: Callable[[Any, Any], Any], dimension: int) -> Similarity | None:
-    left, right = _asked(dimension)
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(size=(3, dimension)) * [[0.5], [1], [2]], rng.normal(size=(5, dimension))
+    left, right = (
+        torch.from_numpy((part / dimension**0.5).astype(np.float32))
+        for part in (drawn[0], np.array(_MIXED) @ drawn[0] + drawn[1] / 2)
+    )
     try:
         own = torch.as_tensor(score(left.clone(), right.clone())).detach().float().cpu()
     except Exception:  # code of the user; the harness itself runs it on what it is for
@@ -412,19 +428,3 @@ def _at(score: Callable[[Any, Any], Any], dimension: int) -> Similarity | None:
         if own.shape == ours.shape and torch.allclose(own, ours, atol=1e-5):
             return similarity
     return None
-
-
-def _asked(dimension: int) -> tuple[Tensor, Tensor]:
-    """Vectors of several lengths, at several angles, with nothing that is 0 in them."""
-    rng = np.random.default_rng(0)
-    lengths = [np.array(part)[:, None] for part in _LENGTHS]
-    cosines = np.array(_COSINES)[:, None]
-    units, others = (rng.normal(size=(len(part), dimension)) for part in lengths)
-    units /= np.linalg.norm(units, axis=1, keepdims=True)
-    others /= np.linalg.norm(others, axis=1, keepdims=True)
-    others = cosines * units[np.arange(len(others)) % len(units)] + np.sqrt(1 - cosines**2) * others
-    left, right = (
-        torch.from_numpy((length * part).astype(np.float32))
-        for length, part in zip(lengths, (units, others), strict=True)
-    )
-    return left, right

@@ -14,13 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 from urllib.parse import urlsplit
 
-from quantdrift.errors import QuantDriftError, SpecError, UnsupportedError, nearest
-
-if TYPE_CHECKING:  # they would load torch
-    from quantdrift.engine.pair import QuantizedPair
+from quantdrift.errors import QuantDriftError, SpecError, nearest
 
 MIN_BITS, MAX_BITS = 2, 8
 """Of quantized weights."""
@@ -467,12 +464,3 @@ def _side(text: str, start: int, end: int, what: str) -> str:
 def chooses(scheme: Scheme) -> bool:
     """Whether widths are to be chosen anew, rather than one for all or those of a file."""
     return scheme.criterion is not None and scheme.option("allocation") is None
-
-
-def refuse_unchosen(pair: QuantizedPair, why: str, *, named: str) -> None:
-    """Refuse a pair whose widths would have to be chosen where they cannot be."""
-    if pair.needs_widths:
-        raise UnsupportedError(
-            f"the criterion {pair.scheme.criterion} chooses the layers' widths on a search over embeddings, and "
-            f"{why}. Choose widths with quantdrift allocate and name the file: {named}"
-        )

@@ -3,7 +3,7 @@
     from quantdrift_beir import QuantizedPair
     evaluator = EvaluateRetrieval(DenseRetrievalExactSearch(QuantizedPair(model, "W4-rtn")))
 
-Importing it wraps six functions of beir's (see `hooks`); models that are no pair go through untouched.
+Importing it wraps three functions of beir's (see `hooks`); models that are no pair go through untouched.
 """
 
 from __future__ import annotations

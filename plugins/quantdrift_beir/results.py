@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,17 @@ from quantdrift.display import clean, complain
 from quantdrift.display import say as print_line
 from quantdrift.engine.measure import with_qrels
 from quantdrift.engine.store import key_of
-from quantdrift.errors import QuantDriftError, UnknownNameError, UnsupportedError
+from quantdrift.errors import UnknownNameError, UnsupportedError
 from quantdrift.evidence import Evidence
-from quantdrift.harness import DEPTH, Found, Results
+from quantdrift.harness import Found, Results
 from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from quantdrift.metrics.base import MetricError, cutoff_text
 from quantdrift.runs import Run, write_run
 from quantdrift.statistics.estimates import Estimate, undefined
 from quantdrift_beir.pairs import QuantizedPair
 
-_MRR = ("mrr", "mrr@k", "mrr_cut")
-_RECALL = ("recall_cap", "r_cap", "r_cap@k")
-_HOLE = ("hole", "hole@k")
-BEIR_METRICS = (*_MRR, *_RECALL, *_HOLE, "acc", "top_k_acc", "accuracy", "accuracy@k", "top_k_accuracy")
+_OTHERS = ("recall_cap", "r_cap", "r_cap@k", "hole", "hole@k")
+BEIR_METRICS = ("mrr", "mrr@k", "mrr_cut", *_OTHERS, "acc", "top_k_acc", "accuracy", "accuracy@k", "top_k_accuracy")
 """What beir computes by these names; they come before metrics of ours that are called the same."""
 
 Qrels = Mapping[str, Mapping[str, int]]
@@ -35,7 +33,7 @@ Qrels = Mapping[str, Mapping[str, int]]
 class Drift(Mapping[str, Estimate]):
     """What a scheme changed: every metric by its name, computed when it is asked for.
 
-    A family that has one cut-off may go without it: "flip" is "flip@1".
+    A family may go without its cut-off where it has one: "flip" is "flip@1".
 
     >>> results.drift["flip@1"].value, results.drift["flip@1"].low  # doctest: +SKIP
     (0.25333333333333335, 0.2009...)
@@ -51,18 +49,12 @@ class Drift(Mapping[str, Estimate]):
     record: Mapping[str, Any]
 
     def __getitem__(self, metric: str) -> Estimate:
-        asked = _metric_named(metric)
-        try:
-            return asked(self.evidence)
-        except MetricError as error:  # it looks deeper than the results that were compared
-            return undefined(str(error))
-
-    def __contains__(self, metric: object) -> bool:
-        try:
-            _metric_named(str(metric))
-        except QuantDriftError:
-            return False
-        return True
+        asked, *others = metrics_named(metric)
+        if others:
+            raise MetricError(
+                f"{metric!r} names a family of metrics; expected one of them: {', '.join(map(str, (asked, *others)))}"
+            )
+        return _estimate(asked, self.evidence)
 
     def __iter__(self) -> Iterator[str]:
         return (str(metric) for metric in default_metrics())
@@ -72,30 +64,6 @@ class Drift(Mapping[str, Estimate]):
 
     def __repr__(self) -> str:
         return f"Drift({self.record['spec']!r}, {self.evidence.n_inputs:,} queries)"
-
-    def with_qrels(self, qrels: Qrels) -> Drift:
-        """The same with relevance labels: query id to document id to grade."""
-        return replace(self, evidence=with_qrels(self.evidence, qrels))
-
-    def save(self, folder: str | Path, *, qrels: Qrels | None = None, data: str = "beir") -> Run:
-        """Write a run folder, which `quantdrift metrics FOLDER` reads.
-
-        Args:
-            folder: to write; may hold an earlier run.
-            qrels: relevance labels.
-            data: name of the data, for tables.
-
-        Raises:
-            RunError: it cannot be written.
-        """
-        evidence = self.evidence if qrels is None else self.with_qrels(qrels).evidence
-        said = {**self.record["data"], "name": data}
-        if qrels is not None:  # other labels are other data
-            grades = sorted((q, d, int(g)) for q, of in qrels.items() for d, g in of.items())
-            said["fingerprint"] = key_of(texts=said["fingerprint"], qrels=grades)
-        metrics = {name: estimate.to_json() for name, estimate in measure(evidence).items()}
-        record = {**self.record, "data": said, "metrics": metrics}
-        return write_run(Path(folder).expanduser(), evidence=evidence, record=record)
 
 
 class PairedResults(dict[str, dict[str, float]]):
@@ -119,13 +87,30 @@ class PairedResults(dict[str, dict[str, float]]):
         """The reference's results."""
         return self.drift.reference
 
-    def save(self, folder: str | Path, *, qrels: Qrels | None = None, data: str = "beir") -> Run:
-        """Write a run folder, as `Drift.save` does."""
-        return self.drift.save(folder, qrels=qrels, data=data)
-
     def copy(self) -> PairedResults:
         """A shallow copy; it carries the same drift."""
         return PairedResults(self, self.drift)
+
+    def save(self, folder: str | Path, *, qrels: Qrels | None = None, data: str = "beir") -> Run:
+        """Write a run folder, which `quantdrift metrics FOLDER` reads.
+
+        Args:
+            folder: to write; may hold an earlier run.
+            qrels: relevance labels.
+            data: name of the data, for tables.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        evidence, record = self.evidence, self.drift.record
+        said = {**record["data"], "name": data}
+        if qrels is not None:  # other labels are other data
+            evidence = with_qrels(evidence, qrels)
+            grades = sorted((q, d, int(g)) for q, of in qrels.items() for d, g in of.items())
+            said["fingerprint"] = key_of(texts=said["fingerprint"], qrels=grades)
+        metrics = {name: estimate.to_json() for name, estimate in measure(evidence).items()}
+        record = {**record, "data": said, "metrics": metrics}
+        return write_run(Path(folder).expanduser(), evidence=evidence, record=record)
 
 
 def paired_results(
@@ -168,7 +153,7 @@ def evaluate_custom(
 
     Raises:
         UnknownNameError: neither beir nor quantdrift has it; carries the nearest names.
-        MetricError: it has no such cut-off, or one deeper than the stored ranks.
+        MetricError: it has no such cut-off.
         UnsupportedError: the results are of one model, or have lost their drift.
     """
     if metric.lower() in BEIR_METRICS:
@@ -176,29 +161,23 @@ def evaluate_custom(
     chosen = metrics_named(metric, k_values)
     if not isinstance(results, PairedResults):
         raise UnsupportedError(
-            f"{metric} compares two arms, and these results are of one. Wrap the model before the search: "
-            'DenseRetrievalExactSearch(QuantizedPair(model, "W4-rtn")). Two finished searches: quantdrift diff A B. A '
-            "copy made by dict(results) or {**results} has lost its drift: give the object that the search returned, "
-            "or results.copy()"
+            f"{metric} compares two arms, and these results are of one. DenseRetrievalExactSearch and Rerank measure "
+            'both if the model is wrapped before: QuantizedPair(model, "W4-rtn"). Two finished searches: quantdrift '
+            "diff A B. A copy made by dict(results) or {**results} has lost its drift; results.copy() has not"
         )
-    evidence = results.drift.with_qrels(qrels).evidence
-    found: dict[str, float | None] = {}
-    for one in chosen:
-        try:
-            estimate = one(evidence)
-        except MetricError as error:
-            why = (
-                f"{one} looks deeper than the {evidence.depth} ranks that were compared; expected a smaller cut-off, "
-                f"or a search for more documents (up to {DEPTH} are compared)"
-            )
-            if "@" in metric.partition(":")[0]:
-                raise MetricError(why) from error
-            complain(why)  # of a family those are given that the ranks allow
-            continue
+    evidence = with_qrels(results.evidence, qrels)
+    found = {str(one): _estimate(one, evidence) for one in chosen}
+    for name, estimate in found.items():
         if estimate.value is None:
-            complain(f"{one} is undefined: {estimate.reason}")
-        found[str(one)] = estimate.value
-    return found
+            complain(f"{name} is undefined: {estimate.reason}")
+    return {name: estimate.value for name, estimate in found.items()}
+
+
+def _estimate(metric: Metric, evidence: Evidence) -> Estimate:
+    try:
+        return metric(evidence)
+    except MetricError as error:  # it looks deeper than the results that were compared
+        return undefined(str(error))
 
 
 def metrics_named(text: str, k_values: Sequence[int] = ()) -> list[Metric]:
@@ -221,16 +200,3 @@ def metrics_named(text: str, k_values: Sequence[int] = ()) -> list[Metric]:
     any_rank = family.cutoff_is == "rank" and family.other_cutoffs
     cutoffs = sorted(set(k_values)) if any_rank and k_values else family.cutoffs
     return [parse_metric(f"{whole}@{cutoff_text(cutoff)}{colon}{condition}") for cutoff in cutoffs]
-
-
-def _metric_named(text: str) -> Metric:
-    """The one metric that a name means."""
-    found = metrics_named(text)
-    family, named = found[0].family, text.strip().partition(":")[0]
-    if family.cutoffs and "@" not in named and (len(found) > 1 or family.other_cutoffs):
-        others = f", or with another {family.cutoff_is} behind the @" if family.other_cutoffs else ""
-        raise MetricError(
-            f"{text.strip()!r} names a family of metrics; expected one of them: {', '.join(map(str, found))}{others}. "
-            "EvaluateRetrieval.evaluate_custom takes a family, and gives all at its k_values"
-        )
-    return found[0]

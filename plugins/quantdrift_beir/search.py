@@ -1,73 +1,69 @@
-"""beir's searches by both arms of a pair: the exact one over embeddings, and any other once per arm."""
+"""beir's exact search and its reranking, by both arms of a pair."""
 
 from __future__ import annotations
 
-import copy
-import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
-import numpy as np
-
+from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.encoders.cross_encoder import activation_of
 from quantdrift.engine.inputs import Settings
+from quantdrift.engine.measure import other_batch_size
+from quantdrift.engine.readings import OPENING, opening_of
+from quantdrift.engine.store import digest_of
 from quantdrift.errors import UnsupportedError
-from quantdrift.evidence import Evidence
-from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.harness import (
     DEPTH,
     PROBE,
-    Found,
     Results,
+    Side,
     calibrate,
     progress_if,
-    run_twice,
+    refuse_without_search,
+    runs,
     search_embedded,
+    search_lists,
     similarity_of,
 )
-from quantdrift.patching import is_replaced
 from quantdrift.runs import now
-from quantdrift_beir.pairs import (
-    QuantizedPair,
-    calibration_corpus,
-    digest_of_data,
-    document_inputs,
-    query_inputs,
-    refuse_unchosen,
-)
+from quantdrift_beir.pairs import QuantizedPair, digest_of_data, inputs_of, key_of_texts
 from quantdrift_beir.results import PairedResults, paired_results
-
-_LEAST = -3.4e38
-"""What faiss fills up lists with that are longer than the index; the document beside is random."""
-_BOUND = "epsilon is over the documents that both arms returned: a lower bound"
 
 Original = Callable[..., Any]
 
 
-def search_by_pair(original: Original, searcher: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> Any:
+def search_both(original: Original, searcher: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> Any:
     """DenseRetrievalExactSearch.search, measured for both arms by embedding and streaming."""
-    score = searcher.score_functions.get(given["score_function"])
-    if score is None or pair.arms.session:
+    name = given["score_function"]
+    score = searcher.score_functions.get(name)
+    if score is None:  # beir says so
         return original(searcher, **given)
     similarity = similarity_of(score)
     if similarity is None:
-        return search_twice(pair, searcher, given, lambda one: original(one, **given))
+        raise UnsupportedError(
+            f"{name!r} is no score function that quantdrift computes; expected a cosine, a dot product or a Euclidean "
+            "distance. Else search with each model, save both results as JSON, and compare them: quantdrift diff A B"
+        )
     started = now()
     corpus, queries = given["corpus"], given["queries"]
     options = {"convert_to_tensor": searcher.convert_to_tensor}
     shown = getattr(searcher, "show_progress_bar", True)
-    texts = calibration_corpus(pair.spec.scheme)
+    calibration = None
+    if (texts := calibration_texts(pair.spec.scheme)) is not None:
+        documents = {f"calibration-{number}": {"title": "", "text": text} for number, text in enumerate(texts)}
+        calibration = inputs_of(pair, "calibration", documents, options)
     found = search_embedded(
         pair.pair,
-        query_inputs(pair, queries, options),
-        document_inputs(pair, corpus, options),
+        inputs_of(pair, "query", queries, options),
+        inputs_of(pair, "document", corpus, options),
         similarity=similarity,
         top_k=int(given["top_k"]),
         batch_size=int(searcher.batch_size),
         progress=progress_if(shown),
         skip_same_id=True,
-        calibration=None if texts is None else document_inputs(pair, texts, options, role="calibration"),
+        calibration=calibration,
     )
     if n := len(queries.keys() & corpus.keys()):
         who = "1 query has" if n == 1 else f"{n:,} queries have"
@@ -76,96 +72,77 @@ def search_by_pair(original: Original, searcher: Any, pair: QuantizedPair, given
     return searcher.results
 
 
-def retrieve_both(original: Original, evaluator: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> Any:
-    """EvaluateRetrieval.retrieve with a search that holds a pair; beir's exact search measures both arms itself."""
-    if is_replaced(type(evaluator.retriever).search) or pair.arms.session:
-        return original(evaluator, **given)
-
-    def search(one: Any) -> Any:
-        asking = copy.copy(evaluator)
-        asking.retriever = one
-        return original(asking, **given)
-
-    return search_twice(pair, evaluator.retriever, given, search)
+# --- a cross-encoder: both arms score the same shortlists -----------------------------------------
 
 
-def search_twice(
-    pair: QuantizedPair, searcher: Any, given: Mapping[str, Any], search: Callable[[Any], Any]
-) -> PairedResults:
-    """Run a search once per arm, each with a search object of its own; the drift is between the two lists."""
-    corpus, queries, kind = given["corpus"], given["queries"], type(searcher).__name__
-    refuse_unchosen(pair, f"{kind} is another kind of search")
-    if getattr(searcher, "faiss_index", None) is not None and not pair.pair.query_only:
-        raise UnsupportedError(
-            f"this {kind} holds an index already, and which arm embedded it cannot be told. Search with a new one, or "
-            f"keep the index at full precision with {pair.spec.scheme}+query"
-        )
-    started, shown = now(), getattr(searcher, "show_progress_bar", True)
-    batch_size = int(getattr(searcher, "batch_size", None) or 32)
+def rerank_both(original: Original, reranker: Any, pair: QuantizedPair, given: Mapping[str, Any]) -> PairedResults:
+    """Rerank.rerank, with both arms on the same pairs of query and document."""
+    why = "a cross-encoder reads query and document together"
+    refuse_without_search(pair.pair, why, named='QuantizedPair(model, "allocation.json")')
+    corpus, queries, shortlists = given["corpus"], given["queries"], given["results"]
+    started, size = now(), int(reranker.batch_size)
 
-    def run() -> Results:
-        one = copy.copy(searcher)
-        for name in ("mapping", "rev_mapping", "results"):  # dicts that a search changes in place
-            if isinstance(vars(one).get(name), dict):
-                setattr(one, name, {} if name == "results" else dict(vars(one)[name]))
-        return {query: dict(scores) for query, scores in search(one).items()}
+    def scores(wanted: list[tuple[str, str]], batch_size: int) -> Any:
+        texts = [[queries[query], _text(corpus[name])] for query, name in wanted]
+        return pair.base.predict(texts, batch_size=batch_size, show_progress_bar=False)
+
+    def again(contenders: Mapping[str, list[str]]) -> Results:
+        wanted = [(query, name) for query, names in contenders.items() for name in names][::-1]
+        found: Results = {query: {} for query in contenders}
+        for (query, name), score in zip(wanted, scores(wanted, other_batch_size(size)), strict=True):
+            found[query][name] = float(score)
+        return found
 
     def watch() -> None:
-        few = dict(list(corpus.items())[:PROBE])
-        with suppress(Exception), pair.pair.observed():  # it is for the record only
-            document_inputs(pair, few, {}, wanted=False).run(np.arange(len(few)), PROBE)
+        some = ((query, name) for query, names in shortlists.items() for name in names)
+        with pair.pair.observed():
+            scores(list(islice(some, PROBE)), PROBE)
 
-    reference, candidate, seconds = run_twice(
+    activation = activation_of(pair.pair.modules)
+    reading = {
+        "search": "reranking",
+        "scores": "as the model gives them" if activation is None else f"raw, before the {activation}",
+        "top_k": int(given["top_k"]),
+    }
+    found = search_lists(
         pair.arms,
-        run,
+        lambda: {query: dict(own) for query, own in original(reranker, **given).items()},
+        again,
+        item_ids=list(corpus),
+        scorers=pair.pair.modules,
+        harness="beir",
+        skip_same_id=True,
+        settings=Settings(k=DEPTH, batch_size=size),
+        reading=reading,
+        what="reranking",
         watch=watch,
         calibrate=lambda: calibrate(
-            pair.pair,
-            lambda: document_inputs(pair, calibration_corpus(pair.spec.scheme) or corpus, {}, wanted=False),
-            batch_size=batch_size,
-            progress=progress_if(shown),
+            pair.pair, lambda: _asked_for(pair, corpus), batch_size=size, progress=progress_if(True)
         ),
     )
-    evidence = evidence_of_lists(reference, candidate, corpus, queries)
-    found = Found.of(
-        pair.pair,
-        evidence,
-        settings=Settings(k=DEPTH, batch_size=batch_size, noise_floor=False),
-        reading={"search": kind},
-        n_items=len(corpus),
-        results=lambda arm: reference if arm == "reference" else candidate,
-        seconds=seconds,
-        notes=[] if evidence.exact else [_BOUND],
+    lists = {query: sorted(own.keys() - {query}) for query, own in found.results("reference").items()}
+    lists = {query: names for query, names in lists.items() if names}
+    shortlist = digest_of(text for query in sorted(lists) for text in (query, *lists[query], ""))
+    data = digest_of_data(
+        {query: queries[query] for query in lists}, {name: corpus[name] for names in lists.values() for name in names}
     )
-    return paired_results(pair, found, digest_of_data(queries, corpus), started=started, shown=shown)
+    found = replace(found, reading={**reading, "shortlist": {"digest": shortlist}})
+    reranker.rerank_results = results = paired_results(pair, found, data, started=started)
+    return results
 
 
-def evidence_of_lists(
-    reference: Mapping[str, Mapping[str, float]],
-    candidate: Mapping[str, Mapping[str, float]],
-    corpus: Mapping[str, Any],
-    queries: Mapping[str, Any],
-) -> Evidence:
-    """Evidence of two results; exact where every list holds the whole corpus.
+def _asked_for(pair: QuantizedPair, corpus: Mapping[str, Any]) -> Side:
+    """Documents that are each asked for by their own first words: no query is ever used."""
+    texts = calibration_texts(pair.spec.scheme) or [_text(one) for one in corpus.values()]
 
-    Neither the document of the query's own id counts, nor what fills up a list.
-    """
-    position = {name: number for number, name in enumerate(corpus)}
-    arms = [
-        {
-            query: {
-                name: score
-                for name, score in arm.get(query, {}).items()
-                if name != query and (score > _LEAST or math.isnan(score))
-            }
-            for query in queries
-        }
-        for arm in (reference, candidate)
-    ]
-    return evidence_of_rankings(
-        *arms,
-        complete=all(len(found) == len(corpus) - (query in corpus) for arm in arms for query, found in arm.items()),
-        # a document of another corpus, in an index that was there before, comes last
-        position=lambda name: (position.get(name, len(corpus)), name),
-        depth=DEPTH,
-    )
+    def run(rows: list[int], batch_size: int) -> None:
+        asked = [[opening_of(texts[row]), texts[row]] for row in rows]
+        pair.base.predict(asked, batch_size=batch_size, show_progress_bar=False)
+
+    key = key_of_texts(pair, texts, opening=OPENING)
+    return runs(run, len(texts), key=key, lengths=[len(text) for text in texts])
+
+
+def _text(document: Mapping[str, str]) -> str:
+    """As beir joins title and text for a cross-encoder."""
+    return (document.get("title", "") + " " + document.get("text", "")).strip()

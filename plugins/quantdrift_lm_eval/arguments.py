@@ -7,23 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from quantdrift.engine.layers import find_linears
-from quantdrift.errors import SpecError, UnsupportedError
+from quantdrift.errors import UnsupportedError
 from quantdrift.spec import Scheme, Spec, chooses, parse, parse_scheme
 
 EXAMPLE = "--model_args pretrained=NAME,scheme=W4-gptq"
-_QUANTIZED = "a pair starts from full precision. Leave it out, and name the scheme"
-_REFUSED = {
-    "peft": "an adapter beside the weights cannot be quantized with them; merge it into the model (merge_and_unload) "
-    "and name the folder of that",
-    "autogptq": _QUANTIZED,
-    "gptqmodel": _QUANTIZED,
-    "gguf_file": _QUANTIZED,
-    "load_in_4bit": _QUANTIZED,
-    "load_in_8bit": _QUANTIZED,
-    "quantization_config": _QUANTIZED,
-    "tp_plan": "weights that are split over processes cannot be quantized in place; use parallelize=True, or "
-    "accelerate launch with the model whole on every device",
-}
+_REFUSED = (
+    *("autogptq", "gguf_file", "gptqmodel", "load_in_4bit", "load_in_8bit", "quantization_config"),
+    *("peft", "tp_plan"),
+)
 
 
 def read_spec(pretrained: Any, scheme: str | None) -> Spec:
@@ -32,53 +23,28 @@ def read_spec(pretrained: Any, scheme: str | None) -> Spec:
         raise UnsupportedError(f"expected a model; got none. Name it: {EXAMPLE}")
     if not isinstance(pretrained, str):
         pretrained = getattr(pretrained, "name_or_path", "") or type(pretrained).__name__
-    named = _named(pretrained)
-    whole = len(pretrained)
-    if scheme is None and named is None:
-        if "@" in pretrained:
-            parse(pretrained)  # it says what is wrong
-        raise SpecError(
+    if scheme is None and "@" not in pretrained:
+        raise UnsupportedError(
             f"expected the scheme of the candidate beside pretrained={pretrained}; got none. Name it: {EXAMPLE}, or "
-            f"pretrained={pretrained}@W4-gptq",
-            text=pretrained,
-            start=whole,
-            end=whole,
+            f"pretrained={pretrained}@W4-gptq"
         )
-    if scheme is not None and named is not None:
-        raise SpecError(
-            f"expected one scheme; got two, {named.scheme} in pretrained={pretrained} and scheme={scheme}. Leave one "
-            "out",
-            text=pretrained,
-            start=len(named.model),
-            end=whole,
-        )
-    spec = named or Spec(model=pretrained, scheme=parse_scheme(str(scheme)))
-    if spec.scheme.query_only:
+    spec = parse(pretrained) if scheme is None else Spec(model=pretrained, scheme=parse_scheme(str(scheme)))
+    if spec.scheme.query_only or chooses(spec.scheme):
         raise UnsupportedError(
-            f"{spec.scheme}: +query keeps the index of a search at full precision, and lm-eval has no search. Leave "
-            "+query out"
-        )
-    if chooses(spec.scheme):
-        raise UnsupportedError(
-            f"the criterion {spec.scheme.criterion} chooses the layers' widths on a search or on classes, and lm-eval "
-            "has neither. Choose widths before, and name the file: scheme=allocation.json"
+            f"{spec.scheme} needs a search over embeddings, and lm-eval has none. Leave +query out; choose widths with "
+            "quantdrift allocate, and name the file: scheme=allocation.json"
         )
     return spec
 
 
-def _named(pretrained: str) -> Spec | None:
-    """A name that ends in a scheme; an @ can be part of one that does not."""
-    try:
-        return parse(pretrained)
-    except SpecError:
-        return None
-
-
 def refuse_options(options: Mapping[str, Any]) -> None:
     """Refuse arguments of lm-eval's hf model that make no pair."""
-    for name, why in _REFUSED.items():
+    for name in _REFUSED:
         if options.get(name):
-            raise UnsupportedError(f"{name}={options[name]}: {why}")
+            raise UnsupportedError(
+                f"{name}={options[name]}: a pair starts from a whole model at full precision, without adapters (merge "
+                "them first, with merge_and_unload). Leave it out, and name the scheme"
+            )
 
 
 def without_output_layer(model: Any, scheme: Scheme) -> Scheme:

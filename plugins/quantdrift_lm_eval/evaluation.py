@@ -18,7 +18,7 @@ from typing import Any
 from lm_eval.api.model import CachingLM
 
 from quantdrift.errors import UnsupportedError
-from quantdrift.finished.lm_eval_evidence import PairedSamples, pair_samples, with_noise
+from quantdrift.finished.lm_eval_evidence import PairedSamples, pair_samples
 from quantdrift.harness import carefully
 from quantdrift.runs import now
 from quantdrift_lm_eval.results import Compared, add_drift
@@ -52,38 +52,27 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
     """Run lm-eval's evaluation of a pair, and add the drift to its results."""
     arguments = given.arguments
     lm = arguments["lm"]
-    pair, cache = (lm.lm, lm.dbdict) if isinstance(lm, CachingLM) else (lm, None)
+    pair = lm.lm if isinstance(lm, CachingLM) else lm
     asked_for_samples = arguments.get("log_samples", True)
     groups, tasks = _selected(arguments["task_dict"])
     indices = arguments.get("samples") or {}
     started, folder = now(), pair.evidence or default_folder()
-    with pair.recording(tasks, cache, digest=folder is not None) as recorded:
-        # the cache is ours to ask: lm-eval's would give one arm's answers to the other
+    with pair.recording(tasks, digest=folder is not None) as recorded:
         arguments |= {"lm": pair, "log_samples": True}
         results = original(*given.args, **given.kwargs)
-    own: dict[str, tuple[list[Any], list[Any]]] = {}
+    own: dict[str, list[Any]] = {name: [] for name in tasks}
     for name, task in tasks.items():
-        own[name] = ([], [])
         with carefully(name):
-            samples = reference_samples(task, recorded.answers, indices.get(name))
-            again = []
-            if all(id(request) in recorded.again for request in task.instances):
-                again = reference_samples(task, recorded.again, indices.get(name))
-            own[name] = (samples, again)
+            own[name] = reference_samples(task, recorded.answers, indices.get(name))
     every = pair.gather_object(own, dst=0)
     if results is None:
         return None
+    raw = {name: list(chain(*(rank[name] for rank in every))) for name in tasks}
     joined: dict[str, PairedSamples] = {}
-    raw: dict[str, list[Any]] = {}
-    for name in tasks:
+    for name, samples in raw.items():
         with carefully(name):
-            before, again = (list(chain(*(rank[name][n] for rank in every))) for n in range(2))
-            if not before:
-                continue
-            raw[name] = before
-            joined[name] = pair_samples(before, results["samples"][name], task=name)
-            if len(again) == len(before):  # every rank has run all of its part again
-                joined[name] = with_noise(joined[name], pair_samples(before, again, task=name))
+            if samples:
+                joined[name] = pair_samples(samples, results["samples"][name], task=name)
     compared = Compared(
         tasks=tasks, groups=groups, joined=joined, raw=raw, bootstrap_iters=arguments.get("bootstrap_iters", 100000)
     )

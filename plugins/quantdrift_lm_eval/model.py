@@ -1,40 +1,43 @@
 """lm-eval's hf model as a pair: every request is answered by the reference and by the candidate.
 
 To lm-eval it is the candidate. The reference's answers are kept beside, for as long as an evaluation is being recorded.
+Calibration takes the prompts of the tasks, never a choice, a target or a text whose perplexity is measured, or the
+texts of a file.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
+from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
 
 from quantdrift.display import clean, complain
 from quantdrift.engine.calibration.sample import calibration_texts
+from quantdrift.engine.encoders.sentence import tokenizer_digest
 from quantdrift.engine.encoders.vetting import loading, refuse_small_vocabulary
-from quantdrift.engine.measure import other_batch_size
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.errors import UnsupportedError
-from quantdrift.harness import PROBE, calibrate, progress_if, remembered
+from quantdrift.engine.store import digest_of
+from quantdrift.errors import DataError, RunError, UnsupportedError
+from quantdrift.harness import PROBE, Side, calibrate, progress_if, remembered, runs
 from quantdrift.models.named import ModelSource
 from quantdrift.spec import Spec
-from quantdrift_lm_eval.answers import ArmCache, arm_digest, is_drawn
 from quantdrift_lm_eval.arguments import read_spec, refuse_options, without_output_layer
 from quantdrift_lm_eval.hooks import on_evaluator_imported
-from quantdrift_lm_eval.prompts import prompts_of, run_texts, text_inputs
-from quantdrift_lm_eval.ranks import Ranks
 
 DEFAULT_BATCH = 8
 """Texts per pass of the calibration where lm-eval finds the batch size itself."""
+_WITH_ANSWER = 2
+"""Arguments of a request that has a prompt before what is asked."""
 
 Ask = Callable[[Sequence[Any]], list[Any]]
 
@@ -45,23 +48,26 @@ class Recording:
 
     Attributes:
         tasks: lm-eval's, by name.
-        cache: the answers that --use_cache keeps; None keeps none.
         needs_digest: whether the digest of the candidate is to be taken.
         answers: id of a request to the reference's answers, in order; requests live as long as their tasks.
-        again: the same, run again for the noise floor; without requests whose answers are drawn.
         seconds: time by stage.
         candidate_fingerprint: digest of the candidate, where it was taken.
         prepared: whether the candidate is calibrated.
     """
 
     tasks: Mapping[str, Any]
-    cache: MutableMapping[str, Any] | None = None
     needs_digest: bool = False
     answers: dict[int, list[Any]] = field(default_factory=dict)
-    again: dict[int, list[Any]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     candidate_fingerprint: str | None = None
     prepared: bool = False
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Inside, the time counts for a stage."""
+        start = time.perf_counter()
+        yield
+        self.seconds[stage] = round(self.seconds.get(stage, 0) + time.perf_counter() - start, 3)
 
 
 class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
@@ -71,19 +77,12 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         spec: the pair, canonical.
         pair: the weights.
         evidence: the folder that run folders go to; None for the default one.
-        noise_floor: whether the reference is run a second time, with another batch size.
     """
 
     is_quantdrift_pair = True
 
     def __init__(
-        self,
-        pretrained: Any = None,
-        scheme: str | None = None,
-        *,
-        evidence: str | None = None,
-        noise_floor: bool = False,
-        **options: Any,
+        self, pretrained: Any = None, scheme: str | None = None, *, evidence: str | None = None, **options: Any
     ) -> None:
         """Load the model."""
         asked = read_spec(pretrained, scheme)
@@ -101,9 +100,7 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         self.spec = Spec(model=asked.model, scheme=own)
         self.pair = QuantizedPair([self.model], own, name=asked.model)
         self.evidence = None if evidence is None else Path(str(evidence)).expanduser()
-        self.noise_floor = bool(noise_floor)
         self.recorded: Recording | None = None
-        self._ranks = Ranks(self)
         self._sizes: dict[Any, int] = {}
         on_evaluator_imported(import_module("lm_eval.evaluator"))  # where no hook has done so
 
@@ -113,15 +110,17 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         return self.pair.fingerprint
 
     @contextmanager
-    def recording(
-        self, tasks: Mapping[str, Any], cache: MutableMapping[str, Any] | None, *, digest: bool
-    ) -> Iterator[Recording]:
+    def recording(self, tasks: Mapping[str, Any], *, digest: bool) -> Iterator[Recording]:
         """Inside, the reference answers as well, and its answers are kept."""
-        self.recorded = Recording(tasks=tasks, cache=cache, needs_digest=digest or cache is not None)
+        self.recorded = Recording(tasks=tasks, needs_digest=digest)
         try:
             yield self.recorded
         finally:
             self.recorded = None
+
+    def set_cache_hook(self, cache_hook: Any) -> None:
+        """Keep no answer: lm-eval's cache knows requests alone, and would give one arm's answers to the other."""
+        self._tell("--use_cache keeps no answers of a pair")
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[Any]:
         """As of HFLM, by the candidate."""
@@ -136,57 +135,33 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         return self._both("generate_until", requests, disable_tqdm)
 
     def _both(self, kind: str, requests: Sequence[Any], disable_tqdm: bool) -> list[Any]:
-        run = getattr(super(), kind)
-
-        def ask(some: Sequence[Any]) -> list[Any]:
-            return list(run(some, disable_tqdm=disable_tqdm))
-
-        recorded = self.recorded
+        run, recorded = getattr(super(), kind), self.recorded
         if recorded is None:
             self._prepare(requests)
             self._tell("lm-eval's evaluate does not know of the pair: only the candidate is run")
             with self.pair.candidate():
-                return ask(requests)
+                return list(run(requests, disable_tqdm=disable_tqdm))
         if not recorded.prepared:
-            start = time.perf_counter()
-            self._prepare([request for task in recorded.tasks.values() for request in task.instances])
+            with recorded.timed("calibration"):
+                self._prepare([request for task in recorded.tasks.values() for request in task.instances])
             recorded.prepared = True
-            recorded.seconds["calibration"] = round(time.perf_counter() - start, 3)
         self._sizes.clear()
         put_back = remembered()
-        _note(recorded.answers, requests, self._arm(recorded, "reference", kind, requests, ask))
-        # what is drawn is drawn anew in other batches, and that is no noise of the weights
-        fixed = [request for request in requests if not is_drawn(kind, request.args)]
-        if self.noise_floor and len(fixed) < len(requests):
-            self._tell(f"noise floor: not of {len(requests) - len(fixed):,} answers that are drawn")
-        if self.noise_floor and self._ranks.any(bool(fixed)):
-            put_back()
-            with self._other_batch_size():
-                _note(recorded.again, fixed, self._arm(recorded, "noise floor", kind, fixed, ask))
+        self._tell(f"both arms: {len(requests):,} {kind} requests")
+        with recorded.timed("reference"):
+            for request, answer in zip(requests, run(requests, disable_tqdm=disable_tqdm), strict=True):
+                recorded.answers.setdefault(id(request), []).append(answer)
         put_back()
         with self.pair.candidate():
             if recorded.needs_digest and recorded.candidate_fingerprint is None:
-                recorded.candidate_fingerprint = self.pair.candidate_fingerprint()
-                self._ranks.refuse_different(recorded.candidate_fingerprint, str(self.spec))
-            return self._arm(recorded, "candidate", kind, requests, ask)
-
-    def _arm(self, recorded: Recording, stage: str, kind: str, requests: Sequence[Any], ask: Ask) -> list[Any]:
-        """The answers of the arm that is in place, from the cache where they are kept."""
-        start = time.perf_counter()
-        self._tell(f"{stage}: {len(requests):,} {kind} requests")
-        if recorded.cache is None:
-            answers = ask(requests)
-        else:
-            weights = recorded.candidate_fingerprint if stage == "candidate" else self.fingerprint
-            self.cache_hook = hook = ArmCache(recorded.cache, arm_digest(self, f"{weights} {stage}"))
-            try:
-                answers, n_kept = hook.fill(kind, requests, ask, self._ranks.any)
-            finally:
-                self.cache_hook = CacheHook(None)
-            self._tell(f"{stage}: {n_kept:,} of them were in the cache")
-        took = time.perf_counter() - start
-        recorded.seconds[stage] = round(recorded.seconds.get(stage, 0) + took, 3)
-        return answers
+                recorded.candidate_fingerprint = digest = self.pair.candidate_fingerprint()
+                if len(set(self._of_all_ranks([digest]))) > 1:
+                    raise RunError(
+                        f"the candidates of {self.spec} differ between ranks: calibration on devices that are not "
+                        "alike gives other weights. Let the ranks share a cache (QUANTDRIFT_CACHE), or use rtn or hqq"
+                    )
+            with recorded.timed("candidate"):
+                return list(run(requests, disable_tqdm=disable_tqdm))
 
     def _prepare(self, requests: Sequence[Any]) -> None:
         """See which layers the model uses; calibrate the candidate, where it needs that."""
@@ -195,33 +170,32 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
         if not self.pair.needs_calibration:
             return
         texts = calibration_texts(self.pair.scheme)
-        prompts = sorted(set(self._ranks.all(prompts_of(requests)))) if texts is None else texts
-        with self._ranks.first_one_first():  # the others find the layers in the cache
-            calibrate(
-                self.pair,
-                lambda: text_inputs(self, prompts),
-                batch_size=self.batch_size if isinstance(self.batch_size, int) else DEFAULT_BATCH,
-                progress=progress_if(self.rank == 0),
-                source="prompts of the tasks" if texts is None else None,
-            )
+        prompts = texts or sorted(set(self._of_all_ranks(prompts_of(requests))))
+        if self.rank:  # the first rank is through before; the others find its layers in the cache
+            self.barrier()
+        calibrate(
+            self.pair,
+            lambda: text_inputs(self, prompts),
+            batch_size=self.batch_size if isinstance(self.batch_size, int) else DEFAULT_BATCH,
+            progress=progress_if(self.rank == 0),
+            source="prompts of the tasks" if texts is None else None,
+        )
+        if not self.rank:
+            self.barrier()
+
+    def _of_all_ranks(self, own: list[Any]) -> list[Any]:
+        """The lists of all ranks, one after another: every rank holds a pair of its own."""
+        if self.world_size <= 1:
+            return own
+        every: list[Any] = [None] * self.world_size
+        torch.distributed.all_gather_object(every, own)
+        return list(chain.from_iterable(every))
 
     def autocast(self) -> Any:
         """The context that HFLM calls the model in."""
         if self.mixed_precision_dtype is None:
             return nullcontext()
         return torch.autocast(device_type=self.device.type, dtype=self.mixed_precision_dtype)
-
-    @contextmanager
-    def _other_batch_size(self) -> Iterator[None]:
-        size, sizes = self.batch_size, dict(self._sizes)
-        if isinstance(size, int):
-            self.batch_size_per_gpu: int | str = other_batch_size(size)
-        else:
-            self._sizes = {key: other_batch_size(size) for key, size in self._sizes.items()}
-        try:
-            yield
-        finally:
-            self.batch_size_per_gpu, self._sizes = size, sizes
 
     def _detect_batch_size(self, requests: Any = None, pos: int = 0) -> int:
         """As of HFLM, once for both arms: other batches would give other last digits."""
@@ -235,11 +209,6 @@ class QuantizedPairLM(HFLM):  # type: ignore[misc]  # lm-eval ships no types
             complain(clean(message))
 
 
-def _note(known: dict[int, list[Any]], requests: Sequence[Any], answers: Sequence[Any]) -> None:
-    for request, answer in zip(requests, answers, strict=True):
-        known.setdefault(id(request), []).append(answer)
-
-
 def _loading(name: str, options: Mapping[str, Any]) -> AbstractContextManager[None]:
     """Around the loading of what transformers is given a name of, a folder or a hub id."""
     local = Path(name).is_dir()
@@ -247,3 +216,47 @@ def _loading(name: str, options: Mapping[str, Any]) -> AbstractContextManager[No
         name=name, canonical=Path(name).name if local else name, kind="local" if local else "hub", location=name
     )
     return loading(source, revision=options.get("revision"), trusted=bool(options.get("trust_remote_code")))
+
+
+# --- what a pair calibrates on --------------------------------------------------------------------
+
+
+def prompts_of(requests: Sequence[Any]) -> list[str]:
+    """The prompts of requests that have one, each once, in alphabetical order."""
+    found = {str(one.args[0]) for one in requests if len(one.args) >= _WITH_ANSWER}
+    return sorted(prompt for prompt in found if prompt.strip())
+
+
+def text_inputs(lm: Any, texts: Sequence[str]) -> Side:
+    """Texts to calibrate on."""
+    if not texts:
+        raise DataError(
+            f"{lm.pair.scheme} calibrates on the tasks' prompts, and these tasks have none: nothing stands before what "
+            "they ask for. Give texts with +calib=FILE.txt, add a task with prompts, or use rtn or hqq"
+        )
+    key = {
+        "harness": ["lm_eval", version("lm_eval")],
+        "model": [lm.backend, lm.max_length, lm.add_bos_token, str(lm.mixed_precision_dtype)],
+        "tokenizer": tokenizer_digest(lm.tokenizer),
+        "texts": digest_of(text.encode("utf-8", "replace").decode() for text in texts),
+    }
+
+    def run(rows: list[int], _: int) -> None:
+        run_texts(lm, [texts[row] for row in rows])
+
+    return runs(run, len(texts), key=key, lengths=[len(text) for text in texts])
+
+
+def run_texts(lm: Any, texts: Sequence[str]) -> None:
+    """Run a causal or sequence-to-sequence model on a batch of texts, the last `max_length` tokens of each."""
+    tokens = [lm.tok_encode(text)[-lm.max_length :] or [lm.prefix_token_id] for text in texts]
+    ids = torch.zeros((len(tokens), max(map(len, tokens))), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, own in enumerate(tokens):
+        ids[row, : len(own)], mask[row, : len(own)] = torch.tensor(own), 1
+    given = {"input_ids": ids.to(lm.device), "attention_mask": mask.to(lm.device)}
+    if lm.backend == "seq2seq":
+        start = lm.config.decoder_start_token_id or 0
+        given["decoder_input_ids"] = torch.full_like(given["input_ids"][:, :1], start)
+    with torch.no_grad(), lm.autocast():  # of one thread; batches have threads of their own
+        lm.model(**given)

@@ -40,6 +40,7 @@ def write_runs(
             evidence = paired.evidence
             if evidence is None:
                 continue
+            settings = Settings(k=evidence.depth, batch_size=size if isinstance(size, int) else 0, noise_floor=False)
             stem = _safe(name) + (f"-{_safe(filter_name)}" if len(samples.filters) > 1 else "")
             place = folder / _safe(str(pair.spec.scheme)) / stem
             while place in taken or _spec_of(place) not in {None, str(pair.spec)}:  # of another task or model
@@ -48,11 +49,7 @@ def write_runs(
                 evidence=evidence,
                 fingerprint=pair.fingerprint,
                 candidate_fingerprint=recorded.candidate_fingerprint,
-                settings=Settings(
-                    k=evidence.depth,
-                    batch_size=size if isinstance(size, int) else 0,
-                    noise_floor=evidence.noise is not None,
-                ),
+                settings=settings,
                 reading={"reading": READING[paired.kind], "judged_by": paired.judged_by},
                 n_items=int(evidence.n_items.max(initial=0)),
                 seconds=recorded.seconds,

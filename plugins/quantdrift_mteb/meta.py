@@ -8,14 +8,13 @@ from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import Any
 
-from mteb.models import CrossEncoderWrapper, MultiVectorWrapper, SentenceTransformerEncoderWrapper, SparseEncoderWrapper
-from mteb.models.model_implementations import MODEL_REGISTRY
+from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
 from mteb.models.model_meta import ModelMeta
 
 from quantdrift.engine.calibration.sample import calibration_file, calibration_texts
 from quantdrift.engine.encoders.vetting import one_line, quiet_loading, vet
 from quantdrift.engine.quantizers.registry import methods_of
-from quantdrift.errors import QuantDriftError, UnsupportedError, nearest
+from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.metrics.keys import harness_metrics
 from quantdrift.models.checkpoint import full_precision
 from quantdrift.models.named import EMBEDDED, ModelSource
@@ -24,15 +23,6 @@ from quantdrift.spec import Scheme, Spec, parse
 from quantdrift_mteb.pairs import make_pair
 
 GetModelMeta = Callable[..., ModelMeta]
-
-_KINDS: dict[str, tuple[type[Any], str]] = {
-    "SentenceTransformer": (SentenceTransformerEncoderWrapper, "dense"),
-    "CrossEncoder": (CrossEncoderWrapper, "cross-encoder"),
-    "SparseEncoder": (SparseEncoderWrapper, "sparse"),
-    "MultiVectorEncoder": (MultiVectorWrapper, "late-interaction"),
-    "ColBERT": (MultiVectorWrapper, "late-interaction"),  # as it was called at first
-}
-"""What sentence-transformers calls a kind of model, and what mteb does."""
 
 
 class PairMeta(ModelMeta):
@@ -53,7 +43,6 @@ def pair_meta(
     calibration_texts(spec.scheme)  # likewise
     source = full_precision(spec.model)
     base = _base_meta(source, revision, get_model_meta)
-    _refuse_without_weights(base)
     name = str(base.name)
     fields = {
         **dict(base),
@@ -101,31 +90,14 @@ def _hub_meta(name: str, revision: str | None, get_model_meta: GetModelMeta) -> 
     except QuantDriftError:
         raise
     except Exception as error:  # the hub client has many ways to say no
-        if name in MODEL_REGISTRY:  # then it is the revision that is wrong
-            raise UnsupportedError(f"{name}: {one_line(error)}") from error
         raise UnsupportedError(
-            f"mteb knows no model {name!r}{_meant(name)}, and the hub gave none: {one_line(error)}"
+            f"mteb has no model {name!r} of this revision, nor the hub: {one_line(error)}"
         ) from error
     if meta.loader is None:
-        raise UnsupportedError(f"neither mteb nor the hub has a model {name!r} that can be loaded{_meant(name)}")
+        raise UnsupportedError(f"neither mteb nor the hub has a model {name!r} that can be loaded")
+    if "API" in meta.framework or meta.open_weights is False:
+        raise UnsupportedError(f"{name} is served by an API, or not open: its weights are not here to be quantized")
     return meta
-
-
-def _meant(name: str) -> str:
-    names = [known for known in nearest(name, sorted(MODEL_REGISTRY)) if known != name]
-    return f" (did you mean {' or '.join(names)}?)" if names else ""
-
-
-def _refuse_without_weights(base: ModelMeta) -> None:
-    """Refuse what needs no loading to be refused: the model runs elsewhere, or has no weights."""
-    if "API" in base.framework or base.open_weights is False:
-        how = "is served by an API" if "API" in base.framework else "has no open weights"
-        raise UnsupportedError(f"{base.name} {how}: its weights are not here to be quantized")
-    if str(base.name).startswith("mteb/baseline-"):
-        raise UnsupportedError(
-            f"{base.name} is a baseline without a neural network (bm25, random vectors, ...), so there is nothing to "
-            "quantize"
-        )
 
 
 def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., Any]:
@@ -158,7 +130,7 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
 
 def local_meta(folder: Path, name: str) -> ModelMeta:
     """The metadata of a model that lies in a folder; its loader takes the folder."""
-    loader, model_type = _KINDS[_kind(folder)]
+    crosses = _is_cross_encoder(folder)
     digest = hashlib.blake2b(digest_size=6)  # changes with a file, so that results of other weights are not reused
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -168,21 +140,21 @@ def local_meta(folder: Path, name: str) -> ModelMeta:
         {
             "name": name,
             "revision": f"local-{digest.hexdigest()}",
-            "loader": loader,
+            "loader": CrossEncoderWrapper if crosses else SentenceTransformerEncoderWrapper,
             "framework": ["Sentence Transformers", "PyTorch"],
-            "model_type": [model_type],
+            "model_type": ["cross-encoder" if crosses else "dense"],
         }
     )
 
 
-def _kind(folder: Path) -> str:
+def _is_cross_encoder(folder: Path) -> bool:
     """As the folder says; one saved by transformers alone says so by its architecture."""
-    said = _read(folder / "config_sentence_transformers.json").get("model_type")
-    if isinstance(said, str) and said in _KINDS:
-        return said
-    architectures = str(_read(folder / "config.json").get("architectures"))
-    classifies = "ForSequenceClassification" in architectures and not (folder / "modules.json").is_file()
-    return "CrossEncoder" if classifies else "SentenceTransformer"
+    said, config = (_read(folder / name) for name in ("config_sentence_transformers.json", "config.json"))
+    if (kind := said.get("model_type")) in ("SentenceTransformer", "CrossEncoder"):
+        return bool(kind == "CrossEncoder")
+    if kind in ("SparseEncoder", "MultiVectorEncoder", "ColBERT"):
+        raise UnsupportedError(f"{folder} holds a {kind}; expected a SentenceTransformer or a CrossEncoder")
+    return "ForSequenceClassification" in str(config.get("architectures")) and not (folder / "modules.json").is_file()
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The model objects that mteb gets: a pair that answers as one of its two arms.
 
-Encoders stay encoders for every task; for retrieval a pair searches by itself, so that both arms are scored in one
-pass. Whatever else can search (cross-encoders, late interaction, sparse) is run once per arm.
+Embedding models stay encoders for every task; for retrieval they search by themselves, so that both arms are scored in
+one pass. A shortlist is reranked once per arm.
 """
 
 from __future__ import annotations
@@ -19,22 +19,12 @@ from mteb.models import (
 )
 from mteb.types import PromptType
 
-from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.errors import UnsupportedError
-from quantdrift.harness import Arms, Found, Results
-from quantdrift.models.checkpoint import refuse_quantized
+from quantdrift.harness import Arms, Found, Results, refuse_without_search, weights_of
 from quantdrift.models.named import ModelSource
-from quantdrift.spec import Spec, refuse_unchosen
-from quantdrift_mteb.search import (
-    NAMED,
-    Encoded,
-    SearchCall,
-    search_by_embedding,
-    search_by_model,
-    streamed_similarity,
-    watch_layers,
-)
+from quantdrift.spec import Spec
+from quantdrift_mteb.search import NAMED, Encoded, SearchCall, rerank, search_by_embedding, watch_layers
 
 Where = tuple[str, str]
 """Split and subset."""
@@ -42,25 +32,17 @@ Where = tuple[str, str]
 
 def make_pair(model: Any, spec: Spec, source: ModelSource) -> MtebPair:
     """Pair a model that mteb loaded with its candidate."""
-    modules = modules_of(model)
-    if not modules:
-        raise UnsupportedError(
-            f"{spec.model} holds no torch module, so there is nothing to quantize; a pair needs a model that runs here "
-            "in torch (not bm25, an API or a served model)"
-        )
+    weights = weights_of(model, spec.scheme, spec.model)
     encodes = isinstance(model, EncoderProtocol)
-    if spec.scheme.query_only and not encodes:
+    special = isinstance(model, SearchProtocol) or "sparse" in model.mteb_model_meta.model_type
+    if special or not (encodes or isinstance(model, CrossEncoderProtocol)):
         raise UnsupportedError(
-            f"+query keeps the index at full precision, but {spec.model} has none: it reads query and document "
-            "together. Leave +query out."
+            f"{spec.model} is neither an embedding model with one dense vector a text nor a cross-encoder. Run both "
+            "models by themselves, and compare: quantdrift diff A B"
         )
-    if not isinstance(model, EncoderProtocol | CrossEncoderProtocol | SearchProtocol):
-        raise UnsupportedError(f"mteb can neither encode nor search with {spec.model}")
-    refuse_quantized(modules, spec.model)
-    weights = QuantizedPair(modules, spec.scheme, name=spec.model)
     if not encodes:
-        refuse_unchosen(weights, f"{spec.model} gives none: it searches or reranks in its own way", named=NAMED)
-    return (PairedEncoder if encodes else PairedSearcher)(model, weights, spec=spec, source=source)
+        refuse_without_search(weights, f"{spec.model} reads query and document together", named=NAMED)
+    return (PairedEncoder if encodes else PairedReranker)(model, weights, spec=spec, source=source)
 
 
 class MtebPair:
@@ -108,8 +90,8 @@ class MtebPair:
     def _in_place(self, prompt_type: Any = None) -> None:
         """Put in place the weights that the present arm has for this kind of input."""
         if self.arms.arm == "candidate":
-            if not self.arms.session and self.pair.allocation is None:
-                refuse_unchosen(self.pair, "nothing is searched here", named=NAMED)
+            if not self.arms.session and self.pair.needs_widths:
+                refuse_without_search(self.pair, "nothing is searched here", named=NAMED)
             if self.pair.needs_calibration and self.arms.session and not self._calibrated:
                 self._encoded.calibrate(self.pair, self.base, self._task.metadata.name)
                 self._calibrated = True
@@ -137,7 +119,8 @@ class MtebPair:
             skip_identical=bool(getattr(self._task, "ignore_identical_ids", False)),
         )
         if not self.arms.session:
-            return self._search_alone(call)
+            self._in_place()
+            return call.run(self._searcher())
         where = (context["hf_split"], context["hf_subset"])
         if self.arms.arm == "reference" or not call.answered_by(self.found.get(where)):
             self.arms.restore()
@@ -145,17 +128,11 @@ class MtebPair:
         return self.found[where][1].results(self.arms.arm)
 
     def _measure(self, call: SearchCall) -> Found:
-        return search_by_model(self.arms, self._searcher(), call)
-
-    def _search_alone(self, call: SearchCall) -> Results:
-        self._in_place()
-        return call.run(self._searcher())
+        raise NotImplementedError
 
     def _searcher(self) -> Any:
         """What mteb itself would search with."""
-        if isinstance(self.base, CrossEncoderProtocol):
-            return SearchCrossEncoderWrapper(self.base)
-        return self.base if isinstance(self.base, SearchProtocol) else SearchEncoderWrapper(self.base)
+        raise NotImplementedError
 
 
 class PairedEncoder(MtebPair):
@@ -181,25 +158,24 @@ class PairedEncoder(MtebPair):
         return self.base.similarity_pairwise(embeddings1, embeddings2)
 
     def _measure(self, call: SearchCall) -> Found:
-        if not isinstance(self.base, SearchProtocol):
-            similarity = streamed_similarity(self.base, call)
-            if similarity is not None:
-                return search_by_embedding(self.pair, self.base, call, similarity)
-        return super()._measure(call)
+        if call.top_ranked is None:
+            return search_by_embedding(self.pair, self.base, call)
+        return rerank(self.arms, SearchEncoderWrapper(self.base), call)
 
-    def _search_alone(self, call: SearchCall) -> Results:
-        if isinstance(self.base, SearchProtocol):
-            return super()._search_alone(call)
-        return call.run(SearchEncoderWrapper(self))
+    def _searcher(self) -> Any:
+        return SearchEncoderWrapper(self)
 
 
-class PairedSearcher(MtebPair):
-    """A pair of models that mteb searches with: cross-encoders, late interaction, sparse."""
+class PairedReranker(MtebPair):
+    """A pair of cross-encoders."""
 
     def _measure(self, call: SearchCall) -> Found:
-        if isinstance(self.base, CrossEncoderProtocol) and call.top_ranked is None:
+        if call.top_ranked is None:
             raise UnsupportedError(
                 f"{self.spec.model} is a cross-encoder: it reranks a given shortlist. {call.task.name} has none; "
                 "choose a reranking task"
             )
-        return super()._measure(call)
+        return rerank(self.arms, self._searcher(), call)
+
+    def _searcher(self) -> Any:
+        return SearchCrossEncoderWrapper(self.base)

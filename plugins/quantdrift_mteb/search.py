@@ -1,4 +1,4 @@
-"""The searches of mteb, by both arms of a pair: embeddings that are streamed, or two searches of the model's own."""
+"""The searches of mteb, by both arms of a pair: embeddings that are streamed, or shortlists that both arms rerank."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from datasets import Dataset  # type: ignore[import-untyped]  # it ships no types
 from mteb._create_dataloaders import create_dataloader
-from mteb.models import EncoderProtocol, SearchEncoderWrapper
+from mteb.models import SearchEncoderWrapper
 from mteb.types import PromptType
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader
@@ -27,7 +26,6 @@ from quantdrift.engine.layers import modules_of
 from quantdrift.engine.measure import other_batch_size
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.readings import OPENING, opening_of
-from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.harness import (
@@ -40,15 +38,13 @@ from quantdrift.harness import (
     as_vectors,
     calibrate,
     progress_if,
+    refuse_without_search,
     runs,
     search_embedded,
     search_lists,
     similarity_of,
 )
-from quantdrift.spec import refuse_unchosen
 
-MOST_SCORES = 20_000_000
-"""Scores that a search by the model's own index may return, all of them being needed at once."""
 NAMED = "MODEL@allocation.json"
 """How a pair of a stored allocation is written to mteb."""
 
@@ -103,13 +99,8 @@ class SearchCall:
     def of(self, queries: Any, corpus: Any, top_ranked: Mapping[str, list[str]], batch_size: int) -> SearchCall:
         """The same call for other queries and documents, without a progress bar."""
         encoding = {**self.context["encode_kwargs"], "batch_size": batch_size, "show_progress_bar": False}
-        return replace(
-            self,
-            queries=queries,
-            corpus=corpus,
-            top_ranked=None if self.top_ranked is None else top_ranked,
-            context={**self.context, "encode_kwargs": encoding},
-        )
+        context = {**self.context, "encode_kwargs": encoding}
+        return replace(self, queries=queries, corpus=corpus, top_ranked=top_ranked, context=context)
 
     def part(self, wanted: Mapping[str, list[str]], batch_size: int) -> SearchCall:
         """The call for some queries and documents only, each in the opposite order."""
@@ -131,20 +122,15 @@ class SearchCall:
 # --- one search, by both arms ---------------------------------------------------------------------
 
 
-def streamed_similarity(model: Any, call: SearchCall) -> Similarity | None:
-    """The similarity of a search whose embeddings can be streamed; None if the model has to search itself."""
-    if call.top_ranked is not None:
-        return None
-    if call.context["encode_kwargs"].get("precision") not in {None, "float32"}:
-        return None  # quantized embeddings depend on what else is in their batch
-    if "sparse" in model.mteb_model_meta.model_type:
-        return None  # as dense vectors they would be as long as the vocabulary
-    known = model.mteb_model_meta.embed_dim
-    return similarity_of(model.similarity, known if isinstance(known, int) else None)
-
-
-def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall, similarity: Similarity) -> Found:
+def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall) -> Found:
     """Embed with both arms and stream the scores."""
+    known = model.mteb_model_meta.embed_dim
+    similarity = similarity_of(model.similarity, known if isinstance(known, int) else None)
+    if similarity is None or call.context["encode_kwargs"].get("precision") not in {None, "float32"}:
+        raise UnsupportedError(
+            f"{pair.name} compares its embeddings in a way that quantdrift does not compute; expected cosine, dot "
+            "product or Euclidean distance of float32. Else run both models, and compare: quantdrift diff A B"
+        )
     texts = calibration_texts(pair.scheme)
     return search_embedded(
         pair,
@@ -160,25 +146,16 @@ def search_by_embedding(pair: QuantizedPair, model: Any, call: SearchCall, simil
     )
 
 
-def search_by_model(arms: Arms, searcher: Any, call: SearchCall) -> Found:
-    """Run the model's own search once per arm, asking for every score there is."""
-    pair, name = arms.pair, call.task.name
-    refuse_unchosen(pair, f"{name} is no search over embeddings of this model", named=NAMED)
-    if pair.query_only:
-        raise UnsupportedError(
-            f"+query needs a model that embeds queries and documents apart, searched in full; {name} reranks, or this "
-            "model has its own index. Leave it out."
-        )
-    ids = list(call.corpus["id"])
-    n_scores = len(ids) * len(call.queries)
-    if call.top_ranked is None and n_scores > MOST_SCORES:
-        raise UnsupportedError(
-            f"this model searches with its own index, which would have to return all {n_scores:,} scores of {name} "
-            f"for epsilon to be measured (at most {MOST_SCORES:,}). Choose a smaller task"
-        )
-    probe = _probe(call)
+def rerank(arms: Arms, searcher: Any, call: SearchCall) -> Found:
+    """Rerank a shortlist once per arm, with what mteb itself would search with."""
+    pair, name, ids, model = arms.pair, call.task.name, list(call.corpus["id"]), searcher.model
+    refuse_without_search(pair, f"{name} is no search over embeddings of this model", named=NAMED)
+    known = set(call.queries["id"])
+    ranked = {query: list(names) for query, names in (call.top_ranked or {}).items() if query in known and len(names)}
+    probe = {query: names[:PROBE] for query, names in list(ranked.items())[:PROBE]}
     if not probe:
         raise DataError(f"no query of {name} has a document to rank")
+    encodes = isinstance(searcher, SearchEncoderWrapper)
 
     def run() -> Results:
         arms.put_in_place()
@@ -188,7 +165,21 @@ def search_by_model(arms: Arms, searcher: Any, call: SearchCall) -> Found:
         part = call.part(wanted, other_batch_size(call.batch_size))
         return part.run(searcher, top_k=len(part.corpus))
 
-    scorers = [getattr(getattr(searcher, "model", None), "model", None)]
+    def watch() -> None:
+        part = call.part(probe, call.batch_size)
+        with pair.observed():
+            if not encodes:
+                part.run(searcher)
+                return
+            for role, dataset in (("query", part.queries), ("document", part.corpus)):
+                inputs_of(model, part, role, dataset).run(np.arange(len(dataset)), PROBE)
+
+    def inputs() -> Side:
+        texts = calibration_texts(pair.scheme)
+        corpus = call.corpus if texts is None else _corpus_of(texts)
+        return inputs_of(model, call, "document", corpus) if encodes else _asked_for(searcher, call, corpus)
+
+    scorers = [getattr(model, "model", None)]
     activation, own = activation_of(scorers), "the model's own search"
     found = search_lists(
         arms,
@@ -201,8 +192,8 @@ def search_by_model(arms: Arms, searcher: Any, call: SearchCall) -> Found:
         settings=Settings(k=max(DEPTH, call.top_k), batch_size=call.batch_size),
         reading={"similarity": own if activation is None else f"{own}, before its {activation}"},
         dataset=name,
-        watch=lambda: _watch_search(pair, searcher, call.part(probe, call.batch_size)),
-        calibrate=lambda: _calibrate(pair, searcher, call),
+        watch=watch,
+        calibrate=lambda: calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress),
     )
     return replace(found, results=lambda arm: _cut(found.results(arm), call.top_k))
 
@@ -211,36 +202,10 @@ def _cut(results: Results, top_k: int) -> Results:
     return {query: dict(sorted(scores.items(), key=lambda item: -item[1])[:top_k]) for query, scores in results.items()}
 
 
-def _probe(call: SearchCall) -> dict[str, list[str]]:
-    """A few queries and documents of theirs; empty if there are none."""
-    if call.top_ranked is None:
-        documents = list(call.corpus["id"][:PROBE])
-        return dict.fromkeys(call.queries["id"][:PROBE], documents) if documents else {}
-    known = set(call.queries["id"])
-    ranked = [query for query, names in call.top_ranked.items() if query in known and len(names)]
-    return {query: list(call.top_ranked[query])[:PROBE] for query in ranked[:PROBE]}
-
-
-def _watch_search(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:
-    """Search with an eye on which layers are reached."""
-    if not isinstance(searcher, SearchEncoderWrapper):
-        with pair.observed():
-            call.run(searcher)
-        return
-    model = searcher.model
-
-    def encode(*args: Any, **kwargs: Any) -> Any:
-        with pair.observed():  # scores are made of numpy arrays, whose origin cannot be told
-            return model.encode(*args, **kwargs)
-
-    watched = SimpleNamespace(encode=encode, similarity=model.similarity, mteb_model_meta=searcher.mteb_model_meta)
-    call.run(SearchEncoderWrapper(watched))
-
-
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any, *, wanted: bool = True) -> Side:
+def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any) -> Side:
     """The queries or the documents of a search, embedded chunk by chunk."""
     kind = PromptType.query if role == "query" else PromptType.document
     context = dict(call.context)
@@ -261,7 +226,7 @@ def inputs_of(model: Any, call: SearchCall, role: str, dataset: Any, *, wanted: 
         found = model.encode(
             chunk, **context, prompt_type=kind, batch_size=batch_size, show_progress_bar=False, **others
         )
-        return as_vectors(found) if wanted else found
+        return as_vectors(found)
 
     key = lengths = None
     if call.task.get_modalities(kind) == ["text"]:
@@ -292,27 +257,8 @@ def _digest_of_rows(datasets: Iterable[Any]) -> str:
 # --- calibration ----------------------------------------------------------------------------------
 
 
-def _calibrate(pair: QuantizedPair, searcher: Any, call: SearchCall) -> None:
-    """Calibrate a pair whose search is the model's own, on documents or the texts of a file."""
-
-    def inputs() -> Side:
-        texts = calibration_texts(pair.scheme)
-        corpus = call.corpus if texts is None else _corpus_of(texts)
-        model = searcher.model if isinstance(searcher, SearchEncoderWrapper) else searcher
-        if isinstance(model, EncoderProtocol):
-            return inputs_of(model, call, "document", corpus, wanted=False)
-        return _asked_for(searcher, call, corpus, str(pair.scheme))
-
-    calibrate(pair, inputs, batch_size=call.batch_size, progress=call.progress)
-
-
-def _asked_for(searcher: Any, call: SearchCall, corpus: Any, scheme: str) -> Side:
-    """Documents, each searched for by its first words: no query is ever used."""
-    if call.task.get_modalities(PromptType.document) != ["text"]:
-        raise UnsupportedError(
-            f"{scheme} calibrates on documents, and those of {call.task.name} are not text, which this model's own "
-            "search cannot calibrate on; use rtn or hqq"
-        )
+def _asked_for(searcher: Any, call: SearchCall, corpus: Any) -> Side:
+    """Documents, each asked for by its first words: no query is ever used."""
 
     def run(rows: list[int], batch_size: int) -> None:
         documents = corpus.select(rows)
@@ -327,7 +273,7 @@ def _asked_for(searcher: Any, call: SearchCall, corpus: Any, scheme: str) -> Sid
         **_key(searcher),
         "task": [call.task.name, call.task.prompt, call.context["hf_subset"]],
         "texts": _digest_of_rows([corpus]),
-        "opening": [OPENING, call.queries.column_names, call.top_ranked is None],
+        "opening": [OPENING, call.queries.column_names, False],
         "encode": call.context["encode_kwargs"],
     }
     return runs(run, len(corpus), key=key, lengths=[len(str(text)) for text in corpus["text"]])

@@ -12,10 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift import perturbation
 from quantdrift.datasets.retrieval import some
 from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence, Noise
+from quantdrift.evidence import Evidence
 from quantdrift.finished.rankings import evidence_of_answers, evidence_of_rankings, only_in
 from quantdrift.metrics import Metric, MetricError, default_metrics, parse_metric
 from quantdrift.metrics.keys import drift_keys, harness_metrics, key_of
@@ -268,17 +267,6 @@ def pair_samples(reference: Sequence[Sample], candidate: Sequence[Sample], *, ta
     return PairedSamples(task=task, filters=filters)
 
 
-def with_noise(paired: PairedSamples, again: PairedSamples) -> PairedSamples:
-    """The same with a noise floor: `again` is the reference, and the reference run in another way."""
-    filters = dict(paired.filters)
-    for name, filtered in paired.filters.items():
-        other = again.filters[name].evidence
-        if filtered.evidence is not None and other is not None:
-            noise = Noise(flips=perturbation.flips(other), epsilon=perturbation.epsilon(other).astype(np.float32))
-            filters[name] = replace(filtered, evidence=replace(filtered.evidence, noise=noise))
-    return replace(paired, filters=filters)
-
-
 def _by_filter(samples: Sequence[Sample], task: str) -> dict[str, dict[int, Document]]:
     found: dict[str, dict[int, Document]] = {}
     for sample in samples:
@@ -397,7 +385,7 @@ _RANKING = ("set_kept", "new_top_rank", "cut_separation", "ndcg", "recall", "mrr
 def per_document(paired: PairedFilter) -> dict[str, Values]:
     """Figures that every document has, float64 [n_documents] without NaN; those of a task are their means."""
     figures: dict[str, Values] = {}
-    for name in ("flip@1", "at_risk", "noise_floor"):
+    for name in ("flip@1", "at_risk"):
         values = _per_input(name, paired)
         if values is not None and not np.isnan(values).any():
             figures[key_of(parse_metric(name))] = values

@@ -203,9 +203,6 @@ OTHERS: dict[str, dict[str, dict[str, list[Any]]]] = {
     "MockSTSTask": {"test": {**_pairs(30), "score": [n % 9 for n in range(30)]}},
     "MockPairClassificationTask": {"test": {**_pairs(30), "labels": [n % 2 for n in range(30)]}},
     "MockBitextMiningTask": {"test": _pairs(30)},
-    "MockMultilingualParallelBitextMiningTask": {
-        "test": dict(zip(("eng_Latn", "fra_Latn"), _pairs(20).values(), strict=True))
-    },
     "MockClassificationTask": {"train": _labelled(45, 100), "test": _labelled(30, 200)},
     "MockMultilabelClassification": MULTILABEL,
     "LegacyMockClusteringFastTask": {"test": {"sentences": SENTENCES["text"], "labels": SENTENCES["label"]}},

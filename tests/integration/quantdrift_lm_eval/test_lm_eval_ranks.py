@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 N = 11  # the ranks get 6 and 5 documents, and lm-eval pads the second
 KINDS = ["questions", "last_word", "texts", "sums"]  # examples of other tasks differ by rank
-SCHEME = "W3-gptq"
+SCHEME = "W4A8"
 SCRIPT = """
 import json, sys
 from pathlib import Path
@@ -32,10 +32,9 @@ from quantdrift_lm_eval.model import QuantizedPairLM
 lm = QuantizedPairLM("model", {scheme!r}, device="cpu", batch_size=4, evidence="runs")
 lm._device = lm.accelerator.device
 lm._rank, lm._world_size = lm.accelerator.local_process_index, lm.accelerator.num_processes
-for number in range(2):  # the second time all answers are there
-    results = evaluate(lm, Path("tasks"), {kinds!r}, use_cache="answers")
-    if results is not None:
-        Path(f"results{{number}}.json").write_text(json.dumps(results, default=str))
+results = evaluate(lm, Path("tasks"), {kinds!r})
+if results is not None:
+    Path("results.json").write_text(json.dumps(results, default=str))
 """
 
 
@@ -49,13 +48,12 @@ def test_two_ranks_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.Monke
     launch = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29631")
     ran = lm_eval_command("script.py", cwd=tmp_path, first=launch, ACCELERATE_USE_CPU="true")
     assert ran.returncode == 0, ran.stderr[-4000:]
-    two, again = (json.loads((tmp_path / f"results{n}.json").read_text()) for n in range(2))
+    two = json.loads((tmp_path / "results.json").read_text())
     one = evaluate("quantdrift", tmp_path / "tasks", KINDS, model_args=f"pretrained=model,scheme={SCHEME}")
     for task, row in one["results"].items():
         for name, value in row.items():
             if isinstance(value, float) and "perplexity_stderr" not in name:  # it draws by position
                 assert two["results"][task][name] == pytest.approx(value, abs=1e-4), (task, name)
-    assert two["results"] == again["results"]
     assert {task: len(samples) for task, samples in two["samples"].items()} == {
         "tiny_questions": N,
         "tiny_last_word": N,

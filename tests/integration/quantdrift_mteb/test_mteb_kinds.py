@@ -1,4 +1,4 @@
-"""Bitext mining, classification, STS and pairs in mteb: the drift by numpy and others on stock embeddings."""
+"""Classification, STS and pairs in mteb: the drift by numpy and others on stock embeddings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from datasets import Dataset
 from mteb._create_dataloaders import _create_dataloader_from_texts
 from mteb.abstasks import (
-    AbsTaskBitextMining,
     AbsTaskClassification,
     AbsTaskMultilabelClassification,
     AbsTaskPairClassification,
@@ -70,62 +69,6 @@ def run_beside(found: Mapping[str, Any], task: str, folder: Path) -> Run:
 def assert_figures(found: Mapping[str, Any], expected: Mapping[str, Any], rel: float) -> None:
     for key, value in expected.items():
         assert found[key] == pytest.approx(value, rel=rel, abs=1e-6), key
-
-
-# --- bitext mining: a search between two lists of sentences -----------------------------------------
-
-ONES = [text(row) for row in range(50)]
-TWOS = [" ".join([*one.split()[:5], text(row + 900, 4)]) for row, one in enumerate(ONES)]
-THREES = [" ".join([text(row + 600, 4), *one.split()[4:]]) for row, one in enumerate(ONES)]
-
-
-def assert_search_drift(found: Mapping[str, Any], model: Model, ones: list[str], others: list[str]) -> None:
-    """All against all, by numpy on what the stock model embeds."""
-
-    def cosines() -> Floats:
-        sides = [vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in map(embedded, (ones, others))]
-        return sides[0] @ sides[1].T
-
-    def embedded(texts: list[str]) -> Floats:
-        return embed(model, texts)
-
-    arms = both_arms(model, cosines)
-    first = [arm.argmax(axis=1) for arm in arms]
-    right = [chosen == np.arange(50) for chosen in first]
-    ranked = np.sort(arms[0], axis=1)
-    assert (first[0] != first[1]).any()
-    expected = {
-        "drift_n_inputs": 50,
-        "drift_flip_at_1": np.mean(first[0] != first[1]),
-        "drift_reference_accuracy": np.mean(right[0]),
-        "drift_change_accuracy": np.mean(right[1]) - np.mean(right[0]),
-        "drift_harm": np.mean(right[0] & ~right[1]),
-        "drift_gap_median": np.median(ranked[:, -1] - ranked[:, -2]),
-        "drift_epsilon_median": np.median(np.abs(arms[1] - arms[0]).max(axis=1)),
-        "accuracy": np.mean(right[1]),  # mteb's own, of the candidate
-    }
-    assert_figures(found, expected, rel=1e-3)
-    assert "drift_accuracy" not in found
-
-
-def test_the_drift_of_bitext_mining_is_that_of_the_search(model: Model, tmp_path: Path) -> None:
-    columns = {"deu_Latn": THREES, "eng_Latn": ONES, "fra_Latn": TWOS}
-    languages = {"eng_Latn-fra_Latn": ["eng-Latn", "fra-Latn"], "fra_Latn-deu_Latn": ["fra-Latn", "deu-Latn"]}
-    kind = {"kind": "BitextMining", "main_score": "f1"}
-    plain = {"test": {"sentence1": ONES, "sentence2": TWOS}}
-    one = made_task(AbsTaskBitextMining, lambda: as_splits(plain), **kind)
-    (found,) = scores(model.pair, one, cache=mteb.ResultCache(tmp_path))["test"]
-    assert_search_drift(found, model, ONES, TWOS)
-    run = run_beside(found, "TinyBitextMining", tmp_path)
-    assert run.evidence().input_ids[17] == "test-17"
-    assert (run.record["settings"]["similarity"], run.record["data"]["n_documents"]) == ("cosine", 50)
-    several = made_task(
-        AbsTaskBitextMining, lambda: as_splits({"test": columns}), languages=languages, parallel_subsets=True, **kind
-    )
-    by_name = {entry["hf_subset"]: entry for entry in scores(model.pair, several)["test"]}
-    assert set(by_name) == set(languages)
-    for name, entry in by_name.items():
-        assert_search_drift(entry, model, *(columns[side] for side in name.split("-")))
 
 
 # --- classification: one probe, fitted on the reference, reads both arms ----------------------------

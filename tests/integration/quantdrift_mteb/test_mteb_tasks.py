@@ -83,9 +83,7 @@ def compare(model: Model, make: Callable[[], Any], **kwargs: Any) -> list[dict[s
 
 LANGUAGES = {"eng": ["eng-Latn"], "fra": ["fra-Latn"]}
 RETRIEVAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "Plain": ({"default": {"test": split_data(20, 60)}}, {}),
-    "Titles": ({"default": {"test": split_data(15, 40, title="ba be")}}, {}),
-    "Instructions": ({"default": {"test": split_data(15, 40, instruction="du da")}}, {}),
+    "Columns": ({"default": {"test": split_data(15, 40, title="ba be", instruction="du da")}}, {}),
     "Subsets": (
         {name: {"test": split_data(12, 30, seed=seed)} for seed, name in enumerate(LANGUAGES)},
         {"languages": LANGUAGES},
@@ -128,7 +126,7 @@ def test_a_cross_encoder_reranks_in_both_arms(models: Mapping[str, Model], tmp_p
 
 
 def test_a_cross_encoder_needs_a_shortlist(models: Mapping[str, Model]) -> None:
-    task = retrieval_task("TinyFull", RETRIEVAL["Plain"][0])
+    task = retrieval_task("TinyFull", RETRIEVAL["Columns"][0])
     with pytest.raises(UnsupportedError, match="TinyFull has none"):
         scores(models["reranker"].pair, task)
 
@@ -158,12 +156,7 @@ def test_a_document_of_the_querys_own_id_does_not_count(models: Mapping[str, Mod
         assert (entry["drift_flip_at_1"] > 0) == ignored  # a copy of the query never loses
 
 
-RANKED = {
-    "MockPairClassificationTask",
-    "MockClassificationTask",
-    "MockBitextMiningTask",
-    "MockMultilingualParallelBitextMiningTask",
-}
+RANKED = {"MockPairClassificationTask", "MockClassificationTask"}
 ORDERED = {"MockSTSTask", "MockPairClassificationTask"}
 
 
@@ -183,7 +176,7 @@ def query_only(models: Mapping[str, Model]) -> Any:
 
 
 def test_query_only_leaves_the_index_at_full_precision(query_only: Any, models: Mapping[str, Model]) -> None:
-    model, data = models["encoder"].stock, RETRIEVAL["Plain"][0]
+    model, data = models["encoder"].stock, RETRIEVAL["Columns"][0]
     found = scores(query_only, retrieval_task("TinyQuery", data))["test"][0]
     core, encode = QuantizedPair([model.model], parse_scheme(SCHEME)), model.encode
 
@@ -201,3 +194,18 @@ def test_query_only_leaves_the_index_at_full_precision(query_only: Any, models: 
     task = retrieval_task("TinyQuery", data)
     alone = task.evaluate(query_only, "test", encode_kwargs=dict(QUIET))["default"]
     assert alone["ndcg_at_10"] == pytest.approx(by_hand["ndcg_at_10"], abs=1e-5)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "euclidean", "manhattan"])
+def test_scores_are_made_by_the_similarity_that_the_model_has(
+    similarity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUANTDRIFT_CACHE", "off")
+    folder = save_encoder(tmp_path, similarity_fn_name=similarity)
+    model = Model(pair=mteb.get_model(f"quantdrift:{folder}@{SCHEME}"), stock=stock(folder))
+    if similarity == "manhattan":
+        with pytest.raises(UnsupportedError, match="compares its embeddings in a way"):
+            scores(model.pair, retrieval_task("TinyOwn", RETRIEVAL["Few"][0]))
+        return
+    compare(model, lambda: retrieval_task("TinyOwn", RETRIEVAL["Few"][0]), cache=mteb.ResultCache(tmp_path))
+    assert read_run(next(tmp_path.rglob("run.json"))).record["settings"]["similarity"] == similarity

@@ -14,13 +14,12 @@ pytest.importorskip("beir")
 from beir.retrieval.evaluation import EvaluateRetrieval
 
 from quantdrift.errors import UnknownNameError
+from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.metrics.base import MetricError
 from quantdrift.runs import read_run
 from quantdrift_beir import Drift, PairedResults
 from quantdrift_beir.results import BEIR_METRICS
-from quantdrift_beir.search import evidence_of_lists
 
-CORPUS = {name: {"title": "", "text": name} for name in "abcd"}
 QUERIES = {"p": "?", "q": "?"}
 RECORD = {"spec": "model@W4-g128-rtn", "data": {"fingerprint": "1"}, "settings": {}, "model": {}}
 QRELS = {"p": {"a": 1}, "q": {"b": 2, "d": 1}}
@@ -33,8 +32,8 @@ CANDIDATE = {
 }
 
 
-def paired(reference: Any = REFERENCE, candidate: Any = CANDIDATE) -> PairedResults:
-    evidence = evidence_of_lists(reference, candidate, CORPUS, QUERIES)
+def paired(reference: Any = REFERENCE, candidate: Any = CANDIDATE, *, complete: bool = True) -> PairedResults:
+    evidence = evidence_of_rankings(reference, candidate, complete=complete)
     drift = Drift(evidence=evidence, reference=reference, record=RECORD)
     return PairedResults({query: candidate.get(query, {}) for query in QUERIES}, drift)
 
@@ -73,15 +72,15 @@ def test_an_unknown_name_is_an_error_whatever_the_results_are(results: Any) -> N
         judged("top_k_ac", results)
 
 
-def test_what_looks_deeper_than_the_lists_is_told_and_of_a_family_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_looks_deeper_than_the_lists_is_undefined_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     cut = [{q: dict(list(r.items())[:2]) for q, r in arm.items()} for arm in (REFERENCE, CANDIDATE)]
-    found = paired(*cut)
-    with pytest.raises(MetricError, match=r"gold_lost@4 looks deeper than the 2 ranks .*up to 200"):
-        judged("gold_lost@4", found)
-    assert judged("gold_lost", found) == {"gold_lost@1": 0.5, "gold_lost@2": 0.0}
-    assert "gold_lost@4 looks deeper" in capsys.readouterr().err
+    found = paired(*cut, complete=False)
+    assert judged("gold_lost", found) == {"gold_lost@1": 0.5, "gold_lost@2": 0.0, "gold_lost@4": None}
+    assert "gold_lost@4 is undefined" in capsys.readouterr().err
     assert found.drift["set_kept@5"].value is None
     assert {name: value.n for name, value in found.drift.items()}["flip@1"] == 2
+    with pytest.raises(MetricError, match="names a family"):
+        found.drift["set_kept"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ pytest.importorskip("beir")
 from beir.retrieval.models import SentenceBERT
 
 from quantdrift_beir import QuantizedPair
-from quantdrift_beir.pairs import description_of, document_inputs, query_inputs
+from quantdrift_beir.pairs import description_of, inputs_of
 from support.beir_letters import CORPUS, Letters
 
 
@@ -52,5 +52,5 @@ def test_what_cannot_be_told_is_not_kept() -> None:
     assert description_of(Stub(sep=" ", normalize=lambda text: text)) is None
     assert description_of(Stub(sep=" ", tool=object())) is None
     pair = QuantizedPair(Letters(), "W4-channel")
-    assert query_inputs(pair, {"p": "a"}, {}).inputs.digest is None
-    assert document_inputs(pair, CORPUS, {}).inputs.digest is None
+    assert inputs_of(pair, "query", {"p": "a"}, {}).inputs.digest is None
+    assert inputs_of(pair, "document", CORPUS, {}).inputs.digest is None

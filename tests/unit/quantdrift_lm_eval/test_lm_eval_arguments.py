@@ -42,7 +42,8 @@ def test_a_pair_is_named_by_one_argument_or_by_two(pretrained: str, scheme: str 
     [
         (None, "W4", "Name it: --model_args pretrained=NAME,scheme=W4-gptq"),
         ("org/name", "W4-qptq", "gptq"),
-        ("org/name", "W4+query", "lm-eval has no search"),
+        ("org/name", "W4+query", "Leave +query out"),
+        ("org/name", None, "expected the scheme"),
         ("org/name", "W3.5+gap", "scheme=allocation.json"),
     ],
 )
