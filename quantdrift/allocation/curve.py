@@ -6,6 +6,7 @@ contributions of layers add up. An input flips when the sum takes a gap below ze
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -62,8 +63,8 @@ class Gaps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """What is expected of rounding to nearest.
+class Point:
+    """What is expected of rounding to nearest, one point of the curve.
 
     Attributes:
         bits_per_weight: over the linear layers, codes alone.
@@ -71,28 +72,17 @@ class Prediction:
         chance: the same if sign and size of every layer's shift were left to chance (`flip_chances`), which varies
             less with the inputs that happen to be drawn.
         shift: median over inputs of |shift| of the gap to the runner-up, in units of the score.
+        budget: bits per weight there were.
+        allocated: whether the criterion gap spends them; else all layers have one width.
+        on_front: whether no other point is as low both in bits and in the chance of a flip, and lower in one of them.
     """
 
     bits_per_weight: float
     flips: Estimate
     chance: Estimate
     shift: Estimate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One point of the curve.
-
-    Attributes:
-        budget: bits per weight there were.
-        allocated: whether the criterion gap spends them; else all layers have one width.
-        prediction: what is expected.
-        on_front: whether no other point is as low both in bits and in the chance of a flip, and lower in one of them.
-    """
-
-    budget: float
-    allocated: bool
-    prediction: Prediction
+    budget: float = math.nan
+    allocated: bool = False
     on_front: bool = False
 
 
@@ -126,13 +116,13 @@ def flip_chances(gaps: NDArray[np.float64], parts: NDArray[np.float64], *, seed:
     return chances
 
 
-def predict(parts: Sequence[tuple[Gaps, Sequence[int]]]) -> Prediction:
+def predict(parts: Sequence[tuple[Gaps, Sequence[int]]]) -> Point:
     """What rounding the layers will change, over parts of the inputs that have widths of their own."""
     moved = [part.shifts(widths) for part, widths in parts]
     flips = np.concatenate([flipped(part.gaps, shifts) for (part, _), shifts in zip(parts, moved, strict=True)])
     chances = np.concatenate([flip_chances(part.gaps, part.of_layers(widths)) for part, widths in parts])
     first = np.abs(np.concatenate([shifts[:, 0] for shifts in moved]))
-    return Prediction(
+    return Point(
         bits_per_weight=sum(part.bits_per_weight(widths) for part, widths in parts) / len(parts),
         flips=rate_estimate(flips.astype(np.float64)),
         chance=mean_estimate(chances),
@@ -178,10 +168,10 @@ def predicted_curve(measured: Gaps, tell: Callable[[int], None] = lambda _steps:
             found = predict([(even, _chosen(odd, budget)), (odd, _chosen(even, budget))])
         else:
             found = predict([(measured, [int(budget)] * len(measured.n_weights))])
-        points.append(Point(budget=budget, allocated=allocated, prediction=found))
+        points.append(replace(found, budget=budget, allocated=allocated))
         tell(1)
     # the chance tells points apart that the count over few inputs does not
-    places = [(point.prediction.bits_per_weight, point.prediction.chance.value or 0.0) for point in points]
+    places = [(point.bits_per_weight, point.chance.value or 0.0) for point in points]
     return [
         replace(point, on_front=not any(b <= bits and f <= flips and (b, f) != (bits, flips) for b, f in places))
         for point, (bits, flips) in zip(points, places, strict=True)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
-from quantdrift.cli.output import Grid, Shown, with_interval
+from quantdrift.cli.output import Grid, Shown, percent, with_interval
 from quantdrift.errors import QuantDriftError, UnsupportedError
-from quantdrift.spec import ALLOCATION_KEYS, FULL_BITS, Spec, chooses, parse
+from quantdrift.spec import FULL_BITS, chooses, parse
 
 if TYPE_CHECKING:
     from quantdrift.allocation.record import Allocation
-    from quantdrift.engine.sensitivity.contest import Rival
+    from quantdrift.engine.sensitivity.jobs import Rival
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +67,15 @@ def command(options: AllocateOptions) -> Shown:
         allocation, rivals = allocate_spec(
             spec, dataset, out=options.out, **options.how, keep=keep, check=options.check
         )
+    named = f"{spec.model}@{options.out}{'+query' if spec.scheme.query_only else ''}"
+    use = f"quantdrift run {shlex.quote(named)} {data_words(options.data, options.task)}"
     measured = f"measured on {len(allocation.input_ids)} queries of {allocation.dataset}"
     held_out = {"n_queries": rivals[0].flips.n, "rivals": [_rival_json(rival) for rival in rivals]} if rivals else None
     return Shown(
         data={"path": str(options.out), "allocation": read_json(options.out), "held_out": held_out},
         title=f"{options.spec}: {allocation.criterion}, {measured if allocation.input_ids else 'without any input'}",
         grids=[_layers(allocation), *([_rivals(rivals)] if rivals else [])],
-        next=[f"\nallocation: {options.out}", _use(spec, options)],
+        next=[f"\nallocation: {options.out}", *([f"use it: {use}"] if spec.scheme.activation_bits is None else [])],
     )
 
 
@@ -88,38 +90,27 @@ def _kept(texts: Sequence[str]) -> dict[str, int]:
     return keep
 
 
-def _use(spec: Spec, options: AllocateOptions) -> str:
-    """What to type to measure the pair with these widths."""
-    scheme = spec.scheme
-    if scheme.activation_bits is None:
-        named = f"{spec.model}@{options.out}{'+query' if scheme.query_only else ''}"
-    else:
-        kept = [(key, value) for key, value in scheme.options if key not in ALLOCATION_KEYS or key == "widths"]
-        named = str(replace(spec, scheme=replace(scheme, options=(*kept, ("allocation", str(options.out))))))
-    return f"use it: quantdrift run {shlex.quote(named)} {data_words(options.data, options.task)}"
-
-
 def _layers(allocation: Allocation) -> Grid:
     """Every layer with its loss; the shares add up to one over the layers."""
     layers, widths = allocation.layers, allocation.widths
     free = [layer for layer in layers if layer.loss is not None]
-    totals = [sum((layer.loss or ())[column] for layer in free) for column in range(len(widths) - 1)]
-    rows = []
-    for layer in layers:
-        losses = layer.loss and zip(layer.loss[:-1], totals, strict=True)
-        shares = [f"{100 * loss / total if total else 0:.1f} %" for loss, total in losses or ()] or ["kept"] * len(
-            totals
-        )
-        rows.append([layer.name, f"{layer.n_weights:,}", *shares, f"{layer.width}"])
+    total = sum(layer.loss[0] for layer in free if layer.loss) or 1.0
+    rows = [
+        [
+            layer.name,
+            f"{layer.n_weights:,}",
+            "kept" if layer.loss is None else percent(layer.loss[0] / total),
+            f"{layer.width}",
+        ]
+        for layer in layers
+    ]
     counts = ", ".join(f"{sum(layer.width == width for layer in free)} at {width} bits" for width in widths)
     lines = [
         f"{len(layers)} linear layers, {counts}: {allocation.bits_per_weight:.3f} bits per weight of at most "
         f"{allocation.budget:g}; {allocation.all_parameters_bits:.2f} bits over all parameters, scales and token "
         "embeddings included"
     ]
-    if allocation.bound and allocation.loss > allocation.bound:
-        lines.append(f"at most {100 * (allocation.loss / allocation.bound - 1):.1f} % above the least loss there is")
-    head = ["layer", "weights", *(f"share of loss, W{width}" for width in widths[:-1]), "bits"]
+    head = ["layer", "weights", f"share of loss, W{widths[0]}", "bits"]
     return Grid(head=head, rows=rows, lines=lines)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from quantdrift.cli.options import OnQueries, argument, data_words, option, prints
@@ -14,10 +13,6 @@ from quantdrift.spec import Spec, parse_scheme
 if TYPE_CHECKING:
     from quantdrift.engine.sensitivity.jobs import Predicted
 
-_LARGE = 3
-"""At this many bits and below, the change of the weights is too large for first order."""
-_FEW = 32
-"""Calibration queries below which a rate is known to some twenty points only."""
 _NOTES = (
     "other first answer: share of queries predicted to change, for rounding to nearest (in brackets 95 % intervals); "
     "'by gap': widths chosen on the other half of the queries.",
@@ -61,6 +56,8 @@ def command(options: PredictOptions) -> Shown:
 
     with options.stoppable("nothing was printed yet"):
         found = predict_model(Spec(model=options.model, scheme=scheme), dataset, **options.how)
+    on_front = [point.budget for point in found.points if point.on_front]
+    spec = f"{options.model}@{replace(scheme, weight_bits=min(on_front, key=lambda bits: abs(bits - 3.5)))}"
     n, by = len(found.input_ids), "per output channel" if group_size is None else f"in groups of {group_size}"
     scales = "" if group_size is None else f" (scales add {16 / group_size:.3f} per weight)"
     return Shown(
@@ -76,56 +73,38 @@ def command(options: PredictOptions) -> Shown:
                     "budget": point.budget,
                     "allocated": point.allocated,
                     "on_front": point.on_front,
-                    "bits_per_weight": point.prediction.bits_per_weight,
-                    "flip@1": point.prediction.flips.to_json(),
-                    "random_signs": point.prediction.chance.to_json(),
-                    "median_shift": point.prediction.shift.to_json(),
+                    "bits_per_weight": point.bits_per_weight,
+                    "flip@1": point.flips.to_json(),
+                    "random_signs": point.chance.to_json(),
+                    "median_shift": point.shift.to_json(),
                 }
                 for point in found.points
             ],
         },
         title=f"{options.model} rounded to nearest {by}: predicted on {n} queries of {dataset.name}, "
         f"{found.n_contenders} documents behind each first one; nothing was quantized",
-        about=[]
-        if n >= _FEW
-        else [f"note: {n} queries are too few for a rate; a quarter of those given is used, up to 128"],
         grids=[_curve(found)],
         lines=[
             f"median gap to the runner-up {found.median_gap:.4f}; {found.n_layers} linear layers, bits of codes "
             f"alone{scales}",
             *_NOTES,
         ],
-        next=list(_next(found, options)),
+        next=[f"\nmeasure a point: quantdrift run {shlex.quote(spec)} {data_words(options.data, options.task)}"],
     )
 
 
 def _curve(found: Predicted) -> Grid:
     rows = []
     for point in found.points:
-        shift = point.prediction.shift.value
+        shift = point.shift.value
         rows.append(
             [
                 f"at most {point.budget:g}, by gap" if point.allocated else f"W{point.budget:g}",
-                f"{point.prediction.bits_per_weight:.2f}",
-                with_interval(point.prediction.flips),
-                with_interval(point.prediction.chance),
+                f"{point.bits_per_weight:.2f}",
+                with_interval(point.flips),
+                with_interval(point.chance),
                 "-" if shift is None else f"{shift:.3g}",
                 "*" if point.on_front else "",
             ]
         )
     return Grid(head=["widths", "bits", "other first answer", "random signs", "median shift", "best"], rows=rows)
-
-
-def _next(found: Predicted, options: PredictOptions) -> Iterator[str]:
-    if found.points[0].budget <= _LARGE:
-        yield (
-            f"note: at {_LARGE} bits and below the change is too large for a first-order estimate: rates can be off "
-            "by ten points, either way"
-        )
-    fitting = [point for point in found.points if point.on_front and point.allocated]
-    if fitting:
-        nearest = min(fitting, key=lambda point: abs(point.budget - 3.5))
-        group = {"channel": "-channel", "128": ""}.get(options.group, f"-g{options.group}")
-        widths = ",".join(sorted(set(options.widths.split(","))))
-        spec = shlex.quote(f"{options.model}@W{nearest.budget:g}{group}+gap+widths={widths}")
-        yield f"\nmeasure a point: quantdrift run {spec} {data_words(options.data, options.task)}"

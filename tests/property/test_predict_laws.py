@@ -71,7 +71,7 @@ def test_scipy_integrates_to_the_same_chance(seed: int) -> None:
 @given(seed=SEEDS)
 def test_no_point_of_the_front_is_beaten_and_every_other_one_is(seed: int) -> None:
     points = predicted_curve(world(seed, n=12))
-    places = [(p.prediction.bits_per_weight, p.prediction.chance.value or 0.0) for p in points]
+    places = [(p.bits_per_weight, p.chance.value or 0.0) for p in points]
     for point, (bits, flips) in zip(points, places, strict=True):
         better = [p for p in places if p[0] <= bits and p[1] <= flips and p != (bits, flips)]
         assert point.on_front is not bool(better)

@@ -78,4 +78,4 @@ def test_the_curve_has_every_width_and_every_quarter_of_a_bit() -> None:
     assert [(p.budget, p.allocated) for p in points if not p.allocated] == [(2, False), (3, False), (4, False)]
     assert [p.budget for p in points if p.allocated] == budgets((2, 3, 4))
     assert sum(seen) == len(points) == 10
-    assert all(p.prediction.bits_per_weight <= p.budget for p in points)
+    assert all(p.bits_per_weight <= p.budget for p in points)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,34 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from quantdrift.allocation.record import AllocatedLayer, Allocation
-from quantdrift.engine.inputs import Inputs
+from quantdrift.engine.inputs import Inputs, Settings
 from quantdrift.engine.readings import Search
 from quantdrift.engine.scoring.streamed import Similarity
-from quantdrift.engine.sensitivity import contest as module
-from quantdrift.engine.sensitivity.contest import held_out_queries, hold_contest
+from quantdrift.engine.sensitivity import jobs as module
 from quantdrift.engine.sensitivity.gaps import rounded
-from support import allocations
+from quantdrift.engine.sensitivity.jobs import held_out_queries, hold_contest
+from support.allocations import allocation
 from support.sensitivity import drawn, setting_of
-from support.worlds import Rower, rows_of
+from support.worlds import rows_of
 
 NAMES = ("q_proj", "k_proj", "v_proj", "o_proj", "head")
-
-
-def allocation(**changes: Any) -> Allocation:
-    """Three layers tied, one free, one kept."""
-    layers = tuple(
-        AllocatedLayer(
-            name=name,
-            shape=(8, 8),
-            width=16 if name == "head" else 3,
-            loss=None if name == "head" else (1.0, 0.0),
-            unit=0 if name in NAMES[:3] else None,
-        )
-        for name in NAMES
-    )
-    fields = {"group_size": None, "criterion": "sqnr", "budget": 3.75, "method": "greedy"}
-    return allocations.allocation(layers, **{**fields, **changes})
 
 
 class World:
@@ -50,6 +34,7 @@ class World:
         self.texts = {role: torch.randn(n, 8, generator=generator) for role, n in (("query", 24), ("document", 18))}
         self.setting = setting_of(self.model, widths=(3, 4))
         self.encoded: list[str] = []
+        self.settings = Settings(batch_size=5)
 
     def embed(self, texts: Tensor) -> NDArray[np.float32]:
         with torch.no_grad():
@@ -61,9 +46,10 @@ class World:
         n = len(self.texts[role])
         return rows_of(role, n, lengths=np.arange(n) * 7 % 5)  # the order of encoding is another
 
-    def run(self, role: str, rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
-        self.encoded.append(role)
-        return self.embed(self.texts[role][rows])
+    def run(self, side: Inputs, rows: NDArray[np.int64], batch_size: int) -> NDArray[np.float32]:
+        assert batch_size == 5
+        self.encoded.append(side.role)
+        return self.embed(self.texts[side.role][list(side.at(rows))])
 
     def firsts(self, widths: Sequence[int], *, query_only: bool) -> NDArray[np.int64]:
         """The first documents over the whole corpus."""
@@ -82,15 +68,15 @@ def test_flips_are_those_of_the_whole_corpus(query_only: bool, monkeypatch: pyte
     world = World()
     before = [layer.weight.clone() for layer in world.setting.layers]
     monkeypatch.setattr(module, "rivals_of", lambda *_: WIDTHS)
+    world.pair = SimpleNamespace(query_only=query_only)
+    flow: Any = world
     rivals = hold_contest(
-        allocation(),
+        allocation(dict(zip(NAMES, (4, 3, 3, 4, 16), strict=True)), shape=(8, 8)),
         world.setting,
-        Rower(world.run),
+        flow,
         Search(queries=world.side("query"), documents=world.side("document"), similarity=Similarity.DOT),
         held=np.arange(24),
         reference=(world.embed(world.texts["query"]), world.embed(world.texts["document"])),
-        batch_size=5,
-        query_only=query_only,
     )
     assert ("document" in world.encoded) is not query_only
     assert all(torch.equal(layer.weight, w) for layer, w in zip(world.setting.layers, before, strict=True))
