@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import site
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -58,69 +55,20 @@ _KNOWN = {
     "hqq": ("quantizer", "hqq", "hqq"),
     "optimum": ("quantizer", "optimum", "gptq of whole models, +backend=optimum"),
 }
-_NEEDED = ("mteb", "torch", "transformers", "sentence-transformers")
+NEEDED = ("mteb", "torch", "transformers", "sentence-transformers")
 """Without these no pair can be scored inside mteb, the main job."""
 _FALLBACK = "`quantdrift mteb run ...` works without the hook, and so does `quantdrift lm-eval ...`"
 _LITTLE_SPACE = 2 * 1024**3  # bytes; the embeddings of a million documents at 512 dimensions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
-    """A package that quantdrift works with, or a quantizer of its own.
-
-    It is usable if it is installed, in the oldest version that will do (`minimum`) or a newer one; `install` is the
-    command that brings it where it is not.
-    """
-
-    name: str
-    kind: str
-    version: str | None
-    minimum: str | None
-    usable: bool
-    needed: bool
-    install: str | None
-    note: str
-
-
-def components() -> tuple[Component, ...]:
-    """Every package and quantizer that is known, in the order in which they are shown."""
-    minimums, found = _minimums(), []
+def components() -> list[dict[str, Any]]:
+    """Every package and quantizer that is known; `install` is the command that brings it where it is not."""
+    found = []
     for name, (kind, extra, note) in _KNOWN.items():
         version = version_of(name) if extra else quantdrift.__version__
-        minimum = minimums.get(_normal(name))
-        usable = version is not None and (minimum is None or _number(version) >= _number(minimum))
-        found.append(
-            Component(
-                name=name,
-                kind=kind,
-                version=version,
-                minimum=minimum,
-                usable=usable,
-                needed=name in _NEEDED,
-                install=None if usable else f'pip install "quantdrift[{extra}]"',
-                note=note,
-            )
-        )
-    return tuple(found)
-
-
-def _minimums() -> dict[str, str]:
-    """The lower bounds that quantdrift's own metadata declares, by normalized name."""
-    try:
-        declared = metadata.requires("quantdrift") or []
-    except metadata.PackageNotFoundError:  # run from a source folder
-        return {}
-    found = (re.match(r"([\w.-]+)(?:\[[^]]*\])?[^;]*>=\s*([\d.]+)", each) for each in declared)
-    return {_normal(match[1]): match[2] for match in found if match}
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _number(version: str) -> tuple[int, ...]:
-    leading = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in leading[0].split(".")) if leading else ()
+        install = None if version else f'pip install "quantdrift[{extra}]"'
+        found.append({"name": name, "kind": kind, "version": version, "install": install, "note": note})
+    return found
 
 
 # --- diagnosis ------------------------------------------------------------------------------------
@@ -140,18 +88,15 @@ def diagnose() -> dict[str, Any]:
         "quantdrift": quantdrift.__version__,
         "location": str(Path(quantdrift.__file__).parent),
         "hook": hook,
-        "components": [asdict(each) for each in found],
+        "components": found,
         "cache": cache,
-        "problems": [_problem(each) for each in found if each.needed and not each.usable],
+        "problems": [
+            f"{each['name']} is not installed ({each['note']}): {each['install']}"
+            for each in found
+            if each["name"] in NEEDED and each["install"]
+        ],
         "advice": [*([] if fine else [hook["advice"]]), *_cache_advice(cache)],
     }
-
-
-def _problem(each: Component) -> str:
-    what = f"{each.name} is not installed"
-    if each.version is not None:
-        what = f"{each.name} {each.version} is installed, {each.minimum} or newer is needed"
-    return f"{what} ({each.note}): {each.install}"
 
 
 def _hook_report() -> dict[str, Any]:

@@ -183,26 +183,23 @@ class Record(BaseModel):
     @classmethod
     def read_content(cls, path: Path) -> dict[str, Any]:
         """The JSON object in a file of this format and version, as it was written; its fields are not checked."""
-        written = f"One is written by: {cls.MAKE}"
+        again = f"Make it again: {cls.MAKE}"
         try:
             content = read_json(path, strict=True)
             found = content.get("format") if isinstance(content, dict) else None
             if found == cls.FORMAT and content.get(cls.VERSION_KEY) == cls.VERSION and cls.is_sealed(content):
                 check_seal(content)
         except OSError as problem:
-            raise cls.ERROR(
-                f"expected {cls.WHAT} in {path}, which cannot be read ({problem.strerror}). {written}"
-            ) from problem
+            told = f"expected {cls.WHAT} in {path}, which cannot be read ({problem.strerror}). {again}"
+            raise cls.ERROR(told) from problem
         except ValueError as problem:
-            raise cls.ERROR(f"{path} is damaged, expected {cls.WHAT}: {problem}. {written}") from problem
+            raise cls.ERROR(f"{path} is damaged, expected {cls.WHAT}: {problem}. {again}") from problem
         if found != cls.FORMAT:
-            held = f"a {found!r}" if isinstance(found, str) else "something else"
-            raise cls.ERROR(f"expected {cls.WHAT}; {path} holds {held}. {written}")
+            raise cls.ERROR(f"expected {cls.WHAT}; {path} holds something else. {again}")
         if content.get(cls.VERSION_KEY) != cls.VERSION:
-            raise cls.ERROR(
-                f"{path} is of format version {content.get(cls.VERSION_KEY)}; this quantdrift reads version "
-                f"{cls.VERSION}. Make it again: {cls.MAKE}"
-            )
+            version = content.get(cls.VERSION_KEY)
+            reads = f"this quantdrift reads version {cls.VERSION}"
+            raise cls.ERROR(f"{path} is of format version {version}; {reads}. {again}")
         return dict(content)
 
     @classmethod

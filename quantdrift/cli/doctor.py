@@ -7,7 +7,7 @@ from typing import Any
 
 from quantdrift.cli.options import prints
 from quantdrift.cli.output import Grid, Shown
-from quantdrift.doctor import diagnose
+from quantdrift.doctor import NEEDED, diagnose
 
 SETTINGS = {"no_args_is_help": False}
 
@@ -25,7 +25,9 @@ def command() -> Shown:
     packages = Grid(
         head=["kind", "package", "version", "what for"], rows=rows, words=["package", "what for"], ruled=True
     )
-    lines = [f"For {each['name']}: {each['install']}" for each in parts if each["install"] and not each["needed"]]
+    lines = [
+        f"For {each['name']}: {each['install']}" for each in parts if each["install"] and each["name"] not in NEEDED
+    ]
     lines += [f"Note: {line}" for line in found["advice"]]
     lines += [f"Missing: {line}" for line in problems] or ["Ready: models can be scored inside mteb."]
     code = 1 if problems else 0

@@ -71,23 +71,21 @@ def _models() -> list[dict[str, Any]]:
 
 
 def _quantizers() -> list[dict[str, Any]]:
-    known = {component.name: component for component in components()}
+    known = {each["name"]: each for each in components()}
     rows = []
     for name, packages in QUANTIZED_BY.items():
-        found = [known[package] for package in packages]
-        usable = [package.name for package in found if package.usable]
+        versions = {package: known[package]["version"] for package in packages}
         unasked = [package for package in packages if package not in ONLY_BY_NAME]
-        default = next((package for package in unasked if package in usable), None)
+        default = next((package for package in unasked if versions[package]), None)
         rows.append(
             {
                 "quantizer": name,
                 "calibrated": name in CALIBRATED,
                 "backends": list(packages),
                 "default_backend": default or next(iter(unasked), None),
-                "versions": {package.name: package.version for package in found},
-                "usable": usable,
+                "versions": versions,
                 "available": default is not None or not packages,
-                "install": None if default or not packages else known[unasked[0]].install,
+                "install": None if default or not packages else known[unasked[0]]["install"],
             }
         )
     return rows
@@ -95,18 +93,12 @@ def _quantizers() -> list[dict[str, Any]]:
 
 def _in_words(row: Mapping[str, Any]) -> dict[str, str]:
     """A quantizer as a table has it: the library that is used first."""
-
-    def library(name: str) -> str:
-        version = row["versions"][name]
-        if version is None:
-            return f"{name} (missing)"
-        return f"{name} {version}" + ("" if name in row["usable"] else " (too old)")
-
     in_order = sorted(row["backends"], key=lambda name: name != row["default_backend"])
+    libraries = [f"{name} {row['versions'][name] or '(missing)'}" for name in in_order]
     return {
         "quantizer": row["quantizer"],
         "calibrated": "on documents" if row["calibrated"] else "no",
-        "by": ", ".join(map(library, in_order)) or "built in",
+        "by": ", ".join(libraries) or "built in",
         "to install": row["install"] or "",
     }
 

@@ -102,7 +102,6 @@ def test_what_nobody_saw_coming_is_one_line(cli: Cli, good: Path, monkeypatch: p
         ("diff", "RUN", "OTHER", "--out", "LOOP"),
         ("certify", "RUN", "--alpha", "0.3", "--save", "LOOP"),
         ("route", "RUN", "--save", "LOOP"),
-        ("route", "RUN", "--figure", "LOOP.svg"),
         ("gate", "RUN", "-r", "flip@1 <= 1", "--report", "LOOP.xml"),
         ("gate", "RUN", "-r", "flip@1 <= 1", "--baseline", "LOOP", "--update"),
         ("metrics", "LOOP"),
@@ -114,7 +113,7 @@ def test_what_nobody_saw_coming_is_one_line(cli: Cli, good: Path, monkeypatch: p
     ],
 )
 def test_a_link_that_leads_to_itself(cli: Cli, good: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    for name in ("LOOP", "LOOP.svg", "LOOP.xml"):
+    for name in ("LOOP", "LOOP.xml"):
         (tmp_path / name).symlink_to(name)
     other = run_of(tmp_path / "other", range(20))
     places = {"RUN": str(good), "OTHER": str(other)}

@@ -118,7 +118,7 @@ def test_what_is_not_a_run_is_left_alone(tmp_path: Path, evidence: Evidence, fil
         (b'{"format": ', "is damaged"),
         (b"\xff\xfe{}", "is damaged"),
         (b"[1, 2]", "expected the record of a run; .* holds something else"),
-        (b'{"format": "other"}', "expected the record of a run; .* holds a 'other'"),
+        (b'{"format": "other"}', "expected the record of a run; .* holds something else"),
         (b'{"format": "quantdrift-run", "format_version": 7}', "version 7; .* reads version 2"),
         (b'{"format": "quantdrift-run", "format_version": 1}', "version 1; .* Make it again: q"),
         (b'{"format": "quantdrift-run", "format_version": 2}', "its digest is missing"),
