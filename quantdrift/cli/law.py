@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from quantdrift.cli.options import FIGURE, RUNS, argument, option, prints
+from quantdrift.cli.options import RUNS, argument, option, prints
 from quantdrift.cli.output import Grid, Shown, counted
 from quantdrift.compare import law
 from quantdrift.compare.law_figure import check_figure, draw_law
@@ -26,7 +26,7 @@ def command(
     *,
     runs: list[Path] = argument(RUNS),
     by: str = option("data|scheme: What is left out in turn: each corpus, or each number of bits.", default="data"),
-    figure: Path | None = option(FIGURE),
+    figure: Path | None = option("FILE: Draw it into this file: .svg, .png or .pdf (needs quantdrift[figures])."),
 ) -> Shown:
     """Over many runs: does a larger separation go with fewer changed answers, and by how much?
 

@@ -73,7 +73,6 @@ COMPLETE = (
     "--complete: Two finished runs: the lists are not truncated, they hold every item that was scored, as after "
     "reranking a shortlist. Then epsilon is exact."
 )
-FIGURE = "FILE: Draw it into this file: .svg, .png or .pdf (needs quantdrift[figures])."
 SHARE = "Share of the inputs that sets the threshold; the rest tests it."
 SPLITS = "Random splits into those two parts."
 SEED = "Random seed."

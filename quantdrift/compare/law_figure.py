@@ -16,12 +16,12 @@ import numpy as np
 
 from quantdrift.compare.law import LawPoint, Line, on_the_axis
 from quantdrift.display import clean
-from quantdrift.errors import MissingExtraError, QuantDriftError
+from quantdrift.errors import QuantDriftError
+from quantdrift.extras import extras_named
 from quantdrift.records import check_writable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FORMATS = ("svg", "png", "pdf")
 
@@ -48,20 +48,8 @@ def check_figure(path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise QuantDriftError(f"the folder for the figure does not exist: {path.parent}; make it")
     check_writable(path, what="the figure")
-    try:
+    with extras_named(needed_for="a figure"):
         import matplotlib  # noqa: F401, PLC0415 -- an optional extra
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "figures", needed_for="a figure") from error
-
-
-def save_figure(figure: Figure, path: Path, **options: Any) -> None:
-    """Write a figure, without the dates that would make every file another."""
-    kind = path.suffix.lower().removeprefix(".")
-    metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    try:
-        figure.savefig(path, format=kind, dpi=200, metadata=metadata[kind], **options)
-    except OSError as error:
-        raise QuantDriftError(f"the figure cannot be written to {path}: {error}") from error
 
 
 def draw_law(runs: Sequence[LawPoint], line: Line | None, path: Path) -> None:
@@ -100,7 +88,10 @@ def draw_law(runs: Sequence[LawPoint], line: Line | None, path: Path) -> None:
         legend = axes.legend(title=told, loc="upper left", bbox_to_anchor=(1.01, 1.02))
         for text in legend.get_texts():
             text.set_parse_math(False)  # a "$" in a name is a "$"
-        save_figure(figure, path, bbox_inches="tight")
+        kind = path.suffix.lower().removeprefix(".")
+        # without the dates that would make every file another
+        metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+        figure.savefig(path, format=kind, dpi=200, metadata=metadata[kind], bbox_inches="tight")
 
 
 def _markers(axes: Axes, runs: Sequence[LawPoint], widths: Sequence[str]) -> None:

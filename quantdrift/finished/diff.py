@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from quantdrift import __version__, perturbation
 from quantdrift.datasets.retrieval import some
 from quantdrift.errors import DataError, RunError, UnknownNameError
-from quantdrift.evidence import Evidence, Top
+from quantdrift.evidence import Evidence
 from quantdrift.extras import extras_named
 from quantdrift.finished.contents import FinishedRun, Part, digest
 from quantdrift.finished.lm_eval_evidence import pair_samples
@@ -433,47 +433,40 @@ def changed_inputs(evidence: Evidence, k: int = 1) -> list[Changed]:
 
 
 def _changed(evidence: Evidence, row: int, k: int, lead: float | None, separation: float | None) -> Changed:
-    reference, candidate = evidence.reference_top, evidence.candidate_top
-    firsts = [[item for item in top.items[row, :k].tolist() if item >= 0] for top in (reference, candidate)]
+    tops = (evidence.reference_top, evidence.candidate_top)
+    places = [{item: rank for rank, item in enumerate(top.items[row].tolist()) if item >= 0} for top in tops]
+    firsts = [[item for item, rank in own.items() if rank < k] for own in places]
     labels = {} if evidence.judgements is None else evidence.judgements.of(row)
     relevant = {item for item, grade in labels.items() if grade > 0}
+    # what left the first k, and what came in: a relevant one if there is any
     before, after = (
-        _telling([item for item in here if item not in there], relevant) for here, there in (firsts, firsts[::-1])
+        next(iter(sorted(set(here) - set(there), key=lambda item: (item not in relevant, here.index(item)))), -1)
+        for here, there in (firsts, firsts[::-1])
     )
     was, now = (len(relevant.intersection(items)) for items in firsts)
+
+    def score(arm: int, item: int) -> float | None:
+        own = (tops[0].reference_scores, tops[1].candidate_scores)[arm]
+        return _finite(own[row, places[arm][item]]) if item >= 0 else None
+
     return Changed(
         input_id=str(evidence.input_ids[row]),
         before=_name(evidence, before),
         after=_name(evidence, after),
-        rank_before=_rank(reference, row, after),
-        rank_after=_rank(candidate, row, before),
+        rank_before=places[0][after] + 1 if after in places[0] else None,
+        rank_after=places[1][before] + 1 if before in places[1] else None,
         was_right=before in relevant if labels else None,
         is_right=after in relevant if labels else None,
         lead=lead,
         kind=KINDS[1 + (now > was) - (now < was)] if labels else None,
-        score_before=_score(reference, reference.reference_scores, row, before),
-        score_after=_score(candidate, candidate.candidate_scores, row, after),
+        score_before=score(0, before),
+        score_after=score(1, after),
         separation=separation,
     )
 
 
-def _telling(items: Sequence[int], relevant: Iterable[int]) -> int:
-    """The first relevant item, else the first; -1 if there is none."""
-    return next((item for item in items if item in relevant), items[0] if items else -1)
-
-
 def _name(evidence: Evidence, item: int) -> str | None:
     return str(evidence.item_ids[item]) if item >= 0 else None
-
-
-def _rank(top: Top, row: int, item: int) -> int | None:
-    places = np.flatnonzero(top.items[row] == item)
-    return int(places[0]) + 1 if item >= 0 and len(places) else None
-
-
-def _score(top: Top, scores: NDArray[np.float32], row: int, item: int) -> float | None:
-    rank = _rank(top, row, item)
-    return None if rank is None else _finite(scores[row, rank - 1])
 
 
 def _finite(value: float) -> float | None:

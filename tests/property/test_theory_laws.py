@@ -14,8 +14,10 @@ GAPS = st.lists(st.floats(0, 10) | st.just(0.0), min_size=0, max_size=30)
 SCALES = st.floats(1e-3, 20)
 
 ROUNDING = 1e-12
+LAW = settings(max_examples=40, deadline=None)
 
 
+@LAW
 @given(GAPS, SCALES)
 def test_the_flip_probability_lies_between_its_limits(gaps: list[float], scale: float) -> None:
     n_contenders = sum(gap < 2 * scale for gap in gaps)
@@ -23,7 +25,7 @@ def test_the_flip_probability_lies_between_its_limits(gaps: list[float], scale: 
     assert 0 <= flips <= n_contenders / (n_contenders + 1) + ROUNDING
 
 
-@settings(deadline=None)
+@LAW
 @given(GAPS, SCALES)
 def test_no_contender_no_flip(gaps: list[float], scale: float) -> None:
     behind = [gap + 2 * scale for gap in gaps]
@@ -31,14 +33,14 @@ def test_no_contender_no_flip(gaps: list[float], scale: float) -> None:
     assert flip_probability(np.array([[*gaps, *behind]]), scale)[0] == (flip_probability(np.array([gaps]), scale)[0])
 
 
-@settings(deadline=None)
+@LAW
 @given(GAPS, SCALES, st.floats(1, 10))
 def test_a_larger_scale_never_flips_less(gaps: list[float], scale: float, factor: float) -> None:
     small, large = flip_probability(np.array([gaps, gaps]), np.array([scale, scale * factor]))
     assert small <= large + ROUNDING
 
 
-@settings(deadline=None)
+@LAW
 @given(GAPS, SCALES, st.floats(0, 10), st.floats(0, 1))
 def test_a_closer_or_further_contender_never_flips_less(
     gaps: list[float], scale: float, another: float, share: float
@@ -49,7 +51,7 @@ def test_a_closer_or_further_contender_never_flips_less(
     assert more <= closer + ROUNDING
 
 
-@settings(deadline=None)
+@LAW
 @given(GAPS, SCALES, st.integers(-20, 20))
 def test_only_the_ratio_of_gap_and_scale_counts(gaps: list[float], scale: float, power: int) -> None:
     unit = 2.0**power  # exact, so that not a digit may change
@@ -57,7 +59,7 @@ def test_only_the_ratio_of_gap_and_scale_counts(gaps: list[float], scale: float,
     assert flip_probability(np.array([gaps]) * unit, scale * unit) == one
 
 
-@settings(deadline=None)
+@LAW
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=8), SCALES)
 def test_a_fitted_scale_gives_back_the_rate(gaps: list[float], scale: float) -> None:
     table = np.array(gaps)[:, None] * [1.0, 2.0]

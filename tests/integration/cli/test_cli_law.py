@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from quantdrift.compare.contenders import fit_effective_scale
-from quantdrift.evidence import Evidence, Top
 from quantdrift.runs import write_run
 from support.command_line import cli
+from support.theory_samples import evidence
 
 N = 100
 
@@ -29,23 +29,16 @@ def save(
     gaps: tuple[float, ...] | None = None,
 ) -> Path:
     """A run of N inputs alike: ranks at 0, -gap and -9 gap, or at those `gaps`."""
-    scores = -np.array([0, *(gaps or (gap, 9 * gap))], dtype=np.float32)
-    reference = np.tile(scores, (N, 1))
-    items = np.tile(np.arange(len(scores)), (N, 1))
-    candidate = items.copy()
-    candidate[:flips, :2] = [1, 0]
-    evidence = Evidence(
-        input_ids=np.arange(N).astype(str),
-        item_ids=np.arange(len(scores)).astype(str),
-        reference_top=Top(items=items, reference_scores=reference, candidate_scores=reference),
-        candidate_top=Top(items=candidate, reference_scores=reference, candidate_scores=reference),
-        delta_min=np.full(N, -gap / (2 * separation), dtype=np.float32),
-        delta_max=np.zeros(N, dtype=np.float32),
-        n_items=np.full(N, max(n_documents, len(scores))),
+    scores = [0.0, *(-each for each in gaps or (gap, 9 * gap))]
+    made = evidence(
+        [scores] * N,
+        [gap / (2 * separation)] * N,
+        flips=[row < flips for row in range(N)],
+        n_items=[max(n_documents, len(scores))] * N,
     )
     about = {"name": data, "fingerprint": data, "split": "test", "n_documents": n_documents}
     record = {"spec": spec, "model": {"fingerprint": "m"}, "data": about, "settings": {"seed": 0}}
-    return write_run(path, evidence=evidence, record=record).path
+    return write_run(path, evidence=made, record=record).path
 
 
 GRID = [  # rates on a line but for a point or two: 10 % at 1, 20 points per factor of ten
@@ -79,9 +72,7 @@ def test_the_law_of_some_runs_is_told(grid: Path) -> None:
 def test_json_has_every_point_and_result(grid: Path) -> None:
     found = json.loads(cli("law", grid, "--json")[1])
     first = found["runs"][0]
-    assert first["label"] == "minilm@W3-g128-rtn on med"
-    assert first["path"] == str(grid / "med" / "W3-g128-rtn")
-    assert (first["spec"], first["data"], first["n_documents"]) == (*GRID[0][:2], 300)
+    assert (first["label"], first["n_documents"]) == ("minilm@W3-g128-rtn on med", 300)
     assert [first["separation"], first["gap"], first["epsilon"]] == pytest.approx([0.01, 1, 50])
     assert first["change_rate"]["low"] < first["change_rate"]["value"] == 0.51 < first["change_rate"]["high"]
     everywhere, med = found["spearman"]["all"], found["spearman"]["by_data"]["med"]

@@ -49,7 +49,7 @@ def test_one_and_two_contenders_have_closed_forms() -> None:
     assert flip_probability([0.0, 1.0], 1.0)[0] == pytest.approx(25 / 48, abs=1e-15)
 
 
-@pytest.mark.parametrize("n_contenders", [1, 2, 5, 20, pytest.param(45, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_contenders", [1, 5, 12, pytest.param(45, marks=pytest.mark.slow)])
 def test_the_quadrature_is_the_integral(n_contenders: int) -> None:
     rng = np.random.default_rng(n_contenders)
     grid = 2.0**-20  # so that ratios and breakpoints are exact in both arithmetics
@@ -144,7 +144,6 @@ def test_contenders_count_at_the_full_epsilon_and_the_boundary_is_none() -> None
         lambda: flip_probability([-0.1], 1.0),
         lambda: flip_probability([0.1], -1.0),
         lambda: fit_effective_scale([[1.0]], 1.5),
-        lambda: fit_effective_scale(np.empty((0, 3)), 0.1),
         lambda: predicted_by_contender_count([]),
     ],
 )

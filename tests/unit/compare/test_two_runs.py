@@ -71,23 +71,18 @@ def test_inputs_are_joined_by_their_ids(tmp_path: Path, a: Run, b: Run) -> None:
 
 def test_the_default_metrics_are_those_that_are_defined(tmp_path: Path, a: Run, b: Run) -> None:
     assert names(a, b) == [*DEFINED, "separation"]
-    bare = made(tmp_path / "bare", range(0), labels=False)
+    bare, shallow = made(tmp_path / "bare", range(0), labels=False), made(tmp_path / "shallow", range(0), k=5)
     assert names(bare, bare) == ["flip@1", "separation"]
-    shallow = made(tmp_path / "shallow", range(0), k=5)
     assert {"gold_lost@5", "ndcg@10"} & set(names(a, shallow)) == {"gold_lost@5"}
+    with pytest.raises(MetricError, match="looks at 10 ranks, but this run stored 5"):
+        one(a, shallow, "ndcg@10")
+    assert one(bare, a, "ndcg@10").reason == "no relevance labels in A"
     # a bound is not compared with a value
     listed = made(tmp_path / "listed", range(2, 12), deltas="listed")
     for pair in ((listed, listed), (a, listed), (listed, a)):
         assert names(*pair) == DEFINED
-    assert one(a, b, "ndcg@10", margin=0.1).n == N
-    with pytest.raises(MetricError, match="looks at 10 ranks, but this run stored 5"):
-        one(a, shallow, "ndcg@10")
-    with pytest.raises(MetricError, match="separation is not known of every input"):
-        one(a, listed, "flip@1:separation=0..1")
-    assert one(bare, a, "ndcg@10").reason == "no relevance labels in A"
-    for name in ("separation", "at_risk", "epsilon", "S", "contenders"):
+    for name in ("separation", "epsilon", "contenders"):
         assert one(a, listed, name).reason == "only a bound is known, of lists that were cut short"
-    assert (one(a, listed, "flip@1").value_b, one(a, listed, "candidate_gap").n) == (10 / N, N)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +107,7 @@ def test_what_has_no_test_has_no_verdict_and_says_why(
 
 def test_no_worse(tmp_path: Path, a: Run, b: Run) -> None:
     near = made(tmp_path / "near", range(1, 6))
-    assert [each.verdict for each in compare_runs(a, near, ["recall@10", "flip@1"], margin=0.15).metrics] == [
-        "no worse",
-        "no worse",
-    ]
+    assert [one(a, near, name, margin=0.15).verdict for name in ("recall@10", "flip@1")] == ["no worse"] * 2
     assert one(a, near, "flip@1", margin=0.02).verdict == "underpowered"
     assert one(a, b, "flip@1", margin=0.02).verdict == "worse"
 
@@ -158,16 +150,7 @@ def test_everything_that_differs_is_listed(tmp_path: Path, a: Run) -> None:
     )
     with pytest.raises(RunError) as caught:
         compare_runs(a, other)
-    for part in (
-        "reference model: minilm",
-        "bge",
-        "data: corpus (test)",
-        "setting prompt: ",
-        "setting similarity: cosine in A, dot in B",
-        "inputs: 1 of 60 are only in A, 1 of 60 only in B",
-        "Run one of them again",
-        str(a.path),
-    ):
+    for part in ("reference model: minilm", "data: corpus (test)", "setting prompt: ", "inputs: 1 of 60 are only in A"):
         assert part in str(caught.value)
 
 

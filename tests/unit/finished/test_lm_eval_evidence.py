@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,11 +18,8 @@ AFTER = [question(0, [-3.0, -2.5]), question(1, [-3.0, -2.0], 1), question(2, [-
 INF = math.inf
 
 
-@pytest.fixture(params=[list, logged], ids=["in memory", "from a file"])
-def form(request: pytest.FixtureRequest) -> Callable[[Samples], Samples]:
-    """The two forms of the same samples: everything holds for both."""
-    found: Callable[[Samples], Samples] = request.param
-    return found
+both_forms = pytest.mark.parametrize("form", [list, logged], ids=["in memory", "from a file"])
+"""Everything holds for the two forms of the same samples."""
 
 
 def paired(before: Samples, after: Samples) -> PairedFilter:
@@ -88,14 +84,9 @@ RATES = ("flip@1", "harm", "benefit")
         ([generated(0, "4", 1.0)], [generated(0, "4", 0.0)], None, RATES[:2], [0.0, None]),
     ],
 )  # fmt: skip
+@both_forms
 def test_answers_by_hand(
-    *,
-    form: Callable[[Samples], Samples],
-    before: Samples,
-    after: Samples,
-    judged_by: str | None,
-    names: Any,
-    expected: Any,
+    *, form: Any, before: Samples, after: Samples, judged_by: str | None, names: Any, expected: Any
 ) -> None:
     of = paired(form(before), form(after))
     assert of.judged_by == judged_by
@@ -117,7 +108,8 @@ def test_a_target_that_is_no_choice_names_none(target: str) -> None:
     assert paired(*[[question(0, [-2.0, -1.0, -3.0], target, metrics={})]] * 2).judged_by is None
 
 
-def test_where_there_is_no_answer_there_is_a_reason(form: Callable[[Samples], Samples]) -> None:
+@both_forms
+def test_where_there_is_no_answer_there_is_a_reason(form: Any) -> None:
     rolling = paired(form([document(0, -70.0)]), form([document(0, -71.5)]))
     infinite = paired([question(0, [-1.0, -INF])], [question(0, [-1.0, -2.0])])
     for of, why in ((rolling, "perplexity"), (infinite, "not finite")):

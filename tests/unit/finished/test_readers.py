@@ -14,12 +14,6 @@ from quantdrift.finished.readers import read_finished
 from support.finished_samples import A, B, question, write_json, write_mteb, write_samples, write_trec
 
 
-def ranked(path: Path, **options: Any) -> Part:
-    (part,) = read_finished(path, **options).parts.values()
-    assert part.kind == "rankings"
-    return part
-
-
 def test_every_format_is_told_by_its_content_and_not_by_its_name(tmp_path: Path) -> None:
     samples = write_samples(tmp_path / "lm", "t", [question(0, [-1.0, -2.0])])
     (tmp_path / "predictions").mkdir()
@@ -35,18 +29,13 @@ def test_every_format_is_told_by_its_content_and_not_by_its_name(tmp_path: Path)
     assert {path: read_finished(path).format for path in made} == made
 
 
-def test_a_trec_file_and_its_gzipped_copy_are_the_same_rankings(tmp_path: Path) -> None:
-    plain = write_trec(tmp_path / "a.trec", A)
+def test_the_score_decides_and_a_gzipped_copy_is_the_same(tmp_path: Path) -> None:
+    plain = write_trec(tmp_path / "a.trec", A, zero_ranks=True)
     packed = tmp_path / "a.run"  # not called .gz
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    assert ranked(plain).content == ranked(packed).content == A
-    assert read_finished(plain).digest == read_finished(packed).digest
-
-
-def test_the_score_decides_where_all_ranks_are_zero(tmp_path: Path) -> None:
-    read = read_finished(write_trec(tmp_path / "a.trec", A, zero_ranks=True))
-    assert read.parts[""] == Part(kind="rankings", content=A)
-    assert read.notes == ()
+    one, other = read_finished(plain), read_finished(packed)
+    assert one.parts == other.parts == {"": Part(kind="rankings", content=A)}
+    assert one.digest == other.digest
 
 
 @pytest.mark.parametrize(
