@@ -38,23 +38,10 @@ class Terminal:
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
         """A bar that stays when it is full."""
-        from rich.progress import (  # noqa: PLC0415 -- only when something is shown
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich import progress  # noqa: PLC0415 -- only when something is shown
 
-        columns = (
-            TextColumn("{task.description:<32}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=self._console) as bars:
+        named = progress.TextColumn("{task.description:<32}", markup=False)  # names may hold what rich takes for markup
+        columns = (named, progress.BarColumn(bar_width=24), progress.MofNCompleteColumn())
+        with progress.Progress(*columns, progress.TimeRemainingColumn(), console=self._console) as bars:
             task = bars.add_task(clean(name), total=total)
             yield lambda steps: bars.advance(task, steps)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -53,11 +55,10 @@ class ScoreState:
 def _as_top(keys: Tensor, paired: Tensor) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     scores, positions = unpack(keys)
     empty = keys == EMPTY
-    nan = torch.tensor(float("nan"))
     return (
         positions.masked_fill(empty, -1).cpu().numpy(),
-        torch.where(empty, nan.to(scores.device), scores).cpu().numpy(),
-        torch.where(empty, nan.to(paired.device), paired).cpu().numpy(),
+        scores.masked_fill(empty, math.nan).cpu().numpy(),
+        paired.masked_fill(empty, math.nan).cpu().numpy(),
     )
 
 
@@ -75,17 +76,21 @@ def merge(left: ScoreState, right: ScoreState) -> ScoreState:
             "states merge when both hold the same queries and the same k; got shapes "
             f"{tuple(left.reference_keys.shape)} and {tuple(right.reference_keys.shape)}"
         )
-    reference = merge_top(left.reference_keys, left.reference_paired, right.reference_keys, right.reference_paired)
-    candidate = merge_top(left.candidate_keys, left.candidate_paired, right.candidate_keys, right.candidate_paired)
-    return ScoreState(
-        reference_keys=reference[0],
-        reference_paired=reference[1],
-        candidate_keys=candidate[0],
-        candidate_paired=candidate[1],
-        delta_min=torch.minimum(left.delta_min, right.delta_min),
-        delta_max=torch.maximum(left.delta_max, right.delta_max),
-        n_items=left.n_items + right.n_items,
-    )
+    tops = [
+        merge_top(*(getattr(state, f"{arm}_{part}") for state in (left, right) for part in ("keys", "paired")))
+        for arm in ("reference", "candidate")
+    ]
+    low, high = torch.minimum(left.delta_min, right.delta_min), torch.maximum(left.delta_max, right.delta_max)
+    return _state(*tops[0], *tops[1], low, high, left.n_items + right.n_items)
+
+
+def _state(*values: Tensor) -> ScoreState:
+    return ScoreState(**dict(zip(FIELDS, values, strict=True)))
+
+
+def joined(states: Sequence[ScoreState]) -> ScoreState:
+    """The state of the queries of one state after another."""
+    return _state(*(torch.cat([getattr(state, name) for state in states]) for name in FIELDS))
 
 
 def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
@@ -104,10 +109,8 @@ def at_positions(state: ScoreState, positions: NDArray[Any]) -> ScoreState:
 
 def with_rows(state: ScoreState, mask: Tensor, rows: ScoreState) -> ScoreState:
     """The same state with the rows of the queries in `mask` from another state, which holds these queries alone."""
-    whole = {name: getattr(state, name).clone() for name in FIELDS}
-    for name, values in whole.items():
-        values[mask] = getattr(rows, name)
-    return ScoreState(**whole)
+    places = mask.nonzero()[:, 0]
+    return _state(*(getattr(state, name).index_copy(0, places, getattr(rows, name)) for name in FIELDS))
 
 
 class Block:
@@ -115,49 +118,25 @@ class Block:
 
     def __init__(self, n_queries: int, k: int, device: torch.device, bars: tuple[Tensor, Tensor] | None = None) -> None:
         self.top = PairedTopK(n_queries, k, device, bars)
-        self.delta_min = torch.full((n_queries,), float("inf"), device=device)
-        self.delta_max = torch.full((n_queries,), float("-inf"), device=device)
+        self.delta_min = torch.full((n_queries,), math.inf, device=device)
+        self.delta_max = torch.full((n_queries,), -math.inf, device=device)
         self.n_items = torch.zeros(n_queries, dtype=torch.int64, device=device)
 
     def add(self, reference: Tensor, candidate: Tensor, delta: Tensor, offset: int, skip: Tensor | None) -> None:
         """Take one tile of scores in; `skip` holds (row, column) pairs that do not count."""
-        n = reference.shape[1]
-        self.n_items += n
+        self.n_items += reference.shape[1]
         torch.sub(candidate, reference, out=delta)
+        low, high = delta, delta
         if skip is not None and len(skip):
-            rows, columns = skip[:, 0], skip[:, 1]
+            rows, columns = skip.unbind(1)
             self.n_items -= torch.bincount(rows, minlength=len(self.n_items))
-            if n == 1:  # nothing else in the tile that could stand in for the skipped item's delta
-                kept = torch.ones(len(delta), dtype=torch.bool, device=delta.device)
-                kept[rows] = False
-                self._extremes(delta, kept)
-                reference[rows, columns] = candidate[rows, columns] = float("-inf")
-                self.top.add(reference, candidate, offset)
-                return
-            # A skipped item must not move the extremes: let it repeat its neighbour's delta.
-            delta[rows, columns] = delta[rows, (columns + 1) % n]
-            reference[rows, columns] = candidate[rows, columns] = float("-inf")
-        self._extremes(delta, None)
-        self.top.add(reference, candidate, offset)
-
-    def _extremes(self, delta: Tensor, kept: Tensor | None) -> None:
-        low, high = delta.amin(1), delta.amax(1)
-        if kept is not None:
-            low = low.masked_fill(~kept, float("inf"))
-            high = high.masked_fill(~kept, float("-inf"))
+            low, high = (delta.index_put((rows, columns), delta.new_tensor(end)) for end in (math.inf, -math.inf))
+            reference[rows, columns] = candidate[rows, columns] = -math.inf
         # NaN (inf - inf, from overflowing products) passes through and is caught at the end
-        self.delta_min = torch.minimum(self.delta_min, low)
-        self.delta_max = torch.maximum(self.delta_max, high)
+        self.delta_min = torch.minimum(self.delta_min, low.amin(1))
+        self.delta_max = torch.maximum(self.delta_max, high.amax(1))
+        self.top.add(reference, candidate, offset)
 
     def finish(self) -> ScoreState:
         """The state of everything taken in."""
-        reference_keys, reference_paired, candidate_keys, candidate_paired = self.top.finish()
-        return ScoreState(
-            reference_keys=reference_keys,
-            reference_paired=reference_paired,
-            candidate_keys=candidate_keys,
-            candidate_paired=candidate_paired,
-            delta_min=self.delta_min,
-            delta_max=self.delta_max,
-            n_items=self.n_items,
-        )
+        return _state(*self.top.finish(), self.delta_min, self.delta_max, self.n_items)

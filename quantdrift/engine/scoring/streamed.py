@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.engine.scoring.state import FIELDS, Block, ScoreState, at_positions, with_rows
+from quantdrift.engine.scoring.state import Block, ScoreState, at_positions, joined, with_rows
 from quantdrift.engine.scoring.topk import EMPTY, unpack
 from quantdrift.errors import ScoreError, UnknownNameError
 
@@ -242,8 +242,7 @@ class _Pass:
                 block.add(sr[:, :width], sc[:, :width], delta[:, :width], self.offset + at, skip)
             if progress is not None:
                 progress(width)
-        states = [block.finish() for block in blocks]
-        return ScoreState(**{name: torch.cat([getattr(state, name) for state in states]) for name in FIELDS})
+        return joined([block.finish() for block in blocks])
 
 
 def _inside(columns: Tensor, width: int) -> Tensor:
@@ -282,19 +281,14 @@ def _skips(excluded: NDArray[Any] | None, n_queries: int, device: torch.device) 
 def _check_shapes(rq: Any, cq: Any, rd: Any, cd: Any, k: int) -> int:
     if k < 1:
         raise ScoreError(f"expected k of at least 1; got {k}")
-    for name, queries, documents in (("reference", rq, rd), ("candidate", cq, cd)):
-        if len(queries.shape) != 2 or queries.shape[1:] != documents.shape[1:]:  # noqa: PLR2004 -- matrices
-            raise ScoreError(
-                f"expected {name} queries [n_queries, dim] and documents [n_docs, dim] of one dim; "
-                f"got {tuple(queries.shape)} and {tuple(documents.shape)}"
-            )
-    if len(rq) != len(cq) or len(rd) != len(cd):
+    shapes = [tuple(part.shape) for part in (rq, rd, cq, cd)]
+    matrices = all(len(shape) == 2 and shape[0] for shape in shapes)  # noqa: PLR2004 -- two axes
+    fits = matrices and (len(rq), len(rd)) == (len(cq), len(cd))
+    if not fits or rq.shape[1] != rd.shape[1] or cq.shape[1] != cd.shape[1]:
         raise ScoreError(
-            f"both arms must embed the same inputs; got {len(rq)} and {len(cq)} queries, "
-            f"{len(rd)} and {len(cd)} documents"
+            "expected queries [n_queries, dim] and documents [n_docs, dim] of one dim in either arm, the same inputs in "
+            f"both, at least one of each; got {shapes[0]} and {shapes[1]}, and {shapes[2]} and {shapes[3]}"
         )
-    if len(rq) == 0 or len(rd) == 0:
-        raise ScoreError(f"nothing to score: {len(rq)} queries and {len(rd)} documents")
     return len(rd)
 
 
@@ -344,4 +338,4 @@ def score_ragged(
         score_matrix(reference[None, :], candidate[None, :], k=k, positions=positions)
         for positions, reference, candidate in rows
     ]
-    return ScoreState(**{name: torch.cat([getattr(state, name) for state in states]) for name in FIELDS})
+    return joined(states)

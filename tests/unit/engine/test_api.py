@@ -111,7 +111,7 @@ NAN = np.array([[0.0, 1.0, 2.0], [0.0, np.nan, 2.0]])
         ((S, NAN), {}, ScoreError, "finite"),
         ((S[:0], S[:0]), {}, ScoreError, "(0, 3)"),
         ((S, S), {"k": 0}, ScoreError, "k of at least 1"),
-        ((REFERENCE, Embeddings(NOISY[:5], DOCUMENTS)), {}, ScoreError, "30 and 5"),
+        ((REFERENCE, Embeddings(NOISY[:5], DOCUMENTS)), {}, ScoreError, "(30, 8) and (60, 8), and (5, 8)"),
         ((Embeddings(1e38 * QUERIES, DOCUMENTS), CANDIDATE), {"similarity": "dot"}, ScoreError, "not all finite"),
         ((S, S), {"input_ids": ["a"]}, DataError, "of 2 names"),
         ((S, S), {"input_ids": ["a", "a"]}, DataError, "twice"),

@@ -20,18 +20,18 @@ QUERIES, DOCUMENTS = np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("arrays", "message"),
+    "arrays",
     [
-        ((QUERIES[0], QUERIES, DOCUMENTS, DOCUMENTS), r"reference queries .* got \(3,\)"),
-        ((QUERIES, QUERIES[:, :2], DOCUMENTS, DOCUMENTS), r"candidate .* got \(2, 2\) and \(4, 3\)"),
-        ((QUERIES, QUERIES[:1], DOCUMENTS, DOCUMENTS), "same inputs; got 2 and 1 queries"),
-        ((QUERIES, QUERIES, DOCUMENTS, DOCUMENTS[:3]), "4 and 3 documents"),
-        ((QUERIES[:0], QUERIES[:0], DOCUMENTS, DOCUMENTS), "nothing to score: 0 queries and 4"),
-        ((QUERIES, QUERIES, DOCUMENTS[:0], DOCUMENTS[:0]), "nothing to score: 2 queries and 0"),
+        (QUERIES[0], QUERIES, DOCUMENTS, DOCUMENTS),
+        (QUERIES, QUERIES[:, :2], DOCUMENTS, DOCUMENTS),
+        (QUERIES, QUERIES[:1], DOCUMENTS, DOCUMENTS),
+        (QUERIES, QUERIES, DOCUMENTS, DOCUMENTS[:3]),
+        (QUERIES[:0], QUERIES[:0], DOCUMENTS, DOCUMENTS),
+        (QUERIES, QUERIES, DOCUMENTS[:0], DOCUMENTS[:0]),
     ],
 )
-def test_shapes_that_do_not_fit(arrays: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ScoreError, match=message):
+def test_shapes_that_do_not_fit(arrays: tuple[Any, ...]) -> None:
+    with pytest.raises(ScoreError, match=r"of one dim in either arm, .*; got \("):
         score_embeddings(*arrays)
 
 
