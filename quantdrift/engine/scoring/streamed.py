@@ -286,8 +286,8 @@ def _check_shapes(rq: Any, cq: Any, rd: Any, cd: Any, k: int) -> int:
     fits = matrices and (len(rq), len(rd)) == (len(cq), len(cd))
     if not fits or rq.shape[1] != rd.shape[1] or cq.shape[1] != cd.shape[1]:
         raise ScoreError(
-            "expected queries [n_queries, dim] and documents [n_docs, dim] of one dim in either arm, the same inputs in "
-            f"both, at least one of each; got {shapes[0]} and {shapes[1]}, and {shapes[2]} and {shapes[3]}"
+            "expected queries [n_queries, dim] and documents [n_docs, dim] of one dim in either arm, and the same in "
+            f"both; got {shapes[0]} and {shapes[1]}, and {shapes[2]} and {shapes[3]}"
         )
     return len(rd)
 
