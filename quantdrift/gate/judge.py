@@ -489,12 +489,8 @@ def _needed(rule: Rule, step: Values, *, alpha: float) -> int | None:
         return None
     if not step.any() and math.isfinite(rule.span):
         return least_inputs(rule, alpha=alpha)
-    spread = verdicts.shrunken_spread(step, span=rule.span)
-    if spread is None:
-        return None
-    if rule.kind == "rate":
-        return verdicts.inputs_for_rate(spread.share, margin=rule.number, alpha=alpha)
-    return verdicts.inputs_for_mean(spread, margin=rule.number, span=rule.span, alpha=alpha)
+    rate = rule.kind == "rate"
+    return verdicts.inputs_needed(step, rate=rate, margin=rule.number, span=rule.span, alpha=alpha)
 
 
 def least_inputs(rule: Rule, *, alpha: float) -> int:

@@ -69,24 +69,22 @@ def resampled(
 
 
 def percentile_interval(values: NDArray[np.float64], *, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The quantiles of resampled values that leave as much on either side.
-
-    For p = (1 - confidence) / 2 and 1 - p, the value at place p (n - 1) of the sorted ones, on a straight line
-    between two neighbors.
-    """
-    tail = (1 - confidence) / 2
-    ordered = np.sort(values)  # NaN comes last
-    if math.isnan(ordered[-1]):
-        return math.nan, math.nan
-    low, high = (_at(ordered, share) for share in (tail, 1 - tail))
-    return low, high
+    """The quantiles of resampled values that leave as much on either side; NaN if one of the values is."""
+    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
 
 
-def _at(ordered: NDArray[np.float64], share: float) -> float:
-    place = share * len(ordered) + (1 - share)  # counted from 1
-    before, beyond = int(place), place % 1
-    after = min(before + 1, len(ordered))
-    return float((1 - beyond) * ordered[before - 1] + beyond * ordered[after - 1])
+# --- quantiles ------------------------------------------------------------------------------------
+
+
+def quantile(values: NDArray[Any], q: float, axis: int = -1) -> Any:
+    """The mean of the two order statistics next to a quantile, which are one unless it falls between."""
+    # np.quantile has a method for it, but interpolates to NaN next to an infinite value
+    n = np.shape(values)[axis]
+    place = round(n * q, 9)
+    ordered = np.moveaxis(np.sort(values, axis=axis), axis, -1)
+    below, above = ordered[..., math.ceil(place) - 1], ordered[..., min(math.floor(place), n - 1)]
+    return np.where(below == above, below, (below + above) / 2)
 
 
 # --- estimates ------------------------------------------------------------------------------------
@@ -197,15 +195,11 @@ def quantile_estimate(values: NDArray[np.float64], q: float = 0.5) -> Estimate:
     Source: W. R. Thompson, On confidence ranges for the median and other expectation distributions for populations of
     unknown distribution form, The Annals of Mathematical Statistics 7 (1936), 122-128.
     """
-    n, tail = len(values), (1 - CONFIDENCE) / 2
-    ordered, place = np.sort(values), round(n * q, 9)
-    # the last value below the quantile and the first above it; they are one unless it falls between
-    below, above = ordered[math.ceil(place) - 1], ordered[min(math.floor(place), n - 1)]
-    value = float(below if below == above else (below + above) / 2)
+    n, tail, ordered = len(values), (1 - CONFIDENCE) / 2, np.sort(values)
     first, last = lower_quantile(tail, n, q) - 1, upper_quantile(tail, n, q)
     low = None if first < 0 else float(ordered[first])
     high = None if last >= n else float(ordered[last])
-    return Estimate(value=value, low=low, high=high, n=n)
+    return Estimate(value=float(quantile(values, q)), low=low, high=high, n=n)
 
 
 def mean_estimate(values: NDArray[np.float64], *, seed: int = 0) -> Estimate:

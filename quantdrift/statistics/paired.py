@@ -22,9 +22,12 @@ from quantdrift.statistics.estimates import (
     at_most,
     mean_estimate,
     percentile_interval,
+    quantile,
     resampled,
     undefined,
 )
+
+Values = NDArray[Any]
 
 # --- Tango's score test and interval for the difference of two paired rates -----------------------
 
@@ -123,6 +126,13 @@ _ROUNDING = 100 * np.finfo(np.float64).eps
 """Sums closer than this, relative to the sum of all sizes, are the same but for rounding."""
 
 
+def difference_tails(a: Values, b: Values, *, seed: int) -> tuple[float, float]:
+    """`sign_change_tails` of second minus first; exchanging the systems exchanges the two."""
+    step, mirrored = oriented(differences(a, b))
+    low, high = sign_change_tails(step[step != 0], seed=seed)  # a difference of 0 has no sign to change
+    return (high, low) if mirrored else (low, high)
+
+
 def sign_change_tails(step: NDArray[np.float64], *, seed: int) -> tuple[float, float]:
     """How likely a sum as small as the one observed is, and one as large.
 
@@ -156,8 +166,6 @@ def _drawn_signs(n: int, seed: int) -> Iterator[NDArray[np.float64]]:
 
 
 # --- Two systems on the same inputs: is there a difference, and how large is it? ------------------
-
-Values = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,11 +279,7 @@ def randomization_test(a: Values, b: Values, *, seed: int = 0) -> float:
     Raises:
         QuantDriftError: as `differences`.
     """
-    step, _ = oriented(differences(a, b))
-    step = step[step != 0]  # a difference of 0 has no sign to change
-    if not len(step):
-        return 1.0
-    return min(1.0, 2 * min(sign_change_tails(step, seed=seed)))
+    return min(1.0, 2 * min(difference_tails(a, b, seed=seed)))
 
 
 def oriented(step: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
@@ -301,16 +305,6 @@ def _mirror(estimate: Estimate) -> Estimate:
 
 
 # --- paired quantile ------------------------------------------------------------------------------
-
-
-def quantile(values: Values, q: float, axis: int = -1) -> Any:
-    """A quantile by the definition of `quantile_estimate`: the mean of the two next to it."""
-    # np.quantile has a method for it, but interpolates to NaN next to an infinite value
-    n = np.shape(values)[axis]
-    place = round(n * q, 9)
-    ordered = np.moveaxis(np.sort(values, axis=axis), axis, -1)
-    below, above = ordered[..., math.ceil(place) - 1], ordered[..., min(math.floor(place), n - 1)]
-    return np.where(below == above, below, (below + above) / 2)
 
 
 def paired_quantile_difference(a: Values, b: Values, *, q: float = 0.5, seed: int = 0) -> Estimate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -16,24 +16,24 @@ from quantdrift.errors import QuantDriftError
 from quantdrift.statistics.estimates import (
     FEW,
     Estimate,
+    as_json,
     at_least,
     at_most,
     lower_quantile,
     mean_below,
+    quantile,
     undefined,
     worst_added,
 )
 from quantdrift.statistics.paired import (
+    difference_tails,
     differences,
     discordant,
     mcnemar_exact,
-    oriented,
     paired_mean_difference,
     paired_quantile_difference,
     paired_rate_difference,
-    quantile,
     randomization_test,
-    sign_change_tails,
     tango_variance,
     tango_z,
 )
@@ -190,11 +190,7 @@ class PairedComparison:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; the difference is one too, and an infinite value is null."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        for name in ("value_a", "value_b"):
-            if values[name] is not None and not math.isfinite(values[name]):
-                values[name] = None
-        return {**values, "difference": self.difference.to_json()}
+        return dict(as_json(self))
 
 
 def verdict_of(found: PairedComparison, *, better: Better | None, margin: float | None, alpha: float) -> Verdict | None:
@@ -268,12 +264,8 @@ def mean_worse(a: Values, b: Values, *, better: Better, seed: int = 0) -> float:
 
     Source: R. A. Fisher, The Design of Experiments (1935), section 21.
     """
-    step, mirrored = oriented(differences(a, b) if better == "lower" else differences(b, a))
-    step = step[step != 0]  # a difference of 0 has no sign to change
-    if not len(step):
-        return 1.0
-    lower, upper = sign_change_tails(step, seed=seed)
-    return lower if mirrored else upper
+    as_small, as_large = difference_tails(a, b, seed=seed)
+    return as_large if better == "lower" else as_small
 
 
 # --- multiplicity ---------------------------------------------------------------------------------
@@ -441,6 +433,16 @@ def _with_few(n: float, share: float, *, worse: float, alpha: float, power: floa
     return max(least, enough)
 
 
+def inputs_needed(step: NDArray[Any], *, rate: bool, margin: float, span: float, alpha: float) -> int | None:
+    """Inputs with which "no worse" is shown if there is no difference, by the spread of some; None if unknown."""
+    spread = shrunken_spread(step, span=span)
+    if spread is None:
+        return None
+    if rate:
+        return inputs_for_rate(spread.share, margin=margin, alpha=alpha)
+    return inputs_for_mean(spread, margin=margin, span=span, alpha=alpha)
+
+
 # --- several --------------------------------------------------------------------------------------
 
 
@@ -473,7 +475,8 @@ def compare_samples(
     for sample, each, p, q in zip(samples, found, adjusted, adjusted_no_worse, strict=True):
         needed = None
         if margin is not None and each.p_no_worse is not None:
-            needed = _needed(sample, margin=margin, level=level)
+            rate = sample.kind == "rate"
+            needed = inputs_needed(sample.b - sample.a, rate=rate, margin=margin, span=sample.span, alpha=level)
         full = replace(each, p_holm=p, p_no_worse_holm=q, inputs_needed=needed)
         verdict = verdict_of(full, better=sample.better, margin=margin, alpha=alpha)
         results.append(replace(full, verdict=verdict))
@@ -514,28 +517,11 @@ def _compare(sample: PairedSample, *, margin: float | None, seed: int) -> Paired
         found = replace(
             found, difference=paired_mean_difference(a, b, seed=seed), p_value=randomization_test(a, b, seed=seed)
         )
-    if sample.better is None:
-        return replace(found, reason=sample.reason or "neither way is better: no verdict")
-    if margin is None:
-        return found
-    return _with_margin(found, sample, margin=margin, better=sample.better)
-
-
-def _with_margin(found: PairedComparison, sample: PairedSample, *, margin: float, better: Better) -> PairedComparison:
-    a, b = sample.a, sample.b
+    if sample.better is None or margin is None:
+        why = "neither way is better: no verdict" if sample.better is None else None
+        return replace(found, reason=sample.reason or why)
     if sample.kind == "rate":
-        return replace(found, p_no_worse=rate_no_worse(a, b, margin=margin, better=better))
-    p_no_worse = mean_no_worse(a, b, margin=margin, better=better, span=sample.span)
-    if p_no_worse is None:
-        reason = "too few inputs differ, and the metric has no upper end that would bound them"
-        return replace(found, reason=reason)
-    return replace(found, p_no_worse=p_no_worse)
-
-
-def _needed(sample: PairedSample, *, margin: float, level: float) -> int | None:
-    spread = shrunken_spread(sample.b - sample.a, span=sample.span)
-    if spread is None:
-        return None
-    if sample.kind == "rate":
-        return inputs_for_rate(spread.share, margin=margin, alpha=level)
-    return inputs_for_mean(spread, margin=margin, span=sample.span, alpha=level)
+        return replace(found, p_no_worse=rate_no_worse(a, b, margin=margin, better=sample.better))
+    p_no_worse = mean_no_worse(a, b, margin=margin, better=sample.better, span=sample.span)
+    why = None if p_no_worse is not None else "too few inputs differ, and the metric has no upper end that bounds them"
+    return replace(found, p_no_worse=p_no_worse, reason=why)
