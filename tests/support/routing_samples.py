@@ -67,11 +67,13 @@ def similarities(n: int = 120, n_items: int = 30, noise: float = 0.1, seed: int 
     return reference.astype(np.float32), candidate.astype(np.float32), relevant
 
 
-def run_of(path: Path, evidence: Evidence, *, spec: str = "vit@W4-channel-rtn", **settings: str) -> Run:
+def run_of(
+    path: Path, evidence: Evidence, *, spec: str = "vit@W4-channel-rtn", candidate: str | None = None, **settings: str
+) -> Run:
     """A run folder on data of the folder's name."""
     record = {
         "spec": spec,
-        "model": {"name": spec.partition("@")[0], "fingerprint": "weights"},
+        "model": {"name": spec.partition("@")[0], "fingerprint": "weights", "candidate_fingerprint": candidate},
         "data": {"name": path.name, "split": "test", "fingerprint": f"data of {path.name}"},
         "settings": {"k": evidence.depth, **settings},
     }

@@ -7,16 +7,14 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from quantdrift.conformal import softmax_confidence
-from quantdrift.engine.measure import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
-from quantdrift.runs import write_run
 from quantdrift.trust.check import StabilityCheck
 from support.command_line import cli
+from support.routing_samples import classified, run_of, searched
 
 Write = Callable[..., Path]
 
@@ -31,33 +29,14 @@ def write(tmp_path: Path) -> Write:
     """Write a run of logits whose candidate differs by noise of a given size."""
 
     def made(
-        name: str,
-        *,
-        noise: float = 0.3,
-        n: int = 200,
-        scale: float = 1.0,
-        spec: str = "net@W4-g128-rtn",
-        data: str = "x",
-        logits: bool = True,
-        candidate_fingerprint: str | None = None,
+        name: str, *, noise: float = 0.3, n: int = 200, scale: float = 1.0, logits: bool = True, **run: Any
     ) -> Path:
         rng = np.random.default_rng(len(name))
-        reference = scale * rng.normal(size=(n, 6))
-        candidate = reference + scale * noise * rng.normal(size=reference.shape)
-        evidence = assemble(
-            score_matrix(reference, candidate),
-            input_ids=[f"{name}{row}" for row in range(n)],
-            item_ids=[f"class {item}" for item in range(6)],
-        )
-        if logits:
-            evidence = replace(evidence, confidence=softmax_confidence(candidate))
-        record = {
-            "spec": spec,
-            "model": {"name": "net", "fingerprint": "weights", "candidate_fingerprint": candidate_fingerprint},
-            "data": {"name": name, "split": "test", "fingerprint": data},
-            "settings": {},
-        }
-        return write_run(tmp_path / name, evidence=evidence, record=record).path
+        reference = rng.normal(size=(n, 6))
+        candidate = reference + noise * rng.normal(size=reference.shape)
+        evidence = (classified if logits else searched)(scale * reference, scale * candidate)
+        ids = np.array([f"{name}{row}" for row in range(n)], dtype=object)
+        return run_of(tmp_path / name, replace(evidence, input_ids=ids), **{"spec": "net@W4-g128-rtn", **run}).path
 
     return made
 
@@ -90,19 +69,19 @@ def test_json_has_what_the_table_has(write: Write) -> None:
 
 
 def test_a_check_is_saved_and_applied(write: Write, tmp_path: Path) -> None:
-    run, file = write("older", candidate_fingerprint="a"), tmp_path / "check.json"
+    run, file = write("older", candidate="a"), tmp_path / "check.json"
     code, out, _ = certify(run, "--alpha", 0.1, "--save", file)
     assert code == 0
     assert "calibrated on all 200 inputs (gap at least" in out
     check = StabilityCheck.load(file, spec="net@W4", model_fingerprint="weights")
     assert (check.n_calibration, check.statistic, check.origin.data) == (200, "S", "older")
     assert "the check was calibrated on these very inputs" in certify(run, "--check", file)[1]
-    scaled = certify(write("tiny scores", scale=0.2, data="y"), "--check", file)[1]
+    scaled = certify(write("tiny scores", scale=0.2), "--check", file)[1]
     assert "the confidences of these 200 inputs differ" in scaled
-    other = certify(write("other", candidate_fingerprint="b"), "--check", file)[1]
+    other = certify(write("other", candidate="b"), "--check", file)[1]
     assert "quantized weights: net@W4-g128-rtn (digest a when it was calibrated, b here)" in other
 
-    newer = write("newer one", data="y", n=300)
+    newer = write("newer one", n=300)
     code, out, err = certify(newer, "--check", file)
     assert (code, err) == (0, "")
     assert "check.json: S at level 0.1 for net@W4-g128-rtn, calibrated on older" in out

@@ -13,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom, binomtest, bootstrap, quantile_test
 
-from quantdrift.statistics import estimates, paired
 from quantdrift.statistics.estimates import (
     Estimate,
     at_least,
@@ -28,7 +27,6 @@ from quantdrift.statistics.estimates import (
     undefined,
     upper_quantile,
 )
-from quantdrift.statistics.paired import sign_change_tails
 
 Floats = NDArray[np.float64]
 SHARES = [0.0, 1e-3, 0.02, 0.3, 0.5, 0.97, 1.0]
@@ -168,34 +166,6 @@ def test_the_interval_of_a_relative_change_against_scipy() -> None:
     rare = np.array([0.0, 0.0, 0.0, 1.0])  # a resample of nothing has no relative change
     estimate = relative_change_estimate(rare[::-1].copy(), rare)
     assert (estimate.value, estimate.low, estimate.high) == (0, None, None)
-
-
-@pytest.mark.parametrize("at_once", [1, 1000, 99_999])
-def test_the_draws_do_not_depend_on_how_many_are_made_at_once(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(1).random(301)  # an odd number: half a random word stays over
-    step = np.random.default_rng(2).normal(0.02, 0.3, 21)
-    before = mean_estimate(values), sign_change_tails(step, seed=3)
-    monkeypatch.setattr(estimates, "_AT_ONCE", at_once)
-    monkeypatch.setattr(paired, "_AT_ONCE", at_once)
-    assert (mean_estimate(values), sign_change_tails(step, seed=3)) == before
-
-
-def test_no_more_places_are_drawn_at_once_than_fit() -> None:
-    sizes = []
-
-    def size(places: NDArray[np.int64]) -> Floats:
-        sizes.append(places.size)
-        return np.zeros(len(places))
-
-    assert resampled(size, 30_000, seed=0).shape == (2000,)
-    assert max(sizes) <= 2**20
-
-
-def test_the_percentiles_by_hand() -> None:
-    """Of 1 to 41, at 95 %: 2.5 % of the way of 40 steps is one step."""
-    assert percentile_interval(np.arange(41.0, 0, -1)) == pytest.approx((2, 40))
-    assert percentile_interval(np.array([3.0, 1.0]), confidence=0.5) == pytest.approx((1.5, 2.5))
-    assert np.isnan(percentile_interval(np.array([1.0, np.nan, 2.0]))).all()
 
 
 # --- what is imported
