@@ -1,7 +1,8 @@
 """What the stability check and the router add to a batch, against scoring that batch.
 
 The wanted figure is below 0.02. A batch is what a server answers at once: it is put through the
-quantized MiniLM and a probe; beside that, the answers are checked and routed. No full-precision model runs here: what it costs is up to the threshold.
+quantized MiniLM and a probe; beside that, the answers are checked and routed.
+No full-precision model runs here: what it costs is up to the threshold.
 """
 
 from __future__ import annotations
