@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from quantdrift import perturbation
-from quantdrift.display import shown
 from quantdrift.errors import RunError
 from quantdrift.evidence import Confidence, Deltas, Evidence, Judgements, Noise, Top
 from quantdrift.records import read_bytes
@@ -110,11 +109,9 @@ def _table(path: Path, content: bytes) -> pa.Table:
     with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as file:
         version = (file.metadata.metadata or {}).get(_VERSION_KEY)
         if version not in {str(known).encode() for known in (FORMAT_VERSION, _BOUNDS_VERSION)}:
-            found = "no version" if version is None else f"version {shown(version.decode(errors='replace'))}"
             raise RunError(
-                f"{path} holds evidence of {found}; this quantdrift reads versions up to "
-                f"{_BOUNDS_VERSION}. "
-                "Read it with the quantdrift that wrote it, or make the run again."
+                f"{path} holds evidence of another version; this quantdrift reads versions up to {_BOUNDS_VERSION}. "
+                "Make the run again."
             )
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         values = [group.column(n).num_values for group in groups for n in range(group.num_columns)]
@@ -124,7 +121,10 @@ def _table(path: Path, content: bytes) -> pa.Table:
 
 
 def _evidence(table: pa.Table) -> Evidence:
-    vocabulary = _Vocabulary()
+    deltas = (table.schema.metadata or {}).get(_DELTAS_KEY, b"all").decode()
+    if deltas not in get_args(Deltas):
+        raise ValueError(f"deltas of {deltas!r}")
+    vocabulary: dict[str, int] = {}
     held = {arm: [_lists_of(table, f"{arm}_items{end}") for end in ("", *_SCORES)] for arm in _ARMS}
     lengths = {arm: np.diff(lists[0][0]) for arm, lists in held.items()}
     shape = (table.num_rows, max(int(of.max(initial=1)) for of in lengths.values()))
@@ -134,7 +134,7 @@ def _evidence(table: pa.Table) -> Evidence:
     for arm, ((offsets, names), *scores) in held.items():
         kept = np.arange(shape[1])[None, :] < lengths[arm][:, None]
         items = np.full(shape, -1, dtype=np.int64)
-        items[kept] = vocabulary.indices(names)
+        items[kept] = _indices(names, vocabulary)
         filled = [np.full(shape, np.nan, dtype=np.float32) for _ in scores]
         for array, (own_offsets, values) in zip(filled, scores, strict=True):
             if not np.array_equal(own_offsets, offsets):
@@ -147,27 +147,24 @@ def _evidence(table: pa.Table) -> Evidence:
         own_offsets, grades = _lists_of(table, "judged_grades")
         if not np.array_equal(own_offsets, offsets):
             raise ValueError("the judged items of an input and their grades differ in number")
-        judgements = Judgements(offsets=offsets, items=vocabulary.indices(names), grades=_numpy(grades))
-    noise = None
+        judgements = Judgements(offsets=offsets, items=_indices(names, vocabulary), grades=_numpy(grades))
+    noise = confidence = None
     if "noise_flip" in table.column_names:
-        noise = Noise(flips=_numpy(_column(table, "noise_flip")), epsilon=_numpy(_column(table, "noise_epsilon")))
-    confidence = None
+        noise = Noise(flips=_values(table, "noise_flip"), epsilon=_values(table, "noise_epsilon"))
     if "candidate_msp" in table.column_names:
-        confidence = Confidence(
-            msp=_numpy(_column(table, "candidate_msp")), entropy=_numpy(_column(table, "candidate_entropy"))
-        )
+        confidence = Confidence(msp=_values(table, "candidate_msp"), entropy=_values(table, "candidate_entropy"))
     return Evidence(
         input_ids=np.array(_column(table, "input_id").to_pylist(), dtype=object),
-        item_ids=vocabulary.names(),
+        item_ids=np.array(list(vocabulary), dtype=object),
         reference_top=tops[0],
         candidate_top=tops[1],
-        delta_min=_numpy(_column(table, "delta_min")),
-        delta_max=_numpy(_column(table, "delta_max")),
-        n_items=_numpy(_column(table, "n_items")),
+        delta_min=_values(table, "delta_min"),
+        delta_max=_values(table, "delta_max"),
+        n_items=_values(table, "n_items"),
         judgements=judgements,
         noise=noise,
         confidence=confidence,
-        deltas=_deltas(table),
+        deltas=cast(Deltas, deltas),
     )
 
 
@@ -219,6 +216,10 @@ def _column(table: pa.Table, name: str) -> pa.Array:
     return column
 
 
+def _values(table: pa.Table, name: str) -> NDArray[Any]:
+    return _numpy(_column(table, name))
+
+
 def _lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], pa.Array]:
     """A column of lists: where that of each input begins, and what all of them hold."""
     column = _column(table, name)
@@ -226,13 +227,6 @@ def _lists_of(table: pa.Table, name: str) -> tuple[NDArray[np.int64], pa.Array]:
     if values.null_count:
         raise ValueError(f"{name} holds a null in a list")
     return np.concatenate([[0], _numpy(column.value_lengths()).cumsum()]).astype(np.int64), values
-
-
-def _deltas(table: pa.Table) -> Deltas:
-    name = (table.schema.metadata or {}).get(_DELTAS_KEY, b"all").decode()
-    if name not in get_args(Deltas):
-        raise ValueError(f"deltas of {name!r}")
-    return cast(Deltas, name)
 
 
 def _nullable(values: NDArray[np.float64]) -> pa.Array:
@@ -248,21 +242,11 @@ def _names(evidence: Evidence, indices: NDArray[np.int64]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), names).cast(pa.string())
 
 
-class _Vocabulary:
+def _indices(column: pa.Array, vocabulary: dict[str, int]) -> NDArray[np.int64]:
     """Item names to indices, one numbering for all columns."""
-
-    def __init__(self) -> None:
-        self._index: dict[str, int] = {}
-
-    def indices(self, column: pa.Array) -> NDArray[np.int64]:
-        encoded = column.dictionary_encode()
-        numbers = np.array(
-            [self._index.setdefault(name, len(self._index)) for name in encoded.dictionary.to_pylist()], dtype=np.int64
-        )
-        return numbers[_numpy(encoded.indices)] if len(column) else np.empty(0, np.int64)
-
-    def names(self) -> NDArray[Any]:
-        return np.array(list(self._index), dtype=object)
+    encoded = column.dictionary_encode()
+    numbers = [vocabulary.setdefault(name, len(vocabulary)) for name in encoded.dictionary.to_pylist()]
+    return np.array(numbers, dtype=np.int64)[_numpy(encoded.indices)] if len(column) else np.empty(0, np.int64)
 
 
 def _numpy(column: pa.Array) -> NDArray[Any]:

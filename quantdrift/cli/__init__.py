@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -152,7 +151,6 @@ def main() -> None:
 def _run(arguments: Sequence[str]) -> int:
     try:
         with extras_named(needed_for=" ".join(["quantdrift", *arguments[:1]])):
-            _refuse_unquoted(arguments)
             code = app(prog_name="quantdrift", standalone_mode=False)
     except Exception as error:
         show = getattr(error, "show", None)  # typer's errors of usage have it
@@ -165,15 +163,6 @@ def _run(arguments: Sequence[str]) -> int:
     if code == INTERRUPTED:
         complain("interrupted")
     return code if isinstance(code, int) else 0
-
-
-def _refuse_unquoted(arguments: Sequence[str]) -> None:
-    """Refuse `run minilm vs ./other`, of which the shell makes three arguments; says how to quote."""
-    for at in range(1, len(arguments) - 2) if arguments[:1] in (["run"], ["gate"]) else ():
-        before, word, after = arguments[at : at + 3]
-        if word == "vs" and not before.startswith("-") and not after.startswith("-"):
-            quoted = shlex.join([*arguments[:at], f"{before} vs {after}", *arguments[at + 3 :]])
-            raise QuantDriftError(f"a pair of two models is one argument, so it takes quotes: quantdrift {quoted}")
 
 
 def tell_crash(error: Exception) -> None:

@@ -161,20 +161,15 @@ class GateResult:
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
+        as_they_are = ("n_inputs", "alpha", "differs", "notes", "n_changed", "n_new", "n_answers_changed")
         return {
             "verdict": self.verdict,
             "exit_code": self.exit_code,
             "spec": self.identity.spec,
             "data": self.identity.data_name,
-            "n_inputs": self.n_inputs,
             "baseline": None if self.baseline is None else {"spec": self.baseline.spec},
-            "alpha": self.alpha,
+            **{name: getattr(self, name) for name in as_they_are},
             "rules": [judgement.to_json() for judgement in self.judgements],
-            "differs": list(self.differs),
-            "notes": list(self.notes),
-            "n_changed": self.n_changed,
-            "n_new": self.n_new,
-            "n_answers_changed": self.n_answers_changed,
             "worst": [each.to_json() for each in self.worst],
         }
 

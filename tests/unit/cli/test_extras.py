@@ -51,7 +51,7 @@ def without(tmp_path: Path) -> RunWithout:
 def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
-    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "a"}\n', encoding="utf-8")
+    (folder / "corpus.jsonl").write_text('{"_id": "d", "text": "a"}\n{"_id": "e", "text": "c"}\n', encoding="utf-8")
     (folder / "queries.jsonl").write_text('{"_id": "q", "text": "b"}\n', encoding="utf-8")
     return folder
 

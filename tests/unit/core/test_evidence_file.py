@@ -137,13 +137,11 @@ def test_not_a_parquet_file(tmp_path: Path, content: bytes) -> None:
         read_evidence(path)
 
 
-@pytest.mark.parametrize(
-    ("metadata", "found"), [({b"quantdrift_evidence_version": b"99"}, "version 99"), ({}, "no version")]
-)
-def test_another_version(tmp_path: Path, metadata: dict[bytes, bytes], found: str) -> None:
+@pytest.mark.parametrize("metadata", [{b"quantdrift_evidence_version": b"99"}, {}])
+def test_another_version(tmp_path: Path, metadata: dict[bytes, bytes]) -> None:
     path = written(evidence(), tmp_path)
     pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), path)
-    with pytest.raises(RunError, match=f"evidence of {found}; this quantdrift reads versions up to 2"):
+    with pytest.raises(RunError, match="evidence of another version; this quantdrift reads versions up to 2"):
         read_evidence(path)
 
 
