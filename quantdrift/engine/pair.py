@@ -99,7 +99,7 @@ class QuantizedPair:
         self._reached: set[str] = set()
         self._active = False
         if (stored := stored_allocation(scheme)) is not None:
-            widths = widths_for(stored, self.layers, scheme, self.fingerprint, left_out=self.left_out)
+            widths = widths_for(stored, self.layers, scheme, self.fingerprint)
             self.choose(widths, by=stored)
 
     @property

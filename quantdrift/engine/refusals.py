@@ -15,10 +15,10 @@ from quantdrift.spec import Scheme, Spec, Versus, chooses, is_endpoint
 _OPTIONS = {
     "rtn": (),
     "adaround": (),
-    "awq": ("backend", "grid"),
+    "awq": (),
     "gptq": ("backend", "grid"),
     "gptq_ao": ("backend", "grid"),
-    "hqq": ("backend",),
+    "hqq": (),
 }
 """Settings that a method itself takes; `calib` and `seed` are the calibration's."""
 _OF_CRITERIA = ("allocation", "queries", "seed", "solver", "units", "widths")

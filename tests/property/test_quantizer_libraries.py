@@ -65,13 +65,12 @@ def test_gptq_on_the_librarys_grid_is_the_library_fed_with_tokens(backend: str, 
     assert difference(quantized, as_float64(found), weight, moments) <= SAME_OUTPUT
 
 
-@pytest.mark.parametrize(("in_features", "group_size"), [(256, 64), (192, 64)])
-def test_awq_on_the_librarys_grid_is_the_library_fed_with_tokens(in_features: int, group_size: int) -> None:
+def test_awqs_scaling_is_that_of_the_library_fed_with_tokens() -> None:
     skip_without("autoawq")
-    weight, inputs, moments = layer_of(in_features)
-    method = Awq(bits=3, group_size=group_size, grid="library")
+    weight, inputs, moments = layer_of(192)
+    method = Awq(bits=3, group_size=64)
     quantized = method.quantize(weight, moments)
-    library: Any = method._library(group_size)
+    library: Any = method._library(64)
     layer = linear(weight)
     # On a CPU the search restores the weights from what it has changed itself, unless it is a copy.
     layer.state_dict = lambda: {"weight": layer.weight.data.clone()}
@@ -79,8 +78,6 @@ def test_awq_on_the_librarys_grid_is_the_library_fed_with_tokens(in_features: in
     _, _, scaling = library._search_best_scale(layer, layer, [layer], tokens)
     assert quantized.input_scaling is not None
     torch.testing.assert_close(quantized.input_scaling / quantized.input_scaling[0], scaling / scaling[0])
-    found = library.pseudo_quantize_tensor(weight * scaling)[0] / scaling
-    assert difference(quantized, as_float64(found), weight, moments) <= SAME_OUTPUT
 
 
 # --- a real layer --------------------------------------------------------------------------------

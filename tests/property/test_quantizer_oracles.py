@@ -1,4 +1,4 @@
-"""Every library backend against the method as its paper defines it, in every kind of cell.
+"""Every library backend against the method as its paper defines it, in cells of every kind.
 
 The references compute in float64, the libraries in float32. Where a weight falls within a hair of
 the middle between two codes the two may round it differently, and one code makes more than 1e-4 of
@@ -31,14 +31,12 @@ from support.quantizer_samples import (
     weights,
 )
 
-BITS = (2, 3, 4, 8)
-GROUPS = ((256, None), (256, 128), (256, 64), (200, 64))
-"""Input features and group size: channel, g128, g64, and g64 with a last group of 8."""
+CELLS = ((2, 256, None), (3, 200, 64), (4, 256, 128), (8, 256, 64))
+"""Bits, input features and group size: channel, g64 with a last group of 8, g128 and g64."""
 
 
 @pytest.mark.parametrize("act_order", [False, True], ids=["gptq", "gptq_ao"])
-@pytest.mark.parametrize(("in_features", "group_size"), GROUPS)
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("bits", "in_features", "group_size"), CELLS)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gptq_is_the_papers(backend: str, bits: int, in_features: int, group_size: int | None, act_order: bool) -> None:
     skip_without(backend)
@@ -88,8 +86,7 @@ def test_gptq_is_the_papers_for_any_shape(
     np.testing.assert_allclose(rounded(quantized), wanted, atol=1e-5 * 0.05, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("in_features", "group_size"), GROUPS)
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("bits", "in_features", "group_size"), CELLS)
 def test_awq_is_the_papers(bits: int, in_features: int, group_size: int | None) -> None:
     skip_without("autoawq")
     weight, _, moments = layer_of(in_features)
@@ -138,8 +135,7 @@ def clear_cut(bits: int, in_features: int, group_size: int | None) -> tuple[Tens
     raise AssertionError("no such weights among a hundred")
 
 
-@pytest.mark.parametrize(("in_features", "group_size"), GROUPS)
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize(("bits", "in_features", "group_size"), CELLS)
 def test_hqq_is_the_papers(bits: int, in_features: int, group_size: int | None) -> None:
     skip_without("hqq")
     weight, wanted = clear_cut(bits, in_features, group_size)

@@ -21,14 +21,14 @@ from quantdrift.engine.quantizers.base import LayerQuantizer, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import OPTIMUM
 from quantdrift.engine.quantizers.rtn import RoundToNearest
-from quantdrift.engine.store import key_of
+from quantdrift.engine.store import keeping, key_of
 from quantdrift.engine.weights import put_aside
-from quantdrift.errors import DataError, RunError, UnsupportedError
+from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.progress import Progress
 from quantdrift.records import parse_json
 from quantdrift.spec import Scheme
 
-_VERSION = 2
+_VERSION = 3
 """Of the calibration; a change in what it gives makes kept layers void."""
 
 
@@ -57,39 +57,16 @@ class LayerStore:
         """Keep a layer; RunError if there is no space."""
         from safetensors.torch import save_file  # noqa: PLC0415 -- comes with transformers
 
+        if self._folder is None:
+            return
         facts = {part.name: getattr(layer, part.name) for part in fields(layer) if part.name != "quantized"}
         tensors: dict[str, Tensor] = {}
         if (weight := layer.quantized) is not None:
             parts = {part.name: getattr(weight, part.name) for part in fields(weight)}
             tensors = {name: part.contiguous() for name, part in parts.items() if isinstance(part, Tensor)}
             facts["grid"] = {"bits": weight.bits, "group_size": weight.group_size, "notes": dict(weight.notes)}
-        metadata = {"layer": json.dumps(facts)}
-        self._write(_file_of(number), lambda partial: save_file(tensors, partial, metadata=metadata))
-
-    def ranges(self) -> list[float] | None:
-        """Of every layer the largest absolute input over the whole calibration; None if that did not end."""
-        return (
-            None if self._folder is None else read_kept(self._folder / _RANGES, lambda found: parse_json(bytes(found)))
-        )
-
-    def write_ranges(self, ranges: Sequence[float]) -> None:
-        """Say that all is calibrated."""
-        self._write(_RANGES, lambda partial: partial.write_text(json.dumps(list(ranges))))
-
-    def _write(self, name: str, fill: Any) -> None:
-        if self._folder is None:
-            return
-        try:
-            with kept_file(self._folder / name) as partial:
-                fill(partial)
-        except Exception as error:  # safetensors has its own error for a full disk
-            raise RunError(
-                f"quantized layers cannot be kept in {self._folder}: {error}. Free some space, set "
-                "QUANTDRIFT_CACHE to a folder on another disk, or use --no-cache"
-            ) from error
-
-
-_RANGES = "ranges.json"
+        with keeping(self._folder), kept_file(self._folder / _file_of(number)) as partial:
+            save_file(tensors, partial, metadata={"layer": json.dumps(facts)})
 
 
 def _file_of(number: int) -> str:
@@ -206,19 +183,24 @@ def make_layers(
             runtime=dict(runtime),
         ),
     )
-    known, ranges = store.read(len(layers)), store.ranges()
-    made = dict(known)
-    if len(known) < len(layers) or ranges is None or len(ranges) != len(layers):
+    known = store.read(len(layers))
+    made, held = dict(known), -1
+    if len(known) < len(layers):
         first = methods[0]
         whole = first if isinstance(first, Gptq) and first.backend == OPTIMUM.backend else None
         if whole is not None:
-            known = {}  # it cannot go on in the middle of a model
+            known, made = {}, {}  # it cannot go on in the middle of a model
 
         def done(number: int, layer: LayerCandidate) -> None:
+            nonlocal held
             made[number] = layer
-            if number not in known:
+            if number in known:
+                return
+            if len(made) < len(layers):
                 store.write(number, layer)
-                tell(1)
+            else:  # the last one is kept when all ranges are: a layer may be called again
+                held = number
+            tell(1)
 
         fallbacks = [RoundToNearest(bits=min(8, bits), group_size=scheme.group_size) for bits in widths]
         name, batches = f"calibrating {scheme.quantizer}, layer by layer", sample.batches
@@ -232,9 +214,11 @@ def make_layers(
                 later = quantize_in_order(
                     modules, layers, batches, quantizers=methods, fallbacks=fallbacks, known=known, done=done
                 )
-        ranges = [max(made[number].absmax, later.get(number, 0.0)) for number in range(len(layers))]
-        store.write_ranges(ranges)
-    found = [replace(made[number], absmax=largest) for number, largest in enumerate(ranges)]
+        larger = {number: absmax for number, absmax in later.items() if absmax > made[number].absmax}
+        made |= {number: replace(made[number], absmax=absmax) for number, absmax in larger.items()}
+        for number in sorted({*larger, held}, key=lambda number: number == held):
+            store.write(number, made[number])
+    found = [made[number] for number in range(len(layers))]
     _refuse_unusable(scheme, found)
     seconds = time.perf_counter() - start
     return MadeLayers(layers=found, sample=sample, of=of, seconds=seconds, kept=len(known))
@@ -243,34 +227,17 @@ def make_layers(
 # --- widths of an allocation for the layers of a model, and what a run says of it -----------------
 
 
-def widths_for(
-    allocation: Allocation,
-    layers: Sequence[LinearLayer],
-    scheme: Scheme,
-    fingerprint: str,
-    *,
-    left_out: Mapping[str, str] | None = None,
-) -> list[int]:
+def widths_for(allocation: Allocation, layers: Sequence[LinearLayer], scheme: Scheme, fingerprint: str) -> list[int]:
     """The width of every layer."""
-    for name in allocation.width_of.keys() & (left_out or {}).keys():
-        raise DataError(
-            f"the allocation of {allocation.model} has a width for the layer {name}, which "
-            f"{scheme} leaves at full precision ({(left_out or {})[name]}); write +head= as it was "
-            "when the allocation was made: +head=none quantizes a classification head"
-        )
     names = [layer.name for layer in layers]
     check_fits(allocation, names, fingerprint)
-    for what, there, here in (
-        ("criterion", allocation.criterion, scheme.criterion),
-        ("widths", allocation.widths, scheme.widths),
-        ("bits per weight", allocation.budget, scheme.weight_bits),
-        ("group size", allocation.group_size, scheme.group_size),
-    ):
-        if there != here:
-            raise DataError(
-                f"the allocation of {allocation.model} was made with {what} {there}, and {scheme} "
-                f"says {here}; write MODEL@FILE.json, which takes all of it from the file"
-            )
+    made = allocation.criterion, allocation.widths, allocation.budget, allocation.group_size
+    asked = scheme.criterion, scheme.widths, scheme.weight_bits, scheme.group_size
+    if made != asked:
+        raise DataError(
+            f"the allocation of {allocation.model} was made with criterion, widths, bits per weight and group size "
+            f"{made}, and {scheme} says {asked}; write MODEL@FILE.json, which takes all of it from the file"
+        )
     return [allocation.width_of[name] for name in names]
 
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from quantdrift.engine.calibration.inputs import ProductTap, hooked_inputs, moments_of, output_error, plain_products
+from quantdrift.engine.calibration.inputs import hooked_inputs, moments_of, output_error, plain_products
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.optimum import walk
 
 NOT_REACHED = "no calibration token reached it"
-EXPERT = "experts of a mixture are not calibrated"
+NOT_CALLED = "it is no module that is called (experts of a mixture, torch's own attention)"
 
 # --- forward passes that wait for each other at every layer ---------------------------------------
 
@@ -43,7 +42,8 @@ class ForwardPass(threading.Thread):
         self.place: int | None = None
         self.value: tuple[Tensor, Tensor | None] | None = None
         self.error: BaseException | None = None
-        self._work, self._context, self._settings = work, contextvars.copy_context(), _thread_settings()
+        self._work, self._context, self._n_threads = work, contextvars.copy_context(), torch.get_num_threads()
+        self._gpu = torch.cuda.current_device() if torch.cuda.is_available() else -1
         self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
         self._abandoned = False
 
@@ -52,7 +52,8 @@ class ForwardPass(threading.Thread):
         self._go.acquire()
         try:
             if not self._abandoned:
-                with self._settings():
+                torch.set_num_threads(self._n_threads)  # as the others, a setting of one thread
+                with torch.no_grad(), torch.cuda.device(self._gpu):
                     self._context.run(self._work)
         except _Abandoned:
             pass
@@ -85,30 +86,6 @@ class ForwardPass(threading.Thread):
             self._abandoned = True
             self._go.release()
             self.join()
-
-
-def _thread_settings() -> Callable[[], Any]:
-    """What torch keeps for each thread, of this one, to be had in another; gradients are off there."""
-    n_threads, device = torch.get_num_threads(), torch.get_default_device()
-    gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
-    casts = [
-        (kind, torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda", "mps") if torch.is_autocast_enabled(kind)
-    ]
-
-    @contextmanager
-    def again() -> Iterator[None]:
-        torch.set_num_threads(n_threads)
-        with ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            if device != torch.get_default_device():
-                stack.enter_context(device)
-            if gpu is not None:
-                stack.enter_context(torch.cuda.device(gpu))
-            for kind, dtype in casts:
-                stack.enter_context(torch.autocast(kind, dtype=dtype))
-            yield
-
-    return again
 
 
 def in_lockstep(works: Sequence[Callable[[], object]], make: Callable[[int, list[ForwardPass]], None]) -> None:
@@ -178,8 +155,7 @@ def quantize_in_order(
     """Run the calibration batches once; quantize each layer, in place, when they arrive at it.
 
     Every layer's input comes from a model whose earlier layers are quantized (paper, appendix "Quantizers"). A layer
-    that is called several times in one pass is quantized on the input of its first call. Experts of a mixture are not
-    waited for.
+    that is called several times in one pass is quantized on the input of its first call.
     """
     second = any(method is not None and method.needs_moments for method in quantizers)
     made: set[int] = set()
@@ -187,8 +163,6 @@ def quantize_in_order(
     shared: tuple[list[Any], Moments] | None = None
 
     def arrive(number: int, x: Tensor, mask: Tensor | None) -> None:
-        if layers[number].expert is not None:
-            return
         current = threading.current_thread()
         if number in made:
             rows = x.detach() if mask is None else x.detach()[mask]
@@ -212,15 +186,8 @@ def quantize_in_order(
         made.add(number)
         done(number, one)
 
-    def watched(batch: Callable[[], object]) -> Callable[[], None]:
-        def run() -> None:
-            with ProductTap(layers, arrive):  # a tap is of one thread
-                batch()
-
-        return run
-
     with plain_products(modules), hooked_inputs(modules, layers, arrive):
-        in_lockstep([watched(batch) for batch in batches], make)
+        in_lockstep(batches, make)
     for number in range(len(layers)):
         if number not in made:
             make(number, [])
@@ -243,7 +210,7 @@ def make_layer(
         return one
     reason = None
     if method.needs_moments and moments.n_tokens == 0:
-        method, reason = fallback, NOT_REACHED if layer.expert is None else EXPERT
+        method, reason = fallback, NOT_REACHED if layer.modules else NOT_CALLED
     start = time.perf_counter()
     quantized = method.quantize(weight, moments)
     seconds = time.perf_counter() - start
@@ -257,9 +224,7 @@ def make_layer(
 
 def _identity(x: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
     """The same for the same input, which a change in place makes another."""
-    version = None if x.is_inference() else x._version
-    where = None if mask is None else mask.data_ptr()
-    return (x.data_ptr(), x.shape, x.stride(), version, where, float(x.float().sum()))
+    return (x.data_ptr(), x.shape, x.stride(), None if mask is None else mask.data_ptr(), float(x.float().sum()))
 
 
 def quantize_whole_model(

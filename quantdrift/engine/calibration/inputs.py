@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.quantizers.base import Moments
@@ -71,42 +70,9 @@ def hooked_inputs(modules: Sequence[nn.Module], layers: Sequence[LinearLayer], a
         yield
 
 
-_aten = torch.ops.aten
-_OPERANDS = {
-    _aten.linear.default: (0, 1),
-    _aten.addmm.default: (1, 2),
-    _aten.mm.default: (0, 1),
-    _aten.matmul.default: (0, 1),
-}
-"""Product to the positions of its input and its weight."""
-
-
-class ProductTap(TorchDispatchMode):  # type: ignore[no-untyped-call]  # untyped in torch
-    """Sees, in one thread, products with weights that are no module's: torch's attention, experts one by one."""
-
-    def __init__(self, layers: Sequence[LinearLayer], arrive: Arrive) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
-        self._numbers = {
-            (layer.weight.data_ptr(), frozenset(layer.weight.shape)): number
-            for number, layer in enumerate(layers)
-            if not layer.modules
-        }
-        self._arrive = arrive
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        operands = _OPERANDS.get(func) if self._numbers else None
-        if operands is not None:
-            x, weight = args[operands[0]], args[operands[1]]
-            if weight.layout is torch.strided:  # a sparse one has no address
-                number = self._numbers.get((weight.data_ptr(), frozenset(weight.shape)))
-                if number is not None:
-                    self._arrive(number, x, None)
-        return func(*args, **(kwargs or {}))
-
-
 @contextmanager
 def plain_products(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Inside, nothing is fused that would hide a product with a layer's weight: torch's encoder layers, experts."""
+    """Inside, nothing is fused that would hide a layer's call or product: torch's encoder layers, experts."""
     fast = torch.backends.mha.get_fastpath_enabled()
     configs = [getattr(module, "config", None) for root in modules for module in root.modules()]
     chosen = [(one, how) for one in configs if (how := getattr(one, "_experts_implementation", None)) is not None]

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from quantdrift.datasets.retrieval import read_lines, read_records
 from quantdrift.engine.inputs import Encoder, Inputs, described
 from quantdrift.engine.store import key_of
 from quantdrift.errors import DataError, SpecError
-from quantdrift.records import parse_json
 from quantdrift.spec import Scheme
 
 DEFAULT_SIZE = 512
@@ -118,31 +118,13 @@ def _whole(scheme: Scheme, key: str, default: int, *, least: int, or_else: str =
 
 def read_texts(path: Path) -> list[str]:
     """The texts of a file to calibrate on."""
-    if path.suffix not in SUFFIXES:
-        raise DataError(f"{path}: expected {_FILES}")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist; expected a file to calibrate on") from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error  # an OSError repeats the path
-        raise DataError(f"the calibration file {path} cannot be read: {why}") from error
+    if path.suffix not in SUFFIXES or not path.is_file():
+        raise DataError(f"{path}: expected a file of texts, {_FILES}")
     if path.suffix == ".txt":
-        texts = [line.strip() for line in lines]
+        texts = [line.strip() for _, line in read_lines(path)]
     else:
-        texts = [_text_of(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
-    texts = [text for text in texts if text]
-    if not texts:
+        records = [record for _, _, record in read_records(path, '{"text": "..."}', part="text")]
+        texts = [f"{record.get('title') or ''} {record['text']}".strip() for record in records]
+    if not any(texts):
         raise DataError(f"the calibration file {path} holds no text; expected one a line")
-    return texts
-
-
-def _text_of(line: str, where: str) -> str:
-    if not line.strip():
-        return ""
-    try:
-        content = parse_json(line)
-        title, text = content.get("title") or "", content["text"]
-    except (ValueError, KeyError, AttributeError) as error:
-        raise DataError(f'{where}: expected a JSON object with a "text": {error}') from error
-    return f"{title} {text}".strip()
+    return [text for text in texts if text]

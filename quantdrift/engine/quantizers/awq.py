@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, n_groups, spread
-from quantdrift.engine.quantizers.libraries import AUTOAWQ, GRIDS, calibrated, import_autoawq, setting
+from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight, n_groups
+from quantdrift.engine.quantizers.libraries import AUTOAWQ, calibrated, import_autoawq
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 from quantdrift.errors import DataError
 from quantdrift.spec import Scheme
@@ -21,74 +21,47 @@ _JITTERS = (1e-6, 1e-5, 1e-4, 1e-3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Awq:
-    """Activation-aware weight quantization (Lin et al., 2024) of one layer as a method.
-
-    The grid is "paper" for that of round to nearest, or "library" for autoawq's default, from a group's minimum to
-    its maximum with an integer zero point.
-    """
+    """Activation-aware weight quantization (Lin et al., 2024) as a method, on the grid of round to nearest."""
 
     bits: int
     group_size: int | None
-    grid: str = GRIDS[0]
 
     needs_moments = True
-
-    @property
-    def has_zero_points(self) -> bool:
-        """Only the library's grid has them."""
-        return self.grid == "library"
+    has_zero_points = False
 
     def quantize(self, weight: Tensor, moments: Moments | None) -> QuantizedWeight:
         """Quantize one weight matrix as Q(W s) / s.
 
         s = mean_abs^a, where a is the one of 0, 1/20, ..., 19/20 that makes tr((W - Q(W s) / s) second (W - Q(W s) /
         s)^T) least. A factor of s changes nothing, and the library's is kept. An input that was always 0 counts as
-        one of mean size. The result has s as `input_scaling`, and zero points for the library's grid.
+        one of mean size. The result has s as `input_scaling`.
         """
         moments = calibrated(moments, method="awq")
         exact = weight.detach().to(torch.float32)
         n_columns = exact.shape[1]
         size = self.group_size or n_columns  # the library knows no group for the whole row
         missing = n_groups(n_columns, size) * size - n_columns
-        library = self._library(size)
-        scaling = _best_scaling(library, _repeat_last(exact, missing), moments, missing)
-        scaled = exact * scaling[:n_columns]
-        if self.grid == "paper":
-            quantized = quantize_rtn(scaled, bits=self.bits, group_size=self.group_size)
-        else:
-            quantized = self._on_library_grid(library, scaled, missing)
-        return replace(quantized, input_scaling=scaling[:n_columns])
+        scaling = _best_scaling(self._library(size), _repeat_last(exact, missing), moments, missing)[:n_columns]
+        quantized = quantize_rtn(exact * scaling, bits=self.bits, group_size=self.group_size)
+        return replace(quantized, input_scaling=scaling)
 
     def describe(self) -> dict[str, str]:
         """Library, version and grid."""
-        grid = "symmetric absmax" if self.grid == "paper" else "min-max, the library's"
-        return {"backend": AUTOAWQ.backend, "version": AUTOAWQ.version(), "grid": grid}
+        return {"backend": AUTOAWQ.backend, "version": AUTOAWQ.version(), "grid": "symmetric absmax"}
 
     def _library(self, group_size: int) -> Any:
         """The library's quantizer without the model that its constructor calibrates."""
         kind = import_autoawq().AwqQuantizer
         library = kind.__new__(kind)
-        library.w_bit, library.group_size, library.zero_point = self.bits, group_size, self.grid == "library"
+        library.w_bit, library.group_size, library.zero_point = self.bits, group_size, False
         library.duo_scaling, library.n_parallel_calib_samples, library.max_chunk_memory = False, None, 2**30
         return library
-
-    def _on_library_grid(self, library: Any, scaled: Tensor, missing: int) -> QuantizedWeight:
-        rounded, scale, zero = library.pseudo_quantize_tensor(_repeat_last(scaled, missing))
-        n_columns = scaled.shape[1]
-        codes = torch.round(rounded[:, :n_columns] / spread(scale, n_columns, self.group_size))  # less the zero point
-        zero_point = zero - 2 ** (self.bits - 1)  # the library's codes start at 0
-        codes = (codes + spread(zero_point, n_columns, self.group_size)).to(torch.int8)
-        return QuantizedWeight(
-            codes=codes, scale=scale, bits=self.bits, group_size=self.group_size, zero_point=zero_point
-        )
 
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it."""
-    setting(scheme, "backend", (AUTOAWQ.backend,))
-    grid = setting(scheme, "grid", GRIDS) or GRIDS[0]
     AUTOAWQ.require(needed_for=scheme)
-    return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size, grid=grid)
+    return Awq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
 
 
 def _best_scaling(library: Any, weight: Tensor, moments: Moments, missing: int) -> Tensor:

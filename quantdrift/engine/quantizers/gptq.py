@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +21,7 @@ from quantdrift.engine.quantizers.libraries import (
     silenced,
 )
 from quantdrift.engine.quantizers.rtn import absmax_scale
-from quantdrift.errors import DataError, MissingExtraError, UnsupportedError
+from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.spec import Scheme
 
 DAMPING = 0.01
@@ -34,10 +32,6 @@ _BLOCK = 128
 
 
 # --- one layer, solved by a library that is kept from touching more than the layer ----------------
-
-
-class NotPositiveDefiniteError(Exception):
-    """The damped second moment has no Cholesky factor in float32."""
 
 
 class AbsmaxGrid:
@@ -99,7 +93,6 @@ def with_gptqmodel(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int)
         solver.H, solver.nsamples = hessian, n_tokens
         if method.grid == "paper":
             solver.quantizer = AbsmaxGrid(method.bits)
-        solver.hessian_inverse = _without_recovery(solver.hessian_inverse)
         rounded, scale, *_ = solver.quantize(blocksize=block_size(method.group_size))
     return rounded.clone(), scale.clone()  # made in inference mode: copies can be used anywhere
 
@@ -113,10 +106,8 @@ def with_auto_gptq(method: Gptq, weight: Tensor, hessian: Tensor, n_tokens: int)
     if method.grid == "paper":
         solver.quantizer = AbsmaxGrid(method.bits)
     size, group_size = block_size(method.group_size), method.group_size or -1
-    try:  # damped already
-        scale, *_ = solver.fasterquant(blocksize=size, percdamp=0.0, group_size=group_size, actorder=method.act_order)
-    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # not re-exported
-        raise NotPositiveDefiniteError from error
+    # damped already
+    scale, *_ = solver.fasterquant(blocksize=size, percdamp=0.0, group_size=group_size, actorder=method.act_order)
     return layer.weight.detach(), scale
 
 
@@ -126,19 +117,6 @@ def _layer(weight: Tensor) -> nn.Linear:
     layer = nn.Linear(in_features, out_features, bias=False, device="meta")
     layer.weight = nn.Parameter(weight, requires_grad=False)
     return layer
-
-
-def _without_recovery(inverse: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-    """The library's inverse, which else would raise the diagonal by itself and not say so."""
-
-    def checked(hessian: Tensor) -> Any:
-        diagonal = hessian.diagonal().clone()
-        factor, damping = inverse(hessian)
-        if factor is None or not torch.equal(diagonal, hessian.diagonal()):
-            raise NotPositiveDefiniteError
-        return factor, damping
-
-    return checked
 
 
 _LIBRARIES = {
@@ -188,14 +166,13 @@ class Gptq:
         moments = calibrated(moments, method="gptq")
         exact = weight.detach().to(torch.float32)
         for damping in _DAMPING_STEPS:
-            try:
-                return self._solve(exact, moments, damping)
-            except NotPositiveDefiniteError:
-                continue
+            hessian = _damped(moments.second, damping)
+            if int(torch.linalg.cholesky_ex(hessian).info) == 0:
+                solved = self._solve(exact, hessian, moments.n_tokens)
+                return solved if damping == DAMPING else replace(solved, notes={"damping": damping})
         raise DataError(
-            "gptq needs the second moment of the layer's input, a positive semidefinite matrix; "
-            f"this one has no Cholesky factor even with {_DAMPING_STEPS[-1]:.0%} of its mean "
-            "diagonal added"
+            "gptq needs the second moment of the layer's input, a positive semidefinite matrix; this one has no "
+            "Cholesky factor even with its mean diagonal added"
         )
 
     def describe(self) -> dict[str, str]:
@@ -205,19 +182,17 @@ class Gptq:
         rounds = {"gptqmodel": GPTQMODEL.version()} if library is OPTIMUM else {}
         return {"backend": self.backend, "version": library.version(), "grid": grid} | rounds
 
-    def _solve(self, weight: Tensor, moments: Moments, damping: float) -> QuantizedWeight:
+    def _solve(self, weight: Tensor, hessian: Tensor, n_tokens: int) -> QuantizedWeight:
         _, solve = _LIBRARIES[self.backend]
-        hessian = _damped(moments.second, damping)
         # As the libraries do it, from the same values: they do not give the order away.
         order = torch.argsort(torch.diag(hessian), descending=True) if self.act_order else None
-        rounded, scale = solve(self, weight, hessian, moments.n_tokens)
+        rounded, scale = solve(self, weight, hessian, n_tokens)
         quantized = QuantizedWeight(
             codes=torch.zeros_like(rounded, dtype=torch.int8),
             scale=scale,
             bits=self.bits,
             group_size=self.group_size,
             permutation=order,
-            notes={} if damping == DAMPING else {"damping": damping},
         )
         step = quantized.of_column(scale)
         codes = torch.round(rounded / step)
@@ -245,8 +220,7 @@ def from_scheme(scheme: Scheme) -> LayerQuantizer:
                 "or use +backend=gptqmodel"
             )
         refuse_width(OPTIMUM, scheme.weight_bits, OPTIMUM_BITS)
-        if not GPTQMODEL.is_installed():
-            raise MissingExtraError(GPTQMODEL.backend, OPTIMUM.extra, needed_for=str(scheme))
+        GPTQMODEL.require(needed_for=scheme)
     _LIBRARIES[backend][0].require(needed_for=scheme)
     bits, act_order = int(scheme.weight_bits), scheme.quantizer == "gptq_ao"
     return Gptq(bits=bits, group_size=scheme.group_size, act_order=act_order, backend=backend, grid=grid)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, QuantizedWeight
-from quantdrift.engine.quantizers.libraries import HQQ, refuse_width, setting
+from quantdrift.engine.quantizers.libraries import HQQ, refuse_width
 from quantdrift.spec import Scheme
 
 BITS = (2, 3, 4, 5, 6, 8)
@@ -57,7 +57,6 @@ class Hqq:
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it."""
-    setting(scheme, "backend", (HQQ.backend,))
     method = Hqq(bits=int(scheme.weight_bits), group_size=scheme.group_size)
     HQQ.require(needed_for=scheme)
     return method

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import io
 import logging
@@ -20,7 +19,8 @@ from typing import Any
 import torch
 
 from quantdrift.engine.quantizers.base import Moments
-from quantdrift.errors import DataError, MissingExtraError, UnsupportedError, nearest
+from quantdrift.errors import DataError, MissingExtraError, UnsupportedError
+from quantdrift.extras import version_of
 from quantdrift.spec import Scheme
 
 GRIDS = ("paper", "library")
@@ -52,10 +52,7 @@ class Library:
 
     def version(self) -> str:
         """The installed version; "unknown" for a module without metadata."""
-        try:
-            return importlib.metadata.version(self.backend)
-        except importlib.metadata.PackageNotFoundError:
-            return "unknown"
+        return version_of(self.backend) or "unknown"
 
     @contextmanager
     def importing(self) -> Iterator[None]:
@@ -82,10 +79,8 @@ def setting(scheme: Scheme, key: str, known: Sequence[str]) -> str | None:
     value = scheme.option(key)
     if value is None or value in known:
         return value
-    close = nearest(value, known, n=1)
-    meant = f"; did you mean +{key}={close[0]}?" if close else ""
     takes = " or ".join(f"+{key}={one}" for one in known)
-    raise UnsupportedError(f"{scheme.quantizer} takes {takes}, got +{key}={value}{meant}")
+    raise UnsupportedError(f"{scheme.quantizer} takes {takes}, got +{key}={value}")
 
 
 def refuse_width(library: Library, bits: float, known: Sequence[int]) -> None:
@@ -98,15 +93,8 @@ def refuse_width(library: Library, bits: float, known: Sequence[int]) -> None:
 
 
 def calibrated(moments: Moments | None, *, method: str) -> Moments:
-    """The moments, which a calibrated method cannot do without.
-
-    Libraries divide by the number of tokens, or fall back to plain rounding without a word.
-    """
-    if moments is None or moments.n_tokens == 0:
-        raise DataError(
-            f"{method} needs the inputs of the layer, and no calibration token reached it; "
-            "calibrate on more or other documents, or use rtn or hqq for this layer"
-        )
+    """The moments, which a calibrated method cannot do without."""
+    assert moments is not None  # a layer without them is rounded to nearest
     if not bool(moments.second.isfinite().all() and moments.mean_abs.isfinite().all()):
         raise DataError(
             f"{method} needs finite second moments of the layer's input, got infinities or NaN; "
@@ -135,6 +123,18 @@ def silenced(log: logging.Logger) -> Iterator[None]:
         log.setLevel(level)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings, neither in the log nor as Python knows them; its filters are as before afterwards."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(record=True):
+            yield
+    finally:
+        logging.disable(before)
+
+
 @functools.cache
 def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
     """The part of gptqmodel that solves, and its log.
@@ -147,15 +147,13 @@ def import_gptqmodel() -> tuple[ModuleType, logging.Logger]:
         if importlib.util.find_spec(name) is not None:
             importlib.import_module(name)
     root, environment = logging.root, {name: os.environ.get(name) for name in _ENVIRONMENT}
-    level, handlers, disabled = root.level, root.handlers[:], root.manager.disable
-    logging.disable(logging.WARNING)
+    level, handlers = root.level, root.handlers[:]
     try:
-        with GPTQMODEL.importing(), redirect_stdout(io.StringIO()):
+        with quiet(), GPTQMODEL.importing(), redirect_stdout(io.StringIO()):
             log: logging.Logger = importlib.import_module("logbar").LogBar.shared()
             with silenced(log):
                 return importlib.import_module("gptqmodel.quantization"), log
     finally:
-        logging.disable(disabled)
         root.setLevel(level)
         root.handlers[:] = handlers
         for name, value in environment.items():
@@ -201,5 +199,5 @@ def import_autoawq() -> ModuleType:
     The package says farewell in a warning, and sets a filter that shows every deprecation first, so that ignoring
     does not help; recording does, and takes the filter back afterwards.
     """
-    with AUTOAWQ.importing(), warnings.catch_warnings(record=True):
+    with AUTOAWQ.importing(), quiet():
         return importlib.import_module("awq.quantize.quantizer")

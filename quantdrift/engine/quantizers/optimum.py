@@ -5,23 +5,27 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.engine.quantizers.gptq import Gptq
 from quantdrift.engine.quantizers.libraries import OPTIMUM, import_gptqmodel, silenced
 from quantdrift.engine.weights import left_as_it_was
-from quantdrift.errors import QuantDriftError, UnsupportedError
+from quantdrift.errors import UnsupportedError
 
 _INSTEAD = "use +backend=gptqmodel, which calibrates on whatever the model is run with"
 
-_HARMLESS = {"input_ids", "attention_mask", "return_dict", "use_cache", "output_attentions", "output_hidden_states"}
-"""Inputs of a model that are given on, or change no hidden state."""
+_KNOWN = (
+    *("bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"),
+    *("gemma", "gpt2", "gpt_neox", "granite", "llama", "mistral", "opt", "phi3", "qwen2", "qwen3"),
+)
+"""Kinds of models whose blocks all get the same inputs beside hidden states, which is what optimum hands on."""
+_HARMLESS = {"return_dict", "use_cache", "output_attentions", "output_hidden_states"}
+"""Inputs of a model beside ids and mask that change no hidden state."""
 
 Text = dict[str, Tensor]
 """Texts of one length: "input_ids" and "attention_mask", int64 [n, n_tokens], on the CPU."""
@@ -36,7 +40,11 @@ def walk(method: Gptq, modules: Sequence[nn.Module], batches: Sequence[Callable[
     blocks before, one forward pass of a block for each of its layers.
     """
     model = _transformers_model(modules)
-    blocks = _block_list(model)
+    sizes = {
+        name: sum(parameter.numel() for parameter in module.parameters())
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList)
+    }
     gptqmodel, log = import_gptqmodel()
     with OPTIMUM.importing():
         library: Any = importlib.import_module("optimum.gptq.quantizer")
@@ -45,14 +53,12 @@ def walk(method: Gptq, modules: Sequence[nn.Module], batches: Sequence[Callable[
         model.config.use_cache = False  # type: ignore[union-attr]  # optimum asks for it, and not every model has it
         with left_as_it_was(model):
             texts = _texts_of(model, batches)
-        with left_as_it_was(model):
-            _check_blocks(model, blocks, max(texts, key=lambda text: text["input_ids"].shape[1]))
         quantizer = library.GPTQQuantizer(
             bits=method.bits,
             dataset=texts,
             group_size=method.group_size or -1,
             act_group_aware=False,  # the default refuses one group for a whole row
-            block_name_to_quantize=blocks,
+            block_name_to_quantize=max(sizes, key=lambda name: sizes[name]),
             module_name_preceding_first_block=[],  # these are where the model is
             cache_block_outputs=False,  # a block's input then comes from the model, not from block to block
         )
@@ -61,13 +67,6 @@ def walk(method: Gptq, modules: Sequence[nn.Module], batches: Sequence[Callable[
         library.GPTQ, library.tqdm = _solver(gptqmodel.GPTQ, arrive), lambda items, **_: items
         try:
             quantizer.quantize_model(model)
-        except QuantDriftError:
-            raise
-        except Exception as error:
-            raise UnsupportedError(
-                f"optimum cannot run the blocks of {type(model).__name__} by themselves "
-                f"({type(error).__name__}: {error}); {_INSTEAD}"
-            ) from error
         finally:
             library.GPTQ, library.tqdm = before
 
@@ -75,35 +74,23 @@ def walk(method: Gptq, modules: Sequence[nn.Module], batches: Sequence[Callable[
 def _transformers_model(modules: Sequence[nn.Module]) -> nn.Module:
     from transformers import PreTrainedModel  # noqa: PLC0415 -- comes with the library
 
-    found: list[nn.Module] = []
-    for module in (inner for root in modules for inner in root.modules()):
-        if isinstance(module, PreTrainedModel) and not any(module in outer.modules() for outer in found):
-            found.append(module)
-    both = len(found) == 1 and getattr(getattr(found[0], "config", None), "is_encoder_decoder", False)
-    if len(found) != 1 or both:
-        kinds = ", ".join(type(one).__name__ for one in found) or "none"
+    found = [inner for root in modules for inner in root.modules() if isinstance(inner, PreTrainedModel)]
+    config = getattr(found[0], "config", None) if found else None
+    layer_types = getattr(config, "layer_types", None) or ()
+    if not set(found) <= set(found[0].modules() if found else ()) or len(set(layer_types)) > 1:
+        config = None
+    if getattr(config, "model_type", None) not in _KNOWN:
+        kinds = ", ".join(dict.fromkeys(type(one).__name__ for one in found)) or "none"
         raise UnsupportedError(
-            f"optimum quantizes one list of blocks of one transformers model, got "
-            f"{kinds}{', which has an encoder and a decoder' if both else ''}; {_INSTEAD}"
+            f"optimum quantizes one transformers model whose blocks are alike ({', '.join(_KNOWN)}); got {kinds}; "
+            f"{_INSTEAD}"
         )
     return found[0]
 
 
-def _block_list(model: nn.Module) -> str:
-    """Path of the model's blocks: of the outermost lists of modules, that with most parameters."""
-    sizes: dict[str, int] = {}
-    for name, module in model.named_modules():
-        nested = any(name.startswith(f"{outer}.") for outer in sizes)
-        if isinstance(module, nn.ModuleList) and len(module) and not nested:
-            sizes[name] = sum(parameter.numel() for parameter in module.parameters())
-    if not sizes:
-        raise UnsupportedError(f"optimum quantizes a list of blocks, and {type(model).__name__} has none; {_INSTEAD}")
-    return max(sizes, key=lambda name: sizes[name])
-
-
 def _texts_of(model: nn.Module, batches: Sequence[Callable[[], object]]) -> list[Text]:
-    """Run the batches, and take what the model is given apart into texts without padding."""
-    calls: list[Mapping[str, Any]] = []
+    """Run the batches, and take what the model is given apart into texts without padding, by length."""
+    calls: list[dict[str, Any]] = []
     forward = model.forward
     signature = inspect.signature(forward)
 
@@ -116,74 +103,26 @@ def _texts_of(model: nn.Module, batches: Sequence[Callable[[], object]]) -> list
     model.forward = noted  # a hook would miss sentence-transformers, which calls forward itself
     for batch in batches:
         batch()
-    texts = [text for call in calls for text in _taken_apart(model, call)]
-    if not texts:
-        raise UnsupportedError(
-            f"optimum calls {type(model).__name__} on token ids, and no calibration input was a call of it; {_INSTEAD}"
-        )
-    return texts
+    return [text for call in calls for text in _taken_apart(**call)]
 
 
-def _taken_apart(model: nn.Module, given: Mapping[str, Any]) -> Iterator[Text]:
+def _taken_apart(
+    input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **others: Any
+) -> Iterator[Text]:
     """The texts of one call, those of the same length together; refuses what optimum would drop."""
-    ids, mask = given.get("input_ids"), given.get("attention_mask")
-    dropped = [name for name, value in given.items() if _matters(name, value)]
-    if isinstance(mask, Tensor) and isinstance(ids, Tensor) and mask.shape != ids.shape:
-        dropped.append(f"attention_mask {list(mask.shape)}")
-    if dropped or not isinstance(ids, Tensor):
+    types = others.pop("token_type_ids", None)
+    more = [name for name, value in others.items() if name not in _HARMLESS and value is not None]
+    if input_ids is None or more or (types is not None and bool(types.any())):
         raise UnsupportedError(
-            "optimum gives a model token ids and their attention mask, and drops the rest; "
-            f"{type(model).__name__} was given {', '.join(dropped) or 'no input_ids'}; {_INSTEAD}"
+            f"optimum gives a model token ids and their attention mask, and drops the rest "
+            f"({', '.join(more) or 'token_type_ids'}); {_INSTEAD}"
         )
-    real = torch.ones_like(ids).bool() if mask is None else mask.bool()
+    real = torch.ones_like(input_ids).bool() if attention_mask is None else attention_mask.bool()
     lengths = real.sum(dim=1)
-    for length in lengths.unique().tolist():
+    for length in sorted({*lengths.tolist()} - {0}):
         rows = lengths == length
-        if length:
-            texts = ids[rows][real[rows]].view(-1, length).cpu()
-            yield {"input_ids": texts, "attention_mask": torch.ones_like(texts)}
-
-
-def _matters(name: str, value: object) -> bool:
-    """Whether an input beside ids and mask may change what the blocks see."""
-    if name in _HARMLESS or value is None:
-        return False
-    return not (name == "token_type_ids" and isinstance(value, Tensor) and not bool(value.any()))
-
-
-def _check_blocks(model: nn.Module, blocks: str, text: Text) -> None:
-    """Refuse a model whose blocks get, on a text, more than optimum hands on.
-
-    That is the first input of a block, and the named inputs of the first block. A mask that masks nothing can go.
-    """
-    shared: list[Any] = []
-
-    def check(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        named = tree_leaves({name: value for name, value in kwargs.items() if name != "hidden_states"})
-        shared.extend(named if not shared else ())
-        same = len(named) == len(shared) and all(map(_same, named, shared))
-        dropped = [one for one in args[1:] if isinstance(one, Tensor) and not _masks_nothing(one)]
-        if dropped or not same:
-            raise UnsupportedError(
-                "optimum runs each block by itself, on hidden states and the named inputs of the first block; "
-                f"{type(block).__name__} is given more; {_INSTEAD}"
-            )
-
-    model.eval()
-    for block in model.get_submodule(blocks).children():
-        block.register_forward_pre_hook(check, with_kwargs=True)
-    device = next(model.parameters()).device
-    model(**{name: value[:1].to(device) for name, value in text.items()})
-
-
-def _masks_nothing(mask: Tensor) -> bool:
-    return bool(mask.all() if mask.dtype == torch.bool else not mask.any())
-
-
-def _same(one: object, other: object) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return torch.equal(one, other)
-    return one is other or bool(one == other)
+        texts = input_ids[rows][real[rows]].view(-1, length).cpu()
+        yield {"input_ids": texts, "attention_mask": torch.ones_like(texts)}
 
 
 def _solver(base: Any, arrive: Arrive) -> type:
@@ -196,8 +135,6 @@ def _solver(base: Any, arrive: Arrive) -> type:
             self._largest = 0.0
 
         def add_batch(self, inp: Tensor, out: Tensor, batch_index: int | None = None) -> None:
-            if isinstance(self.module, nn.Conv2d) or not inp.numel():
-                return  # optimum would quantize convolutions too
             super().add_batch(inp, out, batch_index)
             absolute = inp.detach().abs().flatten(0, -2)
             self._absolute += absolute.sum(dim=0, dtype=torch.float32).cpu()

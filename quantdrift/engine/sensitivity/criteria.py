@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quantdrift.engine.calibration.inputs import ProductTap, hooked_inputs, plain_products
+from quantdrift.engine.calibration.inputs import hooked_inputs, plain_products
 from quantdrift.engine.sensitivity.gaps import gap_exact_losses, gap_losses, rounding_error
 from quantdrift.engine.sensitivity.problem import Setting
 from quantdrift.errors import UnsupportedError
@@ -171,8 +171,7 @@ class InputMoments(NamedTuple):
 def input_moments(setting: Setting) -> list[InputMoments]:
     """E[x_i^2] and E|x_i| of every layer's input, over the tokens of all calibration inputs.
 
-    Padding does not count, except where a weight is used without a call of its module and rows cannot be told apart.
-    A layer that is called several times counts all its tokens.
+    Padding does not count. A layer that is called several times counts all its tokens.
     """
     sizes = [layer.weight.shape[1] for layer in setting.layers]
     sums = setting.kept.get("input_moments", lambda: _summed_inputs(setting, sizes))
@@ -202,12 +201,11 @@ def _summed_inputs(setting: Setting, sizes: Sequence[int]) -> Array:
         for batch in setting.gaps.batches:
             setting.gaps.encode(batch)
             tell(len(batch))
-    for layer, seen in zip(setting.layers, parts, strict=True):
-        called = any(each[0] for each in parts) and (layer.modules or layer.expert is not None)
-        if not (seen[0] or called):  # no token may be for an expert
+    for layer in setting.layers:
+        if not (layer.modules and any(each[0] for each in parts)):
             raise UnsupportedError(
-                f"the input of {layer.name} is not seen: its weight is multiplied part by part, or the model runs in "
-                "another thread or process; use a criterion that looks at weights alone (reconstruction, sqnr)"
+                f"the input of {layer.name} is not seen: it is no module that is called, or the model runs in another "
+                "thread or process; use a criterion that looks at weights alone (reconstruction, sqnr)"
             )
     return np.concatenate(parts)
 

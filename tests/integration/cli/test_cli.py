@@ -113,7 +113,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         (["minlm@W4"], "did you mean minilm"),
         (["minilm@W3.5"], "no criterion for the width 'W3.5'"),
         (["minilm@W4+calib=64"], "has no effect on W4-g128-rtn"),
-        (["minilm@W4-adaround+calib=/nowhere.txt"], "/nowhere.txt does not exist"),
+        (["minilm@W4-adaround+calib=/nowhere.txt"], "/nowhere.txt: expected a file of texts"),
         (["/no/such/model@W4"], "no folder /no/such/model"),
         (["Qwen3-0.6B@W4"], "Qwen/Qwen3-Embedding-0.6B"),
         (["minilm@W4", "--device", "gpu"], "expected cpu"),

@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from quantdrift.engine.calibration.candidate import LayerStore
+from quantdrift.engine.calibration import candidate
 from quantdrift.engine.calibration.inputs import fake_quantize
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.pair import QuantizedPair
@@ -177,21 +178,23 @@ class Twice(nn.Module):
 def test_ranges_are_right_after_a_kill_when_all_layers_were_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every layer is on the disk then, with the range of its first call."""
+    """A layer may be on the disk then with the range of its first call; the last one is not."""
     world = World(Twice(), torch.randn(8, 4))
+    in_order = candidate.quantize_in_order
 
-    def killed(self: LayerStore, ranges: list[float]) -> None:
+    def killed(*args: Any, **kwargs: Any) -> None:
+        in_order(*args, **kwargs)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(LayerStore, "write_ranges", killed)
+        patch.setattr(candidate, "quantize_in_order", killed)
         with pytest.raises(KeyboardInterrupt):
             world.pair(tmp_path, "W4A8-g4")
     whole = world.pair(None, "W4A8-g4")
-    for passes in (1, 0):  # the first resumes, the second reads
+    for passes, kept in ((1, 1), (0, 2)):  # the first resumes, the second reads
         before = world.passes
         again = world.pair(tmp_path, "W4A8-g4")
-        assert again.describe()["layers_kept_from_before"] == 2
+        assert again.describe()["layers_kept_from_before"] == kept
         assert world.passes - before == passes
         assert world.ranges(again) == world.ranges(whole)
         assert world.candidate(again) == world.candidate(whole)

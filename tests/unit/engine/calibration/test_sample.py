@@ -70,11 +70,11 @@ def test_lines_of_text_and_lines_of_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "fact"),
     [
-        ("a.csv", "x", r"a\.csv: expected a \.txt file"),
-        ("missing.txt", None, r"missing\.txt does not exist"),
+        ("a.csv", "x", r"a\.csv: expected a file of texts, a \.txt file"),
+        ("missing.txt", None, r"missing\.txt: expected a file of texts"),
         ("empty.txt", "\n \n", "holds no text"),
-        ("a.jsonl", '{"text": "fine"}\n["no"]', r"a\.jsonl:2"),
-        ("b.jsonl", '{"title": "no text"}', r"b\.jsonl:1"),
+        ("a.jsonl", '{"text": "fine"}\n["no"]', r"a\.jsonl, line 2"),
+        ("b.jsonl", '{"title": "no text"}', r"b\.jsonl, line 1"),
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, name: str, content: str | None, fact: str) -> None:

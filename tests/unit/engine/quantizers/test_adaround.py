@@ -43,8 +43,6 @@ EQUAL, OPPOSITE = torch.ones(3, 3), torch.tensor([[1.0, 0, 0], [0, 1, -1], [0, -
         ([7, 0.4, 0.3], EQUAL, [7, 1, 0]),  # nearest would be 0.7 short; this is 0.3 over
         ([7, 0.6, 0.7], EQUAL, [7, 0, 1]),  # nearest would be 0.7 over; this is 0.3 short
         ([7, 0.4, -0.4], EQUAL, [7, 0, 0]),  # nearest: errors cancel already
-        ([-7, -0.4, -0.3], EQUAL, [-7, -1, 0]),
-        ([7, 2.4, -1.7], EQUAL, [7, 3, -2]),  # 0.3 over; nearest would be 0.7 short
         ([7, 0.4, 0.4], OPPOSITE, [7, 0, 0]),
         ([7, 0.4, -0.3], OPPOSITE, [7, 1, 0]),
         ([7, 0.4, 0.6, -2.3, -2.8, 0.49, 0.51], torch.diag(torch.arange(1.0, 8)), [7, 0, 1, -2, -3, 0, 1]),
@@ -54,9 +52,9 @@ def test_errors_cancel_where_inputs_correlate(row: list[float], second: Tensor, 
     assert codes(row, second) == wanted
 
 
-@pytest.mark.parametrize(("bits", "group_size"), [(2, None), (3, 16), (4, 64), (8, None)])
+@pytest.mark.parametrize(("bits", "group_size"), [(2, None), (3, 16)])
 def test_the_scale_is_that_of_rtn_and_the_output_nearer(bits: int, group_size: int | None) -> None:
-    """Groups of 16 leave 8 for the last; a group of 64 is the whole row."""
+    """Groups of 16 leave 8 for the last."""
     weight, moments = gaussian(12, 40), correlated(40)
     made = AdaRound(bits=bits, group_size=group_size).quantize(weight, moments)
     nearest = quantize_rtn(weight, bits=bits, group_size=group_size)
@@ -67,13 +65,11 @@ def test_the_scale_is_that_of_rtn_and_the_output_nearer(bits: int, group_size: i
     assert made.notes["soft"] == 0
 
 
-@pytest.mark.parametrize(
-    "moments",
-    [None, moments_by_hand(torch.eye(3), n_tokens=0), moments_by_hand(torch.tensor([[1.0, torch.nan], [0, 1]]))],
-)
-def test_a_layer_without_finite_moments_is_refused(moments: Moments | None) -> None:
+def test_a_layer_without_finite_moments_is_refused() -> None:
     with pytest.raises(DataError, match="adaround needs"):
-        AdaRound(bits=4, group_size=None).quantize(torch.ones(2, 3), moments)
+        AdaRound(bits=4, group_size=None).quantize(
+            torch.ones(2, 2), moments_by_hand(torch.tensor([[1, torch.nan]] * 2))
+        )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
