@@ -195,7 +195,6 @@ def _summed_inputs(setting: Setting, sizes: Sequence[int]) -> Array:
         torch.no_grad(),
         plain_products(setting.modules),
         hooked_inputs(setting.modules, setting.layers, arrive),
-        ProductTap(setting.layers, arrive),
         setting.progress.stage("recording the inputs of layers", setting.gaps.n_rows) as tell,
     ):
         for batch in setting.gaps.batches:

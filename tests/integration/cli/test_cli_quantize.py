@@ -45,7 +45,7 @@ def test_it_says_where_the_model_is_and_how_to_use_it() -> None:
     ("words", "said"),
     [
         (("./tiny@W3", "--format", "gguf"), "--format safetensors or onnx; got 'gguf'"),
-        (("./tiny@W4A8",), "quantizes activations"),
+        (("./tiny@W4A8",), "Leave A8 out"),
         (("./tiny@W4+query",), "Leave +query out"),
         (("./tiny@W3", "-o", "tiny"), "not a saved candidate: config.json"),
         (("./tiny@W3", "--data", "a", "--task", "b"), "got both"),
