@@ -24,7 +24,6 @@ EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "bitsandbytes": ("bitsandbytes", "accelerate"),
         "onnx": ("onnx", "onnx_ir", "onnxruntime", "onnxscript"),
         "images": ("PIL",),
-        "figures": ("matplotlib",),
         "compressed-tensors": ("compressed_tensors",),
         **{name: (name,) for name in ("awq", "hqq", "optimum", "torchao", "gguf", "timm", "pandas", "pytest")},
     }

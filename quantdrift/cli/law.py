@@ -8,7 +8,6 @@ from pathlib import Path
 from quantdrift.cli.options import RUNS, argument, option, prints
 from quantdrift.cli.output import Grid, Shown, counted
 from quantdrift.compare import law
-from quantdrift.compare.law_figure import check_figure, draw_law
 from quantdrift.errors import QuantDriftError
 from quantdrift.runs import find_runs
 from quantdrift.statistics.estimates import Estimate
@@ -26,15 +25,12 @@ def command(
     *,
     runs: list[Path] = argument(RUNS),
     by: str = option("data|scheme: What is left out in turn: each corpus, or each number of bits.", default="data"),
-    figure: Path | None = option("FILE: Draw it into this file: .svg, .png or .pdf (needs quantdrift[figures])."),
 ) -> Shown:
     """Over many runs: does a larger separation go with fewer changed answers, and by how much?
 
     Shows rank correlations (also of other predictors), fits a line, and tests the line on runs that it was not fitted
     on. Needs at least three runs.
     """
-    if figure is not None:
-        check_figure(figure)
     found = law.law_runs(find_runs(runs))
     if len(found) < law.LEAST_RUNS:
         raise QuantDriftError(
@@ -42,15 +38,8 @@ def command(
             f"got {len(found)}. Two candidates are compared by: quantdrift compare A B"
         )
     study = law.study_law(found, by=by)
-    if figure is not None:
-        draw_law(study.runs, study.line, figure)
     line = [] if study.line is None else [f"The line through {counted(study.line.n, 'run')}: {_formula(study.line)}."]
-    return Shown(
-        data=law.law_json(study, figure),
-        grids=list(_grids(study)),
-        lines=[_NOTE, *law.law_findings(study), *line],
-        next=[] if figure is None else [f"\nfigure: {figure}"],
-    )
+    return Shown(data=law.law_json(study), grids=list(_grids(study)), lines=[_NOTE, *law.law_findings(study), *line])
 
 
 def _grids(study: law.LawStudy) -> Iterator[Grid]:

@@ -23,7 +23,7 @@ from quantdrift.datasets.retrieval import some
 from quantdrift.errors import TheoryError, UnknownNameError
 from quantdrift.evidence import Evidence
 from quantdrift.runs import Run, refuse_copies
-from quantdrift.spec import FULL_BITS, Versus, parse_pair
+from quantdrift.spec import Versus, parse_pair
 from quantdrift.statistics.estimates import Estimate, as_json, rate_estimate, undefined
 
 Floats = NDArray[np.float64]
@@ -67,7 +67,6 @@ class LawPoint:
         data: name of the corpus.
         n_documents: its size.
         bits: weight and activation bits as a spec spells them, e.g. W4A8; what a stored candidate says of itself.
-        width: bits a weight, by which runs are sorted.
         path: folder of the run.
     """
 
@@ -82,7 +81,6 @@ class LawPoint:
     data: str = ""
     n_documents: int = 0
     bits: str = ""
-    width: float = FULL_BITS
     path: Path = Path()
 
 
@@ -120,13 +118,11 @@ def law_runs(runs: Sequence[Run]) -> list[LawPoint]:
 def _point_of(run: Run) -> LawPoint:
     pair, data = parse_pair(run.record["spec"]), run.record["data"]
     evidence = run.exact_evidence("the law")
+    bits = "" if isinstance(pair, Versus) else str(pair.scheme).partition("-")[0]
     if isinstance(pair, Versus):
         counted = run.record.get("bits_per_weight") or {}  # null where a server has the weights
         stored = run.record.get("quantization", {}).get("nominal_bits") or counted.get("linear")
-        width = FULL_BITS if stored is None else round(float(stored), 2)
-        bits = "stored" if stored is None else f"W{width:g}"
-    else:
-        bits, width = str(pair.scheme).partition("-")[0], pair.scheme.weight_bits
+        bits = "stored" if stored is None else f"W{round(float(stored), 2):g}"
     n_documents = int(data.get("n_documents") or evidence.n_items.max())
     return replace(
         law_point(evidence, label=f"{pair} on {data['name']}"),
@@ -134,7 +130,6 @@ def _point_of(run: Run) -> LawPoint:
         data=str(data["name"]),
         n_documents=n_documents,
         bits=bits,
-        width=width,
         path=run.path,
     )
 
@@ -359,7 +354,7 @@ def law_findings(study: LawStudy) -> list[str]:
     return lines
 
 
-def law_json(study: LawStudy, figure: Path | None = None) -> dict[str, Any]:
+def law_json(study: LawStudy) -> dict[str, Any]:
     """Every run and every result; an infinite separation is null, and `separation_is_infinite` is true."""
     held = study.held_out.get("separation")
     unseen = held.predicted if held else {}
@@ -379,5 +374,4 @@ def law_json(study: LawStudy, figure: Path | None = None) -> dict[str, Any]:
         "line": asdict(study.line) if study.line else None,
         "held_out": {"by": study.by, "predictors": as_json(study.held_out)},
         "findings": law_findings(study),
-        "figure": None if figure is None else str(figure),
     }

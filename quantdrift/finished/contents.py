@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -55,7 +55,6 @@ class FinishedRun:
         name: of the model, or else of the file.
         digest: of the content.
         parts: by name; one of no name where there is only one.
-        settings: of lm-eval, how each task was set, which must be the same in the other run.
         identity: of a run folder, its data, and how answers were read from scores.
         data: what it is a run on, where that is known.
         data_by: of a run folder, the harness that the data are of; a digest of them says nothing to another.
@@ -67,7 +66,6 @@ class FinishedRun:
     name: str
     digest: str
     parts: Mapping[str, Part]
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     identity: Identity | None = None
     data: str | None = None
     data_by: str | None = None

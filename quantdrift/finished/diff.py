@@ -85,7 +85,9 @@ def diff_runs(
     pairs = _pairs(a, b, only)
     lone = [name for name, pair in pairs.items() if None in pair]
     missing = [f"parts that only one of them has: {some(lone)} ({len(lone):,} of {len(pairs):,})"] if lone else []
-    wrong = [*_other_settings(a, b, pairs), *(() if common else missing)]
+    wrong = [] if common else missing.copy()
+    if a.identity is not None and b.identity is not None and a.data_by == b.data_by:
+        wrong += a.identity.differences(b.identity, ("data", "meaning"))
     shared = []
     for name, (one, other) in pairs.items():
         if one is not None and other is not None:
@@ -133,19 +135,6 @@ def _pairs(a: FinishedRun, b: FinishedRun, only: Sequence[str]) -> dict[str, tup
             "Choose with --part"
         )
     return {name: (one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])}
-
-
-def _other_settings(a: FinishedRun, b: FinishedRun, parts: Iterable[str]) -> list[str]:
-    """How tasks were set, and which data runs are of; what only one of them tells is not known to differ."""
-    found = [
-        f"{name}: setting {key}: {value} and {b.settings[name][key]}"
-        for name in parts
-        for key, value in a.settings.get(name, {}).items()
-        if b.settings.get(name, {}).get(key, value) != value
-    ]
-    if a.identity is not None and b.identity is not None and a.data_by == b.data_by:
-        found += a.identity.differences(b.identity, ("data", "meaning"))
-    return found
 
 
 def _shared(a: Part, b: Part, *, common: bool) -> tuple[Part, Part, tuple[int, int]]:

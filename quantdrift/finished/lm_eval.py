@@ -1,8 +1,4 @@
-"""The samples that lm-eval logs: samples_TASK_DATE.jsonl, beside a results_DATE.json.
-
-`--log_samples` writes one line per document and filter. The results file of the same date says how the tasks were
-set; where it is missing, the hashes in the samples have to do.
-"""
+"""The samples that lm-eval logs, samples_TASK_DATE.jsonl: one line per document and filter."""
 
 from __future__ import annotations
 
@@ -18,13 +14,6 @@ from quantdrift.finished.lm_eval_evidence import HASHES
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?)\.jsonl(?:\.gz)?")
 _KEYS = frozenset({"doc_id", "doc", "target", "arguments", "filtered_resps"})
-_DECIDE_ANSWERS = (
-    "output_type", "num_fewshot", "repeats", "generation_kwargs", "filter_list", "metric_list", "description",
-    "fewshot_delimiter", "target_delimiter", "test_split",
-)  # fmt: skip
-"""Of a task's configuration what is no model's and no machine's; that the documents and prompts are
-the same is told by their hashes."""
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def sample_files(folder: Path) -> list[Path]:
@@ -59,15 +48,12 @@ def read_lm_eval(path: Path) -> FinishedRun:
         task, date = (named["task"], named["date"]) if named else (file.name.split(".")[0], "")
         latest[task] = max(latest.get(task, (date, file)), (date, file))
     texts = {task: read_text(file) for task, (_, file) in latest.items()}
-    results = {date: _results(files[0].parent, date) for date, _ in latest.values()}
-    models = {str(found["model_name"]) for found in results.values() if found.get("model_name")}
     return FinishedRun(
         path=path,
         format="lm-eval",
-        name=models.pop() if len(models) == 1 else path.name,
+        name=files[0].parent.name if path.is_dir() else path.name,
         digest=digest(*(text for _, text in sorted(texts.items()))),
         parts={task: Part(kind="samples", content=_samples(text, latest[task][1])) for task, text in texts.items()},
-        settings={task: _settings(results[date], task) for task, (date, _) in latest.items()},
     )
 
 
@@ -85,38 +71,3 @@ def _samples(text: str, file: Path) -> list[Mapping[str, Any]]:
     if not samples:
         raise DataError(f"{file} is empty; expected a sample a line")
     return samples
-
-
-def _results(folder: Path, date: str) -> Mapping[str, Any]:
-    """The results of the same evaluation, empty where they are not there."""
-    found = sorted(folder.glob(f"*_{date}.json")) if date else []
-    content = parse_json(read_text(found[0]), found[0]) if found else {}
-    if not isinstance(content, dict) or "configs" not in content:
-        return {}
-    parts = [content.get(name, {}) for name in ("configs", "versions", "config")]
-    configs = parts[0].values() if isinstance(parts[0], dict) else ()
-    if not all(isinstance(part, dict) for part in (*parts, *configs)):
-        raise DataError(f"{found[0]}: expected configs, versions and config as lm-eval writes them, in objects")
-    return content
-
-
-def _settings(found: Mapping[str, Any], task: str) -> dict[str, Any]:
-    """How a task was set; empty where the results do not have it."""
-    config = found.get("configs", {}).get(task)
-    if config is None:
-        return {}
-    return {
-        **{key: _plain(config.get(key)) for key in _DECIDE_ANSWERS},
-        "version": found.get("versions", {}).get(task),
-        "gen_kwargs": _plain(found.get("config", {}).get("gen_kwargs")),
-        "system instruction": found.get("system_instruction_sha"),
-    }
-
-
-def _plain(value: Any) -> Any:
-    """Without the addresses of functions, which are others in every process."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return _ADDRESS.sub("", value) if isinstance(value, str) else value

@@ -61,17 +61,9 @@ def question(doc_id: int, scores: Sequence[float], *, gold: int = 0, **changes: 
 DATE = "2026-01-02T03-04-05.678901"
 
 
-def write_samples(
-    folder: Path, task: str, samples: Sequence[Any], *, config: Mapping[str, Any] | None = None, date: str = DATE
-) -> Path:
-    """A folder as lm-eval leaves it; without results if no configuration is given."""
+def write_samples(folder: Path, task: str, samples: Sequence[Any], *, date: str = DATE) -> Path:
+    """A folder as lm-eval leaves it, but for the results."""
     folder.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(sample) + "\n" for sample in samples)
     (folder / f"samples_{task}_{date}.jsonl").write_text(text, encoding="utf-8")
-    results = folder / f"results_{date}.json"
-    if config is not None:
-        old = json.loads(results.read_text()) if results.is_file() else {"configs": {}}
-        configs = {**old["configs"], task: dict(config)}
-        content = {"results": {}, "configs": configs, "model_name": folder.name}
-        write_json(results, content)
     return folder

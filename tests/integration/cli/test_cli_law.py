@@ -102,19 +102,12 @@ def test_choices_that_make_no_sense_are_refused(grid: Path) -> None:
     copied = [grid, shutil.copytree(two[0], grid.with_name("copy"))]
     for arguments, said in (
         ((grid, "--by", "shceme"), "did you mean scheme?"),
-        ((grid, "--figure", "law.gif"), "ends in .svg, .png, .pdf"),
         (two, "expected 3 or more, of other schemes, models or corpora; got 2"),
         (copied, "the same run lies in two folders"),
     ):
         code, out, err = cli("law", *arguments)
         assert (code, out) == (2, ""), arguments
         assert said in err
-
-
-def test_a_figure_is_drawn(grid: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="the extra 'figures' is not installed")
-    assert cli("law", grid, "--figure", tmp_path / "law.svg")[0] == 0
-    assert "line, 6 runs" in (tmp_path / "law.svg").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -86,7 +86,6 @@ def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
     assert perturbation.epsilon(third.evidence()).any()
     points = law_runs([scheme, other])  # who reads finished runs takes both kinds
     assert [point.bits for point in points] == ["W4", "W32"]
-    assert [point.width for point in points] == [4, 32]
     assert points[1].label == f"minilm vs {heavier} on eight sentences"
     groups = contender_groups([scheme, other])
     assert [group.name for group in groups] == ["W4-g128-rtn", f"vs {heavier}"]

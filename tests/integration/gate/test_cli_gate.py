@@ -252,8 +252,7 @@ def test_samples_of_lm_eval(cli: Cli, tmp_path: Path) -> None:
     for name, wrong in (("full", 0), ("old", 1), ("new", 9)):
         for task in ("arc", "piqa"):
             samples = [question(n, (-2.0, -1.0) if n < wrong else (-1.0, -2.0)) for n in range(60)]
-            config = {"task": task, "output_type": "multiple_choice"}
-            write_samples(tmp_path / name, task, samples, config=config)
+            write_samples(tmp_path / name, task, samples)
         folders.append(tmp_path / name)
     full, old, new = folders
     assert cli("gate", full, old, "--update")[0] == 0

@@ -266,10 +266,10 @@ def test_other_inputs_are_refused_or_left_out(write: Any, runs: Any, told: str, 
 
 
 def test_parts_are_chosen_by_name(tmp_path: Path) -> None:
-    for name, shots in (("a", 0), ("b", 3)):
-        write_samples(tmp_path / name, "t", questions(4), config={"num_fewshot": 0})
-        write_samples(tmp_path / name, "u", questions(4), config={"num_fewshot": shots})
-    with pytest.raises(RunError, match="u: setting num_fewshot: 0 and 3"):
+    for name, prompt in (("a", "x"), ("b", "y")):
+        write_samples(tmp_path / name, "t", questions(4))
+        write_samples(tmp_path / name, "u", questions(4, prompt_hash=prompt))
+    with pytest.raises(RunError, match=r"u: .* differ in prompt of 4 documents"):
         diff(tmp_path / "a", tmp_path / "b")
     assert [part.name for part in diff(tmp_path / "a", tmp_path / "b", only=["t"]).parts] == ["t"]
     with pytest.raises(UnknownNameError, match="unknown part 'v'"):
