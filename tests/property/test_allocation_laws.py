@@ -25,31 +25,14 @@ def problems(draw: st.DrawFn) -> Problem:
     """Up to six layers, some of them tied; losses with ties, or over twelve orders of magnitude."""
     widths = draw(WIDTHS)
     n_layers = draw(st.integers(1, 6 if len(widths) < 4 else 5))
-    size = draw(
-        st.sampled_from(
-            [
-                st.integers(1, 6),
-                st.sampled_from([384 * 384, 384 * 1536]),
-                st.integers(1, 10**9),
-                st.integers(10**8, 10**8 + 3),
-            ]
-        )
-    )
-    n_weights = draw(st.lists(size, min_size=n_layers, max_size=n_layers))
-    loss = draw(
-        st.sampled_from(
-            [
-                st.integers(0, 3).map(float),
-                st.floats(0.0, 1.0).map(lambda loss: loss if loss > 1e-200 else 0.0),
-                st.floats(-6.0, 6.0).map(lambda exponent: 10.0**exponent),
-            ]
-        )
-    )
+    sizes = st.sampled_from([st.integers(1, 6), st.sampled_from([384 * 384, 384 * 1536]), st.integers(1, 10**9)])
+    n_weights = draw(st.lists(draw(sizes), min_size=n_layers, max_size=n_layers))
+    floats = st.floats(0.0, 1.0).map(lambda loss: loss if loss > 1e-200 else 0.0)
+    powers = st.floats(-6.0, 6.0).map(lambda exponent: 10.0**exponent)
+    loss = draw(st.sampled_from([st.integers(0, 3).map(float), floats, powers]))
     rows = st.lists(loss, min_size=len(widths) - 1, max_size=len(widths) - 1)
     losses = [[*sorted(draw(rows), reverse=True), 0.0] for _ in range(n_layers)]
-    budget = draw(
-        st.floats(widths[0], widths[-1]) | st.integers(10 * widths[0], 10 * widths[-1]).map(lambda tenths: tenths / 10)
-    )
+    budget = draw(st.floats(widths[0], widths[-1]) | st.integers(10 * widths[0], 10 * widths[-1]).map(lambda n: n / 10))
     units = draw(st.lists(st.integers(0, 5), min_size=n_layers, max_size=n_layers))
     return np.array(losses), np.array(n_weights), widths, budget, np.array(units)
 

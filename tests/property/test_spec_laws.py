@@ -46,44 +46,32 @@ NEAR_SPECS = st.lists(SHARDS, max_size=9).map("".join)
 def written_specs(draw: st.DrawFn) -> tuple[str, Spec]:
     """A spec as a user may write it, and the object that it means."""
     criterion = draw(st.none() | st.sampled_from(CRITERIA))
-    fractional = criterion is not None and draw(st.booleans())
     activation_bits = draw(st.none() | st.integers(4, 8))
-    weight_bits: float
-    if fractional:
-        weight_bits = draw(st.floats(2, 8))
-    else:
-        weight_bits = draw(st.sampled_from([*range(2, 9), *([16] if activation_bits else [])]))
-    number = draw(st.sampled_from([str(weight_bits), str(float(weight_bits))]))
+    whole = st.sampled_from([*range(2, 9), *([16] if activation_bits else [])]).map(float)
+    weight_bits = draw(whole if criterion is None else whole | st.floats(2, 8))
+    number = draw(st.sampled_from([str(weight_bits), str(weight_bits).removesuffix(".0")]))
     group_size = draw(st.none() | st.just(128) | st.integers(1, 999_999_999))
     quantizer = draw(st.sampled_from(QUANTIZERS))
     query_only = draw(st.booleans())
     pairs = draw(OPTIONS)
 
-    # A default may be left out; the rest stands in any order.
-    parts = []
-    if group_size != 128 or draw(st.booleans()):
-        parts.append("channel" if group_size is None else f"g{group_size}")
-    if quantizer != "rtn" or draw(st.booleans()):
-        parts.append(quantizer)
-    options = [*(["query"] if query_only else []), *([criterion] if criterion else [])]
-    options += [f"{key}={value}" for key, value in pairs.items()]
-    bits = f"W{number}" + ("" if activation_bits is None else f"A{activation_bits}")
-    scheme = "-".join([bits, *draw(st.permutations(parts))])
-    scheme = "+".join([scheme, *draw(st.permutations(options))])
-    model = draw(MODELS)
-    spec = Spec(
-        model=model,
-        scheme=Scheme(
-            weight_bits=weight_bits,
-            activation_bits=activation_bits,
-            group_size=group_size,
-            quantizer=quantizer,
-            query_only=query_only,
-            criterion=criterion,
-            options=tuple(sorted(pairs.items())),
-        ),
+    scheme = Scheme(
+        weight_bits=weight_bits,
+        activation_bits=activation_bits,
+        group_size=group_size,
+        quantizer=quantizer,
+        query_only=query_only,
+        criterion=criterion,
+        options=tuple(pairs.items()),
     )
-    return f"{model}@{scheme}", spec
+    # a default may be left out; the rest stands in any order
+    given = (scheme.granularity, group_size == 128), (quantizer, quantizer == "rtn")
+    parts = [word for word, default in given if not default or draw(st.booleans())]
+    options = [*["query"] * query_only, *[criterion] * bool(criterion), *(f"{k}={v}" for k, v in pairs.items())]
+    bits = f"W{number}" + ("" if activation_bits is None else f"A{activation_bits}")
+    words = "+".join(["-".join([bits, *draw(st.permutations(parts))]), *draw(st.permutations(options))])
+    model = draw(MODELS)
+    return f"{model}@{words}", Spec(model=model, scheme=scheme)
 
 
 @given(written_specs(), st.sampled_from(["", " ", "\t", "\n"]))

@@ -39,18 +39,8 @@ def setting_of(
 ) -> Setting:
     """What a model's layers are measured on: one gap a row, where nothing else is said.
 
-    Args:
-        model: whose layers.
-        inputs: one a row, or what encodes rows; None for no problem.
-        n: number of rows, where it cannot be seen.
-        batch_size: of the forward passes.
-        gap: of outputs [n_inputs, n_contenders, n_roles, dim].
-        rows: [n_inputs, n_contenders, n_roles]; every row is an input if not given.
-        valid: [n_inputs, n_contenders]; all if not given.
-        after: what the harness computes after the model.
-        widths: to choose from.
-        group_size: as quantized.
-        **options: other fields of `Setting`.
+    `inputs` are one a row, or a function that encodes `n` rows; `after` is what the harness computes after the model.
+    `rows` [n_inputs, n_contenders, n_roles], `valid` and `gap` as in `GapProblem`; `options` are fields of `Setting`.
     """
     problem = None
     if inputs is not None:

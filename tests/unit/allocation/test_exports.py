@@ -108,23 +108,14 @@ def test_compressed_tensors_has_a_group_for_each_width() -> None:
     assert recipe["ignore"] == [r"re:^(?:.*\.)?model\.layers\.0\.self_attn\.o_proj$"]
 
 
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [
-        ("0.model.encoder.layer.7.attention.self.key", "--tensor-type blk.7.attn_k.weight="),
-        ("0.model.transformer.layer.2.ffn.lin1", "--tensor-type blk.2.ffn_up.weight="),
-        ("0.model.layers.11.mlp.gate_proj", "--tensor-type blk.11.ffn_gate.weight="),
-    ],
-)
-def test_llama_cpp_gets_the_names_of_tensors(name: str, option: str) -> None:
-    assert text_of(allocation({name: 4}, shape=(256, 256)), "llama_cpp") == f"{option}q4_K\n"
-
-
-def test_llama_cpp_has_types_of_blocks_of_32_for_some_widths_only() -> None:
-    # 384 inputs are no multiple of the 256 that a K-quant needs, but of 32
-    names = [f"model.layers.0.self_attn.{part}_proj" for part in "qkv"]
-    given = allocation(dict(zip(names, (4, 8, 16), strict=True)), shape=(384, 384))
-    assert [line.split("=")[1] for line in text_of(given, "llama_cpp").splitlines()] == ["q4_0", "q8_0", "f16"]
+def test_llama_cpp_gets_the_names_of_tensors_and_types_whose_blocks_divide_the_inputs() -> None:
+    """384 inputs are no multiple of the 256 that a K-type needs, but of 32."""
+    names = ("0.model.encoder.layer.7.attention.self.key", "0.model.transformer.layer.2.ffn.lin1", OUT)
+    given = dict(zip(names, (4, 8, 16), strict=True))
+    first = "--tensor-type blk.7.attn_k.weight="
+    rest = "--tensor-type blk.2.ffn_up.weight=q8_0\n--tensor-type blk.0.attn_output.weight=f16\n"
+    for size, kind in ((256, "q4_K"), (384, "q4_0")):
+        assert text_of(allocation(given, shape=(size, size)), "llama_cpp") == f"{first}{kind}\n{rest}"
     with pytest.raises(UnsupportedError, match=r"o_proj \(3 bits\).*384 inputs"):
         text_of(allocation({OUT: 3}, shape=(384, 384)), "llama_cpp")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from quantdrift.allocation.record import AllocatedLayer, Allocation, check_fits
-from quantdrift.errors import DataError, RunError
+from quantdrift.errors import DataError
 from quantdrift.records import sealed
 from support import allocations
 
@@ -43,9 +42,6 @@ def change(path: Path, edit: Callable[[dict[str, Any]], object], *, seal: bool =
     path.write_text(json.dumps(sealed(content) if seal else content), encoding="utf-8")
 
 
-# --- what it says --------------------------------------------------------------------------------
-
-
 def test_bits_and_loss_follow_from_the_widths() -> None:
     found = allocation()
     assert found.bits_per_weight == (12 * 4 + 12 * 3) / 24 == 3.5
@@ -56,41 +52,19 @@ def test_bits_and_loss_follow_from_the_widths() -> None:
     assert found.width_of == {"l.0.query": 4, "l.0.key": 4, "l.0.dense": 3, "head": 16}
 
 
-# --- writing -------------------------------------------------------------------------------------
-
-
 def test_what_is_written_is_read_back_one_layer_a_line(file: Path) -> None:
     assert Allocation.read(file) == allocation()
     lines = file.read_text(encoding="utf-8").splitlines()
     on_lines = [[layer.name for layer in LAYERS if f'"{layer.name}"' in line] for line in lines if '"shape"' in line]
     assert on_lines == [["l.0.query"], ["l.0.key"], ["l.0.dense"], ["head"]]
     assert "modèle" in file.read_text(encoding="utf-8")
-    assert os.listdir(file.parent) == ["allocation.json"]
-    allocation(seed=4).write(file)
-    assert Allocation.read(file).seed == 4
 
 
-@pytest.mark.parametrize("content", ["{}", "[1]", '{"format": "quantdrift-run"}', "notes"])
-def test_other_files_are_not_overwritten(tmp_path: Path, content: str) -> None:
-    path = tmp_path / "file"
-    path.write_text(content)
-    for place in (path, tmp_path):
-        with pytest.raises(RunError, match="not an allocation"):
-            allocation().write(place)
-    assert path.read_text() == content
-
-
-# --- widths changed by hand ----------------------------------------------------------------------
-
-
-def test_a_width_changed_by_hand_is_noticed(file: Path) -> None:
-    change(file, lambda c: c["layers"][2].update(width=4))
+def test_widths_changed_by_hand_are_noticed_and_taken_where_the_file_says_so(file: Path) -> None:
+    change(file, lambda c: (c["layers"][2].update(width=4), c["layers"][3].update(width=8)))
     with pytest.raises(DataError, match=r'was changed since.* set "edited" to true'):
         Allocation.read(file)
-
-
-def test_a_file_that_says_it_was_edited_is_computed_anew(file: Path) -> None:
-    change(file, lambda c: (c.update(edited=True), c["layers"][2].update(width=4), c["layers"][3].update(width=8)))
+    change(file, lambda c: c.update(edited=True))
     edited = Allocation.read(file)
     assert edited.edited
     assert edited.bits_per_weight == 4.0  # over the budget, as its owner wants it
@@ -100,16 +74,12 @@ def test_a_file_that_says_it_was_edited_is_computed_anew(file: Path) -> None:
     assert Allocation.read(file) == edited
 
 
-# --- files that are wrong ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
         (lambda c: c.update(format="other"), "expected an allocation"),
         (lambda c: c.update(version=1), "version 1; this quantdrift reads version 2"),
         (lambda c: c.pop("budget"), "budget is missing"),
-        (lambda c: c.update(budget="3.5"), "budget: .* number"),
         (lambda c: c.update(budget=10**400), "budget"),
         (lambda c: c.update(budget=4.5), "budget: expected 3 to 4 bits"),
         (lambda c: c["layers"][1].update(width=4.0), "layers.1.width: .* integer"),

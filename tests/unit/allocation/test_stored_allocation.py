@@ -42,48 +42,34 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("short", "full"),
+    ("changes", "short", "full"),
     [
-        ("a.json", "W3.5-g8-rtn+gap+allocation=a.json"),
-        ("a.json-gptq", "W3.5-g8-gptq+gap+allocation=a.json"),
-        ("a.json+query", "W3.5-g8-rtn+query+gap+allocation=a.json"),
+        ({}, "a.json", "W3.5-g8-rtn+gap+allocation=a.json"),
+        ({}, "a.json-gptq", "W3.5-g8-gptq+gap+allocation=a.json"),
+        ({"group_size": None}, "a.json+query", "W3.5-channel-rtn+query+gap+allocation=a.json"),
+        ({"budget": 4.0, "quantizer": "hqq"}, "a.json", "W4-g8-hqq+gap+allocation=a.json+widths=3,4"),
     ],
 )
-def test_a_file_is_short_for_the_scheme_that_is_written_there(short: str, full: str, file: Path) -> None:
+def test_a_file_is_short_for_the_scheme_that_is_written_there(
+    changes: dict[str, Any], short: str, full: str, file: Path
+) -> None:
+    allocation(**changes).write(file)
     spec = parse(f"org/tiny@{short}")
     assert str(spec) == f"org/tiny@{full}"
     assert parse(str(spec)) == spec
 
 
 @pytest.mark.parametrize(
-    ("changes", "full"),
+    ("text", "said"),
     [
-        ({"group_size": None}, "W3.5-channel-rtn+gap+allocation=b.json"),
-        ({"quantizer": "hqq"}, "W3.5-g8-hqq+gap+allocation=b.json"),
-        ({"budget": 4.0}, "W4-g8-rtn+gap+allocation=b.json+widths=3,4"),
+        ("nowhere.json", r"nowhere\.json, which cannot be read"),
+        ("my file.json", "without spaces, .* rename it"),
+        ("a.json-gtpq", "unknown part 'gtpq'.* gptq"),
+        ("a.json+allocation=b.json", "second allocation"),
     ],
 )
-def test_all_of_it_comes_from_the_file(changes: dict[str, Any], full: str, file: Path) -> None:
-    made = allocation(**changes)
-    made.write(Path("b.json"))
-    scheme = parse("tiny@b.json").scheme
-    assert str(scheme) == full
-    assert (scheme.widths, scheme.weight_bits) == (made.widths, made.budget)
-    assert QuantizedPair([model()], scheme).allocation == made
-
-
-@pytest.mark.parametrize(
-    ("text", "error", "said"),
-    [
-        ("nowhere.json", SpecError, r"nowhere\.json, which cannot be read"),
-        ("my file.json", SpecError, "without spaces, .* rename it"),
-        ("a.json-gtpq", SpecError, "unknown part 'gtpq'.* gptq"),
-        ("a.json+allocation=b.json", SpecError, "second allocation"),
-    ],
-)
-def test_what_does_not_go_with_a_file_is_refused(text: str, error: type[Exception], said: str, file: Path) -> None:
-    Path("other.json").write_text("{}")
-    with pytest.raises(error, match=said):
+def test_what_does_not_go_with_a_file_is_refused(text: str, said: str, file: Path) -> None:
+    with pytest.raises(SpecError, match=said):
         parse(f"tiny@{text}")
 
 

@@ -38,11 +38,7 @@ def test_a_file_is_written_where_asked(stored: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "format_name", "said"),
-    [
-        ("recipe.json", "compressed_tensors", "+units=fused"),
-        ("allocation.json", "autoround", "the allocation itself"),
-        ("", "autoround", "was not written"),
-    ],
+    [("recipe.json", "compressed_tensors", "+units=fused"), ("allocation.json", "autoround", "the allocation itself")],
 )
 def test_a_refusal_writes_nothing(stored: Path, name: str, format_name: str, said: str) -> None:
     before = stored.read_text()

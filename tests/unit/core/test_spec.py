@@ -64,20 +64,9 @@ def test_canonical_form_of_a_scheme(text: str, canonical: str) -> None:
     assert parse_scheme(canonical) == scheme
 
 
-@pytest.mark.parametrize(
-    ("text", "model"),
-    [
-        ("BAAI/bge-small-en-v1.5@W4", "BAAI/bge-small-en-v1.5"),
-        ("m@W4@W3", "m@W4"),
-        ("@m@W3", "@m"),
-        (r"C:\models\mine@W4", r"C:\models\mine"),
-        ("./my folder/model+a@W4", "./my folder/model+a"),
-        ("~/モデル@W4", "~/モデル"),
-        ("  minilm@W4\n", "minilm"),
-    ],
-)
-def test_the_last_at_ends_the_model(text: str, model: str) -> None:
-    spec = parse(text)
+@pytest.mark.parametrize("model", ["org/bge-v1.5", "m@W4", "@m", r"C:\models\mine", "./my folder/m+a", "~/モデル"])
+def test_the_last_at_ends_the_model(model: str) -> None:
+    spec = parse(f"  {model}@W4\n")
     assert spec.model == model
     assert parse_pair(str(spec)) == spec
 
@@ -157,7 +146,6 @@ def test_errors_point_at_what_is_wrong(marked: str, message: str) -> None:
     ("text", "reference", "candidate"),
     [
         ("  minilm \t vs   org/model@v2 ", "minilm", "org/model@v2"),
-        ("Qwen3-0.6B vs org/repo:q4_k_m.gguf", "Qwen3-0.6B", "org/repo:q4_k_m.gguf"),
         ("vsm vs ./canvs", "vsm", "./canvs"),
         (
             "minilm vs OpenAI:http://localhost:8000/#org/model:0.6b#x",
@@ -184,7 +172,6 @@ def test_two_models_are_split_at_the_word(text: str, reference: str, candidate: 
         ("http://localhost:8000/api/v2", "http://localhost:8000/api/v2", "/api/v2/embeddings"),
         ("http://localhost:8000/embeddings", "http://localhost:8000/embeddings", "/embeddings"),
         ("http://h:80/v1", "http://h/v1", "/v1/embeddings"),
-        ("https://h:443", "https://h/v1", "/v1/embeddings"),
         ("https://h:80/v1", "https://h:80/v1", "/v1/embeddings"),
         ("http://[::1]:11434", "http://[::1]:11434/v1", "/v1/embeddings"),
     ],

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.base import Moments, QuantizedWeight
-from quantdrift.engine.quantizers.rtn import RoundToNearest, quantize_rtn
+from quantdrift.engine.quantizers.rtn import RoundToNearest
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.spec import parse_scheme
 
@@ -90,35 +90,3 @@ def test_fingerprints_tell_weights_apart() -> None:
         pair.candidate_fingerprint()
     model.offset[0] += 1  # buffers count
     assert pair.fingerprint != whole
-
-
-def test_bits_by_hand() -> None:
-    """W4-g64 on rows of 100 weights: 2 groups, so 2 scales of 16 bits a row."""
-    report = QuantizedPair([Network()], W4).bits()
-    linear = 100 * 100 + 8 * 100
-    scales = (100 + 8) * 2
-    others = 10 * 100 + 2 * 100 + 2 * 100  # embedding, two biases, norm; the buffer is no parameter
-    assert report.n_quantized == linear == 10_800
-    assert report.n_parameters == linear + others
-    assert report.linear == 4
-    assert report.linear_with_scales == pytest.approx(4 + scales * 16 / linear)
-    assert report.all_parameters == pytest.approx((4 * linear + 16 * scales + 32 * others) / (linear + others))
-    assert report.to_json()["n_quantized"] == linear
-
-
-def test_layers_get_the_widths_that_are_chosen_for_them() -> None:
-    """The third is left alone; the candidate is each layer's own round to nearest."""
-    model = Network()
-    pair = QuantizedPair([model], parse_scheme("W3.5-g64+gap+widths=2,3,4"))
-    assert pair.needs_widths
-    originals = [layer.weight.clone() for layer in pair.layers]
-    pair.choose([4, 2])
-    assert not pair.needs_widths
-    with pair.candidate():
-        for layer, weight, bits in zip(pair.layers, originals, (4, 2), strict=True):
-            expected = quantize_rtn(weight, bits=bits, group_size=64).dequantize(weight.dtype)
-            assert torch.equal(layer.weight, expected)
-    pair.choose([16, 3])
-    with pair.candidate():
-        assert torch.equal(pair.layers[0].weight, originals[0])
-    assert pair.bits().n_quantized == originals[1].numel()

@@ -7,22 +7,9 @@ from collections import OrderedDict
 import pytest
 from torch import nn
 
-from quantdrift.allocation.record import Allocation
 from quantdrift.engine.measure import not_calibrated_on
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.spec import parse_scheme
 from support.allocations import allocation
-from support.sensitivity import drawn
-
-
-def pair_of(scheme: str = "W3.5-channel+gap") -> QuantizedPair:
-    model = nn.Sequential(OrderedDict(low=nn.Linear(8, 8), high=nn.Linear(8, 8)))
-    return QuantizedPair([drawn(model)], parse_scheme(scheme))
-
-
-def chosen(ids: tuple[str, ...], dataset: str | None = "toy") -> Allocation:
-    return allocation({"low": 3, "high": 4}, shape=(8, 8), dataset=dataset, input_ids=ids)
-
 
 IDS = [f"q{number}" for number in range(5)]
 
@@ -42,6 +29,7 @@ IDS = [f"q{number}" for number in range(5)]
 def test_which_queries_are_left_out(
     measured: tuple[str, ...], of: str | None, here: str | None, rest: list[int]
 ) -> None:
-    pair = pair_of()
-    pair.choose([3, 4], by=chosen(measured, of))
+    pair = QuantizedPair([nn.Sequential(OrderedDict(low=nn.Linear(8, 8), high=nn.Linear(8, 8)))], "W3.5-channel+gap")
+    chosen = allocation({"low": 3, "high": 4}, shape=(8, 8), dataset=of, input_ids=measured)
+    pair.choose([3, 4], by=chosen)
     assert not_calibrated_on(pair, IDS, here).tolist() == rest
