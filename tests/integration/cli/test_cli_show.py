@@ -140,12 +140,6 @@ def test_csv_holds_no_formula_and_is_quoted(run: Run, tmp_path: Path) -> None:
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@")) or "\n" in cell or "\x1b" in cell]
 
 
-@pytest.mark.parametrize("form", [[], ["--markdown"], ["--json"]])
-def test_nothing_hidden_reaches_the_terminal(run: Run, form: list[str]) -> None:
-    code, out, _ = show(run.path, *form)
-    assert (code, "\x1b" in out) == (0, False)
-
-
 def test_classes_speak_for_themselves(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text('{"text": "good day", "label": "joy"}\n{"text": "bad day", "label": "joy"}')
     test = Labelled(ids=("0", "1"), inputs=("good day", "bad day"), labels=("joy", "joy"))

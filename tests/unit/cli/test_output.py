@@ -77,7 +77,7 @@ def test_a_spec_that_is_none_is_told_before_anything_heavy_is_loaded() -> None:
         "except SystemExit: pass\n"
         "sys.exit(bool({'numpy', 'rich', 'pyarrow', 'torch'} & {*sys.modules}))"
     )
-    for name in ("run", "corpus-size", "contrast", "quantize", "allocate"):
+    for name in ("run", "quantize"):
         words = [name, "minilm@W99", *(["-o", "x"] if name == "quantize" else ["--data", "x"])]
         done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
         assert "unknown bits 'W99'" in done.stderr, name

@@ -83,19 +83,6 @@ def test_after_ctrl_c_it_is_said_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
     assert "no run was written" in cli("run", "minilm@W4", "--data", "mydata", "--no-cache")[2]
 
 
-MADE: dict[str, Any] = {
-    "quantizer": "gptq",
-    "backend": "gptqmodel",
-    "version": "7.6.0",
-    "grid": "symmetric absmax",
-    "calibration": {"source": "corpus", "n_inputs": 512, "wanted": 512, "of": 1400, "seed": 0},
-    "layers_kept_from_before": 0,
-    "layers": [{}, {}],
-    "seconds": 61.2,
-    "seconds_in_method": 7.5,
-    "fallbacks": {},
-}
-FILE = {"source": "texts.txt", "n_inputs": 12, "wanted": 512, "of": 12, "seed": 0}
 ALLOCATION: dict[str, Any] = {
     "criterion": "gap",
     "bits_per_weight": 3.4963,
@@ -104,21 +91,6 @@ ALLOCATION: dict[str, Any] = {
     "dataset": "cranfield",
     "edited": False,
 }
-
-
-def test_library_calibration_and_fallbacks() -> None:
-    found = list(candidate_lines({"quantization": MADE, "model": {"layers_never_reached": []}}))
-    assert found == [
-        "gptq by gptqmodel 7.6.0, grid: symmetric absmax",
-        "calibrated on 512 of 1,400 documents (seed 0) in 61 s, of which the method took 8",
-    ]
-    odd = {"pooler": "outside the blocks", **{f"expert.{n}": "no calibration token reached it" for n in range(6)}}
-    made = {**MADE, "calibration": FILE, "layers_kept_from_before": 2, "fallbacks": odd}
-    found = list(candidate_lines({"quantization": made, "model": {"layers_never_reached": ["head"]}}))
-    assert found[1] == "calibrated on 12 of 12 texts of texts.txt (seed 0), kept from an earlier run"
-    assert "rounded to nearest, outside the blocks: pooler" in found
-    assert any(line.endswith("expert.0, expert.1, expert.2, expert.3 and 2 more") for line in found)
-    assert found[-1].endswith(": head")
 
 
 def test_widths_and_what_chose_them() -> None:

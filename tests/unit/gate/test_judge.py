@@ -17,7 +17,7 @@ from quantdrift.gate.baseline import answer_of
 from quantdrift.gate.judge import GateResult, Judgement, Matched, Verdict, gate, match, snapshot_for
 from quantdrift.gate.rules import RuleError, parse_rule
 from quantdrift.gate.target import Target, target_of_diff
-from quantdrift.metrics import FAMILIES, MetricError, members
+from quantdrift.metrics import MetricError
 from support.finished_samples import A, B, write_trec
 from support.gate_samples import IDENTITY, Values, evidence, judge_changes, judged, ones, pair, rules, snapshot, target
 
@@ -199,15 +199,6 @@ def test_a_rule_on_a_slice_sees_its_inputs_only() -> None:
     assert [(each.n, each.worse) for each in less] == [(10, 4)]
 
 
-def test_slices_by_what_the_reference_says() -> None:
-    """Every input of the samples has a gap of 1 / 11."""
-    there = snapshot_for(target(evidence([])), rules("flip@1:gap=0.05.. no worse"))
-    asked = rules("flip@1:gap=0.05.. no worse", "flip@1:gap=0..0.05 no worse")
-    found = gate(target(evidence(range(5))), asked, there).judgements
-    assert (found[0].n, found[0].p_worse) == (60, EXACT(1 / 32))
-    assert (found[1].outcome, found[1].reason) == ("error", "undefined: no input has gap=0..0.05")
-
-
 def limit(judged: Target, rule: str, **asked: Any) -> Judgement:
     (found,) = gate(judged, rules(rule), **asked).judgements
     return found
@@ -240,19 +231,6 @@ def test_undefined_is_an_error_and_says_why() -> None:
         assert (found.outcome, found.reason) == ("error", f"undefined: {why}")
     with pytest.raises(MetricError, match=r"run again with --k 10"):
         gate(target(evidence(range(3), k=5)), rules("ndcg@10 >= 0.5"))
-
-
-def test_a_slice_of_all_inputs_is_no_slice() -> None:
-    """Values of a slice are not rounded, and estimated as those of the whole."""
-    here = target(evidence(range(7), noise=range(3, 9)))
-    for metric in (metric for family in FAMILIES.values() for metric in members(family)):
-        number = metric.low if np.isfinite(metric.low) else min(metric.high, 0.0)
-        whole = limit(here, f"{metric} >= {number!r}")
-        part = limit(here, f"{metric} [all] >= {number!r}", slices={"all": ["*"]})
-        assert (whole.outcome, whole.n) == (part.outcome, part.n), str(metric)
-        if whole.now is not None:
-            assert part.now is not None
-            assert part.now.value == EXACT(whole.now.value, abs=1e-15), str(metric)
 
 
 @pytest.fixture

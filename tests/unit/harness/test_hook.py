@@ -5,7 +5,6 @@ import importlib.util
 import inspect
 import pickle
 import sys
-import threading
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -138,22 +137,6 @@ def test_installing_again_adds_nothing_even_after_a_reload_of_the_hook(
     (finder,) = hook_finders()
     assert harness.calls == [("madeup.evaluate", 42)]
     assert (finder.started_by, finder.patched) == ("pth", ["madeup.evaluate"])
-
-
-def test_many_threads_importing_at_once_call_our_function_once(harness: ModuleType) -> None:
-    _hook.install()
-    barrier = threading.Barrier(8)
-
-    def work() -> None:
-        barrier.wait()
-        importlib.import_module("madeup.evaluate")
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert harness.calls == [("madeup.evaluate", 42)]
 
 
 def lines_to_run(name: str) -> list[str]:
