@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import kendalltau
 
 from support.metric_samples import Pair, evidence_of, names, pairs, values
 
@@ -33,6 +35,26 @@ def test_rank_biased_overlap(pair: Pair, k: int) -> None:
     np.testing.assert_allclose(found, [overlap(*both) for both in lists], rtol=1e-12)
     ranked_overlap = pytest.importorskip("ranked_overlap")
     np.testing.assert_allclose(found, [ranked_overlap.rbo(*both, p=0.9) for both in lists], rtol=1e-12)
+
+
+@settings(deadline=None, max_examples=50)
+@given(pairs(), st.sampled_from([2, 5, 10]), st.integers(0, 15))
+def test_tau_b_is_that_of_scipy(pair: Pair, k: int, length: int) -> None:
+    """Ties, constant lists, and lists that end before the cut-off."""
+    evidence = evidence_of(pair)
+    top = evidence.reference_top
+    items = np.where(np.arange(top.items.shape[1]) < length, top.items, -1)
+    found = values(f"tau_b@{k}", replace(evidence, reference_top=replace(top, items=items)))
+    for row, (one, other) in enumerate(zip(top.reference_scores, top.candidate_scores, strict=True)):
+        depth = min(k, length, len(one))
+        wanted = kendalltau(one[:depth], other[:depth]).statistic if depth > 1 else np.nan
+        assert found[row] == pytest.approx(wanted, abs=1e-15, nan_ok=True)
+
+
+def test_a_long_list_counts_every_pair() -> None:
+    """More pairs than an 8-bit number holds, all of them in reversed order."""
+    scores = np.arange(300.0)[None]
+    assert values("tau_b@300", evidence_of((scores, -scores), k=300)).tolist() == [-1.0]
 
 
 # --- against trec_eval -------------------------------------------------------------------------

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from quantdrift.conformal import calibrates
-from quantdrift.engine.measure import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence import Evidence, Noise
+from support.metric_samples import names
+from support.small_evidence import evidence_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +26,9 @@ class Case:
     def evidence(self, *, input_ids: list[str] | None = None, **changed: Any) -> Evidence:
         case = replace(self, **changed)
         n_inputs, n_items = case.reference.shape
-        return assemble(
-            score_matrix(case.reference, case.candidate, k=20),
-            input_ids=input_ids or [f"q{row}" for row in range(n_inputs)],
-            item_ids=[f"d{item}" for item in range(n_items)],
-            qrels=case.qrels,
-            noise=Noise(flips=case.noisy, epsilon=np.zeros(n_inputs, dtype=np.float32)),
-        )
+        noise = Noise(flips=case.noisy, epsilon=np.zeros(n_inputs, dtype=np.float32))
+        named: Any = {"item_ids": names(n_items), "input_ids": input_ids, "qrels": case.qrels, "noise": noise}
+        return evidence_of(case.reference, case.candidate, k=20, **named)
 
 
 @st.composite

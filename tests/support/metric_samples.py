@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from quantdrift.engine.measure import assemble
-from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence import Evidence
 from quantdrift.metrics import parse_metric
+from support import small_evidence
 
 Scores = NDArray[np.float64]
 Pair = tuple[Scores, Scores]
@@ -43,12 +42,7 @@ def names(n_docs: int) -> list[str]:
 
 
 def evidence_of(pair: Pair, qrels: Qrels | None = None, k: int = 20) -> Evidence:
-    return assemble(
-        score_matrix(*pair, k=k),
-        input_ids=[f"q{row}" for row in range(len(pair[0]))],
-        item_ids=names(pair[0].shape[1]),
-        qrels=qrels,
-    )
+    return small_evidence.evidence_of(*pair, k=k, qrels=qrels, item_ids=names(pair[0].shape[1]))
 
 
 def values(metric: str, evidence: Evidence) -> NDArray[np.float64]:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantdrift.engine.measure import assemble
 from quantdrift.engine.readings import evidence_of_logits
-from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence import Evidence, Noise
 from quantdrift.runs import Run, write_run
+from support.metric_samples import names
+from support.small_evidence import evidence_of
 
 Floats = NDArray[np.float32]
 
@@ -45,16 +45,9 @@ def classified(reference: Any, candidate: Any, labels: Any = None, *, noise: Noi
 def searched(reference: Any, candidate: Any, relevant: Any = None, *, depth: int | None = None) -> Evidence:
     """Evidence of a search from similarities written by hand; one relevant item per query."""
     before, after = (np.asarray(arm, dtype=np.float32) for arm in (reference, candidate))
-    names = [f"q{number}" for number in range(len(before))]
-    qrels = None
-    if relevant is not None:
-        qrels = {name: {f"d{item}": 1} for name, item in zip(names, relevant, strict=True)}
-    return assemble(
-        score_matrix(before, after, k=depth or before.shape[1]),
-        input_ids=names,
-        item_ids=[f"d{item}" for item in range(before.shape[1])],
-        qrels=qrels,
-    )
+    qrels = None if relevant is None else {f"q{row}": {f"d{item}": 1} for row, item in enumerate(relevant)}
+    n_items = before.shape[1]
+    return evidence_of(before, after, k=depth or n_items, qrels=qrels, item_ids=names(n_items))
 
 
 def similarities(n: int = 120, n_items: int = 30, noise: float = 0.1, seed: int = 0) -> Any:

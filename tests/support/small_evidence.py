@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,17 +31,20 @@ INFINITE = math.inf
 
 
 def evidence_of(
-    reference: list[list[float]],
-    candidate: list[list[float]],
+    reference: Any,
+    candidate: Any,
     *,
     k: int = 10,
     qrels: Qrels | None = None,
     noise: Noise | None = None,
+    input_ids: Sequence[str] | None = None,
+    item_ids: Sequence[str] = "abcdefghij",
 ) -> Evidence:
+    before, after = np.asarray(reference), np.asarray(candidate)
     return assemble(
-        score_matrix(np.array(reference), np.array(candidate), k=k),
-        input_ids=[f"q{row}" for row in range(len(reference))],
-        item_ids=list("abcdefghij")[: len(reference[0])],
+        score_matrix(before, after, k=k),
+        input_ids=list(input_ids or [f"q{row}" for row in range(len(before))]),
+        item_ids=list(item_ids[: before.shape[1]]),
         qrels=qrels,
         noise=noise,
     )

@@ -99,15 +99,6 @@ def test_served_inputs_that_differ_are_warned_of() -> None:
     assert other.p_value < 1e-3
 
 
-@pytest.mark.parametrize("statistic", ["S", "2epsilon", "gap", "msp", "entropy"])
-def test_a_check_comes_back(path: Path, statistic: Any) -> None:
-    one = check(statistic=statistic)
-    one.save(path)
-    other = StabilityCheck.load(path, spec="minilm@W4", model_fingerprint="weights")
-    assert other == one
-    np.testing.assert_array_equal(other.accepts(CANDIDATE), one.accepts(CANDIDATE))
-
-
 def test_an_infinite_threshold_is_null(path: Path) -> None:
     few = check(alpha=0.001)
     none = StabilityCheck.calibrate((REFERENCE, REFERENCE), alpha=0.1, statistic="gap")
@@ -136,28 +127,14 @@ def test_another_pair_other_weights_and_other_scores_are_refused(path: Path) -> 
     assert StabilityCheck.load(path, candidate_fingerprint="odd", on=record)
 
 
-def test_something_else_is_neither_read_nor_replaced(path: Path) -> None:
-    with pytest.raises(StabilityError, match="quantdrift certify RUN"):
-        StabilityCheck.load(path)
-    for text in ('{"format": "quantdrift-run"}', '{"format"', "[]"):
-        path.write_text(text)
-        with pytest.raises(StabilityError, match="expected a stability check"):
-            StabilityCheck.load(path)
-        with pytest.raises(RunError, match="not a stability check"):
-            check().save(path)
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("format_version", 2),
         ("statistic", "T"),
         ("alpha", 1.0),
-        ("threshold", "0.1"),
         ("n_calibration", 0),
-        ("expected_coverage", 1.5),
         ("sample", []),
-        ("origin", {"spec": "minilm@W4"}),
         ("origin", {**Identity().to_json(), "spec": 4}),
         ("more", 1),
     ],
