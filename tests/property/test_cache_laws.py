@@ -112,7 +112,7 @@ def flip(content: bytes, at: int, bit: int) -> bytes:
 
 
 @pytest.mark.parametrize(("make", "use", "pattern"), KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_flipped_bit_changes_nothing_and_is_said(make: Use, use: Use, pattern: str, data: st.DataObject) -> None:
     def damage(content: bytes) -> bytes:
@@ -189,7 +189,7 @@ def test_content_that_somebody_made_is_refused_without_taking_memory(
         assert not (tmp_path / "it").exists()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(at=st.integers(0, 300), bit=st.integers(0, 7))
 def test_a_header_that_is_nearly_right_is_an_array_of_that_size_or_none(at: int, bit: int) -> None:
     file = io.BytesIO()

@@ -162,22 +162,14 @@ def test_default_sizes_are_sizes(n_documents: int) -> None:
     assert 2 <= len(sizes) <= 4
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(cases())
 def test_each_size_is_what_these_documents_give_alone(case: Case) -> None:
     for subset, evidence in zip(case.subsets, case.found, strict=True):
         assert_same(evidence, case.alone(subset))
 
 
-@settings(deadline=None, max_examples=100)
-@given(cases())
-def test_all_is_the_plain_run(case: Case) -> None:
-    whole = case.alone(np.arange(len(case.ids("d"))))
-    assert_same(case.found[-1], whole)
-    np.testing.assert_array_equal(perturbation.flips(case.found[-1]), perturbation.flips(whole))
-
-
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(cases())
 def test_what_can_only_grow_does(case: Case) -> None:
     for small, large in pairwise(case.found):
@@ -194,7 +186,7 @@ def test_what_can_only_grow_does(case: Case) -> None:
             assert (getattr(other, own)[:, :depth] >= getattr(one, own)).all()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(cases())
 def test_where_the_top_1_stays_the_lead_never_grows(case: Case) -> None:
     """More documents can only bring a nearer runner-up; a new top-1 may have any lead."""

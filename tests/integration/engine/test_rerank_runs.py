@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("sentence_transformers", reason="the extra 'models' is not installed")
 
 from quantdrift.datasets.retrieval import RetrievalDataset
-from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel
 from quantdrift.runs import read_run
 from support.rerank_samples import (
     N_QUERIES,
@@ -89,37 +88,3 @@ def test_a_run_of_a_retriever_gives_its_full_precision_ranking(place: Path, quan
     assert source["retriever_fingerprint"] == searched["model"]["fingerprint"]
     shown = quantdrift(*CROSS, "--shortlist", "first", "--top", "5")
     assert "reranking 5 documents of first (found by" in " ".join(shown.split())
-
-
-def test_a_killed_run_goes_on_where_it_stopped(
-    quantdrift: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(tmp_path / "own"))
-    monkeypatch.setattr("quantdrift.engine.store.CHUNK", 16)
-    counts: list[int] = []
-    scores = CrossEncoderModel.encode
-
-    def counted(self: Any, pairs: Any, *rest: Any) -> Any:
-        if sum(counts) > 60:
-            raise KeyboardInterrupt
-        counts.append(len(pairs))
-        return scores(self, pairs, *rest)
-
-    monkeypatch.setattr(CrossEncoderModel, "encode", counted)
-    command = (*CROSS, "--shortlist", "ROOT/bm25.trec", "--json")
-    assert "goes on from there" in quantdrift(*command, code=130)
-    assert not list(Path.cwd().rglob("run.json"))
-    before = sum(counts)
-    counts.clear()
-    monkeypatch.setattr(
-        CrossEncoderModel,
-        "encode",
-        lambda self, pairs, *rest: (counts.append(len(pairs)), scores(self, pairs, *rest))[1],
-    )
-    first = record(quantdrift(*command))
-    # pairs of both arms and of the noise floor, and twice the two that are watched
-    assert before + sum(counts) == 2 * 2 + 3 * 8 * N_QUERIES
-    counts.clear()
-    again = record(quantdrift(*command))
-    assert counts == [2]
-    assert again["metrics"] == first["metrics"]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-
-from quantdrift.records import whole_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks on folders there")
 
@@ -57,17 +53,3 @@ def test_two_that_write_at_once_both_end_well(tmp_path: Path) -> None:
     assert whole(place)
     assert parts(place)[0].split()[0] in {"one49", "other49"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
-
-
-def test_what_a_kill_left_goes_a_day_later(tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    process = writer("killed", place, 0)
-    while not place.exists():
-        time.sleep(0.001)
-    process.kill()
-    process.wait()
-    for left in tmp_path.glob(".run.partial-*"):
-        os.utime(left, (0, 0))
-    with pytest.raises(ZeroDivisionError), whole_folder(place, what="the run"):
-        raise ZeroDivisionError
-    assert not list(tmp_path.glob(".run.partial-*"))

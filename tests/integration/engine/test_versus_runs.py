@@ -17,8 +17,6 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, GPTQConfig
 
 from quantdrift import perturbation
-from quantdrift.compare.contenders import contender_groups
-from quantdrift.compare.law import law_runs
 from quantdrift.engine.encoders.sentence import SentenceEncoder
 from quantdrift.engine.run import run as run_pair
 from quantdrift.engine.saving.save import make_candidate, save_candidate
@@ -66,29 +64,13 @@ def test_the_reference_is_embedded_once_for_schemes_and_checkpoints(
     encoded.clear()
     again = run_two("minilm", copy, tmp_path / "c", store=store)
     assert encoded == tried  # the candidate's are kept, too
-    weights = makers.weights()
-    weights["encoder.layer.5.output.dense.weight"][0, 0] += 0.5
-    heavier = makers.write_folder(tmp_path / "heavier", weights, modules=True)
-    other = run_two("minilm", heavier, tmp_path / "d", store=store)
-    prompted = makers.write_folder(tmp_path / "prompted", makers.weights(), modules=True)
-    changed(prompted, "config_sentence_transformers.json", prompts={"query": "find: "})
-    third = run_two("minilm", prompted, tmp_path / "e", store=store)
     for name in ("fingerprint", "name", "canonical"):
         assert scheme.record["model"][name] == first.record["model"][name]
     assert scheme.record["settings"] == first.record["settings"]
     assert scheme.record["data"] == first.record["data"]
-    prints = [one.record["model"]["candidate"]["fingerprint"] for one in (first, again)]
-    prints += [one.record["model"]["candidate"]["fingerprint"] for one in (other, third)]
-    assert prints[0] == prints[1]
-    assert len(set(prints)) == 3
+    candidates = [one.record["model"]["candidate"]["fingerprint"] for one in (first, again)]
+    assert candidates[0] == candidates[1]
     assert not perturbation.epsilon(again.evidence()).any()
-    assert perturbation.epsilon(other.evidence()).any()
-    assert perturbation.epsilon(third.evidence()).any()
-    points = law_runs([scheme, other])  # who reads finished runs takes both kinds
-    assert [point.bits for point in points] == ["W4", "W32"]
-    assert points[1].label == f"minilm vs {heavier} on eight sentences"
-    groups = contender_groups([scheme, other])
-    assert [group.name for group in groups] == ["W4-g128-rtn", f"vs {heavier}"]
 
 
 @pytest.mark.slow

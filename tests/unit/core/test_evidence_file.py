@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from quantdrift import perturbation
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_ragged
 from quantdrift.errors import RunError
@@ -102,28 +101,6 @@ def test_other_tools_read_names_and_figures(tmp_path: Path) -> None:
     assert table["judged_items"] == [["🐍", "not in the corpus"], [], ["d1", "d 4"]]
     assert table["judged_grades"] == [[2, 1], [], [0, -1]]
     assert table["noise_flip"] == [True, False, False]
-
-
-def test_a_query_without_items_has_no_figures(tmp_path: Path) -> None:
-    empty = Top(
-        items=np.array([[-1]]),
-        reference_scores=np.array([[np.nan]], np.float32),
-        candidate_scores=np.array([[np.nan]], np.float32),
-    )
-    lone = Evidence(
-        input_ids=np.array(["q"], dtype=object),
-        item_ids=np.array([], dtype=object),
-        reference_top=empty,
-        candidate_top=empty,
-        delta_min=np.array([np.inf], np.float32),
-        delta_max=np.array([-np.inf], np.float32),
-        n_items=np.array([0]),
-    )
-    path = written(lone, tmp_path)
-    table = pq.read_table(path).to_pydict()
-    assert [table[name] for name in ("gap", "epsilon", "separation", "S")] == [[None]] * 4
-    assert np.isnan(perturbation.epsilon(read_evidence(path))).all()
-    assert perturbation.flips(read_evidence(path)).tolist() == [False]
 
 
 # --- files that cannot be read ---------------------------------------------------------------

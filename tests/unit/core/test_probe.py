@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from quantdrift.engine.readings import fitted_probe
 from quantdrift.errors import DataError, RunError, ScoreError
 from quantdrift.probe import LinearProbe
 
@@ -54,26 +52,6 @@ def test_what_cannot_be_fitted_or_read_is_refused() -> None:
         LinearProbe.fit(points, labels[1:])
     with pytest.raises(ScoreError, match=r"\[n_inputs, 5\]"):
         LinearProbe.fit(points, labels).logits(points[:, :4])
-
-
-def test_a_probe_is_kept_and_not_fitted_again(tmp_path: Any, monkeypatch: Any) -> None:
-    points, labels = blobs(3)
-    first, accuracy = fitted_probe(points, labels, key="k", root=tmp_path)
-    right = linear.LogisticRegression(max_iter=1000).fit(points.astype(float), labels)
-    assert accuracy == pytest.approx(right.score(points.astype(float), labels))
-    monkeypatch.setattr(LinearProbe, "fit", None)  # whoever fits now fails
-    again, kept = fitted_probe(points, labels, key="k", root=tmp_path)
-    assert (again.digest, kept) == (first.digest, accuracy)
-    for other in (
-        replace(first, bias=first.bias + 1e-12),
-        replace(first, weight=-first.weight),
-        replace(first, classes=first.classes[::-1]),
-    ):
-        assert other.digest != first.digest
-    assert np.array_equal(again.logits(points), first.logits(points))
-    for key, names in (("other", labels), ("k", labels[::-1])):
-        with pytest.raises(TypeError):
-            fitted_probe(points, names, key=key, root=tmp_path)
 
 
 def test_a_probe_is_written_and_read(tmp_path: Any) -> None:

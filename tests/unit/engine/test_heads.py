@@ -64,15 +64,6 @@ def test_the_candidate_has_the_head_of_the_reference() -> None:
     assert weights_fingerprint([model]) == original
 
 
-def test_bits_per_weight_by_hand() -> None:
-    """Quantized: 4x8 + 8x8 + 8x8 = 160 weights in 24 channels. The head: 3x8 at 32 bits, as all 27
-    biases; among the linear layers it does not count."""
-    report = QuantizedPair([ToyForSequenceClassification()], W4).bits()
-    assert (report.linear, report.n_quantized, report.n_parameters) == (4, 160, 160 + 24 + 27)
-    assert report.linear_with_scales == pytest.approx(4 + 24 * 16 / 160)
-    assert report.all_parameters == pytest.approx((160 * 4 + 24 * 16 + 51 * 32) / 211)
-
-
 def test_another_module_can_be_named_or_none() -> None:
     model = ToyForSequenceClassification()
 

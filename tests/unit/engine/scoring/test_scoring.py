@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quantdrift.engine.scoring.state import ScoreState, merge
+from quantdrift.engine.scoring.state import ScoreState
 from quantdrift.engine.scoring.streamed import TILE, Similarity, score_embeddings
 
 STREAMED = "quantdrift.engine.scoring.streamed"
@@ -66,15 +66,6 @@ def test_a_self_match_does_not_count(monkeypatch: pytest.MonkeyPatch, tile: int)
     assert state.reference_top()[0].tolist() == [[1, 0, -1]]
     assert state.candidate_top()[0].tolist() == [[1, 0, -1]]
     assert (state.delta_max.item(), state.n_items.item()) == (0, 2)
-
-
-def test_two_halves_merge_into_the_whole() -> None:
-    whole = score([1, 4, 4, 2], [2, 3, 5, 0], k=3)
-    halves = score([1, 4], [2, 3], k=3), score([4, 2], [5, 0], k=3, offset=2)
-    for state in (merge(*halves), merge(*halves[::-1])):
-        assert state.reference_top()[0].tolist() == whole.reference_top()[0].tolist() == [[1, 2, 3]]
-        assert state.candidate_top()[0].tolist() == whole.candidate_top()[0].tolist() == [[2, 1, 0]]
-        assert (state.delta_min.item(), state.delta_max.item()) == (-2, 1)
 
 
 @pytest.mark.parametrize("similarity", Similarity)
