@@ -54,7 +54,7 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
     lm = arguments["lm"]
     pair = lm.lm if isinstance(lm, CachingLM) else lm
     asked_for_samples = arguments.get("log_samples", True)
-    groups, tasks = _selected(arguments["task_dict"])
+    groups, tasks = (arguments["task_dict"].get(part, {}) for part in ("groups", "tasks"))
     indices = arguments.get("samples") or {}
     started, folder = now(), pair.evidence or default_folder()
     with pair.recording(tasks, digest=folder is not None) as recorded:
@@ -80,15 +80,6 @@ def evaluate_pair(original: Any, given: BoundArguments) -> Any:
     if not asked_for_samples:
         del results["samples"]
     return results
-
-
-def _selected(task_dict: Any) -> Any:
-    """Groups and tasks by name, also of the nested dict that older callers give."""
-    if "tasks" in task_dict:
-        return task_dict.get("groups", {}), task_dict["tasks"]
-    from lm_eval.evaluator_utils import _handle_back_comp  # noqa: PLC0415 -- going away with these callers
-
-    return _handle_back_comp(task_dict)
 
 
 def reference_samples(

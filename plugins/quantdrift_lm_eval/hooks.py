@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
 
@@ -16,7 +15,6 @@ from quantdrift.patching import arguments_of, errors_in_one_line, is_pair, wrap
 
 NAME = "quantdrift"
 """Of our model, as in --model quantdrift."""
-GROUP = "lm_eval.models"
 TARGET = "quantdrift_lm_eval.model:QuantizedPairLM"
 
 
@@ -26,8 +24,7 @@ def on_models_imported(module: ModuleType) -> None:
     if not (registry is not None and hasattr(registry, "register") and hasattr(module, "MODEL_MAPPING")):
         raise TypeError("lm_eval.models has no MODEL_MAPPING and model_registry")
     if NAME not in registry:  # versions that read entry points may have been there before
-        # as these would register it: the same twice is no conflict
-        registry.register(NAME, target=next(iter(entry_points(group=GROUP, name=NAME)), TARGET))
+        registry.register(NAME, target=TARGET)
 
 
 def on_evaluator_imported(module: ModuleType) -> None:

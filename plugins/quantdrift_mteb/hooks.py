@@ -30,20 +30,14 @@ def on_tasks_imported(module: ModuleType) -> None:
     """Let mteb find our tasks by name; its list stays as it is, and so does what is filtered by it."""
     if not isinstance(getattr(module, "_TASKS_REGISTRY", None), dict):
         raise TypeError("mteb.get_tasks has no _TASKS_REGISTRY dict")
-    tasks = importlib.import_module("quantdrift_tasks.mteb_tasks")  # it imports mteb
-
-    def add() -> None:
-        for task in getattr(tasks, "TASKS", ()):
-            module._TASKS_REGISTRY.setdefault(task.metadata.name, task)
 
     def after_adding(original: Any, *args: Any, **kwargs: Any) -> Any:
-        add()
+        for task in importlib.import_module("quantdrift_tasks.mteb_tasks").TASKS:  # it imports mteb
+            module._TASKS_REGISTRY.setdefault(task.metadata.name, task)
         return original(*args, **kwargs)
 
-    add()
-    if not hasattr(tasks, "TASKS"):  # it is being imported right now, and importing mteb is the first thing it does
-        for name in ("get_task", "get_tasks"):
-            wrap(module, name, (), after_adding)
+    for name in ("get_task", "get_tasks"):
+        wrap(module, name, (), after_adding)
 
 
 def _model_meta(original: Any, *args: Any, **kwargs: Any) -> Any:

@@ -17,8 +17,8 @@ from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.metrics.keys import harness_metrics
 from quantdrift.models.checkpoint import full_precision
+from quantdrift.models.classifier_config import is_cross_encoder, model_json
 from quantdrift.models.named import EMBEDDED, ModelSource
-from quantdrift.records import read_json
 from quantdrift.spec import Scheme, Spec, parse
 from quantdrift_mteb.pairs import make_pair
 
@@ -72,13 +72,11 @@ def _base_meta(source: ModelSource, revision: str | None, get_model_meta: GetMod
     if source.kind == "hub":
         return _hub_meta(source.canonical, revision, get_model_meta)
     if revision is not None:
-        hint = f", or name the model {source.canonical}" if source.kind == "embedded" else ""
         raise UnsupportedError(
-            f"{source.name} is the folder {source.location}, which has no revision {revision!r}; leave the revision "
-            f"out{hint}"
+            f"{source.name} is the folder {source.location}, which has no revision {revision!r}; leave it out"
         )
     if source.kind == "local":
-        return local_meta(Path(source.location), f"local/{source.canonical}")
+        return local_meta(source)
     distribution = packages_distributions()[EMBEDDED[source.name.lower()][0]][0]
     revision = f"{distribution}-{version(distribution)}"
     return get_model_meta(source.canonical).model_copy(update={"revision": revision})
@@ -128,9 +126,12 @@ def _loader(spec: Spec, source: ModelSource, base: ModelMeta) -> Callable[..., A
 # --- a model folder as mteb sees it ---------------------------------------------------------------
 
 
-def local_meta(folder: Path, name: str) -> ModelMeta:
+def local_meta(source: ModelSource) -> ModelMeta:
     """The metadata of a model that lies in a folder; its loader takes the folder."""
-    crosses = _is_cross_encoder(folder)
+    folder, crosses = Path(source.location), is_cross_encoder(source)
+    kind = model_json(source, "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
+    if kind not in ("SentenceTransformer", "CrossEncoder"):
+        raise UnsupportedError(f"{folder} holds a {kind}; expected a SentenceTransformer or a CrossEncoder")
     digest = hashlib.blake2b(digest_size=6)  # changes with a file, so that results of other weights are not reused
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -138,28 +139,10 @@ def local_meta(folder: Path, name: str) -> ModelMeta:
             digest.update(f"{path.relative_to(folder)}:{stat.st_size}:{stat.st_mtime_ns};".encode())
     return ModelMeta.create_empty(
         {
-            "name": name,
+            "name": f"local/{source.canonical}",
             "revision": f"local-{digest.hexdigest()}",
             "loader": CrossEncoderWrapper if crosses else SentenceTransformerEncoderWrapper,
             "framework": ["Sentence Transformers", "PyTorch"],
             "model_type": ["cross-encoder" if crosses else "dense"],
         }
     )
-
-
-def _is_cross_encoder(folder: Path) -> bool:
-    """As the folder says; one saved by transformers alone says so by its architecture."""
-    said, config = (_read(folder / name) for name in ("config_sentence_transformers.json", "config.json"))
-    if (kind := said.get("model_type")) in ("SentenceTransformer", "CrossEncoder"):
-        return bool(kind == "CrossEncoder")
-    if kind in ("SparseEncoder", "MultiVectorEncoder", "ColBERT"):
-        raise UnsupportedError(f"{folder} holds a {kind}; expected a SentenceTransformer or a CrossEncoder")
-    return "ForSequenceClassification" in str(config.get("architectures")) and not (folder / "modules.json").is_file()
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = read_json(path)
-    except (OSError, ValueError):  # loading the model complains about what is broken
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 from beir.retrieval.models import SentenceBERT
 from beir.retrieval.search.dense import DenseRetrievalExactSearch
-from sentence_transformers import CrossEncoder
-from transformers import BertConfig, BertForSequenceClassification
 
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.evidence import Evidence
 from quantdrift.spec import parse_scheme
-from support.candidate_samples import WORDS, encoder, save_backbone
+from support.candidate_samples import WORDS, encoder
 
 Results = dict[str, dict[str, float]]
 
@@ -55,26 +53,6 @@ def save_encoder(folder: Path) -> str:
     made = encoder(folder / "backbone")
     made.save_pretrained(str(folder / "encoder"))
     return str(folder / "encoder")
-
-
-def save_cross_encoder(folder: Path) -> str:
-    """A cross-encoder of the same size."""
-    import torch  # noqa: PLC0415 -- seeds this model only
-
-    torch.manual_seed(1)
-    config = BertConfig(
-        vocab_size=len(WORDS) + 4,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=96,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-        num_labels=1,
-    )
-    save_backbone(folder / "backbone", BertForSequenceClassification(config))
-    CrossEncoder(str(folder / "backbone"), device="cpu").save_pretrained(str(folder / "reranker"))
-    return str(folder / "reranker")
 
 
 def model(folder: str, **options: Any) -> SentenceBERT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,14 +29,15 @@ TEXTS = ["the drag of the wing", "heat", "shock wave of the boundary layer flow 
 HIDDEN, WIDTH = 192, 320  # a second group of 128 is half a group, a third one of 320 as well
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer(words: Sequence[str] = WORDS, longest: int = 48) -> PreTrainedTokenizerFast:
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-    vocabulary = {word: number for number, word in enumerate((*special, *WORDS))}
+    vocabulary = {word: number for number, word in enumerate((*special, *words))}
     core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     core.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     names = ("pad_token", "unk_token", "cls_token", "sep_token")
-    return PreTrainedTokenizerFast(tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=48)
+    given = dict(zip(names, special, strict=True))
+    return PreTrainedTokenizerFast(tokenizer_object=core, **given, model_max_length=longest)
 
 
 def save_backbone(folder: Path, model: Any = None) -> None:

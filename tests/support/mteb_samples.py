@@ -18,12 +18,12 @@ from mteb.mocks import mock_tasks
 from mteb.mocks.mock_tasks import clustering
 from mteb.models import CrossEncoderWrapper, SentenceTransformerEncoderWrapper
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.spec import parse_scheme
+from support.candidate_samples import tokenizer
 
 WORDS = tuple(f"{a}{b}" for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u", "ai", "ou"))
 QUIET = {"batch_size": 8, "show_progress_bar": False}
@@ -43,16 +43,6 @@ def text(seed: int, n_words: int = 9) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=n_words))
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-    vocabulary = {word: number for number, word in enumerate((*special, *WORDS))}
-    core = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    core.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    names = ("pad_token", "unk_token", "cls_token", "sep_token")
-    return PreTrainedTokenizerFast(tokenizer_object=core, **dict(zip(names, special, strict=True)), model_max_length=64)
-
-
 def save_backbone(kind: Any, folder: Path, seed: int = 0) -> str:
     """A BERT of a few thousand random weights, of a class of transformers."""
     torch.manual_seed(seed)
@@ -67,7 +57,7 @@ def save_backbone(kind: Any, folder: Path, seed: int = 0) -> str:
         num_labels=1,
     )
     kind(config).save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
+    tokenizer(WORDS, 64).save_pretrained(folder)
     return str(folder)
 
 

@@ -17,7 +17,8 @@ from quantdrift.engine.measure import other_batch_size
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Evidence
 from quantdrift_beir import PairedResults, QuantizedPair
-from support.beir_samples import assert_same_results, qrels_of, quantized, save_cross_encoder, texts
+from support.beir_samples import assert_same_results, qrels_of, quantized, texts
+from support.rerank_samples import save_cross_encoder
 
 CORPUS, QUERIES = texts()
 NAMES = list(CORPUS)
@@ -29,7 +30,7 @@ SHORTLISTS = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_cross_encoder(tmp_path_factory.mktemp("model"))
+    return str(save_cross_encoder(tmp_path_factory.mktemp("model") / "reranker"))
 
 
 def reranked(model: Any, shortlists: Any = SHORTLISTS, top_k: int = 12) -> Any:

@@ -104,7 +104,7 @@ def test_texts_of_a_file_are_calibrated_on(
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(text(seed) for seed in range(500, 512)))
     model = folders["reranker" if kind == "reranker" else "encoder"]
-    pair = mteb.get_model(f"quantdrift:{model}@W3-g16-adaround+calib={file}")
+    pair = mteb.get_model(f"quantdrift:{model}@W4A8-g16+calib={file}")
     tasks = {
         "search": lambda: retrieval_task("TinyFile", DATA),
         "reranker": lambda: retrieval_task("TinyFile", SHORTLISTS, kind="Reranking"),

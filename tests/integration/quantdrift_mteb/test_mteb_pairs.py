@@ -49,24 +49,14 @@ def test_alone_the_pair_is_its_candidate_and_an_evaluation_restores_the_weights(
     with quantized(plain, "W3-rtn"):
         low = embed(plain)
     before = pair.pair.fingerprint
-    for task in (small(), MockSTSTask(), small()):
-        np.testing.assert_array_equal(embed(pair), low)
+    for task in (small(), MockSTSTask()):
         np.testing.assert_array_equal(embed(pair), low)
         scores(pair, task)
         assert pair.pair.fingerprint == before
         np.testing.assert_array_equal(embed(pair.base), full)
 
 
-@pytest.mark.parametrize(
-    ("make", "call", "fatal"),
-    [
-        (small, 1, KeyboardInterrupt),
-        (small, 6, KeyboardInterrupt),
-        (small, 7, RuntimeError),
-        (MockSTSTask, 1, RuntimeError),
-        (MockSTSTask, 4, KeyboardInterrupt),
-    ],
-)
+@pytest.mark.parametrize(("make", "call", "fatal"), [(small, 6, KeyboardInterrupt), (MockSTSTask, 4, RuntimeError)])
 def test_what_is_interrupted_leaves_weights_and_nothing_half_written(
     make: Any, call: int, fatal: type[BaseException], pair: Any, tmp_path: Path
 ) -> None:
@@ -98,14 +88,8 @@ def _prompts(model: Any) -> dict[str, Any]:
     return {}
 
 
-def _length(model: Any) -> dict[str, Any]:
-    model.base.model.max_seq_length = 4
-    return {}
-
-
 CHANGES: Mapping[str, Change] = {
     "prompts": _prompts,
-    "length": _length,
     "encode_kwargs": lambda _: {"encode_kwargs": {**QUIET, "truncate_dim": 8}},
 }
 

@@ -41,16 +41,16 @@ def task(content: dict[str, Any] | None = None) -> Any:
     return retrieval_task("TinyShortlists", made, kind="Reranking")
 
 
-def inside(reranker: Path, folder: Path, *, batch_size: int, scheme: str = SCHEME) -> Run:
+def inside(reranker: Path, folder: Path, *, batch_size: int) -> Run:
     """The run that mteb's evaluation leaves."""
-    pair = mteb.get_model(f"quantdrift:{reranker}@{scheme}")
+    pair = mteb.get_model(f"quantdrift:{reranker}@{SCHEME}")
     options = {"batch_size": batch_size, "show_progress_bar": False}
     scores(pair, task(), cache=mteb.ResultCache(folder), encode_kwargs=options)
     (run,) = find_runs([folder])
     return run
 
 
-def alone(reranker: Path, folder: Path, *, batch_size: int, scheme: str = SCHEME) -> Run:
+def alone(reranker: Path, folder: Path, *, batch_size: int) -> Run:
     """The run of the same pairs without mteb."""
     corpus, queries = DATA["corpus"], DATA["queries"]
     dataset = RetrievalDataset(
@@ -66,11 +66,10 @@ def alone(reranker: Path, folder: Path, *, batch_size: int, scheme: str = SCHEME
         documents={query: tuple(names) for query, names in DATA["top_ranked"].items()},
         top=8,
         path=folder,
-        retriever="mteb",
         record={"from": "trec"},
     )
     return run_pair(
-        parse(f"{reranker}@{scheme}"),
+        parse(f"{reranker}@{SCHEME}"),
         dataset,
         shortlist=shortlist,
         out=folder,
@@ -103,18 +102,6 @@ def test_pair_by_pair_both_ways_are_the_same_to_the_last_bit(reranker: Path, tmp
         assert run.record["metrics"][name] == own.record["metrics"][name]
     assert run.record["metrics"]["flip@1"]["value"] > 0
     assert run.record["model"]["fingerprint"] == own.record["model"]["fingerprint"]
-
-
-@pytest.mark.slow
-def test_both_are_calibrated_on_the_same_tokens(reranker: Path, tmp_path: Path) -> None:
-    scheme = "W3-g16-gptq+calib=20"
-    made = [
-        make(reranker, tmp_path / make.__name__, batch_size=8, scheme=scheme).record["quantization"]
-        for make in (inside, alone)
-    ]
-    tokens = [[layer["n_tokens"] for layer in one["layers"]] for one in made]
-    assert tokens[0] == tokens[1]
-    assert made[0]["calibration"]["n_inputs"] == made[1]["calibration"]["n_inputs"] == 20
 
 
 @pytest.mark.parametrize("activation", [nn.Sigmoid(), nn.Tanh(), nn.Identity()])

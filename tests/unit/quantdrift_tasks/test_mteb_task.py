@@ -38,11 +38,6 @@ def test_the_metadata_is_complete_and_valid() -> None:
     assert not metadata.is_multilingual
 
 
-def test_making_a_task_generates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(python_docs, "load", lambda: pytest.fail("generated too early"))
-    assert not PythonDocsRetrieval().data_loaded
-
-
 @pytest.mark.slow
 def test_the_data_have_the_form_that_mteb_evaluates(loaded: PythonDocsRetrieval) -> None:
     assert loaded.data_loaded
