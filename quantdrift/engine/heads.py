@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,51 +28,32 @@ _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 """Of full-precision weights; an 8-bit float is a quantized one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """The classification head of a model.
+def find_head(modules: Sequence[nn.Module]) -> tuple[str, ...]:
+    """Paths of the head's modules that timm or transformers gave a model; none if neither did, or it is no classifier.
 
-    Attributes:
-        names: paths of its modules; several of a distilled model. They start with a number where the model has
-            several outermost modules.
-        rule: how they were found.
+    There are several of a distilled model.
     """
-
-    names: tuple[str, ...]
-    rule: str
-
-
-def find_head(modules: Sequence[nn.Module]) -> Head | None:
-    """The head that timm or transformers gave a model; None if neither did, or it is no classifier."""
     for number, root in enumerate(modules):
-        prefix = str(number) if len(modules) > 1 else ""
-        for path, module in root.named_modules(prefix=prefix):
-            if names := _of_timm(root, module):
-                rule = "timm: get_classifier()"
-            elif names := _of_transformers(module):
-                rule = f"transformers: {type(module).__name__}, {module.config.num_labels} classes"
-            else:
-                continue
-            return Head(names=tuple(f"{path}.{name}" if path else name for name in names), rule=rule)
-    return None
+        for path, module in root.named_modules(prefix=str(number) if len(modules) > 1 else ""):
+            if names := _of_timm(root, module) or _of_transformers(module):
+                return tuple(f"{path}.{name}" if path else name for name in names)
+    return ()
 
 
-def named_head(modules: Sequence[nn.Module], names: str) -> Head | None:
-    """The head that a user names, by paths of modules with commas between; None for "none"."""
-    if names == NO_HEAD:
-        return None
-    wanted = tuple(dict.fromkeys(names.split(",")))
+def named_head(modules: Sequence[nn.Module], names: str) -> tuple[str, ...]:
+    """The head that a user names, by paths of modules with commas between; none for "none"."""
+    wanted = () if names == NO_HEAD else tuple(dict.fromkeys(names.split(",")))
     known = [name for name, _ in named_modules(modules) if name]
     for name in wanted:
         if name not in known:
             raise UnknownNameError("module", name, known, hint=f"(the path of a module of the model, or {NO_HEAD})")
-    return Head(names=wanted, rule="named by +head=")
+    return wanted
 
 
-def head_modules(modules: Sequence[nn.Module], head: Head) -> Iterator[tuple[str, nn.Module]]:
+def head_modules(modules: Sequence[nn.Module], head: Sequence[str]) -> Iterator[tuple[str, nn.Module]]:
     """The modules of a head with their paths, those inside included."""
     for name, module in named_modules(modules):
-        if any(name == top or name.startswith(f"{top}.") for top in head.names):
+        if any(name == top or name.startswith(f"{top}.") for top in head):
             yield name, module
 
 
@@ -144,9 +124,9 @@ def quantizable_layers(
             "torch model with linear layers (not bm25, a static embedding or an API)"
         )
     found = find_head(modules) if head is None else named_head(modules, head)
-    out = [] if found is None else _in_head(linears, modules, found)
+    out = _in_head(linears, modules, found)
     layers = [layer for layer in linears if layer not in out]
-    if not layers or (found is not None and head is not None and not out):
+    if not layers or (found and head is not None and not out):
         held = ", ".join(layer.name for layer in out) or "none"
         raise UnsupportedError(
             f"of the nn.Linear layers of {name} its head holds {held}, and {len(layers)} are left to quantize; "
@@ -161,7 +141,7 @@ def quantizable_layers(
     return layers, left_out(modules) | {layer.name: HEAD for layer in out}
 
 
-def _in_head(linears: Sequence[LinearLayer], modules: Sequence[nn.Module], head: Head) -> list[LinearLayer]:
+def _in_head(linears: Sequence[LinearLayer], modules: Sequence[nn.Module], head: Sequence[str]) -> list[LinearLayer]:
     """The layers of a head; one whose weight a layer elsewhere shares is among them."""
     inside = dict(head_modules(modules, head))
     known = {id(module) for module in inside.values()}

@@ -145,10 +145,8 @@ def _linears_in(name: str, module: nn.Module) -> Iterator[LinearLayer | tuple[st
     if isinstance(module, nn.Linear) or conv1d:
         weight = own.get("weight")
         called = () if isinstance(module, NonDynamicallyQuantizableLinear) else (module,)
-        if weight is None:
-            yield name, "its weight is made from other parameters"
-        elif isinstance(weight, UninitializedParameter):
-            yield name, "its weight has no shape before the first forward pass"
+        if weight is None or isinstance(weight, UninitializedParameter):
+            yield name, "its weight is made from other parameters, or in the first forward pass"
         else:
             yield LinearLayer(name=name, parameter=weight, modules=called, transposed=conv1d)
     elif isinstance(module, nn.MultiheadAttention):

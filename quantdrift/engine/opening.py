@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from quantdrift.datasets.labelled import ClassificationDataset, Dataset, Kind, Labelled, told_apart
@@ -23,18 +20,17 @@ from quantdrift.engine.encoders.cross_encoder import CrossEncoderModel, load_cro
 from quantdrift.engine.encoders.sentence import SentenceEncoder, differences, load_encoder, pick_device
 from quantdrift.engine.encoders.server import Servers, open_endpoint
 from quantdrift.engine.heads import find_head
-from quantdrift.engine.inputs import Inputs, Model, Vectors, text_inputs
+from quantdrift.engine.inputs import Inputs, Model, text_inputs
 from quantdrift.engine.measure import Reading
 from quantdrift.engine.pair import Pair, QuantizedPair, TwoModels
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.readings import Classes, Head, Search, asked_for, shortlist_of
 from quantdrift.engine.scoring.streamed import Similarity
 from quantdrift.engine.store import digest_of
-from quantdrift.errors import DataError, ScoreError, UnsupportedError
+from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.finished.shortlist import Shortlist as Lists
 from quantdrift.models.checkpoint import find_checkpoint, full_precision, refuse_missing, refuse_quantized
-from quantdrift.models.classifier_config import is_classifier, is_cross_encoder
-from quantdrift.models.named import ModelSource
+from quantdrift.models.classifier_config import check_kind, is_classifier
 from quantdrift.probe import LinearProbe
 from quantdrift.runs import now
 from quantdrift.spec import Spec, Versus, is_endpoint, read_endpoint
@@ -119,8 +115,8 @@ def load_model(
 ) -> LocalModel:
     """The model that these data take, at full precision."""
     source, where = full_precision(name), pick_device(device)
-    if kind is None and not reranks:
-        refuse_classifier(source)
+    if kind is None:
+        check_kind(source, "cross-encoder" if reranks else "embedding model", revision)
     load: Callable[..., LocalModel] = load_cross_encoder if reranks else load_encoder
     if kind is not None and is_classifier(source):
         load = load_classifier
@@ -246,15 +242,7 @@ def _probe_labels(dataset: ClassificationDataset, model: str) -> tuple[str, ...]
 
 def describe_data(dataset: RetrievalDataset, shortlist: Lists | None = None) -> dict[str, Any]:
     """What run.json says of a dataset, and of where a shortlist came from."""
-    said: dict[str, Any] = {
-        "name": dataset.name,
-        "split": dataset.split,
-        "fingerprint": dataset.fingerprint,
-        "n_queries": len(dataset.query_ids),
-        "n_documents": len(dataset.document_ids),
-        "warnings": list(dataset.warnings),
-        "path": None if dataset.path is None else str(dataset.path),
-    }
+    said = _described(dataset, n_queries=len(dataset.query_ids), n_documents=len(dataset.document_ids))
     if shortlist is not None:
         said["warnings"] += shortlist.notes
         said["shortlist"] = dict(shortlist.record)
@@ -271,34 +259,20 @@ def describe_data(dataset: RetrievalDataset, shortlist: Lists | None = None) -> 
 
 def describe_labelled(dataset: ClassificationDataset) -> dict[str, Any]:
     """What run.json says of labelled inputs, but for the number of classes that are told apart."""
+    n_train = 0 if dataset.train is None else len(dataset.train.ids)
+    inputs, n_inputs = {"text": "texts", "image": "images"}[dataset.kind], len(dataset.test.ids)
+    return _described(dataset, kind="classification", inputs=inputs, n_inputs=n_inputs, n_train=n_train)
+
+
+def _described(dataset: Dataset, **more: object) -> dict[str, Any]:
     return {
         "name": dataset.name,
-        "kind": "classification",
-        "inputs": {"text": "texts", "image": "images"}[dataset.kind],
         "split": dataset.split,
         "fingerprint": dataset.fingerprint,
-        "n_inputs": len(dataset.test.ids),
-        "n_train": 0 if dataset.train is None else len(dataset.train.ids),
         "warnings": list(dataset.warnings),
         "path": None if dataset.path is None else str(dataset.path),
+        **more,
     }
-
-
-# --- Which model is refused for which data --------------------------------------------------------
-
-
-def refuse_classifier(source: ModelSource) -> None:
-    """Refuse a classifier, and a cross-encoder, where embeddings are needed."""
-    what = ""
-    with suppress(UnsupportedError):  # of a hub that does not answer, loading says so
-        if is_cross_encoder(source):
-            what = "cross-encoder, which reranks what a search has found (--shortlist RUN)"
-        elif is_classifier(source):
-            what = "classifier, which takes classification data (a folder with test.jsonl, or images)"
-    if what:
-        raise UnsupportedError(
-            f"a search compares embeddings, and {source.name} is a {what}; expected an embedding model"
-        )
 
 
 # --- Two models -----------------------------------------------------------------------------------
@@ -320,7 +294,7 @@ def _two_models(
         refuse_missing(checkpoint)
     if local is None and not is_endpoint(name.reference):
         source = full_precision(name.reference)
-        refuse_classifier(source)
+        check_kind(source, "embedding model", revision)
     elif local is None and revision is not None:
         raise UnsupportedError(f"--revision is of a reference on the hub; {name.reference} is on a server")
     names = [one for one in (name.reference, name.candidate) if is_endpoint(one)] if models == NONE else []
@@ -349,50 +323,9 @@ def _two_models(
 # --- A classifier that gives what goes into its head ----------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BeforeHead:
-    """A classifier as an encoder of what goes into its head.
-
-    Attributes:
-        classifier: the model.
-        name: path of the head.
-        layer: the head, a linear layer.
-    """
-
-    classifier: Classifier
-    name: str
-    layer: nn.Linear
-
-    def key(self, role: str) -> dict[str, Any]:
-        """The classifier's, and where its outputs are taken."""
-        return {**self.classifier.key(role), "before": self.name}
-
-    def encode(self, items: Sequence[Any], role: str, batch_size: int) -> Vectors:
-        """One vector per input, float32 [n, dim]."""
-        seen: list[NDArray[np.float32]] = []
-        here = threading.get_ident()  # in calibration every batch is under way in a thread of its own
-
-        def watch(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
-            if threading.get_ident() == here:
-                seen.append(given[0].detach().float().cpu().numpy())
-
-        handle = self.layer.register_forward_pre_hook(watch)
-        try:
-            self.classifier.encode(items, role, batch_size)
-        finally:
-            handle.remove()
-        if sum(map(len, seen)) != len(items) or any(part.ndim != 2 for part in seen):  # noqa: PLR2004 -- a matrix
-            raise ScoreError(
-                f"expected one vector per input to go into the head {self.name}; a model whose head sees every token "
-                "cannot be contrasted"
-            )
-        return np.concatenate(seen)
-
-
-def before_head(name: Spec, classifier: Classifier, pair: QuantizedPair) -> tuple[BeforeHead, Head]:
+def before_head(name: Spec, classifier: Classifier, pair: QuantizedPair) -> tuple[Classifier, Head]:
     """What goes into a classifier's head, and the head, which the pair leaves at full precision."""
-    found = find_head([classifier.module])
-    names = () if found is None else found.names
+    names = find_head([classifier.module])
     layer = classifier.module.get_submodule(names[0]) if len(names) == 1 else None
     if not isinstance(layer, nn.Linear) or any(layer in one.modules for one in pair.layers):
         raise UnsupportedError(
@@ -406,6 +339,5 @@ def before_head(name: Spec, classifier: Classifier, pair: QuantizedPair) -> tupl
         bias=np.zeros(layer.out_features) if layer.bias is None else layer.bias.detach().double().cpu().numpy(),
     )
     record = {"reading": "logits", "head": names[0]}
-    return BeforeHead(classifier=classifier, name=names[0], layer=layer), Head(
-        classes=linear.classes, linear=linear, record=record
-    )
+    head = Head(classes=linear.classes, linear=linear, record=record)
+    return replace(classifier, before=(names[0], layer)), head

@@ -9,15 +9,15 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quantdrift.display import shown
 from quantdrift.errors import MissingExtraError, UnsupportedError
+from quantdrift.models.classifier_config import model_json
 from quantdrift.models.named import ModelSource, first_line, resolve
 from quantdrift.models.saved import is_candidate_folder, read_record
-from quantdrift.records import read_json
 
 if TYPE_CHECKING:
     from torch import nn
@@ -93,16 +93,15 @@ def find_checkpoint(name: str) -> Checkpoint:
         return _gguf(name)
     source = resolve(name)
     folder = _downloaded(source.canonical) if source.kind == "hub" else Path(source.location)
-    has_modules = (folder / "modules.json").is_file()
-    modules = _json(folder / "modules.json") if has_modules else None
+    here = replace(source, kind="local", location=str(folder))
+    modules = model_json(here, "modules.json").get("", [])
     first = modules[0] if isinstance(modules, list) and modules else {}
-    body = folder / (str(first.get("path", "")) if isinstance(first, dict) else "")
-    config = _json(body / "config.json") if (body / "config.json").is_file() else {}
-    said = config if isinstance(config, dict) else {}
-    quantization = said.get("quantization_config") or said.get("compression_config") or {}
-    if said is not config or not isinstance(quantization, dict):
+    below = str(first.get("path", "")) if isinstance(first, dict) else ""
+    config = model_json(here, str(Path(below, "config.json")))
+    quantization = config.get("quantization_config") or config.get("compression_config") or {}
+    if not isinstance(quantization, dict):
         raise UnsupportedError(
-            f"{body / 'config.json'} is damaged: expected a JSON object, and its quantization_config to be one"
+            f"{folder / below}/config.json is damaged: expected its quantization_config as an object"
         )
     if is_candidate_folder(folder):
         record = read_record(folder)
@@ -113,10 +112,10 @@ def find_checkpoint(name: str) -> Checkpoint:
         canonical=source.canonical,
         kind=source.kind,
         folder=folder,
-        body=body,
+        body=folder / below,
         method=method_of(quantization) if quantization else "none",
         quantization=quantization,
-        has_modules=has_modules,
+        has_modules=bool(modules),
     )
 
 
@@ -145,13 +144,6 @@ def _downloaded(repo: str, file: str | None = None) -> Path:
     if file is not None and not (folder / file).is_file():
         raise UnsupportedError(f"{repo} on the hub has no file {file}")
     return folder
-
-
-def _json(file: Path) -> Any:
-    try:
-        return read_json(file)
-    except (OSError, ValueError) as error:
-        raise UnsupportedError(f"{file} cannot be read: {error}") from error
 
 
 def refuse_missing(checkpoint: Checkpoint) -> None:

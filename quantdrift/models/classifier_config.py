@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,20 +10,20 @@ from quantdrift.errors import UnsupportedError
 from quantdrift.models.named import ModelSource, first_line
 from quantdrift.records import read_json
 
-ClassifierKind = Literal["text", "image", "timm"]
-"""What a classifier takes; "timm" is an image classifier that timm loads."""
+ClassifierKind = Literal["text", "image"]
+"""What a classifier takes."""
 
 _BY_ARCHITECTURE: dict[str, ClassifierKind] = {"ForSequenceClassification": "text", "ForImageClassification": "image"}
 _MAX_JSON = 1 << 26
 """Bytes of a model's settings; a list of the weights of the largest models takes a tenth."""
 
 
-def is_classifier(source: ModelSource) -> bool:
+def is_classifier(source: ModelSource, revision: str | None = None) -> bool:
     """Whether a model puts out one logit per class; no weights are loaded.
 
     A reranker, a sequence classifier of one class, counts too: `load_classifier` says what it is.
     """
-    return classifier_kind(source) is not None
+    return classifier_kind(source, revision) is not None
 
 
 def classifier_kind(source: ModelSource, revision: str | None = None) -> ClassifierKind | None:
@@ -34,7 +35,7 @@ def classifier_kind(source: ModelSource, revision: str | None = None) -> Classif
     if kind is None and isinstance(config.get("architecture"), str):  # timm's own layout
         known = config.get("pretrained_cfg")
         inner = known.get("num_classes") if isinstance(known, dict) else None
-        kind = None if config.get("num_classes", inner) == 0 else "timm"
+        kind = None if config.get("num_classes", inner) == 0 else "image"
     # sentence-transformers keeps its embedding models in files of the same names
     if kind is not None and model_json(source, "modules.json", revision) and not _saved_as_cross(source, revision):
         return None
@@ -51,6 +52,23 @@ def is_cross_encoder(source: ModelSource, revision: str | None = None) -> bool:
         if isinstance(labels, dict) and len(labels) == 1:
             return True
     return bool(model_json(source, "modules.json", revision)) and _saved_as_cross(source, revision)
+
+
+_KINDS = {
+    "embedding model": "an embedding model, which searches (leave --shortlist out)",
+    "cross-encoder": "a cross-encoder, which reranks what a search has found (--shortlist RUN)",
+    "classifier": "a classifier, which takes classification data (a folder with test.jsonl, or images)",
+}
+
+
+def check_kind(source: ModelSource, wanted: str, revision: str | None = None) -> None:
+    """Refuse a model of another kind than "embedding model", "cross-encoder" or "classifier"."""
+    found = wanted
+    with suppress(UnsupportedError):  # of a hub that does not answer, loading says so
+        found = "cross-encoder" if is_cross_encoder(source, revision) else "embedding model"
+        found = "classifier" if found != "cross-encoder" and is_classifier(source, revision) else found
+    if found != wanted:
+        raise UnsupportedError(f"{source.name} is {_KINDS[found]}; these data take {_KINDS[wanted]}")
 
 
 def _saved_as_cross(source: ModelSource, revision: str | None) -> bool:

@@ -66,17 +66,13 @@ def write_folder(path: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[
 def check_place(path: Path) -> None:
     """Refuse a place that holds something other than a candidate, before hours go into one."""
     check_writable(path, what="the candidate")
-    if not path.exists():
-        return
-    earlier = _content(path)
-    if not path.is_dir():
-        others = [path.name]
-    elif earlier is None:
-        others = sorted(entry.name for entry in path.iterdir())
+    files = (_content(path) or {}).get("files")
+    known = {RECORD, *files} if isinstance(files, dict) else set()
+    if path.is_dir():
+        names = list(files_of(path)) if known else [entry.name for entry in path.iterdir()]
     else:
-        files = earlier.get("files")
-        known = {RECORD, *(files if isinstance(files, dict) else ())}
-        others = sorted(name for name in files_of(path) if name not in known)
+        names = [path.name] if path.exists() else []
+    others = sorted(set(names) - known)
     if others:
         raise RunError(
             f"{path} holds something that is not a saved candidate: {', '.join(others[:4])}; "

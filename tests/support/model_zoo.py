@@ -15,19 +15,16 @@ from torch import Tensor, nn
 
 from support.model_zoo_parts import (
     BLOCKS,
-    HIDDEN,
     IMAGE,
     VOCABULARY,
     WIDTH,
     Batch,
-    PlainVit,
     TorchEncoder,
     called,
     clip,
     common,
     decoder,
     image_by_text,
-    last_token,
     logits,
     mean_of_logits,
     mean_of_tokens,
@@ -108,36 +105,12 @@ ZOO: tuple[ZooModel, ...] = (
         unreached=("pooler.dense",),
     ),
     ZooModel(
-        name="modernbert",
-        build=lambda: hf.ModernBertModel(hf.ModernBertConfig(cls_token_id=3, sep_token_id=4, **common())),
-        answer=mean_of_tokens,
-        n_layers=4 * BLOCKS,
-    ),
-    ZooModel(
-        name="deberta",
-        build=lambda: hf.DebertaV2Model(
-            hf.DebertaV2Config(**common(relative_attention=True, pos_att_type=["p2c", "c2p"]))
-        ),
-        answer=mean_of_tokens,
-        n_layers=8 * BLOCKS,
-    ),
-    ZooModel(
         name="albert",  # one block, run again and again
         build=lambda: hf.AlbertModel(hf.AlbertConfig(**common(embedding_size=24))),
         answer=mean_of_tokens,
         n_layers=6 + 2,
         unreached=("pooler",),
         others=("embeddings.",),
-    ),
-    ZooModel(
-        name="t5",
-        build=lambda: hf.T5EncoderModel(hf.T5Config(d_model=HIDDEN, d_kv=8, d_ff=WIDTH, num_layers=BLOCKS, **common())),
-        answer=mean_of_tokens,
-        n_layers=6 * BLOCKS,
-        others=("shared", "relative_attention_bias"),
-    ),
-    ZooModel(
-        name="qwen3", build=lambda: hf.Qwen3Model(hf.Qwen3Config(**decoder())), answer=last_token, n_layers=7 * BLOCKS
     ),
     ZooModel(
         name="cross-encoder",
@@ -207,18 +180,7 @@ ZOO: tuple[ZooModel, ...] = (
         left_out=tuple(f"model.layers.{block}.mlp.router.weight" for block in range(BLOCKS)),
         others=("embed", "router.weight", "proj_bias"),
     ),
-    ZooModel(
-        name="llama4",  # sends every token to every expert, as zeros to most
-        build=lambda: hf.Llama4ForCausalLM(hf.Llama4TextConfig(num_local_experts=EXPERTS, **decoder(**TWO))),
-        answer=mean_of_logits,
-        n_layers=(4 + 3 + 1 + 2 * EXPERTS) * BLOCKS + 1,
-        doubtful=("experts",),
-        unseen=("experts",),
-    ),
     ZooModel(name="torch-encoder", build=TorchEncoder, answer=called, n_layers=4 * BLOCKS, unseen=("self_attn.",)),
-    ZooModel(
-        name="plain-vit", build=PlainVit, answer=called, inputs=("image",), n_layers=4 * BLOCKS + 2, others=("nothing",)
-    ),
 )
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import transformers as hf
 from torch import Tensor, nn
-from torch.nn.functional import normalize, scaled_dot_product_attention
+from torch.nn.functional import normalize
 
 Batch = dict[str, Tensor]
 VOCABULARY, HIDDEN, WIDTH, HEADS, BLOCKS = 50, 40, 72, 4, 2
@@ -18,12 +17,6 @@ SPECIAL = ("pad", "bos", "eos")
 def mean_of_tokens(model: nn.Module, batch: Batch) -> Tensor:
     mask = batch["attention_mask"].unsqueeze(-1)
     return normalize((model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1))
-
-
-def last_token(model: nn.Module, batch: Batch) -> Tensor:
-    last = batch["attention_mask"].sum(1) - 1
-    hidden: Tensor = model(**batch).last_hidden_state
-    return normalize(hidden[torch.arange(len(hidden)), last])
 
 
 def logits(model: nn.Module, batch: Batch) -> Tensor:
@@ -96,39 +89,3 @@ class TorchEncoder(nn.Module):
         hidden = self.encoder(self.embed(input_ids), src_key_padding_mask=attention_mask == 0)
         mask = attention_mask.unsqueeze(-1)
         return (hidden * mask).sum(1) / mask.sum(1)
-
-
-class FusedAttention(nn.Module):
-    """Queries, keys and values of one linear layer, as in timm's vision transformers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.proj = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
-
-    def forward(self, x: Tensor) -> Tensor:
-        parts = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
-        return self.proj(scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2))
-
-
-class PlainVit(nn.Module):
-    """A vision transformer with fused attention and patches cut by a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches = nn.Sequential(nn.Unfold(PATCH, stride=PATCH), nn.Flatten(2))
-        self.patch_proj = nn.Linear(3 * PATCH**2, HIDDEN)
-        self.blocks = nn.ModuleList()
-        for _ in range(BLOCKS):
-            mlp = nn.Sequential(nn.Linear(HIDDEN, WIDTH), nn.GELU(), nn.Linear(WIDTH, HIDDEN))
-            norms = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
-            self.blocks.append(
-                nn.ModuleDict({"norm1": norms[0], "attn": FusedAttention(), "norm2": norms[1], "mlp": mlp})
-            )
-        self.head = nn.Linear(HIDDEN, 10)
-
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        x = self.patch_proj(self.patches(pixel_values).transpose(1, 2))
-        for block in self.blocks:
-            x = x + block["attn"](block["norm1"](x))
-            x = x + block["mlp"](block["norm2"](x))
-        return self.head(x.mean(dim=1))

@@ -204,11 +204,12 @@ def _from_folder(
     empty, tensors = _empty_body(checkpoint), stored_tensors(checkpoint.body)
     stored = stored_layers(tensors, empty)
     by_hand, missing = checkpoint.method == "hqq", set[str]()
-    quantization = {} if by_hand else completed(checkpoint, stored)
+    quantization = completed(checkpoint, stored)
     config = AutoConfig.from_pretrained(checkpoint.body, trust_remote_code=False)
     if by_hand:
         del config.quantization_config
-    elif quantization:
+        quantization = {}
+    if quantization:
         config.quantization_config = quantization
 
     def load(usual: Callable[..., Any], *args: Any, **kwargs: Any) -> nn.Module:
@@ -320,25 +321,22 @@ def _dressed(checkpoint: Checkpoint, reference: SentenceEncoder | None, body: nn
     """The reference's modules, which stay as they are, around another transformer."""
     assert reference is not None  # one that can lend nothing was refused
     original = _body_of(reference.model)
-    for what, here, there in (
-        ("kind", type(original).__name__, type(body).__name__),
-        *((what, _setting(original, key), _setting(body, key)) for what, key in _SIZES.items()),
-    ):
-        if here != there:
-            raise UnsupportedError(
-                f"{checkpoint.name} does not say how tokens become an embedding (no modules.json), "
-                f"and the reference's modules do not fit: {what} {there} instead of {here}. Save "
-                "it by SentenceTransformer.save_pretrained, or name the model it was made of"
-            )
+    here, there = (
+        {"kind": type(one).__name__, **{key: getattr(one.config, key, None) for key in ("hidden_size", "vocab_size")}}
+        for one in (original, body)
+    )
+    if here != there:
+        raise UnsupportedError(
+            f"{checkpoint.name} does not say how tokens become an embedding (no modules.json), and the reference's "
+            f"modules do not fit: {there} instead of {here}. Save it by SentenceTransformer.save_pretrained, or name "
+            "the model it was made of"
+        )
     model = copy.deepcopy(reference.model, {id(original): body})  # a copy that has the other in its place
     if (folder := _tokenizer_folder(checkpoint)) is not None:
         holder = "processor" if hasattr(model[0], "processor") else "tokenizer"
         setattr(model[0], holder, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
         model.max_seq_length = reference.model.max_seq_length
     return model.to(device)
-
-
-_SIZES = {"width": "hidden_size", "vocabulary": "vocab_size"}
 
 
 def _tokenizer_folder(checkpoint: Checkpoint) -> Path | None:
@@ -355,10 +353,6 @@ def _body_of(model: Any) -> nn.Module:
             f"expected an embedding model whose first module is a transformer; got {type(model[0]).__name__}"
         )
     return body
-
-
-def _setting(body: nn.Module, key: str) -> Any:
-    return getattr(getattr(body, "config", None), key, None)
 
 
 def _notes(checkpoint: Checkpoint, reference: SentenceEncoder) -> Iterator[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -20,7 +21,6 @@ from quantdrift.errors import ScoreError, UnsupportedError
 from quantdrift.models.classifier_config import classifier_kind
 from quantdrift.models.named import ModelSource
 
-_CHANNELS = 3
 _NO_LIMIT = 10**6
 """Tokenizers without a limit of their own have one of 10^30."""
 
@@ -37,6 +37,7 @@ class Classifier:
         prepare: tokenizer or preprocessing: from inputs to keyword arguments of the module.
         description: everything but the weights that decides logits: tokenizer, length limit, preprocessing.
         one_by_one: whether inputs cannot share a forward pass (texts without a padding token).
+        before: path of the head and the head, of one linear layer, where what goes into it is put out, not the logits.
     """
 
     module: nn.Module
@@ -46,104 +47,77 @@ class Classifier:
     prepare: Callable[[list[Any]], Mapping[str, Tensor]]
     description: str
     one_by_one: bool = False
+    before: tuple[str, nn.Linear] | None = None
 
     def encode(self, items: Sequence[Any], role: str, batch_size: int) -> NDArray[np.float32]:
-        """The logits of inputs, by the weights that the module has now, float32 [n, n_classes]."""
+        """The logits of inputs, by the weights that the module has now, float32 [n, n_classes]; or [n, dim]."""
         del role
         step = 1 if self.one_by_one else batch_size
-        parts: list[NDArray[np.float32]] = [np.empty((0, len(self.classes)), dtype=np.float32)]
+        width = len(self.classes) if self.before is None else self.before[1].in_features
+        parts: list[NDArray[np.float32]] = [np.empty((0, width), dtype=np.float32)]
         with torch.no_grad():
             for start in range(0, len(items), step):
-                parts.append(self._of_batch(list(items[start : start + step])))
+                parts.append(self._of_batch(list(items[start : start + step]), width))
         return np.concatenate(parts)
 
-    def _of_batch(self, batch: list[Any]) -> NDArray[np.float32]:
+    def _of_batch(self, batch: list[Any], width: int) -> NDArray[np.float32]:
         like = next(self.module.parameters())
         given = {
             name: value.to(device=like.device, dtype=like.dtype if value.is_floating_point() else value.dtype)
             for name, value in self.prepare(batch).items()
         }
-        result = self.module(**given)
-        logits = result if isinstance(result, Tensor) else result.logits  # of timm, and of transformers
-        wanted = (len(batch), len(self.classes))
-        if tuple(logits.shape) != wanted:
-            kind, got = type(self.module).__name__, list(logits.shape)
-            raise ScoreError(f"expected logits of shape {list(wanted)} (inputs, classes) from {kind}, got {got}")
-        return np.asarray(logits.float().cpu().numpy())
+        seen: list[Tensor] = []
+        here = threading.get_ident()  # in calibration every batch is under way in a thread of its own
+
+        def watch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if threading.get_ident() == here:
+                seen.append(inputs[0])
+
+        with nullcontext() if self.before is None else self.before[1].register_forward_pre_hook(watch):
+            seen.append(self.module(**given).logits)
+        if tuple(seen[0].shape) != (len(batch), width):
+            raise ScoreError(
+                f"expected {width} numbers for each of {len(batch)} inputs from {type(self.module).__name__}, got "
+                f"{list(seen[0].shape)}; a model whose head sees every token cannot be contrasted"
+            )
+        return np.asarray(seen[0].float().cpu().numpy())
 
     def key(self, role: str) -> dict[str, Any]:
         """What decides logits beside weights, inputs and libraries."""
         del role
-        return {"classifier": self.description}
+        return {"classifier": self.description, **({} if self.before is None else {"before": self.before[0]})}
 
 
 def load_classifier(source: ModelSource, *, device: torch.device, revision: str | None = None) -> Classifier:
     """Load a classifier of transformers or timm."""
-    kind = classifier_kind(source, revision)
-    if kind is None:
-        raise UnsupportedError(
-            f"{source.name!r} ({source.canonical}) is no classifier of texts or images, its config.json says; expected "
-            "...ForSequenceClassification, ...ForImageClassification, or a timm model"
-        )
+    takes = classifier_kind(source, revision)
     with loading(source, "classifier", revision=revision):
-        if kind == "timm":
-            return _of_timm(source, device, revision)
-        return _of_transformers(source, kind, device, revision)
+        import transformers  # noqa: PLC0415 -- takes seconds to import
 
+        if takes is None:
+            raise UnsupportedError(
+                f"{source.name!r} ({source.canonical}) is no classifier of texts or images, its config.json says; "
+                "expected ...ForSequenceClassification, ...ForImageClassification, or a timm model"
+            )
+        quiet_loading()
+        kind = "SequenceClassification"
+        reader_of: Any = transformers.AutoTokenizer
+        if takes == "image":
+            import PIL  # noqa: F401, PLC0415 -- only asked whether it is there
 
-def _of_timm(source: ModelSource, device: torch.device, revision: str | None) -> Classifier:
-    """An image classifier from the hub or a folder of its own layout, with the preprocessing it was evaluated with."""
-    import timm.data  # noqa: PLC0415 -- an optional package, and slow to import
-
-    quiet_loading()
-    at = f"hf-hub:{source.location}" + ("" if revision is None else f"@{revision}")
-    name = at if source.kind == "hub" else f"local-dir:{source.location}"
-    module: Any = timm.create_model(name, pretrained=True)
-    n_classes, settings = int(module.num_classes), timm.data.resolve_data_config({}, model=module)
-    _refuse_one_class(source, n_classes)
-    if settings["input_size"][0] != _CHANNELS:
-        raise UnsupportedError(
-            f"{source.name!r} ({source.canonical}) takes images of {settings['input_size'][0]} channels; expected "
-            f"{_CHANNELS} (RGB)"
-        )
-    transform = timm.data.create_transform(**settings, is_training=False)
-    said = dict(module.pretrained_cfg)
-    names = said.get("label_names") or ()
-    names = list(names.values()) if isinstance(names, Mapping) else names
-    # the same weights with another activation, or another number of heads, give other logits
-    config = Path(source.location, "config.json")
-    config_text = source.location if source.kind == "hub" else config.read_text(encoding="utf-8")
-    told = json.dumps([settings, said], sort_keys=True, default=str)
-    return Classifier(
-        module=module.eval().to(device),
-        source=source,
-        takes="image",
-        classes=tuple(map(str, names if len(names) == n_classes else range(n_classes))),
-        prepare=lambda images: {"x": torch.stack([transform(picture) for picture in as_pictures(images)])},
-        description="\n".join([told, repr(transform), repr(module), config_text, timm.__version__]),
-    )
-
-
-def _of_transformers(
-    source: ModelSource, takes: Literal["text", "image"], device: torch.device, revision: str | None
-) -> Classifier:
-    """A sequence or image classifier with its tokenizer or image processor."""
-    import transformers  # noqa: PLC0415 -- takes seconds to import
-
-    quiet_loading()
-    kind = "SequenceClassification"
-    reader_of: Any = transformers.AutoTokenizer
-    if takes == "image":
-        import PIL  # noqa: F401, PLC0415 -- only asked whether it is there
-
-        kind, reader_of = "ImageClassification", transformers.AutoImageProcessor
-    options = {"revision": revision, "trust_remote_code": False}
-    config = transformers.AutoConfig.from_pretrained(source.location, **options)
-    regression = getattr(config, "problem_type", None) == "regression"
-    _refuse_one_class(source, 1 if regression else int(config.num_labels))
-    auto: Any = getattr(transformers, f"AutoModelFor{kind}")
-    module, info = auto.from_pretrained(source.location, output_loading_info=True, **options)
-    reader: Any = reader_of.from_pretrained(source.location, **options)
+            kind, reader_of = "ImageClassification", transformers.AutoImageProcessor
+        options = {"revision": revision, "trust_remote_code": False}
+        config = transformers.AutoConfig.from_pretrained(source.location, **options)
+        if getattr(config, "problem_type", None) == "regression" or config.num_labels == 1:
+            raise UnsupportedError(
+                f"{source.name!r} ({source.canonical}) gives one number and no classes (it is a regression model or a "
+                "reranker), so there is nothing to rank; expected two classes or more. A reranker is measured on a "
+                "search: quantdrift run --shortlist RUN"
+            )
+        (getattr(config, "model_args", None) or {}).pop("num_classes", None)  # timm would be told twice
+        auto: Any = getattr(transformers, f"AutoModelFor{kind}")
+        module, info = auto.from_pretrained(source.location, config=config, output_loading_info=True, **options)
+        reader: Any = reader_of.from_pretrained(source.location, **options)
     missing = sorted(name for name in info["missing_keys"] if name in dict(module.named_parameters()))
     if missing:  # transformers drew them at random, as the head of a base model
         raise UnsupportedError(
@@ -176,15 +150,6 @@ def _of_transformers(
         description=f"at most {limit} tokens\n{reading_digest([SimpleNamespace(tokenizer=reader)], [module])}",
         one_by_one=not paddable,
     )
-
-
-def _refuse_one_class(source: ModelSource, n_classes: int) -> None:
-    if n_classes < 2:  # noqa: PLR2004 -- one class is no choice
-        raise UnsupportedError(
-            f"{source.name!r} ({source.canonical}) gives one number and no classes (it is a regression model or a "
-            "reranker), so there is nothing to rank; expected two classes or more. A reranker is measured on a "
-            "search: quantdrift run --shortlist RUN"
-        )
 
 
 def _length_limit(module: Any, tokenizer: Any) -> int | None:

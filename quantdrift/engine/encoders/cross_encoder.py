@@ -20,7 +20,6 @@ from quantdrift.engine.encoders.sentence import reading_digest
 from quantdrift.engine.encoders.vetting import loading, quiet_loading, refuse_small_vocabulary
 from quantdrift.engine.heads import find_head, head_modules
 from quantdrift.errors import ScoreError, UnsupportedError
-from quantdrift.models.classifier_config import classifier_kind, is_cross_encoder
 from quantdrift.models.named import ModelSource
 
 Results = dict[str, dict[str, float]]
@@ -100,33 +99,20 @@ def load_cross_encoder(source: ModelSource, *, device: torch.device, revision: s
     with loading(source, "cross-encoder", revision=revision):
         from sentence_transformers import CrossEncoder  # noqa: PLC0415 -- takes seconds to import
 
-        _refuse_other_kinds(source, revision)
         quiet_loading()
         model = CrossEncoder(source.location, device=str(device), revision=revision)
     if model.num_labels != 1:
         raise UnsupportedError(_SEVERAL.format(name=source.name, n=model.num_labels))
     model.eval()
     refuse_small_vocabulary(model, source.name)
-    head = find_head([model])
     low = [
         name
-        for name, module in (() if head is None else head_modules([model], head))
+        for name, module in head_modules([model], find_head([model]))
         if type(module) is nn.Linear and module.out_features == 1 and module.weight.dtype in _LOW
     ]
     if low and hasattr(model, "set_keep_in_fp32_modules"):  # sentence-transformers 6.2
         model.set_keep_in_fp32_modules([*(model.keep_in_fp32_modules or []), *low])
     return CrossEncoderModel(model=model, source=source)
-
-
-def _refuse_other_kinds(source: ModelSource, revision: str | None) -> None:
-    """Refuse what sentence-transformers would give a head of random weights."""
-    if not is_cross_encoder(source, revision):
-        what = "no cross-encoder" if classifier_kind(source, revision) is None else "a classifier of several classes"
-        raise UnsupportedError(
-            f"{source.name} is {what}; a reranker gives a query and a document one score. Expected a model that "
-            "sentence-transformers saved as a CrossEncoder, or a sequence classifier of one class; to measure an "
-            "embedding model or a classifier, leave --shortlist out"
-        )
 
 
 # --- raw scores inside a harness ------------------------------------------------------------------

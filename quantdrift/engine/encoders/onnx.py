@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 from transformers.modeling_outputs import BaseModelOutput
 
-from quantdrift.errors import MissingExtraError, RunError
+from quantdrift.errors import RunError
+from quantdrift.extras import extras_named
 from quantdrift.models.saved import ONNX_MODEL, RECORD, read_record
 
 _CPU, _CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -48,12 +49,7 @@ class OnnxStates(nn.Module):
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
         providers = list(dict.fromkeys([provider, _CPU]))
-        try:
-            self._session = onnxruntime.InferenceSession(str(folder / ONNX_MODEL), options, providers=providers)
-        except Exception as error:  # onnxruntime's errors have no class of their own in common
-            raise RunError(
-                f"onnxruntime {onnxruntime.__version__} cannot load {folder / ONNX_MODEL}: {str(error).splitlines()[0]}"
-            ) from error
+        self._session = onnxruntime.InferenceSession(str(folder / ONNX_MODEL), options, providers=providers)
         self.version: str = onnxruntime.__version__
         self.provider: str = self._session.get_providers()[0]
 
@@ -72,10 +68,8 @@ class OnnxStates(nn.Module):
 def load_onnx(folder: str | Path, device: torch.device | str = "cpu") -> SentenceTransformer:
     """Load an ONNX candidate as a SentenceTransformer; all of its methods work but training."""
     folder = Path(os.path.expanduser(folder))
-    try:
+    with extras_named(needed_for=f"running the ONNX model in {folder}"):
         import onnxruntime  # noqa: PLC0415 -- an optional extra
-    except ImportError as error:
-        raise MissingExtraError("onnxruntime", "onnx", needed_for=f"running the ONNX model in {folder}") from error
     if not (folder / ONNX_MODEL).is_file():
         raise RunError(
             f"expected a folder with {ONNX_MODEL} in it, got {folder}. One is written "

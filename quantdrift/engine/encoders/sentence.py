@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -150,20 +151,19 @@ def encoder_of(model: Any, source: ModelSource) -> SentenceEncoder:
 # --- what makes an embedding beside the weights ---------------------------------------------------
 
 
-def reading_digest(holders: Sequence[object], modules: Sequence[nn.Module]) -> str:
+def reading_digest(holders: Sequence[Any], modules: Sequence[nn.Module]) -> str:
     """A digest of tokenizers and transformers settings, 32 hex digits."""
-    tokenizers = {id(one): one for holder in holders for one in _tokenizers(holder)}
+    tokenizers = {}
+    for holder in holders:
+        with suppress(AttributeError, RuntimeError, NotImplementedError):  # a property of a model without one
+            if hasattr(tokenizer := holder.tokenizer, "get_vocab"):
+                tokenizers[id(tokenizer)] = tokenizer
     parts = [tokenizer_digest(one) for one in tokenizers.values()]
-    configs = {id(config): config for root in modules for module in root.modules() if (config := _config(module))}
-    for config in configs.values():
+    found: list[Any] = [getattr(module, "config", None) for root in modules for module in root.modules()]
+    for config in {id(config): config for config in found if hasattr(config, "to_dict")}.values():
         settings = {key: value for key, value in config.to_dict().items() if key not in _VOLATILE}
         parts.append(json.dumps(settings, sort_keys=True, default=str))
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
-
-
-def _config(module: Any) -> Any:
-    config = getattr(module, "config", None)
-    return config if hasattr(config, "to_dict") else None
 
 
 def tokenizer_digest(tokenizer: Any) -> str:
@@ -176,15 +176,6 @@ def tokenizer_digest(tokenizer: Any) -> str:
     sides = [getattr(tokenizer, name, None) for name in ("padding_side", "truncation_side")]
     text = json.dumps([content, *sides], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _tokenizers(holder: object) -> Iterator[Any]:
-    try:
-        tokenizer = getattr(holder, "tokenizer", None)
-    except (AttributeError, RuntimeError, NotImplementedError):  # a property of a model without one
-        return
-    if hasattr(tokenizer, "get_vocab"):
-        yield tokenizer
 
 
 def encoder_parts(encoder: SentenceEncoder) -> dict[str, str]:

@@ -44,29 +44,17 @@ weights 2.8e-2; two answers in float16 differ by 1.2e-3, in bfloat16 by 8e-3."""
 # --- many inputs as requests ----------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Limit:
-    """How many inputs a server takes in a request at most, as far as it has been found out."""
-
-    most: float = inf
-
-
-def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], part: range, limit: Limit) -> Vectors:
+def in_halves(embed: Callable[[Sequence[str]], Vectors], texts: Sequence[str], part: range) -> Vectors:
     """The embeddings of the texts in `part`; where they are too much for a request, of either half."""
+    try:
+        return embed([texts[at] for at in part])
+    except OneInputError as error:
+        raise OneInputError(part[error.number], error.reason, error.where) from error
+    except TooMuchError as error:
+        if len(part) == 1:
+            raise OneInputError(part[0], f"the server {error.reason}", error.where) from error
     half = (len(part) + 1) // 2
-    too_much = len(part) > limit.most
-    if not too_much:
-        try:
-            return embed([texts[at] for at in part])
-        except OneInputError as error:
-            raise OneInputError(part[error.number], error.reason, error.where) from error
-        except TooMuchError as error:
-            if len(part) == 1:
-                raise OneInputError(part[0], f"the server {error.reason}", error.where) from error
-    vectors = np.concatenate([in_halves(embed, texts, one, limit) for one in (part[:half], part[half:])])
-    if not too_much:
-        limit.most = min(limit.most, half)
-    return vectors
+    return np.concatenate([in_halves(embed, texts, one) for one in (part[:half], part[half:])])
 
 
 def side_by_side(calls: Sequence[Callable[[], Result]], width: int) -> list[Result]:
@@ -228,14 +216,12 @@ class EndpointEncoder:
         client: asks.
         identity: which model it is now.
         concurrency: requests under way at a time.
-        limit: what is known of how many texts a request may have.
         prefixes: role to what is put before every text; nothing unless it is set.
     """
 
     client: EndpointClient
     identity: Identity
     concurrency: int
-    limit: Limit
     prefixes: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     similarity: None = None
@@ -300,7 +286,7 @@ class EndpointEncoder:
         """Embed texts in the role they have, float32 [n, dim]."""
         sent = [self.prefixes.get(role, "") + text for text in texts]
         parts = [range(at, min(at + batch_size, len(sent))) for at in range(0, len(sent), batch_size)]
-        calls = [partial(in_halves, self.client.embed, sent, part, self.limit) for part in parts]
+        calls = [partial(in_halves, self.client.embed, sent, part) for part in parts]
         return np.concatenate(side_by_side(calls, self.concurrency))
 
     def key(self, role: str) -> dict[str, Any]:
@@ -311,9 +297,8 @@ class EndpointEncoder:
 def open_endpoint(endpoint: Endpoint, servers: Servers, *, hosts: Sequence[str], root: Path | None) -> EndpointEncoder:
     """Reach a server and see which model answers."""
     client = EndpointClient(endpoint, key=find_key(endpoint.host, hosts), patience=servers.patience, hosts=hosts)
-    limit = Limit()
     try:
-        identity = identify(lambda texts: in_halves(client.embed, texts, range(len(texts)), limit), endpoint, root)
+        identity = identify(lambda texts: in_halves(client.embed, texts, range(len(texts))), endpoint, root)
     except OneInputError as error:
         raise ServerError(f"{error.where}: asked for {CANARIES[error.number]!r}, {error.reason}") from error
-    return EndpointEncoder(client=client, identity=identity, concurrency=servers.concurrency, limit=limit)
+    return EndpointEncoder(client=client, identity=identity, concurrency=servers.concurrency)

@@ -7,13 +7,12 @@ it says is shown without the key and shortened.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from quantdrift.display import clean, shorten
 from quantdrift.errors import MissingExtraError, ServerError, UnsupportedError
 from quantdrift.extras import version_of
-from quantdrift.records import parse_json
 from quantdrift.spec import Endpoint
 
 if TYPE_CHECKING:
@@ -155,18 +153,6 @@ def read_embeddings(content: bytes, n: int, dimensions: int | None, where: str) 
             "one model to answer all the time"
         )
     return np.stack([rows[place] for place in range(n)])
-
-
-def complaint_of(content: bytes) -> str:
-    """What a server says is wrong: `error.message`, `error`, `message`, `detail`, or the text."""
-    try:
-        said = parse_json(content)
-    except ValueError:
-        return content.decode(errors="replace")
-    for name in ("error", "message", "detail"):
-        while isinstance(said, Mapping) and said.get(name):
-            said = said[name]
-    return said if isinstance(said, str) else json.dumps(said)
 
 
 # --- which key a server gets: one that was meant for it, and no other -----------------------------
@@ -311,7 +297,7 @@ class EndpointClient:
         if status in {401, 403}:  # what it says of a key is not passed on
             what = "wants a key" if self._key is None else f"refuses the key in {self._key.variable}"
             return ServerError(f"{url} {what} (HTTP {status}); it is looked for in {self._variables}")
-        said = told(complaint_of(content), self._key)
+        said = told(content.decode(errors="replace"), self._key)
         reason = f"answered HTTP {status}" + (f" ({said})" if said else "")
         its_own = status >= 500  # noqa: PLR2004 -- the server's errors
         if status in _FEWER or (its_own and _TOO_MUCH.search(said)):

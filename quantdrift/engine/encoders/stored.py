@@ -147,10 +147,9 @@ def stored_layers(
     held = {id(p): p.numel() for name in modules if below[name] for p in modules[name].parameters(recurse=False)}
     rest = {id(p): p for module in others for p in module.parameters()}.values()
     bits = _bits(
+        list(sizes.values()),
         n_weights=sum(layers[name].weight.numel() for name in sizes),
         n_parameters=sum(held.values()) + sum(p.numel() for p in rest),
-        codes=sum(max(each) for each in sizes.values()),
-        layers=sum(sum(each) for each in sizes.values()),
         everything=sum(tensors[name].n_bytes for name in holders[prefix])
         + sum(p.numel() * p.element_size() for p in rest),
         is_packed=bool(packed),
@@ -159,13 +158,13 @@ def stored_layers(
 
 
 def _bits(
-    *, n_weights: int, n_parameters: int, codes: int, layers: int, everything: int, is_packed: bool
+    sizes: Sequence[Sequence[int]], *, n_weights: int, n_parameters: int, everything: int, is_packed: bool
 ) -> BitsReport:
-    """The report of bytes: of codes, of layers with their scales, and of all that is stored."""
+    """The report of bytes: of the tensors of each layer, the largest of which holds the codes, and of all there are."""
     of_all = 8 * everything / max(n_parameters, 1)
     return BitsReport(
-        linear=8 * codes / n_weights if n_weights else of_all,
-        linear_with_scales=8 * layers / n_weights if n_weights else of_all,
+        linear=8 * sum(map(max, sizes)) / n_weights if n_weights else of_all,
+        linear_with_scales=8 * sum(map(sum, sizes)) / n_weights if n_weights else of_all,
         all_parameters=of_all,
         n_quantized=n_weights if is_packed else 0,
         n_parameters=n_parameters,
@@ -256,12 +255,10 @@ def stored_gguf(file: Path, body: nn.Module) -> StoredLayers:
     packed = tuple(name for name, (_, kind, _) in matrices.items() if kind not in _FLOAT_TYPES)
     plain = tuple(name for name in matrices if name not in packed)
     counted = [matrices[name] for name in packed or plain]
-    n_bytes = sum(size for *_, size in counted)
     bits = _bits(
+        [[size] for *_, size in counted],
         n_weights=sum(prod(shape) for shape, *_ in counted),
         n_parameters=sum(parameter.numel() for parameter in body.parameters()),
-        codes=n_bytes,
-        layers=n_bytes,
         everything=sum(size for *_, size in tensors.values()),
         is_packed=bool(packed),
     )

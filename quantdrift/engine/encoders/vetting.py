@@ -22,7 +22,7 @@ from quantdrift.engine.encoders.stored import read_head, weight_files
 from quantdrift.errors import QuantDriftError, UnsupportedError
 from quantdrift.extras import extras_named
 from quantdrift.models.classifier_config import model_json
-from quantdrift.models.named import ModelSource
+from quantdrift.models.named import ModelSource, first_line
 
 _MODULE = re.compile(r"sentence_transformers(\.\w+)+\.[A-Z]\w*")
 _KERNEL = re.compile(r"_?(attn|experts)_implementation(_internal)?")
@@ -30,8 +30,8 @@ _MOST = {re.compile(r"\w*(layers?|blocks|depths?)"): 10_000, re.compile(r"num_(l
 """Numbers of a config.json by which a library builds objects before it looks into a file."""
 _TALKATIVE = ("sentence_transformers", "timm", "torchao", "torch.utils._pytree")
 """Loggers that warn of what has no bearing on a model: GPU extensions, each other's deprecations."""
-_ROWS = 4
-"""Rows of an embedding table for each token of the tokenizer; tables that are padded have 1.2."""
+_WORDS = 1
+"""Tokens, beside special ones, of a tokenizer that transformers makes up where there is none."""
 _MESSAGE = 400
 """Characters of what a library says that are repeated."""
 
@@ -103,21 +103,14 @@ def vet(source: ModelSource, revision: str | None = None, *, unpacks: str = "", 
 
 
 def refuse_small_vocabulary(module: nn.Module, name: str, tokenizer: Any = None) -> None:
-    """Refuse a model whose tokenizer files are missing: transformers makes up one of five tokens."""
+    """Refuse a model whose tokenizer files are missing: transformers makes one up that has special tokens alone."""
     found = getattr(module, "tokenizer", None) if tokenizer is None else tokenizer
     found = getattr(found, "tokenizer", found)  # of a processor for texts and images
-    if not isinstance(found, Sized):
-        return
-    for part in module.modules():
-        table: Any = getattr(part, "get_input_embeddings", None)
-        with suppress(NotImplementedError, AttributeError):
-            rows = 0 if table is None else getattr(table(), "num_embeddings", 0)
-            if rows > _ROWS * len(found):
-                raise UnsupportedError(
-                    f"the tokenizer of {name} knows {len(found):,} tokens, and its embedding table has {rows:,} rows: "
-                    "tokenizer files are missing in its folder, and nearly every word would be the same unknown one. "
-                    "Copy them there (tokenizer.json, tokenizer_config.json) from the model that it was made of"
-                )
+    if isinstance(found, Sized) and len(found) - len(getattr(found, "all_special_ids", ())) <= _WORDS:
+        raise UnsupportedError(
+            f"the tokenizer of {name} knows no words: tokenizer files are missing in its folder. Copy them there "
+            "(tokenizer.json, tokenizer_config.json) from the model that it was made of"
+        )
 
 
 def _check(settings: Mapping[str, Any], where: str, unpacks: str) -> None:
@@ -152,7 +145,4 @@ def one_line(error: BaseException) -> str:
             "its weights are pickled Python, which could run anything; expected safetensors, as "
             "save_pretrained of transformers writes them"
         )
-    lines = str(error).strip().splitlines()
-    name = "" if type(error) in {OSError, ValueError, RuntimeError} else type(error).__name__
-    parts = [part for part in (name, shorten(clean(lines[0]), _MESSAGE) if lines else "") if part]
-    return ": ".join(parts) or type(error).__name__
+    return shorten(clean(f"{type(error).__name__}: {first_line(error)}"), _MESSAGE)

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from quantdrift.engine.opening import refuse_classifier
 from quantdrift.errors import UnsupportedError
-from quantdrift.models.classifier_config import is_cross_encoder
+from quantdrift.models.classifier_config import check_kind, is_cross_encoder
 from quantdrift.models.named import ModelSource, resolve
 
 ONE = {"id2label": {"0": "LABEL_0"}}
@@ -52,9 +51,9 @@ def test_a_cross_encoder_is_known_by_what_its_files_say(
     assert is_cross_encoder(source) is expected
     if expected:
         with pytest.raises(UnsupportedError, match=r"is a cross-encoder.*--shortlist RUN"):
-            refuse_classifier(source)
+            check_kind(source, "embedding model")
 
 
 def test_a_classifier_is_no_reranker_and_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="is a classifier, which takes classification data"):
-        refuse_classifier(model(tmp_path / "model", BERT))
+        check_kind(model(tmp_path / "model", BERT), "embedding model")
