@@ -39,6 +39,12 @@ DEFAULT_QUANTIZER = "rtn"
 _WEIGHT = r"[2-7](?:\.[0-9]+)?|8(?:\.0+)?|16(?:\.0+)?(?=A)"
 _BITS = re.compile(rf"W({_WEIGHT})(?:A([4-8]))?")
 _VALUES = {
+    "backend": ("gptqmodel|auto-gptq|optimum", "gptqmodel, auto-gptq or optimum"),
+    "calib": (
+        r"[1-9][0-9]{0,8}|.+\.(txt|jsonl)",
+        'a whole number, 1 or more, or a .txt file (one text a line) or .jsonl file (objects with a "text")',
+    ),
+    "grid": ("paper|library", "paper or library"),
     "queries": ("[1-9][0-9]{0,8}", "a whole number, 1 or more"),
     "seed": ("[0-9]{1,18}", "a whole number, 0 or more"),
     "solver": ("knapsack|greedy", "knapsack or greedy"),

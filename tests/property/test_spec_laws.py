@@ -19,9 +19,15 @@ VALUES = st.one_of(
     st.text("abcXYZ0123456789-./=_:", min_size=1, max_size=8),
     st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters="+@"), min_size=1, max_size=4),
 )
-FREE = dict.fromkeys(("allocation", "backend", "calib", "grid", "head"), VALUES)
+FREE = dict.fromkeys(("allocation", "head"), VALUES)
 NUMBERS = dict.fromkeys(("queries", "seed"), st.integers(1, 10**8).map(str))
-CHOICES = {"solver": ["knapsack", "greedy"], "units": ["layer", "fused"], "widths": ["2,3", "8,2,4"]}
+CHOICES = {
+    "backend": ["optimum"],
+    "calib": ["64", "a=b.txt"],
+    "solver": ["knapsack", "greedy"],
+    "units": ["layer", "fused"],
+    "widths": ["2,3", "8,2,4"],
+}
 OPTIONS = st.fixed_dictionaries({}, optional={**FREE, **NUMBERS, **{k: st.sampled_from(v) for k, v in CHOICES.items()}})
 MODELS = st.one_of(
     st.sampled_from(["minilm", "BAAI/bge-m3", "org/m@v2", "C:\\m", "./a b", "a+gap-rtn@W4", "@"]),

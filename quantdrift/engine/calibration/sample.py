@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from quantdrift.datasets.retrieval import read_lines, read_records
 from quantdrift.engine.inputs import Encoder, Inputs, described
 from quantdrift.engine.store import key_of
-from quantdrift.errors import DataError, SpecError
+from quantdrift.errors import DataError
 from quantdrift.spec import Scheme
 
 DEFAULT_SIZE = 512
 """Documents, as in the paper."""
-SUFFIXES = (".txt", ".jsonl")
-_FILES = 'a .txt file (one text a line) or .jsonl file (objects with a "text")'
 MOST_BATCHES = 64
 """Each batch has a thread of its own while the layers are made, and torch's threads beside it."""
 
@@ -43,19 +41,12 @@ class Sample:
 def calibration_file(scheme: Scheme) -> Path | None:
     """The file that `+calib=` names; None where it gives a number, or is not given."""
     given = scheme.option("calib")
-    if given is not None and Path(given).suffix in SUFFIXES:
-        return Path(given).expanduser()
-    _whole(scheme, "calib", DEFAULT_SIZE, least=1, or_else=f", or {_FILES}")
-    return None
+    return None if given is None or given.isdecimal() else Path(given).expanduser()
 
 
 def calibration_texts(scheme: Scheme) -> list[str] | None:
-    """The texts of the file that `+calib=` names; None where it names none.
-
-    It is asked for before a model is loaded, so the other settings are checked as well.
-    """
+    """The texts of the file that `+calib=` names; None where it names none. Asked for before a model is loaded."""
     file = calibration_file(scheme)
-    _whole(scheme, "seed", 0, least=0)
     return None if file is None else read_texts(file)
 
 
@@ -73,8 +64,8 @@ def draw_sample(
     if not n:
         raise DataError("there are no documents to calibrate on; expected at least one")
     file = calibration_file(scheme)
-    seed = _whole(scheme, "seed", 0, least=0)
-    wanted = DEFAULT_SIZE if file is not None else _whole(scheme, "calib", DEFAULT_SIZE, least=1)
+    seed = int(scheme.option("seed") or 0)
+    wanted = DEFAULT_SIZE if file is not None else int(scheme.option("calib") or DEFAULT_SIZE)
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(n, size=min(wanted, n), replace=False)).astype(np.int64)
     part = inputs.part(rows)
@@ -102,24 +93,12 @@ def draw_sample(
     )
 
 
-def _whole(scheme: Scheme, key: str, default: int, *, least: int, or_else: str = "") -> int:
-    given = scheme.option(key)
-    if given is None:
-        return default
-    if not (given.isdecimal() and int(given) >= least):
-        text = str(scheme)
-        start = text.index(f"+{key}=") + len(key) + 2
-        expected = f"a whole number, {least} or more{or_else}"
-        raise SpecError(
-            f"{text}: {key} is {given!r}: expected {expected}", text=text, start=start, end=start + len(given)
-        )
-    return int(given)
-
-
 def read_texts(path: Path) -> list[str]:
     """The texts of a file to calibrate on."""
-    if path.suffix not in SUFFIXES or not path.is_file():
-        raise DataError(f"{path}: expected a file of texts, {_FILES}")
+    if path.suffix not in {".txt", ".jsonl"} or not path.is_file():
+        raise DataError(
+            f'{path}: expected a file of texts, a .txt file (one text a line) or .jsonl file (objects with a "text")'
+        )
     if path.suffix == ".txt":
         texts = [line.strip() for _, line in read_lines(path)]
     else:

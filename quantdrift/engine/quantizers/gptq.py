@@ -11,13 +11,11 @@ from quantdrift.engine.quantizers.base import LayerQuantizer, Moments, Quantized
 from quantdrift.engine.quantizers.libraries import (
     AUTO_GPTQ,
     GPTQMODEL,
-    GRIDS,
     OPTIMUM,
     calibrated,
     import_auto_gptq,
     import_gptqmodel,
     refuse_width,
-    setting,
     silenced,
 )
 from quantdrift.engine.quantizers.rtn import absmax_scale
@@ -151,7 +149,7 @@ class Gptq:
     group_size: int | None
     act_order: bool = False
     backend: str = BACKENDS[0]
-    grid: str = GRIDS[0]
+    grid: str = "paper"
 
     needs_moments = True
     has_zero_points = False
@@ -209,8 +207,7 @@ class Gptq:
 
 def from_scheme(scheme: Scheme) -> LayerQuantizer:
     """The method as a scheme asks for it, `gptq` or `gptq_ao`."""
-    backend = setting(scheme, "backend", (*BACKENDS, OPTIMUM.backend))
-    grid = setting(scheme, "grid", GRIDS) or GRIDS[0]
+    backend, grid = scheme.option("backend"), scheme.option("grid") or "paper"
     if backend is None:
         backend = next((name for name in BACKENDS if _LIBRARIES[name][0].is_installed()), BACKENDS[0])
     if backend == OPTIMUM.backend:

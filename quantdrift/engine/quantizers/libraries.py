@@ -21,10 +21,6 @@ import torch
 from quantdrift.engine.quantizers.base import Moments
 from quantdrift.errors import DataError, MissingExtraError, UnsupportedError
 from quantdrift.extras import version_of
-from quantdrift.spec import Scheme
-
-GRIDS = ("paper", "library")
-"""Values of `+grid=`: the grid that the paper defines, or the library's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +68,6 @@ AUTO_GPTQ = Library(backend="auto-gptq", module="auto_gptq", extra="auto-gptq")
 OPTIMUM = Library(backend="optimum", module="optimum", extra="optimum")
 AUTOAWQ = Library(backend="autoawq", module="awq", extra="awq")
 HQQ = Library(backend="hqq", module="hqq", extra="hqq")
-
-
-def setting(scheme: Scheme, key: str, known: Sequence[str]) -> str | None:
-    """The value of a setting, None if the scheme leaves it out."""
-    value = scheme.option(key)
-    if value is None or value in known:
-        return value
-    takes = " or ".join(f"+{key}={one}" for one in known)
-    raise UnsupportedError(f"{scheme.quantizer} takes {takes}, got +{key}={value}")
 
 
 def refuse_width(library: Library, bits: float, known: Sequence[int]) -> None:

@@ -51,8 +51,8 @@ def test_the_shortest_spec_takes_every_default_and_another_has_everything() -> N
         ("W4-g999999999", "W4-g999999999-rtn"),
         ("W16.0A8-channel", "W16A8-channel-rtn"),
         ("W4+gap+query", "W4-g128-rtn+query+gap"),  # a criterion for a whole width decides nothing, yet is none
-        ("W4+calib=docs/a-b.c=d.json", "W4-g128-rtn+calib=docs/a-b.c=d.json"),
-        ("W4+calib==", "W4-g128-rtn+calib=="),
+        ("W4+calib=docs/a-b.c=d.jsonl", "W4-g128-rtn+calib=docs/a-b.c=d.jsonl"),
+        ("W4+head==", "W4-g128-rtn+head=="),
         ("\t W4-rtn\n", "W4-g128-rtn"),
         *((f"W4-{name}", f"W4-g128-{name}") for name in QUANTIZERS),
         *((f"W3.5+{name}", f"W3.5-g128-rtn+{name}") for name in CRITERIA),
@@ -117,7 +117,8 @@ BAD_SPECS = [
     ("m@W4+seed=[]+gap", "missing value of seed"),
     ("m@W4+seed[]", "missing value of seed"),
     *((f"m@W3+gap+{key}=[{value}]", f"unusable value of {key}") for key, value in
-      (("queries", "0"), ("queries", "1.5"), ("seed", "x"), ("solver", "best"), ("units", "qkv"), ("widths", "1,4"))),
+      (("queries", "0"), ("calib", "x.csv"), ("grid", "mse"), ("seed", "x"),
+       ("solver", "best"), ("units", "qkv"), ("widths", "1,4"))),
     # two models
     (" []vs ./x", "missing reference .* expected MODEL vs MODEL"),
     ("minilm vs[]", "missing candidate"),

@@ -10,7 +10,7 @@ import pytest
 
 from quantdrift.datasets.retrieval import RetrievalDataset
 from quantdrift.engine import opening as job
-from quantdrift.errors import SpecError, UnsupportedError
+from quantdrift.errors import UnsupportedError
 from quantdrift.models.checkpoint import full_precision
 from quantdrift.spec import parse
 
@@ -59,6 +59,3 @@ def test_a_run_refuses_before_the_model_is_loaded(tmp_path: Path) -> None:
     candidate = folder(tmp_path / "g1", scheme={**CANDIDATE, "model_format": "onnx"})
     with pytest.raises(UnsupportedError, match="saved by quantdrift quantize"):
         job.open_pair(parse(f"{candidate}@W4"), DATASET)
-    plain = folder(tmp_path / "m")
-    with pytest.raises(SpecError, match="calib is '0'"):
-        job.open_pair(parse(f"{plain}@W4-adaround+calib=0"), DATASET)
