@@ -59,18 +59,6 @@ def test_a_file_of_another_run_is_refused(written: dict[str, Written], name: str
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in {EVIDENCE, PROBE}])
-@pytest.mark.parametrize("ends", ["\r\n", "\n\n"])
-def test_line_ends_are_no_content(written: dict[str, Written], name: str, ends: str) -> None:
-    place = written[name]
-    whole, content = place.file.read_bytes(), place.content()
-    try:
-        place.file.write_bytes(whole.replace(b"\n", ends.encode()))
-        assert place.content() == content
-    finally:
-        place.file.write_bytes(whole)
-
-
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in {EVIDENCE, PROBE}])
 def test_every_value_is_sealed(written: dict[str, Written], name: str) -> None:
     """Also those that only tell why, such as the mean in a baseline."""
     place = written[name]

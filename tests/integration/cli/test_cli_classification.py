@@ -98,16 +98,6 @@ def test_an_embedding_model_is_read_by_a_probe(quantdrift: Run, place: Path) -> 
     assert record["metrics"]["noise_floor"]["value"] == 0
 
 
-def test_calibration_takes_the_train_part(quantdrift: Run) -> None:
-    out = quantdrift("run", "TINY@W4-gptq+calib=50", "--data", "ROOT/kinds")
-    assert f"calibrated on 50 of {N_TRAIN} texts of the train part (seed 0)" in out
-    told = quantdrift("run", "TINY@W4-gptq", "--data", "ROOT/bare", code=2)
-    # the probe is asked for first; a classifier gets as far as calibration
-    assert "labelled train inputs" in told
-    told = quantdrift("run", "ROOT/bert@W4-gptq", "--data", "ROOT/bare", code=2)
-    assert "never on those it is evaluated on" in told
-
-
 def test_a_criterion_measures_layers_on_training_inputs(quantdrift: Run) -> None:
     out = quantdrift("run", "TINY@W3.5+gap", "--data", "ROOT/kinds", "--out", "run")
     assert "inputs of kinds" in out

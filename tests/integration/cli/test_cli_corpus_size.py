@@ -44,11 +44,6 @@ def data(tmp_path: Path) -> Path:
     return write_beir_folder(tmp_path / "sixty", numbered("q", QUERIES), numbered("d", TEXTS), QRELS)
 
 
-@pytest.fixture
-def _no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("quantdrift.engine.opening.load_encoder")
-
-
 def record_of(run: Path) -> dict[str, Any]:
     record: dict[str, Any] = json.loads((run / "run.json").read_text())
     return record
@@ -102,14 +97,3 @@ def test_json_and_other_commands_read_it(data: Path, tmp_path: Path) -> None:
     code, out, _ = cli("metrics", tmp_path / "sweep", "-m", "epsilon", "--json")
     assert code == 0
     assert out.count('"epsilon"') == 3
-
-
-@pytest.mark.usefixtures("_no_model")
-@pytest.mark.parametrize(
-    ("sizes", "said"), [("10,61", "at least two sizes that rise, from 1 up to 60"), ("ten", "got 'ten'")]
-)
-def test_sizes_are_refused_before_a_model_is_loaded(data: Path, tmp_path: Path, sizes: str, said: str) -> None:
-    code, out, err = cli("corpus-size", "minilm@W4", "--data", data, "--sizes", sizes, "--out", tmp_path / "sweep")
-    assert (code, out) == (2, "")
-    assert said in err.splitlines()[-1]
-    assert not (tmp_path / "sweep").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quantdrift.cli import tell_crash
-from support.gate_command_line import Cli, cli, good, run_of
+from support.gate_command_line import Cli, cli, good
 
 __all__ = ["cli", "good"]  # fixtures
 
@@ -68,16 +68,6 @@ def test_an_encoding_without_such_signs_is_no_error(good: Path) -> None:
             assert done.stdout.isascii()
 
 
-@pytest.mark.slow
-def test_without_any_output(good: Path) -> None:
-    words = f"{sys.executable} -m quantdrift metrics {good} --per-input -m flip@1"
-    for closed in (">&-", ">&- 2>&-", "2>/dev/full"):
-        done = subprocess.run(["sh", "-c", f"{words} {closed}"], capture_output=True, check=False)
-        assert (done.returncode, done.stderr) == (0, b"")
-    done = subprocess.run(["sh", "-c", f"{words}x 2>/dev/full"], capture_output=True, check=False)
-    assert done.returncode == 2
-
-
 def test_what_nobody_saw_coming_is_one_line(cli: Cli, good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(*_: object, **__: object) -> None:
         raise ZeroDivisionError("some \x1b[31m\n::error::thing")
@@ -94,33 +84,6 @@ def test_what_nobody_saw_coming_is_one_line(cli: Cli, good: Path, monkeypatch: p
     monkeypatch.setenv("QUANTDRIFT_DEBUG", "1")
     with pytest.raises(ZeroDivisionError):
         cli("metrics", good)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("diff", "RUN", "OTHER", "--out", "LOOP"),
-        ("certify", "RUN", "--alpha", "0.3", "--save", "LOOP"),
-        ("route", "RUN", "--save", "LOOP"),
-        ("gate", "RUN", "-r", "flip@1 <= 1", "--report", "LOOP.xml"),
-        ("gate", "RUN", "-r", "flip@1 <= 1", "--baseline", "LOOP", "--update"),
-        ("metrics", "LOOP"),
-        ("gate", "LOOP", "-r", "flip@1 <= 1"),
-        ("gate", "RUN", "--config", "LOOP"),
-        ("export", "LOOP", "--format", "gptqmodel"),
-        ("certify", "RUN", "--check", "LOOP"),
-        ("diff", "RUN", "OTHER", "--qrels", "LOOP"),
-    ],
-)
-def test_a_link_that_leads_to_itself(cli: Cli, good: Path, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    for name in ("LOOP", "LOOP.xml"):
-        (tmp_path / name).symlink_to(name)
-    other = run_of(tmp_path / "other", range(20))
-    places = {"RUN": str(good), "OTHER": str(other)}
-    code, _, err = cli(*(places.get(word, word) for word in arguments))
-    assert code in {0, 2}  # a link can be replaced
-    assert code == 0 or len(err.splitlines()) == 1
-    assert "unexpected" not in err
 
 
 def test_commands_on_finished_runs_load_no_torch(good: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterable
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.display import json_text
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.errors import DataError
@@ -20,10 +18,9 @@ from quantdrift.harness import carefully
 from quantdrift.patching import errors_in_one_line
 from quantdrift.runs import write_run
 from quantdrift_pytest.session import tersely
-from support.beir_folder import write_beir_folder
 from support.gate_command_line import Cli, cli
 from support.hostile_text import HOSTILE, check_clean, check_json
-from support.tiny_command_line import N_DOCS, N_QUERIES, one_thread, place, text
+from support.tiny_command_line import one_thread, place
 
 __all__ = ["cli", "one_thread", "place"]  # fixtures
 
@@ -199,26 +196,3 @@ def test_what_plugins_say(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     with pytest.raises(DataError) as told:
         tersely(raising)()
     check_clean(str(told.value), tabs=True, wrapped=True)
-
-
-def test_json_reads_the_same() -> None:
-    value = {f"a{HOSTILE}\ud800": [HOSTILE, "\\##[x", "Größe"]}
-    assert json.loads(json_text(value)) == value
-    check_clean(json_text(value))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["run", "corpus-size", "allocate", "predict"])
-def test_what_is_measured(command: str, cli: Cli, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUANTDRIFT_CACHE", str(place / "cache"))
-    name = HOSTILE.replace("/", "")
-    texts = [{f"{HOSTILE}{row}": text(row, n) for row in range(size)} for size, n in ((N_QUERIES, 5), (N_DOCS, 9))]
-    folder = write_beir_folder(tmp_path / f"data {name}", *texts)
-    scheme = {"allocate": "@W3.5+gap", "predict": ""}.get(command, "@W3")
-    more = ["--sizes", "10,30"] if command == "corpus-size" else []
-    more += ["--out", f"{command}{name}.json"] if command != "predict" else []
-    for ending in ([], ["--json"]):
-        code, out, err = cli(command, f"{place / 'tiny'}{scheme}", "--data", folder, *more, *ending)
-        assert code == 0, err
-        check_clean(err)
-        (check_json if ending else check_clean)(out)

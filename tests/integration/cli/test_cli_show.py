@@ -94,17 +94,6 @@ def test_texts_are_of_where_the_data_were_as_long_as_they_are_the_same(run: Run,
     assert "holds other data than it did" in out
 
 
-def test_kinds_and_how_many(run: Run) -> None:
-    def ids(*options: object) -> list[str]:
-        return [one["input_id"] for one in changed(run.path, *options)]
-
-    assert ids("--kind", "beneficial") == ["q3"]
-    assert ids("--kind", "harmful", "-n", 1) == ["q2"]
-    assert len(ids("-n", 1, "--all")) == 4
-    assert "1 of 4 are shown" in show(run.path, "-n", 1)[1]
-    assert show(run.path, "--kind", "bad")[0] == 2
-
-
 def test_what_left_the_first_two(tmp_path: Path) -> None:
     state = score_matrix(np.array([[0.9, 0.8, 0.5, 0.1]]), np.array([[0.9, 0.4, 0.6, 0.1]]), k=3)
     evidence = assemble(state, input_ids=["q"], item_ids=["a", "b", "c", "d"], qrels={"q": {"b": 1, "a": 1}})
@@ -156,16 +145,3 @@ def test_classes_speak_for_themselves(tmp_path: Path) -> None:
     assert "1 of 2 inputs have another class" in show(tmp_path / "run")[1]
     (one,) = changed(tmp_path / "run")
     assert (one["kind"], one["before"], one["after"]) == ("harmful", "joy", "anger")
-
-
-def test_data_of_other_programs_are_matched_by_ids(run: Run, data: Path, tmp_path: Path) -> None:
-    said = {"name": "faq", "harness": "beir", "fingerprint": "another kind"}
-    foreign = write_run(tmp_path / "beir", evidence=run.evidence(), record={**run.record, "data": said}).path
-    assert "text of d" not in show(foreign)[1]
-    assert "matched by their ids" in show(foreign, "--data", data)[1]
-    text = (data / "queries.jsonl").read_text()
-    (data / "queries.jsonl").write_text(text.replace('"q', '"other'))
-    (data / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nother1\ta\t1\n")
-    code, _, err = show(foreign, "--data", data)
-    assert code == 2
-    assert "none of the inputs" in err

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,9 +12,8 @@ import pytest
 pytest.importorskip("httpx", reason="httpx is not installed")
 
 from quantdrift.cli import main
-from quantdrift.engine.store import CHUNK_ELSEWHERE
 from support.beir_folder import write_beir_folder
-from support.embedding_server import Request, Server, of_letters, of_odd_letters, serving
+from support.embedding_server import Server, of_letters, of_odd_letters, serving
 from support.endpoint_samples import many
 
 Command = Callable[..., int]
@@ -102,35 +96,3 @@ def test_what_is_wrong_is_said_in_a_line(
     assert printed.err.splitlines()[-1].startswith("quantdrift: ")
     assert not printed.out
     assert not (tmp_path / "quantdrift-runs").exists()
-
-
-@pytest.mark.slow
-def test_a_run_that_is_stopped_for_real_goes_on(server: Server, data: Path, tmp_path: Path) -> None:
-    held = threading.Event()
-
-    def hold(request: Request) -> None:
-        with server.lock:
-            enough = sum(map(len, server.asked)) > 32 + 2 * 3 + 600 + CHUNK_ELSEWHERE + 64
-        if enough and not held.is_set():
-            held.set()
-            request.rfile.read(1)  # until the process is gone
-        else:
-            request.embed()
-
-    server.always = hold
-    spec = f"{server.name('one')} vs {server.name('two')}"
-    words = [sys.executable, "-m", "quantdrift", "run", spec, "--data", str(data), "-q"]
-    words += ["--out", str(tmp_path / "run"), "--no-noise-floor", "--concurrency", "1"]
-    environment = {**os.environ, "QUANTDRIFT_CACHE": str(tmp_path / "cache")}
-    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        assert held.wait(120)
-        time.sleep(0.2)  # so that it waits for the answer
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert "the same command goes on from there" in err
-    assert not (tmp_path / "run").exists()
-    server.forget()
-    subprocess.run(words, env=environment, check=True, timeout=120, capture_output=True)
-    documents = set(many(600).documents)
-    assert sum(text in documents for text in server.texts()) == 600 - CHUNK_ELSEWHERE

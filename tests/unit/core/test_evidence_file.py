@@ -114,39 +114,23 @@ def test_not_a_parquet_file(tmp_path: Path, content: bytes) -> None:
         read_evidence(path)
 
 
-@pytest.mark.parametrize("metadata", [{b"quantdrift_evidence_version": b"99"}, {}])
-def test_another_version(tmp_path: Path, metadata: dict[bytes, bytes]) -> None:
-    path = written(evidence(), tmp_path)
-    pq.write_table(pq.read_table(path).replace_schema_metadata(metadata), path)
-    with pytest.raises(RunError, match="evidence of another version; this quantdrift reads versions up to 2"):
-        read_evidence(path)
-
-
 def floats(rows: list[Any]) -> pa.Array:
     return pa.array(rows, pa.list_(pa.float32()))
 
 
 BAD: dict[str, tuple[str, pa.Array]] = {
     "a null in a list": ("reference_items", pa.array([["a", None], ["b"], ["c", "d"]])),
-    "a null list": ("candidate_items", pa.array([["a", "b"], None, ["c", "d"]])),
     "a null score": ("reference_items_reference_scores", floats([[1, None], [1], [1, 0]])),
-    "scores of fewer items": ("reference_items_candidate_scores", floats([[1], [1], [1, 0]])),
     "scores moved": ("candidate_items_candidate_scores", floats([[1], [1, 0], [1, 0]])),
     "NaN for a score": ("candidate_items_reference_scores", floats([[1, np.nan], [1], [1, 0]])),
-    "no number for a change": ("delta_max", pa.array([np.nan, 0, 0], pa.float32())),
     "an endless change": ("delta_max", pa.array([np.inf, 0, 0], pa.float32())),
     "extremes that are swapped": ("delta_min", pa.array([9, 0, 0], pa.float32())),
-    "a null id": ("input_id", pa.array(["a", "b", None])),
     "an id twice": ("input_id", pa.array(["a", "b", "b"])),
     "numbers for ids": ("input_id", pa.array([1, 2, 3])),
-    "numbers for items": ("reference_items", pa.array([[1, 2], [3], [4, 5]])),
     "texts for scores": ("delta_min", pa.array(["1", "2", "3"])),
     "no items, and two listed": ("n_items", pa.array([0, 1, 2])),
-    "fewer items than none": ("n_items", pa.array([-3, 1, 2])),
-    "a null count": ("n_items", pa.array([None, 1, 2], pa.int64())),
     "half a count": ("n_items", pa.array([3.5, 1, 2])),
     "grades of fewer items": ("judged_grades", pa.array([[2], [], [0, -1]])),
-    "a null grade": ("judged_grades", pa.array([[2, None], [], [0, -1]], pa.list_(pa.int64()))),
     "a number for a flip": ("noise_flip", pa.array([1, 0, 0])),
     "a null in the noise": ("noise_epsilon", pa.array([None, 0, 0], pa.float32())),
 }

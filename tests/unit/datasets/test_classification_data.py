@@ -69,18 +69,12 @@ def test_what_is_tolerated_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ('{"text": "a"}\n{"text": "b", "label": "x"}', "line 2: expected a label on every line"),
         ('{"text": "a", "label": "x"}\n{"text": "b"}', "line 2: expected a label on every line"),
         ('{"text": "a"}\n{"label": "x"}', 'line 2: "text" is missing; the keys are label'),
-        ('{"text": 3}', 'line 1: "text" must be a string; got int 3'),
         ('{"text": "a", "label": true}', "must be a string; got bool"),
-        ('{"text": "a", "label": 1.5}', "must be a string; got float"),
         ('{"text": "a", "label": ""}', '"label" is empty'),
         ('{"text": "a", "id": "q"}\n{"text": "b", "id": "q"}', "'q' is already on line 1"),
         ('{"text": "a"', "line 1, column 13: expected a JSON object"),
-        ('{"text": "a", "l": "b}', "column 20: expected a JSON object"),
-        ("[1]", "line 1: expected a JSON object"),
-        ("\n", "is empty"),
     ],
 )
 def test_an_error_names_file_and_line(tmp_path: Path, lines: str, message: str) -> None:

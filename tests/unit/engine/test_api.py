@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from quantdrift import Embeddings, RetrievalDataset, Run, compare_runs, drift, perturbation, read_run, score_embeddings
+from quantdrift import Embeddings, RetrievalDataset, Run, drift, perturbation, read_run, score_embeddings
 from quantdrift.datasets.labelled import ClassificationDataset, Labelled
 from quantdrift.engine.measure import assemble
 from quantdrift.errors import (
@@ -24,7 +24,7 @@ from quantdrift.errors import (
     UnknownNameError,
     UnsupportedError,
 )
-from quantdrift.metrics import MetricError, parse_metric
+from quantdrift.metrics import MetricError
 
 RNG = np.random.default_rng(0)
 QUERIES, DOCUMENTS = RNG.normal(size=(30, 8)), RNG.normal(size=(60, 8))
@@ -146,17 +146,6 @@ def test_a_run_without_a_place_goes_when_nobody_holds_it(tmp_path: Path) -> None
     (tmp_path / "other" / "mine.txt").write_text("mine")
     with pytest.raises(RunError, match=r"mine\.txt"):
         kept.save(tmp_path / "other")
-
-
-def test_runs_of_one_reference_are_compared_by_folder_and_name(tmp_path: Path) -> None:
-    a = drift(REFERENCE, CANDIDATE, out=tmp_path / "a")
-    b = drift(REFERENCE, Embeddings(QUERIES + 1, DOCUMENTS), out=tmp_path / "b")
-    by_name = compare_runs(str(a.path), b.path, ["flip@1"])
-    by_metric = compare_runs(a, b, [parse_metric("flip@1")])
-    assert by_name.metrics == by_metric.metrics
-    other = drift(Embeddings(QUERIES + 1, DOCUMENTS), CANDIDATE)
-    with pytest.raises(RunError, match="reference"):
-        compare_runs(a, other, "flip@1")
 
 
 def test_a_data_frame_has_a_row_an_input() -> None:

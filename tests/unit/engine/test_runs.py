@@ -94,11 +94,8 @@ def expect_failure(place: Path, evidence: Evidence, failure: BaseException) -> N
 @pytest.mark.parametrize(
     "files",
     [
-        {"notes.txt": "mine"},
         {"run.json": "{}"},  # of another program
-        {"run.json": "not JSON"},
         {"run.json": '{"format": "quantdrift-run"}', "notes.txt": "mine"},
-        {"evidence.parquet": ""},
     ],
 )
 def test_what_is_not_a_run_is_left_alone(tmp_path: Path, evidence: Evidence, files: dict[str, str]) -> None:
@@ -116,14 +113,10 @@ def test_what_is_not_a_run_is_left_alone(tmp_path: Path, evidence: Evidence, fil
     ("record", "message"),
     [
         (b'{"format": ', "is damaged"),
-        (b"\xff\xfe{}", "is damaged"),
-        (b"[1, 2]", "expected the record of a run; .* holds something else"),
         (b'{"format": "other"}', "expected the record of a run; .* holds something else"),
-        (b'{"format": "quantdrift-run", "format_version": 7}', "version 7; .* reads version 2"),
         (b'{"format": "quantdrift-run", "format_version": 1}', "version 1; .* Make it again: q"),
         (b'{"format": "quantdrift-run", "format_version": 2}', "its digest is missing"),
         (b"[" * 100_000 + b"]" * 100_000, "nested deeper than"),
-        (b'{"n": ' + b"7" * 5_000 + b"}", "is damaged"),
     ],
 )
 def test_records_that_cannot_be_read(tmp_path: Path, record: bytes, message: str) -> None:
@@ -145,11 +138,10 @@ def test_a_damaged_run_is_not_passed_over(tmp_path: Path, evidence: Evidence) ->
 @pytest.mark.parametrize(
     "changes",
     [
-        *({"data": data} for data in (None, [], "x", {}, {"name": None}, {"name": ["x"]})),
-        *({"model": model} for model in (None, [], 4, {"fingerprint": []})),
+        {"data": {"name": ["x"]}},
+        {"model": {"fingerprint": []}},
         {"settings": {"similarity": 4}},
         {"spec": 4},
-        {"metrics": []},
         {"metrics": {"flip@1": {"value": 10**400}}},
         {"data": {"name": "x", "n_documents": -1}},
         {"quantization": {"allocation": {"widths": {"layer": 2**70}}}},
