@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +10,7 @@ from torch import Tensor, nn
 from quantdrift.allocation.record import Allocation
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.sensitivity.allocate import Calibration, allocate
-from quantdrift.errors import UnknownNameError, UnsupportedError
+from quantdrift.errors import DataError, UnknownNameError, UnsupportedError
 from quantdrift.progress import Silent
 from quantdrift.spec import parse_scheme
 from support.sensitivity import setting_of
@@ -31,10 +28,8 @@ class Branches(nn.Module):
         for layer in self.parts.values():
             layer.weight.data = weight.clone()
         self.strengths = {name: strengths.get(name, 0.0) for name in NAMES}
-        self.passes = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        self.passes += 1
         return sum(layer(x) * self.strengths[n] for n, layer in self.parts.items())  # type: ignore[return-value]  # there are some
 
 
@@ -45,11 +40,10 @@ class World:
         assert problem is not None
         self.inputs = Calibration(problem=problem, ids=["x", "y", "z"], dataset="toy", key={"texts": "xyz"})
 
-    def allocate(self, scheme: str, *, inputs: Any = "", root: Path | None = None, **keep: int) -> Allocation:
-        given = self.inputs if inputs == "" else inputs
-        patterns = {f"*.{name}": width for name, width in keep.items()}
+    def allocate(self, scheme: str, **keep: int) -> Allocation:
         pair = QuantizedPair([self.model], parse_scheme(scheme), name="tiny")
-        return allocate(pair, given, root=root, progress=Silent(), keep=patterns)[0]
+        patterns = {f"*.{name}": width for name, width in keep.items()}
+        return allocate(pair, self.inputs, root=None, progress=Silent(), keep=patterns)[0]
 
     def widths(self, scheme: str, **keep: int) -> list[int]:
         return list(self.allocate(scheme, **keep).width_of.values())
@@ -85,6 +79,14 @@ def test_layers_that_are_kept_take_no_part_in_the_budget() -> None:
         world.allocate("W3.5-g4+gap", **dict.fromkeys(NAMES, 8))
     with pytest.raises(UnknownNameError):
         world.allocate("W3.5-g4+gap", qproj=8)
+
+
+@pytest.mark.parametrize("criterion", ["gap_exact", "sqnr"])
+def test_weights_that_are_not_finite_are_refused(criterion: str) -> None:
+    world = World(k_proj=1.0)
+    world.model.parts["k_proj"].weight.data[0, 0] = float("nan")  # type: ignore[operator, index]  # it is linear
+    with pytest.raises(DataError, match="losses that are not finite"):
+        world.allocate(f"W3.5-g4+{criterion}")
 
 
 def test_layers_that_runtimes_fuse_share_a_width_when_asked_to() -> None:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from quantdrift.engine.sensitivity.criteria import distances_from_the_middle, input_moments, losses_of
-from quantdrift.engine.sensitivity.problem import Setting
 from support.sensitivity import linear, setting_of
 
 ON_INPUTS = ["activation_error", "activation_salience", "activation_norm"]
@@ -36,27 +35,22 @@ class Masked(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layer, self.pooler = linear([3, 1.25]), linear([3, 1.25])
-        self.runs = 0
 
     def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        self.runs += 1
         both: Tensor = self.layer(x) + self.layer(2 * x)
         return both
 
 
-def masked(model: Masked, *batches: tuple[Tensor, Tensor | None]) -> Setting:
-    def encode(rows: np.ndarray) -> np.ndarray:
-        x, mask = batches[rows[0]]
-        model(x, attention_mask=mask)
-        return np.zeros((len(rows), 1), np.float32)
-
-    return setting_of(model, encode, n=len(batches), batch_size=1)
-
-
 def test_tokens_of_all_calls_and_batches_count_and_padding_does_not() -> None:
     first, mask = torch.tensor([[[1.0, -2], [100, 100]], [[3, 0], [5, 6]]]), torch.tensor([[1, 0], [1, 1]])
-    model = Masked()
-    setting = masked(model, (first, mask), (torch.tensor([[[0.0, 1]]]), None))
+    batches, model = ((first, mask), (torch.tensor([[[0.0, 1]]]), None)), Masked()
+
+    def encode(rows: np.ndarray) -> np.ndarray:
+        x, of_x = batches[rows[0]]
+        model(x, attention_mask=of_x)
+        return np.zeros((len(rows), 1), np.float32)
+
+    setting = setting_of(model, encode, n=2, batch_size=1)
     reached, never = input_moments(setting)
     assert reached.n_tokens == 2 * 4
     np.testing.assert_allclose(reached.mean_square, np.array([1 + 9 + 25, 4 + 36 + 1]) * (1 + 4) / 8)
