@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from xml.etree import ElementTree
 
 from hypothesis import given
@@ -12,11 +11,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from quantdrift.display import clean, prose, shown
-from quantdrift.finished.diff import Changed
-from quantdrift.gate.judge import GateResult, Judgement, Worst
 from quantdrift.gate.output import junit_text, markdown_text, report_json
-from quantdrift.gate.rules import parse_rule
-from quantdrift.identity import Identity
+from support.gate_result_samples import nasty
 
 SIGNS = st.text(alphabet="ab1 |`\\<>&;#[]()!*_~:/.@$-+='\"\n\t\x1b\u202e")
 TEXTS = SIGNS | st.text(alphabet=st.characters(exclude_categories=()))
@@ -35,29 +31,6 @@ def read(token: Token) -> str:
         if child.type == "html_inline":
             assert child.content in {"<code>", "</code>", "<wbr>"}
     return "".join(child.content for child in token.children or () if child.type != "html_inline")
-
-
-def judged(name: str) -> GateResult:
-    """A run in which everything from outside is that name."""
-    identity = Identity(spec=name, data=name)
-    changed = Changed(
-        input_id=name, before=name, after=name, rank_before=None, rank_after=2, was_right=None, is_right=None, lead=None
-    )
-    rule = replace(parse_rule("flip@1 no worse by 0.03"), on=name)
-    return GateResult(
-        verdict="fail",
-        judgements=(Judgement(rule=rule, outcome="fail", reason=name),),
-        identity=identity,
-        n_inputs=3,
-        baseline=identity,
-        differs=(name,),
-        notes=(name,),
-        n_changed=1,
-        n_new=1,
-        n_answers_changed=1,
-        worst=(Worst(changed=changed, part="", new=True),),
-        alpha=0.05,
-    )
 
 
 @given(sentence=TEXTS)
@@ -79,7 +52,7 @@ def test_what_is_shown_is_one_line_of_a_greatest_length(text: str, limit: int) -
 
 @given(name=TEXTS)
 def test_markdown_of_any_names_has_two_tables_and_no_tag_but_code(name: str) -> None:
-    text = markdown_text(judged(name))
+    text = markdown_text(nasty(name, 1))
     text.encode()
     for token in inlines(text):
         read(token)
@@ -89,7 +62,7 @@ def test_markdown_of_any_names_has_two_tables_and_no_tag_but_code(name: str) -> 
 
 @given(name=TEXTS)
 def test_junit_and_json_of_any_names_can_be_read(name: str) -> None:
-    root = ElementTree.fromstring(junit_text(judged(name)).encode())
+    root = ElementTree.fromstring(junit_text(nasty(name, 1)).encode())
     assert [element.tag for element in root.iter()][:2] == ["testsuites", "testsuite"]
     assert len(list(root.iter("failure"))) == 1
-    assert report_json(judged(name)).isascii()
+    assert report_json(nasty(name, 1)).isascii()

@@ -18,9 +18,8 @@ __all__ = ["bad", "baseline", "cli", "good"]  # fixtures
 
 def test_write_a_baseline_and_pass_against_it(cli: Cli, good: Path, tmp_path: Path) -> None:
     code, out, err = cli("gate", good, "--update")
-    assert code == 0
+    assert (code, out) == (0, "")
     assert "wrote the baseline drift-baseline.json (300 inputs); commit it" in err
-    assert out == ""
     first = (tmp_path / "drift-baseline.json").read_bytes()
     code, out, err = cli("gate", good)
     assert (code, err) == (0, "")
@@ -33,21 +32,22 @@ def test_write_a_baseline_and_pass_against_it(cli: Cli, good: Path, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("baseline")
-def test_a_regression_fails(cli: Cli, bad: Path) -> None:
+def test_a_regression_fails_until_it_is_accepted(cli: Cli, bad: Path) -> None:
     code, out, err = cli("gate", bad)
     assert (code, err) == (1, "")
-    assert "fail" in out.splitlines()[-1]
     words = " ".join(out.split())
-    assert (
-        ": fail, shown to be worse, and by 0.03 or more cannot be ruled out "
-        "(30 inputs worse than in the baseline, 0 better)" in words
-    )
-    assert f"{RULE}, worse on: " in words
-    assert " and 20 more. " in words
-    assert "40 of 300 inputs have another first answer than the reference; 30 of them had not" in words
-    assert "the baseline is of minilm@W4-g128-rtn" in words
-    assert "doc0" in out
-    assert "10 of 40 changed inputs, the worst first" in words
+    for told in (
+        "shown to be worse, and by 0.03 or more cannot be ruled out (30 inputs worse than in the baseline, 0 better)",
+        f"{RULE}, worse on: ",
+        "40 of 300 inputs have another first answer than the reference; 30 of them had not",
+        "the baseline is of minilm@W4-g128-rtn",
+        "10 of 40 changed inputs, the worst first",
+    ):
+        assert told in words
+    code, out, err = cli("gate", bad, "--update")
+    assert code == 0
+    assert out.splitlines()[-1].startswith("fail: ")  # what is accepted
+    assert cli("gate", bad)[0] == 0
 
 
 @pytest.mark.usefixtures("baseline")
@@ -129,15 +129,6 @@ def test_what_cannot_be_judged(cli: Cli, tmp_path: Path, target: tuple[str, ...]
     assert code == 2
     assert told in err
     assert cli("gate", "runs/one", "-r", "flip@1 <= 0.1")[0] == 0
-
-
-@pytest.mark.usefixtures("baseline")
-def test_an_update_shows_first_what_it_accepts(cli: Cli, bad: Path) -> None:
-    code, out, err = cli("gate", bad, "--update")
-    assert code == 0
-    assert out.splitlines()[-1].startswith("fail: ")
-    assert "updated the baseline" in err
-    assert cli("gate", bad)[0] == 0
 
 
 CONFIG = """

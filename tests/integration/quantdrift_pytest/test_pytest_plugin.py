@@ -185,12 +185,6 @@ def test_baselines_are_written_on_request_and_then_compared_with(
     assert baseline.read_bytes() == first
     assert measurements == ["minilm@W8-g128-rtn"]
 
-    source = suite.path / "test_baselines_are_written_on_request_and_then_compared_with.py"
-    source.write_text(source.read_text().replace("W8", "W2"))
-    told = run(suite, "-k", "not limit", "-W", "ignore", "-v")
-    told.stdout.fnmatch_lines(["*against a baseline of minilm@W8-g128-rtn"])
-    assert baseline.read_bytes() == first
-
 
 @pytest.mark.slow
 def test_too_few_inputs_fail_unless_they_are_accepted(suite: pytest.Pytester, measurements: list[str]) -> None:
