@@ -25,14 +25,12 @@ class Shortlist:
     Attributes:
         documents: query id to document ids, best first; no query without a document.
         top: documents per query that were asked for; some queries may have fewer.
-        path: what it was read from.
         record: what run.json says of where it came from, as JSON values.
         notes: what deserves a word, one sentence each.
     """
 
     documents: Mapping[str, tuple[str, ...]]
     top: int
-    path: Path
     record: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
@@ -67,7 +65,6 @@ def read_shortlist(path: Path, dataset: RetrievalDataset, *, top: int = FIRST) -
     return Shortlist(
         documents=documents,
         top=top,
-        path=path,
         record={**record, "path": str(path), "shortest": min(lengths), "longest": max(lengths)},
         notes=(f"queries that have no shortlist, {len(bare):,}, are left out: {some(bare)}",) if bare else (),
     )

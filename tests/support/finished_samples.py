@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from support.lm_eval_log import logged
+from support.lm_eval_log import question as in_memory
+
 Lists = Mapping[str, Mapping[str, float]]
 
 A: Lists = {"q1": {"d1": 0.9, "d2": 0.8, "d3": 0.5}, "q2": {"d2": 0.7, "d3": 0.4, "d4": 0.3}}
@@ -38,24 +41,7 @@ def write_mteb(path: Path, predictions: Any, *, model: str = "some/model") -> Pa
 
 def question(doc_id: int, scores: Sequence[float], *, gold: int = 0, **changes: Any) -> Any:
     """A sample of a question with choices, as --log_samples writes it."""
-    best = max(range(len(scores)), key=lambda n: scores[n])
-    sample = {
-        "doc_id": doc_id,
-        "doc": {"q": doc_id},
-        "target": str(gold),
-        "arguments": {
-            f"gen_args_{n}": {"arg_0": f"question {doc_id}", "arg_1": f" choice {n}"} for n in range(len(scores))
-        },
-        "resps": [[[str(score), "False"]] for score in scores],
-        "filtered_resps": [[str(score), "False"] for score in scores],
-        "filter": "none",
-        "metrics": ["acc"],
-        "doc_hash": f"doc{doc_id}",
-        "prompt_hash": f"prompt{doc_id}",
-        "target_hash": f"target{doc_id}",
-        "acc": float(best == gold),
-    }
-    return sample | changes
+    return logged([in_memory(doc_id, scores, gold)])[0] | changes
 
 
 DATE = "2026-01-02T03-04-05.678901"

@@ -76,14 +76,8 @@ def logged(samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             f"gen_args_{n}": {f"arg_{m}": part for m, part in enumerate(request)}
             for n, request in enumerate(own["arguments"])
         }
-        line = {
-            **own,
-            "arguments": arguments,
-            "resps": strings(own["resps"]),
-            "filtered_resps": strings(own["filtered_resps"]),
-            "target": str(own["target"]),
-        }
-        lines.append(json.loads(json.dumps(line)))
+        answers = {name: strings(own[name]) for name in ("resps", "filtered_resps")}
+        lines.append(json.loads(json.dumps({**own, **answers, "arguments": arguments, "target": str(own["target"])})))
     return lines
 
 

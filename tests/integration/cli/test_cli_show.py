@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantdrift.datasets.labelled import ClassificationDataset, Labelled, read_search_folder
+from quantdrift.datasets.labelled import read_search_folder
 from quantdrift.engine.measure import assemble
-from quantdrift.engine.opening import describe_data, describe_labelled
-from quantdrift.engine.readings import evidence_of_logits
+from quantdrift.engine.opening import describe_data
 from quantdrift.engine.scoring.streamed import score_matrix
 from quantdrift.evidence import Judgements
+from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.runs import Run, write_run
 from support.beir_folder import write_beir_folder
 from support.command_line import cli
+from support.finished_samples import Lists
 
 QUERIES = {
     "q1": "loses its relevant answer, which led by 0.1",
@@ -80,32 +81,42 @@ def test_texts_are_of_where_the_data_were_as_long_as_they_are_the_same(run: Run,
     assert "text of d" in show(run.path)[1]
     moved = data.rename(data.with_name("moved"))
     out = show(run.path)[1]
-    assert "--data FOLDER" in out
-    assert "text of d" not in out
+    assert ("--data FOLDER" in out, "text of d" in out) == (True, False)
     assert "text of d" in show(run.path, "--data", moved)[1]
     with (moved / "corpus.jsonl").open("a") as file:
         file.write('\n{"_id": "e", "text": "one more"}')
     code, _, err = show(run.path, "--data", moved)  # asked for, it is refused
-    assert code == 2
-    assert "digest" in err
+    assert (code, "digest" in err) == (2, True)
     moved.rename(data)
     out = show(run.path)[1]
-    assert "text of d" not in out
-    assert "holds other data than it did" in out
+    assert ("holds other data than it did" in out, "text of d" in out) == (True, False)
+
+
+def test_kinds_and_how_many(run: Run) -> None:
+    def ids(*options: object) -> list[str]:
+        return [one["input_id"] for one in changed(run.path, *options)]
+
+    assert ids("--kind", "beneficial") == ["q3"]
+    assert ids("--kind", "harmful", "-n", 1) == ["q2"]
+    assert len(ids("-n", 1, "--all")) == 4
+    assert "1 of 4 are shown" in show(run.path, "-n", 1)[1]
+    assert show(run.path, "--kind", "bad")[0] == 2
+
+
+def of_rankings(path: Path, before: Lists, after: Lists, qrels: Any, **data: str) -> Path:
+    evidence = evidence_of_rankings(before, after, qrels=qrels, complete=True, depth=3)
+    return write_run(path, evidence=evidence, record={"spec": "m@W4", "data": {"name": "x", **data}}).path
 
 
 def test_what_left_the_first_two(tmp_path: Path) -> None:
-    state = score_matrix(np.array([[0.9, 0.8, 0.5, 0.1]]), np.array([[0.9, 0.4, 0.6, 0.1]]), k=3)
-    evidence = assemble(state, input_ids=["q"], item_ids=["a", "b", "c", "d"], qrels={"q": {"b": 1, "a": 1}})
-    path = write_run(tmp_path / "two", evidence=evidence, record={"spec": "m@W4", "data": {"name": "x"}}).path
+    before, after = ({"q": dict(zip("abcd", row, strict=True))} for row in ((0.9, 0.8, 0.5, 0.1), (0.9, 0.4, 0.6, 0.1)))
+    path = of_rankings(tmp_path / "two", before, after, {"q": {"b": 1, "a": 1}})
     assert changed(path) == []
     (one,) = changed(path, "-k", 2)
     assert (one["kind"], one["before"], one["after"]) == ("harmful", "b", "c")
-    assert (one["rank_before"], one["rank_after"]) == (3, 3)
-    assert one["lead"] == pytest.approx(0.3)
+    assert (one["rank_before"], one["rank_after"], one["lead"]) == (3, 3, pytest.approx(0.3))
     code, _, err = show(path, "-k", 4)
-    assert code == 2
-    assert "3 ranks" in err
+    assert (code, "3 ranks" in err) == (2, True)
 
 
 def test_without_a_label_there_is_no_kind(run: Run, tmp_path: Path) -> None:
@@ -130,18 +141,8 @@ def test_csv_holds_no_formula_and_is_quoted(run: Run, tmp_path: Path) -> None:
 
 
 def test_classes_speak_for_themselves(tmp_path: Path) -> None:
-    (tmp_path / "test.jsonl").write_text('{"text": "good day", "label": "joy"}\n{"text": "bad day", "label": "joy"}')
-    test = Labelled(ids=("0", "1"), inputs=("good day", "bad day"), labels=("joy", "joy"))
-    dataset = ClassificationDataset(name="feelings", kind="text", split="test", test=test, path=tmp_path)
-    evidence = evidence_of_logits(
-        np.array([[1, 0], [1, 0]], dtype=np.float32),
-        np.array([[0, 1], [1, 0]], dtype=np.float32),
-        input_ids=test.ids,
-        classes=("joy", "anger"),
-        labels=test.labels,
-    )
-    record = {"spec": "m@W4", "data": {**describe_labelled(dataset), "n_classes": 2}}
-    write_run(tmp_path / "run", evidence=evidence, record=record)
-    assert "1 of 2 inputs have another class" in show(tmp_path / "run")[1]
-    (one,) = changed(tmp_path / "run")
+    before, after = {"0": {"joy": 1.0, "anger": 0.0}}, {"0": {"joy": 0.0, "anger": 1.0}}
+    path = of_rankings(tmp_path / "run", before, after, {"0": {"joy": 1}}, kind="classification")
+    assert "1 of 1 inputs have another class" in show(path)[1]
+    (one,) = changed(path)
     assert (one["kind"], one["before"], one["after"]) == ("harmful", "joy", "anger")

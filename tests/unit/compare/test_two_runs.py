@@ -86,23 +86,18 @@ def test_the_default_metrics_are_those_that_are_defined(tmp_path: Path, a: Run, 
 
 
 @pytest.mark.parametrize(
-    ("metric", "difference", "reason"),
+    ("metric", "reason"),
     [
-        ("candidate_gap", None, "a median or quantile has an interval here, no test"),
-        ("gap", 0, "of the reference, which both runs share"),
-        ("relative.ndcg@10", None, "compare change.ndcg@10"),
+        ("candidate_gap", "a median or quantile has an interval here, no test"),
+        ("gap", "of the reference, which both runs share"),
+        ("relative.ndcg@10", "compare change.ndcg@10"),
         # of the flips: A and B do not flip the same inputs
-        ("flip_to_irrelevant", None, "2 inputs have a value only in A, 20 only in B: not the same"),
+        ("flip_to_irrelevant", "2 inputs have a value only in A, 20 only in B: not the same"),
     ],
 )
-def test_what_has_no_test_has_no_verdict_and_says_why(
-    a: Run, b: Run, metric: str, difference: float | None, reason: str
-) -> None:
+def test_what_has_no_test_has_no_verdict_and_says_why(a: Run, b: Run, metric: str, reason: str) -> None:
     found = one(a, b, metric, margin=0.1)
-    assert found.verdict is None
-    assert reason in found.reason
-    if difference is not None:
-        assert found.difference.value == difference
+    assert (found.verdict, reason in found.reason) == (None, True)
 
 
 def test_no_worse(tmp_path: Path, a: Run, b: Run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from quantdrift.errors import DataError
 from quantdrift.finished.rankings import evidence_of_rankings
 from quantdrift.finished.shortlist import read_shortlist
 from quantdrift.runs import write_run
+from support.finished_samples import write_trec
 
 DATA = RetrievalDataset(
     name="small",
@@ -45,12 +45,6 @@ def written(folder: Path, *, depth: int = 10, **data: Any) -> Path:
     return folder
 
 
-def trec(path: Path, rankings: Mapping[str, Mapping[str, float]]) -> Path:
-    lines = [f"{query} Q0 {name} 0 {score} bm25" for query, own in rankings.items() for name, score in own.items()]
-    path.write_text("\n".join(lines))
-    return path
-
-
 def test_the_references_first_documents_are_taken_not_the_candidates(tmp_path: Path) -> None:
     folder = written(tmp_path / "run")
     found = read_shortlist(folder, DATA, top=2)
@@ -77,14 +71,14 @@ def test_a_run_that_gives_no_shortlist_is_refused(made: dict[str, Any], top: int
 
 def test_of_a_trec_run_the_scores_decide_and_ties_break_by_position(tmp_path: Path) -> None:
     tied = {"q0": {"d": 1.0, "c": 1.0, "a": 0.5}, "q1": {"a": -3.0, "b": -2.0}, "q2": {"c": 1.0}}
-    path = trec(tmp_path / "bm25.trec", tied)
+    path = write_trec(tmp_path / "bm25.trec", tied, zero_ranks=True)
     found = read_shortlist(path, DATA, top=2)
     assert found.documents == {"q0": ("d", "c"), "q1": ("b", "a"), "q2": ("c",)}
     assert found.record["retriever"] == "bm25.trec"
     (tmp_path / "bm25.gz").write_bytes(gzip.compress(path.read_bytes()))
     assert read_shortlist(tmp_path / "bm25.gz", DATA, top=2).documents == found.documents
-    part = read_shortlist(trec(tmp_path / "run.trec", {"q1": {"a": 1.0}, "q9": {"b": 1.0}}), DATA, top=1)
+    part = read_shortlist(write_trec(tmp_path / "run.trec", {"q1": {"a": 1.0}, "q9": {"b": 1.0}}), DATA, top=1)
     assert part.documents == {"q1": ("a",)}
     assert "no shortlist, 2, are left out: q0, q2" in part.notes[0]
     with pytest.raises(DataError, match=r"ranks 1 documents that are not in small \(z\)"):
-        read_shortlist(trec(tmp_path / "other.trec", {"q1": {"z": 1.0}}), DATA)
+        read_shortlist(write_trec(tmp_path / "other.trec", {"q1": {"z": 1.0}}), DATA)
