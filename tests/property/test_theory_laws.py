@@ -52,14 +52,6 @@ def test_a_closer_or_further_contender_never_flips_less(
 
 
 @LAW
-@given(GAPS, SCALES, st.integers(-20, 20))
-def test_only_the_ratio_of_gap_and_scale_counts(gaps: list[float], scale: float, power: int) -> None:
-    unit = 2.0**power  # exact, so that not a digit may change
-    one = flip_probability(np.array([gaps]), scale)
-    assert flip_probability(np.array([gaps]) * unit, scale * unit) == one
-
-
-@LAW
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=8), SCALES)
 def test_a_fitted_scale_gives_back_the_rate(gaps: list[float], scale: float) -> None:
     table = np.array(gaps)[:, None] * [1.0, 2.0]

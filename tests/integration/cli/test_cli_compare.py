@@ -51,11 +51,3 @@ def test_json_and_markdown(runs: tuple[Path, Path, Path]) -> None:
     assert lines[2].startswith("| `flip@1` | 8.3 % | 60.0 % | +51.7 pp (+")
     assert lines[2].endswith("| worse |")
     assert any(line.startswith("- B flips 35 inputs") for line in lines)
-
-
-def test_runs_that_do_not_belong_together(runs: tuple[Path, Path, Path]) -> None:
-    a, _, c = runs
-    for words, said in (((a, c), "data: corpus (test) (digest x in A, y in B)"), ((a, a.parent / "none"), "not exist")):
-        code, out, err = cli("compare", *words)
-        assert (code, out) == (2, "")
-        assert said in err

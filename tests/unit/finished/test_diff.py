@@ -153,11 +153,9 @@ def test_both_arms_of_a_whole_run_folder_give_its_own_evidence(tmp_path: Path) -
     assert values(part, *names) == [parse_metric(name)(evidence).value for name in names]
 
 
-def two_runs(tmp_path: Path, *data: dict[str, object], **model: str) -> list[Path]:
+def two_runs(tmp_path: Path, *data: dict[str, object]) -> list[Path]:
     evidence = evidence_of(scores(), flipped(scores(), range(7)))
-    models = [{}, model]
-    pairs = zip(data, models, strict=True)
-    return [run_of(tmp_path / f"run{n}", evidence, data=own, model=m).path for n, (own, m) in enumerate(pairs)]
+    return [run_of(tmp_path / f"run{n}", evidence, data=own).path for n, own in enumerate(data)]
 
 
 TASK = {"name": "arc", "harness": "lm-eval", "fingerprint": None, "split": "test", "n_fewshot": 0}
