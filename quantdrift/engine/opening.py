@@ -282,7 +282,7 @@ def _two_models(
     name: Versus, device: torch.device, revision: str | None, *, servers: Servers, root: Path | None, models: Given
 ) -> tuple[TwoModels, list[str]]:
     """Both models and what a run says of them; servers are asked before anything large is loaded."""
-    if name.reference == name.candidate:
+    if name.reference == name.candidate and models == NONE:  # loaded ones may share a name
         raise UnsupportedError(
             f"both are {name.reference}; expected a reference and another model. Its own noise is measured in every "
             "run (noise floor)"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -32,6 +32,7 @@ from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import DataError
 from quantdrift.evidence import Evidence
 from quantdrift.progress import Silent
+from support.small_evidence import assert_same, told
 from support.worlds import rows_of
 
 DIM = 3
@@ -113,27 +114,6 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(reference=reference, candidate=candidate, similarity=similarity, k=k, subsets=subsets, found=found)
 
 
-def named(evidence: Evidence) -> dict[str, Any]:
-    """What the evidence says, with names for items."""
-    found: dict[str, Any] = {
-        "n_items": evidence.n_items,
-        "delta_min": evidence.delta_min,
-        "delta_max": evidence.delta_max,
-        "item_ids": evidence.item_ids,
-        "input_ids": evidence.input_ids,
-    }
-    for arm, top in (("reference", evidence.reference_top), ("candidate", evidence.candidate_top)):
-        found[arm] = np.where(top.items < 0, "", evidence.item_ids[top.items])
-        found[f"{arm}_r"], found[f"{arm}_c"] = top.reference_scores, top.candidate_scores
-    return found
-
-
-def assert_same(one: Evidence, other: Evidence) -> None:
-    left, right = named(one), named(other)
-    for name, values in left.items():
-        np.testing.assert_array_equal(values, right[name], err_msg=name)
-
-
 @given(st.integers(2, 400), st.integers(0, 2**32), st.data())
 def test_subsets_nest(n_documents: int, seed: int, data: st.DataObject) -> None:
     sizes = sorted(data.draw(st.sets(st.integers(1, n_documents), min_size=2, max_size=5)))
@@ -191,7 +171,7 @@ def test_what_can_only_grow_does(case: Case) -> None:
 def test_where_the_top_1_stays_the_lead_never_grows(case: Case) -> None:
     """More documents can only bring a nearer runner-up; a new top-1 may have any lead."""
     for small, large in pairwise(case.found):
-        first = [named(evidence)["reference"][:, 0] for evidence in (small, large)]
+        first = [told(evidence)["reference_top"][:, 0] for evidence in (small, large)]
         stays = (first[0] == first[1]) & (small.n_items > 1)
         for quantity in (perturbation.gap, perturbation.separation_ratio):
             assert (quantity(large)[stays] <= quantity(small)[stays]).all()

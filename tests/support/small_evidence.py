@@ -50,6 +50,31 @@ def evidence_of(
     )
 
 
+def told(evidence: Evidence) -> dict[str, Any]:
+    """All that evidence says, with names for items."""
+    names = ("input_ids", "n_items", "delta_min", "delta_max", "confidence")
+    found: dict[str, Any] = {name: getattr(evidence, name) for name in names}
+    for arm in ("reference_top", "candidate_top"):
+        top = getattr(evidence, arm)
+        found[arm] = np.append(evidence.item_ids, "")[top.items]  # none is at -1
+        found |= {f"{arm} {name}": getattr(top, name) for name in ("reference_scores", "candidate_scores")}
+    if (labels := evidence.judgements) is not None:
+        rows = [labels.of(row) for row in range(evidence.n_inputs)]
+        found["labels"] = [{evidence.item_ids[item]: grade for item, grade in row.items()} for row in rows]
+    if evidence.noise is not None:
+        found |= {"noise": evidence.noise.flips, "noise epsilon": evidence.noise.epsilon}
+    return found
+
+
+def assert_same(one: Evidence, other: Evidence, *, but: Sequence[str] = ()) -> None:
+    """Both say the same, to the last bit."""
+    left, right = told(one), told(other)
+    assert left.keys() == right.keys()
+    for name in left.keys() - {*but}:
+        np.testing.assert_array_equal(left[name], right[name], err_msg=name)
+        assert getattr(left[name], "dtype", None) == getattr(right[name], "dtype", None)
+
+
 FOUR = evidence_of(REFERENCE, CANDIDATE, qrels=QRELS)
 
 REFERENCE_OF_THREE = [

@@ -7,18 +7,16 @@ import doctest
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from quantdrift import Embeddings, QuantizedPair, RetrievalDataset, Run, drift
 from quantdrift.datasets.labelled import read_search_folder
 from support.candidate_samples import tiny
 from support.places import ROOT
+from support.small_evidence import assert_same
 from support.tiny_command_line import one_thread, place
 
 __all__ = ["one_thread", "place"]
-
-FIELDS = ("delta_min", "delta_max")
 
 
 @pytest.fixture(autouse=True)
@@ -36,16 +34,6 @@ def named(place: Path) -> Run:
     return drift(str(place / "tiny"), "W2-rtn", place / "data", cache=False, batch_size=16)
 
 
-def same(one: Run, other: Run) -> bool:
-    """Whether both found the same, to the last bit."""
-    a, b = one.evidence(), other.evidence()
-    tops = (a.reference_top, b.reference_top), (a.candidate_top, b.candidate_top)
-    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in FIELDS) and all(
-        np.array_equal(here.reference_scores, there.reference_scores) and np.array_equal(here.items, there.items)
-        for here, there in tops
-    )
-
-
 def test_models_in_memory_give_what_names_give(place: Path, data: RetrievalDataset, named: Run, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer  # noqa: PLC0415 -- takes seconds
 
@@ -53,7 +41,7 @@ def test_models_in_memory_give_what_names_give(place: Path, data: RetrievalDatas
     model.train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     by_scheme = drift(model, "W2-rtn", data, batch_size=16)
-    assert same(by_scheme, named)
+    assert_same(by_scheme.evidence(), named.evidence())
     assert model.training
     assert all((model.state_dict()[name] == tensor).all() for name, tensor in before.items())
     assert not list(tmp_path.glob("cache/embeddings/*"))  # what code it runs is not known
@@ -65,8 +53,8 @@ def test_models_in_memory_give_what_names_give(place: Path, data: RetrievalDatas
             [getattr(each, f"encode_{role}")(list(texts)) for each in (model.eval(), other.eval())]
             for role, texts in (("query", data.queries), ("document", data.documents))
         )
-    assert same(by_model, named)
-    assert same(by_name, named)
+    assert_same(by_model.evidence(), named.evidence())
+    assert_same(by_name.evidence(), named.evidence())
     assert by_model.record["bits_per_weight"] is None
     by_arrays = drift(Embeddings(queries[0], documents[0]), Embeddings(queries[1], documents[1]), data)
     flips = [[one.input_id for one in run.changed()] for run in (by_arrays, named)]

@@ -13,8 +13,9 @@ import pytest
 from quantdrift.engine.measure import assemble
 from quantdrift.engine.scoring.streamed import score_ragged
 from quantdrift.errors import RunError
-from quantdrift.evidence import Evidence, Noise, Top
+from quantdrift.evidence import Evidence, Noise
 from quantdrift.evidence_file import read_evidence, write_evidence
+from support.small_evidence import assert_same
 
 QUERIES = ["q1", "what is it, Zoë?", "問い"]
 ITEMS = ["d1", "ähnlich", "🐍", "d 4", "unused"]
@@ -47,35 +48,10 @@ def written(content: Evidence, tmp_path: Path) -> Path:
     return path
 
 
-def names(content: Evidence, top: Top) -> list[list[str | None]]:
-    return [[content.item_ids[i] if i >= 0 else None for i in row] for row in top.items.tolist()]
-
-
-@pytest.mark.parametrize("judged", [True, False])
-@pytest.mark.parametrize("noisy", [True, False])
+@pytest.mark.parametrize(("judged", "noisy"), [(True, True), (False, False)])
 def test_what_is_written_is_read_back(tmp_path: Path, judged: bool, noisy: bool) -> None:
     before = evidence(judged=judged, noisy=noisy)
-    after = read_evidence(written(before, tmp_path))
-    assert after.input_ids.tolist() == QUERIES
-    for one, other in ((before.reference_top, after.reference_top), (before.candidate_top, after.candidate_top)):
-        assert names(before, one) == names(after, other)
-        np.testing.assert_array_equal(one.reference_scores, other.reference_scores)
-        np.testing.assert_array_equal(one.candidate_scores, other.candidate_scores)
-    for field in ("delta_min", "delta_max", "n_items"):
-        values = getattr(after, field)
-        np.testing.assert_array_equal(values, getattr(before, field))
-        assert values.dtype == getattr(before, field).dtype
-    assert (after.judgements is not None) == judged
-    if before.judgements is not None and after.judgements is not None:
-        for row in range(3):
-            labels, again = (
-                {e.item_ids[item]: grade for item, grade in e.judgements.of(row).items()} for e in (before, after)
-            )
-            assert again == labels
-    assert (after.noise is not None) == noisy
-    if before.noise is not None and after.noise is not None:
-        assert after.noise.flips.tolist() == before.noise.flips.tolist()
-        np.testing.assert_array_equal(after.noise.epsilon, before.noise.epsilon)
+    assert_same(read_evidence(written(before, tmp_path)), before)
 
 
 def test_other_tools_read_names_and_figures(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from quantdrift import Embeddings, RetrievalDataset, Run, drift, perturbation, read_run, score_embeddings
+from quantdrift import Embeddings, RetrievalDataset, drift, perturbation, read_run, score_embeddings
 from quantdrift.datasets.labelled import ClassificationDataset, Labelled
 from quantdrift.engine.measure import assemble
 from quantdrift.errors import (
@@ -25,18 +25,12 @@ from quantdrift.errors import (
     UnsupportedError,
 )
 from quantdrift.metrics import MetricError
+from support.small_evidence import assert_same
 
 RNG = np.random.default_rng(0)
 QUERIES, DOCUMENTS = RNG.normal(size=(30, 8)), RNG.normal(size=(60, 8))
 NOISY = QUERIES + 0.2 * RNG.normal(size=QUERIES.shape)
 REFERENCE, CANDIDATE = Embeddings(QUERIES, DOCUMENTS), Embeddings(NOISY, DOCUMENTS)
-
-
-def same(one: Run, other: Run) -> bool:
-    a, b = one.evidence(), other.evidence()
-    return all(
-        np.array_equal(getattr(a, name), getattr(b, name)) for name in ("delta_min", "delta_max")
-    ) and np.array_equal(a.candidate_top.items, b.candidate_top.items)
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
@@ -62,7 +56,7 @@ def test_embeddings_give_the_evidence_of_their_scores(similarity: str) -> None:
 def test_tensors_and_other_types_do() -> None:
     halves = [torch.from_numpy(array).bfloat16().requires_grad_() for array in (QUERIES, DOCUMENTS)]
     arrays = [half.detach().float().numpy() for half in halves]
-    assert same(drift(Embeddings(*halves), CANDIDATE), drift(Embeddings(*arrays), CANDIDATE))
+    assert_same(*(drift(Embeddings(*each), CANDIDATE).evidence() for each in (halves, arrays)))
     whole = Embeddings(np.sign(QUERIES).astype(np.int8).tolist(), DOCUMENTS)
     assert drift(REFERENCE, whole).record["data"]["n_queries"] == 30
 
