@@ -14,7 +14,7 @@ from torch import Tensor
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.quantizers.base import QuantizedWeight
 from quantdrift.engine.quantizers.rtn import quantize_rtn
-from support.paper_adaround import adaround, objective, on_the_grid
+from support.paper_adaround import adaround
 from support.quantizer_samples import moments_by_hand
 
 BITS, GROUPS = st.integers(2, 8), st.none() | st.integers(1, 40)
@@ -54,7 +54,7 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(layers(), BITS, GROUPS)
 def test_every_weight_goes_to_one_of_its_two_neighbours_and_what_is_on_the_grid_stays(
     layer: Layer, bits: int, group_size: int | None
@@ -71,7 +71,7 @@ def test_every_weight_goes_to_one_of_its_two_neighbours_and_what_is_on_the_grid_
     assert torch.equal(again.dequantize(torch.float32), low)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 @given(layers(), BITS, GROUPS)
 def test_inputs_that_do_not_correlate_leave_round_to_nearest(layer: Layer, bits: int, group_size: int | None) -> None:
     """But for weights in the very middle, which rounding noise may take either way."""
@@ -82,7 +82,7 @@ def test_inputs_that_do_not_correlate_leave_round_to_nearest(layer: Layer, bits:
     assert torch.equal(alone.made(bits, group_size).codes[clear], nearest.codes[clear])
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 @given(layers(), BITS, GROUPS, st.sampled_from([-80, 3, 60]), st.integers(-30, 30))
 def test_units_of_weights_and_inputs_do_not_matter(
     layer: Layer, bits: int, group_size: int | None, power: int, power_of_inputs: int
@@ -90,18 +90,6 @@ def test_units_of_weights_and_inputs_do_not_matter(
     """Powers of two, which change no digit. The squares of 2^-80 are below the least float32."""
     moved = Layer(weight=layer.weight * 2.0**power, second=layer.second * 4.0**power_of_inputs)
     assert torch.equal(moved.made(bits, group_size).codes, layer.made(bits, group_size).codes)
-
-
-@settings(deadline=None, max_examples=15)
-@given(st.integers(0, 2**32), BITS, st.sampled_from([None, 5, 16]))
-def test_rows_do_not_see_each_other(seed: int, bits: int, group_size: int | None) -> None:
-    layer = correlated(seed, rows=12)
-    order = torch.randperm(12, generator=torch.Generator().manual_seed(seed))
-    louder = layer.weight[order]
-    louder[0] *= 8
-    moved = Layer(weight=louder, second=layer.second)
-    differ = moved.made(bits, group_size).codes != layer.made(bits, group_size).codes[order]
-    assert differ.float().mean() <= 0.02  # a product's last digits depend on where a row stands
 
 
 def correlated(seed: int, rows: int = 16, columns: int = 40) -> Layer:
@@ -113,6 +101,17 @@ def correlated(seed: int, rows: int = 16, columns: int = 40) -> Layer:
     inputs *= torch.exp(0.5 * torch.randn(columns, generator=generator))
     weight = 0.05 * torch.randn(rows, columns, generator=generator)
     return Layer(weight=weight, second=inputs.T @ inputs / len(inputs))
+
+
+@pytest.mark.parametrize(("bits", "group_size"), [(2, None), (3, 16)])
+def test_the_output_is_nearer_than_that_of_round_to_nearest(bits: int, group_size: int | None) -> None:
+    layer = correlated(0)
+    nearest = quantize_rtn(layer.weight, bits=bits, group_size=group_size)
+    made = layer.made(bits, group_size)
+    errors = [quantized.dequantize(torch.float32) - layer.weight for quantized in (made, nearest)]
+    ours, theirs = (((error @ layer.second) * error).sum().item() for error in errors)
+    assert ours < 0.6 * theirs
+    assert made.notes["soft"] == 0
 
 
 # --- against autograd and torch.optim.Adam, in float64 --------------------------------------------
@@ -130,17 +129,3 @@ def test_codes_are_those_of_autograd_and_adam(seed: int, bits: int, group_size: 
     assert (made.codes != wanted).sum() <= 2
     soft = ((up > 0) & (up < 1)).double().mean().item()
     assert made.notes["soft"] == pytest.approx(soft, abs=1.5 / up.numel())
-
-
-def test_the_warm_up_has_nothing_to_learn() -> None:
-    """The error, and with it its gradient, is 0 where v starts; ours leaves these steps out."""
-    layer = correlated(0)
-    _, fraction, scale = on_the_grid(layer.weight.double(), 3, None)
-    start = torch.logit((fraction + 0.1) / 1.2)
-
-    def steepest(v: Tensor) -> float:
-        v = v.clone().requires_grad_()
-        objective(v, fraction, scale, layer.second.double(), None).sum().backward()
-        return float(v.grad.abs().max())
-
-    assert steepest(start) < 1e-14 * steepest(start + 0.03)

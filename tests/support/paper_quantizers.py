@@ -1,4 +1,4 @@
-"""GPTQ, AWQ and HQQ written from their papers in plain float64: what the backends are held against.
+"""GPTQ and AWQ written from their papers in plain float64: what the backends are held against.
 
 Slow and direct, and none of the package's or of a library's code. `ties` says what a weight rounds
 to that lies within a hair of the middle between two codes, where float32 may fall either way; the
@@ -114,54 +114,6 @@ def awq_losses(
 def awq(weight: Matrix, scaling: Matrix, bits: int, group_size: int | None, ties: Matrix | None = None) -> Matrix:
     """Q(W s) / s."""
     return rtn(weight * scaling, bits, group_size, ties) / scaling
-
-
-def hqq(weight: Matrix, bits: int, group_size: int | None) -> tuple[Matrix, float]:
-    """Half-quadratic splitting of min |W - Q^-1(Q(W))|^0.7 over zero points (Badri, Shaji 2023).
-
-    From min-max scales and zero points, 20 iterations with beta = 10: round; shrink the residual
-    by the proximal operator of the norm; set the zero point to the mean of
-    code - (W - shrunk) / scale. They end early when the mean |residual| has not fallen.
-
-    Returns:
-        The rounded weights, and how near the fit came to a decision that float32 may take the other
-        way: the least distance of a weight to a rounding boundary in steps, or the least relative
-        change of the error between iterations, over all of them.
-    """
-    size = group_size or weight.shape[1]
-    whole = weight.shape[1] // size * size
-    parts = [(weight[:, :whole], size), (weight[:, whole:], weight.shape[1] - whole)]
-    fits = [_hqq_whole(part, bits, width) for part, width in parts if part.shape[1]]
-    return np.concatenate([fit[0] for fit in fits], axis=1), min(fit[1] for fit in fits)
-
-
-def _hqq_whole(weight: Matrix, bits: int, size: int) -> tuple[Matrix, float]:
-    groups = weight.reshape(-1, size)
-    low, high = groups.min(axis=1, keepdims=True), groups.max(axis=1, keepdims=True)
-    scale = (high - low) / (2**bits - 1)
-    zero = -low / scale
-    best, margins = np.inf, []
-    codes = np.full_like(groups, -1)
-    for _ in range(20):
-        before, (codes, margin) = codes, _hqq_codes(groups / scale + zero, bits)
-        residual = groups - scale * (codes - zero)
-        shrunk = np.abs(residual) - np.maximum(np.abs(residual), 1e-300) ** (0.7 - 1) / 10
-        kept = np.sign(residual) * np.maximum(shrunk, 0)
-        zero = (codes - (groups - kept) / scale).mean(axis=1, keepdims=True)
-        error = np.abs(residual).mean()
-        margins.append(margin)
-        if np.isfinite(best) and (codes != before).any():  # else nothing moves any more
-            margins.append(abs(error - best) / error)
-        if error >= best:
-            break
-        best = error
-    codes, margin = _hqq_codes(groups / scale + zero, bits)
-    return (scale * (codes - zero)).reshape(weight.shape), min(margin, *margins)
-
-
-def _hqq_codes(exact: Matrix, bits: int) -> tuple[Matrix, float]:
-    inner = np.clip(exact, 0, 2**bits - 1)  # beyond the ends there is nothing to decide
-    return np.round(inner), float(np.abs(inner - np.floor(inner) - 0.5).min())
 
 
 def loss(weight: Matrix, rounded: Matrix, second: Matrix) -> float:

@@ -55,13 +55,6 @@ def moments_by_hand(second: Tensor, mean_abs: Tensor | None = None, n_tokens: in
     )
 
 
-def tokens(in_features: int, n_tokens: int = 400) -> Tensor:
-    """Inputs whose features correlate."""
-    generator = torch.Generator().manual_seed(1)
-    mixed = torch.randn(n_tokens, in_features, generator=generator)
-    return mixed @ torch.randn(in_features, in_features, generator=generator)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Watching:
     """Round to nearest that keeps the moments it is given."""
@@ -103,36 +96,14 @@ def gptq_reference(
     method: Gptq, quantized: QuantizedWeight, weight: Tensor, moments: Moments
 ) -> tuple[paper.Matrix, int]:
     """What the paper's GPTQ rounds to, and how many weights it rounded as `quantized` has them."""
-    return _gptq(
-        weight,
-        moments.second,
-        bits=method.bits,
-        group_size=method.group_size,
-        act_order=method.act_order,
-        library_grid=method.grid == "library",
-        ties=quantized.codes.numpy().tobytes(),
-    )
-
-
-@functools.lru_cache(maxsize=256)  # backends that agree share a reference
-def _gptq(
-    weight: Tensor,
-    second: Tensor,
-    *,
-    bits: int,
-    group_size: int | None,
-    act_order: bool,
-    library_grid: bool,
-    ties: bytes,
-) -> tuple[paper.Matrix, int]:
     return paper.gptq(
         as_float64(weight),
-        as_float64(second),
-        bits,
-        group_size,
-        act_order=act_order,
-        library_grid=library_grid,
-        ties=np.frombuffer(ties, np.int8).reshape(weight.shape).astype(float),
+        as_float64(moments.second),
+        method.bits,
+        method.group_size,
+        act_order=method.act_order,
+        library_grid=method.grid == "library",
+        ties=quantized.codes.numpy().astype(float),
     )
 
 

@@ -127,7 +127,7 @@ def test_optimum_and_gptqmodel_agree_where_optimum_leaves_nothing_out(kind: str)
 @pytest.mark.parametrize(
     ("kind", "fact"),
     [
-        ("modernbert", "got ModernBert"),  # positions differ from block to block
+        ("gpt-oss", "got GptOss"),  # every other block sees a window of tokens
         ("vit", "got ViT"),
         ("torch-encoder", "got none"),
     ],
@@ -175,11 +175,8 @@ def test_an_interrupted_walk_leaves_the_model_as_it_was_and_starts_over(
     assert len(list(tmp_path.rglob("*.safetensors"))) == 8
     again, kept = (prepared(BERT, model, scheme, tmp_path) for _ in range(2))
     assert [pair.describe()["layers_kept_from_before"] for pair in (again, kept)] == [0, 13]
-    whole = make(BERT, BERT.make(), scheme)
-    for pair in (again, kept):
-        for one, other in zip(pair.candidate_layers(), whole, strict=True):
-            assert one.quantized is not None
-            assert other.quantized is not None
-            assert torch.equal(one.quantized.codes, other.quantized.codes)
+    for one, other in zip(kept.candidate_layers(), make(BERT, BERT.make(), scheme), strict=True):
+        assert one.quantized and other.quantized  # noqa: PT018 -- one finding
+        assert torch.equal(one.quantized.codes, other.quantized.codes)
     assert weights_fingerprint([model]) == before
     assert state(model) == attributes

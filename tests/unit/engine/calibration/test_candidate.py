@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.adaround import AdaRound
 from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.errors import DataError, UnsupportedError
-from quantdrift.progress import Progress, Silent
+from quantdrift.progress import Silent
 
 SCHEME = "W3-g8-adaround"
 
@@ -42,11 +41,9 @@ class World:
         output: Tensor = self.model(batch)
         return output
 
-    def pair(
-        self, root: Path | None, scheme: str = SCHEME, key: str = "texts", progress: Progress | None = None
-    ) -> QuantizedPair:
+    def pair(self, root: Path | None, scheme: str = SCHEME, key: str = "texts") -> QuantizedPair:
         pair = QuantizedPair([self.model], scheme)
-        pair.prepare(self.sample(key), root=root, progress=progress or Silent())
+        pair.prepare(self.sample(key), root=root, progress=Silent())
         return pair
 
     def candidate(self, pair: QuantizedPair) -> str:
@@ -55,18 +52,6 @@ class World:
 
     def ranges(self, pair: QuantizedPair) -> list[float]:
         return [layer["input_absmax"] for layer in pair.describe()["layers"]]
-
-
-class Steps:
-    """Progress that notes the steps it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[int] = []
-
-    @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        yield self.told.append
-        assert sum(self.told) == total
 
 
 @pytest.fixture
@@ -82,14 +67,13 @@ def test_calibrating_leaves_the_reference_in_place(world: World) -> None:
     assert world.passes == len(world.batches)  # one pass serves all layers
 
 
-@pytest.mark.parametrize("change", ["sample", "bits", "weights"])
+@pytest.mark.parametrize("change", ["sample", "weights"])
 def test_what_decides_a_layer_is_in_its_key(world: World, tmp_path: Path, change: str) -> None:
     world.pair(tmp_path)
     if change == "weights":
         with torch.no_grad():
             world.model[0].weight[0, 0] += 0.5
-    scheme = "W4-g8-adaround" if change == "bits" else SCHEME
-    other = world.pair(tmp_path, scheme=scheme, key="others" if change == "sample" else "texts")
+    other = world.pair(tmp_path, key="others" if change == "sample" else "texts")
     assert other.describe()["layers_kept_from_before"] == 0
 
 
@@ -108,9 +92,7 @@ def test_an_interrupted_calibration_goes_on(world: World, tmp_path: Path, monkey
         with pytest.raises(KeyboardInterrupt):
             world.pair(tmp_path)
     assert weights_fingerprint([world.model]) == world.before
-    steps = Steps()
-    resumed = world.pair(tmp_path, progress=steps)
-    assert steps.told == [2, 1]  # the bar starts at what is there, not at 0
+    resumed = world.pair(tmp_path)
     assert resumed.describe()["layers_kept_from_before"] == 2
     assert world.candidate(resumed) == whole
 
@@ -129,15 +111,10 @@ def test_a_model_that_runs_elsewhere_is_refused(world: World) -> None:
     assert weights_fingerprint([world.model]) == world.before
 
 
-def two_layers(*batches: Tensor) -> World:
-    torch.manual_seed(0)
-    return World(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)), *batches)
-
-
 def test_every_layer_has_the_range_of_its_own_input() -> None:
     torch.manual_seed(0)
     batches = [torch.randn(8, 6), 3 * torch.randn(8, 6)]
-    world = two_layers(*batches)
+    world = World(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4)), *batches)
     model, pair = world.model, world.pair(None, "W16A8")
     largest = max(float(batch.abs().max()) for batch in batches)
     hidden = max(float(model[1](model[0](batch)).abs().max()) for batch in batches)
@@ -149,18 +126,6 @@ def test_every_layer_has_the_range_of_its_own_input() -> None:
     assert torch.allclose(found, wanted, atol=1e-6)
     assert not torch.allclose(found, exact)
     assert torch.equal(model(x), exact)  # nothing stays behind
-
-
-def test_ranges_are_those_of_the_quantized_model() -> None:
-    """With W2 the second layer's input is not what it is at full precision."""
-    batch = torch.randn(50, 6, generator=torch.Generator().manual_seed(1))
-    world = two_layers(batch)
-    ranges = world.ranges(world.pair(None, "W2A8-channel-rtn"))
-    exact = float(world.model[1](world.model[0](batch)).abs().max())
-    with QuantizedPair([world.model], "W2-channel-rtn").candidate():
-        low = float(world.model[1](world.model[0](batch)).abs().max())
-    assert ranges[1] == pytest.approx(low, rel=1e-5)
-    assert abs(low - exact) > 1e-3
 
 
 class Twice(nn.Module):

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from quantdrift.engine.quantizers.awq import Awq
-from quantdrift.engine.quantizers.base import Moments
 from quantdrift.engine.quantizers.gptq import BACKENDS, Gptq
 from quantdrift.engine.quantizers.hqq import Hqq
-from support.quantizer_samples import LIBRARIES, moments_by_hand, tokens, weights
+from support import paper_quantizers as paper
+from support.quantizer_samples import LIBRARIES, moments_of, weights
 
 INSTALLED = all(one.is_installed() for one in LIBRARIES.values())
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="a quantization library is not installed")
@@ -23,15 +23,11 @@ ALL = [*CALIBRATED, Hqq(bits=4, group_size=None)]
 calibrated = pytest.mark.parametrize("method", CALIBRATED, ids=lambda one: one.describe()["backend"])
 
 
-def moments_of(inputs: torch.Tensor) -> Moments:
-    return moments_by_hand(inputs.T @ inputs / len(inputs), inputs.abs().mean(dim=0))
-
-
 @calibrated
 @pytest.mark.parametrize("group_size", [None, 3])
 def test_an_input_that_was_always_zero_keeps_its_weights(method: Gptq | Awq, group_size: int | None) -> None:
     """The GPTQ libraries would set them to 0; AWQ's scaling of 0 would too."""
-    inputs, weight = tokens(6), weights(0, 4, 6)
+    inputs, weight = paper.outlying_inputs(0, 400, 6), weights(0, 4, 6)
     inputs[:, 2] = 0
     made = replace(method, bits=8, group_size=group_size).quantize(weight, moments_of(inputs))
     torch.testing.assert_close(made.dequantize(torch.float32)[:, 2], weight[:, 2], atol=0.002, rtol=0)

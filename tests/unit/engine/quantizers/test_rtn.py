@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quantdrift.engine.quantizers.base import group_absmax, n_groups, spread
+from quantdrift.engine.quantizers.base import n_groups
 from quantdrift.engine.quantizers.rtn import quantize_rtn
 
 
@@ -32,12 +32,6 @@ def test_groups_and_a_shorter_last_one(group_size: int | None, sizes: list[int])
     assert quantized.scale.tolist() == [scales, [10 * scale for scale in scales]]
     assert n_groups(300, group_size) == len(sizes)
     assert torch.equal(quantized.dequantize(torch.float32), weight)
-
-
-def test_group_absmax_and_spread_by_hand() -> None:
-    assert group_absmax(row(1, -5, 2, 0, -3), 2).tolist() == [[5, 2, 3]]
-    assert spread(torch.tensor([[5, 2, 3]]), 5, 2).tolist() == [[5, 5, 2, 2, 3]]
-    assert spread(torch.tensor([[5]]), 3, None).tolist() == [[5, 5, 5]]
 
 
 @pytest.mark.parametrize(
