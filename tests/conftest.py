@@ -6,8 +6,12 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
 
 from quantdrift.errors import MissingExtraError
+
+settings.register_profile("quick", deadline=None, max_examples=30)
+settings.load_profile("quick")
 
 SLOWEST = ("test_cranfield.py", "test_mteb_cli.py", "test_law_on_xquad.py", "test_minilm.py", "test_cli.py")
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -17,7 +17,6 @@ Problem = tuple[NDArray[np.float64], NDArray[np.int64], tuple[int, ...], float, 
 
 WIDTHS = st.sampled_from([(3, 4), (2, 4), (4, 8), (2, 3, 4), (2, 3, 4, 8)])
 METHODS = ("knapsack", "greedy")
-MANY = settings(deadline=None, max_examples=50)
 
 
 @st.composite
@@ -56,7 +55,6 @@ def least_loss(problem: Problem) -> Fraction:
     return Fraction(min(found))
 
 
-@MANY
 @given(problems())
 def test_the_knapsack_is_the_best_of_all_assignments(problem: Problem) -> None:
     best, greedy = solved(problem, "knapsack"), solved(problem, "greedy")
@@ -68,7 +66,6 @@ def test_the_knapsack_is_the_best_of_all_assignments(problem: Problem) -> None:
     assert best.bound <= best.loss <= greedy.loss
 
 
-@MANY
 @given(problems(), st.sampled_from(METHODS))
 def test_a_solution_keeps_to_the_budget_and_wastes_nothing(problem: Problem, method: str) -> None:
     losses, n_weights, widths, budget, units = problem
@@ -86,7 +83,6 @@ def test_a_solution_keeps_to_the_budget_and_wastes_nothing(problem: Problem, met
             assert spent + step > within
 
 
-@MANY
 @given(problems(), st.sampled_from(METHODS), st.integers(-40, 40))
 def test_the_unit_of_losses_does_not_matter(problem: Problem, method: str, power: int) -> None:
     losses, *rest = problem

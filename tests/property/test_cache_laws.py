@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.cache import SEAL, array_in, arrays_in, kept_file, read_kept
@@ -112,7 +112,6 @@ def flip(content: bytes, at: int, bit: int) -> bytes:
 
 
 @pytest.mark.parametrize(("make", "use", "pattern"), KINDS)
-@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_flipped_bit_changes_nothing_and_is_said(make: Use, use: Use, pattern: str, data: st.DataObject) -> None:
     def damage(content: bytes) -> bytes:
@@ -130,7 +129,6 @@ def test_a_flipped_bit_changes_nothing_and_is_said(make: Use, use: Use, pattern:
 
 
 @pytest.mark.parametrize(("make", "use", "pattern"), KINDS)
-@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_a_file_that_was_cut_or_exchanged_is_as_none(make: Use, use: Use, pattern: str, data: st.DataObject) -> None:
     def damage(content: bytes) -> bytes:

@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -142,14 +142,12 @@ def test_default_sizes_are_sizes(n_documents: int) -> None:
     assert 2 <= len(sizes) <= 4
 
 
-@settings(deadline=None, max_examples=40)
 @given(cases())
 def test_each_size_is_what_these_documents_give_alone(case: Case) -> None:
     for subset, evidence in zip(case.subsets, case.found, strict=True):
         assert_same(evidence, case.alone(subset))
 
 
-@settings(deadline=None, max_examples=40)
 @given(cases())
 def test_what_can_only_grow_does(case: Case) -> None:
     for small, large in pairwise(case.found):
@@ -166,7 +164,6 @@ def test_what_can_only_grow_does(case: Case) -> None:
             assert (getattr(other, own)[:, :depth] >= getattr(one, own)).all()
 
 
-@settings(deadline=None, max_examples=40)
 @given(cases())
 def test_where_the_top_1_stays_the_lead_never_grows(case: Case) -> None:
     """More documents can only bring a nearer runner-up; a new top-1 may have any lead."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -19,7 +19,6 @@ from quantdrift.metrics import default_metrics, measure, parse_metric
 
 Scores = NDArray[np.float32]
 FINITE = st.floats(-4, 4, width=32)
-LAW = settings(max_examples=25, deadline=None)
 
 
 @st.composite
@@ -52,7 +51,6 @@ def qrels_of(scores: Scores) -> dict[str, dict[str, int]]:
     return {f"q{row}": {f"d{own.argmax()}": 1} for row, own in enumerate(scores)}
 
 
-@LAW
 @given(matrices())
 def test_a_diff_of_whole_lists_is_the_evidence_of_the_scores(pair: tuple[Scores, Scores]) -> None:
     reference, candidate = pair
@@ -66,7 +64,6 @@ def test_a_diff_of_whole_lists_is_the_evidence_of_the_scores(pair: tuple[Scores,
     assert measure(diff(*pair, n, gold=reference, complete=True)) == measure(exact)
 
 
-@LAW
 @given(matrices(), st.integers(1, 6))
 def test_cutting_lists_short_only_loosens_bounds(pair: tuple[Scores, Scores], k: int) -> None:
     whole = diff(*pair, pair[0].shape[1], gold=pair[0], complete=True)
@@ -84,7 +81,6 @@ def test_cutting_lists_short_only_loosens_bounds(pair: tuple[Scores, Scores], k:
             assert estimate.value is None or estimate.bound is not None, metric
 
 
-@LAW
 @given(matrices(), st.integers(1, 7))
 def test_a_run_against_itself_changes_nothing(pair: tuple[Scores, Scores], k: int) -> None:
     found = diff(pair[0], pair[0], k, gold=pair[0])

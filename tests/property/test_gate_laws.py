@@ -24,7 +24,6 @@ from support.metric_samples import Qrels, Scores, evidence_of, labelled
 Values = NDArray[np.float64]
 Columns = Mapping[str, Values]
 
-MANY = settings(deadline=None, max_examples=50)
 FEWER = settings(deadline=None, max_examples=25)
 
 
@@ -90,7 +89,6 @@ def test_the_order_of_the_inputs_does_not_matter(sides: tuple[Columns, Columns],
     assert [told(each) for each in again] == [told(each) for each in found]
 
 
-@MANY
 @given(st.integers(1, 400), st.floats(0.005, 0.5), st.sampled_from([0.05, 0.1]), st.floats(0, 1))
 def test_a_run_passes_against_its_own_baseline_once_there_are_inputs_enough(
     n: int, margin: float, alpha: float, share: float
@@ -111,7 +109,6 @@ def test_a_run_passes_against_its_own_baseline_once_there_are_inputs_enough(
     assert bare.outcome == "pass"
 
 
-@MANY
 @given(
     st.integers(20, 1200),
     st.integers(0, 40),
@@ -272,7 +269,6 @@ SLICES = st.from_regex(r"[^\[\]\s]([^\[\]\n\r]{0,8}[^\[\]\s])?", fullmatch=True)
 TESTS: tuple[Test, ...] = ("<=", ">=", "no worse")
 
 
-@MANY
 @given(
     st.sampled_from(METRICS),
     st.sampled_from(TESTS),

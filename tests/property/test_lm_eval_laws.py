@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.evidence import Evidence
@@ -34,7 +34,6 @@ def evidence_of(*arms: list[list[float]], gold: list[int], form: Any) -> Evidenc
     return evidence
 
 
-@settings(max_examples=25, deadline=None)
 @given(ROWS, st.data())
 def test_flips_and_accuracies_are_those_of_argmax(rows: list[list[float]], data: Any) -> None:
     n = len(rows)

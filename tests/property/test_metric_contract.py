@@ -120,10 +120,7 @@ def test_the_example_gives_every_metric_a_value(metric: Metric) -> None:
 EACH = [metric for metric in METRICS if metric.arm != "relative"]
 """Those that have a value for every input; a relative change is one of means."""
 
-LAW = settings(deadline=None, max_examples=25)
 
-
-@LAW
 @given(cases())
 def test_identity(case: Case) -> None:
     """A model against itself."""
@@ -147,7 +144,6 @@ def the_same(metric: Metric, one: Evidence, other: Evidence) -> bool:
     return np.array_equal(metric.per_input(one), metric.per_input(other), equal_nan=True)
 
 
-@LAW
 @given(cases(), st.integers(-300, 300))
 def test_a_common_shift_of_all_candidate_scores(case: Case, shift: int) -> None:
     plain, shifted = case.evidence(), case.evidence(candidate=case.candidate + shift)
@@ -160,7 +156,6 @@ def mapped(case: Case) -> Evidence:
     return case.evidence(reference=np.exp2(case.reference / 4), candidate=case.candidate**3)
 
 
-@LAW
 @given(cases())
 def test_a_monotone_map_of_either_arm(case: Case) -> None:
     plain, other = case.evidence(), mapped(case)
@@ -178,7 +173,6 @@ def test_what_the_table_leaves_open_does_change(metric: Metric) -> None:
         assert not the_same(metric, plain, mapped(EXAMPLE))
 
 
-@LAW
 @given(cases(), st.integers(-6, 6), st.sampled_from([1, 3, 5]), st.integers(-20, 20))
 def test_scores_in_another_unit(case: Case, power: int, factor: int, shift: int) -> None:
     scale = factor * 2.0**power
@@ -190,7 +184,6 @@ def test_scores_in_another_unit(case: Case, power: int, factor: int, shift: int)
         np.testing.assert_allclose(found, wanted, rtol=1e-12, err_msg=str(metric))
 
 
-@LAW
 @given(cases(ties=False), st.integers(0, 2**32))
 def test_the_order_of_items(case: Case, seed: int) -> None:
     """Without ties, for these break by position."""

@@ -6,7 +6,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift import perturbation
@@ -15,7 +15,6 @@ from support.metric_samples import Pair, Qrels, evidence_of, labelled, pairs, va
 # --- the theory --------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=60)
 @given(pairs())
 def test_what_a_flip_implies(pair: Pair) -> None:
     """Equality holds only where the candidate's own ranks 1 and 2 tie, and position decides."""
@@ -30,7 +29,6 @@ def test_what_a_flip_implies(pair: Pair) -> None:
     assert ((s >= 0) & (s <= 2 * epsilon)).all()
 
 
-@settings(deadline=None, max_examples=50)
 @given(pairs())
 def test_contenders_are_those_within_reach(pair: Pair) -> None:
     evidence = evidence_of(pair)
@@ -43,7 +41,6 @@ def test_contenders_are_those_within_reach(pair: Pair) -> None:
         np.testing.assert_array_equal(at_risk, perturbation.contender_count(evidence) > 0)
 
 
-@settings(deadline=None, max_examples=60)
 @given(pairs(), st.integers(1, 6))
 def test_a_cut_that_nothing_can_cross_keeps_the_set(pair: Pair, k: int) -> None:
     """Lemma 1 for every k; at exactly 1 a tie in the candidate may still be broken by position."""
@@ -62,7 +59,6 @@ def test_a_cut_that_nothing_can_cross_keeps_the_set(pair: Pair, k: int) -> None:
         np.testing.assert_array_equal(~kept, perturbation.flips(evidence))
 
 
-@settings(deadline=None, max_examples=50)
 @given(labelled(), st.sampled_from([1, 2, 5]))
 def test_what_one_arm_gains_the_other_loses(case: tuple[Pair, Qrels], k: int) -> None:
     (reference, candidate), qrels = case
@@ -77,7 +73,6 @@ def test_what_one_arm_gains_the_other_loses(case: tuple[Pair, Qrels], k: int) ->
         np.testing.assert_allclose(values(one, there), values(other, back), rtol=1e-12, err_msg=one)
 
 
-@settings(deadline=None, max_examples=50)
 @given(labelled())
 def test_every_judged_flip_has_one_outcome(case: tuple[Pair, Qrels]) -> None:
     evidence = evidence_of(*case)
@@ -88,7 +83,6 @@ def test_every_judged_flip_has_one_outcome(case: tuple[Pair, Qrels]) -> None:
     np.testing.assert_array_equal(outcomes.sum(axis=0), wanted)
 
 
-@settings(deadline=None, max_examples=50)
 @given(labelled(), st.lists(st.sampled_from([0, 0.1, 0.25, 0.5, 1, 2]), unique=True, max_size=4))
 def test_slices_that_touch_share_the_inputs_out(case: tuple[Pair, Qrels], inner: list[float]) -> None:
     evidence = evidence_of(*case)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
@@ -25,7 +25,6 @@ def overlap(first: list[int], second: list[int], p: float = 0.9) -> float:
     return float(Fraction(shared[-1], depth) * exact**depth + (1 - exact) / exact * series)
 
 
-@settings(deadline=None, max_examples=50)
 @given(pairs(), st.sampled_from([1, 3, 10]))
 def test_rank_biased_overlap(pair: Pair, k: int) -> None:
     evidence = evidence_of(pair)
@@ -37,7 +36,6 @@ def test_rank_biased_overlap(pair: Pair, k: int) -> None:
     np.testing.assert_allclose(found, [ranked_overlap.rbo(*both, p=0.9) for both in lists], rtol=1e-12)
 
 
-@settings(deadline=None, max_examples=50)
 @given(pairs(), st.sampled_from([2, 5, 10]), st.integers(0, 15))
 def test_tau_b_is_that_of_scipy(pair: Pair, k: int, length: int) -> None:
     """Ties, constant lists, and lists that end before the cut-off."""
@@ -60,7 +58,6 @@ def test_a_long_list_counts_every_pair() -> None:
 # --- against trec_eval -------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 6), st.integers(1, 40), st.randoms(use_true_random=False), st.data())
 def test_quality_is_that_of_trec_eval(n_queries: int, n_docs: int, rng: Any, data: st.DataObject) -> None:
     """Without ties, whose order trec_eval decides by name."""

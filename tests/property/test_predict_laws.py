@@ -12,7 +12,6 @@ from scipy.stats import multivariate_normal
 from quantdrift.allocation.curve import Gaps, flip_chances, flipped, predicted_curve
 
 SEEDS = st.integers(0, 2**31)
-MANY = settings(max_examples=25, deadline=None)
 WIDTHS = (2, 3, 8)
 TOLERANCE = 4 * 0.5 / np.sqrt(512)  # four standard errors of a share of 512 draws, at the most
 
@@ -34,7 +33,6 @@ def widths_of(seed: int) -> list[int]:
     return np.random.default_rng(seed + 1).choice(WIDTHS, 4).tolist()  # type: ignore[no-any-return]  # numpy's tolist
 
 
-@MANY
 @given(seed=SEEDS, factor=st.floats(1.0, 30.0))
 def test_larger_shifts_of_the_same_signs_flip_no_fewer(seed: int, factor: float) -> None:
     one, more, widths = world(seed), world(seed, scale=factor), widths_of(seed)

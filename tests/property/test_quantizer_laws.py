@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from torch import Tensor
@@ -19,7 +19,6 @@ BITS = st.integers(2, 8)
 GROUPS = st.none() | st.integers(1, 50)
 
 
-@settings(deadline=None, max_examples=50)
 @given(MATRICES, BITS, GROUPS)
 def test_codes_fill_the_grid_the_error_is_within_half_a_step_and_twice_is_once(
     weight: Tensor, bits: int, group_size: int | None
@@ -41,7 +40,6 @@ def test_codes_fill_the_grid_the_error_is_within_half_a_step_and_twice_is_once(
     assert torch.equal(twice.dequantize(torch.float32), once)
 
 
-@settings(deadline=None, max_examples=50)
 @given(MATRICES, BITS, GROUPS, st.integers(-20, 20), st.randoms(use_true_random=False))
 def test_signs_and_powers_of_two_pass_through_and_rows_do_not_see_each_other(
     weight: Tensor, bits: int, group_size: int | None, power: int, rng: object

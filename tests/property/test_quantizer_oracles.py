@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.engine.quantizers.awq import Awq
@@ -49,7 +49,6 @@ def test_gptq_is_the_papers(backend: str, bits: int, in_features: int, group_siz
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(deadline=None, max_examples=25)
 @given(
     seed=st.integers(0, 2**16),
     shape=st.tuples(st.integers(1, 5), st.integers(1, 40)),
@@ -99,7 +98,6 @@ def test_awq_is_the_papers(bits: int, in_features: int, group_size: int | None) 
     assert losses.min() < 0.9 * losses[0]  # the first is plain rounding
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     seed=st.integers(0, 2**16),
     shape=st.tuples(st.integers(1, 5), st.integers(4, 40)),

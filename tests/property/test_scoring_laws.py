@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
@@ -153,13 +153,11 @@ def assert_same(left: dict[str, NDArray[Any]], right: dict[str, NDArray[Any]]) -
         np.testing.assert_array_equal(values, right[name], err_msg=name)
 
 
-@settings(deadline=None, max_examples=60)
 @given(cases())
 def test_streamed_is_dense(case: Case) -> None:
     assert_same(content(case.score()), expected(*case.dense(), case.k))
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), st.sampled_from([64, 80, 128]), st.sampled_from([1, 10**9]))
 def test_streamed_is_dense_over_many_tiles(seed: int, tile: int, prime_from: int) -> None:
     rng = np.random.default_rng(seed)
@@ -178,7 +176,6 @@ def test_streamed_is_dense_over_many_tiles(seed: int, tile: int, prime_from: int
     assert_same(content(case.score()), expected(*case.dense(), case.k))
 
 
-@settings(deadline=None, max_examples=50)
 @given(cases())
 def test_epsilon_and_s_come_out_of_the_evidence_as_from_the_whole_matrix(case: Case) -> None:
     reference, candidate = case.dense()
@@ -195,7 +192,6 @@ def test_epsilon_and_s_come_out_of_the_evidence_as_from_the_whole_matrix(case: C
         assert 0 <= s[row] <= 2 * epsilon[row]
 
 
-@settings(deadline=None, max_examples=50)
 @given(cases(), st.data())
 def test_merging_parts_is_one_pass_over_all(case: Case, data: st.DataObject) -> None:
     n_docs = len(case.documents[0])
@@ -212,7 +208,6 @@ def test_merging_parts_is_one_pass_over_all(case: Case, data: st.DataObject) -> 
         assert_same(content(merge(parts[0], merge(parts[1], parts[2]))), whole)
 
 
-@settings(deadline=None, max_examples=50)
 @given(cases())
 def test_scores_that_are_already_there_give_the_same_state(case: Case) -> None:
     reference, candidate = case.dense()

@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.conformal import STATISTICS, Statistic, accepts, observe, threshold_of
 from quantdrift.trust.certify import certify
 from quantdrift.trust.check import StabilityCheck
 
-LAW = settings(deadline=None, max_examples=40)
 LEVELS = st.sampled_from([0.05, 0.1, 0.2, 1 / 3, 0.5, 0.9])
 NAMES = st.sampled_from(STATISTICS)
 
@@ -35,7 +34,6 @@ def pairs(draw: st.DrawFn, *, most: int = 30) -> tuple[Any, Any]:
     return reference, reference + delta
 
 
-@LAW
 @given(pairs())
 def test_a_flip_implies_a_gap_below_the_value(pair: tuple[Any, Any]) -> None:
     for name in ("S", "2epsilon"):
@@ -49,7 +47,6 @@ def test_a_flip_implies_a_gap_below_the_value(pair: tuple[Any, Any]) -> None:
     assert (one <= other).all()
 
 
-@LAW
 @given(pairs(), LEVELS)
 def test_s_accepts_all_that_twice_epsilon_accepts(pair: tuple[Any, Any], alpha: float) -> None:
     one = StabilityCheck.calibrate(pair, alpha=alpha, statistic="S")
@@ -58,7 +55,6 @@ def test_s_accepts_all_that_twice_epsilon_accepts(pair: tuple[Any, Any], alpha: 
     assert (one.accepts(pair[1]) >= other.accepts(pair[1])).all()
 
 
-@LAW
 @given(pairs(most=7), LEVELS, NAMES)
 def test_the_bound_holds_exactly(pair: tuple[Any, Any], alpha: float, name: Statistic) -> None:
     """Each of n + 1 inputs in turn is the new one, the others calibrate.
@@ -76,7 +72,6 @@ def test_the_bound_holds_exactly(pair: tuple[Any, Any], alpha: float, name: Stat
     assert Fraction(wrong, n) <= Fraction(repr(alpha))
 
 
-@LAW
 @given(pairs(), NAMES)
 def test_a_smaller_level_accepts_less(pair: tuple[Any, Any], name: Statistic) -> None:
     levels = (0.05, 0.1, 0.2, 0.5)
@@ -86,7 +81,6 @@ def test_a_smaller_level_accepts_less(pair: tuple[Any, Any], name: Statistic) ->
         assert (strict.accepts(pair[1]) <= lax.accepts(pair[1])).all()
 
 
-@LAW
 @given(pairs(), LEVELS, NAMES)
 def test_the_file_gives_back_the_same_check(
     tmp_path_factory: pytest.TempPathFactory, pair: tuple[Any, Any], alpha: float, name: Statistic
@@ -98,7 +92,6 @@ def test_the_file_gives_back_the_same_check(
     json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN, no Infinity
 
 
-@LAW
 @given(pairs(), LEVELS, NAMES, st.integers(0, 2**32))
 def test_the_order_of_calibration_inputs_does_not_matter(
     pair: tuple[Any, Any], alpha: float, name: Statistic, seed: int
@@ -109,7 +102,6 @@ def test_the_order_of_calibration_inputs_does_not_matter(
     assert StabilityCheck.calibrate(moved, alpha=alpha, statistic=name) == plain
 
 
-@settings(deadline=None, max_examples=25)
 @given(pairs(), st.integers(0, 2**32), st.sampled_from([0.2, 0.5, 0.9]), st.sampled_from([0.1, 0.5]), NAMES)
 def test_splits_are_what_plain_loops_give(pair: Any, seed: int, share: float, alpha: float, name: Statistic) -> None:
     if len(pair[0]) == 1:

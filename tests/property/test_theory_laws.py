@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantdrift.compare.contenders import fit_effective_scale, flip_probability
@@ -14,10 +14,8 @@ GAPS = st.lists(st.floats(0, 10) | st.just(0.0), min_size=0, max_size=30)
 SCALES = st.floats(1e-3, 20)
 
 ROUNDING = 1e-12
-LAW = settings(max_examples=40, deadline=None)
 
 
-@LAW
 @given(GAPS, SCALES)
 def test_the_flip_probability_lies_between_its_limits(gaps: list[float], scale: float) -> None:
     n_contenders = sum(gap < 2 * scale for gap in gaps)
@@ -25,7 +23,6 @@ def test_the_flip_probability_lies_between_its_limits(gaps: list[float], scale: 
     assert 0 <= flips <= n_contenders / (n_contenders + 1) + ROUNDING
 
 
-@LAW
 @given(GAPS, SCALES)
 def test_no_contender_no_flip(gaps: list[float], scale: float) -> None:
     behind = [gap + 2 * scale for gap in gaps]
@@ -33,14 +30,12 @@ def test_no_contender_no_flip(gaps: list[float], scale: float) -> None:
     assert flip_probability(np.array([[*gaps, *behind]]), scale)[0] == (flip_probability(np.array([gaps]), scale)[0])
 
 
-@LAW
 @given(GAPS, SCALES, st.floats(1, 10))
 def test_a_larger_scale_never_flips_less(gaps: list[float], scale: float, factor: float) -> None:
     small, large = flip_probability(np.array([gaps, gaps]), np.array([scale, scale * factor]))
     assert small <= large + ROUNDING
 
 
-@LAW
 @given(GAPS, SCALES, st.floats(0, 10), st.floats(0, 1))
 def test_a_closer_or_further_contender_never_flips_less(
     gaps: list[float], scale: float, another: float, share: float
@@ -51,7 +46,6 @@ def test_a_closer_or_further_contender_never_flips_less(
     assert more <= closer + ROUNDING
 
 
-@LAW
 @given(st.lists(st.floats(0.01, 10), min_size=1, max_size=8), SCALES)
 def test_a_fitted_scale_gives_back_the_rate(gaps: list[float], scale: float) -> None:
     table = np.array(gaps)[:, None] * [1.0, 2.0]

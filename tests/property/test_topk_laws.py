@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quantdrift.engine.scoring.topk import EMPTY, merge_top, pack, unpack
@@ -23,7 +23,6 @@ def keys_of(items: list[tuple[float, int]]) -> torch.Tensor:
     return pack(scores, torch.tensor([position for _, position in items]))
 
 
-@settings(deadline=None)
 @example([(0.0, 2), (-0.0, 1), (0.0, 0)])
 @example([(TINY, LAST), (-TINY, 0), (0.0, LAST - 1), (-0.0, 1)])
 @example([(-INFINITE, LAST), (INFINITE, LAST - 1), (-INFINITE, 0), (INFINITE, 0)])
@@ -34,7 +33,6 @@ def test_keys_sort_by_score_and_then_by_position(items: list[tuple[float, int]])
     assert [items[place] for place in order] == ranked
 
 
-@settings(deadline=None)
 @example([(-0.0, LAST)])
 @example([(-TINY, 0)])
 @given(ITEMS)
@@ -45,14 +43,12 @@ def test_what_is_packed_is_unpacked_bit_for_bit(items: list[tuple[float, int]]) 
     assert scores.numpy().tobytes() == wanted.tobytes()
 
 
-@settings(deadline=None)
 @example([(-INFINITE, LAST)])
 @given(ITEMS)
 def test_an_empty_place_is_below_every_item(items: list[tuple[float, int]]) -> None:
     assert int(keys_of(items).min()) > EMPTY
 
 
-@settings(deadline=None)
 @given(ITEMS, st.integers(1, 8), st.integers(0, 30))
 def test_two_top_lists_merge_into_the_top_of_all(items: list[tuple[float, int]], k: int, cut: int) -> None:
     def top(part: list[tuple[float, int]]) -> tuple[torch.Tensor, torch.Tensor]:
