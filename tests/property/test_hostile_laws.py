@@ -65,25 +65,17 @@ def commands(run: Path, good: Path, written: dict[str, Written]) -> list[tuple[o
     """What reads a run, as it is typed."""
     check, baseline = written["check"].file, written["baseline"].file
     return [
-        ("metrics", run),
-        ("metrics", run.parent, "--json"),
         ("metrics", run, good, "--markdown"),
         ("metrics", run, "--per-input"),
         ("compare", good, run),
-        ("compare", run, good, "--json"),
         ("diff", good, run, "--arms", "reference,candidate"),
-        ("diff", run, good, "--json"),
-        ("certify", run, "--splits", "3"),
         ("certify", run, "--check", check, "--json"),
-        ("route", run),
         ("route", run, good, "--json"),
         ("breakdown", run),
         ("law", good, run),
         ("contenders", run, good, "--json"),
         ("gate", run, "--baseline", baseline),
-        ("gate", good, run, "--json"),
         ("show", run, "--json"),
-        ("show", run, "--all"),
     ]
 
 
@@ -151,17 +143,13 @@ def trec() -> str:
     )
 
 
-def sample(number: int, *, generated: bool = False) -> dict[str, Any]:
-    arguments = {
-        f"gen_args_{n}": {"arg_0": f"question {number}", "arg_1": {"until": ["."]} if generated else f" {n}"}
-        for n in range(1 if generated else 3)
-    }
-    answers: list[Any] = ["four"] if generated else [[str(-n - 0.5), "False"] for n in range(3)]
+def sample(number: int) -> dict[str, Any]:
+    answers = [[str(-n - 0.5), "False"] for n in range(3)]
     return {
         "doc_id": number,
         "doc": {"q": number},
         "target": "0",
-        "arguments": arguments,
+        "arguments": {f"gen_args_{n}": {"arg_0": f"question {number}", "arg_1": f" {n}"} for n in range(3)},
         "resps": [[answer] for answer in answers],
         "filtered_resps": answers,
         "filter": "none",
@@ -174,14 +162,13 @@ def sample(number: int, *, generated: bool = False) -> dict[str, Any]:
 MTEB: dict[str, Any] = {
     "rankings": LISTS,
     "labels": [["a", "b", "a"], ["a", "a", "b"]],
-    "multilabel": [[[0, 1], [1, 0]], [[1, 1], [0, 0]]],
     "scores": [[0.1, 0.9], [0.8, 0.2], [0.3, 0.7]],
     "neighbours": {"a-b": [{"corpus_id": 0, "score": 0.5}, {"corpus_id": 1, "score": 0.25}]},
     "similarities": {"cosine": [0.5, 0.25]},
 }
 
 
-@pytest.mark.parametrize("kind", ["trec", "json", "lm-eval", "generated", *MTEB])
+@pytest.mark.parametrize("kind", ["trec", "json", "lm-eval", *MTEB])
 def test_a_hostile_result_of_a_harness(tmp_path: Path, kind: str) -> None:
     for seed in range(EXAMPLES):
         rng = random.Random(seed)
@@ -192,8 +179,8 @@ def test_a_hostile_result_of_a_harness(tmp_path: Path, kind: str) -> None:
         elif kind == "json":
             a.write_text(json.dumps(LISTS), encoding="utf-8")
             write_hostile_json(rng, b, LISTS, seal=False)
-        elif kind in {"lm-eval", "generated"}:
-            whole = [sample(number, generated=kind == "generated") for number in range(3)]
+        elif kind == "lm-eval":
+            whole = [sample(number) for number in range(3)]
             for place in (a, b):
                 place.mkdir()
                 text = "".join(json.dumps(each) + "\n" for each in whole)
@@ -219,16 +206,12 @@ def test_a_hostile_result_of_a_harness(tmp_path: Path, kind: str) -> None:
             either(seed, typed, "gate", first, second, "--json")
 
 
-@pytest.mark.parametrize("kind", ["beir", "trec", "json"])
+@pytest.mark.parametrize("kind", ["beir", "json"])
 def test_hostile_labels(tmp_path: Path, kind: str) -> None:
-    a, b = tmp_path / "a", tmp_path / "b"
-    for place in (a, b):
-        place.write_text(trec(), encoding="utf-8")
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(trec(), encoding="utf-8")
     labels = {query: dict.fromkeys(own, 1) for query, own in LISTS.items()}
-    head = "query-id\tcorpus-id\tscore\n" if kind == "beir" else ""
-    middle = "\t" if kind == "beir" else " 0 "
-    end = "\t" if kind == "beir" else " "
-    text = head + "".join(f"{q}{middle}{d}{end}{g}\n" for q, own in labels.items() for d, g in own.items())
+    text = "query-id\tcorpus-id\tscore\n" + "".join(f"{q}\t{d}\t{g}\n" for q in labels for d, g in labels[q].items())
     qrels = tmp_path / "qrels"
     for seed in range(EXAMPLES):
         rng = random.Random(seed)
@@ -236,4 +219,4 @@ def test_hostile_labels(tmp_path: Path, kind: str) -> None:
             write_hostile_json(rng, qrels, labels, seal=False)
         else:
             qrels.write_text(mutate_lines(rng, text, WORDS), encoding="utf-8")
-        either(seed, typed, "diff", a, b, "--qrels", qrels, "--json")
+        either(seed, typed, "diff", tmp_path / "a", tmp_path / "b", "--qrels", qrels, "--json")

@@ -40,21 +40,18 @@ def tokenizer(words: Sequence[str] = WORDS, longest: int = 48) -> PreTrainedToke
     return PreTrainedTokenizerFast(tokenizer_object=core, **given, model_max_length=longest)
 
 
+def bert(**sizes: Any) -> BertConfig:
+    """Settings of a BERT of two layers for the words."""
+    return BertConfig(vocab_size=len(WORDS) + 4, num_hidden_layers=2, max_position_embeddings=48, **sizes)
+
+
 def save_backbone(folder: Path, model: Any = None) -> None:
     """A BERT of two layers with random weights, or another model, and the tokenizer.
 
     The weights are numbers that bfloat16 has, too.
     """
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(WORDS) + 4,
-        hidden_size=HIDDEN,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=WIDTH,
-        max_position_embeddings=48,
-        initializer_range=0.1,
-    )
+    config = bert(hidden_size=HIDDEN, num_attention_heads=4, intermediate_size=WIDTH, initializer_range=0.1)
     (model or BertModel(config)).bfloat16().float().save_pretrained(folder)
     tokenizer().save_pretrained(folder)
 

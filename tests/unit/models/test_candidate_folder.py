@@ -46,12 +46,6 @@ def test_a_place_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
     for name, named in (("file", "file"), ("model", "config.json"), ("own", "notes.txt")):
         with pytest.raises(RunError, match=rf"not a saved candidate: {named};"):
             check_place(tmp_path / name)
-        with pytest.raises(RunError, match="not a saved candidate"):
-            write_folder(tmp_path / name, write("two"))
-    (tmp_path / "mine" / "made for later").mkdir(parents=True)
-    with pytest.raises(RunError, match="not a saved candidate: made for later;"):
-        write_folder(tmp_path / "mine", write("two"))
-    assert (tmp_path / "mine" / "made for later").is_dir()
     (tmp_path / "own" / "notes.txt").unlink()
     (tmp_path / "own" / "data").symlink_to(tmp_path / "model")  # the link would be lost
     with pytest.raises(RunError, match="not a saved candidate: data;"):
@@ -83,23 +77,6 @@ def test_weights_that_are_not_those_that_were_written_are_refused(tmp_path: Path
         dense.write_text("")
     with pytest.raises(RunError, match=rf"{dense} is not what scheme\.json was written for"):
         check_weights(tmp_path / "out", record)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_what_was_interrupted_leaves_the_earlier_one_and_nothing_else(
-    tmp_path: Path, error: type[BaseException]
-) -> None:
-    def broken(folder: Path) -> dict[str, Any]:
-        (folder / "half").write_text("")
-        assert not (tmp_path / "new").exists()
-        raise error
-
-    write_folder(tmp_path / "out", write("one"))
-    for name in ("out", "new"):
-        with pytest.raises(error):
-            write_folder(tmp_path / name, broken)
-    assert read_record(tmp_path / "out")["spec"] == "one"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
 @pytest.mark.parametrize(

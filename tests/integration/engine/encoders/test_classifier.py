@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +36,6 @@ from support.classifier_samples import (
 )
 
 TEXTS = ("the court ruled", "goal", "a painter of the museum of the red match scored a goal")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads only stand in each other's way in models this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def of_pipeline(task: str, source: ModelSource, inputs: Any, **settings: Any) -> list[list[float]]:

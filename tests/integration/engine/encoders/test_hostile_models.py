@@ -211,8 +211,13 @@ EVIL: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
+SHORT = ("cut weights", "pickled weights", "code of its own", "hqq inside")
+
+
 @pytest.mark.parametrize("evil", EVIL)
 def test_what_is_damaged_or_would_run_code_is_refused_in_one_line(form: str, folder: Path, evil: str) -> None:
+    if form != "A vs B" and evil not in SHORT:
+        return  # all forms look at a model in the same way
     make, said = EVIL[evil]
     make(folder)
     refused(form, folder, said)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,15 +13,6 @@ from quantdrift.engine.weights import weights_fingerprint
 from support.model_zoo import ZOO, ZooModel
 
 every_model = pytest.mark.parametrize("entry", ZOO, ids=lambda entry: entry.name)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Threads only stand in each other's way in models this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def used(entry: ZooModel, model: nn.Module) -> frozenset[str]:

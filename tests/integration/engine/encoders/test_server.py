@@ -233,9 +233,3 @@ def test_another_model_behind_the_name_is_not_taken_for_the_first(server: Server
     assert note.startswith(f"another model answers to {server.name('two')} than on 20")
     fresh = measured(server, tmp_path / "c")
     np.testing.assert_array_equal(perturbation.epsilon(second.evidence()), perturbation.epsilon(fresh.evidence()))
-    server.models["two"] = of_odd_letters
-    server.forget()
-    back = measured(server, tmp_path / "d", cache=cache)
-    assert len(server.texts()) == 2 * 16
-    assert back.record["model"]["candidate_fingerprint"] == prints[0]
-    np.testing.assert_array_equal(perturbation.epsilon(back.evidence()), perturbation.epsilon(first.evidence()))

@@ -15,7 +15,6 @@ from torch import nn
 
 from quantdrift.engine.encoders.classifier import load_classifier
 from quantdrift.engine.pair import QuantizedPair
-from quantdrift.engine.weights import weights_fingerprint
 from quantdrift.models.classifier_config import is_classifier
 from quantdrift.models.named import resolve
 from quantdrift.spec import parse_scheme
@@ -37,7 +36,6 @@ TIMM_MODELS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"img_size": 32, "embed_dim": 24, "depth": 2, "num_heads": 3},
         ("head", "head_dist"),
     ),
-    "convnext_tiny": ({"depths": (1, 1, 1, 1), "dims": (8, 8, 16, 16)}, ("head.fc",)),
 }
 
 
@@ -71,7 +69,5 @@ def test_a_model_of_timm_is_loaded_with_its_own_preprocessing(name: str, timm: A
     assert close(classifier.encode(images(), "input", 1), wanted)
     pair = QuantizedPair([classifier.module], parse_scheme("W3"))
     assert tuple(pair.left_out) == tuple(f"timm_model.{head}" for head in TIMM_MODELS[name][1])
-    original = weights_fingerprint([classifier.module])
     with pair.candidate():
         assert not close(classifier.encode(images(), "input", 3), wanted)
-    assert weights_fingerprint([classifier.module]) == original
