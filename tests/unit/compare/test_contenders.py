@@ -23,8 +23,6 @@ from support.theory_samples import evidence
 
 Floats = NDArray[np.float64]
 
-# --- flip probability -----------------------------------------------------------------------------
-
 
 def exact_flip_probability(ratios: Floats) -> Fraction:
     """The integral with polynomials over the rationals; the ratios are gap / (2 scale)."""
@@ -72,9 +70,6 @@ def test_relative_gaps_are_in_units_of_each_inputs_epsilon() -> None:
     np.testing.assert_array_equal(relative_gaps(record), [[1, 4], [2, 8], [np.inf, np.inf], [np.nan, np.nan]])
 
 
-# --- effective scale ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("scale", [1e-6, 0.02, 1.0, 350.0])
 def test_the_scale_that_made_the_rate_is_found(scale: float) -> None:
     rng = np.random.default_rng(3)
@@ -105,9 +100,6 @@ def test_a_rate_that_no_one_scale_gives_says_why(gaps: Any, rate: float, reason:
     fit = fit_effective_scale(gaps, rate)
     assert fit.scale is None
     assert reason in (fit.reason or "")
-
-
-# --- predicted and measured -----------------------------------------------------------------------
 
 
 def test_a_table_by_hand() -> None:

@@ -46,9 +46,6 @@ def names(a: Run, b: Run) -> list[str]:
     return [found.metric for found in compare_runs(a, b).metrics]
 
 
-# --- what is compared -----------------------------------------------------------------------------
-
-
 def test_inputs_are_counted_by_who_flips_them(a: Run, b: Run) -> None:
     found = one(a, b, "flip@1")
     assert (found.higher_a, found.higher_b, found.n) == (2, 20, N)
@@ -107,9 +104,6 @@ def test_no_worse(tmp_path: Path, a: Run, b: Run) -> None:
     assert one(a, b, "flip@1", margin=0.02).verdict == "worse"
 
 
-# --- inputs that layers were measured on ----------------------------------------------------------
-
-
 def without(place: Path, left: set[int], flips: range, admitted: int) -> Run:
     """A run over all inputs but some, of which the record admits some number."""
     rows = np.array([row for row in range(N) if row not in left])
@@ -130,9 +124,6 @@ def test_runs_that_leave_out_what_layers_were_measured_on_are_compared_on_what_i
     assert "1 of A, 2 of B" in compare_runs(c, d, ["flip@1"]).notes[0]
     with pytest.raises(RunError, match="3 of 60 are only in A"):  # missing for another reason
         compare_runs(a, without(tmp_path / "e", {0, 1, 2}, range(5), 2))
-
-
-# --- what is refused ------------------------------------------------------------------------------
 
 
 def test_everything_that_differs_is_listed(tmp_path: Path, a: Run) -> None:

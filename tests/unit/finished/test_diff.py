@@ -60,9 +60,6 @@ def questions(n: int, **changes: Any) -> list[Any]:
     return [question(number, [-1.0, -2.0], **changes) for number in range(n)]
 
 
-# --- rankings -------------------------------------------------------------------------------------
-
-
 def test_a_trec_file_against_json_by_hand(pair: tuple[Path, Path]) -> None:
     part = only(diff(*pair, qrels=QRELS))
     assert values(part, "flip@1", "harm") == [0.5, 0.5]
@@ -86,9 +83,6 @@ def test_a_query_that_finds_itself_can_be_left_out(pair: tuple[Path, Path], tmp_
     assert values(only(diff(a, b)), "flip@1") == [0]
     assert values(only(diff(a, b, ignore_identical=True)), "flip@1") == [0.5]
     assert diff(pair[0], pair[0]).notes == ("A and B hold the same, to the letter",)
-
-
-# --- answers and samples --------------------------------------------------------------------------
 
 
 def test_labels_of_a_classifier_flip_and_are_right_only_with_labels(tmp_path: Path) -> None:
@@ -138,9 +132,6 @@ def answered(place: Path, candidate: str, right: tuple[bool, bool] | None) -> Pa
 def test_answers_of_two_runs_are_right_as_either_says(a: Any, b: Any, flip: float, harm: Any, tmp_path: Path) -> None:
     found = diff(answered(tmp_path / "a", *a), answered(tmp_path / "b", *b))
     assert values(only(found), "flip@1", "harm") == [flip, harm]
-
-
-# --- run folders ----------------------------------------------------------------------------------
 
 
 def test_both_arms_of_a_whole_run_folder_give_its_own_evidence(tmp_path: Path) -> None:
@@ -193,9 +184,6 @@ def test_labels_come_from_either_run(tmp_path: Path) -> None:
     assert values(only(arms(elsewhere)), "flip@1", "harm") == [pytest.approx(7 / N), None]
 
 
-# --- as a run folder ------------------------------------------------------------------------------
-
-
 def test_what_is_written_reads_back_and_says_what_made_it(pair: tuple[Path, Path], tmp_path: Path) -> None:
     (run,) = write_diff(diff(*pair, qrels=QRELS), tmp_path / "out")
     again = read_run(run.path)
@@ -215,8 +203,6 @@ def test_a_comparison_does_not_replace_the_run_it_is_made_of(tmp_path: Path) -> 
         write_diff(found, paths[1])
     assert (paths[1] / "run.json").read_bytes() == before
 
-
-# --- what has to be the same ----------------------------------------------------------------------
 
 OTHER_PROMPT = [question(3, [-1.0, -2.0], prompt_hash="x"), *questions(3)]
 FILTERS = [[question(k, [-1.0, -2.0], filter=name) for k in range(n) for name in ("x", "y")] for n in (5, 3)]

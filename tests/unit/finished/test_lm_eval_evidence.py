@@ -32,8 +32,6 @@ def values(of: PairedFilter, *names: str) -> list[float | None]:
     return [found[name].value for name in names]
 
 
-# --- what the answer is, and which are right ------------------------------------------------------
-
 TWO_CONTEXTS = [("the trophy is", " big"), ("the case is", " big")]
 NUMBERS = [("one less than one?", " 1"), ("one less than one?", " 0")]
 SCORES = [(-1.0, False), (-2.0, False)]
@@ -121,9 +119,6 @@ def test_where_there_is_no_answer_there_is_a_reason(form: Any) -> None:
     }
 
 
-# --- what cannot be joined ------------------------------------------------------------------------
-
-
 def questions(n: int = 5, **hashes: str) -> Samples:
     return [question(number, [-1.0, -2.0], **hashes) for number in range(n)]
 
@@ -162,9 +157,6 @@ def test_runs_on_other_questions_are_refused(before: Samples, after: Samples, to
 def test_what_is_no_sample_is_refused(broken: Any) -> None:
     with pytest.raises(RunError, match="expected a sample of lm-eval"):
         pair_samples([broken], [broken], task="t")
-
-
-# --- figures --------------------------------------------------------------------------------------
 
 
 def listed(columns: dict[str, Any]) -> dict[str, list[float]]:
