@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,7 +75,6 @@ def test_texts_ids_and_labels_are_read_in_file_order(write: Write) -> None:
 def test_without_labels_every_query_is_kept(write: Write) -> None:
     data = read_beir_folder(write(qrels=None))
     assert data.query_ids == ("q1", "q2", "q3")
-    assert data.qrels == {}
     assert data.warnings == ("no relevance labels: drift is measured, relevance metrics are not",)
 
 
@@ -135,16 +135,11 @@ def test_a_broken_line_is_named(write: Write, line: str, message: str) -> None:
         read_beir_folder(folder)
 
 
-def test_bytes_that_are_not_utf8(write: Write) -> None:
-    corpus = GOOD.encode() + '{"_id": "d2", "text": "caf\xe9"}\n'.encode("latin-1")
-    with pytest.raises(DataError, match=r"corpus\.jsonl, line 2: expected UTF-8; 0xe9, byte 27"):
-        read_beir_folder(write(corpus=corpus))
-
-
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
         ({"corpus": None}, r"has no corpus\.jsonl; it holds qrels, queries\.jsonl\. Expected"),
+        ({"corpus": GOOD.encode() + b'{"_id": "d2", "text": "caf\xe9"}'}, "line 2: expected UTF-8; 0xe9, byte 27"),
         ({"corpus": '{"_id": 1, "text": "x"}\n{"_id": "1", "text": "y"}\n'}, r"line 2: .*'1' is already on line 1"),
         ({"corpus": '{"_id": "d1", "title": 5, "text": "x"}\n'}, r'line 1: "title" must be a string; got int 5'),
         ({"queries": "\n \n"}, r"queries\.jsonl is empty; at least one line"),
@@ -154,15 +149,15 @@ def test_bytes_that_are_not_utf8(write: Write) -> None:
         ({"qrels": "q1\td1\t0\nq2\td2\t-1\n"}, r"test\.tsv: no query has a judgement above 0"),
     ],
 )
-def test_files_that_are_missing_or_say_nothing(write: Write, parts: dict[str, str | None], message: str) -> None:
+def test_files_that_are_missing_or_say_nothing(
+    write: Write, parts: dict[str, str | bytes | None], message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         read_beir_folder(write(**parts))
 
 
-@pytest.mark.parametrize("space", [" ", "\t", "  "])
-def test_judgements_of_trec_are_those_of_beir(write: Write, space: str) -> None:
-    lines = (("q1", "0", "d1", "1"), ("q2", "0", "d2", "2"))
-    trec = "".join(f"{space.join(line)}\n" for line in lines)
+def test_judgements_of_trec_are_those_of_beir(write: Write) -> None:
+    trec = "q1 0 d1 1\nq2\t0  d2 2\n"
     folder = write(qrels=trec)
     assert dict(read_beir_folder(folder).qrels) == {"q1": {"d1": 1}, "q2": {"d2": 2}}
     (folder / "qrels" / "test.tsv").write_text(f"{trec}q2\td1\t1\n", encoding="utf-8")
@@ -170,12 +165,9 @@ def test_judgements_of_trec_are_those_of_beir(write: Write, space: str) -> None:
         read_beir_folder(folder)
 
 
-@pytest.mark.parametrize("damage", ["cut", "not gzip"])
-def test_a_damaged_gzip_file(write: Write, damage: str) -> None:
-    packed = gzip.compress(CORPUS.encode())
+def test_a_damaged_gzip_file(write: Write) -> None:
     folder = write(corpus=None)
-    broken = packed[:-12] if damage == "cut" else CORPUS.encode()
-    (folder / "corpus.jsonl.gz").write_bytes(broken)
+    (folder / "corpus.jsonl.gz").write_bytes(gzip.compress(CORPUS.encode())[:-12])
     with pytest.raises(DataError, match=r"corpus\.jsonl\.gz cannot be read beyond line \d"):
         read_beir_folder(folder)
 
