@@ -247,19 +247,14 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-def can_be_named(file: str) -> bool:
-    """Whether a spec can hold this name of a file."""
-    plain = file.isprintable() and not any(c.isspace() or c in "+@" for c in file)
-    return plain and file.encode("utf-8", "replace").decode() == file
-
-
 def scheme_of(file: str, rest: str) -> str:
     """A scheme, written in full, whose widths are those of a file.
 
     >>> scheme_of("allocation.json", "-gptq+query")  # doctest: +SKIP
     'W3.5-g128-gptq+gap+allocation=allocation.json+query'
     """
-    if not can_be_named(file):
+    plain = file.isprintable() and not any(c.isspace() or c in "+@" for c in file)
+    if not plain or file.encode("utf-8", "replace").decode() != file:
         problem = f"{file}: an allocation in a spec has a name without spaces, '+' and '@'; rename it"
         raise SpecError(problem, text=file, start=0, end=len(file))
     allocation = Allocation.read(Path(file).expanduser())

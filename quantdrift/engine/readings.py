@@ -154,11 +154,6 @@ class Head:
     record: Mapping[str, Any]
     notes: tuple[str, ...] = ()
 
-    @property
-    def key(self) -> str:
-        """Differs where logits do."""
-        return "logits" if self.linear is None else self.linear.digest
-
     def logits(self, outputs: Vectors) -> NDArray[np.float32]:
         """Of outputs [n, dim]: [n, n_classes]."""
         return np.asarray(outputs) if self.linear is None else self.linear.logits(outputs)

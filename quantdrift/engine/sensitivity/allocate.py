@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from quantdrift.allocation.record import AllocatedLayer, Allocation
 from quantdrift.allocation.solver import settings_of, solve
 from quantdrift.allocation.units import excluded, runtime_units
 from quantdrift.engine.bits import count_bits
-from quantdrift.engine.inputs import described
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.engine.quantizers.registry import methods_of
 from quantdrift.engine.sensitivity.criteria import losses_of, needs_inputs
@@ -27,7 +26,7 @@ from quantdrift.engine.sensitivity.problem import (
     draw_queries,
     retrieval_problem,
 )
-from quantdrift.engine.store import digest_of, key_of
+from quantdrift.engine.store import key_of
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.progress import Progress
 from quantdrift.spec import Scheme
@@ -36,7 +35,7 @@ if TYPE_CHECKING:  # they call this
     from quantdrift.engine.measure import Arms, Flow
     from quantdrift.engine.readings import Classes, Search
 
-_VERSION = 1
+_VERSION = 2
 """Of what criteria measure; a change in it makes kept sensitivities void."""
 
 
@@ -48,14 +47,11 @@ class Calibration:
         problem: the gaps.
         ids: names of the inputs; rates of the allocation are over others.
         dataset: name of the data, where it has one.
-        key: JSON values that decide the gaps beside the weights; None if they cannot be told, then nothing is kept
-            between runs.
     """
 
     problem: GapProblem
     ids: Sequence[str]
     dataset: str | None = None
-    key: Mapping[str, Any] | None = None
 
 
 def allocate_for_search(
@@ -78,28 +74,17 @@ def allocate_for_search(
     if needs_inputs(pair.scheme.criterion):
         settings, size = settings_of(pair.scheme), flow.settings.batch_size
         chosen = draw_queries(len(search.queries.ids), wanted=settings.n_queries, seed=settings.seed)
-        n_contenders = n_contenders or contenders_for(len(chosen))
-        known = [described(pair.encoder, side) for side in search.sides]
-        key = {
-            "sides": known,
-            "chosen": digest_of(chosen),
-            "excluded": None if search.excluded is None else digest_of(search.excluded),
-            "similarity": str(search.similarity),
-            "batch_size": size,
-            "contenders": n_contenders,
-            "query_only": pair.query_only,
-        }
         problem = retrieval_problem(
             pair.encoder,
             search,
             reference,
             chosen=chosen,
             batch_size=size,
-            n_contenders=n_contenders,
+            n_contenders=n_contenders or contenders_for(len(chosen)),
             query_only=pair.query_only,
         )
         ids = [search.queries.ids[row] for row in chosen.tolist()]
-        inputs = Calibration(problem=problem, ids=ids, dataset=search.dataset, key=None if None in known else key)
+        inputs = Calibration(problem=problem, ids=ids, dataset=search.dataset)
     return *allocate(pair, inputs, root=flow.store.root, progress=flow.progress, keep=keep), chosen
 
 
@@ -118,8 +103,7 @@ def allocate_for_classes(flow: Flow, pair: QuantizedPair, classes: Classes) -> A
         rng = np.random.default_rng(settings.seed)
         chosen = np.sort(rng.choice(len(classes.train.ids), size=n, replace=False)).astype(np.int64)
         part, n_contenders, head = classes.train.part(chosen), contenders_for(n), classes.read_by
-        outputs, known = flow.run(part, np.arange(n), size), described(pair.encoder, part)
-        key = {"chosen": digest_of(chosen), "reading": head.key, "batch_size": size, "contenders": n_contenders}
+        outputs = flow.run(part, np.arange(n), size)
         inputs = Calibration(
             problem=classification_problem(
                 pair.encoder, part, outputs, logits=head.graph, batch_size=size, n_contenders=n_contenders
@@ -127,7 +111,6 @@ def allocate_for_classes(flow: Flow, pair: QuantizedPair, classes: Classes) -> A
             # ids differ within a part only: an evaluated input may have the same
             ids=[f"train part: {name}" for name in part.ids],
             dataset=classes.dataset,
-            key=None if known is None else {"inputs": known, **key},
         )
     return allocate(pair, inputs, root=flow.store.root, progress=flow.progress)[0]
 
@@ -201,7 +184,7 @@ def allocate(
         quantizer=scheme.quantizer,
         seed=settings.seed,
         dataset=None if inputs is None else inputs.dataset,
-        data_digest=None if inputs is None or inputs.key is None else key_of(**inputs.key),
+        data_digest=None if inputs is None else inputs.problem.digest,
         input_ids=() if inputs is None else tuple(inputs.ids),
     )
     return allocation, setting
@@ -220,14 +203,14 @@ def left_out(
 
 def _kept(pair: QuantizedPair, inputs: Calibration | None, root: Path | None) -> KeptArrays:
     """Where measurements are kept: the quantizer has no part in the key, so that all share them."""
-    if inputs is None or inputs.key is None:
+    if inputs is None:
         return KeptArrays()
     key = key_of(
         version=_VERSION,
         weights=pair.fingerprint,
         layers=[layer.name for layer in pair.layers],
         group_size=pair.scheme.group_size,
-        inputs=dict(inputs.key),
+        inputs=inputs.problem.digest,
         runtime=dict(pair.runtime),
     )
     return KeptArrays(root, key)

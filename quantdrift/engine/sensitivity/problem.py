@@ -23,6 +23,7 @@ from quantdrift.engine.layers import LinearLayer
 from quantdrift.engine.scoring.streamed import Similarity, score_embeddings
 from quantdrift.errors import DataError, RunError
 from quantdrift.progress import Progress
+from quantdrift.records import bytes_digest
 
 if TYPE_CHECKING:  # it calls this
     from quantdrift.engine.readings import Search
@@ -74,6 +75,13 @@ class GapProblem:
     def reference_outputs(self) -> Vectors:
         """Those of the reference, which the model is now if they are not known already."""
         return self.outputs() if self.reference is None else self.reference
+
+    @property
+    def digest(self) -> str:
+        """A digest of the reference's outputs, of the gaps between them and of the batches, 40 hex digits."""
+        known = self.reference_outputs()
+        parts = (known, self.rows, self.gaps(known), *self.batches)
+        return bytes_digest(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
 
     def gaps(self, outputs: Vectors) -> NDArray[np.float64]:
         """The gaps of outputs [n_rows, dim], float64 [n_inputs, n_contenders]; nan without a contender."""

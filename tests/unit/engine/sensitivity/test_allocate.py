@@ -38,7 +38,7 @@ class World:
         self.model = Branches(**strengths)
         problem = setting_of(self.model, torch.randn(3, 4, generator=torch.Generator().manual_seed(1))).problem
         assert problem is not None
-        self.inputs = Calibration(problem=problem, ids=["x", "y", "z"], dataset="toy", key={"texts": "xyz"})
+        self.inputs = Calibration(problem=problem, ids=["x", "y", "z"], dataset="toy")
 
     def allocate(self, scheme: str, **keep: int) -> Allocation:
         pair = QuantizedPair([self.model], parse_scheme(scheme), name="tiny")
