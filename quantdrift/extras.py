@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 
@@ -33,6 +34,7 @@ _PACKAGES = {"sklearn": "scikit-learn", "PIL": "pillow", "awq": "autoawq"}
 """Module to the package that it comes in, where the names differ by more than a hyphen."""
 
 
+@cache  # reading a package's metadata takes 10 ms, and every run asks dozens of times
 def version_of(package: str) -> str | None:
     """The version of an installed package; None if it is not."""
     try:

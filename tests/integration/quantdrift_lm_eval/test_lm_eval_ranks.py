@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -54,29 +53,9 @@ def test_two_ranks_give_what_one_gives(tmp_path: Path, monkeypatch: pytest.Monke
         for name, value in row.items():
             if isinstance(value, float) and "perplexity_stderr" not in name:  # it draws by position
                 assert two["results"][task][name] == pytest.approx(value, abs=1e-4), (task, name)
-    assert {task: len(samples) for task, samples in two["samples"].items()} == {
-        "tiny_questions": N,
-        "tiny_last_word": N,
-        "tiny_texts": N,
-        "tiny_sums": 2 * N,
-    }
-    record = _record(tmp_path)
+    assert [len(two["samples"][f"tiny_{kind}"]) for kind in KINDS] == [N, N, N, 2 * N]
+    record = json.loads(next((tmp_path / "runs").glob("*/tiny_questions/run.json")).read_text())
     assert record["data"]["n_queries"] == N
     # every rank has prompts of its own, and calibrates on those of all
-    assert record["quantization"]["calibration"]["of"] == len(_prompts(one))
-
-
-def _record(folder: Path) -> dict[str, Any]:
-    found = json.loads(next((folder / "runs").glob("*/tiny_questions/run.json")).read_text())
-    assert isinstance(found, dict)
-    return found
-
-
-def _prompts(results: dict[str, Any]) -> set[str]:
-    return {
-        request[0]
-        for samples in results["samples"].values()
-        for sample in samples
-        for request in sample["arguments"]
-        if len(request) > 1
-    }
+    requests = [r for own in one["samples"].values() for sample in own for r in sample["arguments"]]
+    assert record["quantization"]["calibration"]["of"] == len({r[0] for r in requests if len(r) > 1})

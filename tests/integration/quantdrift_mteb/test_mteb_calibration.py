@@ -1,4 +1,4 @@
-"""Calibrated pairs inside mteb: on what, that no query is among it, and that it is what counts."""
+"""Calibrated pairs and widths per layer inside mteb: on what, and that it is what counts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from quantdrift.engine.calibration.sample import Sample
 from quantdrift.engine.layers import modules_of
 from quantdrift.engine.pair import QuantizedPair
+from quantdrift.errors import UnsupportedError
 from quantdrift.progress import Silent
 from quantdrift.runs import read_run
 from quantdrift.spec import parse_scheme
@@ -112,3 +113,23 @@ def test_texts_of_a_file_are_calibrated_on(
     }
     scores(pair, tasks[kind]())
     assert {(sample.record["source"], sample.record["n_inputs"]) for sample in prepared} == {(str(file), 12)}
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_search_chooses_widths_and_leaves_out_what_it_chose_them_on(folders: dict[str, Path], tmp_path: Path) -> None:
+    pair = mteb.get_model(f"quantdrift:{folders['encoder']}@W3.5-g16+gap")
+    data = {"default": {"test": split_data(16, 30)}}
+    found = scores(pair, retrieval_task("TinyWidths", data), cache=mteb.ResultCache(tmp_path / "out"))["test"][0]
+    assert found["drift_n_inputs"] == 12
+    record = read_run(next((tmp_path / "out").rglob("run.json"))).record
+    assert (record["data"]["n_queries"], record["data"]["inputs_left_out"]) == (16, 4)
+    told = record["quantization"]["allocation"]
+    assert (told["dataset"], told["calibration_inputs"]) == ("TinyWidths", 4)
+    assert set(told["widths"].values()) == {3, 4}
+    for task, said in (
+        (other_task("MockSTSTask"), r"MockSTSTask \(STS\) is none"),
+        (retrieval_task("TinyShort", SHORTLISTS, kind="Reranking"), "TinyShort is no search over embeddings"),
+    ):
+        pair = mteb.get_model(f"quantdrift:{folders['encoder']}@W3.5-g16+gap")
+        with pytest.raises(UnsupportedError, match=f"{said}.*Choose widths with quantdrift allocate"):
+            scores(pair, task)

@@ -56,12 +56,10 @@ def made(name: str, **attributes: Any) -> ModuleType:
 @pytest.mark.parametrize(
     ("change", "module"),
     [
-        (hooks.on_models_imported, made("a")),
         (hooks.on_models_imported, made("a", get_model_meta="text")),
         (hooks.on_models_imported, made("a", get_model_meta=lambda model_name: None)),
         (hooks.on_evaluate_imported, made("a", _evaluate_task=lambda model, task: None)),
         (hooks.on_tasks_imported, made("a", _TASKS_REGISTRY=[])),
-        (hooks.on_tasks_imported, made("a", TASK_LIST=())),
     ],
 )
 def test_an_mteb_that_looks_otherwise_is_left_alone(change: Any, module: ModuleType) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,29 +79,14 @@ def test_what_is_interrupted_leaves_weights_and_nothing_half_written(
     assert figures(pair, other)["drift_reference_main_score"] == expected
 
 
-Change = Callable[[Any], dict[str, Any]]
-
-
-def _prompts(model: Any) -> dict[str, Any]:
-    model.base.model_prompts = {"query": "du: ", "document": "da: "}
-    return {}
-
-
-CHANGES: Mapping[str, Change] = {
-    "prompts": _prompts,
-    "encode_kwargs": lambda _: {"encode_kwargs": {**QUIET, "truncate_dim": 8}},
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_kept_embeddings_are_not_taken_for_others(name: str, folder: Path, pair: Any) -> None:
-    first = figures(pair, small())
-    options = CHANGES[name](pair)
+@pytest.mark.parametrize("truncate", [True, False])
+def test_kept_embeddings_are_not_taken_for_others(truncate: bool, folder: Path, pair: Any) -> None:
+    first, fresh = figures(pair, small()), mteb.get_model(f"quantdrift:{folder}@W3-rtn")
+    options = {"encode_kwargs": {**QUIET, "truncate_dim": 8}} if truncate else {}
+    if not truncate:
+        pair.base.model_prompts = fresh.base.model_prompts = {"query": "du: ", "document": "da: "}
     changed = figures(pair, small(), **options)
-    fresh = mteb.get_model(f"quantdrift:{folder}@W3-rtn")
-    options = CHANGES[name](fresh)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QUANTDRIFT_CACHE", "off")
-        expected = figures(fresh, small(), **options)
-    assert changed == expected
+        assert changed == figures(fresh, small(), **options)
     assert changed["drift_epsilon_median"] != first["drift_epsilon_median"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import mteb
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
+from torch import nn
 
 from quantdrift.engine.pair import QuantizedPair
 from quantdrift.errors import UnsupportedError
@@ -111,18 +114,26 @@ def test_both_arms_of_a_search_are_what_stock_mteb_finds(name: str, models: Mapp
 
 def test_a_cross_encoder_reranks_in_both_arms(models: Mapping[str, Model], tmp_path: Path) -> None:
     data, options = RETRIEVAL["Shortlists"]
-    cache = mteb.ResultCache(tmp_path)
     model = models["reranker"]
-    entry = compare(model, lambda: retrieval_task("TinyCross", data, **options), cache=cache)[0]
-    assert entry["drift_n_inputs"] == 15
-    assert entry["drift_noise_floor"] == 0
+    entry = compare(
+        model,
+        lambda: retrieval_task("TinyCross", data, **options),
+        cache=mteb.ResultCache(tmp_path),
+        prediction_folder=tmp_path,
+    )[0]
+    assert (entry["drift_n_inputs"], entry["drift_noise_floor"]) == (15, 0)
     run = read_run(next(tmp_path.rglob("run.json")))
-    assert set(run.evidence().n_items.tolist()) == {8}
+    evidence = run.evidence()
+    assert set(evidence.n_items.tolist()) == {8}
     assert run.record["data"]["n_documents"] == 40
-    similarity = run.record["settings"]["similarity"]
-    assert similarity == "the model's own search, before its sigmoid"
+    assert run.record["settings"]["similarity"] == "the model's own search, before its sigmoid"
     assert run.record["model"]["layers_never_reached"] == []
-    assert "reference: search" in run.record["times"]["seconds"]
+    # mteb's predictions are probabilities as ever, the evidence is of raw scores
+    assert type(model.pair.base.model.activation_fn) is nn.Sigmoid
+    predicted = json.loads(next(tmp_path.rglob("*predictions.json")).read_text())["default"]["test"]
+    for query, raw in zip(evidence.input_ids, evidence.candidate_top.candidate_scores, strict=True):
+        through = torch.sigmoid(torch.from_numpy(np.sort(raw)))
+        np.testing.assert_allclose(through, np.sort([*predicted[query].values()]), rtol=3e-7)
 
 
 def test_a_cross_encoder_needs_a_shortlist(models: Mapping[str, Model]) -> None:

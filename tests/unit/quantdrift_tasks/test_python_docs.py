@@ -1,0 +1,112 @@
+"""Pairs from docstrings: the rules on a library made by hand, then the library of this Python, and as mteb sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quantdrift.errors import DataError
+from quantdrift_tasks import python_docs
+
+LONG = " ".join(f"word{i}" for i in range(20))
+
+
+def doc(topic: str) -> str:
+    return f'"""The summary line\n    of {topic}.\n\n    {topic}: {LONG}\n    """'
+
+
+def library(folder: Path, sources: dict[str, str]) -> Path:
+    """A folder of modules, given by their paths without the ending."""
+    for name, source in sources.items():
+        file = folder / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source)
+    return folder
+
+
+def test_first_paragraph_is_the_query_and_the_rest_the_document(tmp_path: Path) -> None:
+    source = f'"""Encode and\n  decode  JSON data.\n\n{LONG}\n\n    indented\n"""\n'
+    data = python_docs.generate(library(tmp_path, {"json": source}))
+    assert (data.query_ids, data.queries) == (("q:json",), ("Encode and decode JSON data.",))
+    assert (data.document_ids, data.documents) == (("json",), (f"{LONG}\n\n    indented",))
+    assert data.qrels == {"q:json": {"json": 1}}
+
+
+def test_modules_classes_methods_and_functions_are_named(tmp_path: Path) -> None:
+    source = f"""\
+{doc("module")}
+class Outer:
+    {doc("outer")}
+    class Inner:
+        async def method(self):
+            {doc("method")}
+            def local():
+                {doc("local")}
+if sys.platform == "win32":
+    def on_windows():
+        {doc("windows")}
+else:
+    try:
+        def elsewhere():
+            {doc("elsewhere")}
+    except ImportError:
+        pass
+"""
+    data = python_docs.generate(library(tmp_path, {"json/decoder": source, "json/__init__": doc("package")}))
+    inside = ("", ".Outer", ".Outer.Inner.method", ".elsewhere", ".on_windows")
+    assert data.document_ids == ("json", *(f"json.decoder{name}" for name in inside))
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        f'"""Three words only.\n\n{LONG}"""',
+        '"""A summary of four words.\n\nToo few words in here."""',
+        f'"""A summary of four words, and no empty line.\n{LONG}"""',
+        "x = 1",
+    ],
+)
+def test_what_is_too_short_is_no_pair(tmp_path: Path, docstring: str) -> None:
+    assert python_docs.generate(library(tmp_path, {"json": docstring, "csv": doc("csv")})).document_ids == ("csv",)
+
+
+def test_the_first_of_equal_ids_queries_or_documents_is_kept(tmp_path: Path) -> None:
+    sources = {
+        "abc": f"def f():\n    {doc('first')}\ndef f():\n    {doc('second')}\n",
+        "csv": f'"""The summary line of first.\n\nother {LONG}"""',
+        "json": f'"""Another summary line here.\n\nfirst: {LONG.replace(" ", chr(10))}"""',
+    }
+    data = python_docs.generate(library(tmp_path, sources))
+    assert (data.document_ids, data.queries) == (("abc.f",), ("The summary line of first.",))
+
+
+def test_only_sources_of_the_standard_library_count(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no docstrings .* expected with its \.py sources"):
+        python_docs.generate(tmp_path)
+    others = ("requests", "site-packages/requests", "idlelib/run", "_sysconfigdata__linux", "unittest/test/test_case")
+    library(tmp_path, {name: doc(name) for name in ("json", *others, "sqlite3/dbapi2", "__phello__/spam")})
+    assert python_docs.generate(tmp_path).document_ids == ("json",)
+
+
+@pytest.mark.slow
+def test_the_pairs_of_this_python_keep_the_rules_and_have_the_form_that_mteb_evaluates() -> None:
+    pytest.importorskip("mteb")
+    from quantdrift_tasks.mteb_tasks import PythonDocsRetrieval  # noqa: PLC0415 -- it imports mteb
+
+    data, task = python_docs.load(), PythonDocsRetrieval()
+    assert 1_200 < len(data.queries) < 2_500
+    assert all(len(query.split()) >= 4 for query in data.queries)
+    assert all(len(document.split()) >= 20 for document in data.documents)
+    for column in (data.query_ids, data.queries, data.document_ids, data.documents):
+        assert len(set(column)) == len(column)
+    assert data.query_ids == tuple(f"q:{document}" for document in sorted(data.document_ids))
+    task.metadata._validate_metadata()
+    assert task.metadata.is_filled()
+    assert task.metadata.dataset["revision"] == python_docs.REVISION  # results of another Python are not reused
+    assert not task.data_loaded
+    task.load_data(num_proc=1)
+    split = task.dataset["default"]["test"]
+    assert split["corpus"].to_dict() == {"id": list(data.document_ids), "text": list(data.documents)}
+    assert split["queries"].to_dict() == {"id": list(data.query_ids), "text": list(data.queries)}
+    assert (split["relevant_docs"], split["top_ranked"]) == (data.qrels, None)
