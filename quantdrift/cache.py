@@ -36,7 +36,7 @@ Kept = TypeVar("Kept")
 @contextmanager
 def kept_file(path: Path) -> Iterator[Path]:
     """A place to write to; when the block ends the file is at `path`, with its digest."""
-    with whole_file(path) as partial:
+    with whole_file(path, sync=False) as partial:
         yield partial
         seal(partial)
 

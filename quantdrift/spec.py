@@ -69,6 +69,9 @@ _EXPECTED = {
     "with '-' come before the first '+'",
 }
 _KNOWN = {"-": ("channel", *QUANTIZERS), "+": ("query", *CRITERIA, *OPTION_KEYS)}
+_BITS_LIKE = re.compile(
+    rf"W?((?:{_WEIGHT})(?:A[4-8])?)(?:_?(channel|g[1-9][0-9]*|{'|'.join(QUANTIZERS)}))?", re.IGNORECASE
+)
 _CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"  # line ends, and what UTF-8 cannot hold
 _VERSUS = re.compile(r"(?:^|\s+)vs(?:\s+|$)")
 _NOT_IN_MODEL = re.compile(rf"{_VERSUS.pattern}|[{_CONTROL}]+|^\s+|(?<!\s)\s+\Z")
@@ -123,8 +126,8 @@ def _read_scheme(text: str, start: int, end: int) -> dict[str, Any]:
     written, *parts = head.split("-")
     bits = _BITS.fullmatch(written)
     if bits is None:
-        upper = written.upper()
-        meant = next((bits for bits in (upper, f"W{upper}") if _BITS.fullmatch(bits)), "")
+        like = _BITS_LIKE.fullmatch(written)
+        meant = "" if like is None else f"W{like[1].upper()}" + (f"-{like[2].lower()}" if like[2] else "")
         expected = "W and 2 to 8 bits, then A and 4 to 8 where activations are quantized: W4, W3.5, W4A8 or W16A8"
         raise error_at(text, start, start + len(written), "unknown bits", expected, meant=meant)
     values: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -151,6 +152,7 @@ def main() -> None:
 def _run(arguments: Sequence[str]) -> int:
     try:
         with extras_named(needed_for=" ".join(["quantdrift", *arguments[:1]])):
+            _refuse_unquoted(arguments)
             code = app(prog_name="quantdrift", standalone_mode=False)
     except Exception as error:
         show = getattr(error, "show", None)  # typer's errors of usage have it
@@ -163,6 +165,15 @@ def _run(arguments: Sequence[str]) -> int:
     if code == INTERRUPTED:
         complain("interrupted")
     return code if isinstance(code, int) else 0
+
+
+def _refuse_unquoted(arguments: Sequence[str]) -> None:
+    """Refuse `run minilm vs ./other`, of which the shell makes three arguments; says how to quote."""
+    if arguments[:1] in (["run"], ["gate"]) and "vs" in arguments[2:-1]:
+        at = arguments.index("vs", 2)
+        before, after = arguments[at - 1], arguments[at + 1]
+        quoted = shlex.join([*arguments[: at - 1], f"{before} vs {after}", *arguments[at + 2 :]])
+        raise QuantDriftError(f"a pair of two models is one argument, so it takes quotes: quantdrift {quoted}")
 
 
 def tell_crash(error: Exception) -> None:

@@ -26,6 +26,14 @@ PROBE = 2
 """Inputs that are run once with an eye on which layers they reach."""
 NOISE_DEPTH = 10
 """Ranks of the reference that are scored again: numeric noise swaps neighbours, not strangers."""
+MANY = 0.1
+"""Share of embeddings that are another's from which on it is said."""
+FEW = 10
+"""Inputs below which it is not: one that is there twice is no sign then."""
+_LOOKED_AT = 10_000
+"""Embeddings at most that are held against each other."""
+_SAME = 1000
+"""Steps of the largest number below which embeddings are the same: batches change last digits."""
 _SHOWN = 60
 _BLOCK = 512
 
@@ -148,13 +156,14 @@ def measure(pair: Pair, reading: Reading, *, settings: Settings, store: Embeddin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """A pair, and how inputs go through it; `seconds` grows with every step."""
+    """A pair, and how inputs go through it; `seconds` and `notes` grow with every step."""
 
     pair: Pair
     settings: Settings
     store: EmbeddingStore
     progress: Progress
     seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     def measure(self, readings: Sequence[Reading]) -> list[Measured]:
         """Both arms encode once, and every reading reads that; all have the sides of the first."""
@@ -210,7 +219,7 @@ class Flow:
             candidate_fingerprint=fingerprints[1],
             left_out=left_out,
             seconds=self.seconds,
-            notes=[*reading.notes],
+            notes=[*reading.notes, *self.notes],
         )
 
     def _noise(self, reading: Reading, state: ScoreState, reference: Arms, weights: str) -> Noise:
@@ -249,6 +258,11 @@ class Flow:
         with self.stage(name, name, len(side.ids)) as tell:
             vectors = self.encoded(side, side.order(), weights, self.settings.batch_size, tell)
             check_embeddings(vectors, arm=arm, what=side.role, ids=side.ids)
+        if what.endswith("embeddings") and len(vectors) >= FEW and (share := same_share(vectors)) >= MANY:
+            self.notes.append(
+                f"{arm}: {100 * share:.0f} % of the {what} are the very same as another's; either inputs are there "
+                "twice, or the model does not tell them apart (its tokenizer may be another model's)"
+            )
         return vectors
 
     def encoded(self, side: Inputs, order: Rows, weights: str, batch_size: int, tell: Callable[[int], None]) -> Vectors:
@@ -281,6 +295,17 @@ class Flow:
         return key_of(
             weights=weights, inputs=inputs, role=side.role, batch_size=size, order=digest_of(order), runtime=runtime
         )
+
+
+def same_share(vectors: Vectors) -> float:
+    """The share of embeddings [n, dim] that are the very same as one before them; of many a part is looked at.
+
+    >>> same_share(np.array([[1, 0], [0, 1], [1, 0], [1, 0]], dtype=np.float32))
+    0.5
+    """
+    some = np.asarray(vectors[:: -(-len(vectors) // _LOOKED_AT)])
+    rounded = np.rint(some / (np.abs(some).max(initial=0) or 1) * _SAME)
+    return 1 - len({row.tobytes() for row in rounded.astype(np.int16)}) / len(some)
 
 
 def not_calibrated_on(pair: Pair, ids: Sequence[str], dataset: str | None = None) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -263,7 +264,9 @@ def tell_ci(environ: Mapping[str, str], *, verdict: Verdict, code: int, summary:
     for variable, text in (("GITHUB_STEP_SUMMARY", summary), ("GITHUB_OUTPUT", outputs)):
         if place := environ.get(variable):
             try:
-                with Path(place).open("a", encoding="utf-8") as file:
+                # without O_NONBLOCK a pipe would wait for a reader, here, for ever
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NONBLOCK", 0)
+                with open(os.open(place, flags, 0o666), "a", encoding="utf-8") as file:
                     file.write(text)
             except OSError as error:
                 note(f"nothing was written to {place} ({variable}): {error.strerror}")

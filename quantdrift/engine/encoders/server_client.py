@@ -6,13 +6,14 @@ it says is shown without the key and shortened.
 
 from __future__ import annotations
 
+import base64
 import itertools
 import os
 import random
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -158,6 +159,8 @@ def read_embeddings(content: bytes, n: int, dimensions: int | None, where: str) 
 # --- which key a server gets: one that was meant for it, and no other -----------------------------
 
 VARIABLE = "QUANTDRIFT_OPENAI_KEY"
+_SHORTEST, _PIECE = 4, 12
+"""Characters: a shorter key is no secret, a shorter half of one may be a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +192,31 @@ def find_key(host: str, hosts: Collection[str]) -> Key | None:
 
 
 def told(text: str, key: Key | None, limit: int = 200) -> str:
-    """What a server said, fit to be shown: on one line, of a length, without the key."""
-    return shorten(clean(text if key is None else text.replace(key.value, "***")), limit)
+    """What a server said, fit to be shown or stored: on one line, of a length, without the key.
+
+    The key is recognized in capitals, spaced out, in base64, and where it is long the longer of two pieces of it. So
+    the text is given in full: half a key is not recognized at an end that was cut off.
+    """
+    if key is not None and len(key.value) >= _SHORTEST:
+        text = re.sub("|".join(map(_loosely, _forms(key.value))), "***", text, flags=re.IGNORECASE | re.DOTALL)
+    return shorten(clean(text), limit)
+
+
+def _forms(key: str) -> Iterator[str]:
+    yield key
+    for shift, first in enumerate((0, 2, 3)):  # what stands before it decides its first digits
+        whole = (shift + len(key)) * 8 // 6
+        yield base64.b64encode(bytes(shift) + key.encode()).decode()[first:whole]
+    half = len(key) // 2
+    if half >= _PIECE:
+        yield from (key[:half], key[half:])
+
+
+def _loosely(form: str) -> str:
+    """The pattern of a text whatever stands between its letters; they take all there is of that."""
+    letters = [letter for letter in form if letter.isalnum()]
+    between = r"(?>\\u[0-9a-f]{4}|\\.|[^\w\\]|_)*+"  # JSON's escapes as well
+    return between.join(letters) if len(letters) >= _SHORTEST else re.escape(form)
 
 
 # --- client ---------------------------------------------------------------------------------------

@@ -61,7 +61,8 @@ def loading(
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # Rust's
             raise
         raise UnsupportedError(
-            f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}: {one_line(error).rstrip('.')}"
+            f"the {what} {source.name!r} ({source.canonical}) cannot be loaded {where}: "
+            f"{one_line(error).rstrip('.')}{source.without_hub}"
         ) from error
 
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from quantdrift.records import whole_folder
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks on folders there")
 
 WRITER = """
-import sys, itertools
+import ctypes, sys, itertools
 from pathlib import Path
 from quantdrift.records import whole_folder
 
-name, place, rounds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+name, place, rounds, exchange = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+if exchange == "moved":
+    ctypes.CDLL = None  # TypeError: as on a system where folders cannot be exchanged
 print("ready", flush=True)
 for number in range(rounds) if rounds else itertools.count():
     with whole_folder(place, what="the run") as folder:
@@ -24,9 +31,9 @@ for number in range(rounds) if rounds else itertools.count():
 """
 
 
-def writer(name: str, place: Path, rounds: int) -> subprocess.Popen[str]:
+def writer(name: str, place: Path, rounds: int, exchange: str, code: str = WRITER) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, name, str(place), str(rounds)],
+        [sys.executable, "-c", code, name, str(place), str(rounds), exchange],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -45,11 +52,43 @@ def whole(place: Path) -> bool:
     return a == b and a.count("\n") == 50
 
 
-def test_two_that_write_at_once_both_end_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exchange", ["exchanged", "moved"])
+def test_two_that_write_at_once_both_end_well(tmp_path: Path, exchange: str) -> None:
     place = tmp_path / "run"
-    writers = [writer(name, place, 50) for name in ("one", "other")]
+    writers = [writer(name, place, 150, exchange) for name in ("one", "other")]
+    missing = mixed = reads = 0
+    while any(process.poll() is None for process in writers):
+        try:
+            mixed += not whole(place)
+            reads += 1
+        except FileNotFoundError:
+            missing += reads > 0
     for process in writers:
         assert process.wait() == 0, process.stderr and process.stderr.read()
     assert whole(place)
-    assert parts(place)[0].split()[0] in {"one49", "other49"}
+    assert parts(place)[0].split()[0] in {"one149", "other149"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+    assert reads > 20
+    if exchange == "exchanged":
+        assert missing == 0  # what a reader opens is of one folder or the other, and there
+
+
+@pytest.mark.slow
+def test_whoever_is_killed_leaves_a_whole_run(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    draws = random.Random(0)
+    for number in range(15):
+        process = writer(str(number), place, 0, "exchanged")
+        if number == 0:
+            while not place.exists():
+                time.sleep(0.001)
+        time.sleep(draws.random() * 0.05)
+        process.kill()
+        process.wait()
+        assert whole(place)
+    for left in tmp_path.glob(".run.partial-*"):  # what is left is hidden, and goes a day later
+        os.utime(left, (0, 0))
+    with pytest.raises(ZeroDivisionError), whole_folder(place, what="the run"):
+        raise ZeroDivisionError
+    assert whole(place)
     assert [entry.name for entry in tmp_path.iterdir()] == ["run"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,22 @@ __all__ = ["one_thread", "place", "quantdrift"]
 def notes(place: Path, name: str) -> list[str]:
     record = json.loads((place / name / "run.json").read_text())
     return [str(note) for note in record["data"]["warnings"]]
+
+
+def test_inputs_that_a_model_does_not_tell_apart_are_said(place: Path, quantdrift: Run) -> None:
+    """Texts none of whose words the model knows, as with another model's tokenizer."""
+    folder = place / "foreign"
+    folder.mkdir()
+    for side in ("queries", "corpus"):
+        lines = [json.dumps({"_id": f"{side[0]}{n}", "text": f"w{n} x{n}"}) for n in range(40)]
+        (folder / f"{side}.jsonl").write_text("\n".join(lines))
+    shown = quantdrift("run", "TINY@W4", "--data", "ROOT/foreign", "--out", "ROOT/same")
+    found = notes(place, "same")
+    for arm in ("reference", "candidate"):
+        for side in ("query", "document"):
+            text = rf"{arm}: 9\d % of the {side} embeddings are the very same"
+            assert any(re.match(text, note) for note in found), found
+    assert "reference: 9" in shown
 
 
 @pytest.mark.slow

@@ -102,3 +102,10 @@ def test_widths_and_what_chose_them() -> None:
     assert told() == f"3.50 bits per weight: {widths}, by gap on 128 inputs of cranfield"
     assert told(calibration_inputs=0, criterion="sqnr").endswith(", by sqnr")
     assert "changed by hand after gap on 128 inputs" in told(edited=True)
+
+
+@pytest.mark.parametrize("words", [["run", "minilm", "vs", "./q4g", "--k", "5"], ["gate", "minilm", "vs", "./q4g"]])
+def test_a_pair_of_two_models_without_quotes_is_told_how_to_quote(words: list[str]) -> None:
+    code, _, error = cli(*words)
+    assert code == 2
+    assert f"quantdrift {words[0]} 'minilm vs ./q4g'" in " ".join(error.split())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from quantdrift.errors import ServerError, UnsupportedError
 from support.endpoint_samples import OK, Script
 
 KEY = Key(value="sk-0123456789abcdef", variable="V")
+SECRET = "sk-proj-Zk3_9dQwX7vLr2TbYh5NcMa8"
 
 
 def refused(script: Script, key: Key | None = None) -> str:
@@ -125,6 +128,30 @@ def test_a_key_that_a_server_repeats_is_not_passed_on_nor_is_its_beginning(statu
     message = refused(script, KEY)
     assert KEY.value[:4] not in message + " ".join(script.told)
     assert ("refuses the key in V" in message) == (status == 401)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        *(SECRET, SECRET.upper(), SECRET.lower(), f"{SECRET[:13]}\n{SECRET[13:]}"),
+        *(" ".join(SECRET), "\u200b".join(SECRET)),
+        *(json.dumps([SECRET[:20], SECRET[20:]]), json.dumps("\x1b\t\u202e".join(SECRET))),
+        *(base64.b64encode(b"Bearer: "[n:] + SECRET.encode()).decode() for n in range(4)),
+        base64.urlsafe_b64encode(SECRET.encode()).decode().lower(),
+        "\n".join(textwrap.wrap(base64.b64encode(SECRET.encode()).decode(), 8)),
+    ],
+)  # fmt: skip
+def test_a_key_is_recognized_whatever_form_it_comes_back_in(said: str) -> None:
+    found = told(f"you sent {said} to me", Key(value=SECRET, variable="V"))
+    assert found.startswith("you sent ") and found.endswith(" to me") and "***" in found  # noqa: PT018 -- one finding
+    assert len(found) < len("you sent  to me") + 18  # of base64 what stands before it is left
+
+
+@pytest.mark.parametrize("at", range(8, len(SECRET) - 8))
+def test_of_a_key_in_two_pieces_the_longer_one_is_not_passed_on(at: int) -> None:
+    one, other = sorted((SECRET[:at], SECRET[at:]), key=len)
+    for said in (f"{one} and {other}", f"{other} and {one}"):
+        assert other not in told(said, Key(value=SECRET, variable="V"))
 
 
 def test_a_key_goes_to_the_host_it_was_meant_for(monkeypatch: pytest.MonkeyPatch) -> None:
