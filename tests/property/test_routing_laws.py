@@ -65,19 +65,6 @@ def test_the_threshold_for_a_share_reaches_it_and_no_smaller_one_does(sample: An
     assert (changed & (confidence < smaller)).sum() < wanted + 2e-6
 
 
-@given(arms(), st.sampled_from(CONFIDENCES), st.floats(0, 100))
-def test_without_ties_a_percentile_is_met_to_one_input_and_never_exceeded_by_more(
-    sample: Any, score: Any, percentile: float
-) -> None:
-    candidate = sample[1]
-    confidence = confidence_of(candidate, score)
-    routed = GapRouter.at_percentile(candidate, percentile, score).routes(candidate)
-    n = len(confidence)
-    assert routed.sum() <= percentile / 100 * (n - 1) + 1
-    if len(np.unique(confidence)) == n:
-        assert abs(routed.sum() - percentile / 100 * n) <= 1 + 1e-9
-
-
 @given(arms(), st.sampled_from(CONFIDENCES))
 def test_a_routed_model_answers_as_brute_force_does(sample: Any, score: Any) -> None:
     reference, candidate, _ = sample

@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-GAINS = np.array([1 / 2, 2 / 3, 1 / 6, 1 / 4, 9 / 10, 1.0, 0.37, 0.1])
-"""Changes of reciprocal ranks and of nDCG that one place or a few make."""
 
 
 def rates(only_b: int, only_a: int, n: int) -> tuple[Floats, Floats]:

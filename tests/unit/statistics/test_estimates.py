@@ -116,17 +116,6 @@ def test_infinite_values_are_values() -> None:
     assert undefined("no labels").to_json() == {"value": None, "reason": "no labels"}
 
 
-def test_the_bootstrap_is_seeded_and_near_the_normal_interval() -> None:
-    values = np.random.default_rng(3).random(400)
-    state = np.random.get_state()[1].tolist()  # type: ignore[union-attr,index]
-    estimate = mean_estimate(values)
-    half = 1.959964 * values.std() / math.sqrt(len(values))
-    assert interval(estimate) == pytest.approx((values.mean() - half, values.mean() + half), abs=2e-3)
-    assert mean_estimate(values) == estimate
-    assert interval(mean_estimate(values, seed=1)) != interval(estimate)
-    assert np.random.get_state()[1].tolist() == state  # type: ignore[union-attr,index]
-
-
 @pytest.mark.parametrize("values", [[0.25], [0.25] * 9])
 def test_without_spread_the_interval_is_the_value(values: list[float]) -> None:
     estimate = mean_estimate(np.array(values))
