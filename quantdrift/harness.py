@@ -25,7 +25,6 @@ from quantdrift.engine.calibration.sample import draw_sample
 from quantdrift.engine.encoders.cross_encoder import raw_scores
 from quantdrift.engine.inputs import Inputs, Rows, Settings, Vectors
 from quantdrift.engine.layers import modules_of
-from quantdrift.engine.layers import modules_of
 from quantdrift.engine.measure import NOISE_DEPTH, assemble, measure, noise_of_scores, not_calibrated_on
 from quantdrift.engine.pair import Arm, QuantizedPair
 from quantdrift.engine.readings import Search
@@ -34,7 +33,6 @@ from quantdrift.engine.scoring.streamed import Similarity, prepare, score_ragged
 from quantdrift.engine.store import default_store
 from quantdrift.errors import DataError, UnsupportedError
 from quantdrift.evidence import Evidence
-from quantdrift.models.checkpoint import refuse_quantized
 from quantdrift.models.checkpoint import refuse_quantized
 from quantdrift.progress import Progress, Silent, Terminal
 from quantdrift.spec import Scheme
@@ -46,29 +44,6 @@ PROBE = 2
 
 Results = dict[str, dict[str, float]]
 """Query id to item id to score, as harnesses have them."""
-
-
-def weights_of(model: Any, scheme: Scheme, name: str) -> QuantizedPair:
-    """The reference and candidate weights of a harness's model."""
-    modules = modules_of(model)
-    if not modules:
-        raise UnsupportedError(
-            f"{name} holds no torch module, so there is nothing to quantize; a pair needs a model that runs here in "
-            "torch (not bm25, an API or a served model)"
-        )
-    refuse_quantized(modules, name)
-    return QuantizedPair(modules, scheme, name=name)
-
-
-def refuse_without_search(pair: QuantizedPair, why: str, *, named: str) -> None:
-    """Refuse a pair that needs a search over embeddings where, as `why` says, there is none."""
-    if pair.query_only:
-        raise UnsupportedError(f"+query keeps the index of a search at full precision, and {why}. Leave +query out")
-    if pair.needs_widths:
-        raise UnsupportedError(
-            f"the criterion {pair.scheme.criterion} chooses the layers' widths on a search over embeddings, and "
-            f"{why}. Choose widths with quantdrift allocate and name the file: {named}"
-        )
 
 
 def weights_of(model: Any, scheme: Scheme, name: str) -> QuantizedPair:

@@ -50,7 +50,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, evidence: Evidence) -> Non
 def test_a_failure_while_the_run_is_put_in_place(
     *, tmp_path: Path, evidence: Evidence, failure: BaseException, told: Any, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """Where two folders cannot be exchanged in one step, the earlier one is moved aside; afterwards all is as it was."""
+    """Where two folders cannot be exchanged in one step, the earlier one is moved aside; then all is as it was."""
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: None)  # as on a system that cannot
     path = write_run(tmp_path / "run", evidence=evidence, record={**RECORD, "spec": "earlier"}).path
     before, rename, steps = content(path), os.rename, [0]
