@@ -135,13 +135,10 @@ def mutate_table(rng: random.Random, path: Path) -> None:
                 table = table.slice(0, rng.randrange(table.num_rows + 1))
                 continue
             case 2:
-                key = rng.choice([b"quantdrift_deltas", b"quantdrift_evidence_version"])
-                value = rng.choice([b"", b"1", b"2", b"all", b"listed", b"none", b"\xff"])
-                table = table.replace_schema_metadata({**(table.schema.metadata or {}), key: value})
+                table = table.replace_schema_metadata({**(table.schema.metadata or {}), b"quantdrift_deltas": b"\xff"})
                 continue
             case 3:
-                other = rng.choice(table.column_names)
-                table = table.set_column(number, name, table[other])
+                table = table.set_column(number, name, table[rng.choice(table.column_names)])
                 continue
             case 4 if isinstance(values[0], list):
                 row = rng.randrange(len(values))

@@ -113,12 +113,6 @@ ZOO: tuple[ZooModel, ...] = (
         others=("embeddings.",),
     ),
     ZooModel(
-        name="cross-encoder",
-        build=lambda: hf.BertForSequenceClassification(hf.BertConfig(**common(num_labels=1))),
-        answer=logits,
-        n_layers=6 * BLOCKS + 2,
-    ),
-    ZooModel(
         name="vit",
         build=lambda: hf.ViTForImageClassification(hf.ViTConfig(**vision(num_labels=10))),
         answer=logits,

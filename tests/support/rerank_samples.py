@@ -70,13 +70,15 @@ def write_trec(path: Path, shortlist: Mapping[str, Sequence[str]]) -> Path:
 def predicted(
     folder: Path, dataset: RetrievalDataset, shortlist: Mapping[str, Sequence[str]], scheme: str | None = None
 ) -> dict[str, dict[str, float]]:
-    """What sentence-transformers itself scores, one pair at a time, by a copy that is quantized."""
+    """What sentence-transformers itself scores, by a copy that is quantized."""
     model = CrossEncoder(str(folder), device="cpu", activation_fn=nn.Identity())
     queries = dict(zip(dataset.query_ids, dataset.queries, strict=True))
     documents = dict(zip(dataset.document_ids, dataset.documents, strict=True))
     with nullcontext() if scheme is None else QuantizedPair([model], parse_scheme(scheme)).candidate():
         return {
-            query: {name: float(model.predict([(queries[query], documents[name])])[0]) for name in names}
+            query: dict(
+                zip(names, map(float, model.predict([(queries[query], documents[n]) for n in names])), strict=True)
+            )
             for query, names in shortlist.items()
         }
 

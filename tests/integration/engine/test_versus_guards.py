@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import BertModel
 
 from quantdrift import perturbation
 from quantdrift.engine.store import EmbeddingStore
 from quantdrift.errors import RunError, UnsupportedError
 from quantdrift.runs import Run
-from support.candidate_samples import candidate, save, tiny
+from support.candidate_samples import bert, candidate, save, tiny
 from support.versus_samples import run_two
 
 
@@ -74,3 +75,33 @@ def test_full_precision_weights_put_into_a_saved_candidate_are_refused(reference
     shutil.copy(reference / "model.safetensors", folder / "model.safetensors")
     with pytest.raises(RunError, match=r"model\.safetensors is not what scheme\.json was written"):
         run_two(reference, folder, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"architectures": ["BertForSequenceClassification"]}, "is a BertForSequenceClassification, not an embedding"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "no packed linear layer"),
+        ({"model_type": "nosuch"}, "format none.* cannot be loaded"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    reference: Path, tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=said) as caught:
+        run_two(reference, copy(reference, tmp_path / "other", **settings), tmp_path / "run")
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_models_have_to_fit(reference: Path, tmp_path: Path) -> None:
+    quantized = copy(reference, tmp_path / "gptq", quantization_config={"quant_method": "gptq"})
+    with pytest.raises(UnsupportedError, match=r"is quantized already \(its config.json says gptq\)"):
+        run_two(quantized, reference, tmp_path / "run")
+    dot = copy(reference, tmp_path / "dot")
+    (dot / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "dot"}')
+    with pytest.raises(UnsupportedError, match="compares embeddings by 'dot', .* by 'cosine'"):
+        run_two(reference, dot, tmp_path / "run")
+    BertModel(bert(hidden_size=32, num_attention_heads=2, intermediate_size=64)).save_pretrained(tmp_path / "small")
+    with pytest.raises(UnsupportedError, match=r"no modules\.json.* do not fit: .*'hidden_size': 32"):
+        run_two(reference, tmp_path / "small", tmp_path / "run")

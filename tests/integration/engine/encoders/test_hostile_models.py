@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -152,9 +151,9 @@ def test_a_model_as_it_was_made_is_taken(form: str, folder: Path) -> None:
     FORMS[form][0](folder)
 
 
-def cut(folder: Path, size: int) -> None:
+def cut(folder: Path) -> None:
     weights = folder / "model.safetensors"
-    os.truncate(weights, size if size >= 0 else weights.stat().st_size + size)
+    os.truncate(weights, weights.stat().st_size - 7)
 
 
 def petabytes(folder: Path) -> None:
@@ -165,10 +164,6 @@ def petabytes(folder: Path) -> None:
 def index(folder: Path, content: str) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(content)
-
-
-def leads_to(folder: Path, place: str) -> None:
-    index(folder, json.dumps({"weight_map": {"a": place}}))
 
 
 def pickled(folder: Path) -> None:
@@ -192,14 +187,11 @@ def settings(**values: Any) -> Callable[[Path], None]:
 DAMAGED, INDEX = r"model\.safetensors is damaged or cut short", r"index\.json (is damaged|names the file)"
 HQQ = {"quant_method": "hqq"}
 EVIL: dict[str, tuple[Callable[[Path], None], str]] = {
-    "no weights": (lambda to: cut(to, 5), DAMAGED),
-    "cut weights": (lambda to: cut(to, -7), DAMAGED),
+    "cut weights": (cut, DAMAGED),
     "a head of petabytes": (petabytes, DAMAGED),
     "a deep index": (lambda to: index(to, DEEP), INDEX),
     "an index of numbers": (lambda to: index(to, '{"weight_map": {"a": 5}}'), INDEX),
-    "an index to elsewhere": (lambda to: leads_to(to, "../other/x.safetensors"), INDEX),
-    "an index to the system": (lambda to: leads_to(to, "/etc/passwd"), INDEX),
-    "no settings": (lambda to: (to / "config.json").write_text("") and None, r"config\.json cannot be read"),
+    "an index to elsewhere": (lambda to: index(to, '{"weight_map": {"a": "../x.safetensors"}}'), INDEX),
     "deep settings": (lambda to: (to / "config.json").write_text(DEEP) and None, r"config\.json cannot be read"),
     "layers without end": (settings(num_hidden_layers=10**9), "asks for 1,000,000,000 as num_hidden_layers"),
     "labels without end": (settings(num_labels=10**9), "asks for 1,000,000,000 as num_labels"),
@@ -231,15 +223,6 @@ def test_a_model_without_its_tokenizer_is_refused(form: str, folder: Path) -> No
     refused(form, folder, "tokenizer files are missing|cannot be loaded")
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"architectures": 5}, {"quantization_config": ["gptq"]}, {"hidden_size": "\x1b[31m"}], ids=str
-)
-def test_settings_of_the_wrong_kind_end_in_one_line(form: str, folder: Path, wrong: dict[str, Any]) -> None:
-    change(folder / "config.json", **wrong)
-    with suppress(UnsupportedError):  # some are not looked at
-        FORMS[form][0](folder)
-
-
 @pytest.mark.parametrize("kind", ["own.Own", "sentence_transformers.base.model.pickle"])
 def test_modules_are_classes_of_sentence_transformers(form: str, folder: Path, kind: str) -> None:
     if not (folder / "modules.json").is_file():
@@ -268,18 +251,11 @@ def test_the_settings_of_a_hub_model_are_looked_at_as_far_as_it_answers(
     vet(source)  # there is nothing
     shutil.copytree(honest / "MODEL@SCHEME", tmp_path / "hub")
     vet(source)
-    config = tmp_path / "hub" / "config.json"
-    for settings, said in (
-        ({"quantization_config": {"quant_method": "hqq"}}, "hqq, which evaluates"),
-        ({"attn_implementation": "some/kernel"}, "code that comes with a model"),
-    ):
-        before = config.read_text()
-        change(config, **settings)
-        with pytest.raises(UnsupportedError, match=said):
-            vet(source)
-        config.write_text(before)
-    modules = tmp_path / "hub" / "modules.json"
-    modules.write_text(json.dumps([{"path": "", "type": "own.Own"}]))
+    change(tmp_path / "hub" / "config.json", attn_implementation="some/kernel")
+    with pytest.raises(UnsupportedError, match="code that comes with a model"):
+        vet(source)
+    (tmp_path / "hub" / "config.json").unlink()
+    (tmp_path / "hub" / "modules.json").write_text(json.dumps([{"path": "", "type": "own.Own"}]))
     with pytest.raises(UnsupportedError, match=r"names the class own\.Own"):
         vet(source)
     vet(source, trusted=True)
