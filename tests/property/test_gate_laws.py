@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from quantdrift.gate.baseline import Baseline, Snapshot, answer_of, read_baseline, write_baseline
-from quantdrift.gate.judge import Judgement, Matched, gate, match
+from quantdrift.gate.judge import Judgement, Matched, match
 from quantdrift.gate.rules import Rule, RuleError, Test, parse_rule
-from quantdrift.gate.target import Part, Target
 from quantdrift.metrics import FAMILIES, members, parse_metric
 from support.gate_samples import IDENTITY, judge_changes, snapshot
 from support.metric_samples import Qrels, Scores, evidence_of, labelled
@@ -197,32 +196,6 @@ def test_what_is_compared_is_defined_by_the_reference_alone(
         np.testing.assert_array_equal(
             np.isnan(metric.per_input(one)), np.isnan(metric.per_input(two)), err_msg=str(metric)
         )
-
-
-def target(evidence: Any) -> Target:
-    return Target(identity=IDENTITY, parts=(Part(name="", evidence=evidence),))
-
-
-@FEWER
-@given(labelled(), st.integers(0, 2**32))
-def test_a_limit_and_its_opposite(sample: tuple[tuple[Scores, Scores], Qrels], seed: int) -> None:
-    """One of them is kept by any value that is defined, and both by one that is the limit."""
-    pair, qrels = sample
-    evidence = evidence_of(pair, qrels)
-    rng = np.random.default_rng(seed)
-    chosen = [each for each in COMPARED if each.uncertainty != "order statistics"]
-    metric = chosen[rng.integers(len(chosen))]
-    low, high = max(metric.low, -1.0), min(metric.high, 1.0)
-    number = float(rng.uniform(low, high))
-    rules = [parse_rule(f"{metric} {test} {number!r}") for test in ("<=", ">=")]
-    below, above = gate(target(evidence), rules).judgements
-    if below.now is None or below.now.value is None:
-        assert (below.outcome, above.outcome) == ("error", "error")
-    else:
-        assert {below.outcome, above.outcome} == {"pass", "fail"}
-        assert (below.outcome == "pass") == (below.now.value < number)
-        exact = [parse_rule(f"{metric} {test} {below.now.value!r}") for test in ("<=", ">=")]
-        assert {each.outcome for each in gate(target(evidence), exact).judgements} == {"pass"}
 
 
 NAMES = st.lists(st.text(st.characters(exclude_categories=()), max_size=12), min_size=1, max_size=8, unique=True)

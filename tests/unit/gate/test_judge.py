@@ -15,9 +15,8 @@ from quantdrift.finished.diff import diff_runs
 from quantdrift.finished.readers import read_finished
 from quantdrift.gate.baseline import answer_of
 from quantdrift.gate.judge import GateResult, Judgement, Matched, Verdict, gate, match, snapshot_for
-from quantdrift.gate.rules import RuleError, parse_rule
+from quantdrift.gate.rules import parse_rule
 from quantdrift.gate.target import Target, target_of_diff
-from quantdrift.metrics import MetricError
 from support.finished_samples import A, B, write_trec
 from support.gate_samples import IDENTITY, Values, evidence, judge_changes, judged, ones, pair, rules, snapshot, target
 
@@ -71,7 +70,6 @@ def test_a_mean_by_hand() -> None:
         (BOTH, (300, 5, 30), "pass", "shown to be no worse"),
         (BOTH, (300, 12, 9), "underpowered", "too few inputs to tell: 300, and it takes about"),
         (BOTH, (2000, 20, 5), "pass", "worse, but shown to be by less than the margin"),
-        (BOTH, (1000, 58, 43), "underpowered", "the difference is about as large as the margin"),
         ("flip@1 no worse", (2000, 20, 5), "fail", "worse than the baseline"),
         (BOTH, (98, 0, 0), "underpowered", "too few inputs to tell: 98, and it takes about 99"),
         (BOTH, (99, 0, 0), "pass", "shown to be no worse"),
@@ -221,18 +219,6 @@ def test_what_is_observed_decides(rule: str, outcome: str, reason: str) -> None:
     assert (found.n, found.before, found.p_worse, found.difference) == (60, None, None, None)
 
 
-def test_undefined_is_an_error_and_says_why() -> None:
-    unlabelled = target(evidence(range(15), labels=False))
-    for here, rule, why in (
-        (unlabelled, "gold_lost@10 <= 0.5", "no relevance labels"),
-        (target(evidence([40])), "flip_to_irrelevant [first] <= 0.5", "no input with a judgement flipped"),
-    ):
-        found = limit(here, rule, slices={"first": ["q?"]})
-        assert (found.outcome, found.reason) == ("error", f"undefined: {why}")
-    with pytest.raises(MetricError, match=r"run again with --k 10"):
-        gate(target(evidence(range(3), k=5)), rules("ndcg@10 >= 0.5"))
-
-
 @pytest.fixture
 def listed(tmp_path: Path) -> Target:
     """Two TREC runs: q1 flips and q2 does not; epsilon is at least 0.1 and 0.05."""
@@ -246,9 +232,7 @@ def listed(tmp_path: Path) -> Target:
         ("at_risk <= 0.3", "fail", "above the limit"),
         ("separation >= 2", "fail", "below the limit"),
         ("at_risk <= 0.9", "error", "undefined: only a bound is known"),
-        ("at_risk [all] <= 0.3", "error", "undefined: only a bound is known"),
         ("coverage@0.1 >= 0.5", "error", "undefined: needs every item's score in both arms"),
-        ("rbo@10 >= 0.5", "error", "these lists are 3 deep"),
         # two lower bounds say nothing of which is the larger
         ("at_risk no worse", "error", "undefined: only a bound is known"),
         ("flip@1 no worse", "pass", "not shown to be worse"),
@@ -292,7 +276,6 @@ def test_what_makes_them_incomparable(baseline: dict[str, Any], now: dict[str, A
         ({"spec": "minilm@W3-rtn", "candidate_fingerprint": "x"}, {}, ["the baseline is of minilm@W3-rtn"], False),
         # nor are the same weights under another spec, as they may be run in another way
         ({"spec": "minilm@W3-rtn"}, {}, ["the baseline is of minilm@W3-rtn"], False),
-        ({"candidate_fingerprint": None}, {"candidate_fingerprint": None}, [], False),
         (
             {"settings": COSINE, "candidate_fingerprint": "x"},
             {"settings": {**COSINE, "device": "cuda"}},
@@ -353,13 +336,6 @@ def test_an_incomparable_run_is_still_held_to_its_limits() -> None:
 def test_levels_that_make_no_sense(alpha: float) -> None:
     with pytest.raises(QuantDriftError, match="alpha is a probability from 1e-09"):
         gate(target(evidence([])), rules("flip@1 <= 0.1"), alpha=alpha)
-
-
-def test_nothing_to_judge_by() -> None:
-    here = target(evidence([]))
-    assert (gate(here, []).verdict, gate(here, []).judgements) == ("pass", ())
-    with pytest.raises(RuleError, match=r"the rule 'flip@1 no worse' needs a baseline"):
-        gate(here, rules("flip@1 <= 0.25", "flip@1 no worse"))
 
 
 def test_the_worst_inputs_come_first_in_any_order_of_inputs() -> None:
